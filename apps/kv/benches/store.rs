@@ -79,6 +79,7 @@ fn commands(c: &mut Criterion) {
         threads: 1,
         idle_timeout: 0,
         flush: true,
+        dispatch: None,
     };
     let service = Service::new(filled(&[7; 200]), settings);
     let mut connection = Connection::new(Arc::clone(&service));
@@ -110,6 +111,7 @@ fn tcp(c: &mut Criterion) {
         threads: 1,
         idle_timeout: 0,
         flush: true,
+        dispatch: None,
     };
     let service = Service::new(filled(&[7; 200]), settings);
     let listening = kernel::start(&service, Clock::start()).expect("a free port");

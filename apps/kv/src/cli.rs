@@ -16,10 +16,11 @@ use anyhow::Context;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tailwater::dispatch::Policy;
 
 use crate::accepted::Accepted;
 use crate::pid_file::PidFile;
-use crate::server::{Clock, Listening, kernel, user_threads};
+use crate::server::{Clock, Listening, Sizes, Turns, kernel, user_threads};
 use crate::service::{Service, Settings};
 use crate::store::{Config, Store};
 
@@ -27,6 +28,7 @@ use crate::store::{Config, Store};
 pub const EXAMPLES: &str = "Examples:
   tailwater-kv -m 1024 -p 11211
   tailwater run --name kv --kthreads 1 --ip 10.77.0.2 -- tailwater-kv -U 11211
+  tailwater-kv --dispatch mq:5us --large 100
   tailwater-kv --linux -l 127.0.0.1
 
 Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
@@ -71,6 +73,14 @@ pub struct Options {
     /// 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
+    /// Run requests in the order of this policy, so that short ones do not wait behind large
+    /// retrievals: c-fcfs, steal[:N], sq:QUANTUM[,head] or mq:QUANTUM[,tail]; not with -U
+    #[arg(long, value_name = "POLICY", conflicts_with = "linux")]
+    dispatch: Option<Policy>,
+    /// Number of keys from which a retrieval is large, a class of its own
+    #[arg(long, value_name = "KEYS", default_value_t = 100, requires = "dispatch",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    large: u32,
     #[command(flatten)]
     accepted: Accepted,
 }
@@ -102,6 +112,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for line in options.accepted.without_effect() {
         writeln!(std::io::stderr(), "{line}")?;
     }
+    anyhow::ensure!(
+        options.dispatch.is_none() || options.udp_port == 0,
+        "datagrams are not served by a dispatcher: leave -U or --dispatch out"
+    );
     let (store, clock) = (store(options)?, Clock::start());
     if options.linux {
         let service = Service::new(store, settings(options, 1));
@@ -139,6 +153,7 @@ fn settings(options: &Options, cores: u32) -> Settings {
         threads: options.threads.map_or(cores, u32::from),
         idle_timeout: options.accepted.idle_timeout().unwrap_or(options.idle_timeout),
         flush: !options.no_flush,
+        dispatch: options.dispatch.map(|policy| Sizes { policy, large: options.large as usize }),
     }
 }
 
@@ -159,7 +174,7 @@ fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> any
         let kthreads = tailwater::thread::available_parallelism()?.get();
         let service = Service::new(store, settings(&options, u32::try_from(kthreads).unwrap_or(u32::MAX)));
         // Fails only when the other thread cannot print, and then it ends the process.
-        let _ = ready.send(user_threads::start(&service, clock)?);
+        let _ = ready.send((user_threads::start(&service, clock)?, service));
         loop {
             tailwater::thread::park();
         }
@@ -168,10 +183,10 @@ fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> any
 }
 
 /// Ends the process on a signal.
-fn end_on_signal(started: &Receiver<Listening>, pid_file: Option<&Path>, signals: Signals) {
+fn end_on_signal(started: &Receiver<(Listening, Arc<Service>)>, pid_file: Option<&Path>, signals: Signals) {
     // The service failed to start; the other thread reports why.
-    let Ok(listening) = started.recv() else { return };
-    let waited = until_signal(listening, pid_file, signals);
+    let Ok((listening, service)) = started.recv() else { return };
+    let waited = until_signal(listening, pid_file, signals).and_then(|()| print_classes(&service));
     if let Err(error) = &waited {
         // Nothing is left to do if this fails too.
         let _ = writeln!(std::io::stderr(), "Error: {error:?}");
@@ -197,6 +212,14 @@ fn until_signal(listening: Listening, pid_file: Option<&Path>, mut signals: Sign
     let _pid_file = pid_file.map(PidFile::write).transpose()?;
     announce(listening)?;
     let _ = signals.forever().next();
+    Ok(())
+}
+
+/// Prints what became of the requests of each class, if there are classes.
+fn print_classes(service: &Service) -> anyhow::Result<()> {
+    for class in service.turns.get().map(Turns::stats).unwrap_or_default() {
+        writeln!(std::io::stdout(), "class {class}")?;
+    }
     Ok(())
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Owns a small store behind a connection and a datagram server, and the checks. Whatever is sent,
 //! nothing panics, the store's invariants and its memory limit hold, buffers are bounded, a closed
-//! connection leaves nothing pinned, and the pieces in which bytes arrive do not change the answer.
+//! connection leaves nothing pinned, and neither the pieces in which bytes arrive nor the turns in
+//! which they are executed change the answer.
 //! The module is no stable interface for other repositories.
 
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ pub fn service() -> Arc<Service> {
         threads: 1,
         idle_timeout: 0,
         flush: true,
+        dispatch: None,
     };
     Service::new(Store::new(config).expect("the configuration is within bounds"), settings)
 }
@@ -65,6 +67,7 @@ pub fn converse(connection: &mut Connection, bytes: &[u8], piece: usize) -> Vec<
         rest = &rest[len..];
         connection.received(len);
         loop {
+            connection.begin_turn();
             let step = connection.process(NOW);
             assert!(connection.output().len() <= MAX_OUTPUT, "{} bytes of output", connection.output().len());
             answers.extend_from_slice(connection.output());
@@ -89,7 +92,10 @@ pub fn stream(data: &[u8]) {
     let (whole, pieces) = (service(), service());
     let _peers = [peers(&whole), peers(&pieces)];
     let at_once = answers(&whole, bytes, usize::MAX);
-    let in_pieces = answers(&pieces, bytes, 1 + usize::from(first));
+    let mut divided = Connection::new(Arc::clone(&pieces));
+    divided.divide_turns(1 + usize::from(first % 4));
+    let in_pieces = converse(&mut divided, bytes, 1 + usize::from(first));
+    drop(divided);
     for service in [&whole, &pieces] {
         service.store.check();
         assert_eq!(service.store.totals(NOW).pinned_cells, 0);
@@ -100,7 +106,7 @@ pub fn stream(data: &[u8]) {
     // the pieces.
     let lines_fit = bytes.split(|&c| c == b'\n').all(|line| line.len() <= 2048);
     if !tells_counts && lines_fit {
-        assert!(at_once == in_pieces, "pieces change the answer");
+        assert!(at_once == in_pieces, "pieces or turns change the answer");
     }
 }
 

@@ -4,12 +4,13 @@
 //! All counters are relaxed: they are only reported, and no decision relates one to another.
 
 use std::net::SocketAddr;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{OnceLock, PoisonError};
 use std::{collections::BTreeMap, sync::Arc};
 
 use tailwater::sync::Mutex;
 
+use crate::server::{Sizes, Turns};
 use crate::store::{Now, Store};
 
 /// Version reported to clients: that of the memcached whose protocol it speaks, for clients that
@@ -34,6 +35,8 @@ pub struct Settings {
     pub idle_timeout: u32,
     /// True if clients may flush (off with `-F`).
     pub flush: bool,
+    /// Runs requests in the order of a policy (`--dispatch`), on Tailwater only and without UDP.
+    pub dispatch: Option<Sizes>,
 }
 
 /// The state shared by all connections.
@@ -59,6 +62,8 @@ pub struct Service {
     pub flushes: AtomicU64,
     /// Meta commands.
     pub meta_commands: AtomicU64,
+    /// The dispatcher of a running server, if the settings ask for one.
+    pub turns: OnceLock<Turns>,
     /// Open connections by a number that is never reused and that `stats reset` does not change.
     open: Mutex<BTreeMap<u64, Arc<Peer>>>,
     next: AtomicU64,
@@ -97,6 +102,7 @@ impl Service {
             bytes_written: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             meta_commands: AtomicU64::new(0),
+            turns: OnceLock::new(),
             open: Mutex::new(BTreeMap::new()),
             next: AtomicU64::new(1),
         })

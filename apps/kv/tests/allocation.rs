@@ -53,6 +53,7 @@ fn commands_allocate_nothing() {
         threads: 1,
         idle_timeout: 0,
         flush: true,
+        dispatch: None,
     };
     let service = Service::new(Store::new(config).unwrap(), settings);
     let value = "v".repeat(1000);

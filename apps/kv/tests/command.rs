@@ -99,3 +99,33 @@ fn a_standalone_service_says_once_that_no_other_process_reaches_it() {
     assert_eq!(said.matches("no other process reaches it").count(), 1, "{said}");
     assert!(said.contains("tailwater run") && said.contains("--tap"), "{said}");
 }
+
+#[test]
+fn a_dispatcher_reports_its_classes_at_the_end() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+    command.args(["-p", "0", "--dispatch", "mq:5us", "--large", "10"]).env("TAILWATER_KTHREADS", "1");
+    let mut kv = Program::start(&mut command);
+    kv.line_with("listening on ");
+    kv.signal(Signal::TERM);
+    for class in ["short", "large"] {
+        let line = kv.line().expect("a line for each class");
+        assert!(line.starts_with(&format!("class {class}: 0 accepted, 0 dropped, ")), "{line}");
+    }
+    assert!(kv.finish().status.success());
+}
+
+#[test]
+fn dispatchers_that_cannot_serve_are_refused() {
+    for (words, advice) in [
+        (&["--dispatch", "mq:5us", "-U", "11211"][..], "leave -U or --dispatch out"),
+        (&["--dispatch", "mq:5us", "--linux"], "--linux"),
+        (&["--dispatch", "srpt"], "use mq:5us"),
+        (&["--dispatch", "mq:5us", "--large", "0"], "--large"),
+        (&["--large", "10"], "--dispatch"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+        let output = command.args(["-p", "0"]).args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(advice), "{words:?}: {said}");
+    }
+}

@@ -53,6 +53,7 @@ fn ours() -> SocketAddr {
         threads: 1,
         idle_timeout: 0,
         flush: true,
+        dispatch: None,
     };
     let service = Service::new(Store::new(config).unwrap(), settings);
     let listening = kernel::start(&service, Clock::start()).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
-use tailwater_kv::server::{Clock, Listening, user_threads};
+use tailwater_kv::server::{Clock, Listening, Sizes, user_threads};
 use tailwater_kv::service::{Service, Settings};
 use tailwater_kv::store::{Config, Store};
 use tailwater_testkit::PATIENCE;
@@ -15,6 +15,15 @@ use tailwater_testkit::PATIENCE;
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
 fn start(max_connections: u32, idle_timeout: u32, udp_port: u16) -> (Arc<Service>, Listening) {
+    try_start(max_connections, idle_timeout, udp_port, None).unwrap()
+}
+
+fn try_start(
+    max_connections: u32,
+    idle_timeout: u32,
+    udp_port: u16,
+    dispatch: Option<Sizes>,
+) -> io::Result<(Arc<Service>, Listening)> {
     let config = Config { memory: 16 << 20, max_item: 1 << 20, evict: true, secret: [1, 2] };
     let settings = Settings {
         tcp_port: 0,
@@ -24,10 +33,11 @@ fn start(max_connections: u32, idle_timeout: u32, udp_port: u16) -> (Arc<Service
         threads: 1,
         idle_timeout,
         flush: true,
+        dispatch,
     };
     let service = Service::new(Store::new(config).unwrap(), settings);
-    let listening = user_threads::start(&service, Clock::start()).unwrap();
-    (service, listening)
+    let listening = user_threads::start(&service, Clock::start())?;
+    Ok((service, listening))
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -84,6 +94,10 @@ fn the_store_serves_on_user_threads() {
         one_connection_too_many_is_told_so_and_a_place_is_free_again();
         a_silent_connection_is_closed();
         a_connection_that_takes_no_answers_is_closed();
+        for policy in ["c-fcfs", "sq:5us", "mq:5us"] {
+            large_retrievals_are_a_class_of_their_own(policy);
+        }
+        dispatchers_that_cannot_serve_are_refused();
     });
     served.unwrap();
 }
@@ -166,4 +180,50 @@ fn a_connection_that_takes_no_answers_is_closed() {
     assert!(service.idle_kicks.load(std::sync::atomic::Ordering::Relaxed) >= 1);
     let pinned = || service.store.totals(Clock::start().now()).pinned_cells;
     wait_until("the answer's memory is free again", || pinned() == 0);
+}
+
+fn sizes(policy: &str) -> Option<Sizes> {
+    Some(Sizes { policy: policy.parse().unwrap(), large: 100 })
+}
+
+fn large_retrievals_are_a_class_of_their_own(policy: &str) {
+    const ROUNDS: u64 = 20;
+    let (service, listening) = try_start(1000, 0, 0, sizes(policy)).unwrap();
+    let value = "v".repeat(400);
+    let item = format!("VALUE key 0 400\r\n{value}\r\n");
+    let set = format!("set key 0 0 400\r\n{value}\r\n");
+    expect(&mut connect(listening.tcp), set.as_bytes(), b"STORED\r\n");
+    // Some clients pipeline a large retrieval, which takes several turns, between two short ones;
+    // the others send short ones.
+    let clients: Vec<_> = (0..8)
+        .map(|client| {
+            let item = item.clone();
+            tailwater::thread::spawn(move || {
+                let mut stream = connect(listening.tcp);
+                for _ in 0..ROUNDS {
+                    let counts = if client < 2 { vec![1, 1_000, 1] } else { vec![1, 99] };
+                    let get = |count: &usize| format!("get{}\r\n", " key".repeat(*count));
+                    let answer = |count: &usize| format!("{}END\r\n", item.repeat(*count));
+                    let request: String = counts.iter().map(get).collect();
+                    let answers: String = counts.iter().map(answer).collect();
+                    expect(&mut stream, request.as_bytes(), answers.as_bytes());
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    let classes = service.turns.get().unwrap().stats();
+    // 400 kB in turns of about 32 KiB.
+    assert!(classes[1].finished >= 2 * ROUNDS * 10, "{}", classes[1]);
+    assert!(classes[0].finished >= 8 * ROUNDS, "{}", classes[0]);
+    for class in &classes {
+        assert_eq!((class.dropped, class.panicked), (0, 0), "{class}");
+    }
+}
+
+fn dispatchers_that_cannot_serve_are_refused() {
+    for (udp_port, policy, advice) in [(11212, "sq:5us", "leave -U"), (0, "srpt", "use mq:5us")] {
+        let error = try_start(10, 0, udp_port, sizes(policy)).unwrap_err().to_string();
+        assert!(error.contains(advice), "{error}");
+    }
 }

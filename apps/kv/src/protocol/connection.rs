@@ -19,6 +19,10 @@
 //! | `SkipLine` | the end of a line whose answer is complete | it |
 //! | `Dump` | room for more of a list of items | its end |
 //! | `Closed` | nothing | - |
+//!
+//! A server with classes of requests has a connection [divide](Connection::divide_turns) its
+//! commands into turns: [`Connection::process`] then returns before a retrieval of the other
+//! [size](super::size).
 
 use std::sync::Arc;
 
@@ -30,7 +34,7 @@ use super::packet::REQUEST;
 use super::stats;
 use super::turn::{Block, Keys, Next, Reply, Turn};
 use super::words::{BAD_CHUNK, BAD_LINE};
-use super::{binary, meta, text};
+use super::{binary, meta, size, text};
 use crate::service::Service;
 use crate::store::{Filling, MAX_KEY, Now, Pinned, Put, Refusal, Stored};
 
@@ -45,7 +49,7 @@ pub(crate) const MAX_OUTPUT: usize = OUTPUT + stats::MAX_LEN;
 /// larger.
 pub(crate) const KEPT: usize = 2 * (OUTPUT + INLINE + 1024);
 /// Longest line; only those that list keys may be longer, and are then read key by key.
-const MAX_LINE: usize = 2048;
+pub(super) const MAX_LINE: usize = 2048;
 
 /// The server's next step, after it has written the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +85,10 @@ pub struct Connection {
     binary: Option<bool>,
     output_limit: usize,
     inline_limit: usize,
+    /// Number of keys from which a retrieval is large, if turns are divided.
+    large: Option<usize>,
+    /// True if this turn has large retrievals.
+    is_large: bool,
 }
 
 impl Connection {
@@ -94,7 +102,8 @@ impl Connection {
     /// to `inline_limit` within one turn.
     pub(super) fn with_limits(service: Arc<Service>, output_limit: usize, inline_limit: usize) -> Self {
         let (input, output, state) = (Input::new(), Vec::new(), State::Command);
-        Self { service, input, output, state, binary: None, output_limit, inline_limit }
+        let (binary, large, is_large) = (None, None, false);
+        Self { service, input, output, state, binary, output_limit, inline_limit, large, is_large }
     }
 
     /// Returns the space for the client's bytes; empty only before [`process`](Self::process).
@@ -146,14 +155,51 @@ impl Connection {
         }
     }
 
+    /// Divides commands into turns: from now on none has both retrievals of at least `large` keys
+    /// and others. Pipelined packets of the binary protocol stay together.
+    pub fn divide_turns(&mut self, large: usize) {
+        self.large = Some(large);
+    }
+
+    /// Begins a turn, which is what the next [`process`](Self::process) executes; returns whether
+    /// it has large retrievals.
+    pub fn begin_turn(&mut self) -> bool {
+        if matches!(self.state, State::Command) {
+            self.is_large = self.is_large_next();
+        }
+        self.is_large
+    }
+
+    /// Returns whether the next command begins a large retrieval.
+    fn is_large_next(&self) -> bool {
+        let (Some(large), input) = (self.large, self.input.get()) else { return false };
+        let is_binary = self.binary.unwrap_or(input.first() == Some(&REQUEST));
+        if is_binary { size::are_large_packets(input, large) } else { size::is_large_line(input, large) }
+    }
+
+    /// Returns whether the next command belongs into another turn.
+    fn turn_ends(&self) -> bool {
+        self.large.is_some()
+            && self.binary != Some(true)
+            && !self.input.get().is_empty()
+            && self.is_large_next() != self.is_large
+    }
+
     /// Executes the commands that have arrived; returns the server's next step.
     pub fn process(&mut self, now: Now) -> Step {
         loop {
+            // Between two commands, and between two keys of one.
+            tailwater::poll();
             if self.output.len() >= self.output_limit {
                 return Step::Continue;
             }
             let goes_on = match &mut self.state {
-                State::Command => self.command(now),
+                State::Command => {
+                    if self.turn_ends() {
+                        return Step::Continue;
+                    }
+                    self.command(now)
+                }
                 State::Keys(keys) => {
                     let keys = *keys;
                     self.next_key(keys, now)

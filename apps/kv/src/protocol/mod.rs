@@ -5,6 +5,7 @@
 //! text, meta   lines                                                     text, meta, stats, words
 //! binary       packets                                                   binary, packet
 //! a turn       the input of a command, and its next step                 turn
+//! a size       the keys of a retrieval, for a dispatcher                 size
 //! a list       all items, for administrators                             dump
 //! udp          datagrams around either                                   udp
 //! ```
@@ -19,6 +20,7 @@ mod connection;
 mod dump;
 mod meta;
 mod packet;
+mod size;
 mod stats;
 mod text;
 mod turn;

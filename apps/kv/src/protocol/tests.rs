@@ -335,6 +335,44 @@ fn a_pipeline_is_answered_in_one_output() {
 }
 
 #[test]
+fn turns_have_large_retrievals_alone_or_none() {
+    let service = service();
+    talk(&service, "set a 0 0 1\r\nx\r\n");
+    let mut connection = Connection::new(Arc::clone(&service));
+    connection.divide_turns(3);
+    let large = format!("get{}\r\n", " a".repeat(3_000));
+    let bytes = format!("get a\r\nget a a\r\n{large}get a b c\r\nmn\r\n");
+    let (mut turns, mut answer, mut rest) = (Vec::new(), Vec::new(), bytes.as_bytes());
+    while !rest.is_empty() {
+        let space = connection.space();
+        let len = rest.len().min(space.len());
+        space[..len].copy_from_slice(&rest[..len]);
+        rest = &rest[len..];
+        connection.received(len);
+        loop {
+            let is_large = connection.begin_turn();
+            let step = connection.process(NOW);
+            let output = connection.output();
+            // What is of one size follows in turns of one size.
+            if turns.last() != Some(&is_large) && !output.is_empty() {
+                turns.push(is_large);
+            }
+            answer.extend_from_slice(output);
+            connection.sent();
+            match step {
+                Step::Continue => {}
+                Step::Read => break,
+                Step::Close => panic!("it goes on"),
+            }
+        }
+    }
+    assert_eq!(turns, [false, true, false]);
+    let item = "VALUE a 0 1\r\nx\r\n";
+    let wanted = [1, 2, 3_000, 1].map(|count| format!("{}END\r\n", item.repeat(count))).concat();
+    assert!(answer == (wanted + "MN\r\n").as_bytes());
+}
+
+#[test]
 fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
     let service = service();
     let large = "x".repeat(20_000);

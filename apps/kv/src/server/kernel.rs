@@ -15,7 +15,12 @@ use crate::service::Service;
 /// Opens the ports that the service's settings name and serves on them until the process ends.
 ///
 /// # Errors
-/// If an address is in use or not local, or no thread can be started.
+/// If an address is in use or not local, no thread can be started, or the settings ask for a
+/// dispatcher.
 pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
+    if service.settings.dispatch.is_some() {
+        let message = "kernel sockets have no dispatcher: leave --linux or --dispatch out";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
     super::start::<Kernel>(service, clock)
 }

@@ -3,10 +3,12 @@
 //!
 //! Owns what both share: the threads, the life of a connection, the clock, and the crawler's pace,
 //! over the few calls that the two kinds of threads and sockets have in common (`System`). A
-//! connection that misbehaves, or whose client is gone, ends alone.
+//! connection that misbehaves, or whose client is gone, ends alone. On Tailwater a dispatcher may
+//! execute what connections ask for ([`Turns`]).
 
 pub mod kernel;
 mod system;
+mod turns;
 pub mod user_threads;
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,6 +21,7 @@ use crate::protocol::{Connection, Step, UdpServer};
 use crate::service::{Registered, Service};
 use crate::store::{Crawl, Now};
 use system::System;
+pub use turns::{LARGE_SLO, SHORT_SLO, Sizes, Turns};
 
 /// Answer to a client that exceeds the connection limit, in memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -125,7 +128,8 @@ fn serve_udp<S: System>(service: &Arc<Service>, socket: &S::Datagrams, clock: Cl
 
 /// Serves one connection to its end.
 fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &Registered, clock: Clock) {
-    let mut connection = Connection::new(Arc::clone(service));
+    let mut connection = Box::new(Connection::new(Arc::clone(service)));
+    let mut turns = service.turns.get().map(|turns| (turns, turns.prepare(&mut connection)));
     loop {
         let len = match stream.read(connection.space()) {
             Ok(len @ 1..) => len,
@@ -138,7 +142,19 @@ fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &
         let now = clock.now();
         registered.peer.last.store(now.seconds, Relaxed);
         loop {
-            let step = connection.process(now);
+            let step;
+            (connection, step, turns) = match turns.take() {
+                None => {
+                    let step = connection.process(now);
+                    (connection, step, None)
+                }
+                Some((turns, ends)) => {
+                    // A turn that panicked ends its own connection.
+                    let Some(done) = turns.process(connection, now, ends) else { return };
+                    let (connection, step, ends) = done;
+                    (connection, step, Some((turns, ends)))
+                }
+            };
             if !connection.output().is_empty() {
                 if let Err(error) = stream.write_all(connection.output()) {
                     return count_end(&error, service);

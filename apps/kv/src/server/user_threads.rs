@@ -9,14 +9,25 @@ use std::io;
 use std::sync::Arc;
 
 use super::system::Tailwater;
-use super::{Clock, Listening};
+use super::{Clock, Listening, Turns};
 use crate::service::Service;
 
 /// Opens the ports that the service's settings name and serves on them until the process ends. Call
 /// it on a user thread.
 ///
 /// # Errors
-/// If an address is in use or not local, or no thread can be started.
+/// If an address is in use or not local, no thread can be started, or the settings ask for a
+/// dispatcher that is not possible.
 pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
+    let settings = &service.settings;
+    if let Some(sizes) = settings.dispatch {
+        if settings.udp_port != 0 {
+            let message = "datagrams are not served by a dispatcher: leave -U or --dispatch out";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let turns = Turns::start(sizes, settings.max_connections)?;
+        let twice = |_| io::Error::other("the service has been started before: make another");
+        service.turns.set(turns).map_err(twice)?;
+    }
     super::start::<Tailwater>(service, clock)
 }

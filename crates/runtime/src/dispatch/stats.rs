@@ -162,6 +162,20 @@ impl ClassStats {
     }
 }
 
+/// One line for an operator, as in `GET: 5 accepted, 0 dropped, ...`.
+impl core::fmt::Display for ClassStats {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let us = |times: &Times, q| times.quantile(q).as_nanos() as f64 / 1e3;
+        let Self { name, accepted, dropped, finished, preemptions, late, .. } = self;
+        write!(f, "{name}: {accepted} accepted, {dropped} dropped, {finished} finished, ")?;
+        write!(f, "{preemptions} preemptions, {late} beyond the SLO; ")?;
+        for (what, times) in [("queue delay", &self.queue_delay), ("service", &self.service)] {
+            write!(f, "{what} {:.1} us p50, {:.1} us p99; ", us(times, 0.5), us(times, 0.99))?;
+        }
+        write!(f, "latency {:.1} us p99, {:.2} of the SLO", us(&self.latency, 0.99), self.slo_ratio())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,7 @@ pub fn serve() {
         threads: 1,
         idle_timeout: 0,
         flush: true,
+        dispatch: None,
     };
     let service = Service::new(Store::new(config).expect("64 MiB of address space"), settings);
     user_threads::start(&service, Clock::start()).expect("the ports are free");

@@ -63,9 +63,11 @@ pub enum Frame {
 /// ```
 #[derive(Clone)]
 pub struct Framing {
-    frame: Arc<dyn Fn(&[u8]) -> Frame + Send + Sync>,
+    frame: Arc<FrameFn>,
     pub(super) limits: Limits,
 }
+
+type FrameFn = dyn Fn(&[u8]) -> Frame + Send + Sync;
 
 /// What a connection may hold.
 #[derive(Debug, Clone, Copy)]

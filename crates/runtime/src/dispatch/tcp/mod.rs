@@ -229,7 +229,7 @@ fn accept<S: Service>(listener: &TcpListener, shared: &Arc<Shared<S>>, dispatche
         counters.accepted.fetch_add(1, Relaxed);
         let served = open.try_acquire_owned().is_some_and(|permit| {
             let connection = Connection::new(&shared.framing, Arc::clone(counters), permit);
-            serve(stream, from, Arc::new(connection), shared, dispatcher).is_ok()
+            serve(stream, from, &Arc::new(connection), shared, dispatcher).is_ok()
         });
         if !served {
             counters.refused.fetch_add(1, Relaxed);
@@ -241,7 +241,7 @@ fn accept<S: Service>(listener: &TcpListener, shared: &Arc<Shared<S>>, dispatche
 fn serve<S: Service>(
     stream: TcpStream,
     from: SocketAddr,
-    connection: Arc<Connection>,
+    connection: &Arc<Connection>,
     shared: &Arc<Shared<S>>,
     dispatcher: Dispatcher<Job>,
 ) -> io::Result<()> {
@@ -251,10 +251,10 @@ fn serve<S: Service>(
     let _ = stream.set_read_timeout(shared.framing.limits.idle);
     let _ = stream.set_write_timeout(shared.framing.limits.idle);
     let stream = Arc::new(stream);
-    let (of_writer, of_reader, shared) = (Arc::clone(&stream), Arc::clone(&connection), Arc::clone(shared));
+    let (of_writer, of_reader, shared) = (Arc::clone(&stream), Arc::clone(connection), Arc::clone(shared));
     let builder = || thread::Builder::new().name("dispatch-tcp");
     drop(builder().spawn({
-        let connection = Arc::clone(&connection);
+        let connection = Arc::clone(connection);
         move || connection.write(&of_writer)
     })?);
     let reader = builder().spawn(move || of_reader.read(&stream, from, &shared, dispatcher));
