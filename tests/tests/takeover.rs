@@ -9,7 +9,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use tailwater_iokernel::Config;
-use tailwater_shm::control::{self, ClientMessage, Handover, Network, ServerMessage, Takeover};
+use tailwater_shm::control::{
+    self, Class, ClientMessage, ControlError, Estate, Handover, HandoverProgram, Network, Register,
+    ServerMessage, Takeover,
+};
 use tailwater_shm::layout::VERSION;
 use tailwater_testkit::{
     PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, text, until,
@@ -289,10 +292,39 @@ impl Played {
     }
 
     fn hand_over(&self) {
-        let handover = Handover { ports: Vec::new() };
-        self.say(&ServerMessage::Handover(handover), &[self.listener.as_fd()]);
+        self.hand_over_with(&Estate::default());
         assert!(matches!(self.hear(), ClientMessage::Succeed));
     }
+
+    fn hand_over_with(&self, estate: &Estate) {
+        let programs = estate.to_file().expect("a memory file");
+        let handover = Handover { ports: Vec::new() };
+        self.say(&ServerMessage::Handover(handover), &[self.listener.as_fd(), programs.as_fd()]);
+    }
+}
+
+#[test]
+fn a_successor_that_would_refuse_a_program_names_it_and_requests_no_end() {
+    if !has_two_cpus() {
+        return;
+    }
+    let _turn = turn();
+    let played = Played::start();
+    let register = Register {
+        version: VERSION,
+        name: "greedy".to_owned(),
+        kthreads: 9,
+        guaranteed: 9,
+        class: Class::LatencyCritical,
+        ring_bytes: 1 << 16,
+        ip: None,
+    };
+    let program = HandoverProgram { register, uid: 0, groups: Vec::new() };
+    played.hand_over_with(&Estate { programs: vec![program] });
+    let said = refusal(played.successor);
+    assert!(said.contains("\"greedy\" of user 0") && said.contains("9 guaranteed cores"), "{said}");
+    let next = control::receive::<ClientMessage>(&played.connection);
+    assert!(matches!(next, Err(ControlError::Closed)), "{next:?}");
 }
 
 #[test]

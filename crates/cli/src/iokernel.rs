@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 
 use anyhow::Context;
 use clap::Args;
@@ -134,6 +135,9 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         claim(args, &config, &stop)?.keep().context("cannot start a thread")?;
     }
     let ports = config.ports.build()?;
+    // Before a takeover: then nothing is left to fail.
+    let reloads =
+        reloads.map(|signals| reload_on(signals, args.clone(), Arc::clone(&notifier))).transpose()?;
     let mut iokernel = match args.takeover {
         false => IoKernel::new(config, ports)?,
         true => IoKernel::take_over(config, ports, &stop)?,
@@ -147,8 +151,9 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         let notifier = Arc::clone(&notifier);
         iokernel.set_heartbeat(interval, move || notifier.alive());
     }
-    if let Some(signals) = reloads {
-        reload_on(signals, args.clone(), iokernel.reloader(), Arc::clone(&notifier))?;
+    if let Some(reloads) = reloads {
+        // Fails only if the thread has panicked, which it has reported itself.
+        let _ = reloads.send(iokernel.reloader());
     }
     warn_of_grants(iokernel.config());
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
@@ -187,14 +192,17 @@ fn is_hangup_ignored() -> bool {
     ignored.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 != 0)
 }
 
-/// Reads the configuration again whenever a signal comes, on a thread of its own.
+/// Reads the configuration again whenever a signal comes, on a thread of its own, for the reloader
+/// that it is sent first.
 fn reload_on(
     mut signals: Signals,
     args: IokernelArgs,
-    reloader: Reloader,
     notifier: Arc<Notifier>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Sender<Reloader>> {
+    let (sender, reloaders) = channel::<Reloader>();
     let serve = move || {
+        // None comes if the IOKernel does not start.
+        let Ok(reloader) = reloaders.recv() else { return };
         // The thread inherits the nice value of the process, which may be that of kthreads. A
         // refused change costs others a little time at a reload.
         let _ = rustix::process::setpriority_process(None, 0);
@@ -219,7 +227,8 @@ fn reload_on(
         }
     };
     let thread = std::thread::Builder::new().name("tailwater-signals".to_owned()).spawn(serve);
-    thread.map(drop).context("cannot start a thread")
+    thread.context("cannot start a thread")?;
+    Ok(sender)
 }
 
 fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {

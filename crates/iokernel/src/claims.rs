@@ -25,7 +25,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::control::takeover;
+use crate::control::predecessor;
 use crate::machine::Cores;
 
 /// Maximum number of looks at a claim whose owner is about to listen, or has just ended.
@@ -86,7 +86,7 @@ impl Claims {
     /// If a third IOKernel of this user or of root has claimed one of them.
     pub fn beside(socket: &str, cores: &Cores, stop: &AtomicBool) -> Result<Self, CoreClaimed> {
         // Without an IOKernel there, the takeover fails.
-        let other = takeover::dial(socket, stop).ok();
+        let other = predecessor::dial(socket, stop).ok();
         let pid = other.and_then(|other| Some(socket_peercred(other).ok()?.pid));
         let pid = pid.map(|pid| pid.as_raw_nonzero().get());
         Self::take_beside(pid, cores.managed_numbers().into_iter().chain([cores.iokernel.0]))

@@ -343,6 +343,11 @@ impl Runtime {
         self.budget.is_throttled(now) || self.back_off.is_on(now)
     }
 
+    /// Returns the end of what [`is_left_alone`](Self::is_left_alone) is about.
+    pub(crate) fn left_alone_until(&self) -> Cycles {
+        self.budget.throttled_until().max(self.back_off.until())
+    }
+
     /// Returns the shared words of one kthread.
     #[inline(always)]
     pub(crate) fn shared(&self, kthread: u16) -> &KthreadShared {

@@ -34,20 +34,24 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+mod handover;
 mod socket_file;
 
+pub use handover::{Estate, Handover, HandoverPort, HandoverProgram, Network, Takeover};
 pub use socket_file::SocketFile;
 
 /// Maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = 192 * 1024;
 /// Maximum number of descriptors with one message.
 pub const MAX_FDS: usize = 16;
+
+/// Maximum time until a connection that has been requested waits to be accepted.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of characters of a text that quotes a peer's message.
 const MAX_QUOTED: usize = 200;
@@ -86,65 +90,6 @@ pub enum ClientMessage {
     Takeover(Takeover),
     /// The client, which has had [`ServerMessage::Handover`], can serve: this IOKernel is to end.
     Succeed,
-}
-
-/// The request of an IOKernel that is to take the place of another one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Takeover {
-    /// [`crate::layout::VERSION`] of its build.
-    pub version: u32,
-    /// The network it is to serve.
-    pub network: Network,
-    /// MAC addresses that its configuration enters, by the IPv4 addresses of programs.
-    pub macs: BTreeMap<Ipv4Addr, String>,
-    /// Maximum number of kthreads that it permits a program.
-    pub max_kthreads: u16,
-}
-
-/// The network of an IOKernel's programs, which keep their addresses in a takeover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Network {
-    /// Its IPv4 address.
-    pub ip: Ipv4Addr,
-    /// Length of its prefix, 0 to 32.
-    pub prefix_len: u8,
-    /// The gateway to other networks, if there is one.
-    pub gateway: Option<Ipv4Addr>,
-    /// Its IPv6 network; `None` without IPv6.
-    pub ip6: Option<Ipv6Addr>,
-    /// Maximum length of an IP packet in bytes.
-    pub mtu: u16,
-}
-
-impl core::fmt::Display for Network {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { ip, prefix_len, gateway, ip6, mtu } = self;
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
-        let (gateway, ip6) =
-            (or_none(gateway.map(|ip| ip.to_string())), or_none(ip6.map(|ip| ip.to_string())));
-        write!(f, "{ip}/{prefix_len} (gateway: {gateway}, IPv6: {ip6}, MTU: {mtu})")
-    }
-}
-
-/// What an IOKernel hands to its successor. The descriptors sent with this message are the
-/// listening control socket, then those of the ports, in the order of the list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Handover {
-    /// All its ports.
-    pub ports: Vec<HandoverPort>,
-}
-
-/// A port in [`Handover`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct HandoverPort {
-    /// Its name.
-    pub name: String,
-    /// Number of its descriptors.
-    pub descriptors: u16,
 }
 
 /// On which side of a runtime or port a frame is seen.
@@ -347,6 +292,9 @@ fn system(path: &str, action: &'static str) -> impl Fn(Errno) -> ControlError {
     move |source| {
         let hint = match (action, source) {
             ("connect", Errno::NOENT | Errno::CONNREFUSED) => "; start one with `tailwater iokernel`",
+            ("connect", Errno::AGAIN) => {
+                "; as many connections as Linux keeps wait there, and none is accepted: is the IOKernel stopped?"
+            }
             ("bind", Errno::ADDRINUSE) => "; another IOKernel runs there: stop it or choose another --socket",
             (_, Errno::ACCESS | Errno::PERM) => "; choose a --socket in a directory you may write",
             _ => "",
@@ -365,36 +313,40 @@ fn address(path: &str) -> Result<SocketAddrUnix, ControlError> {
 
 /// Connects to the IOKernel that listens at `path`, if it is root's or the caller's own: any user
 /// can take an abstract address, and an IOKernel gives a program its memory and its packets. A
-/// `path` that ends in `,user=UID` names one more user whose IOKernel is trusted.
+/// `path` that ends in `,user=UID` names one more user whose IOKernel is trusted. Waits up to 10 s
+/// where as many connections as Linux keeps wait to be accepted.
 ///
 /// # Errors
 /// If no IOKernel listens there, it is another user's, or the kernel refuses.
 pub fn dial(path: &str) -> Result<OwnedFd, ControlError> {
-    dial_by(path, |fd, address| connect(fd, address))
+    dial_within(path, DIAL_TIMEOUT)
 }
 
-/// As [`dial`], but waits no longer than `patience` where as many connections as Linux keeps wait
-/// to be accepted.
+/// As [`dial`], but waits no longer than `patience`.
 ///
 /// # Errors
-/// As [`dial`]; the kernel's error is [`Errno::AGAIN`] after `patience`, and [`Errno::INTR`] if a
-/// signal comes before.
+/// As [`dial`]; the kernel's error is [`Errno::AGAIN`] after `patience`.
 pub fn dial_within(path: &str, patience: Duration) -> Result<OwnedFd, ControlError> {
-    dial_by(path, |fd, address| {
-        set_socket_timeout(fd, Timeout::Send, Some(patience))?;
-        connect(fd, address)?;
-        set_socket_timeout(fd, Timeout::Send, None)
-    })
+    let deadline = Instant::now() + patience;
+    loop {
+        // Zero is no limit.
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match dial_once(path, left) {
+            Err(ControlError::System { source: Errno::INTR, .. }) => {}
+            result => return result,
+        }
+    }
 }
 
-fn dial_by(
-    path: &str,
-    connect: impl FnOnce(&OwnedFd, &SocketAddrUnix) -> Result<(), Errno>,
-) -> Result<OwnedFd, ControlError> {
+fn dial_once(path: &str, patience: Duration) -> Result<OwnedFd, ControlError> {
     let (path, named) = split_user(path);
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(system(path, "make a socket"))?;
-    connect(&fd, &address(path)?).map_err(system(path, "connect"))?;
+    let address = address(path)?;
+    set_socket_timeout(&fd, Timeout::Send, Some(patience))
+        .and_then(|()| connect(&fd, &address))
+        .and_then(|()| set_socket_timeout(&fd, Timeout::Send, None))
+        .map_err(system(path, "connect"))?;
     // The user who called listen(2); another process may hold that socket by now.
     let theirs = socket_peercred(&fd).map_err(system(path, "learn whose it is"))?.uid;
     let ours = geteuid();
@@ -411,8 +363,9 @@ fn split_user(path: &str) -> (&str, Option<u32>) {
     split.map_or((path, None), |(path, user)| (path, Some(user)))
 }
 
-/// Maximum number of connections that wait to be accepted.
-const BACKLOG: i32 = 64;
+/// Maximum number of connections that wait to be accepted, or as many as Linux keeps
+/// (`net.core.somaxconn`, 4096 by default): all programs of an IOKernel that ends connect at once.
+const BACKLOG: i32 = 4096;
 
 /// Listens at `path`; connections are accepted without blocking. `prepare` sets options before the
 /// first connection, which accepted sockets inherit. A socket file that no process listens at any
@@ -633,6 +586,21 @@ mod tests {
     fn a_missing_iokernel_is_named_with_the_remedy() {
         let error = dial("@tailwater-no-listener-here").unwrap_err().to_string();
         assert!(error.contains("tailwater iokernel"), "{error}");
+    }
+
+    #[test]
+    fn a_connection_for_which_there_is_no_room_is_not_awaited_for_ever() {
+        let path = format!("@tailwater-control-full-{}", std::process::id());
+        let listener = serve(&path, |_| ()).unwrap();
+        // Linux keeps as many as this, and one more.
+        listen(&listener, 1).unwrap();
+        let dial = || dial_within(&path, Duration::from_millis(1));
+        let waiting: Vec<OwnedFd> = (0..2).map(|_| dial().unwrap()).collect();
+        let error = dial().unwrap_err().to_string();
+        assert!(error.contains("is the IOKernel stopped"), "{error}");
+        drop(accept(&listener).unwrap());
+        dial().unwrap();
+        drop(waiting);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Carrying a decision out: binding, the grant word, the request to cede.
 //!
-//! Owns the order of steps of a hand-off: bind the new thread to the core, if it last ran
-//! elsewhere; enter the decision into the ledger; take the core from an idle victim; write the new
-//! owner's grant; then ask the victim to cede, or wake the new owner of a free core. A new owner
-//! that sleeps is woken when the victim is seen parked ([`Allocator::follow`]). Without a rebinding
-//! and a sleeper the hand-off makes no system call.
+//! Owns the order of steps of a hand-off: bind the new thread to the core, if it last ran elsewhere
+//! (a thread that Linux does not bind there gets another free core, or no core for a while); enter
+//! the decision into the ledger; take the core from an idle victim; write the new owner's grant;
+//! then ask the victim to cede, or wake the new owner of a free core. A new owner that sleeps is
+//! woken when the victim is seen parked ([`Allocator::follow`]). Without a rebinding and a sleeper
+//! the hand-off makes no system call.
 
 use tailwater_sched::alloc::{Action, Activity};
+use tailwater_sched::ledger::CoreState;
 use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
@@ -16,6 +18,10 @@ use super::phase::Phase;
 use crate::machine::cpu_set;
 use crate::stats::HandoffKind;
 use crate::world::World;
+
+/// Maximum number of other cores that are tried for a thread which Linux does not bind: a system
+/// call each.
+const OTHERS: usize = 4;
 
 impl Allocator {
     /// Carries one decision out, or drops it if the state has changed since; the policy finds a
@@ -29,13 +35,18 @@ impl Allocator {
             // It was taken back from a victim that had not started, and has left the ledger.
             return;
         }
-        let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
         if world.runtimes.get(to.runtime).is_none_or(|runtime| runtime.doomed) {
             return;
         }
-        if !self.bind(world, to, core) {
-            return self.back_off_unbound(world, to.runtime, now);
+        if victim.is_none() && self.ledger.core(core) != Some(CoreState::Free) {
+            // A decision before this one got it for a thread that could not be bound to another.
+            return;
         }
+        let Some(core) = self.bind_somewhere(world, to, core, victim.is_none()) else {
+            return self.hold_unbound(world, to.runtime, now);
+        };
+        let Some(at) = self.ledger.topology().position(core) else { return };
+        let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
         if let Err(error) = self.ledger.apply(action, self.nanos(now)) {
             return self.refused(world, &error, ());
         }
@@ -71,6 +82,30 @@ impl Allocator {
                 None
             }
         }
+    }
+
+    /// Binds the thread to the core and returns it, or, if that is refused, to another free one,
+    /// provided that the core `is_free` itself: the cpuset of the thread may lack one of them.
+    fn bind_somewhere(
+        &mut self,
+        world: &mut World,
+        to: KthreadId,
+        core: CoreId,
+        is_free: bool,
+    ) -> Option<CoreId> {
+        if self.bind(world, to, core) {
+            return Some(core);
+        }
+        let others = (0..self.cores.len()).filter(|_| is_free);
+        let is_other = |at: &usize| {
+            let slot = &self.cores[*at];
+            slot.id != core && !slot.absent && self.ledger.core(slot.id) == Some(CoreState::Free)
+        };
+        let others: [Option<CoreId>; OTHERS] = {
+            let mut ids = others.filter(is_other).map(|at| self.cores[at].id);
+            core::array::from_fn(|_| ids.next())
+        };
+        others.into_iter().flatten().find(|&other| self.bind(world, to, other))
     }
 
     /// Binds the thread to the core unless it is bound there already, and returns whether it is:

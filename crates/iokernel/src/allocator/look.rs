@@ -75,9 +75,11 @@ impl Allocator {
             let place = (self.cursor + step) % count;
             let id = self.ledger.runtimes()[place];
             if self.has_core(id) {
+                self.end_hold(world, id, now);
                 self.look_at(world, id, now);
                 self.note_pause(world, id, now);
             } else if budget > 0 {
+                self.end_hold(world, id, now);
                 budget = budget.saturating_sub(self.look_at(world, id, now));
                 if self.observation.runtime(id).is_some_and(RuntimeLook::has_work) {
                     self.stranded.push(id);
@@ -99,13 +101,13 @@ impl Allocator {
         }
     }
 
-    /// Records when a runtime with a core is no longer throttled: its frames wait for that, and its
-    /// doorbell may be muted.
+    /// Records when a runtime with a core is no longer left alone: its frames wait for that, and
+    /// its doorbell may be muted.
     fn note_pause(&mut self, world: &World, id: RuntimeId, now: Cycles) {
         if let Some(runtime) = world.runtimes.get(id)
-            && runtime.budget.is_throttled(now)
+            && runtime.is_left_alone(now)
         {
-            self.earliest_timer = self.earliest_timer.min(runtime.budget.throttled_until());
+            self.earliest_timer = self.earliest_timer.min(runtime.left_alone_until());
         }
     }
 
@@ -148,7 +150,7 @@ impl Allocator {
         if left_alone {
             // It wants nothing; then it is looked at again, and its requests are read anew.
             look.kthreads.iter_mut().for_each(forget_work);
-            runtime.next_timer = runtime.budget.throttled_until().max(runtime.back_off.until());
+            runtime.next_timer = runtime.left_alone_until();
             return runtime.kthreads.len();
         }
         let granted = self.policy.granted(id);

@@ -474,6 +474,46 @@ fn a_decision_for_a_thread_that_is_gone_is_dropped() {
 }
 
 #[test]
+fn a_thread_whose_cpuset_lacks_a_free_core_gets_another_free_one() {
+    for lacks in [CoreId(0), CoreId(1)] {
+        let mut sandbox = Sandbox::new(2, Vec::new());
+        sandbox.add(0, 1, 0, LatencyCritical);
+        sandbox.bar_thread(1, lacks);
+        sandbox.peer(0).queue(0, 1);
+        sandbox.settle();
+        assert_eq!(sandbox.peer(0).state(0), KthreadState::Running, "{lacks}");
+    }
+}
+
+#[test]
+fn a_runtime_of_which_a_thread_cannot_be_bound_is_lent_no_further_core_for_a_while_and_loses_none() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(0, 2, 0, LatencyCritical);
+    sandbox.add(1, 1, 0, BestEffort);
+    sandbox.bar_thread(1, CoreId(1));
+    sandbox.bar_thread(2, CoreId(1));
+    // More than one core does in time.
+    sandbox.peer(0).queue(0, 8);
+    sandbox.settle();
+    let failures = |sandbox: &Sandbox| sandbox.world.stats.cores.rebind_failures.get();
+    assert_eq!(failures(&sandbox), 1);
+    let look = |sandbox: &Sandbox| sandbox.alloc.observation.runtime(RuntimeId(0)).unwrap().clone();
+    assert!(look(&sandbox).on_hold && look(&sandbox).has_work());
+    let is_left_alone =
+        |sandbox: &Sandbox| sandbox.world.runtimes.get(RuntimeId(0)).unwrap().is_left_alone(sandbox.now);
+    assert!(!is_left_alone(&sandbox));
+    // Another runtime may have that core meanwhile.
+    sandbox.peer(1).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
+    assert_eq!(failures(&sandbox), 1);
+    sandbox.pass(1_000_000);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 2, "it is tried again");
+    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
+}
+
+#[test]
 fn timers_and_submitted_work_wake_a_runtime_without_a_core() {
     use core::sync::atomic::Ordering::Relaxed;
     let mut sandbox = Sandbox::new(2, Vec::new());

@@ -5,8 +5,8 @@
 //! there and one back, is bounded here: after [`FREE`] cores in vain in a row the runtime is lent
 //! none for a pause, which doubles each time from [`PAUSE_US`] up to [`DOUBLINGS`] times. Races
 //! make single ones, and any core with which something was done ends the row; one given up beside
-//! another core proves nothing. A thread of it that cannot be bound to its core causes a pause as
-//! well ([`UNBOUND_US`]).
+//! another core proves nothing. A thread of it that can be bound to no core causes a pause in which
+//! it is lent no *further* core ([`UNBOUND_US`]): its words are read as before.
 
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
@@ -20,8 +20,8 @@ const FREE: u32 = 3;
 const PAUSE_US: u64 = 100;
 /// Maximum number of doublings: 25.6 ms.
 const DOUBLINGS: u32 = 8;
-/// Pause after a thread could not be bound to a core, in microseconds: its own cpuset lacks the
-/// core, or the thread is gone.
+/// Time for which a runtime is lent no further core after a thread could not be bound to one, in
+/// microseconds: the thread's own cpuset lacks the core, or the thread is gone.
 const UNBOUND_US: u64 = 1_000;
 
 /// The back-off of one runtime.
@@ -30,6 +30,8 @@ pub(crate) struct BackOff {
     /// Cores in vain in a row.
     row: u32,
     until: Cycles,
+    /// When the runtime may be lent further cores; `None` if it may.
+    held_until: Option<Cycles>,
 }
 
 impl BackOff {
@@ -86,11 +88,29 @@ impl Allocator {
         (0..).zip(&look.kthreads).any(|(index, look)| look.has_work() && !is_withdrawn(index))
     }
 
-    /// Lends a runtime nothing for a while, of which a thread could not be bound to a core.
-    pub(super) fn back_off_unbound(&self, world: &mut World, id: RuntimeId, now: Cycles) {
-        let pause = self.clock.from_ns(UNBOUND_US * 1_000);
+    /// Lends a runtime no further core for a while, of which a thread could not be bound to one.
+    /// The policy serves others meanwhile, and may choose another core afterwards.
+    pub(super) fn hold_unbound(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
+        let until = now.saturating_add(self.clock.from_ns(UNBOUND_US * 1_000));
         if let Some(runtime) = world.runtimes.get_mut(id) {
-            runtime.back_off.until = runtime.back_off.until.max(now.saturating_add(pause));
+            runtime.back_off.held_until = Some(until);
+            self.set_on_hold(id, true);
+            self.earliest_timer = self.earliest_timer.min(until);
+        }
+    }
+
+    /// Ends the hold of [`hold_unbound`](Self::hold_unbound) when its time has come.
+    #[inline(always)]
+    pub(super) fn end_hold(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
+        let Some(runtime) = world.runtimes.get_mut(id) else { return };
+        let Some(until) = runtime.back_off.held_until else { return };
+        if now < until {
+            self.earliest_timer = self.earliest_timer.min(until);
+            return;
+        }
+        runtime.back_off.held_until = None;
+        if !runtime.doomed {
+            self.set_on_hold(id, false);
         }
     }
 }

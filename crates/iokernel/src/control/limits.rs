@@ -14,23 +14,33 @@ pub(super) const PER_USER: usize = 32;
 const RESERVED: usize = 64;
 const _: () = assert!(MAX_STRANGERS - RESERVED == MAX_CONNECTIONS as usize);
 
-/// Returns whether a client of user `uid`, which may have `most` connections, gets one more.
-/// `privileged` says whether a user is root or the IOKernel's own, `connected` are the users of the
-/// present connections. Some more sockets, of users without rights, are still being closed:
-/// `closing` is their number.
+/// A client that connects.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Client {
+    pub(super) uid: u32,
+    /// How many connections its user may have.
+    pub(super) most: usize,
+    /// Programs that come back in a takeover, of its user and in all: they connect at once.
+    pub(super) expected: (usize, usize),
+}
+
+/// Returns whether a client gets a connection. `privileged` says whether a user is root or the
+/// IOKernel's own, `connected` are the users of the present connections. Some more sockets, of
+/// users without rights, are still being closed: `closing` is their number.
 pub(super) fn have_room(
-    (uid, most): (u32, usize),
+    Client { uid, most, expected }: Client,
     privileged: impl Fn(u32) -> bool,
     connected: impl Iterator<Item = u32>,
     closing: usize,
 ) -> bool {
+    let (most, strangers) = (most + expected.0, MAX_STRANGERS + expected.1);
     let (mut all, mut others, mut own) = (closing, closing, 0);
     for user in connected {
         all += 1;
         others += usize::from(!privileged(user));
         own += usize::from(user == uid);
     }
-    all < MAX_STRANGERS && (privileged(uid) || (own < most && others < MAX_STRANGERS - RESERVED))
+    all < strangers && (privileged(uid) || (own < most && others < strangers - RESERVED))
 }
 
 #[cfg(test)]
@@ -41,9 +51,19 @@ mod tests {
 
     /// Number of connections that one more client after the other of these users gets.
     fn admitted(users: impl Iterator<Item = u32>, connected: &mut Vec<u32>, closing: usize) -> usize {
+        admitted_of((0, 0), users, connected, closing)
+    }
+
+    fn admitted_of(
+        expected: (usize, usize),
+        users: impl Iterator<Item = u32>,
+        connected: &mut Vec<u32>,
+        closing: usize,
+    ) -> usize {
         let before = connected.len();
         for uid in users {
-            if have_room((uid, PER_USER), |uid| uid == 0 || uid == OURS, connected.iter().copied(), closing) {
+            let client = Client { uid, most: PER_USER, expected };
+            if have_room(client, |uid| uid == 0 || uid == OURS, connected.iter().copied(), closing) {
                 connected.push(uid);
             }
         }
@@ -57,6 +77,13 @@ mod tests {
         assert_eq!(admitted((2..1000).filter(|&uid| uid != OURS), &mut connected, 0), 192 - PER_USER);
         assert_eq!(admitted((0..300).map(|n| (n % 2) * OURS), &mut connected, 0), RESERVED);
         assert_eq!(connected.len(), MAX_STRANGERS);
+    }
+
+    #[test]
+    fn programs_that_come_back_have_room_besides() {
+        let mut connected = Vec::new();
+        assert_eq!(admitted_of((70, 300), (0..500).map(|_| 1), &mut connected, 0), PER_USER + 70);
+        assert_eq!(admitted_of((0, 300), (2..1000).filter(|&uid| uid != OURS), &mut connected, 0), 390);
     }
 
     #[test]

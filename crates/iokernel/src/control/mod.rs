@@ -25,6 +25,7 @@ mod exile;
 mod limits;
 mod lines;
 mod pace;
+pub(crate) mod predecessor;
 pub(crate) mod presence;
 mod process;
 mod rank;
@@ -67,6 +68,7 @@ use exile::Exiles;
 use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
+use takeover::REUNION;
 use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
@@ -192,6 +194,8 @@ pub(crate) struct Control {
     answers: Answers,
     /// The IOKernel that takes over: this one ends, and accepts no connection any more.
     successor: Option<Arc<ClientSocket>>,
+    /// Until when places are kept for the programs of the IOKernel that ran before.
+    reunion_ends: Option<Instant>,
     /// A descriptor to close when there is no other: a connection is then accepted to be refused.
     spare: Option<OwnedFd>,
     /// Until when the listener is out of `epoll`.
@@ -277,6 +281,7 @@ impl Control {
             rules_changed: false,
             answers: Answers::default(),
             successor: None,
+            reunion_ends: None,
             spare,
             accepts_again: None,
             next_token: BELL + 1,
@@ -288,6 +293,7 @@ impl Control {
     pub(crate) fn run(mut self, polling: Pid, heartbeat: Option<Heartbeat>) {
         let mut watch = Watch::new(polling, heartbeat, Instant::now());
         let mut presence = Presence::new(&self.parts.surroundings);
+        self.reunion_ends = self.parts.directory.expects().then(|| Instant::now() + REUNION);
         if !self.parts.refuses_descriptors {
             self.closer = Closer::start();
         }
@@ -317,7 +323,7 @@ impl Control {
                     LISTENER => self.accept(),
                     BELL => {
                         if !self.read_notices() {
-                            return;
+                            return self.give_way();
                         }
                     }
                     token => self.serve(token),
@@ -329,7 +335,22 @@ impl Control {
             }
             self.drop_the_silent();
             self.end_pause();
-            self.log_left_out();
+            if self.successor.is_none() {
+                self.log_left_out();
+                self.end_reunion();
+            }
+        }
+    }
+
+    /// Keeps nothing any more for programs of the IOKernel before that have not come back in time.
+    fn end_reunion(&mut self) {
+        if self.reunion_ends.is_none_or(|time| Instant::now() < time) {
+            return;
+        }
+        self.reunion_ends = None;
+        let programs = self.parts.directory.forget_expected().join(", ");
+        if !programs.is_empty() {
+            tracing::info!(programs, "did not attach again: their names and addresses are free");
         }
     }
 
@@ -358,8 +379,9 @@ impl Control {
             let socket = ClientSocket::new(socket, self.closer.clone());
             let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
             let closing = self.closer.as_ref().map_or(0, Closer::waiting);
-            let most = self.most_connections(&socket);
-            if !limits::have_room((uid, most), is_trusted, strangers.map(|session| session.uid), closing) {
+            let expected = self.parts.directory.expected(uid);
+            let client = limits::Client { uid, most: self.most_connections(&socket), expected };
+            if !limits::have_room(client, is_trusted, strangers.map(|session| session.uid), closing) {
                 self.refuse(uid, &socket, &Refusal::TooManyConnections);
                 continue;
             }
@@ -422,9 +444,10 @@ impl Control {
         }
     }
 
-    /// Returns whether a client of user `uid` may cause a line of the log; if not, counts it.
+    /// Returns whether a client of user `uid` may cause a line of the log; if not, counts it. None
+    /// may while another IOKernel waits for the end of this one.
     fn may_log(&mut self, uid: u32) -> bool {
-        is_trusted(uid) || self.lines.take(uid, Instant::now())
+        self.successor.is_none() && (is_trusted(uid) || self.lines.take(uid, Instant::now()))
     }
 
     /// Logs how many lines were left out of the log, where that is due.

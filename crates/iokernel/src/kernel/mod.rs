@@ -14,7 +14,6 @@ use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{ControlError, SocketFile, serve};
@@ -25,11 +24,11 @@ use crate::authority::Authority;
 use crate::budget::Terms;
 use crate::config::{Config, ConfigError, Priority};
 use crate::control::directory::Directory;
+use crate::control::predecessor::Predecessor;
 use crate::control::reload::Reloader;
-use crate::control::takeover::Predecessor;
 use crate::control::watch::{Heartbeat, Place};
 use crate::control::{self, Bell, Command, Control, NewRules, Notice, Surroundings};
-use crate::machine::{self, CoreError, Cores, Pinned, cpu_set};
+use crate::machine::{self, CoreError, Cores, Pinned};
 use crate::policy;
 use crate::port::{Port, PortError};
 use crate::runtime::{EndReason, Runtime};
@@ -37,11 +36,13 @@ use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
 use crate::sys::{LinuxThreads, peer};
 use crate::world::World;
+use control_thread::{ControlThread, Work};
 use courtesy::Courtesy;
 use patience::Patience;
 use ports::{devices_of, network_of, start_ports};
 use share::{Durations, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
 
+mod control_thread;
 mod courtesy;
 mod patience;
 mod ports;
@@ -121,6 +122,9 @@ pub struct IoKernel {
     to_control: Arc<Bell>,
     stats: Arc<Stats>,
     heartbeat: Option<Heartbeat>,
+    control_thread: ControlThread,
+    deaths: OwnedFd,
+    doorbells: OwnedFd,
 }
 
 impl IoKernel {
@@ -162,13 +166,16 @@ impl IoKernel {
         let mut directory =
             Directory::new(&config, authority, cores.managed.len() as u32, machine::memory_bytes());
         let network = network_of(&config, &ports);
-        let refused = |why| StartError::Takeover { socket: config.socket.clone(), why };
+        let refused = |why: String| StartError::Takeover { socket: config.socket.clone(), why };
         let predecessor = takeover.map(|stop| Predecessor::ask(&config, network, stop)).transpose();
         let mut predecessor = predecessor.map_err(refused)?;
         if let Some(predecessor) = &mut predecessor {
             predecessor.pass_devices(&mut ports)?;
         }
         start_ports(&mut ports, &mut directory, &config, clock)?;
+        if let Some(predecessor) = &predecessor {
+            predecessor.keep_places(&mut directory).map_err(refused)?;
+        }
         let system = |what| move |source| StartError::System { what, source };
         let devices = devices_of(&ports).map_err(system("copy a descriptor"))?;
         let mut refuses_descriptors = false;
@@ -224,7 +231,15 @@ impl IoKernel {
                 threads: Box::new(LinuxThreads),
             },
         );
-        // Last: from here on programs have no other IOKernel. Only threads are still to be started.
+        let make_epoll = || epoll::create(epoll::CreateFlags::CLOEXEC);
+        let deaths = make_epoll().map_err(system("watch runtimes"))?;
+        let doorbells = make_epoll().map_err(system("watch doorbells"))?;
+        let control_thread = ControlThread::start(&cores, &notices, &to_control)?;
+        if takeover.is_some() {
+            // Whether Linux permits it; the thread that runs this may be another one.
+            drop(Pinned::this_thread(&cores, Priority::None)?);
+        }
+        // Last: from here on programs have no other IOKernel, and nothing is left to fail.
         if let (Some(predecessor), Some(stop)) = (predecessor, takeover) {
             predecessor.succeed(stop).map_err(refused)?;
             control.own_socket_file();
@@ -244,6 +259,9 @@ impl IoKernel {
             to_control,
             stats,
             heartbeat: None,
+            control_thread,
+            deaths,
+            doorbells,
         })
     }
 
@@ -285,7 +303,7 @@ impl IoKernel {
     /// cores, and the caller's affinity and priority are restored.
     ///
     /// # Errors
-    /// If the thread cannot be bound to the core, or the control thread cannot be started.
+    /// If the thread cannot be bound to the core.
     pub fn run(self, stop: &AtomicBool) -> Result<(), StartError> {
         let pinned = Pinned::this_thread(&self.cores, self.config.priority)?;
         self.stats.set_facts(json!({
@@ -298,11 +316,10 @@ impl IoKernel {
             "policy": self.config.policy.as_str(),
             "priority": pinned.report,
         }));
-        let system = |what| move |source| StartError::System { what, source };
-        let deaths = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch runtimes"))?;
-        let doorbells = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("watch doorbells"))?;
-        let _control =
-            ControlThread::start(self.control, self.heartbeat, &self.cores, &self.notices, &self.to_control)?;
+        // Before the polling state, so that it is joined after that has ended.
+        let mut control_thread = self.control_thread;
+        let (control, heartbeat) = (self.control, self.heartbeat);
+        control_thread.begin(Work { control, heartbeat, polling: gettid() });
         let us = |us: u64| self.clock.from_ns(us * 1_000);
         let idle_sleep = us(self.config.idle_sleep_us);
         let durations = Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
@@ -347,8 +364,8 @@ impl IoKernel {
             notices: self.notices.clone(),
             from_control: self.from_control,
             to_control: Arc::clone(&self.to_control),
-            deaths,
-            doorbells,
+            deaths: self.deaths,
+            doorbells: self.doorbells,
             muted: Vec::new(),
             next_tick: 0,
             earliest_tick: 0,
@@ -367,60 +384,6 @@ impl IoKernel {
             let _ = priority::end_real_time(0);
         }
         Ok(())
-    }
-}
-
-/// The control thread; stopped and joined on drop.
-struct ControlThread {
-    handle: Option<JoinHandle<()>>,
-    notices: Sender<Notice>,
-    bell: Arc<Bell>,
-}
-
-impl ControlThread {
-    /// Called on the polling thread.
-    fn start(
-        control: Control,
-        heartbeat: Option<Heartbeat>,
-        cores: &Cores,
-        notices: &Sender<Notice>,
-        bell: &Arc<Bell>,
-    ) -> Result<Self, StartError> {
-        // Not on the managed cores, and not on the polling thread's if there is another.
-        let elsewhere: Vec<_> = cores
-            .allowed
-            .iter()
-            .filter(|&&core| cores.managed.position(core).is_none() && core != cores.iokernel)
-            .copied()
-            .collect();
-        let set = if elsewhere.is_empty() { cores.unmanaged() } else { cpu_set(&elsewhere) };
-        let polling = gettid();
-        let handle = std::thread::Builder::new()
-            .name("tailwater-control".to_owned())
-            .spawn(move || {
-                // The thread inherits the polling thread's core and priority. A refused change
-                // costs only speed.
-                let _ = rustix::thread::sched_setaffinity(None, &set);
-                let _ = rustix::process::setpriority_process(None, 0);
-                control.run(polling, heartbeat);
-            })
-            .map_err(|e| StartError::System {
-                what: "start the control thread",
-                source: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
-            })?;
-        Ok(Self { handle: Some(handle), notices: notices.clone(), bell: Arc::clone(bell) })
-    }
-}
-
-impl Drop for ControlThread {
-    fn drop(&mut self) {
-        // Fails if the thread has ended already.
-        let _ = self.notices.send(Notice::Stop);
-        self.bell.ring();
-        if let Some(handle) = self.handle.take() {
-            // Fails only if the thread panicked, which it has reported itself.
-            let _ = handle.join();
-        }
     }
 }
 

@@ -182,25 +182,25 @@ impl Polling {
                 let after = clock::now().saturating_sub(woken);
                 self.world.charge(id, before.saturating_add(after), woken);
             }
-            self.mute_if_throttled(id, woken);
+            self.mute_if_left_alone(id, woken);
         }
     }
 
-    fn mute_if_throttled(&mut self, id: RuntimeId, now: Cycles) {
-        let throttled = |runtime: &&Runtime| runtime.budget.is_throttled(now);
-        if let Some(runtime) = self.world.runtimes.get(id).filter(throttled)
+    fn mute_if_left_alone(&mut self, id: RuntimeId, now: Cycles) {
+        let is_muted = |runtime: &&Runtime| runtime.is_left_alone(now);
+        if let Some(runtime) = self.world.runtimes.get(id).filter(is_muted)
             && epoll::delete(&self.doorbells, &runtime.doorbell).is_ok()
         {
             self.muted.push(id);
         }
     }
 
-    /// Hears the doorbells of runtimes again that are no longer throttled.
+    /// Hears the doorbells of runtimes again that are no longer left alone.
     fn unmute(&mut self, now: Cycles) {
         let (world, doorbells) = (&self.world, &self.doorbells);
         self.muted.retain(|&id| {
             let Some(runtime) = world.runtimes.get(id) else { return false };
-            if runtime.budget.is_throttled(now) {
+            if runtime.is_left_alone(now) {
                 return true;
             }
             // If this fails, its work is found at looks.

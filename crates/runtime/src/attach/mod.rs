@@ -165,9 +165,9 @@ fn unmanaged(allowed: CpuSet, welcome: &Welcome) -> CpuSet {
     if cores.count() > 0 { cores } else { allowed }
 }
 
-/// Connects to the IOKernel at `path`, of which no answer is to take longer than `limit`.
+/// Connects to the IOKernel at `path`, which is to take no longer than `limit`, nor is any answer.
 fn dial(path: &str, limit: Duration) -> Result<OwnedFd, AttachError> {
-    let control = control::dial(path).map_err(failed(path))?;
+    let control = control::dial_within(path, limit).map_err(failed(path))?;
     limit_answers(&control, path, limit)?;
     Ok(control)
 }

@@ -13,8 +13,8 @@
 //! | is there again, and ends before `Ready`, or does not answer | hangs up, and begins to wait anew, with the memory it got |
 //! | is not there in time | goes on without network |
 //!
-//! This thread waits for nothing of the program: standard error may be a full pipe, and there may
-//! be no memory for a stack.
+//! This thread waits for nothing of the program until it has tried to register: standard error may
+//! be a full pipe, and there may be no memory for a stack.
 
 use super::{
     ANSWER_TIMEOUT, Accepted, Connection, Registration, announce, ask, broken, dial, limit_answers,
@@ -107,11 +107,11 @@ impl Connection {
         let waits = self.on_loss == OnIoKernelLoss::Wait && matches!(loss, Loss::Ended);
         // Before anything is written: nothing of the program runs until then.
         runtime.orphan(waits);
-        write(&text);
         if !waits {
+            write(&text);
             return false;
         }
-        let back = self.register_again(runtime, began);
+        let back = self.register_again(runtime, began, &text);
         let after = began.elapsed().as_millis();
         if back {
             write(&format!("tailwater: attached to the IOKernel at {} again after {after} ms\n", self.path));
@@ -130,13 +130,17 @@ impl Connection {
 
     fn wait_for_loss(&self) -> Loss {
         let control = &self.registration.control;
+        // If this fails, the call below returns after the limit of an answer, and is repeated.
         let _ = set_socket_timeout(control, Timeout::Recv, None);
-        // The IOKernel sends nothing more, so this call returns when the connection ends.
-        match control::receive::<ServerMessage>(control) {
-            Ok((ServerMessage::Refused { why }, _)) => Loss::Expelled(why),
-            Ok(_) => Loss::Expelled("it broke the protocol".to_owned()),
-            Err(ControlError::Closed) => Loss::Ended,
-            Err(error) => Loss::Expelled(error.to_string()),
+        loop {
+            // The IOKernel sends nothing more, so this call returns when the connection ends.
+            match control::receive::<ServerMessage>(control) {
+                Ok((ServerMessage::Refused { why }, _)) => return Loss::Expelled(why),
+                Ok(_) => return Loss::Expelled("it broke the protocol".to_owned()),
+                Err(ControlError::Closed) => return Loss::Ended,
+                Err(ControlError::WouldBlock) => {}
+                Err(error) => return Loss::Expelled(error.to_string()),
+            }
         }
     }
 
@@ -168,16 +172,15 @@ impl Connection {
     }
 
     /// Registers with the next IOKernel at the same socket, once there is one; false if there is
-    /// none in time.
-    fn register_again(&mut self, runtime: &'static Runtime, began: Instant) -> bool {
+    /// none in time. Writes `text` after the first attempt, which does not wait for what reads it.
+    fn register_again(&mut self, runtime: &'static Runtime, began: Instant, text: &str) -> bool {
         let mut patience = Patience { stop: STOP_PATIENCE.0, ready: READY_PATIENCE.0 };
-        let (mut pause, mut written) = (DIALS.0, String::new());
+        let (mut pause, mut written, mut loss) = (DIALS.0, String::new(), Some(text));
         loop {
             let left = self.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(began.elapsed()));
-            let error = match self.try_again(runtime, left, &mut patience) {
-                Ok(()) => return true,
-                Err(error) => error,
-            };
+            let tried = self.try_again(runtime, left, &mut patience);
+            loss.take().into_iter().for_each(write);
+            let Err(error) = tried else { return true };
             let absent = is_absence(&error);
             pause = if absent { (pause * 2).min(DIALS.1) } else { AFTER_REFUSAL.max(patience.stop) };
             let text = error.to_string();
@@ -208,7 +211,17 @@ impl Connection {
         let wish = Register { ip: Some(old.ip), ..self.wish.clone() };
         let Accepted { welcome, region, doorbell } = ask(&control, &self.path, &wish)?;
         if !has_same_addresses(&welcome, old) {
-            let what = format!("other addresses than before: {welcome:?} and not {old:?}");
+            let place = |w: &Welcome| {
+                format!(
+                    "{}/{}, gateway {:?}, IPv6 {:?}, MAC {:x?}, MTU {}",
+                    w.ip, w.prefix_len, w.gateway, w.ipv6, w.mac, w.mtu
+                )
+            };
+            let what = format!(
+                "other addresses than before: {}, and not {}; give it the network and `macs` of the one before",
+                place(&welcome),
+                place(old)
+            );
             return Err(broken(&self.path, what));
         }
         let loan = runtime.loan.expect("a runtime that had an IOKernel");
@@ -268,7 +281,9 @@ impl Connection {
     }
 
     fn no_poll_point(&self) -> AttachError {
-        broken(&self.path, "a kthread reached no poll point for too long".to_owned())
+        let what = "a kthread of this program reached no poll point for too long: a long no_preempt section, or \
+                    Linux did not run it";
+        broken(&self.path, what.to_owned())
     }
 }
 

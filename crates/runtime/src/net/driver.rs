@@ -28,8 +28,8 @@ use tailwater_wire::Checksums;
 
 /// Time until a segment is tried again while another IOKernel is waited for: each connection that
 /// has data to send costs a try, and there may be thousands. When the IOKernel is there, the
-/// segments of all connections are tried at once, but not those of handshakes that a listener has
-/// under way; for those, and for want of memory for the thread that does so, this is the time.
+/// segments of all connections are tried at once, or for want of memory for the thread that does so
+/// after this time.
 const RETRY_WITHOUT_IOKERNEL: Duration = Duration::from_secs(1);
 
 static STACK: OnceLock<Stack> = OnceLock::new();

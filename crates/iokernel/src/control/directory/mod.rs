@@ -3,14 +3,16 @@
 //! Owns the table of names, IPv4 and MAC addresses, runtime ids, threads and guaranteed cores.
 //! Pure: no file descriptors, no clock. Every check that can refuse a registration because of
 //! *other* runtimes is here, so the polling thread need not refuse any. An entry stays in the table
-//! until the polling thread has detached the runtime.
+//! until the polling thread has detached the runtime. Entries of programs that are
+//! [expected](Directory::expect) after a takeover count like those of registered ones; each is
+//! replaced when its program registers.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{ControlError, Register};
+use tailwater_shm::control::{ControlError, Estate, HandoverProgram, Register};
 use tailwater_shm::layout::{RegionSpec, SpecError, VERSION};
 use tailwater_shm::memory::MemoryError;
 
@@ -61,6 +63,12 @@ pub enum Refusal {
     /// The name is taken.
     #[error("a runtime named {0:?} is registered already; stop it or choose another name")]
     NameTaken(String),
+    /// The name is kept for a program of another user.
+    #[error(
+        "the name {0:?} is kept for a program of the IOKernel that ran before, for a minute at most; \
+         choose another name, or wait"
+    )]
+    NameKept(String),
     /// Too few or too many kthreads for this IOKernel.
     #[error("{asked} kthreads requested; this IOKernel accepts 1 to {most} (max-kthreads)")]
     Kthreads {
@@ -284,6 +292,8 @@ struct Entry {
     user: User,
     /// The grant to whose limits it counts.
     grant: Option<usize>,
+    /// It stands for a program of the IOKernel that ran before.
+    expected: bool,
 }
 
 impl Entry {
@@ -377,6 +387,79 @@ impl Directory {
 
     /// Enters a runtime and returns its place, or a refusal, after which nothing has changed.
     pub(crate) fn admit(&mut self, user: &User, wish: &Register) -> Result<Place, Refusal> {
+        let is_kept =
+            |entry: &Entry| entry.expected && entry.wish.name == wish.name && entry.user.uid == user.uid;
+        let kept = self.entries.iter().find_map(|(&id, entry)| is_kept(entry).then_some(id));
+        let kept = kept.and_then(|id| self.take_out(id));
+        let place = self.enter(user, wish, false);
+        if place.is_err()
+            && let Some(entry) = kept
+        {
+            self.put_in(entry);
+        }
+        place
+    }
+
+    /// Enters the programs of the IOKernel that this one takes over from, as if they registered:
+    /// until they do, or [`forget_expected`](Self::forget_expected) is called, all that they have
+    /// is kept for them. `is_privileged` returns whether a user may register anything.
+    ///
+    /// # Errors
+    /// Which of them would be refused, and why.
+    pub(crate) fn expect(
+        &mut self,
+        programs: &[HandoverProgram],
+        is_privileged: impl Fn(u32) -> bool,
+    ) -> Result<(), String> {
+        for HandoverProgram { register, uid, groups } in programs {
+            let mut groups = groups.clone();
+            groups.sort_unstable();
+            let user = User { uid: *uid, groups, privileged: is_privileged(*uid) };
+            self.enter(&user, register, true).map_err(|refusal| {
+                let name = register.name.escape_default();
+                format!(
+                    "its program \"{name}\" of user {uid} could not attach to this one: {refusal}. Change that, or stop \
+                     the program"
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Keeps nothing any more for programs that are expected and have not registered; returns their
+    /// names.
+    pub(crate) fn forget_expected(&mut self) -> Vec<String> {
+        let late = self.entries.iter().filter(|(_, entry)| entry.expected).map(|(&id, _)| id);
+        let late: Vec<RuntimeId> = late.collect();
+        late.into_iter().filter_map(|id| Some(self.take_out(id)?.wish.name)).collect()
+    }
+
+    /// Returns whether programs are expected.
+    pub(crate) fn expects(&self) -> bool {
+        self.entries.values().any(|entry| entry.expected)
+    }
+
+    /// Returns how many programs are expected: of this user, and in all.
+    pub(crate) fn expected(&self, uid: u32) -> (usize, usize) {
+        let expected = || self.entries.values().filter(|entry| entry.expected);
+        (expected().filter(|entry| entry.user.uid == uid).count(), expected().count())
+    }
+
+    /// Returns the registered programs, for an IOKernel that takes over: those that have announced
+    /// their threads, and those that are still expected.
+    pub(crate) fn registered(&self) -> Estate {
+        let mut entries: Vec<&Entry> = self.entries.values().collect();
+        entries.retain(|entry| entry.expected || !entry.tids.is_empty());
+        entries.sort_unstable_by_key(|entry| entry.place.id.0);
+        let program = |entry: &Entry| HandoverProgram {
+            register: Register { ip: Some(entry.place.ip), ..entry.wish.clone() },
+            uid: entry.user.uid,
+            groups: entry.user.groups.clone(),
+        };
+        Estate { programs: entries.into_iter().map(program).collect() }
+    }
+
+    fn enter(&mut self, user: &User, wish: &Register, expected: bool) -> Result<Place, Refusal> {
         let region = self.check_wish(wish)?;
         let region_len = region.region_len() as u64;
         let grant = self.authority.rule_on(user, wish, region_len, |grant| self.held(grant))?;
@@ -390,13 +473,27 @@ impl Directory {
         if usize::from(asked) > left {
             return Err(Refusal::NoKthreads { asked, left });
         }
-        self.ips.insert(ip, wish.name.clone());
-        self.macs.insert(mac, wish.name.clone());
         let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, region };
         let (wish, user) = (wish.clone(), user.clone());
-        let entry = Entry { wish, place: place.clone(), tids: Vec::new(), user, grant };
-        self.entries.insert(id, entry);
+        self.put_in(Entry { wish, place: place.clone(), tids: Vec::new(), user, grant, expected });
         Ok(place)
+    }
+
+    fn put_in(&mut self, entry: Entry) {
+        let Place { id, ip, mac, .. } = entry.place;
+        self.ips.insert(ip, entry.wish.name.clone());
+        self.macs.insert(mac, entry.wish.name.clone());
+        self.entries.insert(id, entry);
+    }
+
+    fn take_out(&mut self, id: RuntimeId) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        self.ips.remove(&entry.place.ip);
+        self.macs.remove(&entry.place.mac);
+        for tid in &entry.tids {
+            self.tids.remove(tid);
+        }
+        Some(entry)
     }
 
     fn check_wish(&self, wish: &Register) -> Result<RegionSpec, Refusal> {
@@ -411,8 +508,9 @@ impl Directory {
         if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_plain) || outer_blank {
             return Err(Refusal::NameInvalid(name.chars().take(MAX_NAME).collect()));
         }
-        if self.is_name_taken(name) {
-            return Err(Refusal::NameTaken(name.clone()));
+        if let Some(owner) = self.entries.values().find(|entry| entry.wish.name == *name) {
+            let refusal = if owner.expected { Refusal::NameKept } else { Refusal::NameTaken };
+            return Err(refusal(name.clone()));
         }
         let most = self.config.max_kthreads;
         if !(1..=most).contains(kthreads) {
@@ -470,11 +568,6 @@ impl Directory {
             }
         }
         Ok(())
-    }
-
-    /// Returns whether an entry has this name, also one whose runtime is leaving.
-    pub(crate) fn is_name_taken(&self, name: &str) -> bool {
-        self.entries.values().any(|entry| entry.wish.name == name)
     }
 
     fn vacant_id(&self) -> Result<RuntimeId, Refusal> {
@@ -557,12 +650,7 @@ impl Directory {
 
     /// Removes a runtime; all it had can be assigned to others.
     pub(crate) fn release(&mut self, id: RuntimeId) {
-        let Some(entry) = self.entries.remove(&id) else { return };
-        self.ips.remove(&entry.place.ip);
-        self.macs.remove(&entry.place.mac);
-        entry.tids.iter().for_each(|tid| {
-            self.tids.remove(tid);
-        });
+        self.take_out(id);
     }
 }
 

@@ -122,7 +122,7 @@ fn grants_count_what_their_programs_have_and_a_new_configuration_counts_it_again
     // Without its grant the program stays, and another is refused.
     let (none, config) = authority("");
     directory.reload(&config, none);
-    assert!(directory.is_name_taken("second"));
+    assert!(directory.entries.values().any(|entry| entry.wish.name == "second"));
     assert!(directory.admit(&user, &wish("third")).unwrap_err().to_string().contains("no [[grant]]"));
 }
 
@@ -269,4 +269,61 @@ fn a_name_has_printable_ascii_characters_and_no_outer_blanks() {
         let place = directory.admit(ROOT, &free).unwrap();
         directory.release(place.id);
     }
+}
+
+/// Registers a program, with its threads.
+fn register(directory: &mut Directory, user: &User, wish: &Register, tids: &[i32]) -> Place {
+    let place = directory.admit(user, wish).unwrap();
+    directory.enlist(place.id, 1, tids, |_| true).unwrap();
+    place
+}
+
+#[test]
+fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
+    let text = "[[grant]]\nusers = [7, 8]\nclasses = [\"latency-critical\"]\nguaranteed = 3\naddresses = [\"10.77.0.0/24\"]";
+    let config = Config::from_toml(text).unwrap();
+    let new = || Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
+    let [user, other] = [7, 8].map(|uid| User { uid, groups: vec![uid], privileged: false });
+    let mut old = new();
+    let chosen = Register { ip: Some(Ipv4Addr::new(10, 77, 0, 9)), ..wish("first") };
+    let first = register(&mut old, &user, &chosen, &[1, 2]);
+    let second = register(&mut old, ROOT, &wish("second"), &[3, 4]);
+    old.admit(&user, &wish("has sent no threads")).unwrap();
+
+    let mut next = new();
+    let programs = old.registered().programs;
+    next.expect(&programs, |uid| uid == 0).unwrap();
+    assert!(next.expects());
+    assert_eq!((next.expected(7), next.expected(9)), ((1, 2), (0, 2)));
+    // One that is as new: another name, address and part of the cores.
+    let stranger = next.admit(&other, &wish("stranger")).unwrap();
+    assert!(stranger.ip != first.ip && stranger.ip != second.ip);
+    let refusal = next.admit(&other, &wish("first")).unwrap_err();
+    assert_eq!(refusal, Refusal::NameKept("first".to_owned()));
+    let refusal = next.admit(&other, &Register { guaranteed: 0, ip: Some(first.ip), ..wish("x") });
+    assert!(matches!(refusal, Err(Refusal::AddressTaken { .. })), "{refusal:?}");
+    assert!(matches!(next.admit(ROOT, &wish("x")), Err(Refusal::GuaranteeOversubscribed { taken: 3, .. })));
+
+    // What is kept stays so after a refusal.
+    let back = Register { ip: Some(first.ip), ..wish("first") };
+    let too_much = Register { guaranteed: 2, ..back.clone() };
+    assert!(matches!(next.admit(&user, &too_much), Err(Refusal::GuaranteeOversubscribed { .. })));
+    assert_eq!(next.expected(7), (1, 2));
+    assert_eq!(next.admit(&user, &back).unwrap().ip, first.ip);
+    assert_eq!(next.expected(7), (0, 1));
+    // A takeover in the meantime expects the one that has not come back.
+    let names: Vec<String> = next.registered().programs.into_iter().map(|p| p.register.name).collect();
+    assert_eq!(names, ["second"]);
+    assert_eq!(next.forget_expected(), ["second"]);
+    assert!(!next.expects());
+    next.admit(&other, &wish("second")).unwrap();
+}
+
+#[test]
+fn a_program_that_could_not_attach_is_named_with_the_reason() {
+    let (mut old, mut next) = (directory(), directory());
+    register(&mut old, ROOT, &wish("web"), &[1, 2]);
+    next.config.max_kthreads = 1;
+    let why = next.expect(&old.registered().programs, |_| true).unwrap_err();
+    assert!(why.contains("\"web\" of user 0") && why.contains("max-kthreads"), "{why}");
 }

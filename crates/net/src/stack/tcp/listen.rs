@@ -6,7 +6,7 @@
 
 use crate::arrived::Arrived;
 use crate::error::SendError;
-use crate::outlet::Outlet;
+use crate::outlet::{Outlet, RETRY};
 use crate::platform::{Lock, Platform, Waiters};
 use crate::stack::Stack;
 use crate::tcp::clock::duration;
@@ -109,7 +109,9 @@ impl<P: Platform> Stack<P> {
                 _ => Ok(()),
             }
         });
-        let least = now + outlet.retry_after();
+        // Not what the outlet says, which is long where many connections would try in vain: there
+        // are few listeners, and the first answer that finds no room ends the try.
+        let least = now + RETRY;
         self.arm_listening(outlet, listening, inner, least);
     }
 
