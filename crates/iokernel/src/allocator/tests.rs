@@ -498,7 +498,7 @@ fn a_runtime_of_which_a_thread_cannot_be_bound_is_lent_no_further_core_for_a_whi
     let failures = |sandbox: &Sandbox| sandbox.world.stats.cores.rebind_failures.get();
     assert_eq!(failures(&sandbox), 1);
     let look = |sandbox: &Sandbox| sandbox.alloc.observation.runtime(RuntimeId(0)).unwrap().clone();
-    assert!(look(&sandbox).on_hold && look(&sandbox).has_work());
+    assert!(look(&sandbox).on_hold() && look(&sandbox).has_work());
     let is_left_alone =
         |sandbox: &Sandbox| sandbox.world.runtimes.get(RuntimeId(0)).unwrap().is_left_alone(sandbox.now);
     assert!(!is_left_alone(&sandbox));

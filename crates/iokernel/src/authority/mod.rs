@@ -160,6 +160,11 @@ impl Authority {
         Ok(Self { rules: rules.collect::<Result<_, _>>()?, file: config.file.clone() })
     }
 
+    /// Returns whether a grant covers this user by name, not as one of a group or of all.
+    pub(crate) fn names_user(&self, grant: usize, uid: u32) -> bool {
+        self.rules.get(grant).is_some_and(|rule| rule.users.contains(&uid))
+    }
+
     fn covering<'a>(&'a self, user: &'a User) -> impl Iterator<Item = (usize, &'a Rule)> {
         self.rules.iter().enumerate().filter(|(_, rule)| rule.covers(user))
     }

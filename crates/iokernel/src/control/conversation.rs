@@ -26,6 +26,7 @@ use tailwater_shm::layout::Region;
 
 use super::client::ClientSocket;
 use super::directory::{Place, Refusal};
+use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{Command, Control, PATIENCE, is_trusted, process, rank, user_of};
@@ -289,10 +290,15 @@ impl Control {
         process::check_control(peer.uid.as_raw())?;
         let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
-        if let Some(left) = self.exiles.time_left(user.uid, Instant::now()) {
+        let now = Instant::now();
+        self.parts.directory.set_lost_places(self.exiles.places(now));
+        let place = self.parts.directory.admit(&user, wish)?;
+        let key = Key { uid: user.uid, grant: self.parts.directory.grant(place.id) };
+        if let Some(left) = self.exiles.time_left(key, now) {
+            self.parts.directory.release(place.id);
+            self.parts.stats.polling.exiled.add(1);
             return Err(Refusal::Exiled { uid: user.uid, seconds: left.as_secs() + 1 });
         }
-        let place = self.parts.directory.admit(&user, wish)?;
         let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);

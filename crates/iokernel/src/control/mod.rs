@@ -58,13 +58,13 @@ use crate::capture::Tap;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
 use crate::runtime::{EndReason, Runtime};
-use crate::stats::{FirewallStats, Stats};
+use crate::stats::{ExileStats, FirewallStats, Stats};
 use crate::sys::peer;
 use crate::trace::Tracer;
 use answers::Answers;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
-use exile::Exiles;
+use exile::{Exiles, Key};
 use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
@@ -75,6 +75,9 @@ use watch::{Heartbeat, Watch};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of connections accepted at once; further ones wait for the next round.
 const ACCEPTS: usize = 64;
+/// How long the control thread of an IOKernel that has taken over has the highest priority, at
+/// most.
+const HURRY: Duration = Duration::from_secs(2);
 /// How long no connection is accepted after the kernel could not even refuse one.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -196,6 +199,8 @@ pub(crate) struct Control {
     successor: Option<Arc<ClientSocket>>,
     /// Until when places are kept for the programs of the IOKernel that ran before.
     reunion_ends: Option<Instant>,
+    /// Until when this thread has the highest priority, at most: those programs wait for it.
+    hurries_until: Option<Instant>,
     /// A descriptor to close when there is no other: a connection is then accepted to be refused.
     spare: Option<OwnedFd>,
     /// Until when the listener is out of `epoll`.
@@ -282,6 +287,7 @@ impl Control {
             answers: Answers::default(),
             successor: None,
             reunion_ends: None,
+            hurries_until: None,
             spare,
             accepts_again: None,
             next_token: BELL + 1,
@@ -293,7 +299,12 @@ impl Control {
     pub(crate) fn run(mut self, polling: Pid, heartbeat: Option<Heartbeat>) {
         let mut watch = Watch::new(polling, heartbeat, Instant::now());
         let mut presence = Presence::new(&self.parts.surroundings);
-        self.reunion_ends = self.parts.directory.expects().then(|| Instant::now() + REUNION);
+        if self.parts.directory.expects() {
+            let now = Instant::now();
+            (self.reunion_ends, self.hurries_until) = (Some(now + REUNION), Some(now + HURRY));
+            // Programs wait for this thread, which shares a core with the polling thread.
+            tailwater_shm::priority::raise_thread();
+        }
         if !self.parts.refuses_descriptors {
             self.closer = Closer::start();
         }
@@ -342,9 +353,16 @@ impl Control {
         }
     }
 
-    /// Keeps nothing any more for programs of the IOKernel before that have not come back in time.
+    /// Gives the rank back once the programs of the IOKernel before are back, and keeps nothing any
+    /// more for those that have not come back in time.
     fn end_reunion(&mut self) {
-        if self.reunion_ends.is_none_or(|time| Instant::now() < time) {
+        let now = Instant::now();
+        if self.hurries_until.is_some_and(|time| now >= time || !self.parts.directory.expects()) {
+            self.hurries_until = None;
+            // A change that is refused costs the polling thread some time.
+            let _ = rustix::process::setpriority_process(None, 0);
+        }
+        if self.reunion_ends.is_none_or(|time| now < time) {
             return;
         }
         self.reunion_ends = None;
@@ -520,7 +538,7 @@ impl Control {
             tracing::info!(%id, name, %reason, "a registration ended");
         }
         if reason.is_expulsion() && !is_trusted(uid) {
-            self.exiles.enter(uid, Instant::now());
+            self.exile(id, uid);
         }
         // The end of the IOKernel itself has no message: programs wait for the next one.
         if !matches!(reason, EndReason::Departed | EndReason::Shutdown) {
@@ -544,6 +562,16 @@ impl Control {
             let name = "tailwater-memory".to_owned();
             let _ = std::thread::Builder::new().name(name).spawn(|| drop(runtime));
         }
+    }
+
+    /// Lets no program of an expelled one's user and grant register for a while.
+    fn exile(&mut self, id: RuntimeId, uid: u32) {
+        let (grant, now) = (self.parts.directory.grant(id), Instant::now());
+        let names_user = grant.is_none_or(|grant| self.parts.directory.authority().names_user(grant, uid));
+        self.exiles.enter(Key { uid, grant }, !names_user, now);
+        self.parts.stats.set_exiles(self.exiles.list(now).into_iter().map(|(Key { uid, grant }, until)| {
+            ExileStats { uid, grant: grant.map(|grant| grant + 1), until }
+        }));
     }
 
     /// Ends conversations whose deadline has passed.

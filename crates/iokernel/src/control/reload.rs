@@ -3,7 +3,8 @@
 //! Owns which settings change without a restart, and what [`Reloader::reload`] reports. Firewall
 //! rules then hold for all programs, from the moment at which the polling thread has taken them,
 //! or, for a program that is just registering, before it gets its first core; the others concern
-//! registrations from now on, and what is registered keeps what it has.
+//! registrations from now on, and what is registered keeps what it has. A reload also ends the
+//! waits of users of whom programs were expelled ([`exile`](super::exile)).
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -90,6 +91,9 @@ impl Control {
         // With the old network, for instance, a new address may be outside.
         config.check()?;
         let changes = compare(&self.parts.config, new);
+        // They are of grants by their old numbers; and an administrator may have mended the cause.
+        self.exiles.lift();
+        self.parts.stats.set_exiles([]);
         self.parts.directory.reload(&config, authority);
         let same_rules = config.firewall == self.parts.config.firewall;
         self.parts.config = config;

@@ -17,6 +17,7 @@ pub use histogram::SharedHistogram;
 use serde_json::{Map, Value, json};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
 
@@ -131,6 +132,8 @@ counters! {
         registered,
         /// Registrations refused.
         refused,
+        /// Of these, those of users of whom a program had been expelled.
+        exiled,
         /// Registrations ended by the runtime: exit, crash or close.
         departed,
         /// Registrations ended by the IOKernel because of what the runtime did.
@@ -318,6 +321,16 @@ impl CaptureStats {
     }
 }
 
+/// A user of whom a program was expelled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExileStats {
+    pub(crate) uid: u32,
+    /// Number of the grant, from 1.
+    pub(crate) grant: Option<usize>,
+    /// When the user may register programs again.
+    pub(crate) until: Instant,
+}
+
 /// Counters of a trace of single requests.
 #[derive(Debug)]
 pub struct TraceStats {
@@ -367,6 +380,8 @@ pub struct Stats {
     /// As `runtimes`.
     captures: Mutex<Vec<Arc<CaptureStats>>>,
     /// As `runtimes`.
+    exiles: Mutex<Vec<ExileStats>>,
+    /// As `runtimes`.
     trace: Mutex<Option<Arc<TraceStats>>>,
     /// Facts about this IOKernel that do not change once it runs: cores, policy, priorities.
     facts: Mutex<Value>,
@@ -401,6 +416,7 @@ impl Stats {
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
             captures: Mutex::new(Vec::new()),
+            exiles: Mutex::new(Vec::new()),
             trace: Mutex::new(None),
             facts: Mutex::new(Value::Null),
         }
@@ -450,6 +466,20 @@ impl Stats {
 
     pub(crate) fn remove_capture(&self, id: u64) {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner).retain(|capture| capture.id != id);
+    }
+
+    pub(crate) fn set_exiles(&self, exiles: impl IntoIterator<Item = ExileStats>) {
+        *self.exiles.lock().unwrap_or_else(PoisonError::into_inner) = exiles.into_iter().collect();
+    }
+
+    /// Returns the users who register no program at present.
+    fn exiles(&self) -> Vec<Value> {
+        let exiles = self.exiles.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = |exile: &ExileStats| exile.until.saturating_duration_since(Instant::now()).as_secs_f64();
+        let running = exiles.iter().filter(|exile| left(exile) > 0.0);
+        running
+            .map(|exile| json!({ "user": exile.uid, "grant": exile.grant, "seconds": left(exile).ceil() as u64 }))
+            .collect()
     }
 
     /// Returns the counters of the present firewall rules.
@@ -527,6 +557,7 @@ impl Stats {
             "ports": ports,
             "runtimes": runtimes,
             "captures": captures,
+            "exiles": self.exiles(),
             "trace": trace,
         })
     }

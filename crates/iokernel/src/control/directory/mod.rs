@@ -313,6 +313,8 @@ pub(crate) struct Directory {
     ips: HashMap<Ipv4Addr, String>,
     macs: HashMap<MacAddr, String>,
     tids: HashSet<i32>,
+    /// Places of each grant that no program has, and that are not free.
+    lost_places: HashMap<usize, u64>,
     next_ip: Ipv4Addr,
 }
 
@@ -328,6 +330,7 @@ impl Directory {
             ips: HashMap::new(),
             macs: HashMap::new(),
             tids: HashSet::new(),
+            lost_places: HashMap::new(),
             next_ip: config.first_pool_address(),
         }
     }
@@ -374,10 +377,21 @@ impl Directory {
 
     /// Returns what the programs of a grant have.
     fn held(&self, grant: usize) -> Held {
-        let mut held = Held::default();
+        let lost = self.lost_places.get(&grant).copied().unwrap_or(0);
+        let mut held = Held { programs: lost, ..Held::default() };
         let theirs = self.entries.values().filter(|entry| entry.grant == Some(grant));
         theirs.for_each(|entry| held.add(Held::by(&entry.wish, entry.region_len())));
         held
+    }
+
+    /// Returns the grant to whose limits a runtime counts.
+    pub(crate) fn grant(&self, id: RuntimeId) -> Option<usize> {
+        self.entries.get(&id)?.grant
+    }
+
+    /// Sets how many places of each grant count as taken by programs that were expelled.
+    pub(crate) fn set_lost_places(&mut self, places: HashMap<usize, u64>) {
+        self.lost_places = places;
     }
 
     /// Says in words what a user may register.
