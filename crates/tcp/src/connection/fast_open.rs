@@ -37,8 +37,10 @@ pub enum FastOpenOutcome {
         /// The segment size that the server announced.
         mss: u16,
         /// True if nothing shows that the path carries a SYN with the option: the first SYN was
-        /// repeated and its data not acknowledged, or the attempt failed.
+        /// repeated and the answer does not show that it arrived, or the attempt failed.
         lost: bool,
+        /// Time at which the first SYN left.
+        began: Instant,
     },
     /// To a server: the client is there.
     Server,
@@ -53,7 +55,17 @@ pub(super) struct FastOpening {
     mss: u16,
     /// Bytes of data that the first SYN carried.
     sent: u16,
+    /// Time at which the first SYN left; `None` before.
+    left_at: Option<Instant>,
+    /// The answer echoes the timestamp of the first SYN.
+    echoed: bool,
     received: Option<Cookie>,
+}
+
+impl FastOpening {
+    fn new(offer: FastOpen, mss: u16) -> Self {
+        Self { offer, mss, sent: 0, left_at: None, echoed: false, received: None }
+    }
 }
 
 impl Connection {
@@ -62,7 +74,7 @@ impl Connection {
     pub fn offer_fast_open(&mut self, peer: Option<FastOpenPeer>) {
         let offer = peer.map_or(FastOpen::Request, |peer| FastOpen::Cookie(peer.cookie));
         let mss = peer.map_or(0, |peer| peer.mss);
-        self.set_fast_opening(Some(Box::new(FastOpening { offer, mss, sent: 0, received: None })));
+        self.set_fast_opening(Some(Box::new(FastOpening::new(offer, mss))));
     }
 
     /// Creates a connection from a SYN with a valid cookie: its data can be read, and data can be
@@ -82,8 +94,7 @@ impl Connection {
         connection.negotiate(&syn.header, now);
         connection.start_sender(now);
         let offer = cookie.map_or(FastOpen::None, FastOpen::Cookie);
-        let opening = FastOpening { offer, mss: 0, sent: 0, received: None };
-        connection.set_fast_opening(Some(Box::new(opening)));
+        connection.set_fast_opening(Some(Box::new(FastOpening::new(offer, 0))));
         let events = connection.take_syn_data(syn, now);
         (connection, events | Events::TRANSMIT)
     }
@@ -112,27 +123,38 @@ impl Connection {
     }
 
     /// Returns what the handshake has shown, once after [`Events::FAST_OPEN`]; `None` if it has
-    /// shown nothing, because the application ended the attempt before the first SYN was repeated.
+    /// shown nothing, because no SYN has left or the application ended the attempt before the first
+    /// SYN was repeated.
     ///
     /// An attempt that the network ended counts as lost, whatever ended it (RFC 7413 section
-    /// 4.1.3.1): a middlebox that refuses data on a SYN answers with a reset, or drops what follows
-    /// it.
+    /// 4.1.3.1): a middlebox that refuses data on a SYN answers with a reset or an ICMP error, or
+    /// drops what follows it. Whether plain SYNs fail, too, is for the caller to find out:
+    /// [`has_failed_to_open`](Self::has_failed_to_open).
     pub fn take_fast_open(&mut self) -> Option<FastOpenOutcome> {
         let opening = *self.fast_opening()?;
         self.set_fast_opening(None);
         if self.set.contains(Set::SYN_ACK) {
             return Some(FastOpenOutcome::Server);
         }
-        let failed = self.error.is_some_and(|error| error != Error::Aborted);
+        let began = opening.left_at?;
         // Repeated SYNs have neither data nor the option: the first was answered, if late.
-        let answered = opening.received.is_some() || self.set.contains(Set::SYN_DATA);
+        let answered = opening.echoed || opening.received.is_some() || self.set.contains(Set::SYN_DATA);
         let repeated = self.counters.all_troubles().retransmissions > 0;
-        let lost = failed || (repeated && !answered);
-        (lost || !self.is_closed()).then_some(FastOpenOutcome::Client {
-            cookie: opening.received,
-            mss: self.peer_mss,
-            lost,
-        })
+        let lost = self.has_failed() || (repeated && !answered);
+        let (cookie, mss) = (opening.received, self.peer_mss);
+        (lost || !self.is_closed()).then_some(FastOpenOutcome::Client { cookie, mss, lost, began })
+    }
+
+    fn has_failed(&self) -> bool {
+        self.error.is_some_and(|error| error != Error::Aborted)
+    }
+
+    /// Returns true if this side opened the connection and the network ended the attempt before the
+    /// SYN was acknowledged, with Fast Open or without.
+    pub fn has_failed_to_open(&self) -> bool {
+        // Acknowledged data moves the start of the data, so this holds for no later number.
+        let unanswered = self.sender.una() == self.iss() && !self.set.contains(Set::SYN_ACK);
+        self.is_closed() && unanswered && self.has_failed()
     }
 
     /// Returns the option of a SYN or SYN-ACK that leaves now.
@@ -156,15 +178,24 @@ impl Connection {
     }
 
     /// Records that the first SYN left with `bytes` of data.
-    pub(super) fn note_syn_data(&mut self, bytes: u32) {
-        self.change_fast_opening(|opening| opening.sent = bytes as u16);
+    pub(super) fn note_first_syn(&mut self, bytes: u32, now: Instant) {
+        self.change_fast_opening(|opening| {
+            (opening.sent, opening.left_at) = (bytes as u16, Some(now));
+        });
     }
 
-    /// Records the cookie in the peer's SYN-ACK.
-    pub(super) fn note_cookie(&mut self, options: &Options) {
-        if let (FastOpen::Cookie(cookie), State::SynSent) = (options.fast_open, self.state) {
-            self.change_fast_opening(|opening| opening.received = Some(cookie));
-        }
+    /// Records what the peer's SYN-ACK shows in SYN-SENT: a cookie, and which SYN it answers. A SYN
+    /// is repeated after many ticks of the timestamp clock.
+    pub(super) fn note_fast_answer(&mut self, options: &Options) {
+        let Some(&opening) = self.fast_opening() else { return };
+        let first = opening.left_at.map(|at| self.timestamp(at));
+        let echo = options.timestamps.map(|timestamps| timestamps.echo);
+        let echoed = self.set.contains(Set::TIMESTAMPS) && first.is_some() && echo == first;
+        let cookie = match options.fast_open {
+            FastOpen::Cookie(cookie) => Some(cookie),
+            _ => None,
+        };
+        self.change_fast_opening(|opening| (opening.received, opening.echoed) = (cookie, echoed));
     }
 
     /// Returns the number after the data that the SYN carried.

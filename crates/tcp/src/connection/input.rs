@@ -82,7 +82,7 @@ impl Connection {
         if !header.flags.contains(Flags::SYN) {
             return Events::empty();
         }
-        self.note_cookie(&header.options);
+        self.note_fast_answer(&header.options);
         self.negotiate(header, now);
         self.set.insert(Set::ACK_NOW);
         if acknowledges {

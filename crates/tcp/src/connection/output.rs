@@ -375,9 +375,7 @@ impl Connection {
             Choice::Ack | Choice::SynAgain => {}
             Choice::Syn => {
                 self.progress_at = now;
-                if numbers > 0 {
-                    self.note_syn_data(numbers);
-                }
+                self.note_first_syn(numbers, now);
                 self.sender.on_sent(Range::new(self.sender.nxt(), 1), now);
             }
             Choice::Again(range) => {

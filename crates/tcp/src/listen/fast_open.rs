@@ -24,8 +24,9 @@ pub(super) const PERIOD: Duration = Duration::from_hours(12);
 /// that after which the last of `retries` repetitions of an answer times out. A tail loss probe may
 /// come before each of them, which starts the time-out anew.
 pub(super) fn hold(sender: &sender::Config, retries: u8) -> Duration {
+    let longest = sender.max_rto.min(sender::MAX_RTO);
     let first = sender.initial_rto.max(sender.min_rto);
-    let time_outs = (0..=u32::from(retries)).map(|n| first.saturating_mul(1 << n).min(sender.max_rto));
+    let time_outs = (0..=u32::from(retries)).map(|n| first.saturating_mul(1 << n).min(longest));
     2 * time_outs.sum::<Duration>()
 }
 

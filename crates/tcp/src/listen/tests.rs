@@ -415,6 +415,28 @@ fn a_place_is_taken_for_as_long_as_its_connection_may_wait_for_the_client() {
 }
 
 #[test]
+fn a_place_is_taken_for_a_bounded_time_whatever_the_time_outs_are() {
+    for time_out in [Duration::MAX, Duration::from_secs(u64::MAX / 2), Duration::from_hours(24)] {
+        let sender = crate::sender::Config {
+            initial_rto: time_out,
+            min_rto: time_out,
+            max_rto: time_out,
+            ..Default::default()
+        };
+        let connection = Config { sender, ..Config::default() };
+        let config =
+            ListenConfig { connection, syn_ack_retries: 255, fast_open: 1, ..ListenConfig::default() };
+        let (mut listener, flow) = (listener(config), flow(1));
+        let cookie = cookie_of(&mut listener, flow, start());
+        let connection = opened(give_data(&mut listener, start(), flow, fast_syn(&flow, cookie), b"x"));
+        drop(connection);
+        let (other, later) = (Flow { remote_port: 1001, ..flow }, start() + Duration::from_hours(30));
+        let cookie = cookie_of(&mut listener, other, later);
+        let _ = opened(give_data(&mut listener, later, other, fast_syn(&other, cookie), b"x"));
+    }
+}
+
+#[test]
 fn a_client_that_never_answers_is_given_up_after_the_answers_of_a_listener() {
     let (mut listener, flow) = (fast(5), flow(1));
     let cookie = cookie_of(&mut listener, flow, start());

@@ -57,6 +57,7 @@ use congestion::{Congestion, initial_window};
 pub use flight::Flight;
 use rack::{Circumstances, Rack};
 use recovery::{Episode, Phase};
+pub(crate) use rtt::MAX_RTO;
 use rtt::Rtt;
 use scoreboard::Scoreboard;
 use timer::Timers;

@@ -39,6 +39,9 @@ fn delay_units(delay: Duration) -> u16 {
     u16::try_from(delay.as_nanos() / u128::from(DELAY_UNIT_NS)).unwrap_or(u16::MAX)
 }
 
+/// Longest time-out, about 72 minutes: longer ones that are configured count as this.
+pub(crate) const MAX_RTO: Duration = Duration::from_micros(u32::MAX as u64);
+
 fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }

@@ -8,6 +8,7 @@ use crate::path_mtu::{FLOOR4, FLOOR6};
 use crate::platform::Platform;
 use crate::stack::Stack;
 use crate::tcp::clock::instant;
+use crate::tcp::cookies::Attempt;
 use crate::tcp::{Key, LOCAL_ACK_DELAY, LOCAL_MSS, Socket};
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -86,24 +87,21 @@ impl<P: Platform> Stack<P> {
         if events.contains(Events::FAST_OPEN) {
             let outcome = inner.connection.take_fast_open();
             drop(guard);
-            self.note_fast_open(&socket.flow, outcome, now);
+            if let Some(outcome) = outcome {
+                self.note_fast_open(socket, outcome, now);
+            }
         }
         true
     }
 
     /// Records what a handshake with Fast Open has shown.
     #[cold]
-    fn note_fast_open(&self, flow: &Flow, outcome: Option<FastOpenOutcome>, now: Instant) {
-        match outcome {
-            None => {}
-            Some(FastOpenOutcome::Client { cookie, mss, lost }) => {
-                self.tcp.cookies.note(flow.remote, cookie, mss, lost, now);
-            }
-            Some(FastOpenOutcome::Server) => {
-                if let Some(listening) = self.tcp.listeners.find(flow.local, flow.local_port) {
-                    listening.lock().listener.complete_fast_open(flow);
-                }
-            }
+    fn note_fast_open(&self, socket: &Socket<P>, outcome: FastOpenOutcome, now: Instant) {
+        let flow = &socket.flow;
+        if let Some(attempt) = Attempt::of(outcome) {
+            self.tcp.cookies.note(socket.peer_addr(), &attempt, now);
+        } else if let Some(listening) = self.tcp.listeners.find(flow.local, flow.local_port) {
+            listening.lock().listener.complete_fast_open(flow);
         }
     }
 

@@ -7,13 +7,12 @@ use crate::outlet::{Outlet, OutletError};
 use crate::platform::{Lock, Platform};
 use crate::stack::Stack;
 use crate::tcp::clock::{duration, instant};
+use crate::tcp::cookies::Attempt;
 use crate::tcp::{BURST, Due, Failure, Inner, Key, Socket};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
-use tailwater_tcp::{
-    Error, Events, FastOpenOutcome, Full, Header, IcmpError, Instant, Outgoing, State, Transmit,
-};
+use tailwater_tcp::{Error, Events, Full, Header, IcmpError, Instant, Outgoing, State, Transmit};
 use tailwater_wire::{Addresses, DEFAULT_TTL, IpProtocol, PacketInfo, Sum};
 
 /// Offset of the checksum in a TCP header.
@@ -205,9 +204,11 @@ impl<P: Platform> Stack<P> {
             self.tcp.timers.remove(socket.id, inner.armed);
             inner.armed = Instant::NEVER;
         }
-        // An attempt that failed. The place of a server's connection stays taken: see `Listener`.
-        if let Some(FastOpenOutcome::Client { cookie, mss, lost }) = inner.connection.take_fast_open() {
-            self.tcp.cookies.note(socket.flow.remote, cookie, mss, lost, now);
+        // The place of a server's connection stays taken: see `Listener`.
+        if let Some(attempt) = inner.connection.take_fast_open().and_then(Attempt::of) {
+            self.tcp.cookies.note(socket.peer_addr(), &attempt, now);
+        } else if inner.connection.has_failed_to_open() {
+            self.tcp.cookies.note_plain_failure(socket.peer_addr());
         }
     }
 

@@ -134,6 +134,24 @@ fn a_path_that_fails_syns_with_data_gets_plain_ones_for_a_while() {
 }
 
 #[test]
+fn the_pause_does_not_grow_while_plain_syns_fail_too() {
+    let (mut hub, listening) = hub(75, 5);
+    let _first = connect(&mut hub, b"request");
+    hub.run(hub.now + STEP);
+    hub.with(2, |stack, catch| stack.close_listening(catch, &listening));
+    for round in 0..4 {
+        assert!(matches!(offer(&hub), Offer::Show(_)), "after {round} outages");
+        for _ in 0..2 {
+            let client = connect(&mut hub, b"request");
+            hub.run(hub.now + STEP);
+            assert!(client.lock().connection.is_closed(), "refused");
+            assert_eq!(offer(&hub), Offer::Nothing);
+        }
+        hub.run(hub.now + Duration::from_mins(1));
+    }
+}
+
+#[test]
 fn an_attempt_that_the_program_gives_up_at_once_shows_nothing() {
     let (mut hub, _listening) = hub(74, 5);
     let _first = connect(&mut hub, b"request");

@@ -6,7 +6,7 @@ use crate::connection::{Connection, Events, FastOpenOutcome, FastOpenPeer, IcmpE
 use crate::ecn::EcnCodepoint;
 use crate::isn::Secret;
 use crate::listen::{Answer, Arrival, ListenConfig, Listener};
-use crate::segment::{FastOpen, Flags, Header, Segment};
+use crate::segment::{FastOpen, Flags, Header, Segment, Timestamps};
 use crate::state::State;
 use crate::time::Instant;
 use alloc::boxed::Box;
@@ -61,7 +61,7 @@ fn learned(listener: &mut Listener) -> FastOpenPeer {
     assert_eq!((client.take_fast_open(), client.stats().heap_bytes), (None, 0), "once");
     // The server's end is dropped before the next connection.
     let _ = arrive(listener, &reset_of(&client), start());
-    let FastOpenOutcome::Client { cookie: Some(cookie), mss, lost: false } = outcome else {
+    let FastOpenOutcome::Client { cookie: Some(cookie), mss, lost: false, .. } = outcome else {
         panic!("{outcome:?}")
     };
     FastOpenPeer { cookie, mss }
@@ -250,6 +250,73 @@ fn an_answer_to_the_first_syn_that_comes_after_the_second_is_no_loss() {
         assert_eq!(cookie.is_some(), peer.is_none());
         let _ = arrive(&mut listener, &reset_of(&client), now);
     }
+}
+
+/// Returns the answer to `syn` of a server that accepts no data on it and hands out no cookie, as
+/// one whose places are taken does.
+fn plain_answer(syn: &[u8]) -> Header {
+    let syn = Segment::parse(syn).unwrap().header;
+    let mut options = syn.options;
+    options.fast_open = FastOpen::None;
+    if let Some(timestamps) = &mut options.timestamps {
+        *timestamps = Timestamps { value: 77, echo: timestamps.value };
+    }
+    let flags = Flags::SYN | Flags::ACK;
+    let (source, destination) = (syn.destination, syn.source);
+    Header { source, destination, seq: crate::Seq(5), ack: syn.seq + 1, flags, options, ..syn }
+}
+
+#[test]
+fn an_answer_that_echoes_the_first_syn_shows_that_it_arrived() {
+    let peer = learned(&mut listener());
+    // Without data on the SYN, with data that the server refused, and with a request for a cookie.
+    for (peer, data) in [(Some(peer), &b""[..]), (Some(peer), b"request"), (None, b"")] {
+        for (answered, timestamps, expected) in
+            [(0, true, false), (1, true, true), (0, false, true), (1, false, true)]
+        {
+            let config = Config { timestamps, ..Config::default() };
+            let mut client = Connection::connect(&config, &opening(40_000, 80, 9), start());
+            client.offer_fast_open(peer);
+            assert_eq!(client.send(data), Ok(data.len()));
+            let first = next(&mut client, start() + Duration::from_millis(3));
+            let (second, now) = repeat(&mut client);
+            let answer = plain_answer([&first, &second][answered]);
+            let segment = Segment { header: answer, payload: &[] };
+            let events = client.handle_segment(now, &segment, EcnCodepoint::NotEct);
+            assert!(events.contains(Events::FAST_OPEN | Events::ESTABLISHED));
+            let outcome = client.take_fast_open();
+            let Some(FastOpenOutcome::Client { cookie: None, lost, began, .. }) = outcome else {
+                panic!("{outcome:?}")
+            };
+            assert_eq!((lost, began), (expected, start() + Duration::from_millis(3)), "SYN {answered}");
+            assert!(!client.has_failed_to_open());
+        }
+    }
+}
+
+#[test]
+fn an_attempt_whose_syn_never_left_shows_nothing() {
+    let mut client = client(None, b"");
+    let _ = client.abort();
+    assert_eq!((client.take_fast_open(), client.has_failed_to_open()), (None, false));
+}
+
+#[test]
+fn an_attempt_without_fast_open_that_the_network_ends_has_failed_to_open() {
+    let mut client = Connection::connect(&Config::default(), &opening(40_000, 80, 9), start());
+    let syn = Segment::parse(&next(&mut client, start())).unwrap().header;
+    assert!(!client.has_failed_to_open());
+    let events = client.handle_icmp(IcmpError::HostUnreachable, syn.seq);
+    assert!(events.contains(Events::CLOSED) && !events.contains(Events::FAST_OPEN));
+    assert!(client.has_failed_to_open());
+    // One that opened and failed later.
+    let mut pair = opened(b"request");
+    pair.wait(Duration::from_secs(1));
+    let reset = Segment { header: Header { flags: Flags::RST, ..pair.forged(1) }, payload: &[] };
+    let now = pair.now;
+    let _ = pair.ends[0].handle_segment(now, &reset, EcnCodepoint::NotEct);
+    assert_eq!(pair.ends[0].error(), Some(crate::Error::Reset));
+    assert!(!pair.ends[0].has_failed_to_open() && !pair.ends[1].has_failed_to_open());
 }
 
 /// Returns whether an attempt with Fast Open that `end` ends is reported, and as lost.
