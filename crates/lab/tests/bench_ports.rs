@@ -55,11 +55,19 @@ fn a_short_run_has_all_figures_of_every_variant() {
         let figures = &report[variant];
         assert_eq!(figures.is_object(), variants.contains(&variant), "{variant} in {report:#}");
         let number = |key: &str| figures[key].as_f64().unwrap_or(f64::NAN);
-        for key in ["rps_1", "rps_64", "p50_us", "p99_us"].into_iter().filter(|_| figures.is_object()) {
+        for key in
+            ["rps_1", "rps_64", "p50_us", "p99_us", "win_p99_us"].into_iter().filter(|_| figures.is_object())
+        {
             assert!(number(key) > 0.0, "{key} of {variant} in {report:#}");
         }
         assert!(figures.is_null() || number("p50_us") <= number("p99_us"), "{report:#}");
+        assert!(
+            figures.is_null() || figures["p99_range_us"][0] == figures["p99_range_us"][1],
+            "one round: {report:#}"
+        );
     }
+    assert_eq!(report["host"].as_array().map(Vec::len), Some(2), "{report:#}");
+    assert!(shown.contains("stalls of over 50 us a second"), "{shown}");
     assert!(report["commit"].is_string() && shown.contains("8,000/s"), "{shown}");
 }
 

@@ -365,6 +365,8 @@ impl IoKernel {
                 recent: us(courtesy::RECENT_US),
                 long: us(courtesy::LONG_US),
                 alone: us(courtesy::ALONE_US),
+                tick: us(courtesy::TICK_US),
+                allowance: us(courtesy::ALLOWANCE_US),
             }),
             share: share.zip(waiting).map(|(percent, waiting)| (Share::new(percent, durations), waiting)),
             interval: self.clock.from_ns(self.interval.0),
@@ -523,9 +525,14 @@ impl Polling {
         sched_yield();
         let back = clock::now();
         self.enter(Place::Handoffs);
-        self.courtesy.returned(left, back, self.world.runtimes.iter().nth(1).is_some());
-        self.world.stats.polling.yields.add(1);
-        self.world.stats.polling.yielded_ns.add(self.clock.to_ns(back.saturating_sub(left)));
+        let shared = self.world.runtimes.iter().nth(1).is_some();
+        let counters = &self.world.stats.polling;
+        if let Some(pause) = self.courtesy.returned(left, back, shared) {
+            counters.long_yields.add(1);
+            counters.withheld_ns.add(self.clock.to_ns(pause));
+        }
+        counters.yields.add(1);
+        counters.yielded_ns.add(self.clock.to_ns(back.saturating_sub(left)));
     }
 
     /// Lets ordinary threads have their share of this core, if any wait for it.

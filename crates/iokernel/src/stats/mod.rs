@@ -128,6 +128,10 @@ counters! {
         yields,
         /// Nanoseconds in these calls.
         yielded_ns,
+        /// Such calls that lasted over 1 ms: another thread computed, or the machine stood still.
+        long_yields,
+        /// Nanoseconds without such calls after long ones.
+        withheld_ns,
         /// Runtimes registered.
         registered,
         /// Registrations refused.

@@ -90,8 +90,7 @@ impl<P: Platform> Cookies<P> {
     /// Records the result of an attempt to connect whose SYN had the option.
     pub fn note(&self, server: SocketAddr, result: &Attempt, now: Instant) {
         let mut servers = self.0.lock();
-        let fresh =
-            Server { peer: None, losses: 0, lost_port: 0, paused_until: Instant(0), used_at: now };
+        let fresh = Server { peer: None, losses: 0, lost_port: 0, paused_until: Instant(0), used_at: now };
         let mut known = servers.get(&server.ip()).copied().unwrap_or(fresh);
         known.peer = result.cookie.map(|cookie| FastOpenPeer { cookie, mss: result.mss }).or(known.peer);
         // No attempt with the option begins during a pause. One that began before the end of the

@@ -26,6 +26,8 @@ use super::REQUEST;
 const WARM_UP: Duration = Duration::from_millis(200);
 /// A service that answers nothing for so long is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Time for which a p99 of its own is taken.
+const WINDOW: Duration = Duration::from_millis(100);
 /// Seed of the due times: the same in every measurement.
 const SEED: u64 = 17;
 
@@ -35,6 +37,9 @@ pub(super) struct Counted {
     pub(super) rps: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
+    /// Median over windows of [`WINDOW`] of each window's p99: stalls of the host in a few windows
+    /// do not change it.
+    pub(super) win_p99_us: f64,
     /// Times the client waited for answers, for each of them.
     pub(super) waits: f64,
 }
@@ -174,14 +179,23 @@ struct Count {
     from: Instant,
     until: Instant,
     latency: Histogram<u64>,
+    windows: Windows,
     waits: u64,
+}
+
+/// The p99 of each [`WINDOW`].
+struct Windows {
+    /// Answers of the present window, and when it ends.
+    latency: Histogram<u64>,
+    until: Instant,
+    p99s: Vec<u64>,
 }
 
 impl Count {
     fn new(lasts: Duration) -> Self {
         let from = Instant::now() + WARM_UP;
-        let latency = Histogram::new_with_bounds(1, 1 << 36, 3).expect("constant bounds are in range");
-        Self { from, until: from + lasts, latency, waits: 0 }
+        let windows = Windows { latency: histogram(), until: from + WINDOW, p99s: Vec::new() };
+        Self { from, until: from + lasts, latency: histogram(), windows, waits: 0 }
     }
 
     /// Returns whether the time is over. It is longer where Linux has not let this process count
@@ -197,18 +211,70 @@ impl Count {
 
     fn answered(&mut self, began: Instant) {
         if (self.from..self.until).contains(&began) {
-            self.latency.saturating_record(began.elapsed().as_nanos() as u64);
+            let now = Instant::now();
+            let ns = (now - began).as_nanos() as u64;
+            self.latency.saturating_record(ns);
+            self.windows.record(ns, now);
         }
     }
 
-    fn result(&self) -> Counted {
+    fn result(&mut self) -> Counted {
         let us = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e3;
         let answers = self.latency.len();
         Counted {
             rps: answers as f64 / (self.until - self.from).as_secs_f64(),
             p50_us: us(0.5),
             p99_us: us(0.99),
+            win_p99_us: self.windows.median() as f64 / 1e3,
             waits: self.waits as f64 / answers.max(1) as f64,
         }
+    }
+}
+
+impl Windows {
+    fn record(&mut self, ns: u64, now: Instant) {
+        if now >= self.until {
+            self.end();
+            self.until = now + WINDOW;
+        }
+        self.latency.saturating_record(ns);
+    }
+
+    fn end(&mut self) {
+        if !self.latency.is_empty() {
+            self.p99s.push(self.latency.value_at_quantile(0.99));
+            self.latency.reset();
+        }
+    }
+
+    /// Returns the median over the windows, the present one included.
+    fn median(&mut self) -> u64 {
+        self.end();
+        self.p99s.sort_unstable();
+        self.p99s.get(self.p99s.len() / 2).copied().unwrap_or(0)
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 1 << 36, 3).expect("constant bounds are in range")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_in_one_window_does_not_change_the_median_of_the_windows() {
+        let start = Instant::now();
+        let mut windows = Windows { latency: histogram(), until: start + WINDOW, p99s: Vec::new() };
+        for window in 0..5 {
+            for answer in 0..100 {
+                let ns = if window == 2 && answer >= 50 { 9_000_000 } else { 50_000 };
+                windows.record(ns, start + WINDOW * window + Duration::from_micros(answer));
+            }
+        }
+        let median = windows.median();
+        assert!((50_000..=50_100).contains(&median), "{median}");
+        assert_eq!(windows.p99s.len(), 5);
     }
 }

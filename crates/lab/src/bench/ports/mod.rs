@@ -13,9 +13,10 @@
 //! The client ([`client`]) is the same process in each. All have the same two cores: the client is
 //! on the first, beside the IOKernel where there is one, and the service on the second. All are in
 //! one session (autogroup). Variants are measured in turn, and the median over the rounds counts.
-//! Namespaces and devices ([`network`]) end with this process.
+//! Before each round a thread spins on each core for a moment and counts how often the core stands
+//! still: a stalling host decides the p99 of all variants. Namespaces and devices ([`network`]) end
+//! with this process.
 
-use std::fmt::Write as _;
 use std::io::{Write, stdout};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
@@ -24,23 +25,27 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use tailwater_iokernel::Config;
 use tailwater_iokernel::port::Port;
 use tailwater_iokernel::port::tap::{TapPort, TapSpec};
 use tailwater_iokernel::port::xdp::XdpPort;
+use tailwater_loadgen::clock::Clock;
+use tailwater_loadgen::noise::{Gaps, probe};
+use tailwater_loadgen::pin::PinnedThread;
 use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, cpu_set};
-use tailwater_testbed::table::{Table, number};
 
 mod client;
 mod echo;
 mod network;
+mod report;
 
 use client::Counted;
 use network::Namespace;
+pub use report::Report;
+use report::describe;
 
 /// Bytes of a request and of its answer.
 const REQUEST: usize = 64;
@@ -53,16 +58,17 @@ const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const CONNECTIONS: usize = 64;
 /// Requests per second of the open loop.
 const RATE: f64 = 8_000.0;
-/// Bars: throughput at 64 connections over that of the kernel's way, and p99 over its p99.
-const LEAST_RPS: f64 = 0.6;
-const MOST_P99: f64 = 1.5;
+/// Time for which the host's stalls are counted before each round.
+const PROBE: Duration = Duration::from_millis(200);
 
 /// A plain Linux client of a service on the same machine: TAP, AF_XDP on veth, next to the kernel's
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "rps_1, rps_64: answers per second over 1 and 64 TCP connections, one request of 64 bytes
-outstanding on each. p99_us: 99th percentile at 8,000 requests a second, from the time each is due. The client is on
-the first core, beside the IOKernel, the service on the second.
+outstanding on each. p99_us: 99th percentile at 8,000 requests a second, from the time each is due; p99_range_us: least
+and most in a round; win_p99_us: median of the p99 of each 100 ms, which stalls of the host hardly change. host: what
+the cores lose while a thread spins on each before each round. The client is on the first core, beside the IOKernel,
+the service on the second.
 Runs as root; needs ip (iproute2), unshare and nsenter (util-linux).
 
 Examples:
@@ -101,32 +107,16 @@ enum Variant {
     Veth,
 }
 
-/// The figures of a run; a variant that was not asked for is absent.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tap: Option<Figures>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    xdp_veth: Option<Figures>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loopback: Option<Figures>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    veth: Option<Figures>,
+/// A round of one variant.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    /// Closed loops over 1 and 64 connections.
+    closed: [Counted; 2],
+    open: Counted,
+    /// Times in the open loop that the polling thread did not get its core back from others for
+    /// over 1 ms, and milliseconds for which it let none run then.
+    long_yields: Option<[f64; 2]>,
 }
-
-/// Medians over the rounds.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Figures {
-    rps_1: f64,
-    rps_64: f64,
-    p50_us: f64,
-    p99_us: f64,
-    /// Times that the client waited for each answer, over 64 connections.
-    waits_64: f64,
-}
-
-/// A round of one variant: closed loops over 1 and 64 connections, and the open loop.
-type Round = [Counted; 3];
 
 /// Measures, prints, and returns the figures.
 ///
@@ -148,7 +138,9 @@ pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
     };
     let mut rounds: Vec<(Variant, Vec<Round>)> =
         args.variants.iter().map(|&variant| (variant, Vec::new())).collect();
+    let mut host = terms.cores.map(|core| (core, Gaps::default()));
     for _ in 0..args.rounds {
+        terms.probe(&mut host)?;
         for (variant, measured) in &mut rounds {
             // A thread of its own, because its namespace is.
             let round = std::thread::scope(|scope| scope.spawn(|| terms.measure(*variant)).join());
@@ -157,13 +149,7 @@ pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
             measured.push(round.with_context(|| format!("{variant:?}"))?);
         }
     }
-    let of = |variant| rounds.iter().find(|(one, _)| *one == variant).map(|(_, rounds)| Figures::of(rounds));
-    let report = Report {
-        tap: of(Variant::Tap),
-        xdp_veth: of(Variant::XdpVeth),
-        loopback: of(Variant::Loopback),
-        veth: of(Variant::Veth),
-    };
+    let report = Report::new(&rounds, &host);
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
 }
@@ -178,6 +164,26 @@ struct Terms<'a> {
 }
 
 impl Terms<'_> {
+    /// Adds to `host` what its cores lose while nothing else runs.
+    fn probe(&self, host: &mut [(usize, Gaps)]) -> Result<()> {
+        let clock = Clock::start();
+        std::thread::scope(|scope| {
+            let probes: Vec<_> = host
+                .iter_mut()
+                .map(|(core, gaps)| {
+                    let clock = &clock;
+                    scope.spawn(move || -> Result<()> {
+                        let _pinned = PinnedThread::new(*core)?;
+                        gaps.merge(&probe(clock, PROBE).gaps);
+                        Ok(())
+                    })
+                })
+                .collect();
+            probes.into_iter().try_for_each(|probe| probe.join().expect("probing does not panic"))
+        })?;
+        Ok(self.interrupt.check()?)
+    }
+
     /// Measures a round of a variant, in namespaces of its own; moves the calling thread.
     fn measure(&self, variant: Variant) -> Result<Round> {
         rustix::thread::sched_setaffinity(None, &cpu_set(&self.cores))?;
@@ -217,7 +223,7 @@ impl Terms<'_> {
             managed_cores: Some(vec![managed]),
             ..Config::default()
         };
-        let _iokernel = Embedded::start(config, port, None)?;
+        let iokernel = Embedded::start(config, port, None)?;
         let settings = vec![
             ("TAILWATER_IOKERNEL", socket),
             ("TAILWATER_NAME", "service".to_owned()),
@@ -226,14 +232,16 @@ impl Terms<'_> {
         ];
         let arguments = vec!["serve".to_owned()];
         let _service = self.start(&Spec { app: "tcp", arguments, settings, ..Spec::default() })?;
-        self.ask(SERVICE, there)
+        let counters = &iokernel.stats.polling;
+        let look = || [counters.long_yields.get() as f64, counters.withheld_ns.get() as f64 / 1e6];
+        self.ask(SERVICE, there, Some(&look))
     }
 
     fn on_linux(&self, to: Ipv4Addr, there: Option<&Namespace>) -> Result<Round> {
         let arguments = vec!["serve".to_owned(), ECHO.to_string()];
         let cores = vec![self.cores[1]];
         let _service = self.start(&Spec { app: "ports", arguments, cores, ..Spec::default() })?;
-        self.ask(to, there)
+        self.ask(to, there, None)
     }
 
     fn start(&self, spec: &Spec) -> Result<ChildProcess> {
@@ -244,8 +252,13 @@ impl Terms<'_> {
     }
 
     /// Runs the clients one after the other, `there` or in the namespace of this thread, which is
-    /// moved.
-    fn ask(&self, service: Ipv4Addr, there: Option<&Namespace>) -> Result<Round> {
+    /// moved. `look` reads the counters of [`Round::long_yields`].
+    fn ask(
+        &self,
+        service: Ipv4Addr,
+        there: Option<&Namespace>,
+        look: Option<&dyn Fn() -> [f64; 2]>,
+    ) -> Result<Round> {
         if let Some(there) = there {
             there.enter()?;
         }
@@ -259,57 +272,12 @@ impl Terms<'_> {
             let line = child.read_line(self.interrupt)?;
             serde_json::from_str(&line).with_context(|| format!("the client printed {line:?}"))
         };
-        Ok([ask(1, None)?, ask(CONNECTIONS, None)?, ask(CONNECTIONS, Some(RATE))?])
+        let closed = [ask(1, None)?, ask(CONNECTIONS, None)?];
+        let before = look.map(|look| look());
+        let open = ask(CONNECTIONS, Some(RATE))?;
+        let long_yields = look.zip(before).map(|(look, [calls, ms])| [look()[0] - calls, look()[1] - ms]);
+        Ok(Round { closed, open, long_yields })
     }
-}
-
-impl Figures {
-    fn of(rounds: &[Round]) -> Self {
-        let median = |of: fn(&Round) -> f64| {
-            let mut all: Vec<f64> = rounds.iter().map(of).collect();
-            all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
-        };
-        Self {
-            rps_1: median(|round| round[0].rps),
-            rps_64: median(|round| round[1].rps),
-            p50_us: median(|round| round[2].p50_us),
-            p99_us: median(|round| round[2].p99_us),
-            waits_64: median(|round| round[1].waits),
-        }
-    }
-}
-
-fn describe(report: &Report) -> String {
-    let Report { tap, xdp_veth, loopback, veth } = report;
-    let mut table = Table::new([
-        "TCP echo of 64 bytes",
-        "1 connection, answers/s",
-        "64 connections, answers/s",
-        "8,000/s, p50 us",
-        "p99 us",
-    ]);
-    for (name, figures) in [
-        ("Tailwater over TAP", tap),
-        ("Linux over loopback", loopback),
-        ("Tailwater over AF_XDP on veth", xdp_veth),
-        ("Linux over veth", veth),
-    ] {
-        let Some(figures) = figures else { continue };
-        let cells = [figures.rps_1, figures.rps_64, figures.p50_us, figures.p99_us].map(number);
-        table.row([name.to_owned()].into_iter().chain(cells));
-    }
-    let mut text = format!("{table}\n");
-    for (name, ours, linux) in [("TAP", tap, loopback), ("AF_XDP on veth", xdp_veth, veth)] {
-        let (Some(ours), Some(linux)) = (ours, linux) else { continue };
-        let (rps, p99) = (ours.rps_64 / linux.rps_64, ours.p99_us / linux.p99_us);
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            text,
-            "{name}: {rps:.2} of Linux's throughput (bar {LEAST_RPS}), {p99:.2} times its p99 (bar {MOST_P99})"
-        );
-    }
-    text
 }
 
 /// The roles of children.
