@@ -3,9 +3,9 @@
 //!
 //! A request takes room for itself and for the longest reply it can have before its body is read.
 //! When the reply is complete, the unneeded room is returned; the rest is when the reply is
-//! written. Only the readers of connections wait for room, neither workers nor writers, so every
-//! holder of room makes progress without taking more, and a wait ends at the latest when clients
-//! that do not read are closed.
+//! written. Only the readers of connections wait for room, neither the dispatcher nor writers, so
+//! every holder of room makes progress without taking more, and a wait ends at the latest when
+//! clients that do not read are closed.
 //!
 //! One client cannot hold up another: its allowance is a small part of the budget. [`MEMORY`] /
 //! [`PER_CONNECTION`] clients together can, for at most [`Limits::idle`](crate::request::Limits).

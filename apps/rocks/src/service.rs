@@ -1,18 +1,22 @@
 //! The service on Tailwater: user threads on a UDP socket and on TCP connections of the runtime's
-//! own network stack.
+//! own network stack, and a dispatcher that calls the store.
 //!
-//! Owns the threads. A bounded number of *workers* call the store, each of which may be in a SCAN
-//! while others go on with GETs: their number is the number of SCANs that may run before a GET has
-//! to wait for one. Half of them receive datagrams themselves; the others take what the
-//! connections' threads read. So the number of threads that ever call RocksDB is bounded
-//! ([`crate::store`] says why).
+//! Owns the threads. Those that receive find out the class of a request, GET, PUT or SCAN, and pass
+//! it to one dispatcher for UDP and TCP, which runs requests in the order of its policy: a SCAN
+//! gives way at its poll points. The dispatcher never has more threads than it keeps, so the number
+//! of threads that ever call RocksDB is bounded ([`crate::store`] says why).
 //!
 //! # TCP
-//! Each connection has two threads: one reads requests, one writes replies. A worker passes its
-//! reply to the second, so a client that does not read holds up no other; replies are sent as they
-//! are ready, a GET's before that of an earlier SCAN. Memory is bounded: the reader takes
-//! [room](crate::room) for each request and its reply, which is returned when the reply is written.
-//! Connections that are silent, and those that do not read, are closed after [`Limits::idle`].
+//! Each connection has two threads: one reads requests, one writes replies. A thread of the
+//! dispatcher passes its reply to the second, so a client that does not read holds up no other;
+//! replies are sent as they are ready, a GET's before that of an earlier SCAN. Memory is bounded:
+//! the reader takes [room](crate::room) for each request and its reply, which is returned when the
+//! reply is written. Connections that are silent, and those that do not read, are closed after
+//! [`Limits::idle`].
+//!
+//! # Places
+//! At most [`PLACES`] requests wait for the dispatcher. A datagram that finds as many is dropped
+//! and counted; a connection waits until one has begun.
 //!
 //! The service runs until its process ends. No cleanup is needed, because the IOKernel reclaims
 //! what a process held.
@@ -21,12 +25,14 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tailwater::dispatch::{Class, ClassStats, Dispatcher, Policy, Request, Settings};
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
-use tailwater::sync::{Semaphore, channel, mpsc};
+use tailwater::sync::{Semaphore, mpsc};
 use tailwater::thread;
+use tailwater_workload::rocks::{Header, Operation};
 
 use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, NoRequest, Tally, handle};
 use crate::room::{Allowance, Budget, Room};
@@ -36,6 +42,18 @@ use crate::{Counts, Store, store};
 /// Maximum number of connections; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 4_096;
 
+/// Maximum number of requests that wait for the dispatcher.
+pub const PLACES: usize = 4_096;
+
+/// SCANs that may be preempted, and requests that may have blocked: together as many threads as a
+/// dispatcher keeps beyond one for each lane, so none ends and none is made again.
+const PREEMPTED: usize = 56;
+const BLOCKED: usize = 8;
+
+/// Targets of GETs and PUTs, and of SCANs.
+const SHORT_SLO: Duration = Duration::from_micros(50);
+const SCAN_SLO: Duration = Duration::from_millis(5);
+
 /// Pause after a failure to accept, which is a lack of memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -44,8 +62,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 pub struct Config {
     /// Address to listen at, over UDP and TCP; port 0 lets the runtime choose one for both.
     pub listen: SocketAddr,
-    /// Threads that call the store, for UDP and for TCP each; at least 1.
-    pub workers: usize,
+    /// The order in which requests run.
+    pub policy: Policy,
     /// Limits of requests.
     pub limits: Limits,
 }
@@ -65,13 +83,21 @@ struct Shared {
     tally: Tally,
     connections: Arc<Semaphore>,
     memory: Budget,
+    places: Semaphore,
+    /// Set before any request is received.
+    dispatcher: OnceLock<Dispatcher<Job>>,
 }
 
-/// A request read from a connection, passed to a worker.
+/// A request that was received, for the dispatcher.
 struct Job {
     bytes: Vec<u8>,
-    to: mpsc::Sender<Reply>,
-    room: Room,
+    from: Source,
+}
+
+/// Where a request came from, and its reply goes.
+enum Source {
+    Datagram(SocketAddr),
+    Connection { to: mpsc::Sender<Reply>, room: Room },
 }
 
 /// A reply, passed to the connection's writer.
@@ -91,6 +117,12 @@ impl CountsReader {
         self.0.tally.counts()
     }
 
+    /// Returns what became of the requests of each class.
+    #[must_use]
+    pub fn classes(&self) -> Vec<ClassStats> {
+        self.0.dispatcher.get().map(Dispatcher::stats).unwrap_or_default()
+    }
+
     /// Returns the bytes of requests and replies for which room is taken at present, at most
     /// [`MEMORY`](crate::room::MEMORY).
     #[must_use]
@@ -103,7 +135,8 @@ impl Service {
     /// Binds the sockets and starts the threads. Call it on a user thread.
     ///
     /// # Errors
-    /// If the address is taken or not this runtime's, or there is no memory for the threads.
+    /// If the address is taken or not this runtime's, the policy needs to know the work of a
+    /// request, or there is no memory for the threads.
     ///
     /// # Panics
     /// If there is no runtime.
@@ -114,17 +147,20 @@ impl Service {
         let listener = TcpListener::bind(socket.local_addr()?).map_err(explain)?;
         let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let (limits, tally, memory) = (config.limits, Tally::default(), Budget::new());
-        let shared = Arc::new(Shared { store, socket, limits, tally, connections, memory });
-        let workers = config.workers.max(1);
-        let (jobs, queue) = channel::bounded(workers);
-        let mut threads = Vec::with_capacity(2 * workers + 1);
-        for _ in 0..workers {
-            let (for_udp, for_tcp, queue) = (Arc::clone(&shared), Arc::clone(&shared), queue.clone());
-            threads.push(worker().spawn(move || for_udp.answer_datagrams())?);
-            threads.push(worker().spawn(move || for_tcp.answer_jobs(&queue))?);
+        let (places, dispatcher) = (Semaphore::new(PLACES), OnceLock::new());
+        let shared = Shared { store, socket, limits, tally, connections, memory, places, dispatcher };
+        let shared = Arc::new(shared);
+        let handler = Arc::clone(&shared);
+        let dispatcher = Dispatcher::start(settings(config.policy)?, |_| (), move |job| handler.run(job))?;
+        shared.dispatcher.get_or_init(|| dispatcher);
+        let mut threads = Vec::new();
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            let receiver = Arc::clone(&shared);
+            let builder = thread::Builder::new().name("rocks-udp");
+            threads.push(builder.spawn(move || receiver.receive_datagrams(dispatcher))?);
         }
         let acceptor = Arc::clone(&shared);
-        threads.push(thread::spawn(move || acceptor.accept(&listener, &jobs)));
+        threads.push(thread::spawn(move || acceptor.accept(&listener, dispatcher)));
         Ok(Self { shared, threads })
     }
 
@@ -156,8 +192,32 @@ impl Service {
     }
 }
 
-fn worker() -> thread::Builder {
-    thread::Builder::new().name("rocks-worker").stack_size(store::STACK)
+/// Returns the settings of the dispatcher.
+///
+/// # Errors
+/// If the policy is not possible.
+fn settings(policy: Policy) -> io::Result<Settings> {
+    if policy == Policy::shortest_remaining() {
+        let message = "the work of a request is not known before it runs: use mq:5us in place of srpt";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(Settings::new(policy)
+        .class(Class::new("GET").slo(SHORT_SLO))
+        .class(Class::new("PUT").slo(SHORT_SLO))
+        .class(Class::new("SCAN").slo(SCAN_SLO))
+        .queue(PLACES)
+        .preempted(PREEMPTED)
+        .blocked(BLOCKED)
+        .stack_size(store::STACK))
+}
+
+/// Returns the class of a request.
+fn request(header: &Header) -> Request {
+    Request::new(match header.operation {
+        Operation::Get => 0,
+        Operation::Put => 1,
+        Operation::Scan => 2,
+    })
 }
 
 impl Shared {
@@ -166,41 +226,57 @@ impl Shared {
             .map(|status| self.tally.count(status))
     }
 
-    fn answer_datagrams(&self) -> ! {
+    fn receive_datagrams(&self, dispatcher: Dispatcher<Job>) -> ! {
         // As long as any datagram: none is truncated and then taken for another request.
         let mut bytes = vec![0; MAX_DATAGRAM];
-        let mut reply = Vec::new();
         loop {
             // An error reports the fate of an earlier reply, which its client notices itself.
             let Ok((len, client)) = self.socket.recv_from(&mut bytes) else { continue };
-            if self.handle(&bytes[..len], MAX_DATAGRAM, &mut reply).is_err() {
-                self.tally.count_malformed();
-            } else if self.socket.send_to(&reply, client).is_err() {
-                self.tally.count_unsent();
-            }
-        }
-    }
-
-    fn answer_jobs(&self, queue: &channel::Receiver<Job>) -> ! {
-        loop {
-            let Job { bytes, to, mut room } = queue.recv().expect("the acceptor never drops its end");
-            let mut reply = Vec::new();
-            // Its header was decoded when it was read, so it is a request.
-            if self.handle(&bytes, MAX_MESSAGE, &mut reply).is_err() {
+            let Ok(header) = Header::decode(&bytes[..len]) else {
                 self.tally.count_malformed();
                 continue;
-            }
-            drop(bytes);
-            // A refused reply may have been long before.
-            reply.shrink_to_fit();
-            room.shrink(reply.len());
-            if to.send(Reply { bytes: reply, _room: room }).is_err() {
-                self.tally.count_unsent();
-            }
+            };
+            let Some(place) = self.places.try_acquire() else {
+                self.tally.count_dropped();
+                continue;
+            };
+            place.forget();
+            let job = Job { bytes: bytes[..len].to_vec(), from: Source::Datagram(client) };
+            self.submit(dispatcher, &header, job);
         }
     }
 
-    fn accept(self: &Arc<Self>, listener: &TcpListener, jobs: &channel::Sender<Job>) -> ! {
+    /// Passes a request with a place to the dispatcher.
+    fn submit(&self, dispatcher: Dispatcher<Job>, header: &Header, job: Job) {
+        if dispatcher.submit(request(header), job).is_err() {
+            unreachable!("there are as many places as the dispatcher's queue has");
+        }
+    }
+
+    /// Executes a request, on a thread of the dispatcher.
+    fn run(&self, Job { bytes, from }: Job) {
+        self.places.add_permits(1);
+        let mut reply = Vec::new();
+        let longest = if matches!(from, Source::Datagram(_)) { MAX_DATAGRAM } else { MAX_MESSAGE };
+        if self.handle(&bytes, longest, &mut reply).is_err() {
+            return self.tally.count_malformed();
+        }
+        drop(bytes);
+        let sent = match from {
+            Source::Datagram(client) => self.socket.send_to(&reply, client).is_ok(),
+            Source::Connection { to, mut room } => {
+                // A refused reply may have been long before.
+                reply.shrink_to_fit();
+                room.shrink(reply.len());
+                to.send(Reply { bytes: reply, _room: room }).is_ok()
+            }
+        };
+        if !sent {
+            self.tally.count_unsent();
+        }
+    }
+
+    fn accept(self: &Arc<Self>, listener: &TcpListener, dispatcher: Dispatcher<Job>) -> ! {
         loop {
             let Ok((stream, _)) = listener.accept() else {
                 thread::sleep(ACCEPT_PAUSE);
@@ -213,10 +289,10 @@ impl Shared {
             let _ = stream.set_nodelay(true);
             let _ = stream.set_read_timeout(Some(self.limits.idle));
             let _ = stream.set_write_timeout(Some(self.limits.idle));
-            let (shared, jobs, stream) = (Arc::clone(self), jobs.clone(), Arc::new(stream));
+            let (shared, stream) = (Arc::clone(self), Arc::new(stream));
             let (to, replies) = mpsc::channel();
             let reader = Arc::clone(&stream);
-            drop(thread::spawn(move || shared.read(&reader, &jobs, &to)));
+            drop(thread::spawn(move || shared.read(&reader, dispatcher, &to)));
             let shared = Arc::clone(self);
             drop(thread::spawn(move || {
                 shared.write(&stream, &replies);
@@ -227,12 +303,14 @@ impl Shared {
 
     /// Reads requests until the connection ends, is silent for too long, or sends something that is
     /// not a request.
-    fn read(&self, stream: &TcpStream, jobs: &channel::Sender<Job>, to: &mpsc::Sender<Reply>) {
+    fn read(&self, stream: &TcpStream, dispatcher: Dispatcher<Job>, to: &mpsc::Sender<Reply>) {
         let allowance = self.memory.allowance();
         loop {
             match self.read_request(stream, &allowance) {
-                Ok(Some((bytes, room))) => {
-                    jobs.send(Job { bytes, to: to.clone(), room }).expect("workers never end");
+                Ok(Some((header, bytes, room))) => {
+                    self.places.acquire().forget();
+                    let from = Source::Connection { to: to.clone(), room };
+                    self.submit(dispatcher, &header, Job { bytes, from });
                 }
                 Ok(None) => return,
                 Err(error) => {
@@ -253,7 +331,7 @@ impl Shared {
         &self,
         mut stream: &TcpStream,
         allowance: &Allowance,
-    ) -> io::Result<Option<(Vec<u8>, Room)>> {
+    ) -> io::Result<Option<(Header, Vec<u8>, Room)>> {
         let (idle, mut bytes) = (self.limits.idle, Vec::new());
         // A client that waits for a reply may be silent, and from the reply on for a whole idle
         // time.
@@ -265,7 +343,7 @@ impl Shared {
         let Some(header) = read_header(&mut stream, &mut bytes, idle, waits)? else { return Ok(None) };
         let room = allowance.take(&header);
         read_body(&mut stream, &mut bytes, &header, idle)?;
-        Ok(Some((bytes, room)))
+        Ok(Some((header, bytes, room)))
     }
 
     /// Writes replies until no sender of replies is left. After an error it still receives them

@@ -92,13 +92,13 @@ fn is_right(report: &Report) {
 }
 
 #[test]
-fn gets_scans_and_puts_through_an_iokernel_are_answered_right_whatever_the_quantum() {
+fn gets_scans_and_puts_through_an_iokernel_are_answered_right_whatever_the_policy() {
     if !has_two_cpus() {
         return;
     }
-    let measure = |quantum, requests, schedule| {
-        let (network, folder) = (Network::start("quantum"), tempfile::tempdir_in("/dev/shm").unwrap());
-        let options = ["--quantum", quantum, "--load", &KEYS.to_string()];
+    let measure = |policy, requests, schedule| {
+        let (network, folder) = (Network::start("policy"), tempfile::tempdir_in("/dev/shm").unwrap());
+        let options = ["--dispatch", policy, "--load", &KEYS.to_string()];
         let service = start(&network.socket, &options, folder.path());
         let report = network.ask(requests, schedule, false);
         drop(service);
@@ -106,17 +106,17 @@ fn gets_scans_and_puts_through_an_iokernel_are_answered_right_whatever_the_quant
         report
     };
     let all = protocol::Rocks::new(KEYS, 64).unwrap().with_shares(0.05, 0.1).unwrap().with_scan_count(500);
-    is_right(&measure("15us", all, "1s@1k"));
+    is_right(&measure("mq:15us", all, "1s@1k"));
     // Short requests beside a few that are a hundred times as long: the purpose of the quantum. In
     // an optimised build and with --nocapture, this prints the figures of the guide.
-    for quantum in ["0us", "5us", "10us", "15us", "30us"] {
+    for policy in ["c-fcfs", "sq:15us", "mq:5us", "mq:15us", "mq:30us"] {
         let mixed =
             protocol::Rocks::new(KEYS, 64).unwrap().with_shares(0.005, 0.0).unwrap().with_scan_count(5_000);
-        let report = measure(quantum, mixed, SCHEDULE);
+        let report = measure(policy, mixed, SCHEDULE);
         is_right(&report);
         let Figures { p50_us, p90_us, p99_us, p999_us, .. } = report.figures;
         let us = [p50_us, p90_us, p99_us, p999_us].map(Option::unwrap_or_default);
-        println!("quantum {quantum}: p50, p90, p99, p99.9 {us:.1?} us");
+        println!("{policy}: p50, p90, p99, p99.9 {us:.1?} us");
     }
 }
 

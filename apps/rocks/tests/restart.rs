@@ -64,7 +64,7 @@ fn what_was_put_is_there_after_an_end_and_with_a_log_after_a_kill() {
     put(&mut stream, 5_000, b"ended");
     assert_eq!(ask(&mut stream, &request(Operation::Scan, 0, 1_000, b"")).0.count, 1_000);
     let last = server.rocks.end();
-    assert_eq!(last, "2 served, 0 refused, 0 failed, 0 malformed, 0 unsent\n");
+    assert_eq!(last, "2 served, 0 refused, 0 failed, 0 malformed, 0 unsent, 0 dropped\n");
 
     let server = Server::start(&path, &[]);
     put(&mut server.connect(), 5_001, b"ended unseen");
@@ -109,7 +109,7 @@ fn datagrams_and_bad_connections_are_handled_on_kernel_sockets() {
     let idle = server.connect();
     let last = server.rocks.end();
     drop(idle);
-    assert_eq!(last, "4 served, 2 refused, 0 failed, 6 malformed, 0 unsent\n");
+    assert_eq!(last, "4 served, 2 refused, 0 failed, 6 malformed, 0 unsent, 0 dropped\n");
 }
 
 /// Ticks of 10 ms that a process has run (proc_pid_stat(5): utime and stime).
@@ -149,13 +149,18 @@ fn without_descriptors_the_server_waits_and_accepts_again_when_it_has_some() {
 fn the_program_on_tailwater_ends_on_a_signal_and_keeps_what_was_loaded() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = folder.path().join("db");
-    for options in [&["--load", "1000"][..], &["--quantum", "0us"]] {
+    for options in [&["--load", "1000"][..], &["--dispatch", "c-fcfs"]] {
         let rocks = Rocks::start(|command| {
             let command = command.args(["--listen", "127.0.0.1:0", "--path"]).arg(&path).args(options);
             command.env("TAILWATER_KTHREADS", "1")
         });
         let rest = rocks.end();
-        assert_eq!(rest, "0 served, 0 refused, 0 failed, 0 malformed, 0 unsent\n");
+        let lines: Vec<_> = rest.lines().collect();
+        assert_eq!(lines[0], "0 served, 0 refused, 0 failed, 0 malformed, 0 unsent, 0 dropped");
+        for (line, class) in lines[1..].iter().zip(["GET", "PUT", "SCAN"]) {
+            assert!(line.starts_with(&format!("class {class}: 0 accepted, ")), "{line}");
+        }
+        assert_eq!(lines.len(), 4, "{rest}");
     }
     let store = tailwater_rocks::Store::open(&tailwater_rocks::store::Config::new(&path)).unwrap();
     assert_eq!(store.scan(0, 5_000, || ()).unwrap().sum, ScanSum::expected(0, 1_000, 64));

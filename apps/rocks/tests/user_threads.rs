@@ -30,7 +30,7 @@ fn loaded(folder: &tempfile::TempDir) -> Arc<Store> {
 fn start(store: Arc<Store>, idle: Duration) -> Service {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let limits = Limits { scan: KEYS as u32, idle, ..Limits::default() };
-    Service::start(&Config { listen, workers: 4, limits }, store).unwrap()
+    Service::start(&Config { listen, policy: "sq:15us".parse().unwrap(), limits }, store).unwrap()
 }
 
 fn value(key: u64) -> Vec<u8> {
@@ -58,8 +58,7 @@ fn reply(stream: &mut impl Read) -> io::Result<(Header, Vec<u8>)> {
 fn the_service_answers() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let store = loaded(&folder);
-    let builder = tailwater::Builder::new().kthreads(2).quantum(Duration::from_micros(15));
-    let run = builder.run(move || {
+    let run = tailwater::Builder::new().kthreads(2).run(move || {
         let service = start(Arc::clone(&store), WAIT);
         let server = service.local_addr().unwrap();
         let counts = service.counts_reader();
@@ -76,11 +75,23 @@ fn the_service_answers() {
         many_connections_read_what_they_wrote(server);
         a_connection_with_something_else_is_closed(server);
         a_client_that_does_not_read_holds_up_nobody_else(server, &counts);
-        assert_eq!(counts.counts().failed, 0);
+        assert_eq!((counts.counts().failed, counts.counts().dropped), (0, 0));
+        for class in counts.classes() {
+            assert!(class.finished > 0 && class.dropped + class.panicked == 0, "{class}");
+        }
+        assert!(counts.classes()[2].preemptions > 0, "no SCAN gave way");
+        a_policy_that_needs_the_work_is_refused(&store);
         let impatient = start(store, Duration::from_millis(200));
         who_takes_nothing_or_says_nothing_is_closed(&impatient);
     });
     run.unwrap();
+}
+
+fn a_policy_that_needs_the_work_is_refused(store: &Arc<Store>) {
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let config = Config { listen, policy: "srpt".parse().unwrap(), limits: Limits::default() };
+    let error = Service::start(&config, Arc::clone(store)).unwrap_err().to_string();
+    assert!(error.contains("use mq:5us"), "{error}");
 }
 
 fn datagrams_are_answered_and_others_dropped(server: SocketAddr) {
@@ -112,8 +123,7 @@ fn datagrams_are_answered_and_others_dropped(server: SocketAddr) {
 fn a_get_is_answered_before_the_scans_asked_for_earlier(server: SocketAddr) {
     let mut stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(WAIT)).unwrap();
-    // One worker is left for the GET. All requests arrive together, and the SCANs are started
-    // first.
+    // All requests arrive together, and the SCANs are started first.
     let scan = |id| request(Operation::Scan, id, 0, KEYS as u32, b"");
     let requests = [scan(1), scan(2), scan(3), request(Operation::Get, 4, 4, 0, b"")].concat();
     let mut early = 0;
@@ -190,7 +200,7 @@ fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: 
     let big = vec![7; 1 << 20];
     other.write_all(&request(Operation::Put, 1, 1 << 40, 0, &big)).unwrap();
     assert_eq!(reply(&mut other).unwrap().0.status, Some(Status::Done));
-    // More replies than all buffers on the path hold, and more requests than workers.
+    // More replies than all buffers on the path hold, and more than one connection has in flight.
     let mut deaf = TcpStream::connect(server).unwrap();
     let asks = (0..IN_FLIGHT as u64).flat_map(|id| request(Operation::Get, id, 1 << 40, 0, b""));
     deaf.write_all(&asks.collect::<Vec<u8>>()).unwrap();

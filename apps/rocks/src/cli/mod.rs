@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use tailwater_workload::units::parse_duration_ns;
+use tailwater::dispatch::Policy;
 
 #[cfg(feature = "rocksdb")]
 mod serve;
@@ -58,15 +58,10 @@ pub struct Options {
     /// whose request or reply takes longer
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: u64,
-    /// How long a request may keep others waiting; 0us means unlimited
-    #[arg(long, value_name = "DURATION", default_value = "15us", value_parser = parse_duration_ns,
-          conflicts_with = "linux")]
-    quantum: u64,
-    /// User threads that call the store, for UDP and for TCP each: the number of SCANs that may run
-    /// before a GET waits
-    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "linux",
-          value_parser = clap::value_parser!(u16).range(1..=4_096))]
-    workers: u16,
+    /// Run GETs, PUTs and SCANs, a class each, in the order of this policy: c-fcfs, steal[:N],
+    /// sq:QUANTUM[,head] or mq:QUANTUM[,tail]
+    #[arg(long, value_name = "POLICY", default_value = "mq:15us", conflicts_with = "linux")]
+    dispatch: Policy,
     /// Threads on the UDP socket
     #[arg(long, value_name = "N", default_value_t = 1, requires = "linux",
           value_parser = clap::value_parser!(u16).range(1..=4_096))]

@@ -58,17 +58,13 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
             move || end_on_signal(&started, &path, signals)
         })
         .context("cannot start a thread")?;
-    let mut builder = tailwater::Builder::new();
-    if options.quantum > 0 {
-        builder = builder.quantum(Duration::from_nanos(options.quantum));
-    }
     let options = options.clone();
-    builder.run(move || -> anyhow::Result<()> {
+    tailwater::Builder::new().run(move || -> anyhow::Result<()> {
         // On a thread off the runtime's cores, where RocksDB's own threads then stay.
         let store = tailwater::blocking(|| open(&options))?;
         let config = service::Config {
             listen: options.listen.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 5001))),
-            workers: options.workers.into(),
+            policy: options.dispatch,
             limits: limits(&options),
         };
         let service = Service::start(&config, Arc::clone(&store))?;
@@ -81,8 +77,8 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
 /// Prints the address of the service; on a signal, or if that cannot be printed, saves the store
 /// and ends the process.
 ///
-/// Workers continue meanwhile: what they put before the store was saved is in it, and later PUTs
-/// fail.
+/// Requests are executed meanwhile: what they put before the store was saved is in it, and later
+/// PUTs fail.
 fn end_on_signal(started: &Receiver<Started>, path: &Path, mut signals: Signals) {
     // If the service failed to start, the other thread prints the reason.
     let Ok((address, reader, store)) = started.recv() else { return };
@@ -92,6 +88,9 @@ fn end_on_signal(started: &Receiver<Started>, path: &Path, mut signals: Signals)
     }
     let saved = store.finish();
     print_counts(reader.counts());
+    for class in reader.classes() {
+        let _ = writeln!(std::io::stdout(), "class {class}");
+    }
     if let Err(error) = &saved {
         // Standard error may be closed.
         let _ = writeln!(std::io::stderr(), "{}: {error}", saving(path));
@@ -127,9 +126,9 @@ fn announce(address: SocketAddr) -> std::io::Result<()> {
 
 /// Prints counters. A closed standard output is not a failure of the service.
 fn print_counts(counts: Counts) {
-    let Counts { served, refused, failed, malformed, unsent } = counts;
+    let Counts { served, refused, failed, malformed, unsent, dropped } = counts;
     let line = format!(
-        "{served} served, {refused} refused, {failed} failed, {malformed} malformed, {unsent} unsent"
+        "{served} served, {refused} refused, {failed} failed, {malformed} malformed, {unsent} unsent, {dropped} dropped"
     );
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -120,6 +120,8 @@ pub struct Counts {
     pub malformed: u64,
     /// Replies that could not be sent.
     pub unsent: u64,
+    /// Datagrams that found as many requests waiting as are allowed.
+    pub dropped: u64,
 }
 
 /// [`Counts`] of a running server: serving threads add to them and any thread reads them, in no
@@ -131,6 +133,7 @@ pub struct Tally {
     failed: AtomicU64,
     malformed: AtomicU64,
     unsent: AtomicU64,
+    dropped: AtomicU64,
 }
 
 impl Tally {
@@ -154,6 +157,11 @@ impl Tally {
         self.unsent.fetch_add(1, Relaxed);
     }
 
+    /// Counts a datagram for which there was no place.
+    pub fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Relaxed);
+    }
+
     /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -163,6 +171,7 @@ impl Tally {
             failed: self.failed.load(Relaxed),
             malformed: self.malformed.load(Relaxed),
             unsent: self.unsent.load(Relaxed),
+            dropped: self.dropped.load(Relaxed),
         }
     }
 }
