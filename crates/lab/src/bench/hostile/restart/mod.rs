@@ -79,6 +79,13 @@ pub(super) struct Replaced {
     /// The same in as many windows without an event.
     undisturbed_p50_ms: f64,
     undisturbed_max_ms: f64,
+    /// The longest pause of the median connection, median over the events; and in windows without.
+    median_connection_p50_ms: f64,
+    undisturbed_median_connection_p50_ms: f64,
+    /// How many connections paused for longer than [`TAKEOVER_P50_MS`], mean over the events; and
+    /// in windows without.
+    slow_connections: f64,
+    undisturbed_slow_connections: f64,
 }
 
 /// Replaces the IOKernel so many times under busy programs.
@@ -227,6 +234,11 @@ impl Replaced {
         let pauses = sorted_ms(events, |window| window.pause);
         let from_start = sorted_ms(events, |window| window.from_start);
         let undisturbed = sorted_ms(quiet, |window| window.pause);
+        let limit = clock.from_ns((TAKEOVER_P50_MS * 1e6) as u64);
+        let slow = |windows: &[Window]| {
+            let all: u64 = windows.iter().map(|window| window.slow_lanes(limit)).sum();
+            all as f64 / windows.len().max(1) as f64
+        };
         Self {
             way,
             times: events.len(),
@@ -238,7 +250,24 @@ impl Replaced {
             from_start_max_ms: max(&from_start),
             undisturbed_p50_ms: p50(&undisturbed),
             undisturbed_max_ms: max(&undisturbed),
+            median_connection_p50_ms: p50(&sorted_ms(events, Window::median_lane)),
+            undisturbed_median_connection_p50_ms: p50(&sorted_ms(quiet, Window::median_lane)),
+            slow_connections: slow(events),
+            undisturbed_slow_connections: slow(quiet),
         }
+    }
+
+    /// Says what single connections noticed.
+    fn of_connections(&self) -> String {
+        format!(
+            "{}: the median connection pauses for {} ms, without an event for {} ms; {:.1} of them, on average, for \
+             longer\nthan {TAKEOVER_P50_MS} ms, without an event {:.1}\n",
+            self.way.name(),
+            number(self.median_connection_p50_ms),
+            number(self.undisturbed_median_connection_p50_ms),
+            self.slow_connections,
+            self.undisturbed_slow_connections
+        )
     }
 
     /// Returns whether the programs noticed no more than they may.
@@ -280,9 +309,11 @@ pub(super) fn describe(ways: &[&Replaced]) -> String {
         let row = row.chain([replaced.connections_lost, replaced.requests_lost].map(|n| n.to_string()));
         table.row(row.chain([if replaced.is_harmless() { "yes" } else { "no" }.to_owned()]));
     }
+    let lines: Vec<String> = ways.iter().map(|replaced| replaced.of_connections()).collect();
     format!(
-        "{table}\nHarmless: no connection lost, and the longest pause of a restart at most {FROM_START_MAX_MS} ms from the \
-         start of the\nnew process; of takeovers, the median pause at most {TAKEOVER_P50_MS} ms.\n"
+        "{table}\n{}\nHarmless: no connection lost, and the longest pause of a restart at most {FROM_START_MAX_MS} ms from the \
+         start of the\nnew process; of takeovers, the median pause at most {TAKEOVER_P50_MS} ms.\n",
+        lines.concat()
     )
 }
 
@@ -294,7 +325,8 @@ mod tests {
 
     fn window(pause_ms: u64, from_start_ms: u64) -> Window {
         let cycles = |ms| ms * 1_000_000;
-        Window { pause: cycles(pause_ms), from_start: cycles(from_start_ms), ..Window::default() }
+        let lanes = vec![cycles(1), cycles(pause_ms)];
+        Window { pause: cycles(pause_ms), from_start: cycles(from_start_ms), lanes, ..Window::default() }
     }
 
     fn replaced(way: Way, events: &[Window]) -> Replaced {
@@ -309,6 +341,12 @@ mod tests {
         assert_eq!((figures.pause_p50_ms, figures.pause_max_ms), (10.0, 90.0));
         assert_eq!((figures.from_start_p50_ms, figures.from_start_max_ms), (9.0, 80.0));
         assert_eq!((figures.undisturbed_p50_ms, figures.undisturbed_max_ms), (3.0, 3.0));
+        assert_eq!(
+            (figures.median_connection_p50_ms, figures.undisturbed_median_connection_p50_ms),
+            (10.0, 3.0)
+        );
+        // 90 ms, of three events; and none of the one window without.
+        assert_eq!((figures.slow_connections, figures.undisturbed_slow_connections), (1.0 / 3.0, 0.0));
         assert!(!figures.is_harmless(), "a connection is lost");
     }
 

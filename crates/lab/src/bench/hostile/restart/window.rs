@@ -32,6 +32,22 @@ pub struct Window {
     pub requests_lost: u64,
     /// Why one of the lanes failed.
     pub failure: Option<String>,
+    /// The longest pause of each lane.
+    pub lanes: Vec<Cycles>,
+}
+
+impl Window {
+    /// Returns the longest pause of the median lane; 0 without lanes.
+    pub fn median_lane(&self) -> Cycles {
+        let mut lanes = self.lanes.clone();
+        lanes.sort_unstable();
+        lanes.get(lanes.len() / 2).copied().unwrap_or(0)
+    }
+
+    /// Returns how many lanes paused for longer than `limit`.
+    pub fn slow_lanes(&self, limit: Cycles) -> u64 {
+        self.lanes.iter().filter(|&&pause| pause > limit).count() as u64
+    }
 }
 
 /// A time in which no exchange was completed.
@@ -101,10 +117,13 @@ impl Lane {
     /// before `resumed` and have no answer are lost. Returns false for a lane that has failed, as
     /// one has that still waits.
     pub fn end_window(&mut self, event: Event, resumed: Cycles, window: &mut Window) -> bool {
+        let mut longest = 0;
         for gap in self.gaps.drain(..) {
-            window.pause = window.pause.max(gap.after(0));
+            longest = longest.max(gap.after(0));
             window.from_start = window.from_start.max(gap.after(event.started));
         }
+        window.pause = window.pause.max(longest);
+        window.lanes.push(longest);
         let sent = self.unanswered.len();
         self.unanswered.retain(|_, sent| *sent >= resumed);
         window.requests_lost += (sent - self.unanswered.len()) as u64;
@@ -168,7 +187,8 @@ mod tests {
         assert_eq!(window(&mut lane).0.requests_lost, 1);
         lane.answer(7, 9_000);
         lane.answer(8, 2_150);
-        assert_eq!(window(&mut lane).0, Window { pause: 1_040, from_start: 1_040, ..Window::default() });
+        let expected = Window { pause: 1_040, from_start: 1_040, lanes: vec![1_040], ..Window::default() };
+        assert_eq!(window(&mut lane).0, expected);
     }
 
     #[test]
@@ -179,6 +199,18 @@ mod tests {
         assert_eq!((goes_on, noticed.lost, noticed.failure.as_deref()), (false, 1, Some("reset")));
         let (noticed, goes_on) = window(&mut lane(&[100]));
         assert_eq!((goes_on, noticed.lost), (false, 1));
+    }
+
+    #[test]
+    fn the_pause_of_each_lane_is_kept_besides_the_longest() {
+        let mut noticed = Window::default();
+        for begins in [&[400, 1_100][..], &[800, 1_100], &[1_100]] {
+            assert!(lane(begins).end_window(EVENT, RESUMED, &mut noticed));
+        }
+        assert_eq!(noticed.lanes, [700, 810, 1_110]);
+        assert_eq!((noticed.pause, noticed.median_lane()), (1_110, 810));
+        assert_eq!((noticed.slow_lanes(700), noticed.slow_lanes(2_000)), (2, 0));
+        assert_eq!(Window::default().median_lane(), 0);
     }
 
     #[test]
