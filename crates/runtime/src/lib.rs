@@ -3,8 +3,8 @@
 //!
 //! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
 //! what has no counterpart here. Programs of futures have [`future`], event loops [`mod@poll`],
-//! servers of requests that differ in length [`dispatch`]. A
-//! program becomes a Tailwater program with one attribute:
+//! servers that run each event to completion [`events`], servers of requests that differ in length
+//! [`dispatch`]. A program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
 //! #[tailwater::main]
@@ -29,7 +29,7 @@
 //! | `debug` | [dumps](dump) of all user threads, and backtraces in the stall detector's reports |
 //! | `dispatch` | servers of classified requests in [`dispatch`] |
 //! | `estimation` | the estimate of the [`cores`] that a program needs |
-//! | `tcp` | TCP sockets in [`net`] |
+//! | `tcp` | TCP sockets in [`net`], and [`events`] |
 //!
 //! Off by default:
 //!
@@ -93,6 +93,8 @@ pub mod dispatch;
 mod egress;
 #[cfg(not(loom))]
 mod error;
+#[cfg(all(feature = "tcp", not(loom)))]
+pub mod events;
 #[cfg(not(loom))]
 pub mod future;
 #[cfg(not(loom))]

@@ -40,6 +40,12 @@ fn guests_of_the_chat_hear_each_other() {
     );
 }
 
+#[cfg(feature = "tcp")]
+#[test]
+fn the_loops_send_every_line_back() {
+    assert_eq!(lines(&run(&mut example("echo_events"), b"")), ["2000 lines came back"]);
+}
+
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -43,8 +43,8 @@ mod time_wait;
 pub use closed::answer_closed;
 pub use config::{Config, InitialNumbers, Keepalive, Opening, default_mss};
 pub use connection::{
-    Connection, Events, FastOpenOutcome, FastOpenPeer, Full, IcmpError, Info, Outgoing, Purpose, Stats,
-    Transmit,
+    Buffer, Connection, Events, FastOpenOutcome, FastOpenPeer, Full, IcmpError, Info, Outgoing, Purpose,
+    Stats, Transmit,
 };
 pub use ecn::EcnCodepoint;
 pub use error::{Error, RecvError, SendError};

@@ -111,6 +111,21 @@ impl Ring {
         }
     }
 
+    /// Moves the content to one piece with `room` free bytes behind it, if it is not so already.
+    /// Bytes written behind the end are lost.
+    pub fn straighten(&mut self, room: usize) {
+        let need = self.len() + room;
+        if self.head as usize + need <= self.bytes.len() {
+            return;
+        }
+        if need > self.bytes.len() {
+            self.reserve(need);
+        } else {
+            self.bytes.rotate_left(self.head as usize);
+            self.head = 0;
+        }
+    }
+
     /// Frees the memory; the content is lost.
     pub fn release(&mut self) {
         *self = Self::default();

@@ -39,6 +39,7 @@ const ROUND_US: u64 = 1_000_000;
   tailwater-lab bench switch --json switch.json  frames per second through one IOKernel core
   tailwater-lab bench cores                      how soon new threads run, by where they are placed
   tailwater-lab bench dispatch                   what poll points cost, and how exact a quantum is
+  tailwater-lab bench events                     an echo run to completion, next to user threads and epoll
   tailwater-lab bench hostile                    what a service notices of a program that attacks the IOKernel
   tailwater-lab bench neighbour                  what the machine's other programs get beside Tailwater
   tailwater-lab bench ports                      a Linux client of a service on the same machine
@@ -61,6 +62,7 @@ enum Bench {
     Switch(Common),
     Cores(cores::CoresArgs),
     Dispatch(dispatch::DispatchArgs),
+    Events(tcp::events::EventsArgs),
     Hostile(hostile::HostileArgs),
     Neighbour(neighbour::NeighbourArgs),
     Ports(ports::PortsArgs),
@@ -126,6 +128,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
         Bench::Dispatch(args) => {
             let report = dispatch::run(args)?;
+            write(args.json.as_deref(), &machine, &report)
+        }
+        Bench::Events(args) => {
+            let report = tcp::events::run(args)?;
             write(args.json.as_deref(), &machine, &report)
         }
         Bench::Hostile(args) => {

@@ -16,7 +16,7 @@ use crate::platform::{Guard, Lock, Outcome, Platform, Waiters};
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use tailwater_tcp::{Connection, Error, Events, Flow, Instant, RecvError, SendError};
+use tailwater_tcp::{Buffer, Connection, Error, Events, Flow, Instant, RecvError, SendError};
 use tailwater_wire::{Addresses, DEFAULT_TTL};
 
 /// Why a connection is no more, or never came to be.
@@ -115,6 +115,23 @@ impl<P: Platform> Inner<P> {
             }
             Err(RecvError::WouldBlock) => Err(Refusal::WouldBlock),
             // The failure is reported once; after that the stream is at its end.
+            Err(RecvError::Failed(_)) => self.take_failure().map_or(Ok(0), |it| Err(Refusal::Failed(it))),
+        }
+    }
+
+    /// Moves received data to the end of `into`, on loan: see [`Connection::lend`]. Returns the
+    /// number of bytes; zero at the end of the stream. Traced requests end here.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub fn lend(&mut self, into: &mut Buffer) -> Result<usize, Refusal> {
+        match self.connection.lend(into) {
+            Ok(len) => {
+                self.traced = None;
+                Ok(len)
+            }
+            Err(RecvError::WouldBlock) => Err(Refusal::WouldBlock),
             Err(RecvError::Failed(_)) => self.take_failure().map_or(Ok(0), |it| Err(Refusal::Failed(it))),
         }
     }

@@ -7,5 +7,5 @@ mod slab;
 mod table;
 
 pub use endpoint::{Binding, Endpoint, Inbound, Offer, SocketError, Take, covers};
-pub use ring::Received;
+pub use ring::{DatagramRing, Received};
 pub use table::{BindError, UdpTable};

@@ -11,6 +11,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ops::Range;
 
 /// Bytes of bookkeeping per datagram.
 pub const RECORD_HEADER: usize = 8;
@@ -129,31 +130,61 @@ impl DatagramRing {
         self.count
     }
 
-    /// Copies as much of the oldest datagram as `buf` holds.
+    /// Returns the oldest datagram, and where its data begins.
     #[inline]
-    pub fn peek(&self, buf: &mut [u8]) -> Option<Received> {
+    fn front(&self) -> Option<(Received, usize)> {
         if self.count == 0 {
             return None;
         }
-        let (header, mut data) = self.bytes[self.head..].split_first_chunk::<RECORD_HEADER>()?;
+        let (header, data) = self.bytes[self.head..].split_first_chunk::<RECORD_HEADER>()?;
         let header = u64::from_ne_bytes(*header);
         let short = Ipv4Addr::from_bits((header >> 32) as u32);
-        let mut ip = IpAddr::V4(short);
+        let (mut ip, mut at) = (IpAddr::V4(short), self.head + RECORD_HEADER);
         if short == FOLLOWS {
-            let (long, rest) = data.split_first_chunk::<LONG_ADDRESS>()?;
+            let long = data.first_chunk::<LONG_ADDRESS>()?;
             ip = Ipv6Addr::from(*long).to_canonical();
-            data = rest;
+            at += LONG_ADDRESS;
         }
         let len = usize::from(header as u16);
-        let copied = len.min(buf.len());
-        buf[..copied].copy_from_slice(&data[..copied]);
-        Some(Received { len, source: SocketAddr::new(ip, (header >> 16) as u16) })
+        Some((Received { len, source: SocketAddr::new(ip, (header >> 16) as u16) }, at))
+    }
+
+    /// Copies as much of the oldest datagram as `buf` holds.
+    #[inline]
+    pub fn peek(&self, buf: &mut [u8]) -> Option<Received> {
+        let (received, at) = self.front()?;
+        let copied = received.len.min(buf.len());
+        buf[..copied].copy_from_slice(&self.bytes[at..at + copied]);
+        Some(received)
     }
 
     /// As [`peek`](Self::peek), and removes the datagram.
     #[inline]
     pub fn pop(&mut self, buf: &mut [u8]) -> Option<Received> {
         let received = self.peek(buf)?;
+        self.remove(&received);
+        Some(received)
+    }
+
+    /// Removes the oldest datagram; returns its source and the place of its data, which
+    /// [`data`](Self::data) returns until the next [`push`](Self::push).
+    #[inline]
+    pub fn take(&mut self) -> Option<(SocketAddr, Range<usize>)> {
+        let (received, at) = self.front()?;
+        self.remove(&received);
+        Some((received.source, at..at + received.len))
+    }
+
+    /// Returns the data of a datagram that [`take`](Self::take) has removed; nothing if `place` is
+    /// none of this ring.
+    #[inline]
+    pub fn data(&self, place: Range<usize>) -> &[u8] {
+        self.bytes.get(place).unwrap_or_default()
+    }
+
+    /// Removes the oldest datagram, which is `received`.
+    #[inline]
+    fn remove(&mut self, received: &Received) {
         self.head += record(received.source.ip(), received.len);
         self.count -= 1;
         if self.count == 0 {
@@ -163,7 +194,11 @@ impl DatagramRing {
             self.head = 0;
             self.wrapped = false;
         }
-        Some(received)
+    }
+
+    /// Returns the bytes of memory that the ring has.
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
     }
 }
 
@@ -221,6 +256,20 @@ mod tests {
                 prop_assert_eq!(ring.count, model.len());
             }
         }
+    }
+
+    #[test]
+    fn a_datagram_taken_stays_readable() {
+        let mut ring = DatagramRing::new(4096);
+        for i in 0..3 {
+            assert!(ring.push(source(i), &[i as u8; 9]));
+        }
+        let taken: Vec<_> = core::iter::from_fn(|| ring.take()).collect();
+        assert_eq!((taken.len(), ring.count()), (3, 0));
+        for (i, (from, place)) in (0..).zip(taken) {
+            assert_eq!((from, ring.data(place)), (source(i), &[i as u8; 9][..]));
+        }
+        assert!(ring.data(4090..5000).is_empty());
     }
 
     #[test]

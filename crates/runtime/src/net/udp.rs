@@ -17,6 +17,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
+#[cfg(feature = "tcp")]
+use tailwater_net::udp::DatagramRing;
 use tailwater_net::udp::{Binding, Take};
 use tailwater_net::{Progress, SendError};
 use tailwater_shm::clock;
@@ -378,6 +380,23 @@ impl UdpSocket {
         }
     }
 
+    /// Returns an empty queue as large as the socket's.
+    #[cfg(feature = "tcp")]
+    pub(crate) fn spare_queue(&self) -> DatagramRing {
+        let bytes = self.shared.endpoint.inbound().queue_bytes();
+        DatagramRing::new(bytes)
+    }
+
+    /// Exchanges the queue for `spare`, which is empty: see [`Inbound::exchange`].
+    ///
+    /// # Errors
+    /// The kind of the pending error, which this clears.
+    #[cfg(feature = "tcp")]
+    pub(crate) fn exchange_queue(&self, spare: &mut DatagramRing) -> Result<(), io::ErrorKind> {
+        let exchanged = self.shared.endpoint.inbound().exchange(spare);
+        exchanged.map_err(|error| error.into_io().kind())
+    }
+
     /// Calls `change` with the watchers of datagrams, locked, and whether one waits.
     pub(crate) fn with_watchers<R>(&self, change: impl FnOnce(&mut Watchers, bool) -> R) -> R {
         let mut inbound = self.shared.endpoint.inbound();
@@ -386,7 +405,7 @@ impl UdpSocket {
     }
 
     /// Returns an address in the notation of this socket's family.
-    fn shown(&self, address: SocketAddr) -> SocketAddr {
+    pub(crate) fn shown(&self, address: SocketAddr) -> SocketAddr {
         addr::shown(address, self.shared.mapped)
     }
 

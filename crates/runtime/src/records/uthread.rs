@@ -13,6 +13,7 @@
 //! | `identity` | see [`identity`](super::identity) | any thread |
 //! | `serving` | the thread itself, with preemption off | its kthread, and the signal handlers on it |
 //! | `woken` | true by wakers of the future that the thread runs; false by the thread itself | the thread itself, and wakers |
+//! | `handles` | the thread itself | the thread itself |
 //! | `next_record` | [`registry`](super::registry), before the record is published | any thread |
 
 use super::identity::Identity;
@@ -70,6 +71,8 @@ pub struct Uthread {
     /// True if the future that the thread runs was woken since its last poll began: see
     /// [`waker`](crate::future::waker).
     pub woken: AtomicBool,
+    /// True while the thread runs a handler of an [event loop](crate::events), which may not wait.
+    pub handles: AtomicBool,
     /// Next in the list of all records.
     pub(super) next_record: AtomicPtr<Uthread>,
 }
@@ -102,6 +105,7 @@ impl Uthread {
             identity: Identity::default(),
             serving: Serving::default(),
             woken: AtomicBool::new(false),
+            handles: AtomicBool::new(false),
             next_record: AtomicPtr::new(core::ptr::null_mut()),
         }
     }

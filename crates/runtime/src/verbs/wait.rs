@@ -236,12 +236,20 @@ impl WaitList {
 /// leave behind. `guard` is the caller's only proof.
 ///
 /// # Panics
-/// On a user thread that holds another spin lock, or reads an [`Rcu`](crate::sync::Rcu).
+/// On a user thread that holds another spin lock, or reads an [`Rcu`](crate::sync::Rcu), or runs a
+/// handler of an event loop.
 pub(crate) fn check_may_block(guard: &NoPreempt) {
     let depth = guard.head().map_or(1, Head::preempt_depth);
     assert!(
         depth == 1,
         "a user thread would wait while it holds a spin lock (a SpinLock) or reads an Rcu: end that first"
+    );
+    let me = guard.kthread().and_then(|kthread| kthread.current());
+    assert!(
+        // What a panicking handler drops may wait.
+        me.is_none_or(|me| !me.handles.load(Ordering::Relaxed) || std::thread::panicking()),
+        "a handler of an event loop would wait, and with it all sockets of the loop: let another thread do what waits \
+         (tailwater::thread::spawn), and have it call the loop's Waker"
     );
 }
 

@@ -167,6 +167,25 @@ fn poll_ingress(from: &Kthread, on: ThisKthread<'_>, guard: &NoPreempt) -> u64 {
     handled.unwrap_or(0)
 }
 
+/// Handles a batch of frames of the kthread that the calling user thread runs on; returns true if
+/// there were any. Otherwise the thread would block, and the scheduler take the frames and resume
+/// it. Does nothing if the scheduler has something else to do, or was not visited for long.
+pub fn take_frames_here() -> bool {
+    let guard = NoPreempt::new();
+    let Some(kthread) = guard.kthread().filter(|kthread| kthread.has_frame()) else { return false };
+    let (private, head) = (kthread.private(), kthread.head());
+    let budget = private.switch_budget.get();
+    let others = !kthread.runq.is_empty() || kthread.overflowed() > 0 || runtime().injected() > 0;
+    if budget == 0 || others || head.cede_requested() || kthread.current().is_none() {
+        return false;
+    }
+    private.switch_budget.set(budget - 1);
+    let handled = poll_ingress(&kthread, kthread, &guard);
+    kthread.note_doing(IN_THREAD);
+    count(&kthread.counters.frames, handled);
+    handled > 0
+}
+
 /// Takes frames, timers and threads of kthreads that have no core.
 fn take_from_coreless(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cycles) {
     if !runtime.is_attached() {

@@ -18,9 +18,10 @@
 //!   events. Each call hands out one segment. The state advances only if the closure returns `Ok`;
 //!   after `Err(Full)` the same segment, or a better one, is offered again. A closure that returns
 //!   `Ok` and sends nothing has lost a segment, which TCP survives.
-//! - **Data.** `send`, `recv` and `peek` copy from and to the connection's buffers. They do not
-//!   block; [`Events`] say when to try again. Segments that leave may make room for more unsent
-//!   data: see [`Connection::take_writable`].
+//! - **Data.** `send`, `recv` and `peek` copy from and to the connection's buffers;
+//!   [`Connection::lend`] hands the receive buffer over in exchange for another. They do not block;
+//!   [`Events`] say when to try again. Segments that leave may make room for more unsent data: see
+//!   [`Connection::take_writable`].
 //! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] is
 //!   `shutdown(Read)`, [`Connection::release`] is the drop of a socket, and [`Connection::abort`]
 //!   is a close with a linger time of zero. In [`State::TimeWait`], [`Connection::time_wait`]
@@ -50,6 +51,7 @@ mod fast_open;
 mod icmp;
 mod info;
 mod input;
+mod loan;
 mod output;
 mod rare;
 mod receive;
@@ -62,6 +64,7 @@ mod timers;
 pub use fast_open::{FastOpenOutcome, FastOpenPeer};
 pub use icmp::IcmpError;
 pub use info::Info;
+pub use loan::Buffer;
 pub use output::{Full, Outgoing, Purpose, Transmit};
 pub use stats::Stats;
 
@@ -167,6 +170,8 @@ bitflags::bitflags! {
         const FAST_OPEN = 1 << 26;
         /// The SYN carried data that was accepted (TCPI_OPT_SYN_DATA).
         const SYN_DATA = 1 << 27;
+        /// The peer's FIN was seen: [`Receive::fin`] is its number.
+        const PEER_FIN = 1 << 28;
     }
 }
 
@@ -371,6 +376,11 @@ impl Connection {
         if self.receive.readable() > 0 || out.is_empty() {
             return Ok(self.receive.peek(out));
         }
+        self.nothing_to_read()
+    }
+
+    /// Returns zero at the end of the stream, and otherwise why there is nothing to read.
+    fn nothing_to_read(&self) -> Result<usize, RecvError> {
         match self.error {
             _ if self.set.contains(Set::READ_CLOSED) => Ok(0),
             Some(error) => Err(error.into()),
@@ -416,11 +426,11 @@ impl Connection {
 
     /// Closes both directions for an application that has dropped the socket.
     ///
-    /// If received data was never read, resets the connection instead, so that the peer learns of
-    /// the loss (RFC 2525 section 2.17, RFC 9293 section 3.6.1). Data that arrives later resets it
-    /// too. FIN-WAIT-2 ends after [`Config::fin_wait`].
+    /// If received data was never read, or is on loan, resets the connection instead, so that the
+    /// peer learns of the loss (RFC 2525 section 2.17, RFC 9293 section 3.6.1). Data that arrives
+    /// later resets it too. FIN-WAIT-2 ends after [`Config::fin_wait`].
     pub fn release(&mut self, now: Instant) -> Events {
-        let unread = self.readable_bytes() > 0;
+        let unread = self.readable_bytes() > 0 || self.receive.has_loan();
         self.set.insert(Set::READ_CLOSED | Set::RELEASED);
         self.receive.discard();
         if unread {

@@ -31,8 +31,10 @@ pub(super) struct Receive {
     target: u32,
     /// Limit of the window, whatever room there is.
     ceiling: u32,
-    /// Number of the peer's FIN, if it was seen.
-    pub fin: Option<Seq>,
+    /// Bytes that the application has on loan: they take up room in the window.
+    lent: u32,
+    /// Number of the peer's FIN; meaningful with [`Set::PEER_FIN`](super::Set::PEER_FIN).
+    pub fin: Seq,
     /// The range that arrived twice since the last ACK, for the next one to report (RFC 2883);
     /// without bytes if there is none.
     duplicate: SackBlock,
@@ -80,7 +82,8 @@ impl Receive {
             limit,
             target: limit.min(INITIAL_WINDOW),
             ceiling: u32::MAX,
-            fin: None,
+            lent: 0,
+            fin: Seq(0),
             duplicate: SackBlock::default(),
             pending: 0,
             largest: 536,
@@ -130,7 +133,46 @@ impl Receive {
             // Otherwise out-of-order data lies behind the end of the readable data.
             self.ring.rewind();
         }
+        self.note_read(bytes);
+    }
+
+    fn note_read(&mut self, bytes: usize) {
         self.target = self.limit.min(self.target.saturating_add(bytes as u32));
+    }
+
+    /// Moves all readable bytes to the end of `into`, in one piece with those there; returns their
+    /// number. They are copied only if `into` holds some already, or if out-of-order data lies
+    /// behind them.
+    pub fn lend(&mut self, into: &mut Ring) -> usize {
+        let len = self.ring.len();
+        if into.len() == 0 && self.held.is_none() {
+            into.rewind();
+            core::mem::swap(&mut self.ring, into);
+            into.straighten(0);
+        } else {
+            into.straighten(len);
+            let (a, b) = self.ring.slices(0, len);
+            into.push(a);
+            into.push(b);
+            self.ring.consume(len);
+            if self.held.is_none() {
+                self.ring.rewind();
+            }
+        }
+        self.lent += len as u32;
+        len
+    }
+
+    /// Returns true if the application has bytes on loan.
+    pub fn has_loan(&self) -> bool {
+        self.lent > 0
+    }
+
+    /// Ends the loan of `bytes`, at most what is lent: the window may open by as many.
+    pub fn end_loan(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.lent as usize);
+        self.lent -= bytes as u32;
+        self.note_read(bytes);
     }
 
     /// Drops unread data.
@@ -243,7 +285,8 @@ impl Receive {
 
     /// Returns the edge that the free space would allow now.
     fn reach(&self) -> Seq {
-        self.next + self.target.min(self.ceiling).saturating_sub(self.ring.len() as u32)
+        let kept = (self.ring.len() as u32).saturating_add(self.lent);
+        self.next + self.target.min(self.ceiling).saturating_sub(kept)
     }
 
     /// Returns the edge to advertise. It moves only by steps that are worth a segment (RFC 9293

@@ -34,18 +34,24 @@ impl Connection {
         if header.flags.contains(Flags::FIN) {
             let fin = header.seq + segment.payload.len() as u32;
             // A FIN beyond the window is ignored; the peer sends it again.
-            if fin <= self.receive.edge.max(self.receive.next) {
-                self.receive.fin.get_or_insert(fin);
+            if fin <= self.receive.edge.max(self.receive.next) && !self.set.contains(Set::PEER_FIN) {
+                self.set.insert(Set::PEER_FIN);
+                self.receive.fin = fin;
             }
             self.set.insert(Set::ACK_NOW);
         }
-        if self.receive.fin == Some(self.receive.next) {
+        if self.peer_fin() == Some(self.receive.next) {
             self.receive.next += 1;
             self.set.insert(Set::ACK_NOW);
             events |= self.apply(Event::Fin) | Events::PEER_CLOSED | Events::READABLE;
             self.on_waiting_state(now);
         }
         events
+    }
+
+    /// Returns the number of the peer's FIN, if it was seen.
+    fn peer_fin(&self) -> Option<Seq> {
+        self.set.contains(Set::PEER_FIN).then_some(self.receive.fin)
     }
 
     /// Returns the part of `payload` that is new, in the window and before the peer's FIN, with its
@@ -59,7 +65,7 @@ impl Connection {
             self.counters.troubles().duplicates += 1;
             self.set.insert(Set::ACK_NOW);
         }
-        let limit = self.receive.fin.map_or(self.receive.edge, |fin| fin.min(self.receive.edge));
+        let limit = self.peer_fin().map_or(self.receive.edge, |fin| fin.min(self.receive.edge));
         let room = limit.distance(start).max(0) as usize;
         if payload.len() > room {
             payload = &payload[..room];

@@ -13,6 +13,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 mod bulk;
+mod event_service;
+pub mod events;
 mod figures;
 mod host;
 mod idle;

@@ -1,5 +1,5 @@
 //! The service processes of `bench tcp`: echo, discard and character generator (RFC 862, 863, 864),
-//! a service that holds connections without a thread for each, and senders.
+//! a service that holds connections without a thread for each, echoes on event loops, and senders.
 
 use std::io::{Read, Write};
 use std::net::SocketAddrV4;
@@ -79,6 +79,7 @@ fn serve() -> std::io::Result<()> {
     listen(DISCARD, |mut stream| bulk::discard(&mut stream))?;
     listen(GENERATE, |mut stream| bulk::generate(&mut stream))?;
     hold()?;
+    super::event_service::serve()?;
     say("ready");
     // Each line of input asks for the number of connections; the end of input ends this process.
     while tailwater::blocking(|| std::io::stdin().read_line(&mut String::new()))? > 0 {

@@ -29,6 +29,10 @@ pub const HOLD: u16 = 6000;
 pub const MANY: u16 = 6100;
 /// Number of ports from each of these on.
 pub const MANY_PORTS: u16 = 5;
+/// First port of an echo on event loops: one for each of [`BATCHES`].
+pub const EVENTS: u16 = 6200;
+/// Conditions in a round of those loops.
+pub const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
 /// Returns where a service listens.
 pub fn at(port: u16) -> SocketAddrV4 {

@@ -157,6 +157,28 @@ impl<P: Platform> Inbound<P> {
     }
 }
 
+impl<P: Platform> Inbound<P> {
+    /// Returns the bytes of memory that the queue has.
+    pub fn queue_bytes(&self) -> usize {
+        self.queue.capacity()
+    }
+
+    /// Exchanges the queue for `spare`, which is empty: its datagrams are on loan, in place, and
+    /// those that arrive go into the other. Traced requests end here.
+    ///
+    /// # Errors
+    /// The pending error, which this clears; then nothing is exchanged.
+    pub fn exchange(&mut self, spare: &mut DatagramRing) -> Result<(), SocketError> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        debug_assert_eq!(spare.count(), 0, "datagrams on loan are taken first");
+        core::mem::swap(&mut self.queue, spare);
+        self.traced = Tags::default();
+        Ok(())
+    }
+}
+
 /// Maximum number of traced requests in one socket.
 const MAX_TAGS: usize = 8;
 

@@ -8,6 +8,7 @@ mod error;
 mod listener;
 mod more;
 mod options;
+mod rounds;
 mod settings;
 mod setup;
 mod stream;

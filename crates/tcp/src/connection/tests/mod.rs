@@ -5,6 +5,7 @@ mod attacks;
 mod closing;
 mod every_state;
 mod fast_open;
+mod loans;
 mod memory;
 mod opening;
 mod options;

@@ -1,0 +1,162 @@
+//! `tailwater-lab bench events`: an echo service that runs to completion, beside the same service
+//! on user threads and on the kernel's epoll.
+//!
+//! Owns the rounds and the report. Loops and threads are of one process on the managed core and
+//! take turns; the client is that of `bench tcp`. Every figure is the median over the rounds.
+
+use std::collections::BTreeMap;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tailwater_loadgen::tcp::Order;
+use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::table::{Table, number};
+
+use super::figures::Figures;
+use super::host::Host;
+use super::kernel;
+use super::rounds::{LASTS, WAIT, WARM_UP, open};
+use super::terms::{BATCHES, CONNECTIONS, ECHO, EVENTS, REQUEST};
+
+/// The size of a round that a loop has by default.
+const DEFAULT: usize = 64;
+/// Names of the figures by size, in the order of [`BATCHES`].
+const BATCH_KEYS: [&str; BATCHES.len()] = [
+    "batch_1",
+    "batch_2",
+    "batch_4",
+    "batch_8",
+    "batch_16",
+    "batch_32",
+    "batch_64",
+    "batch_128",
+    "batch_256",
+];
+
+/// Measure an echo service on event loops, next to user threads and the kernel's epoll
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "echo: 64 connections, one request of 64 bytes outstanding on each, the service on one core; the kernel
+gets both. rr: one connection. batch: the echo by the most conditions of a round.
+
+Examples:
+  tailwater-lab bench events
+  tailwater-lab bench events --rounds 11 --json events.json"
+)]
+pub struct EventsArgs {
+    /// Interleaved rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The figures of a run: medians.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    echo_rps: Ways,
+    rr_p50_us: Ways,
+    /// Echoes a second by the size of a round.
+    batch: BTreeMap<usize, f64>,
+    /// All figures, with their spread.
+    figures: Figures,
+}
+
+/// A figure of each service.
+#[derive(Debug, Serialize)]
+struct Ways {
+    events: f64,
+    threads: f64,
+    kernel_epoll: f64,
+}
+
+impl Ways {
+    fn of(figures: &Figures, keys: [&str; 3]) -> Self {
+        let [events, threads, kernel_epoll] = keys.map(|key| figures.median(key).unwrap_or(f64::NAN));
+        Self { events, threads, kernel_epoll }
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// If a process does not start or answer, or on a signal.
+pub fn run(args: &EventsArgs) -> Result<Report> {
+    let interrupt = Interrupt::catch()?;
+    let mut figures = Figures::default();
+    for _ in 0..args.rounds {
+        services(&mut figures, &interrupt)?;
+        baseline(&mut figures)?;
+        interrupt.check()?;
+    }
+    let batch = BATCHES.into_iter().zip(BATCH_KEYS);
+    let report = Report {
+        echo_rps: Ways::of(&figures, ["events_rps", "threads_rps", "kernel_epoll_rps"]),
+        rr_p50_us: Ways::of(&figures, ["events_rr_us", "threads_rr_us", "kernel_rr_us"]),
+        batch: batch.filter_map(|(size, key)| Some((size, figures.median(key)?))).collect(),
+        figures,
+    };
+    write!(stdout(), "{}", describe(&report))?;
+    Ok(report)
+}
+
+fn services(figures: &mut Figures, interrupt: &Interrupt) -> Result<()> {
+    let host = Host::start()?;
+    let _service = host.serve(true, interrupt)?;
+    let loops: Vec<(u16, &str)> = (EVENTS..).zip(BATCH_KEYS).collect();
+    let default = BATCHES.iter().position(|&size| size == DEFAULT).context("a default size")?;
+    let ports = [(loops[default].0, "events_rr_us", "events_rps"), (ECHO, "threads_rr_us", "threads_rps")];
+    for (port, rr, rps) in ports {
+        open(&host, port, 1)?;
+        figures.add(rr, host.run(echo(1))?.latency_us(0.5));
+        host.run(Order::Close { wait: WAIT })?;
+        figures.add(rps, throughput(&host, port)?);
+    }
+    for (port, key) in loops {
+        figures.add(key, throughput(&host, port)?);
+        interrupt.check()?;
+    }
+    Ok(())
+}
+
+fn echo(outstanding: u32) -> Order {
+    Order::Echo { bytes: REQUEST, outstanding, warm_up: WARM_UP, lasts: LASTS }
+}
+
+/// Returns the echoes a second of the service at `port`.
+fn throughput(host: &Host, port: u16) -> Result<f64> {
+    open(host, port, CONNECTIONS)?;
+    let outcome = host.run(echo(CONNECTIONS))?;
+    anyhow::ensure!(outcome.failed == 0, "{} connections failed under load", outcome.failed);
+    host.run(Order::Close { wait: WAIT })?;
+    Ok(outcome.rate())
+}
+
+fn baseline(figures: &mut Figures) -> Result<()> {
+    let cores = tailwater_testbed::machine::usable_cores();
+    let pair = [*cores.first().context("no core")?, *cores.last().context("no core")?];
+    figures.add("kernel_epoll_rps", kernel::echo(pair, CONNECTIONS, REQUEST, WARM_UP, LASTS)?.rate());
+    figures.add("kernel_rr_us", kernel::echo(pair, 1, REQUEST, WARM_UP, LASTS)?.latency_us(0.5));
+    Ok(())
+}
+
+fn describe(report: &Report) -> String {
+    let mut table =
+        Table::new(["echo", "event loop", "user threads", "kernel, epoll", "to threads", "to kernel"]);
+    let mut row = |name: &str, ways: &Ways, unit: f64| {
+        let Ways { events, threads, kernel_epoll } = *ways;
+        let ratios = [events / threads, events / kernel_epoll];
+        let cells = [events / unit, threads / unit, kernel_epoll / unit].into_iter().chain(ratios);
+        table.row([name.to_owned()].into_iter().chain(cells.map(number)));
+    };
+    row("64 connections, 1000/s", &report.echo_rps, 1e3);
+    row("1 connection, p50 us", &report.rr_p50_us, 1.0);
+    let mut batches = Table::new(["conditions in a round", "1000/s"]);
+    for (size, rate) in &report.batch {
+        batches.row([size.to_string(), number(rate / 1e3)]);
+    }
+    format!("{table}\n{batches}")
+}

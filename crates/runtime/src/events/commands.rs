@@ -1,0 +1,282 @@
+//! The commands of a loop.
+
+use super::condition::{CommandError, Cookie, Handle, Place};
+use super::datagrams::Datagrams;
+use super::event_loop::EventLoop;
+use super::inbox::Link;
+use super::slots::{Kind, Listener};
+use super::stream::Stream;
+use crate::net::{TcpListener, TcpOptions, TcpStream, UdpSocket};
+use core::net::SocketAddr;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+/// Commands. None of them waits.
+impl EventLoop {
+    /// Adds a listener: its clients are reported by
+    /// [`Condition::Knock`](super::Condition::Knock). Several loops may have clones of one; each
+    /// client is reported by one of them.
+    pub fn listen(&mut self, listener: TcpListener, cookie: Cookie) -> Handle {
+        let inbox = Arc::clone(&self.inbox);
+        let make = |index| Kind::Listener(Listener::new(listener, Link::new(index, &inbox)));
+        self.insert(cookie, make)
+    }
+
+    /// Adds a UDP socket: its datagrams are reported by
+    /// [`Condition::Datagram`](super::Condition::Datagram). Threads that receive from a clone of it
+    /// take datagrams away.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::io::IoSlice;
+    /// use tailwater::events::{Batch, Condition, Cookie, EventLoop};
+    /// use tailwater::net::UdpSocket;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let (mut events, mut batch) = (EventLoop::new(), Batch::new());
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     let address = socket.local_addr().unwrap();
+    ///     let handle = events.bind(socket, Cookie(1));
+    ///     events.send_to(handle, Some(address), &[IoSlice::new(b"to myself")]).unwrap();
+    ///     events.poll(&mut batch, None);
+    ///     let Some(Condition::Datagram { from, place, .. }) = batch.iter().next() else {
+    ///         panic!("{batch:?}");
+    ///     };
+    ///     assert_eq!(from, address);
+    ///     assert_eq!(events.datagram(handle, place).unwrap(), b"to myself");
+    /// }
+    /// ```
+    pub fn bind(&mut self, socket: UdpSocket, cookie: Cookie) -> Handle {
+        let inbox = Arc::clone(&self.inbox);
+        let make = |index| Kind::Datagrams(Datagrams::new(socket, Link::new(index, &inbox)));
+        self.insert(cookie, make)
+    }
+
+    /// Adds an established connection. Threads that read a clone of it take data away.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::events::{Cookie, EventLoop};
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     let mut events = EventLoop::new();
+    ///     let handle = events.adopt(stream, Cookie(1));
+    ///     assert!(events.data(handle).unwrap().is_empty());
+    /// }
+    /// ```
+    pub fn adopt(&mut self, stream: TcpStream, cookie: Cookie) -> Handle {
+        self.insert_stream(stream, cookie, false)
+    }
+
+    /// Begins a connection. [`Condition::Connected`](super::Condition::Connected) or
+    /// [`Condition::Closed`](super::Condition::Closed) reports its outcome; what is sent before
+    /// leaves when it is established.
+    ///
+    /// # Errors
+    /// Those of [`TcpStream::connect`] that are known before the peer answers.
+    pub fn connect(&mut self, to: SocketAddr, cookie: Cookie) -> io::Result<Handle> {
+        self.connect_with(to, &TcpOptions::default(), cookie)
+    }
+
+    /// As [`connect`](Self::connect), with options.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::events::{Cookie, EventLoop};
+    /// use tailwater::net::{TcpListener, TcpOptions};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let options = TcpOptions::new().receive_buffer(1 << 20);
+    ///     let mut events = EventLoop::new();
+    ///     events.connect_with(listener.local_addr().unwrap(), &options, Cookie(1)).unwrap();
+    /// }
+    /// ```
+    pub fn connect_with(
+        &mut self,
+        to: SocketAddr,
+        options: &TcpOptions,
+        cookie: Cookie,
+    ) -> io::Result<Handle> {
+        let stream = TcpStream::begin(to, options)?;
+        stream.set_nodelay(true)?;
+        Ok(self.insert_stream(stream, cookie, true))
+    }
+
+    /// Accepts a connection that has [knocked](super::Condition::Knock), and names it.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn accept(&mut self, handle: Handle, cookie: Cookie) -> Result<(), CommandError> {
+        self.slots.stream_mut(handle)?.accept()?;
+        self.slots.get_mut(handle)?.cookie = cookie;
+        // Data may be there already.
+        self.visit_later(handle);
+        Ok(())
+    }
+
+    /// Returns the data of a connection that is on loan and not done, oldest first, in one piece.
+    /// It stays the same until the next [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// [`CommandError::UnknownHandle`], [`CommandError::WrongKind`].
+    #[inline]
+    pub fn data(&self, handle: Handle) -> Result<&[u8], CommandError> {
+        match self.slots.get(handle)? {
+            Kind::Stream(stream) => Ok(stream.data()),
+            _ => Err(CommandError::WrongKind),
+        }
+    }
+
+    /// Returns whether [`Condition::Ended`](super::Condition::Ended) or
+    /// [`Condition::Closed`](super::Condition::Closed) was reported of a connection.
+    ///
+    /// # Errors
+    /// [`CommandError::UnknownHandle`], [`CommandError::WrongKind`].
+    pub fn has_ended(&self, handle: Handle) -> Result<bool, CommandError> {
+        match self.slots.get(handle)? {
+            Kind::Stream(stream) => Ok(stream.has_ended()),
+            _ => Err(CommandError::WrongKind),
+        }
+    }
+
+    /// Ends the loan of the first `bytes` of [`data`](Self::data): the peer may send as many more
+    /// after this round.
+    ///
+    /// # Errors
+    /// [`CommandError::NotLent`] if fewer are lent, and those of `data`.
+    #[inline]
+    pub fn recv_done(&mut self, handle: Handle, bytes: usize) -> Result<(), CommandError> {
+        let stream = self.slots.stream_mut(handle)?;
+        stream.recv_done(bytes)?;
+        if stream.list() {
+            self.commanded.get_mut().push(handle);
+        }
+        Ok(())
+    }
+
+    /// Sends as much of the slices as the send buffer has room for; returns the number of bytes,
+    /// which the caller owns again. If those are not all,
+    /// [`Condition::Window`](super::Condition::Window) reports when there is room. They leave at
+    /// the end of the round.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    #[inline]
+    pub fn send(&self, handle: Handle, slices: &[IoSlice<'_>]) -> Result<usize, CommandError> {
+        let Kind::Stream(stream) = self.slots.get(handle)? else { return Err(CommandError::WrongKind) };
+        let sent = stream.send(slices)?;
+        if sent > 0 && stream.list() {
+            self.commanded.borrow_mut().push(handle);
+        }
+        Ok(sent)
+    }
+
+    /// Returns the data of a datagram that was reported in this round.
+    ///
+    /// # Errors
+    /// [`CommandError::Returned`] for one of an earlier round.
+    pub fn datagram(&self, handle: Handle, place: Place) -> Result<&[u8], CommandError> {
+        match self.slots.get(handle)? {
+            Kind::Datagrams(_) if !self.lends_round(place.round) => Err(CommandError::Returned),
+            Kind::Datagrams(datagrams) => Ok(datagrams.data(place.range())),
+            _ => Err(CommandError::WrongKind),
+        }
+    }
+
+    /// Sends a datagram, at once: to the socket's own peer, or to `to`.
+    ///
+    /// # Errors
+    /// [`CommandError::Full`] if it does not fit the egress ring, [`CommandError::Refused`] as
+    /// [`UdpSocket::send_to`] fails.
+    pub fn send_to(
+        &self,
+        handle: Handle,
+        to: Option<SocketAddr>,
+        slices: &[IoSlice<'_>],
+    ) -> Result<(), CommandError> {
+        let Kind::Datagrams(datagrams) = self.slots.get(handle)? else {
+            return Err(CommandError::WrongKind);
+        };
+        if let [slice] = slices {
+            return datagrams.send(to, slice);
+        }
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.clear();
+        slices.iter().for_each(|slice| scratch.extend_from_slice(slice));
+        datagrams.send(to, &scratch)
+    }
+
+    /// Closes the sending direction of a connection behind what was sent. When the peer has closed
+    /// its own, the connection is reported as closed.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::io::IoSlice;
+    /// use tailwater::events::{CommandError, Cookie, EventLoop};
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let mut events = EventLoop::new();
+    ///     let handle = events.connect(listener.local_addr().unwrap(), Cookie(1)).unwrap();
+    ///     events.send(handle, &[IoSlice::new(b"all there is")]).unwrap();
+    ///     events.finish(handle).unwrap();
+    ///     let more = events.send(handle, &[IoSlice::new(b"more")]);
+    ///     assert_eq!(more, Err(CommandError::Finished));
+    /// }
+    /// ```
+    pub fn finish(&mut self, handle: Handle) -> Result<(), CommandError> {
+        self.slots.stream_mut(handle)?.finish()?;
+        self.visit_later(handle);
+        Ok(())
+    }
+
+    /// Closes a socket, or rejects a connection that has knocked; nothing more is reported of it.
+    /// What was sent is delivered in the background, as by a dropped
+    /// [`TcpStream`]. If data was received and is not
+    /// [done](Self::recv_done), the peer gets a reset instead.
+    ///
+    /// # Errors
+    /// [`CommandError::UnknownHandle`].
+    pub fn close(&mut self, handle: Handle) -> Result<(), CommandError> {
+        self.slots.get(handle)?;
+        drop(self.slots.remove(handle));
+        Ok(())
+    }
+
+    /// Adds a connection that waits to be accepted.
+    pub(super) fn insert_knocking(&mut self, stream: TcpStream) -> Handle {
+        // Fails for a connection that is over already, which is reported once it is accepted.
+        let _ = stream.set_nodelay(true);
+        let inbox = &self.inbox;
+        let make = |index| Kind::Stream(Stream::knocking(stream, Link::new(index, inbox)));
+        self.slots.insert(Cookie::default(), make)
+    }
+
+    fn insert_stream(&mut self, stream: TcpStream, cookie: Cookie, connecting: bool) -> Handle {
+        let inbox = Arc::clone(&self.inbox);
+        let make = |index| Kind::Stream(Stream::watched(stream, Link::new(index, &inbox), connecting));
+        self.insert(cookie, make)
+    }
+
+    /// Adds a socket, which is visited in the next round for what it has already.
+    fn insert(&mut self, cookie: Cookie, make: impl FnOnce(u32) -> Kind) -> Handle {
+        let handle = self.slots.insert(cookie, make);
+        self.visit_later(handle);
+        handle
+    }
+}

@@ -1,0 +1,285 @@
+//! What a round reports, and how commands are refused.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::ops::Range;
+use std::io;
+
+/// The program's name for a socket: whatever finds its state.
+///
+/// # Examples
+/// ```
+/// use tailwater::events::Cookie;
+///
+/// assert_ne!(Cookie(1), Cookie(2));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Cookie(pub u64);
+
+/// The loop's name for a socket. One that was closed stays invalid for ever.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::events::{CommandError, Cookie, EventLoop};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let mut events = EventLoop::new();
+///     let listener = tailwater::net::TcpListener::bind("127.0.0.1:0").unwrap();
+///     let handle = events.listen(listener, Cookie(0));
+///     events.close(handle).unwrap();
+///     assert_eq!(events.close(handle), Err(CommandError::UnknownHandle));
+/// }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({}.{})", self.index, self.generation)
+    }
+}
+
+/// Where the data of a datagram lies until the next round: see
+/// [`EventLoop::datagram`](super::EventLoop::datagram).
+///
+/// # Examples
+/// ```
+/// use tailwater::events::{Condition, Place};
+///
+/// fn place(condition: Condition) -> Option<Place> {
+///     match condition {
+///         Condition::Datagram { place, .. } => Some(place),
+///         _ => None,
+///     }
+/// }
+/// assert_eq!(place(Condition::Woken), None);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub(super) start: u32,
+    pub(super) len: u32,
+    pub(super) round: u64,
+}
+
+impl Place {
+    pub(super) fn new(range: &Range<usize>, round: u64) -> Self {
+        Self { start: range.start as u32, len: range.len() as u32, round }
+    }
+
+    pub(super) fn range(self) -> Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+}
+
+/// What happened to a socket. In parentheses the name in IX (table II).
+///
+/// # Examples
+/// ```
+/// use tailwater::events::Condition;
+///
+/// assert_eq!(Condition::Woken.handle(), None, "no socket's");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Condition {
+    /// A peer has connected to a listener (knock). Nothing of the connection is reported until
+    /// [`accept`](super::EventLoop::accept); [`close`](super::EventLoop::close) rejects it.
+    Knock {
+        /// The listener's.
+        listener: Cookie,
+        /// Of the new connection.
+        handle: Handle,
+        /// Address of the peer.
+        peer: SocketAddr,
+    },
+    /// A connection that this side opened is established (connected). One that fails is
+    /// [`Closed`](Self::Closed) instead.
+    Connected {
+        /// The program's name for it.
+        cookie: Cookie,
+        /// The loop's name for it.
+        handle: Handle,
+    },
+    /// Data has arrived (recv): [`data`](super::EventLoop::data) returns it, behind what was lent
+    /// before and is not done.
+    Received {
+        /// The program's name for it.
+        cookie: Cookie,
+        /// The loop's name for it.
+        handle: Handle,
+        /// Number of new bytes, at least one.
+        fresh: usize,
+    },
+    /// A datagram has arrived.
+    Datagram {
+        /// The program's name for the socket.
+        cookie: Cookie,
+        /// The loop's name for the socket.
+        handle: Handle,
+        /// Address of its sender.
+        from: SocketAddr,
+        /// What [`datagram`](super::EventLoop::datagram) returns its data for, in this round.
+        place: Place,
+    },
+    /// A connection of which a [`send`](super::EventLoop::send) was not accepted in full has room
+    /// again (sent).
+    Window {
+        /// The program's name for it.
+        cookie: Cookie,
+        /// The loop's name for it.
+        handle: Handle,
+        /// Bytes that a `send` would accept now.
+        room: usize,
+    },
+    /// The peer has closed its direction, and all its data was reported. This side may still send.
+    Ended {
+        /// The program's name for it.
+        cookie: Cookie,
+        /// The loop's name for it.
+        handle: Handle,
+    },
+    /// An earlier datagram of a connected UDP socket was not delivered. The socket goes on.
+    Undelivered {
+        /// The program's name for the socket.
+        cookie: Cookie,
+        /// The loop's name for the socket.
+        handle: Handle,
+        /// As `std`'s sockets report it.
+        reason: io::ErrorKind,
+    },
+    /// A connection is over (dead): both sides have closed their directions, or it has failed. Its
+    /// data can be read in this round; after that the handle is invalid.
+    Closed {
+        /// The program's name for it.
+        cookie: Cookie,
+        /// The loop's name for it.
+        handle: Handle,
+        /// Why it failed, as `std`'s sockets report it; `None` if it did not.
+        reason: Option<io::ErrorKind>,
+    },
+    /// [`Waker::wake`](super::Waker::wake) was called, once or more.
+    Woken,
+}
+
+impl Condition {
+    /// Returns the handle of the socket that it is about.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::events::Condition;
+    ///
+    /// assert!(Condition::Woken.handle().is_none());
+    /// ```
+    pub fn handle(&self) -> Option<Handle> {
+        match *self {
+            Self::Knock { handle, .. }
+            | Self::Connected { handle, .. }
+            | Self::Received { handle, .. }
+            | Self::Datagram { handle, .. }
+            | Self::Window { handle, .. }
+            | Self::Ended { handle, .. }
+            | Self::Undelivered { handle, .. }
+            | Self::Closed { handle, .. } => Some(handle),
+            Self::Woken => None,
+        }
+    }
+}
+
+/// The conditions of one round: see [`EventLoop::poll`](super::EventLoop::poll).
+///
+/// # Examples
+/// ```
+/// use tailwater::events::Batch;
+///
+/// let batch = Batch::new();
+/// assert!(batch.is_empty() && batch.iter().next().is_none());
+/// ```
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub(super) conditions: Vec<Condition>,
+}
+
+impl Batch {
+    /// Returns an empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the conditions in the order in which they were found.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::events::Batch;
+    ///
+    /// assert_eq!(Batch::new().iter().count(), 0);
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = Condition> + '_ {
+        self.conditions.iter().copied()
+    }
+
+    /// Returns their number.
+    pub fn len(&self) -> usize {
+        self.conditions.len()
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.conditions.is_empty()
+    }
+}
+
+/// Why a command was refused. A refused command has no effect.
+///
+/// # Examples
+/// ```
+/// use tailwater::events::{CommandError, EventLoop};
+///
+/// let mut events = EventLoop::new();
+/// assert_eq!(events.set_batch(0), Err(CommandError::Batch(0)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// No socket of this loop has the handle.
+    #[error("the handle is not of this loop, or was closed: forget a handle when it is closed")]
+    UnknownHandle,
+    /// The socket is of another kind.
+    #[error("a socket of this kind has no such command")]
+    WrongKind,
+    /// The connection was not accepted.
+    #[error("the connection waits to be accepted: call accept or close first")]
+    NotAccepted,
+    /// The connection needs no acceptance.
+    #[error("the connection was accepted before, or was opened by this side")]
+    Accepted,
+    /// This side has closed its sending direction.
+    #[error("the sending direction was closed by finish: nothing can be sent after it")]
+    Finished,
+    /// The connection has failed or ended.
+    #[error("the connection is over: its condition Closed has the reason")]
+    Over,
+    /// More bytes than there are.
+    #[error("{asked} bytes cannot be done, for {lent} are lent: count those of `data` alone")]
+    NotLent {
+        /// The bytes to be done.
+        asked: usize,
+        /// The bytes on loan.
+        lent: usize,
+    },
+    /// The datagram is of an earlier round.
+    #[error("a datagram is lent until the next round: copy what is needed longer")]
+    Returned,
+    /// There is no room for a datagram now.
+    #[error("the egress ring is full: send the datagram in a later round, or drop it")]
+    Full,
+    /// The datagram cannot be sent, as `std`'s sockets report it.
+    #[error("the datagram cannot be sent: {0}")]
+    Refused(io::ErrorKind),
+    /// The size of a round is out of range.
+    #[error("a round has 1 to 256 conditions, not {0}")]
+    Batch(usize),
+}

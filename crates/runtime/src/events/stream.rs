@@ -1,0 +1,316 @@
+//! A connection of a loop.
+//!
+//! Owns the stream, its link, and what is on loan of its data.
+//!
+//! # States
+//! | state | reports | leaves it by |
+//! |---|---|---|
+//! | `Knocking` | nothing | `accept` |
+//! | `Connecting` | - | `Connected`, or `Closed` |
+//! | `Open` | `Received`, `Window` | `Ended`, or `Closed` |
+//! | `Ended` | `Window` | `Closed` |
+//! | `Over` | nothing | - |
+//!
+//! A visit reports one condition at most, in this order: the end of the handshake, data, the end of
+//! data, a failure, room. So nothing that arrived before a failure is lost.
+
+use super::condition::CommandError;
+use super::inbox::Link;
+use crate::net::TcpStream;
+use crate::net::tcp::Inner;
+use core::cell::Cell;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use tailwater_net::tcp::Refusal;
+use tailwater_tcp::{Buffer, SendError};
+
+/// Buffers that a loop keeps for the next loan are no larger than this: one that a burst has filled
+/// does not stay.
+const MAX_SPARE_BYTES: usize = 64 << 10;
+/// Number of buffers that a loop keeps.
+const MAX_SPARES: usize = 64;
+/// Bytes sent in a round from which a connection counts as one that fills a ring by itself.
+const LARGE: usize = 8 << 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Knocking,
+    Connecting,
+    Open,
+    Ended,
+    Over,
+}
+
+/// What a visit reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Connected,
+    Received(usize),
+    Window(usize),
+    Ended,
+    Closed(Option<io::ErrorKind>),
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Stream {
+    stream: TcpStream,
+    link: Arc<Link>,
+    state: State,
+    /// This side has closed its direction.
+    finished: bool,
+    lent: Buffer,
+    /// Bytes at the beginning of `lent` that are done.
+    done: usize,
+    /// Bytes sent in this round.
+    sent: Cell<usize>,
+    /// A send was not accepted in full.
+    wants_room: Cell<bool>,
+    /// The loop's list of connections with commands has it.
+    listed: Cell<bool>,
+}
+
+impl Stream {
+    fn new(stream: TcpStream, link: Arc<Link>, state: State) -> Self {
+        Self {
+            stream,
+            link,
+            state,
+            finished: false,
+            lent: Buffer::default(),
+            done: 0,
+            sent: Cell::new(0),
+            wants_room: Cell::new(false),
+            listed: Cell::new(false),
+        }
+    }
+
+    /// Returns a connection that waits to be accepted.
+    pub fn knocking(stream: TcpStream, link: Arc<Link>) -> Self {
+        Self::new(stream, link, State::Knocking)
+    }
+
+    /// Returns a connection that may still be connecting.
+    pub fn watched(stream: TcpStream, link: Arc<Link>, connecting: bool) -> Self {
+        let state = if connecting { State::Connecting } else { State::Open };
+        let this = Self::new(stream, link, state);
+        this.watch();
+        this
+    }
+
+    fn watch(&self) {
+        self.stream.with_inner(|inner| {
+            // SAFETY: 1. each connection has its own link and watches once; `drop` ends the watch.
+            // 2. The socket's lock is held.
+            unsafe {
+                self.link.watch_reads(inner.readers().watchers());
+                self.link.watch_writes(inner.writers().watchers());
+            }
+        });
+    }
+
+    /// Begins to report a connection that waited to be accepted.
+    ///
+    /// # Errors
+    /// [`CommandError::Accepted`].
+    pub fn accept(&mut self) -> Result<(), CommandError> {
+        if self.state != State::Knocking {
+            return Err(CommandError::Accepted);
+        }
+        self.state = State::Open;
+        self.watch();
+        Ok(())
+    }
+
+    /// Returns the first condition that holds, and whether another one may.
+    pub fn visit(&mut self, spares: &mut Vec<Buffer>) -> (Option<Change>, bool) {
+        let (change, again) = self.look(spares);
+        match change {
+            Some(Change::Connected) => self.state = State::Open,
+            Some(Change::Ended) => self.state = State::Ended,
+            Some(Change::Closed(_)) => self.state = State::Over,
+            Some(Change::Window(_)) => self.wants_room.set(false),
+            Some(Change::Received(_)) | None => {}
+        }
+        (change, again)
+    }
+
+    fn look(&mut self, spares: &mut Vec<Buffer>) -> (Option<Change>, bool) {
+        let Self { stream, lent, state, finished, wants_room, .. } = self;
+        if matches!(state, State::Knocking | State::Over) {
+            return (None, false);
+        }
+        stream.with_inner(|inner| {
+            let change = first_change(inner, *state, lent, spares);
+            match change {
+                Some(Change::Received(_)) => {
+                    let more = inner.connection.is_readable() || inner.has_failed();
+                    (change, more || wants_room.get())
+                }
+                Some(Change::Closed(_)) => (change, false),
+                Some(_) => (change, true),
+                None if *state == State::Ended && *finished => (Some(Change::Closed(None)), false),
+                None if wants_room.get() && inner.connection.poll_writable() => {
+                    (Some(Change::Window(inner.connection.writable_bytes())), true)
+                }
+                None => (None, false),
+            }
+        })
+    }
+
+    /// Returns the bytes that are on loan and not done.
+    pub fn data(&self) -> &[u8] {
+        self.lent.as_slice().get(self.done..).unwrap_or_default()
+    }
+
+    /// Returns whether the end of the peer's data was reported.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended | State::Over)
+    }
+
+    /// Ends the loan of the first `bytes`.
+    ///
+    /// # Errors
+    /// [`CommandError::NotLent`].
+    pub fn recv_done(&mut self, bytes: usize) -> Result<(), CommandError> {
+        let lent = self.data().len();
+        if bytes > lent {
+            return Err(CommandError::NotLent { asked: bytes, lent });
+        }
+        self.done += bytes;
+        Ok(())
+    }
+
+    /// Copies as much of the slices as there is room for to the send buffer; returns the number of
+    /// bytes. [`complete`](Self::complete) sends them.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn send(&self, slices: &[IoSlice<'_>]) -> Result<usize, CommandError> {
+        match self.state {
+            State::Knocking => return Err(CommandError::NotAccepted),
+            State::Over => return Err(CommandError::Over),
+            State::Connecting | State::Open | State::Ended if self.finished => {
+                return Err(CommandError::Finished);
+            }
+            State::Connecting | State::Open | State::Ended => {}
+        }
+        let (mut sent, mut cut) = (0, false);
+        self.stream.with_inner(|inner| {
+            for slice in slices {
+                match inner.connection.send(slice) {
+                    Ok(len) => {
+                        sent += len;
+                        cut = len < slice.len();
+                    }
+                    Err(SendError::WouldBlock) => cut = true,
+                    Err(SendError::Closed | SendError::Failed(_)) => return Err(CommandError::Over),
+                }
+                if cut {
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        if cut {
+            self.wants_room.set(true);
+        }
+        self.sent.set(self.sent.get() + sent);
+        Ok(sent)
+    }
+
+    /// Closes this side's direction behind what was sent.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn finish(&mut self) -> Result<(), CommandError> {
+        match self.state {
+            State::Knocking => return Err(CommandError::NotAccepted),
+            State::Over => return Err(CommandError::Over),
+            _ if self.finished => return Err(CommandError::Finished),
+            _ => {}
+        }
+        // Otherwise it has failed, which the next round reports.
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        self.finished = true;
+        self.wants_room.set(false);
+        Ok(())
+    }
+
+    /// Adds it to the loop's list of connections with commands; false if it is there.
+    pub fn list(&self) -> bool {
+        !self.listed.replace(true)
+    }
+
+    /// Returns whether so much was sent that it fills a ring by itself.
+    pub fn is_large(&self) -> bool {
+        self.sent.get() >= LARGE
+    }
+
+    /// Carries the round's commands out: one segment has what was sent, and opens the window by
+    /// what was done.
+    pub fn complete(&mut self, spares: &mut Vec<Buffer>) {
+        self.listed.set(false);
+        let done = core::mem::take(&mut self.done);
+        self.stream.complete_round(self.sent.take(), done);
+        self.lent.consume(done);
+        if self.lent.is_empty() && self.lent.capacity() > 0 {
+            let lent = core::mem::take(&mut self.lent);
+            if spares.len() < MAX_SPARES && lent.capacity() <= MAX_SPARE_BYTES {
+                spares.push(lent);
+            }
+        }
+    }
+
+    /// Ends all loans, so that the end of the stream is no reset.
+    pub fn return_all(&mut self) {
+        self.done = self.lent.len();
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.stream.with_inner(|inner| {
+            // SAFETY: it watches these or, while it was not accepted, none.
+            unsafe {
+                self.link.ignore_reads(inner.readers().watchers());
+                self.link.ignore_writes(inner.writers().watchers());
+            }
+        });
+        self.link.leave();
+        self.stream.complete_round(self.sent.take(), self.done);
+    }
+}
+
+/// Returns what a locked connection reports before it reports room.
+fn first_change(
+    inner: &mut Inner,
+    state: State,
+    lent: &mut Buffer,
+    spares: &mut Vec<Buffer>,
+) -> Option<Change> {
+    if state == State::Connecting {
+        if inner.is_connecting() {
+            return None;
+        }
+        if !inner.has_failed() {
+            return Some(Change::Connected);
+        }
+    }
+    if state == State::Open && inner.connection.is_readable() {
+        if lent.capacity() == 0 {
+            *lent = spares.pop().unwrap_or_default();
+        }
+        match inner.lend(lent) {
+            Ok(fresh @ 1..) => return Some(Change::Received(fresh)),
+            Ok(_) if !inner.has_failed() => return Some(Change::Ended),
+            Err(Refusal::Failed(failure)) => return Some(Change::Closed(Some(kind(failure)))),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    inner.has_failed().then(|| Change::Closed(inner.take_failure().map(kind)))
+}
+
+fn kind(failure: tailwater_net::tcp::Failure) -> io::ErrorKind {
+    TcpStream::kind_of(failure)
+}

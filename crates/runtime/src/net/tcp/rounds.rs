@@ -1,0 +1,39 @@
+//! What event loops need of a stream: its locked state, and one step at the end of a round.
+
+use super::stream::TcpStream;
+use crate::net::driver::KthreadOutlet;
+use crate::net::error::IntoIo;
+use crate::net::platform::Stack;
+use crate::net::tcp::Inner;
+use std::io;
+use tailwater_net::tcp::Failure;
+use tailwater_tcp::Events;
+
+impl TcpStream {
+    /// Calls `look` with the locked state. A call that changes the connection is followed by
+    /// [`complete_round`](Self::complete_round).
+    #[inline]
+    pub(crate) fn with_inner<R>(&self, look: impl FnOnce(&mut Inner) -> R) -> R {
+        look(&mut self.socket.lock())
+    }
+
+    /// Ends the loan of `done` bytes, and sends what is due after a round in which `sent` bytes
+    /// were handed over.
+    #[inline]
+    pub(crate) fn complete_round(&self, sent: usize, done: usize) {
+        let now = Stack::tcp_now(&KthreadOutlet);
+        let mut inner = self.socket.lock();
+        if done > 0 {
+            inner.connection.recv_done(done);
+        }
+        inner.connection.await_peer();
+        if sent > 0 || inner.connection.is_flushing() || inner.connection.wants_transmit(now) {
+            self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
+        }
+    }
+
+    /// Returns the kind of error that a call would report for `failure`.
+    pub(crate) fn kind_of(failure: Failure) -> io::ErrorKind {
+        failure.into_io().kind()
+    }
+}
