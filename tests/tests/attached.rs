@@ -131,6 +131,25 @@ fn a_program_has_its_cores_estimated_where_requests_are_granted() {
 }
 
 #[test]
+fn background_threads_give_way_to_their_program_and_to_others() {
+    if !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::start(|_| (), vec![]);
+    let service = bench.child("background", "service", "latency-critical");
+    for n in 0..20u32 {
+        bench.echo(&service, &n.to_be_bytes());
+    }
+    // The one core is taken from the background, again and again.
+    let mut batch = bench.child("burn", "batch", "best-effort");
+    for n in 0..5u32 {
+        let before = rounds(&mut batch);
+        until("the batch job goes on", || rounds(&mut batch) > before);
+        bench.echo(&service, &n.to_be_bytes());
+    }
+}
+
+#[test]
 fn a_batch_job_that_sends_wakes_the_iokernel_which_sleeps_beside_it() {
     if !has_two_cpus() {
         return;

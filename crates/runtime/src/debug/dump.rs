@@ -195,6 +195,7 @@ fn look(runtime: &Runtime) -> Dump {
 /// Returns all threads that are in a queue.
 fn queued(runtime: &Runtime) -> HashSet<*const Uthread> {
     let mut queued: HashSet<_> = runtime.injected_snapshot().into_iter().collect();
+    queued.extend(runtime.background.snapshot());
     for kthread in &runtime.kthreads {
         queued.extend(kthread.runq.snapshot());
         queued.extend(kthread.mailbox.peek().map(|address| address as *const Uthread));

@@ -34,21 +34,37 @@ impl Slice {
     /// Looks at the clock, at a poll point of turn `turn` with `left` counted poll points to go.
     /// Returns whether the turn has lasted for `quantum`.
     pub fn look(&mut self, turn: u64, left: u32, now: Cycles, quantum: Cycles) -> bool {
+        self.measure(turn, left, now, quantum / FIRST_SHARE);
+        let spent = now.saturating_sub(self.began);
+        self.next = self.polls_in((quantum.saturating_sub(spent) / 2).max(quantum / LEAST_SHARE));
+        self.first = self.polls_in(quantum / FIRST_SHARE);
+        spent >= quantum
+    }
+
+    /// Looks at the clock, as [`look`](Self::look), in a turn without a quantum: the next look is
+    /// due after about `interval`, and so is the first one of a later turn.
+    pub fn pace(&mut self, turn: u64, left: u32, now: Cycles, interval: Cycles) {
+        self.measure(turn, left, now, interval);
+        self.next = self.polls_in(interval);
+        self.first = self.next;
+    }
+
+    /// Takes in the poll points since the last look. A turn of which this is the first look began
+    /// at most `longest` ago.
+    fn measure(&mut self, turn: u64, left: u32, now: Cycles, longest: Cycles) {
         let same = turn == self.turn;
         let polls = Cycles::from(if same { self.next } else { self.first }.saturating_sub(left).max(1));
         if same {
             self.distance = (now.saturating_sub(self.looked) / polls).max(1);
         } else {
             self.turn = turn;
-            self.began = now.saturating_sub((self.distance * polls).min(quantum / FIRST_SHARE));
+            self.began = now.saturating_sub((self.distance * polls).min(longest));
         }
         self.looked = now;
-        let spent = now.saturating_sub(self.began);
-        let distance = self.distance.max(1);
-        let polls_in = |time: Cycles| (time / distance).clamp(1, MAX_POLLS.into()) as u32;
-        self.next = polls_in((quantum.saturating_sub(spent) / 2).max(quantum / LEAST_SHARE));
-        self.first = polls_in(quantum / FIRST_SHARE);
-        spent >= quantum
+    }
+
+    fn polls_in(&self, time: Cycles) -> u32 {
+        (time / self.distance.max(1)).clamp(1, MAX_POLLS.into()) as u32
     }
 }
 
@@ -84,6 +100,17 @@ mod tests {
                 assert!(took <= QUANTUM + late, "{took} at {distance}");
                 assert!(looks <= 8, "{looks} at {distance}");
             }
+        }
+    }
+
+    #[test]
+    fn a_turn_without_a_quantum_looks_once_per_interval() {
+        let (mut slice, mut now, mut last) = (Slice::default(), 5, 0);
+        for look in 0..20 {
+            now += Cycles::from(slice.next.max(1)) * 100;
+            slice.pace(1, 0, now, 2_500);
+            assert!(look < 3 || now - last == 2_500, "{} at look {look}", now - last);
+            last = now;
         }
     }
 

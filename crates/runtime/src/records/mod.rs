@@ -4,6 +4,7 @@
 //! move is in [`verbs`](crate::verbs).
 
 pub mod atexit;
+pub mod background;
 pub mod custom_stacks;
 pub mod identity;
 pub mod ingress;

@@ -4,6 +4,7 @@
 //! runtime, and it lives as long as the process, so everything it hands out is `&'static`.
 //! [`boot`](crate::boot) makes it.
 
+use super::background::Background;
 use super::kthread::{Kthread, NO_CORE};
 use super::loan::Loan;
 use super::stacks::StackPool;
@@ -42,6 +43,8 @@ pub struct Runtime {
     /// User threads readied by ordinary OS threads. Its lock is also that of the region's words
     /// that such threads write.
     pub injected: Injected,
+    /// Background threads that are runnable.
+    pub background: Background,
     /// What is shared with the IOKernel; `None` standalone.
     pub loan: Option<&'static Loan>,
     /// True while an IOKernel lends this runtime its cores.

@@ -8,6 +8,7 @@
 //! | `on_cpu` | 1 by the kthread resuming the thread; 0 by `arch::switch` when the context is saved | a kthread about to resume it |
 //! | `entry` | its creator, before the thread is first queued | the thread itself, once |
 //! | `fs`, `limit`, `custom` | the stack's creator, before the record is shared | any thread |
+//! | `background` | its creator, before it is first queued | any thread |
 //! | `carried` | the thread itself, and its creator before it is first queued | the thread itself |
 //! | `destructors` | the thread itself | the thread itself |
 //! | `identity` | see [`identity`](super::identity) | any thread |
@@ -54,6 +55,7 @@ pub struct Uthread {
     on_cpu: AtomicU8,
     /// The traced request that the thread works on.
     pub carried: Carried,
+    background: AtomicBool,
     /// True if the stack has a size of its own and belongs to
     /// [`CustomStacks`](super::custom_stacks::CustomStacks).
     pub custom: bool,
@@ -97,6 +99,7 @@ impl Uthread {
             rsp: AtomicUsize::new(0),
             on_cpu: AtomicU8::new(0),
             carried: Carried::default(),
+            background: AtomicBool::new(false),
             custom,
             fs,
             limit,
@@ -108,6 +111,18 @@ impl Uthread {
             handles: AtomicBool::new(false),
             next_record: AtomicPtr::new(core::ptr::null_mut()),
         }
+    }
+
+    /// Returns whether the thread is a background thread.
+    #[inline(always)]
+    pub fn is_background(&self) -> bool {
+        // Relaxed: queues hand it over with the thread.
+        self.background.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the thread about to begin here is a background thread.
+    pub fn set_background(&self, background: bool) {
+        self.background.store(background, Ordering::Relaxed);
     }
 
     /// Returns the saved stack pointer if the thread is suspended at this moment: for a look from

@@ -1,12 +1,13 @@
-//! [`Builder`]: a thread's name, stack size and placement.
+//! [`Builder`]: a thread's name, stack size, placement and class.
 
 use crate::records::stack::{MAX_STACK, MIN_STACK};
+use crate::thread::class::Class;
 use crate::thread::placement::Placement;
 use crate::thread::scope::{Scope, ScopedJoinHandle};
 use crate::thread::spawn::{JoinHandle, Options, start};
 use std::io;
 
-/// Sets the name, the stack size and the placement of a thread before it is spawned.
+/// Sets the name, the stack size, the placement and the class of a thread before it is spawned.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -26,6 +27,7 @@ pub struct Builder {
     name: Option<String>,
     stack_size: Option<usize>,
     placement: Placement,
+    class: Option<Class>,
 }
 
 impl Builder {
@@ -64,6 +66,31 @@ impl Builder {
     /// ```
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
+        self
+    }
+
+    /// Sets what the thread is to the program. By default that is what its creator is.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::thread::{self, Class};
+    ///
+    /// #[tailwater::main]
+    /// fn main() -> std::io::Result<()> {
+    ///     let sum = thread::Builder::new().class(Class::Background).spawn(|| {
+    ///         let add = |sum: u64, n: u64| {
+    ///             // Gives way to ordinary threads.
+    ///             tailwater::poll();
+    ///             sum + n
+    ///         };
+    ///         (0..10_000).fold(0, add)
+    ///     })?;
+    ///     assert_eq!(sum.join().unwrap(), 49_995_000);
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn class(mut self, class: Class) -> Self {
+        self.class = Some(class);
         self
     }
 
@@ -141,6 +168,7 @@ impl Builder {
             name: self.name.map(Into::into),
             stack_size: self.stack_size,
             placement: self.placement,
+            class: self.class,
             unrelated: false,
         })
     }

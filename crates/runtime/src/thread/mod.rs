@@ -13,6 +13,7 @@
 //! * A user thread that overflows its stack ends the process with a message that names it.
 
 mod builder;
+mod class;
 mod handle;
 mod packet;
 pub(crate) mod panics;
@@ -25,6 +26,7 @@ mod spawn_blocking;
 
 pub use crate::time::sleep;
 pub use builder::Builder;
+pub use class::Class;
 pub(crate) use handle::UserThread;
 pub use handle::{Thread, ThreadId, current};
 pub use park::{park, park_timeout};

@@ -19,6 +19,7 @@ use crate::records::identity;
 use crate::records::kthread::current_uthread;
 use crate::records::runtime::runtime;
 use crate::records::uthread::{Entry, Runnable, Uthread};
+use crate::thread::class::{self, Class};
 use crate::thread::handle::{Thread, UserThread};
 use crate::thread::packet::{Completer, Joiner, packet};
 use crate::thread::placement::Placement;
@@ -76,6 +77,8 @@ pub(crate) struct Options {
     /// Checked to be in range.
     pub stack_size: Option<usize>,
     pub placement: Placement,
+    /// That of the creator if `None`.
+    pub class: Option<Class>,
     /// Whether the thread does nothing for the request that its creator carries, if that is traced.
     pub unrelated: bool,
 }
@@ -104,6 +107,7 @@ where
         Some(bytes) => stacks.custom.take(bytes, &guard)?,
     };
     let record: &'static Uthread = stack.uthread();
+    record.set_background(options.class == Some(Class::Background));
     let id = match guard.kthread() {
         Some(kthread) => kthread.private().thread_ids.next(),
         None => identity::new_id(),
@@ -149,6 +153,10 @@ where
 {
     poll();
     let target = options.placement.target();
+    let options = Options { class: options.class.or_else(Class::inherited), ..options };
+    if options.class == Some(Class::Background) {
+        class::begin_background();
+    }
     // SAFETY: the caller's contract is the callee's.
     let made = unsafe {
         if size_of::<F>() <= INLINE_CAPTURES {

@@ -11,7 +11,7 @@
 //!
 //! Never here: sleeping ([`local`](super::local)), holding a core ([`lease`](super::lease)).
 
-use super::look::work_visible;
+use super::look::any_work_visible;
 use crate::ground::runq::Token;
 use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::Runtime;
@@ -83,7 +83,7 @@ fn look_around(
     loop {
         runtime.pollers.announce(kthread.index);
         let now = clock::now();
-        if work_visible(&kthread, runtime, now) {
+        if any_work_visible(&kthread, runtime, now) {
             return Found::Work;
         }
         if now >= deadline {

@@ -139,6 +139,18 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     None
 }
 
+/// Runs `body` on a core that the IOKernel may take as if the kthread idled; gives it up afterwards
+/// if it was taken.
+pub fn as_idle(kthread: ThisKthread<'_>, runtime: &Runtime, body: impl FnOnce()) {
+    let generation = kthread.private().generation.get();
+    let state = &kthread.shared.state.0;
+    state.set_idle(generation);
+    body();
+    if !state.try_resume(generation) {
+        cede_when_requested(kthread, runtime);
+    }
+}
+
 /// Wakes the IOKernel if it sleeps beside a free core, which a kthread of this best-effort runtime
 /// could use: threads wait in a run queue. While the IOKernel polls, it sees them by itself.
 #[inline]

@@ -6,7 +6,7 @@
 //! [`Sleepers`](crate::ground::sleepers::Sleepers) explains the race.
 
 use super::handover::{self, Found};
-use super::look::work_visible;
+use super::look::any_work_visible;
 use crate::ground::sleepers::MAX_SLEEPERS;
 use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::Runtime;
@@ -62,7 +62,7 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         return None;
     }
     runtime.sleepers.enter(kthread.index);
-    if !work_visible(&kthread, runtime, clock::now()) {
+    if !any_work_visible(&kthread, runtime, clock::now()) {
         kthread.shared.slot.wait(ticket, until_next_timer(runtime));
         keep_apart(&kthread, runtime);
     }

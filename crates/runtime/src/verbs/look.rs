@@ -5,7 +5,13 @@ use crate::records::runtime::Runtime;
 use core::sync::atomic::Ordering::Relaxed;
 use tailwater_shm::Cycles;
 
-/// Returns whether there is anything that `kthread` could do, be it another kthread's.
+/// Returns whether there is anything that `kthread` could do, a background thread included.
+pub fn any_work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    runtime.background.waits() || work_visible(kthread, runtime, now)
+}
+
+/// Returns whether there is anything that `kthread` could do before a background thread, be it
+/// another kthread's.
 pub fn work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
     waits_for(kthread, runtime, now)
         || (runtime.kthreads.len() > 1 && runtime.kthreads.iter().any(|k| has_stealable(k, runtime, now)))

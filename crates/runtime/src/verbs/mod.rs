@@ -24,6 +24,8 @@ pub mod watch;
 pub mod completion;
 
 pub mod lease;
+
+pub mod background;
 pub mod worker;
 
 pub mod overflow;

@@ -9,7 +9,7 @@
 //! are hints: a kthread that loses its core or is late has its threads stolen like all others, so
 //! no thread waits for a core that the program does not have.
 
-use super::ready::ready;
+use super::ready::{keep_background, ready};
 use super::{handover, lease, local};
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
@@ -32,6 +32,7 @@ pub enum Target {
 pub fn ready_at(target: Target, runnable: Runnable) {
     let guard = NoPreempt::new();
     let runtime = runtime();
+    let Err(runnable) = keep_background(runtime, runnable) else { return };
     match guard.kthread().and_then(|kthread| choose(target, kthread, runtime)) {
         Some(chosen) => queue(chosen, runtime, runnable),
         None => ready(runnable),

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | attached, latency-critical | the IOKernel, several times per quantum ([`layout::TurnLine`]) | the grant word ends the turn |
 //! | any other | the poll point, now and then ([`Slice`](crate::ground::slice::Slice)) | it looks itself |
+//! | any, in a [`background`](super::background) thread | the poll point: the turn ends when the kthread has anything else to do | it looks itself |
 //! | any, within a request of a preemptive [`dispatch`](crate::dispatch)er | the poll point too, by the slice that the policy gave | it looks itself |
 //!
 //! An IOKernel sleeps while only best-effort programs have cores, so these look themselves.
@@ -31,7 +32,7 @@
 //!
 //! [`layout::TurnLine`]: tailwater_shm::layout::TurnLine
 
-use super::look::waits_for;
+use super::look::{waits_for, work_visible};
 use crate::ground::slice::MAX_POLLS;
 use crate::ground::spin::SpinLock;
 use crate::records::kthread::{Kthread, ThisKthread};
@@ -48,8 +49,12 @@ use tailwater_shm::{Cycles, clock};
 /// Shortest interval of the timer: the handler takes 2 to 5 us.
 const TICK: Duration = Duration::from_millis(1);
 
-/// True once a dispatcher has given requests slices. The lock is held while poll points are counted
-/// or not because of that.
+/// Time between two looks of a background thread for other work: an idle kthread looks every third
+/// to half of one.
+const PACE_NS: u64 = 1_000;
+
+/// True once a dispatcher has given requests slices, or there is a background thread. The lock is
+/// held while poll points are counted or not because of that.
 static HAS_SLICES: SpinLock<bool> = SpinLock::new(false);
 
 /// Decides who looks at the clock, before the kthreads are announced to the IOKernel.
@@ -79,7 +84,8 @@ pub fn leave_to_iokernel(runtime: &Runtime) {
     }
 }
 
-/// Has poll points counted from now on, unless they are already: requests have slices.
+/// Has poll points counted from now on, unless they are already: requests have slices, or
+/// background threads look for other work.
 pub fn watch_slices(runtime: &Runtime) {
     let mut has_slices = HAS_SLICES.lock();
     *has_slices = true;
@@ -92,6 +98,9 @@ pub fn watch_slices(runtime: &Runtime) {
 
 /// Looks at the clock, at a counted poll point of `me`: ends the turn if it has lasted long enough.
 pub fn look_at_clock(kthread: ThisKthread<'_>, me: &'static Uthread) {
+    if me.is_background() {
+        return look_for_others(kthread);
+    }
     let (runtime, slice) = (runtime(), &kthread.private().slice);
     let serving = me.serving.get();
     let quantum = serving.map_or(Cycles::MAX, RequestThread::slice).min(runtime.quantum);
@@ -111,6 +120,21 @@ pub fn look_at_clock(kthread: ThisKthread<'_>, me: &'static Uthread) {
         None => over && waits_for(&kthread, runtime, now),
     };
     if ends {
+        kthread.end_turn(turn);
+    }
+}
+
+/// Ends the turn of a background thread, at a counted poll point, if the kthread has anything else
+/// to do.
+#[cold]
+fn look_for_others(kthread: ThisKthread<'_>) {
+    let (runtime, slice) = (runtime(), &kthread.private().slice);
+    let (turn, now, left) = (kthread.turn(), clock::now(), kthread.head().polls_left());
+    let mut looked = slice.get();
+    looked.pace(turn, left, now, runtime.clock.from_ns(PACE_NS));
+    slice.set(looked);
+    kthread.head().set_polls(looked.next, looked.first);
+    if work_visible(&kthread, runtime, now) {
         kthread.end_turn(turn);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A thread goes to a kthread that polls, else to the caller's run queue, else to its overflow
 //! list. Run queue and overflow list are one queue, first in, first out. Ordinary threads have no
-//! run queue and use the injection list.
+//! run queue and use the injection list. Background threads have a queue of their own.
 
 use super::{handover, local};
 use crate::ground::guard::NoPreempt;
@@ -15,6 +15,7 @@ use crate::records::uthread::Runnable;
 pub fn ready(runnable: Runnable) {
     let guard = NoPreempt::new();
     let runtime = runtime();
+    let Err(runnable) = keep_background(runtime, runnable) else { return };
     let Some(kthread) = guard.kthread() else { return inject(runtime, runnable) };
     let Err(runnable) = hand_over(kthread, runtime, runnable) else { return };
     if let Err(runnable) = enqueue(kthread, runnable) {
@@ -27,12 +28,13 @@ pub fn ready(runnable: Runnable) {
 
 /// Makes all `runnables` runnable, as [`ready`] does with one. Those that the run queue does not
 /// take overflow under one lock.
-pub fn ready_all(mut runnables: impl Iterator<Item = Runnable>) {
+pub fn ready_all(runnables: impl Iterator<Item = Runnable>) {
     let guard = NoPreempt::new();
-    let Some(kthread) = guard.kthread() else {
-        return runnables.for_each(|runnable| inject(runtime(), runnable));
-    };
     let runtime = runtime();
+    let mut runnables = runnables.filter_map(|runnable| keep_background(runtime, runnable).err());
+    let Some(kthread) = guard.kthread() else {
+        return runnables.for_each(|runnable| inject(runtime, runnable));
+    };
     let place =
         |runnable| hand_over(kthread, runtime, runnable).or_else(|runnable| enqueue(kthread, runnable));
     while let Some(runnable) = runnables.next() {
@@ -47,7 +49,7 @@ pub fn ready_all(mut runnables: impl Iterator<Item = Runnable>) {
     local::work_added(runtime);
 }
 
-/// Makes a thread runnable from an ordinary thread.
+/// Makes a thread runnable from an ordinary thread. It is no background thread.
 pub fn inject(runtime: &Runtime, runnable: Runnable) {
     let runnable = if runtime.pollers.is_empty() {
         runnable
@@ -65,6 +67,25 @@ pub fn inject(runtime: &Runtime, runnable: Runnable) {
         }
     }
     local::work_injected(runtime);
+}
+
+/// Queues a background thread; returns an ordinary one.
+#[inline]
+pub fn keep_background(runtime: &Runtime, runnable: Runnable) -> Result<(), Runnable> {
+    if !runtime.background.is_used() || !runnable.thread().is_background() {
+        return Err(runnable);
+    }
+    queue_in_background(runtime, runnable);
+    Ok(())
+}
+
+/// Queues a background thread, for a kthread that idles or will.
+#[cold]
+fn queue_in_background(runtime: &Runtime, runnable: Runnable) {
+    runtime.background.push(runnable);
+    if !runtime.is_attached() {
+        local::work_injected(runtime);
+    }
 }
 
 /// Appends to the run queue. Returns the thread if the queue is full, or if others that found it

@@ -10,6 +10,7 @@
 //!    overflowed.
 //! 3. Other kthreads: the one on the sibling hyperthread, then all from a random one on; of each
 //!    its threads, frames, timers.
+//! 4. A [`background`] thread.
 //!
 //! A kthread that never runs out of its own work takes that of kthreads without a core, too, every
 //! [`ROUND_NS`]: the program may have no other core, and those get none while this one is busy.
@@ -20,7 +21,7 @@
 //! for at most [`FRAME_DELAY_NS`].
 
 use super::look::lets_take_frames;
-use super::{hooks, lease, local, rejoin, timers};
+use super::{background, hooks, lease, local, rejoin, timers};
 use crate::ground::arch;
 use crate::ground::guard::NoPreempt;
 use crate::ground::runq::{CAPACITY, STEAL_MAX};
@@ -67,9 +68,12 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
             }
         }
         kthread.head().set_preempt_pending(false);
-        let found = find_work(kthread, runtime, guard).or_else(|| idle(kthread, runtime));
-        if let Some(runnable) = found {
-            run(kthread, runnable);
+        if let Some(runnable) = find_work(kthread, runtime, guard) {
+            run(kthread, runnable, SWITCH_BUDGET);
+        } else if !background::run_next(kthread, runtime, |runnable| run(kthread, runnable, 0))
+            && let Some(runnable) = idle(kthread, runtime)
+        {
+            run(kthread, runnable, SWITCH_BUDGET);
         }
     }
 }
@@ -85,10 +89,11 @@ fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     found
 }
 
-/// Runs a thread until it, or one that it switched to, switches back to the scheduler.
-fn run(kthread: ThisKthread<'_>, runnable: Runnable) {
+/// Runs a thread until it, or one that it switched to, switches back to the scheduler. `budget` is
+/// the number of direct switches until that.
+fn run(kthread: ThisKthread<'_>, runnable: Runnable, budget: u32) {
     let private = kthread.private();
-    private.switch_budget.set(SWITCH_BUDGET);
+    private.switch_budget.set(budget);
     kthread.begin_turn();
     let (uthread, rsp) = runnable.claim();
     kthread.note_doing(IN_THREAD);

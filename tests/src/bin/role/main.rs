@@ -198,6 +198,19 @@ fn estimate() {
     }
 }
 
+/// Computes in the background all the time, and echoes every datagram on port 7.
+fn compute_and_echo() {
+    let compute = || {
+        let mut n = 0u64;
+        loop {
+            n = std::hint::black_box(n.wrapping_add(1));
+            tailwater::poll();
+        }
+    };
+    drop(thread::Builder::new().class(thread::Class::Background).spawn(compute).expect("a thread"));
+    echo();
+}
+
 /// Requests a core for as long as it runs; prints what is granted and held whenever that changes.
 fn keep_request() {
     ready();
@@ -426,6 +439,7 @@ fn main() {
         }
         Some("request") => request(),
         Some("estimate") => estimate(),
+        Some("background") => compute_and_echo(),
         Some("keep-request") => keep_request(),
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),

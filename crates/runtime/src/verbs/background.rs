@@ -1,0 +1,33 @@
+//! Background threads: run on a kthread that has found nothing else, give way to anything else.
+//!
+//! Owns how a kthread runs one; the queue is in
+//! [`records::background`](crate::records::background).
+//!
+//! * A background thread that becomes runnable goes to their queue, whatever wakes it
+//!   ([`ready`](super::ready)).
+//! * A kthread that has found no work takes one of them in place of idling. It does not come to a
+//!   direct switch: while a background thread runs the switch budget is 0, and whatever runs next
+//!   is chosen by the scheduler.
+//! * Poll points are counted, and once per microsecond one looks for all that an idle kthread would
+//!   look for ([`quantum`](super::quantum)). If there is anything, the thread is queued again.
+//! * To the IOKernel the kthread is `Idle`: its core is taken at once by any program that needs one
+//!   more, and given up at the next poll point or by the preempt signal. Then ordinary work of this
+//!   program competes for a core as if the kthread had idled.
+
+use super::lease;
+use crate::records::kthread::ThisKthread;
+use crate::records::runtime::Runtime;
+use crate::records::uthread::Runnable;
+
+/// Runs a background thread by `run`, if one waits, until it gives way. False if none does. On a
+/// kthread that has found no work, with its core, if it is lent one.
+pub fn run_next(kthread: ThisKthread<'_>, runtime: &Runtime, run: impl FnOnce(Runnable)) -> bool {
+    let Some(runnable) = runtime.background.pop() else { return false };
+    kthread.meter.pause();
+    if runtime.is_attached() {
+        lease::as_idle(kthread, runtime, || run(runnable));
+    } else {
+        run(runnable);
+    }
+    true
+}
