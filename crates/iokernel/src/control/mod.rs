@@ -75,9 +75,6 @@ use watch::{Heartbeat, Watch};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of connections accepted at once; further ones wait for the next round.
 const ACCEPTS: usize = 64;
-/// How long the control thread of an IOKernel that has taken over has the highest priority, at
-/// most.
-const HURRY: Duration = Duration::from_secs(2);
 /// How long no connection is accepted after the kernel could not even refuse one.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -199,8 +196,6 @@ pub(crate) struct Control {
     successor: Option<Arc<ClientSocket>>,
     /// Until when places are kept for the programs of the IOKernel that ran before.
     reunion_ends: Option<Instant>,
-    /// Until when this thread has the highest priority, at most: those programs wait for it.
-    hurries_until: Option<Instant>,
     /// A descriptor to close when there is no other: a connection is then accepted to be refused.
     spare: Option<OwnedFd>,
     /// Until when the listener is out of `epoll`.
@@ -287,7 +282,6 @@ impl Control {
             answers: Answers::default(),
             successor: None,
             reunion_ends: None,
-            hurries_until: None,
             spare,
             accepts_again: None,
             next_token: BELL + 1,
@@ -299,12 +293,7 @@ impl Control {
     pub(crate) fn run(mut self, polling: Pid, heartbeat: Option<Heartbeat>) {
         let mut watch = Watch::new(polling, heartbeat, Instant::now());
         let mut presence = Presence::new(&self.parts.surroundings);
-        if self.parts.directory.expects() {
-            let now = Instant::now();
-            (self.reunion_ends, self.hurries_until) = (Some(now + REUNION), Some(now + HURRY));
-            // Programs wait for this thread, which shares a core with the polling thread.
-            tailwater_shm::priority::raise_thread();
-        }
+        self.reunion_ends = self.parts.directory.expects().then(|| Instant::now() + REUNION);
         if !self.parts.refuses_descriptors {
             self.closer = Closer::start();
         }
@@ -353,16 +342,9 @@ impl Control {
         }
     }
 
-    /// Gives the rank back once the programs of the IOKernel before are back, and keeps nothing any
-    /// more for those that have not come back in time.
+    /// Keeps nothing any more for programs of the IOKernel before that have not come back in time.
     fn end_reunion(&mut self) {
-        let now = Instant::now();
-        if self.hurries_until.is_some_and(|time| now >= time || !self.parts.directory.expects()) {
-            self.hurries_until = None;
-            // A change that is refused costs the polling thread some time.
-            let _ = rustix::process::setpriority_process(None, 0);
-        }
-        if self.reunion_ends.is_none_or(|time| now < time) {
+        if self.reunion_ends.is_none_or(|time| Instant::now() < time) {
             return;
         }
         self.reunion_ends = None;

@@ -128,8 +128,6 @@ impl Control {
             let _ = rustix::event::epoll::delete(&self.epoll, watched);
         }
         self.sessions.remove(&token);
-        // All programs wait for the end of this thread, which shares a core with others.
-        tailwater_shm::priority::raise_thread();
         // Closed with this value, when all registrations have ended.
         self.successor = Some(socket);
         self.tell(Command::Leave);

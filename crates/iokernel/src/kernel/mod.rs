@@ -9,7 +9,6 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::Pid;
 use rustix::thread::{gettid, nanosleep, sched_yield};
 use serde_json::json;
 use std::sync::Arc;
@@ -126,8 +125,6 @@ pub struct IoKernel {
     control_thread: ControlThread,
     deaths: OwnedFd,
     doorbells: OwnedFd,
-    /// The thread that has taken over, on the IOKernel's core.
-    pinned: Option<(Pid, Pinned)>,
 }
 
 impl IoKernel {
@@ -143,8 +140,7 @@ impl IoKernel {
 
     /// As [`new`](Self::new), in the place of the IOKernel that runs at the same control socket:
     /// this one gets its listening socket and the devices of its ports. That one has ended all
-    /// registrations when this returns; its programs attach to this one. The calling thread is
-    /// bound to the IOKernel's core from then on, and is to call [`run`](Self::run).
+    /// registrations when this returns; its programs attach to this one.
     ///
     /// # Errors
     /// As `new`, and if none runs there or it refuses, or `stop` is set before it has promised to
@@ -239,12 +235,10 @@ impl IoKernel {
         let deaths = make_epoll().map_err(system("watch runtimes"))?;
         let doorbells = make_epoll().map_err(system("watch doorbells"))?;
         let control_thread = ControlThread::start(&cores, &notices, &to_control)?;
-        // In a takeover already here, where it may fail. From the promise on programs wait for this
-        // thread, beside kthreads that may have all cores of the machine.
-        let pinned = match takeover {
-            Some(_) => Some((gettid(), Pinned::this_thread(&cores, config.priority)?)),
-            None => None,
-        };
+        if takeover.is_some() {
+            // Whether Linux permits it; the thread that runs this may be another one.
+            drop(Pinned::this_thread(&cores, Priority::None)?);
+        }
         // Last: from here on programs have no other IOKernel, and nothing is left to fail.
         if let (Some(predecessor), Some(stop)) = (predecessor, takeover) {
             predecessor.succeed(stop).map_err(refused)?;
@@ -268,7 +262,6 @@ impl IoKernel {
             control_thread,
             deaths,
             doorbells,
-            pinned,
         })
     }
 
@@ -312,14 +305,7 @@ impl IoKernel {
     /// # Errors
     /// If the thread cannot be bound to the core.
     pub fn run(self, stop: &AtomicBool) -> Result<(), StartError> {
-        let pinned = match self.pinned {
-            Some((thread, pinned)) if thread == gettid() => pinned,
-            other => {
-                // Another thread keeps what it got: only that one could give it back.
-                core::mem::forget(other);
-                Pinned::this_thread(&self.cores, self.config.priority)?
-            }
-        };
+        let pinned = Pinned::this_thread(&self.cores, self.config.priority)?;
         self.stats.set_facts(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "socket": self.config.socket,

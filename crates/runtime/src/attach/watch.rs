@@ -29,7 +29,6 @@ use crate::verbs::rejoin;
 use core::sync::atomic::Ordering;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::{Resource, geteuid, getrlimit, setpriority_process};
 use rustix::thread::{Pid, sched_getaffinity, sched_setaffinity};
 use std::time::{Duration, Instant};
 use tailwater_shm::control::{self, ControlError, Register, ServerMessage, Welcome};
@@ -107,7 +106,7 @@ impl Connection {
         }
         let waits = self.on_loss == OnIoKernelLoss::Wait && matches!(loss, Loss::Ended);
         // Before anything is written: nothing of the program runs until then.
-        orphan(runtime, waits);
+        runtime.orphan(waits);
         if !waits {
             write(&text);
             return false;
@@ -245,7 +244,7 @@ impl Connection {
             // An IOKernel that lives is not to lend cores to an orphan.
             let _ = shutdown(&control, Shutdown::Both);
             self.unbind(runtime);
-            orphan(runtime, true);
+            runtime.orphan(true);
             return Err(error);
         }
         self.registration = Registration { control, welcome };
@@ -286,25 +285,6 @@ impl Connection {
                     Linux did not run it";
         broken(&self.path, what.to_owned())
     }
-}
-
-/// Lets the kthreads go on without an IOKernel, with the rank of ordinary threads: the next one,
-/// and this thread, must come to run beside them. They are raised again when they are attached.
-fn orphan(runtime: &Runtime, awaits: bool) {
-    runtime.orphan(awaits);
-    if !may_raise() {
-        return;
-    }
-    for tid in tids(runtime) {
-        // Fails for a thread that has ended.
-        let _ = setpriority_process(Pid::from_raw(tid), 0);
-    }
-}
-
-/// Returns whether a thread of this process may have the highest priority (setpriority(2)).
-fn may_raise() -> bool {
-    // A limit of 40 stands for nice -20 (getrlimit(2), RLIMIT_NICE); `None` for no limit.
-    geteuid().is_root() || getrlimit(Resource::Nice).current.is_none_or(|limit| limit >= 40)
 }
 
 /// Returns the thread ids of the kthreads.
