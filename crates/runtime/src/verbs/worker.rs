@@ -175,6 +175,7 @@ fn poll_ingress(from: &Kthread, on: ThisKthread<'_>, guard: &NoPreempt) -> u64 {
 /// Handles a batch of frames of the kthread that the calling user thread runs on; returns true if
 /// there were any. Otherwise the thread would block, and the scheduler take the frames and resume
 /// it. Does nothing if the scheduler has something else to do, or was not visited for long.
+#[cfg(feature = "tcp")]
 pub fn take_frames_here() -> bool {
     let guard = NoPreempt::new();
     let Some(kthread) = guard.kthread().filter(|kthread| kthread.has_frame()) else { return false };

@@ -52,7 +52,8 @@ impl Buffer {
 
 impl Connection {
     /// Moves all received bytes to the end of `into`; returns their number, which is zero at the
-    /// end of the stream. See the [module's documentation](self) for when they are copied.
+    /// end of the stream. They are copied only if `into` holds bytes, or if data ahead of a gap was
+    /// received. Each byte keeps its room in the window until [`recv_done`](Self::recv_done).
     ///
     /// # Errors
     /// [`RecvError`].
