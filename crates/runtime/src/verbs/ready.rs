@@ -30,11 +30,12 @@ pub fn ready(runnable: Runnable) {
 /// take overflow under one lock.
 pub fn ready_all(runnables: impl Iterator<Item = Runnable>) {
     let guard = NoPreempt::new();
-    let runtime = runtime();
-    let mut runnables = runnables.filter_map(|runnable| keep_background(runtime, runnable).err());
+    // Without any there may be no runtime either.
+    let mut runnables = runnables.filter_map(|runnable| keep_background(runtime(), runnable).err());
     let Some(kthread) = guard.kthread() else {
-        return runnables.for_each(|runnable| inject(runtime, runnable));
+        return runnables.for_each(|runnable| inject(runtime(), runnable));
     };
+    let runtime = runtime();
     let place =
         |runnable| hand_over(kthread, runtime, runnable).or_else(|runnable| enqueue(kthread, runnable));
     while let Some(runnable) = runnables.next() {
