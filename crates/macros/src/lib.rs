@@ -33,18 +33,17 @@ pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand::test(&arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// Puts poll points into a function, an `impl` or a module: at the back-edges of its loops, in
-/// closures and async blocks too, and at the entry of the function, or of those within the `impl`
-/// or module that call themselves or have loops other than tight ones.
+/// Puts poll points into a function, an `impl` or a module: into its loops, in closures and async
+/// blocks too, at the entry of the function, and within the `impl` or module into one of the
+/// functions that call each other in a circle.
 ///
-/// A thread in such code gives way within about a microsecond when the IOKernel reclaims its core
-/// or its quantum is over; see `tailwater::poll`. Poll points are spaced: back-edges are counted,
-/// each by what its body is estimated to cost, and a tight `for` over a range or a slice runs in
-/// chunks, which the compiler can still make vector code.
+/// A thread in such code gives way within a microsecond or a few when the IOKernel reclaims its
+/// core or its quantum is over; see `tailwater::poll`. Poll points are spaced: a loop with other
+/// loops in it polls each time, others count what their bodies are estimated to cost, and a tight
+/// `for` over a range or a slice runs in chunks, which the compiler can still make vector code.
 ///
-/// It is meant for loops whose body takes tens of nanoseconds or more. In tighter ones, such as
-/// those of a parser, the count can cost more than half of the loop's own time: call
-/// `tailwater::poll` by hand there, and measure (`tailwater-lab bench dispatch` has examples).
+/// A count is one subtraction and one branch. In loops of a few nanoseconds that are over soon,
+/// such as those of a parser, it can be felt: measure (examples: `tailwater-lab bench dispatch`).
 ///
 /// Not seen: loops in functions that are called, such as those of `Iterator::sum` and `for_each`,
 /// in the arguments of macros, and in `const` functions. Where a piece of code must not be left,

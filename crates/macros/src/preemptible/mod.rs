@@ -1,26 +1,37 @@
 //! `#[preemptible]`: puts poll points where code comes by again and again.
 //!
 //! # Where
-//! * At the back-edges of `while`, `loop` and `for`. Each function, closure and async block that
-//!   has any counts them in one local variable and polls when the count is used up. Each back-edge
-//!   takes from it what its body is estimated to cost ([`weight`]): a poll point is reached every
-//!   half microsecond or so. The count costs little where a body takes tens of nanoseconds. Where a
-//!   body takes a few, the loop can take half as long again and more: see `bench dispatch`.
-//! * A `for` whose body costs next to nothing would pay more for the count than for its work. It
-//!   runs in chunks, with a poll point after each: ranges and slices are split beforehand; other
-//!   iterators count, unless no more is left than a part.
+//! * At each back-edge of a loop whose body calls functions of the same `impl` or module that have
+//!   loops of unknown length or call themselves ([`calls`]), or has several such loops itself: a
+//!   check of a word.
+//! * Other loops take from a count what their bodies are estimated to cost ([`weight`]), one
+//!   instruction and a branch, and poll when it is used up. The count is a local variable of the
+//!   function, closure or async block, usually in a register, and what is reached then keeps all
+//!   general registers (`tailwater`'s `ground::edge`).
+//! * A `while` whose body costs next to nothing has it twice: most such loops run once or not at
+//!   all, and the first turn does not count.
+//! * A `for` whose body costs next to nothing would pay more for the count than for its work. If
+//!   its iterator says that little is left, it runs as it is, so that it can be vector code.
+//!   Otherwise it runs in chunks, with a poll point before each: ranges and slices are split
+//!   beforehand; other iterators count.
 //! * A `for` over a range of literals that is over soon has none.
-//! * At the entry of a function that the attribute is on, and of one within an `impl` or module
-//!   that has loops that count or may call itself ([`calls`]). One whose loops all run in chunks
-//!   has no poll point for its first chunk: it may be as small as a dot product.
+//! * At the entry of a function that the attribute is on, and of one in each circle of functions
+//!   that call each other, unless the circle goes on in a loop.
+//!
+//! # Bound
+//! In simple operations, as [`weight`] estimates them, and if no unknown function takes long: what
+//! is done between two poll points is at most four times [`weight::FULL`] in the loops of a
+//! function, however they nest, and as much again for each call of a function with loops that stand
+//! one after the other in a loop's body, since that loop polls each time.
 //!
 //! Not in `const` functions, constants and the arguments of macros: nothing there can call a
 //! function, or be seen.
 //!
 //! # Meaning is kept
-//! A loop keeps its label, and the body is in one loop only, so that `break`, `continue`, `return`
-//! and `?` mean what they did, also within macros: a chunk that did not run to its end ends the
-//! whole loop. Names of our own are hygienic (mixed site).
+//! A loop keeps its label, and so does its copy. In each the body is in one loop only, so that
+//! `break`, `continue`, `return` and `?` mean what they did, also within macros: a chunk that did
+//! not run to its end ends the whole loop. Bodies with items or macros, which may hold statics, are
+//! not copied. Names of our own are hygienic (mixed site).
 
 mod calls;
 mod weight;
@@ -28,17 +39,22 @@ mod weight;
 #[cfg(test)]
 mod tests;
 
+use calls::Functions;
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
+use syn::visit::Visit;
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Block, Error, Expr, ExprForLoop, Ident, ImplItem, Item, ItemImpl, ItemMod, Result, Signature, Stmt,
-    TraitItem, parse_quote, parse_quote_spanned,
+    Block, Error, Expr, ExprContinue, ExprForLoop, ExprWhile, Ident, ImplItem, Item, ItemImpl, ItemMod,
+    Result, Signature, Stmt, TraitItem, parse_quote, parse_quote_spanned,
 };
+use weight::Weights;
 
-/// A body that costs at most this is worth a loop in chunks.
+/// A body that costs at most this is written twice.
 const TIGHT: u32 = 8;
+/// What may be done in a `for` without a poll point.
+const SHORT: u32 = 256;
 
 /// Expands `#[preemptible]`.
 pub fn preemptible(arguments: &TokenStream, item: TokenStream) -> Result<TokenStream> {
@@ -52,7 +68,8 @@ pub fn preemptible(arguments: &TokenStream, item: TokenStream) -> Result<TokenSt
                 let message = "a const function cannot poll: put #[tailwater::preemptible] on its callers";
                 return Err(Error::new(function.sig.span(), message));
             }
-            instrument(&mut function.block, |_| true);
+            let functions = Functions::of(&[Item::Fn(function.clone())]);
+            instrument(&mut function.block, &functions, true);
         }
         Item::Impl(item) => in_impl(item),
         Item::Mod(item) if item.content.is_some() => in_module(item),
@@ -66,35 +83,35 @@ pub fn preemptible(arguments: &TokenStream, item: TokenStream) -> Result<TokenSt
 
 fn in_module(module: &mut ItemMod) {
     let Some((_, items)) = &mut module.content else { return };
-    let recursive = calls::recursive(items);
-    items.iter_mut().for_each(|item| in_item(item, &recursive));
+    let functions = Functions::of(items);
+    items.iter_mut().for_each(|item| in_item(item, &functions));
 }
 
 fn in_impl(item: &mut ItemImpl) {
-    let recursive = calls::recursive(&[Item::Impl(item.clone())]);
-    in_methods(item, &recursive);
+    let functions = Functions::of(&[Item::Impl(item.clone())]);
+    in_methods(item, &functions);
 }
 
-fn in_methods(item: &mut ItemImpl, recursive: &[Ident]) {
+fn in_methods(item: &mut ItemImpl, functions: &Functions) {
     for item in &mut item.items {
         if let ImplItem::Fn(method) = item {
-            in_function(&method.sig, &mut method.block, recursive);
+            in_function(&method.sig, &mut method.block, functions);
         }
     }
 }
 
-/// Instruments the functions of an item, of which those in `recursive` may call themselves.
-fn in_item(item: &mut Item, recursive: &[Ident]) {
+/// Instruments the functions of an item.
+fn in_item(item: &mut Item, functions: &Functions) {
     match item {
-        Item::Fn(function) => in_function(&function.sig, &mut function.block, recursive),
-        Item::Impl(item) => in_methods(item, recursive),
+        Item::Fn(function) => in_function(&function.sig, &mut function.block, functions),
+        Item::Impl(item) => in_methods(item, functions),
         Item::Mod(module) => in_module(module),
         Item::Trait(item) => {
             for item in &mut item.items {
                 if let TraitItem::Fn(method) = item
                     && let Some(block) = &mut method.default
                 {
-                    in_function(&method.sig, block, recursive);
+                    in_function(&method.sig, block, functions);
                 }
             }
         }
@@ -102,32 +119,33 @@ fn in_item(item: &mut Item, recursive: &[Ident]) {
     }
 }
 
-fn in_function(signature: &Signature, block: &mut Block, recursive: &[Ident]) {
+fn in_function(signature: &Signature, block: &mut Block, functions: &Functions) {
     if signature.constness.is_none() {
-        instrument(block, |counts| counts || recursive.contains(&signature.ident));
+        let at_entry = functions.at_entry.contains(&signature.ident.to_string());
+        instrument(block, functions, at_entry);
     }
 }
 
-/// Instruments the body of a function; `at_entry` decides whether it begins with a poll point, by
-/// whether it has loops that count.
-fn instrument(block: &mut Block, at_entry: impl FnOnce(bool) -> bool) {
-    let mut loops = Loops::new();
+/// Instruments the body of a function, which begins with a poll point if `at_entry`.
+fn instrument(block: &mut Block, functions: &Functions, at_entry: bool) {
+    let mut loops = Loops::new(Weights { looping: &functions.looping });
     loops.visit_block_mut(block);
     let count = loops.declaration();
-    let entry: Option<Stmt> = at_entry(loops.found).then(|| parse_quote! { ::tailwater::poll(); });
+    let entry: Option<Stmt> = at_entry.then(|| parse_quote! { ::tailwater::__preemptible::entry(); });
     block.stmts.splice(0..0, count.into_iter().chain(entry));
 }
 
 /// Instruments the loops of one function, closure or async block, which share a count.
-struct Loops {
+struct Loops<'a> {
     count: Ident,
     /// True if a loop counts.
     found: bool,
+    weights: Weights<'a>,
 }
 
-impl Loops {
-    fn new() -> Self {
-        Self { count: Ident::new("__tailwater_left", Span::mixed_site()), found: false }
+impl<'a> Loops<'a> {
+    fn new(weights: Weights<'a>) -> Self {
+        Self { count: Ident::new("__tailwater_left", Span::mixed_site()), found: false, weights }
     }
 
     /// Returns the statement that declares the count, if it is used.
@@ -136,36 +154,79 @@ impl Loops {
         self.found.then(|| parse_quote! { let mut #count = ::tailwater::__preemptible::FULL; })
     }
 
-    /// Puts a back-edge at the beginning of a loop's body.
-    fn count_body(&mut self, body: &mut Block) {
+    /// Returns a back-edge after what costs `weight`.
+    fn back_edge(&mut self, weight: u32) -> Stmt {
         self.found = true;
-        let (count, weight) = (&self.count, weight::of_block(body));
-        let back_edge: Stmt = parse_quote! { ::tailwater::__preemptible::back_edge::<#weight>(&mut #count); };
-        body.stmts.insert(0, back_edge);
+        let count = &self.count;
+        parse_quote! { ::tailwater::__preemptible::back_edge::<#weight>(&mut #count); }
+    }
+
+    /// Puts a poll point, or the count of one, at the beginning of a loop's body.
+    fn poll_in(&mut self, body: &mut Block, weight: u32) {
+        let first = if weight >= weight::LOOPING {
+            parse_quote! { ::tailwater::__preemptible::entry(); }
+        } else {
+            self.back_edge(weight)
+        };
+        body.stmts.insert(0, first);
+    }
+
+    /// Instruments a `while` whose parts are instrumented.
+    fn in_while(&mut self, expression: &mut ExprWhile, weight: u32) {
+        let ExprWhile { cond, body, .. } = expression;
+        // A `continue` in the first copy would lead to that copy again, without a count.
+        if weight > TIGHT || continues(body) {
+            return self.poll_in(body, weight);
+        }
+        let back_edge = self.back_edge(weight);
+        *body = parse_quote! { {
+            #body
+            #[allow(unreachable_code)]
+            {
+                while #cond {
+                    #back_edge
+                    #body
+                }
+                break;
+            }
+        } };
     }
 
     /// Instruments a `for` whose parts are instrumented.
     fn in_for(&mut self, expression: &mut ExprForLoop, weight: u32, trips: Option<u32>) -> Option<Expr> {
-        if trips.is_some_and(|trips| trips.saturating_mul(weight) <= weight::FULL) {
+        if trips.is_some_and(|trips| trips.saturating_mul(weight) <= SHORT) {
             return None;
         }
         if weight > TIGHT {
-            self.count_body(&mut expression.body);
+            self.poll_in(&mut expression.body, weight);
             return None;
         }
-        Some(in_chunks(expression, weight::FULL / weight))
+        Some(in_chunks(expression, weight))
     }
 }
 
-/// Returns a `for` that runs `chunk` iterations at a time, with a poll point after each.
-fn in_chunks(expression: &ExprForLoop, chunk: u32) -> Expr {
+/// Returns whether a body has a `continue`, of whichever loop.
+fn continues(body: &Block) -> bool {
+    struct Found(bool);
+    impl<'ast> Visit<'ast> for Found {
+        fn visit_expr_continue(&mut self, _: &'ast ExprContinue) {
+            self.0 = true;
+        }
+    }
+    let mut found = Found(false);
+    found.visit_block(body);
+    found.0
+}
+
+/// Returns a `for` that runs as it is if little is left, and otherwise in chunks, with a poll point
+/// before each.
+fn in_chunks(expression: &ExprForLoop, weight: u32) -> Expr {
     let ExprForLoop { attrs, label, pat, expr, body, .. } = expression;
+    let (short, chunk) = ((SHORT / weight) as usize, weight::FULL / weight);
     let site = Span::mixed_site();
-    let (chunks, part, whole) = (
-        Ident::new("__tailwater_chunks", site),
-        Ident::new("__tailwater_part", site),
-        Ident::new("__tailwater_whole", site),
-    );
+    let name = |name| Ident::new(name, site);
+    let (all, chunks) = (name("__tailwater_all"), name("__tailwater_chunks"));
+    let (part, whole) = (name("__tailwater_part"), name("__tailwater_whole"));
     let iterator = quote_spanned! { expr.span() => ::core::iter::IntoIterator::into_iter(#expr) };
     // The temporaries of the iterated expression, such as the guard of a lock, last until the
     // semicolon: as long as the loop, as those of a `for`. In a block of its own, within the
@@ -175,50 +236,57 @@ fn in_chunks(expression: &ExprForLoop, chunk: u32) -> Expr {
         {
             #[allow(unused_imports)]
             use ::tailwater::__preemptible::AnyChunks as _;
-            match ::tailwater::__preemptible::Loop(#iterator).chunks() {
-                mut #chunks => loop {
-                    let mut #whole = false;
-                    let mut #part = ::tailwater::__preemptible::Chunks::next_part(&mut #chunks, #chunk);
-                    #label loop {
-                        match ::core::iter::Iterator::next(&mut #part) {
-                            ::core::option::Option::Some(#pat) => #body,
-                            ::core::option::Option::None => {
-                                #whole = true;
-                                break;
+            match #iterator {
+                #all if ::tailwater::__preemptible::is_short(&#all, #short) => {
+                    #label for #pat in #all #body
+                }
+                #all => match ::tailwater::__preemptible::Loop(#all).chunks() {
+                    mut #chunks => loop {
+                        ::tailwater::__preemptible::edge();
+                        let mut #whole = false;
+                        let mut #part = ::tailwater::__preemptible::Chunks::next_part(&mut #chunks, #chunk);
+                        #label loop {
+                            match ::core::iter::Iterator::next(&mut #part) {
+                                ::core::option::Option::Some(#pat) => #body,
+                                ::core::option::Option::None => {
+                                    #whole = true;
+                                    break;
+                                }
                             }
                         }
-                    }
-                    if !#whole || ::tailwater::__preemptible::Chunks::is_done(&#chunks) {
-                        break;
-                    }
-                    ::tailwater::poll();
+                        if !#whole || ::tailwater::__preemptible::Chunks::is_done(&#chunks) {
+                            break;
+                        }
+                    },
                 },
             };
         }
     }
 }
 
-impl VisitMut for Loops {
+impl VisitMut for Loops<'_> {
     fn visit_expr_mut(&mut self, expression: &mut Expr) {
         match expression {
             Expr::ForLoop(inner) => {
                 // Before poll points are in it.
-                let (weight, trips) = (weight::of_block(&inner.body), weight::trips(&inner.expr));
+                let (weight, trips) = (self.weights.of_block(&inner.body), weight::trips(&inner.expr));
                 visit_mut::visit_expr_for_loop_mut(self, inner);
                 if let Some(chunks) = self.in_for(inner, weight, trips) {
                     *expression = chunks;
                 }
             }
             Expr::While(inner) => {
+                let weight = self.weights.of_while(&inner.cond, &inner.body);
                 visit_mut::visit_expr_while_mut(self, inner);
-                self.count_body(&mut inner.body);
+                self.in_while(inner, weight);
             }
             Expr::Loop(inner) => {
+                let weight = self.weights.of_block(&inner.body);
                 visit_mut::visit_expr_loop_mut(self, inner);
-                self.count_body(&mut inner.body);
+                self.poll_in(&mut inner.body, weight);
             }
             Expr::Closure(closure) => {
-                let mut own = Self::new();
+                let mut own = Self::new(self.weights);
                 own.visit_expr_mut(&mut closure.body);
                 if let Some(count) = own.declaration() {
                     let body = &closure.body;
@@ -226,7 +294,7 @@ impl VisitMut for Loops {
                 }
             }
             Expr::Async(inner) => {
-                let mut own = Self::new();
+                let mut own = Self::new(self.weights);
                 own.visit_block_mut(&mut inner.block);
                 inner.block.stmts.splice(0..0, own.declaration());
             }
@@ -238,8 +306,8 @@ impl VisitMut for Loops {
     }
 
     fn visit_item_mut(&mut self, item: &mut Item) {
-        let recursive = calls::recursive(core::slice::from_ref(item));
-        in_item(item, &recursive);
+        let functions = Functions::of(core::slice::from_ref(item));
+        in_item(item, &functions);
     }
 
     // Types, patterns and generic arguments hold constants only.

@@ -7,7 +7,7 @@ fn expanded(item: TokenStream) -> String {
 
 /// Returns the number of poll points in an expansion, whichever kind.
 fn polls(text: &str) -> usize {
-    text.matches(":: poll ()").count() + text.matches("back_edge").count()
+    ["entry ()", "edge ()", "back_edge"].iter().map(|kind| text.matches(kind).count()).sum()
 }
 
 #[test]
@@ -33,18 +33,49 @@ fn constants_types_and_macros_are_left_alone() {
 }
 
 #[test]
-fn functions_of_an_item_poll_at_their_entry_only_if_they_loop_or_recurse() {
+fn one_function_of_each_circle_polls_at_its_entry() {
     let text = expanded(quote! {
         mod m {
             fn getter() -> u8 { 1 }
             fn even(n: u8) -> bool { n == 0 || odd(n - 1) }
             fn odd(n: u8) -> bool { n != 0 && even(n - 1) }
             fn outer() { even(9); }
-            fn dot(a: &[f32], b: &[f32]) { for (x, y) in a.iter().zip(b) { s += x * y; } }
         }
     });
-    assert_eq!(polls(&text), 3, "two recurse, and one has a chunk's: {text}");
+    assert_eq!(polls(&text), 1, "{text}");
     assert_eq!(polls(&expanded(quote! { fn getter() -> u8 { 1 } })), 1, "asked for by name");
+}
+
+#[test]
+fn a_circle_that_goes_on_in_a_loop_polls_there() {
+    let parser = |members: TokenStream| {
+        expanded(quote! {
+            impl Parser {
+                fn value(&mut self) { if self.peek() == 1 { self.members(); } }
+                fn members(&mut self) { #members }
+            }
+        })
+    };
+    let text = parser(quote! { while self.peek() != 2 { self.value(); } });
+    assert_eq!((polls(&text), text.matches("entry ()").count()), (1, 1), "{text}");
+    assert!(
+        text.contains(
+            &quote!({
+                ::tailwater::__preemptible::entry();
+                self.value();
+            })
+            .to_string()
+        ),
+        "{text}"
+    );
+    for elsewhere in [
+        quote! { self.value(); while self.peek() != 2 { self.value(); } },
+        quote! { while self.value() {} },
+        quote! { for x in v { f(|| self.value()); } },
+    ] {
+        let text = parser(elsewhere);
+        assert_eq!(polls(&text), 2, "{text}");
+    }
 }
 
 #[test]
@@ -75,15 +106,45 @@ fn short_literal_loops_have_no_poll_tight_ones_run_in_chunks_and_others_count() 
 }
 
 #[test]
+fn loops_that_call_functions_with_loops_poll_each_time() {
+    let each_time = |item| expanded(item).matches("entry ()").count() - 1;
+    assert_eq!(each_time(quote! { fn f() { while a() { while b() {} } } }), 0, "it counts");
+    let several = quote! { fn f() { while a() { while b() {} while b() {} while b() {} while b() {} } } };
+    assert_eq!(each_time(several), 1);
+    assert_eq!(each_time(quote! { fn f() { while a() { g(); } fn g() { while b() {} } } }), 1);
+    assert_eq!(each_time(quote! { fn f() { while a() { for i in 0..4 { s += 1; } } } }), 0);
+    let text = expanded(quote! {
+        mod m {
+            fn line() { while b() {} }
+            fn skip() { line(); }
+            fn lines() { while a() { skip(); } }
+        }
+    });
+    assert_eq!((text.matches("entry ()").count(), text.matches("back_edge").count()), (1, 1), "{text}");
+}
+
+#[test]
+fn the_first_turn_of_a_tight_while_does_not_count_unless_it_may_continue() {
+    let whiles = |item| expanded(item).matches("while").count();
+    assert_eq!(whiles(quote! { fn f() { while i < n { i += 1; } } }), 2);
+    assert_eq!(whiles(quote! { fn f() { while i < n { i += 1; if a[i] { continue; } } } }), 1);
+    assert_eq!(whiles(quote! { fn f() { while i < n { g(i); } } }), 1);
+    assert_eq!(whiles(quote! { fn f() { while i < n { static N: u8 = 0; } } }), 1, "one static");
+    assert_eq!(whiles(quote! { fn f() { while i < n { m!(); } } }), 1, "what is in it?");
+}
+
+#[test]
 fn the_iterated_expression_stands_where_its_temporaries_outlive_the_loop() {
     let text = expanded(quote! { fn f() { for x in m.lock().iter() { s += x; } } });
     // A `match` keeps the temporaries of what it matches, unless that is a block.
-    assert!(text.contains(&quote!(match ::tailwater::__preemptible::Loop).to_string()), "{text}");
+    assert!(text.contains(&quote!(match ::core::iter::IntoIterator::into_iter).to_string()), "{text}");
 }
 
 #[test]
 fn weights_grow_with_calls_and_loops_and_are_bounded() {
-    let of = |block: TokenStream| weight::of_block(&syn::parse2(block).unwrap());
+    let looping = ["scan".to_owned()].into();
+    let weights = Weights { looping: &looping };
+    let of = |block: TokenStream| weights.of_block(&syn::parse2(block).unwrap());
     assert_eq!(
         of(quote!({
             s = s.wrapping_mul(3).rotate_left(5);
@@ -100,7 +161,13 @@ fn weights_grow_with_calls_and_loops_and_are_bounded() {
         of(quote!({
             f();
         })),
-        33
+        17
+    );
+    assert_eq!(
+        of(quote!({
+            self.scan();
+        })),
+        1 + weight::LOOPING
     );
     assert_eq!(
         of(quote!({

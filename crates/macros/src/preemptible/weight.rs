@@ -4,47 +4,96 @@
 //! A guess from the text, right within a factor of ten: a call may do anything. It decides how
 //! often a loop polls, and whether the count would be felt.
 
+use std::collections::BTreeSet;
 use syn::visit::{self, Visit};
-use syn::{Block, Expr, ExprRange, Lit, RangeLimits};
+use syn::{Block, Expr, ExprRange, Ident, Lit, Macro, RangeLimits};
 
-/// What the count of back-edges begins with, `tailwater::__preemptible::FULL`.
-pub const FULL: u32 = 512;
-/// A call of an unknown function: 16 of them fill the count.
-const CALL: u32 = 32;
-/// A loop of unknown length.
-const LOOP: u32 = 32;
+/// What is done between two poll points of a loop that counts, `tailwater::__preemptible::FULL`.
+pub const FULL: u32 = 1024;
+/// A call of a function that has a loop of unknown length, or calls itself. A body that costs this
+/// polls each time.
+pub const LOOPING: u32 = 256;
+/// A loop of unknown length. A tight `for` may do four times that without a poll point; what others
+/// do counts.
+const LOOP: u32 = 64;
+/// A call of an unknown function.
+const CALL: u32 = 16;
 
-/// Methods of numbers, and others that cost next to nothing on any type.
-const CHEAP: [&str; 20] = [
+/// Methods and functions that cost next to nothing on most types.
+const CHEAP: [&str; 40] = [
     "abs",
     "abs_diff",
+    "as_bytes",
     "as_mut",
     "as_ref",
+    "as_slice",
+    "cloned",
     "copied",
     "count_ones",
+    "first",
+    "from",
     "get",
+    "get_mut",
+    "into",
     "is_empty",
+    "iter",
+    "iter_mut",
+    "last",
     "leading_zeros",
     "len",
+    "load",
     "max",
     "min",
     "mul_add",
+    "next",
+    "peek",
+    "pop",
     "powi",
     "rotate_left",
     "rotate_right",
+    "split_first",
+    "split_last",
     "sqrt",
+    "swap",
     "swap_bytes",
+    "take",
     "to_owned",
     "trailing_zeros",
+    "unwrap",
+    "unwrap_or",
 ];
 /// Beginnings of the names of such methods.
 const CHEAP_STARTS: [&str; 5] = ["wrapping_", "overflowing_", "saturating_", "checked_", "is_"];
 
-/// Returns the estimate for a block, at least 1 and at most [`FULL`].
-pub fn of_block(block: &Block) -> u32 {
-    let mut sum = Sum(1);
-    sum.visit_block(block);
-    sum.0.clamp(1, FULL)
+/// Estimates, in an item whose functions named in `looping` have loops.
+#[derive(Clone, Copy)]
+pub struct Weights<'a> {
+    pub looping: &'a BTreeSet<String>,
+}
+
+impl Weights<'_> {
+    /// Returns the estimate for a block, at least 1 and at most [`FULL`].
+    pub fn of_block(self, block: &Block) -> u32 {
+        let mut sum = Sum { weights: self, sum: 1 };
+        sum.visit_block(block);
+        sum.sum.clamp(1, FULL)
+    }
+
+    /// Returns the estimate for an iteration of a `while`, as [`of_block`](Self::of_block).
+    pub fn of_while(self, condition: &Expr, body: &Block) -> u32 {
+        let mut sum = Sum { weights: self, sum: self.of_block(body) };
+        sum.visit_expr(condition);
+        sum.sum.clamp(1, FULL)
+    }
+
+    fn of_call(self, name: &Ident) -> u32 {
+        let name = name.to_string();
+        if self.looping.contains(&name) {
+            return LOOPING;
+        }
+        let cheap = CHEAP.contains(&&*name) || CHEAP_STARTS.iter().any(|start| name.starts_with(start));
+        if cheap { 0 } else { CALL }
+    }
 }
 
 /// Returns the number of iterations of a loop over a range of literals.
@@ -69,36 +118,41 @@ fn literal(expression: &Expr) -> Option<u32> {
     }
 }
 
-struct Sum(u32);
+struct Sum<'a> {
+    weights: Weights<'a>,
+    sum: u32,
+}
 
-impl Sum {
+impl Sum<'_> {
     fn add(&mut self, cost: u32) {
-        self.0 = self.0.saturating_add(cost).min(FULL);
+        self.sum = self.sum.saturating_add(cost).min(FULL);
     }
 }
 
-impl<'ast> Visit<'ast> for Sum {
+impl<'ast> Visit<'ast> for Sum<'_> {
     fn visit_expr(&mut self, expression: &'ast Expr) {
         match expression {
             Expr::ForLoop(inner) => {
-                let body = of_block(&inner.body);
+                let body = self.weights.of_block(&inner.body);
                 self.add(trips(&inner.expr).map_or(LOOP, |trips| trips.saturating_mul(body)));
                 return self.visit_expr(&inner.expr);
             }
             Expr::While(_) | Expr::Loop(_) => self.add(LOOP),
-            // It may be a tuple structure, which costs nothing; all but calls in capitals count.
             Expr::Call(call) => {
-                let constructs = matches!(&*call.func, Expr::Path(path)
-                    if path.path.segments.last().is_some_and(|s| s.ident.to_string().starts_with(char::is_uppercase)));
-                self.add(if constructs { 0 } else { CALL });
+                let name = match &*call.func {
+                    Expr::Path(path) => path.path.segments.last().map(|segment| &segment.ident),
+                    _ => None,
+                };
+                // A tuple structure costs nothing: what begins with a capital does not count.
+                let constructs = name.is_some_and(|name| name.to_string().starts_with(char::is_uppercase));
+                self.add(match name {
+                    _ if constructs => 0,
+                    Some(name) => self.weights.of_call(name),
+                    None => CALL,
+                });
             }
-            Expr::MethodCall(call) => {
-                let name = call.method.to_string();
-                let cheap =
-                    CHEAP.contains(&&*name) || CHEAP_STARTS.iter().any(|start| name.starts_with(start));
-                self.add(u32::from(!cheap) * CALL);
-            }
-            Expr::Macro(_) | Expr::Await(_) => self.add(CALL),
+            Expr::MethodCall(call) => self.add(self.weights.of_call(&call.method)),
+            Expr::Await(_) => self.add(CALL),
             // Runs elsewhere, or is no code.
             Expr::Closure(_) | Expr::Async(_) | Expr::Const(_) => return,
             _ => {}
@@ -106,9 +160,12 @@ impl<'ast> Visit<'ast> for Sum {
         visit::visit_expr(self, expression);
     }
 
-    fn visit_stmt_macro(&mut self, _: &'ast syn::StmtMacro) {
-        self.add(CALL);
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        self.add(if call.path.is_ident("matches") { 1 } else { CALL });
     }
 
-    fn visit_item(&mut self, _: &'ast syn::Item) {}
+    // Two statics of one name are not one: a body that declares any is not written twice.
+    fn visit_item(&mut self, _: &'ast syn::Item) {
+        self.add(CALL);
+    }
 }

@@ -23,9 +23,9 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 const HWCAP2_FSGSBASE: u64 = 1 << 1;
 
 /// How FS base is written.
-static FS_WRITES: AtomicU8 = AtomicU8::new(BY_SYSCALL);
+pub(super) static FS_WRITES: AtomicU8 = AtomicU8::new(BY_SYSCALL);
 const BY_SYSCALL: u8 = 0;
-const BY_INSTRUCTION: u8 = 1;
+pub(super) const BY_INSTRUCTION: u8 = 1;
 /// User threads have no block of their own (`Builder::shared_tls`).
 const NEVER: u8 = 2;
 

@@ -89,7 +89,7 @@ pub struct Head {
 const THIS: usize = offset_of!(Head, this);
 const PREEMPT_OFF: usize = offset_of!(Head, preempt_off);
 const PREEMPT_PENDING: usize = offset_of!(Head, preempt_pending);
-const GRANT: usize = offset_of!(Head, grant) + Polled::<GrantWord>::TARGET;
+pub(super) const GRANT: usize = offset_of!(Head, grant) + Polled::<GrantWord>::TARGET;
 const OWN_GRANT: usize = offset_of!(Head, own_grant);
 const LEFT: usize = offset_of!(Head, left);
 

@@ -15,6 +15,8 @@
 pub mod arch;
 pub mod atomic;
 pub mod blocks;
+#[cfg(not(loom))]
+pub mod edge;
 pub mod guard;
 pub mod halt;
 pub mod list;

@@ -10,12 +10,13 @@
 
 use super::ready::ready;
 use super::{quantum, trace};
-use crate::ground::arch;
 use crate::ground::guard::{NoPreempt, poll_is_counted, poll_requested};
+use crate::ground::{arch, edge};
 use crate::records::kthread::{ThisKthread, count};
 use crate::records::runtime::runtime;
 use crate::records::stack::Stack;
 use crate::records::uthread::{Runnable, Uthread};
+use core::hint::cold_path;
 use tailwater_shm::clock;
 
 /// Gives the core up if the IOKernel reclaims it, or if the thread's
@@ -37,6 +38,30 @@ use tailwater_shm::clock;
 pub fn poll() {
     if poll_requested() {
         poll_slowly();
+    }
+}
+
+/// As [`poll`], where the path that gives the core up should cost the function around it nothing.
+#[inline(always)]
+pub fn poll_at_entry() {
+    if poll_requested() {
+        cold_path();
+        poll_at_edge();
+    }
+}
+
+/// As [`poll`], with a few instructions in the caller and a call of some ns: see [`edge`].
+#[inline(always)]
+pub fn poll_at_edge() {
+    edge::poll::<AtEdge>();
+}
+
+/// The slow path of [`poll_at_edge`].
+struct AtEdge;
+
+impl edge::Slow for AtEdge {
+    extern "sysv64" fn poll() {
+        poll();
     }
 }
 

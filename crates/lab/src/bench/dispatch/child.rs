@@ -8,10 +8,10 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use tailwater_shm::{Clock, clock};
 
-use super::programs::{Input, PROGRAMS, Program};
+use super::programs::{COPIES, Input, Program, Run};
 
-/// Shortest time of one timed run.
-const RUN: Duration = Duration::from_millis(10);
+/// Shortest time of one timed run of all copies.
+const RUN: Duration = Duration::from_millis(12);
 
 /// Measure one part of `bench dispatch`
 #[derive(Debug, Args)]
@@ -47,39 +47,45 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
 }
 
 /// Returns by how much longer each program takes with poll points, in percent: the median over
-/// pairs of runs.
+/// pairs of runs, of all copies each.
 fn programs(pairs: u32) -> serde_json::Value {
     let input = Input::new();
     let percent = |program: &Program| {
-        let repeats = repeats(program.plain, &input);
-        let mut ratios: Vec<f64> = (0..pairs.max(1))
-            .map(|pair| {
-                // Each is first every other time.
-                let polled_first = (pair % 2 == 0).then(|| time(program.polled, &input, repeats));
-                let plain = time(program.plain, &input, repeats);
-                let polled = polled_first.unwrap_or_else(|| time(program.polled, &input, repeats));
-                polled / plain
-            })
-            .collect();
+        let repeats = repeats(program.copies[0].0, &input);
+        let mut ratios: Vec<f64> =
+            (0..pairs.max(1)).map(|pair| ratio(program, &input, repeats, pair)).collect();
         ratios.sort_by(f64::total_cmp);
         100.0 * (ratios[ratios.len() / 2] - 1.0)
     };
-    PROGRAMS
+    super::programs::programs()
         .iter()
         .map(|program| (program.name.to_owned(), serde_json::Value::from(percent(program))))
         .collect()
 }
 
-/// Returns the number of calls that take [`RUN`].
-fn repeats(program: fn(&Input) -> u64, input: &Input) -> u32 {
+/// Returns how long the copies with poll points take, all together, for one of the time of those
+/// without.
+fn ratio(program: &Program, input: &Input, repeats: u32, pair: u32) -> f64 {
+    let (mut all_plain, mut all_polled) = (0.0, 0.0);
+    for (plain, polled) in program.copies {
+        // Each is first every other time.
+        let polled_first = pair.is_multiple_of(2).then(|| time(polled, input, repeats));
+        all_plain += time(plain, input, repeats);
+        all_polled += polled_first.unwrap_or_else(|| time(polled, input, repeats));
+    }
+    all_polled / all_plain
+}
+
+/// Returns the number of calls that take [`RUN`] in all copies.
+fn repeats(program: Run, input: &Input) -> u32 {
     let mut repeats = 1;
-    while time(program, input, repeats) < RUN.as_secs_f64() {
+    while time(program, input, repeats) * (COPIES as f64) < RUN.as_secs_f64() {
         repeats *= 2;
     }
     repeats
 }
 
-fn time(program: fn(&Input) -> u64, input: &Input, repeats: u32) -> f64 {
+fn time(program: Run, input: &Input, repeats: u32) -> f64 {
     let start = Instant::now();
     for _ in 0..repeats {
         black_box(program(black_box(input)));

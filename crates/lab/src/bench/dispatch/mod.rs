@@ -109,8 +109,9 @@ fn measure_threads(rounds: u16, interrupt: &Interrupt) -> anyhow::Result<Threads
         programs.push(measure(&["programs", "10"], interrupt)?);
         turns.push(measure(&["turns", "10"], interrupt)?);
     }
-    let names = programs::PROGRAMS.iter().map(|program| program.name);
-    let overhead = names.map(|name| (name.to_owned(), Value::from(median(&programs, name)))).collect();
+    let names = programs::programs().map(|program| program.name);
+    let overhead =
+        names.into_iter().map(|name| (name.to_owned(), Value::from(median(&programs, name)))).collect();
     Ok(Threads {
         poll_overhead_percent: overhead,
         quantum_us: QUANTUM_US,

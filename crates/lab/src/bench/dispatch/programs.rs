@@ -2,40 +2,84 @@
 //! `#[tailwater::preemptible]`.
 //!
 //! Owns their code and their input. None polls by hand or allocates in its loops.
+//!
+//! Each is compiled [`COPIES`] times: where its code lies by chance relative to cache lines makes a
+//! tight loop up to twice as slow, and a parser by a tenth, with poll points or without.
 
-/// Compiles a program twice.
-macro_rules! twice {
-    ($($code:item)*) => {
-        mod plain {
-            $($code)*
+/// A version of a program.
+pub type Run = fn(&Input) -> u64;
+
+/// Compilations of each program.
+pub const COPIES: usize = 6;
+
+/// Compiles programs without and with poll points, once for each name.
+macro_rules! compile {
+    ([$($copy:ident)*] $code:tt) => {
+        $(compile!(@ $copy $code);)*
+        fn copies(of: impl Fn(&Versions) -> (Run, Run)) -> [(Run, Run); COPIES] {
+            [$(of(&$copy::VERSIONS)),*]
         }
-        #[tailwater::preemptible]
-        mod polled {
-            $($code)*
+    };
+    (@ $copy:ident { $($code:item)* }) => {
+        mod $copy {
+            use super::{Input, Versions};
+
+            /// Keeps the compiler from making one of equal functions.
+            const COPY: &str = stringify!($copy);
+
+            pub const VERSIONS: Versions = Versions {
+                monte_carlo: (plain::monte_carlo, polled::monte_carlo),
+                sha256: (plain::sha256, polled::sha256),
+                json: (plain::json, polled::json),
+                scan: (plain::scan, polled::scan),
+                sum: (plain::sum, polled::sum),
+            };
+
+            mod plain {
+                use super::{COPY, Input};
+                $($code)*
+            }
+            #[tailwater::preemptible]
+            mod polled {
+                use super::{COPY, Input};
+                $($code)*
+            }
         }
     };
 }
 
-/// One program: its name, and its two versions, which return the same.
-pub struct Program {
-    pub name: &'static str,
-    pub plain: fn(&Input) -> u64,
-    pub polled: fn(&Input) -> u64,
+/// The programs without and with poll points.
+struct Versions {
+    monte_carlo: (Run, Run),
+    sha256: (Run, Run),
+    json: (Run, Run),
+    scan: (Run, Run),
+    sum: (Run, Run),
 }
 
-/// The programs.
-pub const PROGRAMS: [Program; 4] = [
-    Program { name: "monte_carlo", plain: plain::monte_carlo, polled: polled::monte_carlo },
-    Program { name: "sha256", plain: plain::sha256, polled: polled::sha256 },
-    Program { name: "json", plain: plain::json, polled: polled::json },
-    Program { name: "sum", plain: plain::sum, polled: polled::sum },
-];
+/// One program: its name, and the copies of its two versions, which return the same.
+pub struct Program {
+    pub name: &'static str,
+    pub copies: [(Run, Run); COPIES],
+}
+
+/// Returns the programs.
+pub fn programs() -> [Program; 5] {
+    [
+        Program { name: "monte_carlo", copies: copies(|versions| versions.monte_carlo) },
+        Program { name: "sha256", copies: copies(|versions| versions.sha256) },
+        Program { name: "json", copies: copies(|versions| versions.json) },
+        Program { name: "scan", copies: copies(|versions| versions.scan) },
+        Program { name: "sum", copies: copies(|versions| versions.sum) },
+    ]
+}
 
 /// What the programs work on.
 pub struct Input {
     pub bytes: Vec<u8>,
     pub document: Vec<u8>,
     pub numbers: Vec<u64>,
+    pub block: Vec<u8>,
 }
 
 impl Input {
@@ -47,7 +91,7 @@ impl Input {
             state >> 33
         };
         let bytes = (0..1 << 18).map(|_| random() as u8).collect();
-        let numbers = (0..1 << 17).map(|_| random()).collect();
+        let numbers = (0..1 << 16).map(|_| random()).collect();
         let mut document = String::from("[");
         for id in 0..2_000 {
             let (price, stock) = (random() % 100_000, random() % 2 == 0);
@@ -56,15 +100,29 @@ impl Input {
             );
         }
         document += "{}]";
-        Self { bytes, document: document.into_bytes(), numbers }
+        let mut block = Vec::new();
+        for id in 0..10_000u32 {
+            let key = format!("user{id:010}:profile");
+            let shared = if id % 16 == 0 { 0 } else { 10 };
+            let value: Vec<u8> = (0..random() % 150).map(|_| random() as u8).collect();
+            for length in [shared, key.len() - shared, value.len()] {
+                if length < 128 {
+                    block.push(length as u8);
+                } else {
+                    block.extend([length as u8 | 128, (length >> 7) as u8]);
+                }
+            }
+            block.extend(&key.as_bytes()[shared..]);
+            block.extend(value);
+        }
+        Self { bytes, document: document.into_bytes(), numbers, block }
     }
 }
 
-twice! {
-    use super::Input;
-
+compile! { [first second third fourth fifth sixth] {
     /// SHA-256 of the bytes (FIPS 180-4), the first 64 bits.
     pub fn sha256(input: &Input) -> u64 {
+        std::hint::black_box(COPY);
         let constants = constants();
         let mut state = initial();
         for block in input.bytes.chunks_exact(64) {
@@ -149,6 +207,7 @@ twice! {
 
     /// Parses the document; returns the number of its values, and a sum over them.
     pub fn json(input: &Input) -> u64 {
+        std::hint::black_box(COPY);
         let mut parser = Parser { text: &input.document, at: 0, values: 0, sum: 0 };
         parser.value();
         parser.values << 32 ^ parser.sum
@@ -227,6 +286,7 @@ twice! {
 
     /// Simulates forward-rate paths under two factors, as a pricer of swaptions does.
     pub fn monte_carlo(input: &Input) -> u64 {
+        std::hint::black_box(COPY);
         const RATES: usize = 48;
         let (drift, volatility) = ([1e-6; RATES], [[3e-4; RATES], [1e-4; RATES]]);
         let mut total = 0.0;
@@ -260,15 +320,54 @@ twice! {
         total.to_bits()
     }
 
+    /// Walks sorted entries as a store's SCAN does: each has the length of the key's part that it
+    /// shares with the one before, the rest of the key, and a value. Returns a sum over those whose
+    /// keys are below a bound.
+    pub fn scan(input: &Input) -> u64 {
+        std::hint::black_box(COPY);
+        let bound = b"user0000009990";
+        let mut key = [0u8; 64];
+        let (mut rest, mut sum) = (&input.block[..], 0u64);
+        while !rest.is_empty() {
+            let (shared, unshared, length) = (number(&mut rest), number(&mut rest), number(&mut rest));
+            let Some((suffix, after)) = rest.split_at_checked(unshared) else { break };
+            let Some((value, after)) = after.split_at_checked(length) else { break };
+            key[shared..shared + unshared].copy_from_slice(suffix);
+            rest = after;
+            if key[..shared + unshared] >= bound[..] {
+                break;
+            }
+            for byte in value {
+                sum += u64::from(*byte);
+            }
+        }
+        sum
+    }
+
+    /// Takes a number of seven bits a byte from the text.
+    fn number(rest: &mut &[u8]) -> usize {
+        let (mut number, mut shift) = (0, 0);
+        while let Some((byte, after)) = rest.split_first() {
+            *rest = after;
+            number |= usize::from(byte & 127) << shift;
+            shift += 7;
+            if byte & 128 == 0 {
+                break;
+            }
+        }
+        number
+    }
+
     /// Adds numbers: the tightest of loops, in vector code.
     pub fn sum(input: &Input) -> u64 {
+        std::hint::black_box(COPY);
         let mut sum = 0u64;
         for number in &input.numbers {
             sum = sum.wrapping_add(*number);
         }
         sum
     }
-}
+} }
 
 #[cfg(test)]
 mod tests {
@@ -277,11 +376,14 @@ mod tests {
     #[test]
     fn both_versions_return_the_same_and_the_hash_is_sha_256() {
         let input = Input::new();
-        for program in PROGRAMS {
-            assert_eq!((program.plain)(&input), (program.polled)(&input), "{}", program.name);
+        for program in programs() {
+            let expected = program.copies[0].0(&input);
+            for (plain, polled) in program.copies {
+                assert_eq!((plain(&input), polled(&input)), (expected, expected), "{}", program.name);
+            }
         }
         // The padding of an empty message is one block.
         let empty = Input { bytes: Vec::new(), ..Input::new() };
-        assert_eq!(plain::sha256(&empty), 0xe3b0_c442_98fc_1c14);
+        assert_eq!((first::VERSIONS.sha256.0)(&empty), 0xe3b0_c442_98fc_1c14);
     }
 }
