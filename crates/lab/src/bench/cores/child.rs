@@ -1,13 +1,15 @@
-//! The measured process: creates threads, and prints when they began as one line of JSON.
+//! The measured process: creates threads, and prints when they began as one line of JSON; or how
+//! long a background thread takes to give way.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
-use tailwater::thread::{self, Placement};
+use tailwater::thread::{self, Class, Placement};
 use tailwater_shm::{Clock, clock};
 
 /// Threads of one burst.
@@ -15,6 +17,8 @@ const BURST: usize = 16;
 /// Bursts of a run, and of its warm-up.
 const BURSTS: usize = 2_000;
 const WARM_UP: usize = 200;
+/// Time between two wakes of the thread to which the background gives way.
+const NAP: Duration = Duration::from_micros(100);
 /// Work of a thread.
 const WORK_NS: u64 = 2_000;
 
@@ -22,7 +26,8 @@ const WORK_NS: u64 = 2_000;
 #[derive(Debug, Args)]
 pub struct ChildArgs {
     load: Load,
-    way: Way,
+    /// None for the background
+    way: Option<Way>,
 }
 
 /// What else runs.
@@ -33,15 +38,19 @@ pub enum Load {
     Bursts,
     /// A thread that computes.
     Skew,
+    /// A background thread, which gives way.
+    Background,
 }
 
 impl Load {
+    /// Those beside which threads are created.
     pub const ALL: [Self; 2] = [Self::Bursts, Self::Skew];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Bursts => "bursts",
             Self::Skew => "skew",
+            Self::Background => "background",
         }
     }
 }
@@ -79,8 +88,12 @@ impl Way {
 /// # Errors
 /// If the runtime does not start.
 pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
-    let (load, placement, clock) = (args.load, args.way.placement(), Clock::calibrate(20));
+    let placement = args.way.map_or(Placement::Parent, Way::placement);
+    let (load, clock) = (args.load, Clock::calibrate(20));
     let figures = tailwater::Builder::new().run(move || {
+        if matches!(load, Load::Background) {
+            return give_way(clock);
+        }
         let ended = Arc::new(AtomicBool::new(false));
         let hog = matches!(load, Load::Skew).then(|| {
             let ended = Arc::clone(&ended);
@@ -101,6 +114,32 @@ fn compute_until(ended: &AtomicBool) {
     while !ended.load(Relaxed) {
         value = black_box(value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7));
     }
+}
+
+/// Returns the median time from the last loop of a background thread to the first instruction of
+/// the ordinary thread to which it gives way.
+fn give_way(clock: Clock) -> serde_json::Value {
+    let (last, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (stamp, stop) = (Arc::clone(&last), Arc::clone(&ended));
+    let body = move || {
+        while !stop.load(Relaxed) {
+            stamp.store(clock::now(), Relaxed);
+            tailwater::poll();
+        }
+    };
+    let batch = thread::Builder::new().class(Class::Background).spawn(body).expect("a stack");
+    let mut switches = Vec::with_capacity(BURSTS);
+    for n in 0..WARM_UP + BURSTS {
+        thread::sleep(NAP);
+        let switch = clock::now().saturating_sub(last.load(Relaxed));
+        if n >= WARM_UP {
+            switches.push(switch);
+        }
+    }
+    ended.store(true, Relaxed);
+    batch.join().expect("it does not panic");
+    switches.sort_unstable();
+    json!({ "switch_ns": clock.to_ns(switches[switches.len() / 2]) })
 }
 
 /// Returns percentiles of the time to the first instruction, and the creator's time.
