@@ -1,4 +1,4 @@
-//! `bench cores` measures every placement under every load.
+//! `bench cores` measures every placement under every load, and the background.
 
 mod common;
 
@@ -31,4 +31,5 @@ fn a_round_has_a_row_for_every_placement_under_every_load() {
         }
     }
     assert_eq!(rows.len(), 4, "{shown}");
+    assert!(report["background_switch_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{shown}");
 }
