@@ -13,11 +13,12 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 #[test]
 fn cores_and_load() {
     tailwater::Builder::new()
-        .kthreads(2)
+        .kthreads(KTHREADS)
         .run(|| {
             requests_without_an_iokernel_are_words_only();
             a_policy_without_an_iokernel_is_refused();
             a_thread_that_computes_is_busy_and_those_behind_it_are_runnable();
+            a_thread_that_ran_before_the_meter_was_made_and_runs_on_is_busy();
             idle_kthreads_are_not_busy();
         })
         .unwrap();
@@ -53,48 +54,61 @@ fn a_policy_without_an_iokernel_is_refused() {
     }
 }
 
-/// Reads the meter until `found`; fails with the latest load after [`PATIENCE`].
+/// Kthreads of the program.
+const KTHREADS: u16 = 2;
+/// Threads that do nothing but let the others run: more than kthreads.
+const CROWD: usize = 8;
+/// An interval of a meter.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// Reads the meter once per interval until `found`; fails with the latest load after [`PATIENCE`],
+/// and with one that is too high to be true: on each kthread a thread runs, and all others wait.
 fn wait_for(meter: &mut LoadMeter, found: impl Fn(&Load) -> bool) {
+    let most = f64::from(KTHREADS) * (1 + CROWD + 1) as f64;
     let deadline = Instant::now() + PATIENCE;
     loop {
+        thread::sleep(INTERVAL);
         let load = meter.load();
+        assert!(load.utilisation <= f64::from(KTHREADS) && load.runnable <= most, "{load:?}");
         if found(&load) {
             return;
         }
         assert!(Instant::now() < deadline, "{load:?}");
-        thread::yield_now();
     }
 }
 
-fn a_thread_that_computes_is_busy_and_those_behind_it_are_runnable() {
-    let mut meter = LoadMeter::new();
+/// Runs `watch` while `threads` threads call `step` again and again.
+fn beside(threads: usize, step: fn(), watch: impl FnOnce()) {
     let stop = Arc::new(AtomicBool::new(false));
-    // More threads than kthreads, which do nothing but let the others run.
-    let crowd: Vec<_> = (0..8)
-        .map(|_| {
-            let stop = Arc::clone(&stop);
-            thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    thread::yield_now();
-                }
-            })
-        })
-        .collect();
-    wait_for(&mut meter, |load| load.utilisation > 0.5 && load.runnable > 2.0 * load.utilisation);
+    let turn = |stop: Arc<AtomicBool>| {
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                step();
+            }
+        }
+    };
+    let crowd: Vec<_> = (0..threads).map(|_| thread::spawn(turn(Arc::clone(&stop)))).collect();
+    watch();
     stop.store(true, Ordering::Relaxed);
     crowd.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+fn a_thread_that_computes_is_busy_and_those_behind_it_are_runnable() {
+    beside(CROWD, thread::yield_now, || {
+        let is_crowded = |load: &Load| load.utilisation > 0.5 && load.runnable > 2.0 * load.utilisation;
+        wait_for(&mut LoadMeter::new(), is_crowded);
+        // A second meter begins under load.
+        wait_for(&mut LoadMeter::new(), is_crowded);
+    });
+}
+
+fn a_thread_that_ran_before_the_meter_was_made_and_runs_on_is_busy() {
+    beside(1, std::hint::spin_loop, || {
+        thread::sleep(INTERVAL);
+        wait_for(&mut LoadMeter::new(), |load| load.utilisation > 0.5);
+    });
+}
+
 fn idle_kthreads_are_not_busy() {
-    let mut meter = LoadMeter::new();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        meter.load();
-        thread::sleep(Duration::from_millis(20));
-        let load = meter.load();
-        if load.utilisation < 0.5 && load.runnable < 1.0 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{load:?}");
-    }
+    wait_for(&mut LoadMeter::new(), |load| load.utilisation < 0.5 && load.runnable < 1.0);
 }

@@ -5,11 +5,13 @@
 //! - If the load factor, the runnable user threads per core, is at or above the threshold, one core
 //!   more is needed. The utilisation at which that happened is kept for the new number.
 //! - If the utilisation has fallen below the one kept for the present number by more than the
-//!   hysteresis, one core less is.
+//!   hysteresis, or than half of it if that is less, one core less is.
 //!
 //! A load factor is a measure of how long threads wait, whatever the load, so it decides when to
 //! grow. It does not say what it would be with one core less, so utilisation decides when to
-//! shrink.
+//! shrink. Threads may wait at any utilisation, for instance many that are woken together once in a
+//! while. Half of the level bounds the hysteresis there: a program that idles comes down to the
+//! number it began with.
 //!
 //! Never measures: the simulator samples what it knows, a program's runtime what its scheduler
 //! counts.
@@ -23,10 +25,14 @@ pub struct EstimateSettings {
     /// Runnable user threads per core, running ones included, from which one more core is needed;
     /// 1.5 in Arachne. Above 1: a busy core has one.
     pub load_factor: f64,
-    /// How far utilisation must fall below the level at which the core was added, in cores; 0.09 in
-    /// Arachne.
+    /// How far utilisation must fall below the level at which the core was added, in cores, but no
+    /// further than to half of that level; 0.09 in Arachne.
     pub hysteresis: f64,
 }
+
+/// Least utilisation that is kept for a number of cores: below half of it a program idles. Half a
+/// percent of a core is the timers of a service without requests.
+const LEAST_LEVEL: f64 = 0.01;
 
 impl Default for EstimateSettings {
     fn default() -> Self {
@@ -74,16 +80,19 @@ impl Estimator {
     /// cores that the runnable threads are to be divided by.
     pub fn decide(&mut self, load: LoadAverage, over: u16) -> u16 {
         let load_factor = load.runnable / f64::from(over.max(1));
-        let kept = self.raised_at[usize::from(self.cores)];
+        let floor = self.raised_at[usize::from(self.cores)].map(|level| self.floor(level));
         if load_factor >= self.settings.load_factor && usize::from(self.cores) + 1 < self.raised_at.len() {
             self.cores += 1;
-            self.raised_at[usize::from(self.cores)] = Some(load.utilisation);
-        } else if self.cores > 1
-            && kept.is_some_and(|level| load.utilisation < level - self.settings.hysteresis)
-        {
+            self.raised_at[usize::from(self.cores)] = Some(load.utilisation.max(LEAST_LEVEL));
+        } else if self.cores > 1 && floor.is_some_and(|floor| load.utilisation < floor) {
             self.cores -= 1;
         }
         self.cores
+    }
+
+    /// Returns the utilisation below which a core that was added at `level` is not needed.
+    fn floor(&self, level: f64) -> f64 {
+        (level - self.settings.hysteresis).max(level / 2.0)
     }
 }
 
@@ -127,5 +136,30 @@ mod tests {
         assert_eq!(period(&mut e, 0.0, 0.0), 1);
         let mut e = Estimator::new(EstimateSettings::default(), 3, 4);
         assert_eq!(period(&mut e, 0.0, 0.0), 3, "at which utilisation three were needed is not known");
+    }
+    #[test]
+    fn an_idle_program_comes_down_to_one_core_from_every_state() {
+        for hysteresis in [0.0, 0.09, 0.5, 1.0] {
+            for busy in [0.0, 0.001, 0.06, 0.09, 0.5, 0.9, 1.0, 3.0] {
+                for idle in [0.0, 0.004] {
+                    let settings = EstimateSettings { hysteresis, ..EstimateSettings::default() };
+                    let mut e = Estimator::new(settings, 1, 4);
+                    (0..5).for_each(|_| _ = period(&mut e, busy, 100.0));
+                    assert_eq!(e.cores(), 4);
+                    (0..3).for_each(|_| _ = period(&mut e, idle, idle));
+                    assert_eq!(e.cores(), 1, "hysteresis {hysteresis}, raised at {busy}, idle at {idle}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cores_added_for_bursts_are_kept_while_the_bursts_go_on() {
+        let mut e = estimator();
+        // 100 threads are woken together every 50 ms and run for 30 us each.
+        assert_eq!([3.0, 3.0, 3.0, 1.0].map(|runnable| period(&mut e, 0.06, runnable)), [2, 3, 3, 3]);
+        assert!((0..10).all(|_| period(&mut e, 0.05, 1.0) == 3), "nearly as many");
+        assert_eq!(period(&mut e, 0.02, 0.4), 2);
+        assert_eq!(period(&mut e, 0.02, 0.4), 1);
     }
 }

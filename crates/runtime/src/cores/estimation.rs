@@ -47,7 +47,8 @@ impl Estimation {
     }
 
     /// Sets how far utilisation must fall, in cores, below that at which a core was added, before
-    /// it is given back: 0 to 1; 0.09 by default.
+    /// it is given back: 0 to 1; 0.09 by default. At half of that utilisation it is given back
+    /// whatever the setting.
     #[must_use]
     pub fn hysteresis(mut self, cores: f64) -> Self {
         self.hysteresis = cores;

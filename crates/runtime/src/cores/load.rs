@@ -3,6 +3,7 @@
 //! Owns the switch that has kthreads measure: on while any [`LoadMeter`] exists.
 
 use super::{granted, held};
+use crate::records::kthread::Kthread;
 use crate::records::meter::Totals;
 use crate::records::runtime::{Runtime, runtime};
 use core::sync::atomic::Ordering::Relaxed;
@@ -19,7 +20,7 @@ use tailwater_shm::{Cycles, clock};
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
-    /// Busy kthreads: 1.0 if one was busy all the time.
+    /// Busy kthreads: 1.0 if one was busy all the time. At most the number of kthreads.
     pub utilisation: f64,
     /// Runnable user threads, running ones included. Not counted are threads that wait for a
     /// kthread without a core, and those that ordinary threads have just made runnable.
@@ -54,9 +55,15 @@ impl Load {
 /// ```
 #[derive(Debug)]
 pub struct LoadMeter {
-    looked: Cycles,
-    /// By kthread.
-    totals: Vec<Totals>,
+    /// The latest one at each kthread.
+    looks: Vec<Look>,
+}
+
+/// A look at a kthread.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    at: Cycles,
+    totals: Totals,
 }
 
 impl LoadMeter {
@@ -68,21 +75,18 @@ impl LoadMeter {
     pub fn new() -> Self {
         let runtime = runtime();
         runtime.meters.fetch_add(1, Relaxed);
-        let now = clock::now();
-        Self { looked: now, totals: totals(runtime) }
+        Self { looks: look(runtime) }
     }
 
     /// Returns the load since the last call, or since the meter was made.
     pub fn load(&mut self) -> Load {
-        let (before, after) = (&self.totals, totals(runtime()));
-        let (mut busy, mut runnable) = (0.0, 0.0);
-        for more in after.iter().zip(before).map(|(after, &before)| after.since(before)) {
-            (busy, runnable) = (busy + more.busy as f64, runnable + more.runnable as f64);
+        let before = core::mem::replace(&mut self.looks, look(runtime()));
+        let (mut utilisation, mut runnable) = (0.0, 0.0);
+        for (now, before) in self.looks.iter().zip(before) {
+            let more = now.totals.since(before.totals).over(now.at.saturating_sub(before.at));
+            (utilisation, runnable) = (utilisation + more.0, runnable + more.1);
         }
-        let now = clock::now();
-        let time = now.saturating_sub(self.looked).max(1) as f64;
-        (self.looked, self.totals) = (now, after);
-        Load { utilisation: busy / time, runnable: runnable / time, held: held().len(), granted: granted() }
+        Load { utilisation, runnable, held: held().len(), granted: granted() }
     }
 }
 
@@ -92,6 +96,10 @@ impl Drop for LoadMeter {
     }
 }
 
-fn totals(runtime: &Runtime) -> Vec<Totals> {
-    runtime.kthreads.iter().map(|kthread| kthread.meter.totals(clock::now(), kthread.waiting())).collect()
+fn look(runtime: &Runtime) -> Vec<Look> {
+    let look = |kthread: &&Kthread| {
+        let at = clock::now();
+        Look { at, totals: kthread.meter.look(at, kthread.waiting()) }
+    };
+    runtime.kthreads.iter().map(look).collect()
 }

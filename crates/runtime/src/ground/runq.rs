@@ -189,9 +189,10 @@ impl<R: Token<Target: 'static>> Stealer<R> {
         self.0.is_empty()
     }
 
-    /// Returns how many entries the queue seems to hold.
+    /// Returns how many entries the queue seems to hold: none, if between the two reads the owner
+    /// has pushed and the head has passed the tail that was read.
     pub fn len(&self) -> u32 {
-        self.0.len().min(CAPACITY as u32)
+        Some(self.0.len()).filter(|&len| len <= CAPACITY as u32).unwrap_or(0)
     }
 
     /// Moves half of the entries, rounded up and at most [`STEAL_MAX`], to the empty queue `to` of

@@ -1,28 +1,47 @@
 //! How busy a kthread is, and how many user threads wait for it: measured at its visits to the
-//! scheduler, while a [core policy](crate::cores) asks for it.
+//! scheduler, while a [core policy](crate::cores) asks for it, and at each look of a reader.
 //!
-//! A visit adds the time since the last one to the busy time, and the same time for each thread
-//! that is runnable now. Between visits the kthread runs user threads: it visits after 64 switches
-//! at the latest, or when a thread has nothing after it. Time without a core or without work is
-//! left out.
+//! Time is counted in *slices*. A slice begins at the last visit or look, whichever was later, and
+//! ends at the next one, which adds it to the busy time, and once more to the runnable time for
+//! each thread that waits at that moment. So a thread that runs on without a visit is counted up
+//! to each look, and no time is counted twice, however many readers there are. Between visits the
+//! kthread runs user threads: it visits after 64 switches at the latest, or when a thread has
+//! nothing after it. Time without a core or without work is left out.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
-//! | `since`, `busy`, `runnable` | the kthread's OS thread | any thread |
+//! | `marked` | the kthread's OS thread, and readers while it counts | both |
+//! | `visits` | the kthread's OS thread | readers |
+//! | `looks` | readers | readers |
 //!
-//! All accesses are Relaxed. A reader may see one word without the other, which moves one visit's
-//! time from one interval to the next, or counts it twice.
+//! Whoever moves `marked` forward adds the slice. A reader that looks between the two finds the
+//! slice in its next interval: [`Totals::over`] bounds what that one may hold.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use tailwater_shm::Cycles;
 
-/// `since` while the kthread idles or has no core.
+/// `marked` while the kthread idles or has no core.
 const PAUSED: Cycles = 0;
+/// `marked` of a kthread that began to run while nothing was measured: the first visit or look
+/// begins to count.
+const UNMARKED: Cycles = 1;
 
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub struct Meter {
-    since: AtomicU64,
+    /// Beginning of the present slice.
+    marked: AtomicU64,
+    visits: Sums,
+    looks: Sums,
+}
+
+/// Sums of slices. The runnable time is written first and read last: a reader finds it with each
+/// busy time that it finds.
+#[derive(Debug, Default)]
+struct Sums {
     busy: AtomicU64,
     runnable: AtomicU64,
 }
@@ -37,75 +56,181 @@ pub struct Totals {
 }
 
 impl Meter {
-    /// Adds the time since the last visit, in which one thread ran, and `waiting` threads waited at
-    /// the end. On the kthread's OS thread, as [`pause`](Self::pause) and [`resume`](Self::resume).
+    /// Ends a slice, in which one thread ran, and at the end of which `waiting` others wait; begins
+    /// to count if the kthread was paused. On the kthread's OS thread, as [`pause`](Self::pause)
+    /// and [`resume`](Self::resume).
     pub fn visit(&self, now: Cycles, waiting: u32) {
-        let since = self.since.load(Relaxed);
-        if since != PAUSED {
-            let more = spent(now.saturating_sub(since), waiting);
-            self.busy.store(self.busy.load(Relaxed).wrapping_add(more.busy), Relaxed);
-            self.runnable.store(self.runnable.load(Relaxed).wrapping_add(more.runnable), Relaxed);
-        }
-        self.resume(now);
+        // Not backwards: a reader may have looked since `now` was read.
+        let began = self.marked.fetch_max(now, Relaxed);
+        self.visits.add_alone(slice(began, now, waiting));
     }
 
-    /// Leaves the time from now on out, until [`resume`](Self::resume) or the next visit.
+    /// Leaves out the time from the last visit or look on, until [`resume`](Self::resume) or the
+    /// next visit.
     pub fn pause(&self) {
-        self.since.store(PAUSED, Relaxed);
+        self.marked.store(PAUSED, Relaxed);
     }
 
-    /// Begins to count.
-    pub fn resume(&self, now: Cycles) {
-        self.since.store(now.max(PAUSED + 1), Relaxed);
+    /// Begins to count now; without a time, at the next visit or look.
+    pub fn resume(&self, now: Option<Cycles>) {
+        self.marked.store(now.unwrap_or(UNMARKED).max(UNMARKED), Relaxed);
     }
 
-    /// Returns the sums up to now. `waiting` threads wait for the kthread at this moment.
-    pub fn totals(&self, now: Cycles, waiting: u32) -> Totals {
-        let since = self.since.load(Relaxed);
-        let more = if since == PAUSED { 0 } else { now.saturating_sub(since) };
-        let more = spent(more, waiting);
-        Totals {
-            busy: self.busy.load(Relaxed).wrapping_add(more.busy),
-            runnable: self.runnable.load(Relaxed).wrapping_add(more.runnable),
+    /// Ends a slice if the kthread counts, and returns the sums up to now. `waiting` threads wait
+    /// for the kthread at this moment. On any thread.
+    pub fn look(&self, now: Cycles, waiting: u32) -> Totals {
+        let began = self.marked.load(Relaxed);
+        // If it fails, the kthread has paused, or ended the slice itself just now.
+        let is_ended = began != PAUSED
+            && began < now
+            && self.marked.compare_exchange(began, now, Relaxed, Relaxed).is_ok();
+        if is_ended {
+            self.looks.add(slice(began, now, waiting));
         }
+        let (visits, looks) = (self.visits.read(), self.looks.read());
+        Totals {
+            busy: visits.busy.wrapping_add(looks.busy),
+            runnable: visits.runnable.wrapping_add(looks.runnable),
+        }
+    }
+}
+
+impl Sums {
+    /// Adds a slice, where no other thread does.
+    fn add_alone(&self, slice: Totals) {
+        self.runnable.store(self.runnable.load(Relaxed).wrapping_add(slice.runnable), Relaxed);
+        // Release: pairs with the Acquire in `read`.
+        self.busy.store(self.busy.load(Relaxed).wrapping_add(slice.busy), Release);
+    }
+
+    /// Adds a slice.
+    fn add(&self, slice: Totals) {
+        self.runnable.fetch_add(slice.runnable, Relaxed);
+        // Release: as above.
+        self.busy.fetch_add(slice.busy, Release);
+    }
+
+    fn read(&self) -> Totals {
+        // Acquire: pairs with the Release of each addition.
+        let busy = self.busy.load(Acquire);
+        Totals { busy, runnable: self.runnable.load(Relaxed) }
     }
 }
 
 impl Totals {
-    /// Returns what was added since `before`. Sums that were read amid a visit may have fallen.
+    /// Returns what was added since `before`.
     pub fn since(self, before: Self) -> Self {
-        let more = |now: u64, before: u64| u64::try_from(now.wrapping_sub(before) as i64).unwrap_or(0);
-        Self { busy: more(self.busy, before.busy), runnable: more(self.runnable, before.runnable) }
+        Self {
+            busy: self.busy.wrapping_sub(before.busy),
+            runnable: self.runnable.wrapping_sub(before.runnable),
+        }
+    }
+
+    /// Returns the averages over the time in which this was added: busy kthreads, at most one, and
+    /// runnable threads. A slice that belongs to the interval before is left out in proportion.
+    pub fn over(self, time: Cycles) -> (f64, f64) {
+        let time = time.max(self.busy).max(1) as f64;
+        (self.busy as f64 / time, self.runnable as f64 / time)
     }
 }
 
-fn spent(cycles: Cycles, waiting: u32) -> Totals {
-    Totals { busy: cycles, runnable: cycles.saturating_mul(1 + u64::from(waiting)) }
+/// Returns what a slice adds.
+fn slice(began: Cycles, now: Cycles, waiting: u32) -> Totals {
+    let time = if began <= UNMARKED { 0 } else { now.saturating_sub(began) };
+    Totals { busy: time, runnable: time.saturating_mul(1 + u64::from(waiting)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn time_with_and_without_waiting_threads_adds_up_and_pauses_are_left_out() {
-        let meter = Meter::default();
-        assert_eq!(meter.totals(50, 9), Totals::default(), "it has had no core yet");
-        meter.visit(100, 3);
-        meter.visit(130, 1);
-        assert_eq!(meter.totals(130, 0), Totals { busy: 30, runnable: 60 });
-        assert_eq!(meter.totals(140, 2), Totals { busy: 40, runnable: 90 }, "a thread that runs on");
-        meter.pause();
-        assert_eq!(meter.totals(500, 2), Totals { busy: 30, runnable: 60 });
-        meter.resume(600);
-        meter.visit(610, 0);
-        assert_eq!(meter.totals(610, 0), Totals { busy: 40, runnable: 70 });
+    fn totals(busy: u64, runnable: u64) -> Totals {
+        Totals { busy, runnable }
     }
 
     #[test]
-    fn sums_that_fell_have_added_nothing() {
-        let totals = |busy, runnable| Totals { busy, runnable };
-        assert_eq!(totals(5, 9).since(totals(7, 2)), totals(0, 7));
+    fn time_with_and_without_waiting_threads_adds_up_and_pauses_are_left_out() {
+        let meter = Meter::default();
+        assert_eq!(meter.look(50, 9), Totals::default(), "it has had no core yet");
+        meter.visit(100, 3);
+        meter.visit(130, 1);
+        assert_eq!(meter.look(130, 0), totals(30, 60));
+        assert_eq!(meter.look(140, 2), totals(40, 90), "a thread that runs on");
+        meter.pause();
+        assert_eq!(meter.look(500, 2), totals(40, 90), "what was counted stays counted");
+        meter.resume(Some(600));
+        meter.visit(610, 0);
+        assert_eq!(meter.look(610, 0), totals(50, 100));
+    }
+
+    #[test]
+    fn a_long_run_is_counted_up_to_each_look_with_the_threads_that_wait_then() {
+        let meter = Meter::default();
+        meter.visit(1_000, 0);
+        let first = meter.look(11_000, 0);
+        let second = meter.look(11_050, 1);
+        assert_eq!(second.since(first), totals(50, 100), "one thread waits now: not for 10,000");
+        let third = meter.look(11_100, 0);
+        assert_eq!(third.since(second), totals(50, 50), "nor is it subtracted when it has gone");
+        meter.visit(11_110, 7);
+        assert_eq!(meter.look(11_110, 0).since(third), totals(10, 80), "nor at the visit");
+    }
+
+    #[test]
+    fn the_run_before_a_cede_is_counted_once_whether_or_not_a_reader_has_looked() {
+        let meter = Meter::default();
+        let mut before = Totals::default();
+        for began in [1_000, 2_000, 3_000] {
+            meter.resume(Some(began));
+            if began == 2_000 {
+                before = meter.look(began + 400, 1);
+                assert_eq!(before, totals(900, 1_300));
+            }
+            meter.visit(began + 500, 0);
+            meter.pause();
+        }
+        assert_eq!(meter.look(4_000, 9).since(before), totals(600, 600));
+    }
+
+    #[test]
+    fn two_readers_find_the_same_time_each_over_its_own_interval() {
+        let meter = Meter::default();
+        meter.visit(100, 0);
+        let (one, other) = (meter.look(200, 3), meter.look(250, 1));
+        meter.visit(300, 1);
+        assert_eq!(meter.look(350, 1).since(one), totals(150, 300));
+        assert_eq!(meter.look(400, 1).since(other), totals(150, 300));
+    }
+
+    #[test]
+    fn a_meter_made_amid_a_long_run_counts_from_its_first_look() {
+        let meter = Meter::default();
+        // The kthread began to run while nothing was measured.
+        meter.resume(None);
+        let first = meter.look(1_000_000, 5);
+        assert_eq!(first, Totals::default());
+        assert_eq!(meter.look(1_000_100, 0), totals(100, 100));
+        // The last reader goes, and visits are not counted; later another one comes.
+        let again = meter.look(9_000_000, 5);
+        meter.visit(9_000_050, 1);
+        assert_eq!(meter.look(9_000_050, 0).since(again), totals(50, 100));
+    }
+
+    #[test]
+    fn time_is_not_counted_again_by_a_visit_that_read_the_clock_before_a_look() {
+        let meter = Meter::default();
+        meter.visit(100, 0);
+        meter.look(200, 0);
+        meter.visit(150, 9);
+        meter.visit(300, 0);
+        assert_eq!(meter.look(250, 9), totals(200, 200), "nor by a look before a visit");
+    }
+
+    #[test]
+    fn no_average_exceeds_one_busy_kthread_and_the_threads_that_waited() {
+        assert_eq!(totals(50, 150).over(100), (0.5, 1.5));
+        assert_eq!(totals(400, 1_200).over(100), (1.0, 3.0), "most of it is of the interval before");
+        assert_eq!(totals(0, 0).over(0), (0.0, 0.0));
         assert_eq!(totals(3, 3).since(totals(u64::MAX, 3)), totals(4, 0), "across the wrap");
     }
 }

@@ -58,14 +58,10 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
     } else {
         local::keep_apart(&kthread, runtime);
     }
+    resume_meter(kthread, runtime);
     loop {
         if kthread.head().cede_requested() {
-            kthread.meter.pause();
-            if runtime.is_attached() {
-                lease::cede(kthread, runtime);
-            } else {
-                rejoin::stop(kthread, runtime);
-            }
+            give_way(kthread, runtime);
         }
         kthread.head().set_preempt_pending(false);
         if let Some(runnable) = find_work(kthread, runtime, guard) {
@@ -78,14 +74,32 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
     }
 }
 
+/// Leaves the core, and returns with another one, or when the gate is open.
+fn give_way(kthread: ThisKthread<'_>, runtime: &Runtime) {
+    if runtime.measures() {
+        // The thread that ran is queued again, and does not count as one that waited meanwhile.
+        kthread.meter.visit(clock::now(), kthread.waiting().saturating_sub(1));
+    }
+    kthread.meter.pause();
+    if runtime.is_attached() {
+        lease::cede(kthread, runtime);
+    } else {
+        rejoin::stop(kthread, runtime);
+    }
+    resume_meter(kthread, runtime);
+}
+
+/// Begins to count the time that follows; where nothing measures, from the first look on.
+fn resume_meter(kthread: ThisKthread<'_>, runtime: &Runtime) {
+    kthread.meter.resume(runtime.measures().then(clock::now));
+}
+
 /// Waits for work, with or without a core. Returns the thread that was handed over, if one was.
 fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     kthread.meter.pause();
     let found =
         if runtime.is_attached() { lease::idle(kthread, runtime) } else { local::idle(kthread, runtime) };
-    if found.is_some() && runtime.measures() {
-        kthread.meter.resume(clock::now());
-    }
+    resume_meter(kthread, runtime);
     found
 }
 
