@@ -56,7 +56,7 @@ pub trait Chunks {
     where
         Self: 'a;
 
-    /// Returns the next part: `len` items, or up to [`SPLIT`] times as many.
+    /// Returns the next part: `len` items, or four times as many where that is cheap.
     fn next_part(&mut self, len: u32) -> Self::Part<'_>;
 
     /// Returns whether the parts so far, each run to its end, were all.
