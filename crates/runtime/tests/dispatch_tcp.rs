@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tailwater::dispatch::{Class, ConnectionStats, Frame, Framing, Service, Settings, TcpServer};
 use tailwater::net::{TcpListener, TcpOptions, TcpStream};
-use tailwater::thread;
+use tailwater::{thread, time};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -30,6 +30,10 @@ fn tcp_servers_on_one_kthread() {
             replies_follow_the_end_of_the_requests();
             what_is_no_request_closes_its_own_connection();
             a_panic_closes_the_connection_after_the_replies_before();
+            replies_arrive_whatever_follows_the_requests();
+            a_connection_is_open_until_its_replies_are_acknowledged();
+            a_client_that_acknowledges_nothing_is_reset();
+            a_client_that_reads_too_slowly_is_reset();
             a_client_that_does_not_read_holds_up_no_other();
             a_full_queue_holds_requests_back();
             connections_have_a_bound();
@@ -201,9 +205,88 @@ fn a_panic_closes_the_connection_after_the_replies_before() {
     service.go.store(true, Relaxed);
     expect(&mut client, "WAIT\n");
     expect_end(&mut client);
+    drop(client);
     // As soon as the last thread has left the connection.
     wait_until(|| server.connections().unsent == 1);
     assert_eq!(server.stats()[0].panicked, 1);
+}
+
+/// Connects with little room for replies.
+fn connect_with_little_room(server: &TcpServer) -> TcpStream {
+    let stream = TcpOptions::new().receive_buffer(LONG).connect(server.local_addr()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn replies_arrive_whatever_follows_the_requests() {
+    for end in ["x", "panic\n", "class?\n", "amid"] {
+        let server = server(&Lines::default(), lines());
+        let mut client = connect_with_little_room(&server);
+        client.write_all(format!("l\nl\nl\n{end}").as_bytes()).unwrap();
+        // Bytes that nothing asks for, when the connection is over or soon before.
+        client.write_all(&[b'a'; 100_000]).unwrap();
+        let mut replies = vec![0; 3 * LONG];
+        client.read_exact(&mut replies).unwrap_or_else(|error| panic!("{end:?}: {error}"));
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "{end:?}");
+    }
+}
+
+/// Waits until a server of one connection serves the next.
+#[track_caller]
+fn wait_for_room(server: &TcpServer) {
+    let start = Instant::now();
+    loop {
+        let mut next = connect(server);
+        let mut reply = [0; 4];
+        if next.write_all(b"two\n").is_ok() && next.read_exact(&mut reply).is_ok() {
+            break assert_eq!(&reply, b"TWO\n");
+        }
+        assert!(start.elapsed() < PATIENCE, "the place is not free");
+    }
+}
+
+fn a_connection_is_open_until_its_replies_are_acknowledged() {
+    let service = Lines::default();
+    let server = server(&service, lines().connections(1));
+    let mut client = connect_with_little_room(&server);
+    client.write_all(b"l\nl\nl\n").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    wait_until(|| service.handled.load(Relaxed) == 3);
+    // The send buffer has room for all replies: the writer leaves them there.
+    (0..1_000).for_each(|_| thread::yield_now());
+    expect_end(&mut connect(&server));
+    assert_eq!(server.connections().refused, 1);
+    let mut replies = vec![0; 3 * LONG];
+    client.read_exact(&mut replies).unwrap();
+    wait_for_room(&server);
+}
+
+fn a_client_that_acknowledges_nothing_is_reset() {
+    let service = Lines::default();
+    let server = server(&service, lines().connections(1).idle(Duration::from_millis(50)));
+    let mut client = connect_with_little_room(&server);
+    // On a busy machine the connection is closed before this.
+    let _ = client.write_all(b"l\nl\nl\n");
+    let _ = client.shutdown(Shutdown::Write);
+    wait_for_room(&server);
+    let mut replies = vec![0; 3 * LONG];
+    client.read_exact(&mut replies).unwrap_err();
+}
+
+fn a_client_that_reads_too_slowly_is_reset() {
+    let listener = TcpOptions::new().send_buffer(LONG / 4).listen("127.0.0.1:0").unwrap();
+    let framing = lines().idle(Duration::from_millis(500));
+    let server = TcpServer::start(listener, framing, Lines::default(), settings()).unwrap();
+    let mut client = TcpOptions::new().receive_buffer(4 << 10).connect(server.local_addr()).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all("l\n".repeat(200).as_bytes()).unwrap();
+    // Each wait of the writer is short, but 64 KiB take a second.
+    let start = Instant::now();
+    while server.connections().idle == 0 {
+        assert!(start.elapsed() < PATIENCE, "it holds the connection");
+        let _ = client.read(&mut [0; 64]);
+        time::sleep(Duration::from_millis(1));
+    }
 }
 
 fn a_client_that_does_not_read_holds_up_no_other() {
@@ -211,9 +294,7 @@ fn a_client_that_does_not_read_holds_up_no_other() {
     let service = Lines::default();
     let listener = TcpOptions::new().send_buffer(LONG).listen("127.0.0.1:0").unwrap();
     let server = TcpServer::start(listener, lines().outstanding(4), service, settings()).unwrap();
-    let options = TcpOptions::new().receive_buffer(LONG);
-    let mut slow = options.connect(server.local_addr()).unwrap();
-    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut slow = connect_with_little_room(&server);
     slow.write_all("l\n".repeat(REQUESTS).as_bytes()).unwrap();
     // Four of its requests are outstanding, and buffers hold some replies.
     wait_until(|| server.stats()[0].finished >= 4);
@@ -254,17 +335,8 @@ fn connections_have_a_bound() {
     expect_end(&mut connect(&server));
     assert_eq!(server.connections(), stats(|stats| (stats.accepted, stats.refused) = (2, 1)));
     drop(first);
-    // There is room again when its threads have ended.
-    let start = Instant::now();
-    loop {
-        let mut next = connect(&server);
-        let sent = next.write_all(b"two\n");
-        let mut reply = [0; 4];
-        if sent.is_ok() && next.read_exact(&mut reply).is_ok() {
-            break assert_eq!(&reply, b"TWO\n");
-        }
-        assert!(start.elapsed() < PATIENCE, "the place is not free");
-    }
+    // When its threads have ended.
+    wait_for_room(&server);
 }
 
 fn a_silent_connection_is_closed() {
@@ -284,5 +356,8 @@ fn bounds_out_of_range_are_refused() {
     let error = TcpServer::start(listener, lines().longest(0), Lines::default(), settings()).unwrap_err();
     assert!(error.to_string().contains("the longest request"), "{error}");
     // Nothing listens any more.
+    let listener = TcpListener::bind(address).unwrap();
+    let error = TcpServer::start(listener, lines(), Lines::default(), settings().queue(0)).unwrap_err();
+    assert!(error.to_string().contains("a queue of 0"), "{error}");
     TcpListener::bind(address).unwrap();
 }

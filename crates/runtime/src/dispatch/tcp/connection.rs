@@ -12,22 +12,26 @@
 //! | reader | a place in the dispatcher's queue | a request that begins |
 //! | writer | replies ([`Connection::ready`]) | a request that is completed; the reader's end |
 //! | writer | the client to read | the stream |
+//!
+//! After that both wait for the client once more ([`closing`]).
 
 use super::super::dispatcher::Dispatcher;
 use super::super::server::catch;
 use super::super::udp::{Service, classify, flow_of};
+use super::closing;
 use super::framing::Framing;
 use super::input::{Found, Input};
+use super::pace::Pace;
 use super::replies::{Replies, Write as Next};
 use super::{Counters, Job};
 use crate::ground::spin::SpinLock;
 use crate::net::TcpStream;
-use crate::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use crate::sync::{Event, Notify, OwnedSemaphorePermit, Semaphore};
 use core::sync::atomic::Ordering::Relaxed;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the threads of a server share.
 pub struct Shared<S> {
@@ -38,12 +42,15 @@ pub struct Shared<S> {
     pub places: Arc<Semaphore>,
 }
 
-/// A connection, for as long as a request of it is outstanding.
+/// A connection, for as long as a thread serves it or a request of it is outstanding.
 #[derive(Debug)]
 pub struct Connection {
     replies: SpinLock<Replies>,
     room: Notify,
     ready: Notify,
+    /// Nothing more is read, not even to be discarded.
+    reader_ended: Event,
+    idle: Option<Duration>,
     counters: Arc<Counters>,
     _open: OwnedSemaphorePermit,
 }
@@ -104,12 +111,14 @@ impl Connection {
             replies: SpinLock::new(Replies::new(&framing.limits)),
             room: Notify::new(),
             ready: Notify::new(),
+            reader_ended: Event::new(),
+            idle: framing.limits.idle,
             counters,
             _open: open,
         }
     }
 
-    /// Reads requests until the connection ends.
+    /// Reads requests until the connection ends, and discards what the client sends from then on.
     pub fn read<S: Service>(
         self: &Arc<Self>,
         stream: &TcpStream,
@@ -128,11 +137,19 @@ impl Connection {
         if let Some(counter) = counter {
             counter.fetch_add(1, Relaxed);
         }
-        self.end();
+        self.end_requests();
+        closing::discard(stream);
+        self.reader_ended.set();
+    }
+
+    /// Ends a connection whose reader cannot be started.
+    pub fn abandon(&self) {
+        self.end_requests();
+        self.reader_ended.set();
     }
 
     /// Records that no more requests are read.
-    pub fn end(&self) {
+    fn end_requests(&self) {
         self.replies.lock().end();
         self.ready.notify_one();
     }
@@ -163,6 +180,7 @@ impl Connection {
                 Found::TooLong => return End::TooLong,
             }
             match stream.read(input.space(framing)) {
+                Ok(1..) | Err(_) if self.replies.lock().is_broken() => return End::Over,
                 Ok(len @ 1..) => input.filled(len),
                 Err(error) if is_timeout(&error) => {
                     let (outstanding, now) = self.replies.lock().progress();
@@ -179,7 +197,7 @@ impl Connection {
                     return if is_cut { End::Cut } else { End::Over };
                 }
             }
-            if let Some(idle) = framing.limits.idle
+            if let Some(idle) = self.idle
                 && input.is_amid_request()
                 && begun.get_or_insert_with(Instant::now).elapsed() > idle
             {
@@ -222,40 +240,65 @@ impl Connection {
 
     /// Writes replies until the connection is over, then closes it.
     pub fn write(&self, stream: &TcpStream) {
+        let mut has_failed = false;
         loop {
             // In a statement of its own, so that the lock is free afterwards.
             let next = self.replies.lock().next();
             match next {
-                Next::Replies(batch) => {
-                    let bytes = batch.iter().map(Vec::len).sum();
-                    let written = write_all(stream, &batch);
-                    let mut replies = self.replies.lock();
-                    match &written {
-                        Ok(()) => replies.written(batch.len(), bytes),
-                        Err(_) => replies.break_off(batch.len(), bytes),
-                    }
-                    drop(replies);
-                    if written.is_err_and(|error| is_timeout(&error)) {
-                        self.counters.idle.fetch_add(1, Relaxed);
-                    }
-                }
+                Next::Replies(batch) => has_failed |= self.write_batch(stream, &batch).is_err(),
                 Next::Nothing => self.ready.wait(),
                 Next::End => break,
             }
             self.room.notify_one();
         }
-        // What was written is sent all the same. Fails only if the connection is gone.
-        let _ = stream.shutdown(Shutdown::Both);
-        self.room.notify_one();
+        if has_failed {
+            closing::reset(stream);
+        } else {
+            closing::close(stream, self.idle, &self.reader_ended);
+        }
+    }
+
+    /// Writes replies; if that fails, no further one is written.
+    fn write_batch(&self, stream: &TcpStream, batch: &[Vec<u8>]) -> io::Result<()> {
+        let bytes = batch.iter().map(Vec::len).sum();
+        let written = write_all(stream, batch, self.idle);
+        let mut replies = self.replies.lock();
+        match &written {
+            Ok(()) => replies.written(batch.len(), bytes),
+            Err(_) => replies.break_off(batch.len(), bytes),
+        }
+        drop(replies);
+        if let Err(error) = &written
+            && is_timeout(error)
+        {
+            self.counters.idle.fetch_add(1, Relaxed);
+        }
+        written
     }
 }
 
-fn write_all(mut stream: &TcpStream, batch: &[Vec<u8>]) -> io::Result<()> {
-    let Some((last, others)) = batch.split_last() else { return Ok(()) };
-    for reply in others {
-        stream.more().write_all(reply)?;
+/// Writes replies, none of which is empty, as one flow of bytes.
+///
+/// # Errors
+/// Those of the stream; [`TimedOut`](ErrorKind::TimedOut) if the client reads too slowly.
+fn write_all(mut stream: &TcpStream, batch: &[Vec<u8>], idle: Option<Duration>) -> io::Result<()> {
+    let Some(last) = batch.len().checked_sub(1) else { return Ok(()) };
+    let mut pace = idle.map(|idle| Pace::new(idle, Instant::now()));
+    for (i, reply) in batch.iter().enumerate() {
+        let mut rest = &reply[..];
+        while !rest.is_empty() {
+            let len = if i < last { stream.more().write(rest)? } else { stream.write(rest)? };
+            rest = &rest[len..];
+            let is_done = i == last && rest.is_empty();
+            if let Some(pace) = &mut pace
+                && !is_done
+                && !pace.follows(len, Instant::now())
+            {
+                return Err(ErrorKind::TimedOut.into());
+            }
+        }
     }
-    stream.write_all(last)
+    Ok(())
 }
 
 /// Returns whether a stream's timeout has passed.

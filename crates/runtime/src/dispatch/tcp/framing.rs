@@ -14,6 +14,8 @@ const DEFAULT_CONNECTIONS: usize = 4_096;
 const DEFAULT_OUTSTANDING: usize = 64;
 /// Bytes of requests and replies of a connection.
 const DEFAULT_HELD: usize = 1 << 20;
+/// How long a client may be idle.
+pub(super) const DEFAULT_IDLE: Duration = Duration::from_secs(60);
 /// Largest of the bounds in bytes.
 const MAX_BYTES: usize = 1 << 30;
 /// Most connections, and most outstanding requests.
@@ -97,7 +99,7 @@ impl Framing {
             outstanding: DEFAULT_OUTSTANDING,
             held: DEFAULT_HELD,
             in_order: true,
-            idle: None,
+            idle: Some(DEFAULT_IDLE),
         };
         Self { frame: Arc::new(frame), limits }
     }
@@ -144,11 +146,17 @@ impl Framing {
         self
     }
 
-    /// Sets how long a connection may be silent that waits for no reply, take for a request that
-    /// has begun, and not read while replies wait. Then it is closed. The default is for ever.
+    /// Sets how long a connection may be silent that waits for no reply, how long a request may
+    /// take from its first byte to its last, and how long the client may take to read each 64 KiB
+    /// of the replies that wait for it, and to acknowledge the last. Then the connection is closed.
+    /// The default is 60 seconds: too short for large requests over slow networks.
+    ///
+    /// `None` is for ever. A client that has vanished is then noticed by probes, after more than
+    /// two hours ([`TcpOptions::keepalive`](crate::net::TcpOptions::keepalive) of the listener sets
+    /// others).
     #[must_use]
-    pub fn idle(mut self, time: Duration) -> Self {
-        self.limits.idle = Some(time);
+    pub fn idle(mut self, time: impl Into<Option<Duration>>) -> Self {
+        self.limits.idle = time.into();
         self
     }
 

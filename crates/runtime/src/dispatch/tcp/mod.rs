@@ -2,12 +2,15 @@
 //! replies return in their order.
 //!
 //! Owns the threads: one that accepts, and two for each connection, which reads and which writes
-//! ([`connection`]). Bytes are anybody's: what the [framing](Framing) refuses, and code of the
-//! service that panics at them, costs their connection only, with a count of the reason.
+//! ([`connection`]), and which close it together ([`closing`]). Bytes are anybody's: what the
+//! [framing](Framing) refuses, and code of the service that panics at them, costs their connection
+//! only, with a count of the reason.
 
+mod closing;
 mod connection;
 mod framing;
 mod input;
+mod pace;
 mod replies;
 
 pub use framing::{Frame, Framing};
@@ -16,7 +19,7 @@ use super::dispatcher::Dispatcher;
 use super::settings::Settings;
 use super::stats::ClassStats;
 use super::udp::Service;
-use crate::net::{TcpListener, TcpStream};
+use crate::net::{TcpKeepalive, TcpListener, TcpStream};
 use crate::sync::{Semaphore, mpsc};
 use crate::{thread, time};
 use connection::{Connection, Shared, Ticket};
@@ -171,10 +174,11 @@ impl TcpServer {
         let (handler, initial, given_back) =
             (Arc::clone(&service), Arc::clone(&service), Arc::clone(&places));
         let shared = Arc::new(Shared { service, framing, counters: Arc::clone(&counters), places });
-        // Waits for the dispatcher, and ends if there will be none.
+        // Waits for the dispatcher, and ends if there will be none. Until then it has no listener:
+        // on an error the caller's is closed when this returns.
         let (start, started) = mpsc::channel();
         drop(thread::Builder::new().name("dispatch-accept").spawn(move || {
-            if let Ok(dispatcher) = started.recv() {
+            if let Ok((listener, dispatcher)) = started.recv() {
                 accept(&listener, &shared, dispatcher);
             }
         })?);
@@ -188,7 +192,7 @@ impl TcpServer {
                 ticket.reply(reply);
             },
         )?;
-        start.send(dispatcher).expect("the acceptor waits for the dispatcher");
+        start.send((listener, dispatcher)).expect("the acceptor waits for the dispatcher");
         Ok(Self { dispatcher, address, counters })
     }
 
@@ -227,19 +231,23 @@ fn accept<S: Service>(listener: &TcpListener, shared: &Arc<Shared<S>>, dispatche
         };
         let counters = &shared.counters;
         counters.accepted.fetch_add(1, Relaxed);
-        let served = open.try_acquire_owned().is_some_and(|permit| {
-            let connection = Connection::new(&shared.framing, Arc::clone(counters), permit);
-            serve(stream, from, &Arc::new(connection), shared, dispatcher).is_ok()
-        });
-        if !served {
+        let Some(permit) = open.try_acquire_owned() else {
+            // Before the client notices.
             counters.refused.fetch_add(1, Relaxed);
+            continue;
+        };
+        let connection = Arc::new(Connection::new(&shared.framing, Arc::clone(counters), permit));
+        if serve(&Arc::new(stream), from, &connection, shared, dispatcher).is_err() {
+            counters.refused.fetch_add(1, Relaxed);
+            // Without a reader the writer ends, if there is one, and closes the connection.
+            connection.abandon();
         }
     }
 }
 
 /// Starts the threads of a connection.
 fn serve<S: Service>(
-    stream: TcpStream,
+    stream: &Arc<TcpStream>,
     from: SocketAddr,
     connection: &Arc<Connection>,
     shared: &Arc<Shared<S>>,
@@ -250,14 +258,15 @@ fn serve<S: Service>(
     let _ = stream.set_nodelay(true);
     let _ = stream.set_read_timeout(shared.framing.limits.idle);
     let _ = stream.set_write_timeout(shared.framing.limits.idle);
-    let stream = Arc::new(stream);
-    let (of_writer, of_reader, shared) = (Arc::clone(&stream), Arc::clone(connection), Arc::clone(shared));
+    if shared.framing.limits.idle.is_none() && stream.keepalive()?.is_none() {
+        let _ = stream.set_keepalive(Some(TcpKeepalive::default()));
+    }
+    let (of_writer, of_reader, shared) = (Arc::clone(stream), Arc::clone(stream), Arc::clone(shared));
     let builder = || thread::Builder::new().name("dispatch-tcp");
     drop(builder().spawn({
         let connection = Arc::clone(connection);
         move || connection.write(&of_writer)
     })?);
-    let reader = builder().spawn(move || of_reader.read(&stream, from, &shared, dispatcher));
-    // Without a reader the writer ends, and closes the connection.
-    reader.map(drop).inspect_err(|_| connection.end())
+    let connection = Arc::clone(connection);
+    builder().spawn(move || connection.read(&of_reader, from, &shared, dispatcher)).map(drop)
 }

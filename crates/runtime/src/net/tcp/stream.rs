@@ -514,14 +514,15 @@ impl TcpStream {
         }
     }
 
-    /// Waits until the peer has acknowledged everything, or the connection is over.
-    fn wait_until_acknowledged(&self, deadline: Cycles) {
+    /// Waits until the peer has acknowledged everything, or the connection is over; returns false
+    /// if neither is so at the deadline.
+    pub(crate) fn wait_until_acknowledged(&self, deadline: Cycles) -> bool {
         loop {
             let mut inner = self.socket.lock();
             let done = inner.is_acknowledged();
             inner.set_lingers(!done);
             if done || clock::now() >= deadline {
-                return;
+                return done;
             }
             // SAFETY: as above.
             unsafe { wait(inner, |inner| inner.writers().threads(), Some(deadline)) };
