@@ -61,7 +61,7 @@ pub struct Accepted {
     #[arg(short = 'b', long = "listen-backlog", value_name = "N")]
     backlog: Option<u32>,
     /// No effect: each connection's first byte chooses its protocol
-    #[arg(short = 'B', long = "protocol", value_name = "NAME")]
+    #[arg(short = 'B', long = "protocol", value_name = "NAME", value_parser = ["auto", "ascii", "binary"])]
     protocol: Option<String>,
     /// No effect: connections do not share threads
     #[arg(short = 'R', long = "max-reqs-per-event", value_name = "N")]
@@ -118,7 +118,7 @@ impl Accepted {
             (self.no_cas, "-C", "items always have version numbers, which cost 8 bytes"),
             (self.backlog.is_some(), "-b", "the queue of connections has a fixed length"),
             (
-                self.protocol.as_ref().is_some_and(|name| !name.starts_with("auto")),
+                self.protocol.as_ref().is_some_and(|name| name != "auto"),
                 "-B",
                 "each connection's first byte chooses its protocol",
             ),
@@ -169,6 +169,7 @@ mod tests {
             assert!(line.starts_with(&wanted), "{line}");
         }
         assert!(Command::parse_from(["kv", "-B", "auto"]).accepted.without_effect().is_empty());
+        assert!(Command::try_parse_from(["kv", "-B", "http"]).is_err());
     }
 
     #[test]

@@ -53,11 +53,13 @@ pub struct Options {
     #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64,
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory: u64,
-    /// Largest item, in bytes or with k or m: 1k to 1024m, and less than 0.43 of -m
-    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
-    max_item: usize,
+    /// Largest item, in bytes or with k or m: 1k to 1024m, and less than 0.43 of -m [default: 1m,
+    /// or what fits into -m]
+    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", value_parser = size)]
+    max_item: Option<usize>,
     /// Maximum number of connections
-    #[arg(short = 'c', long = "conn-limit", value_name = "N", default_value_t = 1024)]
+    #[arg(short = 'c', long = "conn-limit", value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
     /// Cores to serve on at once: kthreads of the runtime, or threads on the UDP socket [default:
     /// TAILWATER_KTHREADS, with --linux 1]
@@ -87,6 +89,9 @@ pub struct Options {
 
 /// Part of the limit of memory that is left to the process itself at most.
 const MAX_BESIDE: usize = 16;
+
+/// Maximum bytes of an item by default, as in memcached, if the memory is enough for it.
+const MAX_ITEM: usize = 1 << 20;
 
 /// Returns a number of bytes as memcached's `-I` takes it.
 fn size(text: &str) -> Result<usize, String> {
@@ -131,7 +136,9 @@ fn store(options: &Options) -> anyhow::Result<Store> {
     let memory = usize::try_from(options.memory << 20).context("more memory than there are addresses")?;
     let (evict, secret) = (!options.no_evictions, [secret(), secret()]);
     let beside = resident().unwrap_or_default().min(memory / MAX_BESIDE);
-    Ok(Store::beside(Config { memory, max_item: options.max_item, evict, secret }, beside)?)
+    // Items take up to 2.4 times their size.
+    let max_item = options.max_item.unwrap_or_else(|| MAX_ITEM.min((memory - beside) / 12 * 5));
+    Ok(Store::beside(Config { memory, max_item, evict, secret }, beside)?)
 }
 
 /// Returns the bytes of memory that this process has (proc_pid_status(5)).
@@ -259,6 +266,21 @@ mod tests {
         let refused = store_with("64", "32m").unwrap_err().to_string();
         assert!(refused.starts_with("67108864 bytes of memory are too few"), "{refused}");
         assert!(store_with("2", "1m").is_err() && store_with("2", "512k").is_ok());
+    }
+
+    #[test]
+    fn the_largest_item_fits_into_a_small_memory_by_default() {
+        for (memory, at_least) in [("1", 400_000), ("2", 800_000), ("3", MAX_ITEM), ("64", MAX_ITEM)] {
+            let store = store(&Command::parse_from(["kv", "-m", memory]).options).unwrap();
+            let largest = store.config().max_item;
+            assert!((at_least..=MAX_ITEM).contains(&largest), "-m {memory}: {largest}");
+        }
+    }
+
+    #[test]
+    fn a_service_without_connections_is_refused() {
+        let valid = |most| Command::try_parse_from(["kv", "-c", most]).is_ok();
+        assert!(valid("1") && !valid("0") && !valid("-1"));
     }
 
     #[test]

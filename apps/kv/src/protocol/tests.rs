@@ -504,6 +504,9 @@ fn settings_of_the_crawler_are_checked_though_they_have_no_effect() {
     ] {
         assert_eq!(talk(&service, &format!("lru_crawler {words}\r\n")), format!("{answer}\r\n"), "{words}");
     }
+    // Scripts wait for it.
+    assert_eq!(talk(&service, "lru_crawler crawl all\r\n"), "OK\r\n");
+    assert!(talk(&service, "stats\r\n").contains("STAT lru_crawler_running 0\r\n"));
 }
 
 #[test]
