@@ -114,8 +114,7 @@ fn within<T: PartialOrd + ToString>(
 /// [`clear_policy`](super::clear_policy) ends it.
 ///
 /// # Errors
-/// If requests have no effect at present, if a setting is out of range, or if no thread can be
-/// started.
+/// As [`set_policy`](super::set_policy), and if a setting is out of range.
 ///
 /// # Panics
 /// If there is no runtime.

@@ -20,7 +20,8 @@ use tailwater_shm::{Cycles, clock};
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
-    /// Busy kthreads: 1.0 if one was busy all the time. At most the number of kthreads.
+    /// Busy kthreads: 1.0 if one was busy all the time. At most the number of kthreads. Time of
+    /// [background threads](crate::thread::Class) is left out.
     pub utilisation: f64,
     /// Runnable user threads, running ones included. Not counted are threads that wait for a
     /// kthread without a core, and those that ordinary threads have just made runnable.

@@ -94,27 +94,62 @@ impl From<usize> for Priorities {
     }
 }
 
-/// What is requested, by who decided it.
-#[derive(Debug, Default)]
+/// What is requested, by who decided it; and which policy is in force.
+#[derive(Debug)]
 struct Wishes {
     by_program: Priorities,
     by_policy: Priorities,
+    /// Number of the policy in force; odd if there is one.
+    policy: u64,
 }
 
-static WISHES: SpinLock<Wishes> =
-    SpinLock::new(Wishes { by_program: Priorities::NONE, by_policy: Priorities::NONE });
+static WISHES: SpinLock<Wishes> = SpinLock::new(Wishes::NONE);
 
-/// Changes what is requested, and publishes the sum.
-fn publish(change: impl FnOnce(&mut Wishes)) {
+impl Wishes {
+    const NONE: Self = Self { by_program: Priorities::NONE, by_policy: Priorities::NONE, policy: 0 };
+
+    fn sum(&self) -> Priorities {
+        self.by_program.and(self.by_policy)
+    }
+
+    /// Puts a new policy in force, in place of any other; returns its number. What the other one
+    /// requested stands until the new one decides.
+    fn begin_policy(&mut self) -> u64 {
+        self.policy = (self.policy + 1) | 1;
+        self.policy
+    }
+
+    /// Enters what policy `number` requests; returns false, and changes nothing, if that policy is
+    /// not in force.
+    fn decide(&mut self, number: u64, cores: Priorities) -> bool {
+        let in_force = self.policy == number;
+        if in_force {
+            self.by_policy = cores;
+        }
+        in_force
+    }
+
+    /// Ends policy `number`, or whichever is in force, and withdraws what it requested.
+    fn end_policy(&mut self, number: Option<u64>) {
+        if self.policy % 2 == 1 && number.is_none_or(|number| number == self.policy) {
+            self.policy += 1;
+            self.by_policy = Priorities::NONE;
+        }
+    }
+}
+
+/// Changes what is requested, and publishes the sum. The lock is free before the doorbell rings,
+/// which is a system call: others spin for it with preemption off.
+fn publish<T>(change: impl FnOnce(&mut Wishes) -> T) -> T {
     let runtime = runtime();
     let mut wishes = WISHES.lock();
-    change(&mut wishes);
-    let sum = wishes.by_program.and(wishes.by_policy);
-    let is_new = runtime.publish_requests(u64::from_le_bytes(sum.0));
+    let changed = change(&mut wishes);
+    let is_new = runtime.publish_requests(u64::from_le_bytes(wishes.sum().0));
     drop(wishes);
     if is_new {
         runtime.ring_doorbell();
     }
+    changed
 }
 
 /// Returns the numbers of the cores that the program's kthreads run on now, ascending. Empty
@@ -183,5 +218,27 @@ mod tests {
         );
         assert_eq!(Priorities::from(3), Priorities::default().at(0, 3));
         assert!(std::panic::catch_unwind(|| Priorities::default().at(8, 1)).is_err());
+    }
+    #[test]
+    fn only_the_latest_policy_decides_and_what_it_requested_ends_with_it() {
+        let mut wishes = Wishes { by_program: Priorities::from(1), ..Wishes::NONE };
+        let total = |wishes: &Wishes| wishes.sum().total();
+        wishes.end_policy(None);
+        assert!(!wishes.decide(wishes.policy + 1, Priorities::from(9)), "none is in force");
+        let first = wishes.begin_policy();
+        assert!(wishes.decide(first, Priorities::from(2)));
+        let second = wishes.begin_policy();
+        assert_eq!(total(&wishes), 3, "until the second one decides");
+        assert!(!wishes.decide(first, Priorities::from(9)));
+        wishes.end_policy(Some(first));
+        assert!(wishes.decide(second, Priorities::from(4)));
+        assert_eq!(total(&wishes), 5);
+        wishes.end_policy(Some(second));
+        assert_eq!(total(&wishes), 1);
+        assert!(!wishes.decide(second, Priorities::from(4)));
+        let third = wishes.begin_policy();
+        assert!(wishes.decide(third, Priorities::from(1)));
+        wishes.end_policy(None);
+        assert_eq!(total(&wishes), 1);
     }
 }

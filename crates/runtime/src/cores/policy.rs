@@ -4,9 +4,8 @@
 //! no core from the program's threads, and a program that idles is not lent a core for it. There is
 //! at most one policy. Each has a number, and one that is not the latest ends.
 
-use super::{Load, LoadMeter, Priorities, publish};
+use super::{Load, LoadMeter, Priorities, WISHES, publish};
 use crate::blocking;
-use crate::ground::spin::SpinLock;
 use crate::records::runtime::runtime;
 use core::time::Duration;
 use std::io;
@@ -19,9 +18,6 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(10);
 /// Longest sleep of a policy's thread, so that one that was replaced ends.
 const NAP: Duration = Duration::from_millis(100);
-
-/// Number of the policy in force; odd if there is one.
-static IN_FORCE: SpinLock<u64> = SpinLock::new(0);
 
 /// Decides how many cores the program requests, by its load (Arachne section 6).
 ///
@@ -74,9 +70,15 @@ pub trait CorePolicy: Send + 'static {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// The program runs standalone, or its IOKernel has ended.
+    /// The program runs standalone.
     #[error("there is no IOKernel to request cores from: run the program with TAILWATER_IOKERNEL")]
     NoIoKernel,
+    /// The program's IOKernel has ended, and the program does not wait for another one.
+    #[error(
+        "the IOKernel has ended and none is waited for: restart the program, and see \
+         TAILWATER_ON_IOKERNEL_LOSS and TAILWATER_IOKERNEL_WAIT_MS"
+    )]
+    IoKernelEnded,
     /// The IOKernel grants no requests.
     #[error("the IOKernel grants no requested cores: set policy = \"arbiter\" in its configuration")]
     NoArbiter,
@@ -97,10 +99,11 @@ pub enum PolicyError {
 
 /// Has `policy` decide how many cores the program requests, in place of any policy before. If the
 /// program registers with another IOKernel later, the policy goes on; it has no effect while that
-/// one grants no requests.
+/// one grants no requests. So it is with a policy that is set while the program waits for its next
+/// IOKernel.
 ///
 /// # Errors
-/// If requests have no effect at present, if the interval is out of range, or if no thread can be
+/// If requests can have no effect, if the interval is out of range, or if no thread can be
 /// started.
 ///
 /// # Panics
@@ -112,18 +115,14 @@ pub fn set_policy(policy: impl CorePolicy) -> Result<(), PolicyError> {
         let value = format!("{interval:?}");
         return Err(PolicyError::OutOfRange { setting: "interval", value, range: "1 ms to 10 s" });
     }
-    let number = {
-        let mut in_force = IN_FORCE.lock();
-        *in_force = (*in_force + 1) | 1;
-        *in_force
-    };
+    let number = WISHES.lock().begin_policy();
     let name = "tailwater/cores".to_owned();
     // Started by a thread off the managed cores: a thread inherits its starter's.
     let started = blocking(move || {
         std::thread::Builder::new().name(name).spawn(move || run(policy, interval, number)).map(drop)
     });
     if started.is_err() {
-        end(number);
+        publish(|wishes| wishes.end_policy(Some(number)));
     }
     Ok(started?)
 }
@@ -143,19 +142,27 @@ pub fn set_policy(policy: impl CorePolicy) -> Result<(), PolicyError> {
 /// }
 /// ```
 pub fn clear_policy() {
-    let number = *IN_FORCE.lock();
-    if number % 2 == 1 {
-        end(number);
-    }
+    publish(|wishes| wishes.end_policy(None));
 }
 
-/// Returns an error if requests for cores have no effect.
+/// Returns an error if requests for cores can have no effect.
 pub(super) fn check() -> Result<(), PolicyError> {
     let runtime = runtime();
-    let loan = runtime.loan.filter(|_| runtime.is_attached()).ok_or(PolicyError::NoIoKernel)?;
     // Relaxed: written before the program was told that it may begin.
-    let word = loan.region.granted().load(core::sync::atomic::Ordering::Relaxed);
-    if word & TAKES_REQUESTS == 0 { Err(PolicyError::NoArbiter) } else { Ok(()) }
+    let word = runtime.loan.map(|loan| loan.region.granted().load(core::sync::atomic::Ordering::Relaxed));
+    judge(word, runtime.is_attached(), runtime.awaits_iokernel())
+}
+
+/// The same, of a program with this word of granted cores. Whether the next IOKernel grants
+/// requests is not known while the program waits for it.
+fn judge(granted: Option<u64>, is_attached: bool, awaits: bool) -> Result<(), PolicyError> {
+    match granted {
+        None => Err(PolicyError::NoIoKernel),
+        Some(_) if awaits => Ok(()),
+        Some(_) if !is_attached => Err(PolicyError::IoKernelEnded),
+        Some(word) if word & TAKES_REQUESTS == 0 => Err(PolicyError::NoArbiter),
+        Some(_) => Ok(()),
+    }
 }
 
 fn run(mut policy: impl CorePolicy, interval: Duration, number: u64) {
@@ -169,33 +176,38 @@ fn run(mut policy: impl CorePolicy, interval: Duration, number: u64) {
             let nap = left.min(NAP);
             std::thread::sleep(nap);
             left -= nap;
-            if *IN_FORCE.lock() != number {
+            if WISHES.lock().policy != number {
                 return;
             }
         }
         let cores = policy.cores(&meter.load());
-        let in_force = IN_FORCE.lock();
-        if *in_force != number {
+        if !publish(|wishes| wishes.decide(number, cores)) {
             return;
         }
-        publish(|wishes| wishes.by_policy = cores);
     }
 }
 
-/// Ends policy `number` when it is dropped.
+/// Ends policy `number` when it is dropped, unless another one is in force.
 struct End(u64);
 
 impl Drop for End {
     fn drop(&mut self) {
-        end(self.0);
+        publish(|wishes| wishes.end_policy(Some(self.0)));
     }
 }
 
-/// Ends policy `number`, unless another one is in force.
-fn end(number: u64) {
-    let mut in_force = IN_FORCE.lock();
-    if *in_force == number {
-        *in_force += 1;
-        publish(|wishes| wishes.by_policy = Priorities::default());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_may_be_set_where_requests_have_an_effect_now_or_later() {
+        let (arbiter, other) = (Some(TAKES_REQUESTS | 2), Some(0));
+        assert!(judge(arbiter, true, false).is_ok());
+        assert!(matches!(judge(other, true, false), Err(PolicyError::NoArbiter)));
+        // The IOKernel has ended: the next one may have another policy.
+        assert!(judge(arbiter, false, true).is_ok() && judge(other, false, true).is_ok());
+        assert!(matches!(judge(arbiter, false, false), Err(PolicyError::IoKernelEnded)));
+        assert!(matches!(judge(None, false, false), Err(PolicyError::NoIoKernel)));
     }
 }

@@ -23,6 +23,7 @@ use crate::records::uthread::Runnable;
 /// kthread that has found no work, with its core, if it is lent one.
 pub fn run_next(kthread: ThisKthread<'_>, runtime: &Runtime, run: impl FnOnce(Runnable)) -> bool {
     let Some(runnable) = runtime.background.pop() else { return false };
+    // Its time is no load: it uses what ordinary threads leave.
     kthread.meter.pause();
     if runtime.is_attached() {
         lease::as_idle(kthread, runtime, || run(runnable));

@@ -66,9 +66,9 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
         kthread.head().set_preempt_pending(false);
         if let Some(runnable) = find_work(kthread, runtime, guard) {
             run(kthread, runnable, SWITCH_BUDGET);
-        } else if !background::run_next(kthread, runtime, |runnable| run(kthread, runnable, 0))
-            && let Some(runnable) = idle(kthread, runtime)
-        {
+        } else if background::run_next(kthread, runtime, |runnable| run(kthread, runnable, 0)) {
+            resume_meter(kthread, runtime);
+        } else if let Some(runnable) = idle(kthread, runtime) {
             run(kthread, runnable, SWITCH_BUDGET);
         }
     }

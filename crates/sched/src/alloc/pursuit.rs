@@ -73,6 +73,12 @@ impl Pursuit {
         }
     }
 
+    /// Returns false if nothing is fetched until a request is raised. Until then no look is needed:
+    /// cores that are given up meanwhile are counted when the request changes.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.looks > 0 || self.is_late
+    }
+
     /// Returns true if the runtime, of which `requested` cores are its own, is to be granted a core
     /// without work, as of this look.
     pub(super) fn look(&mut self, requested: u16, have: Have, now: Nanos) -> bool {
@@ -228,5 +234,36 @@ mod tests {
         assert!(!pursuit.look(0, has(0, 0), end));
         pursuit.change(0, 1, has(0, 0), end);
         assert!(pursuit.look(1, has(0, 0), end), "a new period");
+    }
+    #[test]
+    fn looks_while_nothing_is_under_way_make_no_difference() {
+        let mut seed = 7_u64;
+        let mut below = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        let (mut all, mut few) = (Pursuit::default(), Pursuit::default());
+        let (mut requested, mut given_up, mut now, mut skipped, mut fetched) = (0, 0, T0, 0, 0);
+        for step in 0..100_000 {
+            now = now + Nanos(below(2 * PERIOD.0 / 50));
+            given_up += below(12) as u32 / 11;
+            let cores = below(6) as u16;
+            let have = Have { running: below(u64::from(cores) + 1) as u16, ..has(cores, given_up) };
+            if below(60) == 0 {
+                let next = below(6) as u16;
+                all.change(requested, next, have, now);
+                few.change(requested, next, have, now);
+                requested = next;
+            }
+            let (found, next) = (all.look(requested, have, now), all.next_fetch(have));
+            if few.is_under_way() {
+                assert_eq!((few.look(requested, have, now), few.next_fetch(have)), (found, next), "{step}");
+                fetched += u32::from(found);
+            } else {
+                assert_eq!((found, next), (false, None), "{step}");
+                skipped += 1;
+            }
+        }
+        assert!(skipped > 10_000 && fetched > 1_000, "{skipped} {fetched}");
     }
 }

@@ -135,7 +135,7 @@ impl Shares {
     /// Returns whether the runtime is to be granted a core for its request alone, as of this look.
     pub(super) fn pursue(&mut self, runtime: RuntimeId, view: View<'_>) -> bool {
         let Some(Entry { share, pursuit, .. }) = self.entries.get_mut(runtime) else { return false };
-        pursuit.look(share.requested, have(view, runtime), view.now)
+        pursuit.is_under_way() && pursuit.look(share.requested, have(view, runtime), view.now)
     }
 
     /// Divides the cores anew if a request has changed. Called at each look.
@@ -160,7 +160,11 @@ impl Shares {
         if self.is_outdated(view) {
             return Some(Nanos::ZERO);
         }
-        let next = |&runtime: &RuntimeId| self.entries.get(runtime)?.pursuit.next_fetch(have(view, runtime));
+        let next = |&runtime: &RuntimeId| {
+            let pursuit = &self.entries.get(runtime)?.pursuit;
+            // What a runtime has is counted over all of its kthreads: only if it matters.
+            if pursuit.is_under_way() { pursuit.next_fetch(have(view, runtime)) } else { None }
+        };
         view.ledger.runtimes().iter().filter_map(next).min()
     }
 
