@@ -146,6 +146,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         tracing::warn!(
             "interrupted when the IOKernel before had ended already: this one ends, too, and programs wait for another"
         );
+        return Ok(());
     }
     if let Some(interval) = notifier.watchdog_interval() {
         let notifier = Arc::clone(&notifier);

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 mod handover;
 mod socket_file;
 
-pub use handover::{Estate, Handover, HandoverPort, HandoverProgram, Network, Takeover};
+pub use handover::{Estate, Handover, HandoverPort, HandoverProgram, Network, TAKEOVER_STEPS, Takeover};
 pub use socket_file::SocketFile;
 
 /// Maximum length of a message in bytes.

@@ -86,6 +86,7 @@ impl Allocator {
 
     /// Binds the thread to the core and returns it, or, if that is refused, to another free one,
     /// provided that the core `is_free` itself: the cpuset of the thread may lack one of them.
+    /// Under fixed partitions the other one is of the same partition.
     fn bind_somewhere(
         &mut self,
         world: &mut World,
@@ -99,7 +100,10 @@ impl Allocator {
         let others = (0..self.cores.len()).filter(|_| is_free);
         let is_other = |at: &usize| {
             let slot = &self.cores[*at];
-            slot.id != core && !slot.absent && self.ledger.core(slot.id) == Some(CoreState::Free)
+            slot.id != core
+                && !slot.absent
+                && self.ledger.core(slot.id) == Some(CoreState::Free)
+                && self.policy.may_serve(to.runtime, slot.id, &self.ledger)
         };
         let others: [Option<CoreId>; OTHERS] = {
             let mut ids = others.filter(is_other).map(|at| self.cores[at].id);

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 mod requests;
 
+use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Generation, Grant, KthreadState};
@@ -483,6 +484,23 @@ fn a_thread_whose_cpuset_lacks_a_free_core_gets_another_free_one() {
         sandbox.settle();
         assert_eq!(sandbox.peer(0).state(0), KthreadState::Running, "{lacks}");
     }
+}
+
+#[test]
+fn a_thread_that_cannot_be_bound_to_a_core_of_its_partition_gets_none_of_another() {
+    let mut sandbox =
+        Sandbox::with_config(2, Vec::new(), &Config { policy: PolicyName::Static, ..Config::default() });
+    sandbox.add(0, 1, 0, LatencyCritical);
+    sandbox.add(1, 1, 0, LatencyCritical);
+    sandbox.bar_thread(1, CoreId(0));
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.world.stats.cores.rebind_failures.get(), 1);
+    assert_eq!(sandbox.peer(0).state(0), KthreadState::Parked);
+    // The other runtime finds its core.
+    sandbox.peer(1).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
 }
 
 #[test]

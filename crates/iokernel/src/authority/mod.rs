@@ -199,6 +199,22 @@ impl Authority {
         Err(Denial { user: user.uid, grant, reason, file: self.file.clone() })
     }
 
+    /// Returns whether a user may register a program by this grant, whatever the others say.
+    pub(crate) fn permits(
+        &self,
+        grant: usize,
+        user: &User,
+        wish: &Register,
+        region_bytes: u64,
+        held: Held,
+    ) -> bool {
+        self.rules.get(grant).is_some_and(|rule| {
+            rule.covers(user)
+                && self.objection(user, grant, rule, wish).is_none()
+                && rule.exceeded(held, Held::by(wish, region_bytes)).is_none()
+        })
+    }
+
     /// Returns what the rules of a grant have against a registration, whatever its limits are.
     fn objection(&self, user: &User, number: usize, rule: &Rule, wish: &Register) -> Option<Reason> {
         let Register { name, class, ip, .. } = wish;

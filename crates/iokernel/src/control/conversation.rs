@@ -404,8 +404,11 @@ impl Control {
         else {
             return;
         };
-        // Fails if the peer is gone, which the polling thread notices itself.
-        let _ = control::send(&*session.socket, &ServerMessage::Ready, &[]);
+        // Fails if the peer is gone, which the polling thread notices itself. What is kept for it
+        // stays so then.
+        if control::send(&*session.socket, &ServerMessage::Ready, &[]).is_ok() {
+            self.parts.directory.settle(id);
+        }
         // It may have been on its way to the polling thread when the rules changed.
         if self.rules_changed {
             self.replace_rules(|other| other == id);

@@ -329,13 +329,14 @@ impl Control {
                     token => self.serve(token),
                 }
             }
-            watch.keep(&self.parts.stats);
-            if let Some(cores) = presence.look(polling) {
-                self.tell(Command::Present(Box::new(cores)));
-            }
             self.drop_the_silent();
             self.end_pause();
             if self.successor.is_none() {
+                // All of these may write to the log.
+                watch.keep(&self.parts.stats);
+                if let Some(cores) = presence.look(polling) {
+                    self.tell(Command::Present(Box::new(cores)));
+                }
                 self.log_left_out();
                 self.end_reunion();
             }

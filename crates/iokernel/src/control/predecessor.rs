@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_shm::control::{
-    self, ClientMessage, ControlError, Estate, Handover, HandoverPort, Network, ServerMessage, Takeover,
+    self, ClientMessage, ControlError, Estate, Handover, HandoverPort, Network, ServerMessage,
+    TAKEOVER_STEPS, Takeover,
 };
 use tailwater_shm::layout::VERSION;
 
@@ -64,6 +65,7 @@ impl Predecessor {
         set_socket_timeout(&socket, Timeout::Recv, Some(LOOK)).map_err(|e| e.to_string())?;
         let takeover = Takeover {
             version: VERSION,
+            steps: TAKEOVER_STEPS,
             network,
             macs: config.macs.clone().into(),
             max_kthreads: config.max_kthreads,
@@ -71,7 +73,7 @@ impl Predecessor {
         control::send(&socket, &ClientMessage::Takeover(takeover), &[]).map_err(in_words)?;
         let (ports, fds) = match receive(&socket, stop)? {
             (ServerMessage::Handover(Handover { ports }), fds) => (ports, fds),
-            (ServerMessage::Refused { why }, _) => return Err(why),
+            (ServerMessage::Refused { why }, _) => return Err(explained(why)),
             (other, _) => return Err(format!("unexpected answer: {other:?}")),
         };
         let (mut fds, count) = (fds.into_iter(), |port: &HandoverPort| usize::from(port.descriptors));
@@ -119,11 +121,11 @@ impl Predecessor {
         fcntl_dupfd_cloexec(&self.listener, 0)
     }
 
-    /// Has it end, and returns when it serves no program any more, or `stop` is set after it has
-    /// promised to end.
+    /// Has it end, and returns when it serves no program any more.
     ///
     /// # Errors
-    /// Why it goes on, in words; or that it hangs, and Linux does not let it be killed.
+    /// Why it goes on, in words; that it hangs, and Linux does not let it be killed; or that it has
+    /// not ended yet, and `stop` is set.
     pub(crate) fn succeed(self, stop: &AtomicBool) -> Result<(), String> {
         if is_set(stop) {
             return Err(INTERRUPTED.to_owned());
@@ -147,9 +149,13 @@ impl Predecessor {
 
     fn wait_for_its_end(&self, stop: &AtomicBool) -> Result<(), String> {
         let start = Instant::now();
-        while matches!(control::receive::<ServerMessage>(&self.socket), Err(ControlError::WouldBlock)) {
+        while !has_hung_up(&self.socket, LOOK) {
             if is_set(stop) {
-                break;
+                let pid = self.process.pid;
+                return Err(format!(
+                    "interrupted after it had promised to end: if process {pid} goes on to run, kill it. Programs wait \
+                     for another IOKernel"
+                ));
             }
             if start.elapsed() >= STEP_TIMEOUT {
                 return self.process.kill(KILL_TIMEOUT);
@@ -193,6 +199,29 @@ impl Process {
 /// Kills a process; returns whether that succeeds, or the process has ended.
 fn is_killed(process: &OwnedFd) -> bool {
     matches!(pidfd_send_signal(process, Signal::KILL), Ok(()) | Err(Errno::SRCH))
+}
+
+/// Returns whether the other end of a connection was closed, after `limit` at most. A message, or
+/// the end of what can be received, is no sign of that: this end may have been shut for receiving.
+fn has_hung_up(socket: &OwnedFd, limit: Duration) -> bool {
+    // poll(2): POLLHUP is reported whether or not it is requested.
+    let mut end = [PollFd::new(socket, PollFlags::empty())];
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+    let _ = poll(&mut end, Some(&limit));
+    end[0].revents().contains(PollFlags::HUP)
+}
+
+/// Returns the reason of a refusal; if the running IOKernel does not understand the request, with
+/// what follows from that.
+fn explained(why: String) -> String {
+    if why.contains("not one this version understands") {
+        format!(
+            "its build has other steps of a takeover ({why}); stop it, then start this one without --takeover: its \
+             programs wait for it"
+        )
+    } else {
+        why
+    }
 }
 
 /// Connects to the IOKernel at `path`.
@@ -254,9 +283,30 @@ fn in_words(error: ControlError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use rustix::process::{PidfdFlags, pidfd_open};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_promise_that_is_found_after_the_shutdown_is_not_taken_for_the_end() {
+        let none = SocketFlags::empty();
+        let (old, new) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, none, None).unwrap();
+        control::send(&old, &ServerMessage::Leaving, &[]).unwrap();
+        shutdown(&new, Shutdown::Read).unwrap();
+        let promise = control::receive::<ServerMessage>(&new);
+        assert!(matches!(promise, Ok((ServerMessage::Leaving, _))), "{promise:?}");
+        assert!(!has_hung_up(&new, Duration::ZERO));
+        drop(old);
+        assert!(has_hung_up(&new, KILL_TIMEOUT));
+    }
+
+    #[test]
+    fn an_iokernel_that_does_not_understand_the_request_is_to_be_restarted() {
+        let why = ControlError::Malformed { len: 200, why: "unknown field `steps`".to_owned() };
+        assert!(explained(why.to_string()).contains("without --takeover"));
+        assert_eq!(explained("another reason".to_owned()), "another reason");
+    }
 
     #[test]
     fn a_process_that_hangs_is_killed_and_one_that_cannot_be_is_named() {

@@ -15,7 +15,8 @@
 //! own user, of its namespaces and with at least its capabilities only ([`standing`]).
 //!
 //! The new one looks at its stop flag in every wait, last directly before it requests the end of
-//! the old one. A stop after the promise comes too late: both end.
+//! the old one. A stop after the promise comes too late: both end. If the old one has not ended by
+//! then, the new one names its process.
 //!
 //! Programs find the same socket: connections wait in it until the new one accepts them, as frames
 //! wait in a TAP device. Regions, counters and the ledger of cores do not pass. Programs register
@@ -42,7 +43,9 @@
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use tailwater_shm::control::{self, Handover, HandoverPort, MAX_FDS, ServerMessage, SocketFile, Takeover};
+use tailwater_shm::control::{
+    self, Handover, HandoverPort, MAX_FDS, ServerMessage, SocketFile, TAKEOVER_STEPS, Takeover,
+};
 use tailwater_shm::layout::VERSION;
 
 use super::client::ClientSocket;
@@ -163,6 +166,11 @@ impl Control {
                  on: stop that one and its programs, then start this one, and the programs built with it",
                 wish.version
             ));
+        }
+        if wish.steps != TAKEOVER_STEPS {
+            return Err("its build has other steps of a takeover: stop it, then start this one without --takeover; its \
+                 programs wait for it"
+                .to_owned());
         }
         if wish.network != self.parts.network {
             return Err(format!(

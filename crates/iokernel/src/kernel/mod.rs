@@ -144,7 +144,8 @@ impl IoKernel {
     ///
     /// # Errors
     /// As `new`, and if none runs there or it refuses, or `stop` is set before it has promised to
-    /// end. It then goes on as if nothing had happened.
+    /// end. It then goes on as if nothing had happened. Also if `stop` is set after the promise,
+    /// and it has not ended by then.
     pub fn take_over(
         config: Config,
         ports: Vec<Box<dyn Port>>,

@@ -93,6 +93,11 @@ impl Policy for Static {
         }
     }
 
+    fn may_serve(&self, runtime: RuntimeId, core: CoreId, ledger: &Ledger) -> bool {
+        let owner = ledger.topology().position(core).and_then(|at| self.assigned.get(at));
+        owner == Some(&Some(runtime))
+    }
+
     /// Does nothing: a partition's core has no other runtime to go to.
     fn idle(&mut self, _view: View<'_>, _core: CoreId, _actions: &mut Vec<Action>) {}
 }

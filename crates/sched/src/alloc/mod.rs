@@ -105,6 +105,13 @@ pub trait Policy {
         None
     }
 
+    /// Returns whether `runtime` may be lent `core` in place of another one, to which Linux does
+    /// not bind its thread.
+    fn may_serve(&self, runtime: RuntimeId, core: CoreId, ledger: &Ledger) -> bool {
+        let _ = (runtime, core, ledger);
+        true
+    }
+
     /// Returns true if cores that runtimes request become their own.
     fn takes_requests(&self) -> bool {
         false

@@ -17,12 +17,19 @@ use super::Register;
 /// Maximum length of the list of programs in bytes.
 const MAX_LIST: u64 = 1 << 30;
 
+/// Number of the steps and messages of a takeover in this build; see [`Takeover::steps`].
+pub const TAKEOVER_STEPS: u32 = 2;
+
 /// The request of an IOKernel that is to take the place of another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Takeover {
     /// [`crate::layout::VERSION`] of its build.
     pub version: u32,
+    /// [`TAKEOVER_STEPS`] of its build: it may differ where all that programs see is the same. The
+    /// first builds sent none.
+    #[serde(default)]
+    pub steps: u32,
     /// The network it is to serve.
     pub network: Network,
     /// MAC addresses that its configuration enters, by the IPv4 addresses of programs.
@@ -89,8 +96,12 @@ pub struct Estate {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HandoverProgram {
-    /// Its registration, with the address that it has.
+    /// Its registration, as it was ruled on.
     pub register: Register,
+    /// The address that it has.
+    pub ip: Ipv4Addr,
+    /// The number of the grant to whose limits it counts, from 0.
+    pub grant: Option<usize>,
     /// Its user when it connected.
     pub uid: u32,
     /// All groups of its user then.
@@ -136,7 +147,8 @@ mod tests {
             ring_bytes: 32_768,
             ip: Some(Ipv4Addr::new(10, 77, 0, 2)),
         };
-        let program = HandoverProgram { register, uid: 7, groups: (0..65_536).collect() };
+        let ip = Ipv4Addr::new(10, 77, 0, 2);
+        let program = HandoverProgram { register, ip, grant: Some(0), uid: 7, groups: (0..65_536).collect() };
         let estate = Estate { programs: vec![program; 3] };
         assert_eq!(Estate::from_file(estate.to_file().unwrap()).unwrap(), estate);
         let empty = File::from(memfd_create("empty", MemfdFlags::CLOEXEC).unwrap());

@@ -4,8 +4,9 @@
 //! Pure: no file descriptors, no clock. Every check that can refuse a registration because of
 //! *other* runtimes is here, so the polling thread need not refuse any. An entry stays in the table
 //! until the polling thread has detached the runtime. Entries of programs that are
-//! [expected](Directory::expect) after a takeover count like those of registered ones; each is
-//! replaced when its program registers.
+//! [expected](Directory::expect) after a takeover count like those of registered ones. Each is
+//! replaced when its program registers, and comes back if the program loses its new place before it
+//! was sent `Ready`: a program on a loaded machine may hang up and register again.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -294,11 +295,50 @@ struct Entry {
     grant: Option<usize>,
     /// It stands for a program of the IOKernel that ran before.
     expected: bool,
+    /// The expected entry that it replaces, until the program was sent `Ready`.
+    kept: Option<Box<Entry>>,
 }
 
 impl Entry {
+    /// Returns the bytes of its region, or of that which is kept for it, if that is larger.
     fn region_len(&self) -> u64 {
-        self.place.region.region_len() as u64
+        let kept = self.kept.as_ref().map_or(0, |kept| kept.region_len());
+        kept.max(self.place.region.region_len() as u64)
+    }
+
+    /// Returns its guaranteed cores, likewise.
+    fn guaranteed(&self) -> u16 {
+        self.kept.as_ref().map_or(0, |kept| kept.guaranteed()).max(self.wish.guaranteed)
+    }
+
+    /// Returns its kthreads, likewise.
+    fn kthreads(&self) -> u16 {
+        self.kept.as_ref().map_or(0, |kept| kept.kthreads()).max(self.wish.kthreads)
+    }
+
+    /// Returns what it has of its grant, likewise.
+    fn held(&self) -> Held {
+        Held {
+            programs: 1,
+            kthreads: self.kthreads().into(),
+            guaranteed: self.guaranteed().into(),
+            region_bytes: self.region_len(),
+        }
+    }
+
+    /// Returns whether a place for its program is expected, or would be if it lost the one it has.
+    fn is_expected(&self) -> bool {
+        self.expected || self.kept.is_some()
+    }
+
+    /// Returns whether a registration has nothing that the program of this entry did not have.
+    fn covers(&self, wish: &Register) -> bool {
+        let had = &self.wish;
+        wish.class == had.class
+            && wish.kthreads <= had.kthreads
+            && wish.guaranteed <= had.guaranteed
+            && wish.ring_bytes <= had.ring_bytes
+            && wish.ip == had.ip
     }
 }
 
@@ -364,7 +404,7 @@ impl Directory {
             let ruling = authority.rule_on(&entry.user, wish, bytes, so_far);
             entry.grant = ruling.unwrap_or_else(|_| authority.grant_of(&entry.user, wish));
             if let Some(grant) = entry.grant {
-                held.entry(grant).or_default().add(Held::by(wish, bytes));
+                held.entry(grant).or_default().add(entry.held());
             }
         }
         (self.config, self.authority) = (config.clone(), authority);
@@ -380,7 +420,7 @@ impl Directory {
         let lost = self.lost_places.get(&grant).copied().unwrap_or(0);
         let mut held = Held { programs: lost, ..Held::default() };
         let theirs = self.entries.values().filter(|entry| entry.grant == Some(grant));
-        theirs.for_each(|entry| held.add(Held::by(&entry.wish, entry.region_len())));
+        theirs.for_each(|entry| held.add(entry.held()));
         held
     }
 
@@ -399,19 +439,45 @@ impl Directory {
         self.authority.describe(user, |grant| self.held(grant))
     }
 
-    /// Enters a runtime and returns its place, or a refusal, after which nothing has changed.
+    /// Enters a runtime and returns its place, or a refusal, after which nothing has changed. A
+    /// program that is expected gets what is kept for it without another ruling: it asks for its
+    /// address, which the IOKernel before may have chosen.
     pub(crate) fn admit(&mut self, user: &User, wish: &Register) -> Result<Place, Refusal> {
         let is_kept =
             |entry: &Entry| entry.expected && entry.wish.name == wish.name && entry.user.uid == user.uid;
         let kept = self.entries.iter().find_map(|(&id, entry)| is_kept(entry).then_some(id));
-        let kept = kept.and_then(|id| self.take_out(id));
-        let place = self.enter(user, wish, false);
-        if place.is_err()
-            && let Some(entry) = kept
-        {
-            self.put_in(entry);
+        let Some(kept) = kept.and_then(|id| self.take_out(id)) else {
+            return self.enter(user, wish, wish.ip, |this, bytes| this.rule_on(user, wish, bytes));
+        };
+        let mut ruled = wish.clone();
+        let ip = wish.ip.unwrap_or(kept.place.ip);
+        if ip == kept.place.ip {
+            ruled.ip = kept.wish.ip;
+        }
+        let settled = kept.covers(&ruled) && (user.privileged || kept.grant.is_some());
+        let place = self.enter(user, &ruled, Some(ip), |this, bytes| match settled {
+            true => Ok(kept.grant),
+            false => this.rule_on(user, &ruled, bytes),
+        });
+        match &place {
+            Ok(Place { id, .. }) => {
+                // Its addresses, too, if the program asked for others.
+                self.take_addresses(&kept);
+                let entry = self.entries.get_mut(id).expect("entered above");
+                entry.kept = Some(Box::new(kept));
+            }
+            Err(_) => self.put_in(kept),
         }
         place
+    }
+
+    /// Keeps nothing any more for a program that was sent `Ready`.
+    pub(crate) fn settle(&mut self, id: RuntimeId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let Some(kept) = entry.kept.take() else { return };
+        if kept.place.ip != entry.place.ip {
+            self.free_addresses(&kept.place);
+        }
     }
 
     /// Enters the programs of the IOKernel that this one takes over from, as if they registered:
@@ -425,17 +491,19 @@ impl Directory {
         programs: &[HandoverProgram],
         is_privileged: impl Fn(u32) -> bool,
     ) -> Result<(), String> {
-        for HandoverProgram { register, uid, groups } in programs {
+        for HandoverProgram { register, ip, grant, uid, groups } in programs {
             let mut groups = groups.clone();
             groups.sort_unstable();
             let user = User { uid: *uid, groups, privileged: is_privileged(*uid) };
-            self.enter(&user, register, true).map_err(|refusal| {
+            let rule = |this: &Self, bytes| this.rule_as_before(&user, register, bytes, *grant);
+            let place = self.enter(&user, register, Some(*ip), rule).map_err(|refusal| {
                 let name = register.name.escape_default();
                 format!(
                     "its program \"{name}\" of user {uid} could not attach to this one: {refusal}. Change that, or stop \
                      the program"
                 )
             })?;
+            self.entries.get_mut(&place.id).expect("entered above").expected = true;
         }
         Ok(())
     }
@@ -445,17 +513,19 @@ impl Directory {
     pub(crate) fn forget_expected(&mut self) -> Vec<String> {
         let late = self.entries.iter().filter(|(_, entry)| entry.expected).map(|(&id, _)| id);
         let late: Vec<RuntimeId> = late.collect();
+        let ids: Vec<RuntimeId> = self.entries.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.settle(id));
         late.into_iter().filter_map(|id| Some(self.take_out(id)?.wish.name)).collect()
     }
 
     /// Returns whether programs are expected.
     pub(crate) fn expects(&self) -> bool {
-        self.entries.values().any(|entry| entry.expected)
+        self.entries.values().any(Entry::is_expected)
     }
 
     /// Returns how many programs are expected: of this user, and in all.
     pub(crate) fn expected(&self, uid: u32) -> (usize, usize) {
-        let expected = || self.entries.values().filter(|entry| entry.expected);
+        let expected = || self.entries.values().filter(|entry| entry.is_expected());
         (expected().filter(|entry| entry.user.uid == uid).count(), expected().count())
     }
 
@@ -463,47 +533,96 @@ impl Directory {
     /// their threads, and those that are still expected.
     pub(crate) fn registered(&self) -> Estate {
         let mut entries: Vec<&Entry> = self.entries.values().collect();
-        entries.retain(|entry| entry.expected || !entry.tids.is_empty());
         entries.sort_unstable_by_key(|entry| entry.place.id.0);
+        let entries = entries.into_iter().filter_map(|entry| match &entry.kept {
+            _ if entry.expected || !entry.tids.is_empty() => Some(entry),
+            kept => kept.as_deref(),
+        });
         let program = |entry: &Entry| HandoverProgram {
-            register: Register { ip: Some(entry.place.ip), ..entry.wish.clone() },
+            register: entry.wish.clone(),
+            ip: entry.place.ip,
+            grant: entry.grant,
             uid: entry.user.uid,
             groups: entry.user.groups.clone(),
         };
-        Estate { programs: entries.into_iter().map(program).collect() }
+        Estate { programs: entries.map(program).collect() }
     }
 
-    fn enter(&mut self, user: &User, wish: &Register, expected: bool) -> Result<Place, Refusal> {
+    /// Returns the grant by which a user may register a program now.
+    fn rule_on(&self, user: &User, wish: &Register, bytes: u64) -> Result<Option<usize>, Denial> {
+        self.authority.rule_on(user, wish, bytes, |grant| self.held(grant))
+    }
+
+    /// As [`rule_on`](Self::rule_on), for a program that an IOKernel before has registered by the
+    /// grant `before`. As in a [`reload`](Self::reload), limits of grants are no reason to end it:
+    /// the order in which programs are entered is not that in which they have registered.
+    fn rule_as_before(
+        &self,
+        user: &User,
+        wish: &Register,
+        bytes: u64,
+        before: Option<usize>,
+    ) -> Result<Option<usize>, Denial> {
+        let permits = |&grant: &usize| self.authority.permits(grant, user, wish, bytes, self.held(grant));
+        if let Some(grant) = before.filter(permits) {
+            return Ok((!user.privileged).then_some(grant));
+        }
+        let ruling = self.rule_on(user, wish, bytes);
+        ruling.or_else(|denial| self.authority.grant_of(user, wish).map(Some).ok_or(denial))
+    }
+
+    /// Enters a runtime with this address, or with one of the pool, by the grant that `rule`
+    /// returns for the size of its region.
+    fn enter(
+        &mut self,
+        user: &User,
+        wish: &Register,
+        ip: Option<Ipv4Addr>,
+        rule: impl FnOnce(&Self, u64) -> Result<Option<usize>, Denial>,
+    ) -> Result<Place, Refusal> {
         let region = self.check_wish(wish)?;
         let region_len = region.region_len() as u64;
-        let grant = self.authority.rule_on(user, wish, region_len, |grant| self.held(grant))?;
+        let grant = rule(self, region_len)?;
         self.check_memory(user, grant, region_len)?;
         let id = self.vacant_id()?;
-        let (ip, mac) = self.addresses(wish)?;
+        let (ip, mac) = self.addresses(ip)?;
         let asked = wish.kthreads;
-        let taken: usize =
-            self.entries.values().map(|entry| usize::from(entry.place.region.kthreads())).sum();
+        let taken: usize = self.entries.values().map(|entry| usize::from(entry.kthreads())).sum();
         let left = MACHINE_KTHREADS - taken;
         if usize::from(asked) > left {
             return Err(Refusal::NoKthreads { asked, left });
         }
         let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, region };
-        let (wish, user) = (wish.clone(), user.clone());
-        self.put_in(Entry { wish, place: place.clone(), tids: Vec::new(), user, grant, expected });
+        self.put_in(Entry {
+            wish: wish.clone(),
+            place: place.clone(),
+            tids: Vec::new(),
+            user: user.clone(),
+            grant,
+            expected: false,
+            kept: None,
+        });
         Ok(place)
     }
 
     fn put_in(&mut self, entry: Entry) {
-        let Place { id, ip, mac, .. } = entry.place;
-        self.ips.insert(ip, entry.wish.name.clone());
-        self.macs.insert(mac, entry.wish.name.clone());
-        self.entries.insert(id, entry);
+        self.take_addresses(&entry);
+        self.entries.insert(entry.place.id, entry);
+    }
+
+    fn take_addresses(&mut self, entry: &Entry) {
+        self.ips.insert(entry.place.ip, entry.wish.name.clone());
+        self.macs.insert(entry.place.mac, entry.wish.name.clone());
+    }
+
+    fn free_addresses(&mut self, place: &Place) {
+        self.ips.remove(&place.ip);
+        self.macs.remove(&place.mac);
     }
 
     fn take_out(&mut self, id: RuntimeId) -> Option<Entry> {
         let entry = self.entries.remove(&id)?;
-        self.ips.remove(&entry.place.ip);
-        self.macs.remove(&entry.place.mac);
+        self.free_addresses(&entry.place);
         for tid in &entry.tids {
             self.tids.remove(tid);
         }
@@ -534,7 +653,7 @@ impl Directory {
             return Err(Refusal::GuaranteeOverKthreads { guaranteed: *guaranteed, kthreads: *kthreads });
         }
         let (asked, managed) = (*guaranteed, self.managed);
-        let taken: u32 = self.entries.values().map(|entry| u32::from(entry.wish.guaranteed)).sum();
+        let taken: u32 = self.entries.values().map(|entry| u32::from(entry.guaranteed())).sum();
         if taken + u32::from(asked) > managed {
             return Err(Refusal::GuaranteeOversubscribed { asked, taken, managed });
         }
@@ -591,8 +710,8 @@ impl Directory {
             .ok_or(Refusal::TooManyRuntimes(self.config.max_runtimes))
     }
 
-    fn addresses(&mut self, wish: &Register) -> Result<(Ipv4Addr, MacAddr), Refusal> {
-        let ip = match wish.ip {
+    fn addresses(&mut self, ip: Option<Ipv4Addr>) -> Result<(Ipv4Addr, MacAddr), Refusal> {
+        let ip = match ip {
             Some(ip) if !self.config.is_host(ip) => {
                 let (network, prefix_len) = (self.config.network, self.config.prefix_len);
                 return Err(Refusal::AddressOutside { ip, network, prefix_len });
@@ -662,9 +781,12 @@ impl Directory {
         Ok(())
     }
 
-    /// Removes a runtime; all it had can be assigned to others.
+    /// Removes a runtime; all it had can be assigned to others, or is kept for its program again.
     pub(crate) fn release(&mut self, id: RuntimeId) {
-        self.take_out(id);
+        let Some(Entry { kept: Some(mut kept), grant, .. }) = self.take_out(id) else { return };
+        // Its former number may be another one's, and grants may have other numbers.
+        (kept.place.id, kept.grant) = (id, grant);
+        self.put_in(*kept);
     }
 }
 

@@ -309,14 +309,99 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
     let too_much = Register { guaranteed: 2, ..back.clone() };
     assert!(matches!(next.admit(&user, &too_much), Err(Refusal::GuaranteeOversubscribed { .. })));
     assert_eq!(next.expected(7), (1, 2));
-    assert_eq!(next.admit(&user, &back).unwrap().ip, first.ip);
+    // And after it has lost its place before it was sent `Ready`, under a number that another
+    // program may have by then.
+    for _ in 0..2 {
+        let place = next.admit(&user, &back).unwrap();
+        assert_eq!((place.ip, next.expected(7)), (first.ip, (1, 2)));
+        let names: Vec<_> = next.registered().programs.into_iter().map(|p| p.register.name).collect();
+        assert_eq!(names.len(), 2, "another takeover would forget one: {names:?}");
+        next.release(place.id);
+        assert_eq!(next.admit(&other, &back), Err(Refusal::NameKept("first".to_owned())));
+        assert!(matches!(next.admit(ROOT, &wish("x")), Err(Refusal::GuaranteeOversubscribed { .. })));
+    }
+    // An address of its choice does not free the one that is kept until then.
+    let elsewhere = Register { ip: Some([10, 77, 0, 99].into()), ..back.clone() };
+    let place = next.admit(&user, &elsewhere).unwrap();
+    assert_eq!(place.ip, elsewhere.ip.unwrap());
+    assert!(next.ips.contains_key(&first.ip));
+    next.release(place.id);
+    assert!(!next.ips.contains_key(&place.ip));
+
+    let place = next.admit(&user, &back).unwrap();
+    assert_eq!(place.ip, first.ip);
+    next.enlist(place.id, 1, &[1, 2], |_| true).unwrap();
+    next.settle(place.id);
     assert_eq!(next.expected(7), (0, 1));
+    next.release(place.id);
+    assert!(!next.ips.contains_key(&first.ip), "it is free like that of any other");
     // A takeover in the meantime expects the one that has not come back.
     let names: Vec<String> = next.registered().programs.into_iter().map(|p| p.register.name).collect();
     assert_eq!(names, ["second"]);
     assert_eq!(next.forget_expected(), ["second"]);
     assert!(!next.expects());
     next.admit(&other, &wish("second")).unwrap();
+}
+
+/// Hands the programs of `old` to a new directory with the same settings.
+fn succeed(old: &Directory) -> Directory {
+    let mut next = Directory::new(&old.config, old.authority.clone(), old.managed, old.memory_bytes);
+    next.expect(&old.registered().programs, |_| false).unwrap();
+    next
+}
+
+#[test]
+fn a_program_without_a_right_to_choose_its_address_keeps_the_one_it_has() {
+    let config = Config::from_toml("[[grant]]\nusers = 1000").unwrap();
+    let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
+    let user = User { uid: 1000, groups: Vec::new(), privileged: false };
+    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
+    let neighbour = register(&mut directory, &user, &job("neighbour"), &[1, 2]);
+    let Place { ip, .. } = register(&mut directory, &user, &job("idle"), &[3, 4]);
+    directory.release(neighbour.id);
+    let back = Register { ip: Some(ip), ..job("idle") };
+    for _ in 0..3 {
+        directory = succeed(&directory);
+        // Its own address, no other.
+        let other = Register { ip: Some(neighbour.ip), ..back.clone() };
+        assert!(matches!(directory.admit(&user, &other), Err(Refusal::Denied(_))));
+        let place = register(&mut directory, &user, &back, &[3, 4]);
+        assert_eq!(place.ip, ip);
+        directory.settle(place.id);
+    }
+    // Without what is kept for it, an address needs a right.
+    let mut late = succeed(&directory);
+    assert_eq!(late.forget_expected(), ["idle"]);
+    assert!(matches!(late.admit(&user, &back), Err(Refusal::Denied(_))));
+}
+
+#[test]
+fn grants_that_programs_have_filled_in_another_order_than_that_of_their_numbers_stay_filled() {
+    let text = "[[grant]]\nusers = 1000\nprograms = 1\n[[grant]]\nusers = 1000\nnames = \"x\"\nprograms = 1";
+    let config = Config::from_toml(text).unwrap();
+    let mut old = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
+    let user = User { uid: 1000, groups: Vec::new(), privileged: false };
+    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
+    let first = old.admit(ROOT, &job("first")).unwrap();
+    let a = register(&mut old, &user, &job("a"), &[3, 4]);
+    old.release(first.id);
+    let x = register(&mut old, &user, &job("x"), &[5, 6]);
+    assert!(x.id.0 < a.id.0, "`x` is entered first");
+    let mut next = succeed(&old);
+    for program in old.registered().programs {
+        let wish = Register { ip: Some(program.ip), ..program.register };
+        let place = next.admit(&user, &wish).unwrap();
+        assert_eq!(next.grant(place.id), program.grant);
+    }
+    // A configuration with lower limits ends none, as when it is read again; one without the grant
+    // does.
+    let text = "[[grant]]\nusers = 1000\nprograms = 1";
+    let less = Config::from_toml(text).unwrap();
+    let mut next = Directory::new(&less, Authority::resolve(&less).unwrap(), 4, u64::MAX);
+    next.expect(&old.registered().programs, |_| false).unwrap();
+    let mut without = Directory::new(&less, Authority::default(), 4, u64::MAX);
+    let why = without.expect(&old.registered().programs, |_| false).unwrap_err();
+    assert!(why.contains("\"x\" of user 1000") && why.contains("no [[grant]]"), "{why}");
 }
 
 #[test]
