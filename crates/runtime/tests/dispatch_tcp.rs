@@ -36,6 +36,7 @@ fn tcp_servers_on_one_kthread() {
             a_client_that_reads_too_slowly_is_reset();
             a_client_that_does_not_read_holds_up_no_other();
             a_full_queue_holds_requests_back();
+            a_class_that_fills_its_places_holds_up_no_other();
             connections_have_a_bound();
             a_silent_connection_is_closed();
             bounds_out_of_range_are_refused();
@@ -43,7 +44,8 @@ fn tcp_servers_on_one_kthread() {
         .unwrap();
 }
 
-/// Lines. A line that begins with `w` is replied to when `go` is set; `x` is malformed, `c` panics
+/// Lines. A line that begins with `w`, or with `z`, for which the handler sleeps, is replied to
+/// when `go` is set; `x` is malformed, `c` panics
 /// in the classifier, `p` in the handler; `-` has no reply, and `l` a long one.
 #[derive(Clone, Default)]
 struct Lines {
@@ -54,7 +56,7 @@ struct Lines {
 impl Service for Lines {
     fn classify(&self, line: &[u8]) -> usize {
         assert_ne!(line[0], b'c', "expected by this test");
-        usize::from(line[0] == b'w')
+        usize::from(matches!(line[0], b'w' | b'z'))
     }
 
     fn handle(&self, line: &[u8], reply: &mut Vec<u8>) {
@@ -63,6 +65,10 @@ impl Service for Lines {
         while line[0] == b'w' && !self.go.load(Relaxed) {
             assert!(start.elapsed() < PATIENCE, "nobody lets it go on");
             tailwater::poll();
+        }
+        while line[0] == b'z' && !self.go.load(Relaxed) {
+            assert!(start.elapsed() < PATIENCE, "it is not let go on");
+            time::sleep(Duration::from_millis(1));
         }
         self.handled.fetch_add(1, Relaxed);
         match line[0] {
@@ -74,9 +80,9 @@ impl Service for Lines {
 }
 
 fn lines() -> Framing {
-    Framing::new(|bytes| match bytes.iter().position(|&byte| byte == b'\n') {
+    Framing::new(|bytes, seen| match bytes[seen..].iter().position(|&byte| byte == b'\n') {
         _ if bytes[0] == b'x' => Frame::Malformed,
-        Some(end) => Frame::Request(end + 1),
+        Some(end) => Frame::Request(seen + end + 1),
         None => Frame::Partial,
     })
     .longest(1_000)
@@ -324,6 +330,24 @@ fn a_full_queue_holds_requests_back() {
     }
     let class = &server.stats()[0];
     assert_eq!((class.accepted, class.dropped), (100, 0));
+}
+
+fn a_class_that_fills_its_places_holds_up_no_other() {
+    let service = Lines::default();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Each class has one place, and a request that blocks keeps the only lane.
+    let settings = settings().queue(2).blocked(0);
+    let server = TcpServer::start(listener, lines(), service.clone(), settings).unwrap();
+    let (mut greedy, mut other) = (connect(&server), connect(&server));
+    greedy.write_all("zzz\n".repeat(10).as_bytes()).unwrap();
+    // One runs and one has the place; the third waits.
+    wait_until(|| server.connections().held_back == 1);
+    assert_eq!(server.stats()[1].accepted, 2);
+    other.write_all(b"short\n").unwrap();
+    wait_until(|| server.stats()[0].accepted == 1);
+    service.go.store(true, Relaxed);
+    expect(&mut other, "SHORT\n");
+    expect(&mut greedy, &"ZZZ\n".repeat(10));
 }
 
 fn connections_have_a_bound() {

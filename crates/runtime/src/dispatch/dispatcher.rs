@@ -46,6 +46,12 @@ impl Request {
         self
     }
 
+    /// Returns the number of the class.
+    #[cfg(feature = "tcp")]
+    pub(super) fn class(&self) -> usize {
+        self.class
+    }
+
     /// Sets a hash of the connection or sender, uniform over all values. Stealing policies begin
     /// with the worker that it names.
     #[must_use]

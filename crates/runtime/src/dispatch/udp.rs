@@ -25,8 +25,11 @@ const MAX_ERRORS: u32 = 16;
 /// The pause.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A service of requests and replies. Its own constructor is the place for what Shinjuku calls
-/// `init`.
+/// A service of requests and replies. A request is a datagram, or over TCP the bytes that the
+/// framing has measured, with their length prefix or line end; what `handle` leaves in `reply` is
+/// sent as it is, so over TCP the service frames its replies.
+///
+/// Its own constructor is the place for what Shinjuku calls `init`.
 ///
 /// # Examples
 /// ```
@@ -57,7 +60,7 @@ pub trait Service: Send + Sync + 'static {
 
     /// Returns the number of a request's class. Called before the request is queued; must be short.
     /// If this or [`work`](Self::work) panics, the request is dropped and counted
-    /// ([`UdpServer::unclassified`]).
+    /// ([`UdpServer::unclassified`]); over TCP its connection is closed.
     fn classify(&self, request: &[u8]) -> usize;
 
     /// Returns how long a request takes, if that can be told: for

@@ -22,11 +22,12 @@ use super::closing;
 use super::framing::Framing;
 use super::input::{Found, Input};
 use super::pace::Pace;
+use super::places::Places;
 use super::replies::{Replies, Write as Next};
 use super::{Counters, Job};
 use crate::ground::spin::SpinLock;
 use crate::net::TcpStream;
-use crate::sync::{Event, Notify, OwnedSemaphorePermit, Semaphore};
+use crate::sync::{Event, Notify, OwnedSemaphorePermit};
 use core::sync::atomic::Ordering::Relaxed;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -38,8 +39,8 @@ pub struct Shared<S> {
     pub service: Arc<S>,
     pub framing: Framing,
     pub counters: Arc<Counters>,
-    /// Places in the dispatcher's queue. A request that begins gives its place back.
-    pub places: Arc<Semaphore>,
+    /// A request that begins gives its place back.
+    pub places: Arc<Places>,
 }
 
 /// A connection, for as long as a thread serves it or a request of it is outstanding.
@@ -85,7 +86,11 @@ impl Ticket {
 
     fn complete(&mut self, reply: Option<Vec<u8>>) {
         self.replied = true;
-        self.connection.replies.lock().complete(self.number, self.len, reply);
+        let mut replies = self.connection.replies.lock();
+        replies.complete(self.number, self.len, reply);
+        let discarded = replies.take_discarded();
+        drop(replies);
+        drop(discarded);
         self.connection.ready.notify_one();
     }
 }
@@ -217,9 +222,10 @@ impl Connection {
         let request = catch(|| classify(&*shared.service, &bytes, flow)).ok_or(End::Unclassified)?;
         let number = self.wait_for_room(bytes.len()).ok_or(End::Over)?;
         let ticket = Ticket { connection: Arc::clone(self), number, len: bytes.len(), replied: false };
+        let (place, waited) = shared.places.take(request.class());
+        self.counters.held_back.fetch_add(waited.into(), Relaxed);
         // With a place, it is not refused.
-        shared.places.acquire().forget();
-        dispatcher.submit(request, Job { bytes, ticket }).map_err(|_refused| End::Over)
+        dispatcher.submit(request, Job { bytes, ticket, place }).map_err(|_refused| End::Over)
     }
 
     /// Begins a request of `len` bytes as soon as there is room for it; returns its number. `None`:
@@ -267,7 +273,9 @@ impl Connection {
             Ok(()) => replies.written(batch.len(), bytes),
             Err(_) => replies.break_off(batch.len(), bytes),
         }
+        let discarded = replies.take_discarded();
         drop(replies);
+        drop(discarded);
         if let Err(error) = &written
             && is_timeout(error)
         {

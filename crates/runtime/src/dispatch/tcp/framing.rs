@@ -18,8 +18,11 @@ const DEFAULT_HELD: usize = 1 << 20;
 pub(super) const DEFAULT_IDLE: Duration = Duration::from_secs(60);
 /// Largest of the bounds in bytes.
 const MAX_BYTES: usize = 1 << 30;
-/// Most connections, and most outstanding requests.
-const MAX_COUNT: usize = 1 << 20;
+/// Most connections.
+const MAX_CONNECTIONS: usize = 1 << 20;
+/// Most outstanding requests of a connection: one that completes may settle all others with the
+/// lock of the replies held, at about 10 ns each.
+const MAX_OUTSTANDING: usize = 1 << 14;
 
 /// What the first bytes of a connection that are not part of an earlier request are.
 ///
@@ -28,15 +31,15 @@ const MAX_COUNT: usize = 1 << 20;
 /// use tailwater::dispatch::Frame;
 ///
 /// /// Two bytes of length, and so many bytes.
-/// fn frame(bytes: &[u8]) -> Frame {
+/// fn frame(bytes: &[u8], _seen: usize) -> Frame {
 ///     match bytes {
 ///         [a, b, ..] => Frame::Request(2 + usize::from(u16::from_be_bytes([*a, *b]))),
 ///         _ => Frame::Partial,
 ///     }
 /// }
 ///
-/// assert_eq!(frame(&[0]), Frame::Partial);
-/// assert_eq!(frame(&[0, 3]), Frame::Request(5));
+/// assert_eq!(frame(&[0], 0), Frame::Partial);
+/// assert_eq!(frame(&[0, 3], 1), Frame::Request(5));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
@@ -56,8 +59,8 @@ pub enum Frame {
 /// use tailwater::dispatch::{Frame, Framing};
 ///
 /// // Requests are lines of at most 1,000 bytes.
-/// let lines = Framing::new(|bytes| match bytes.iter().position(|&byte| byte == b'\n') {
-///     Some(end) => Frame::Request(end + 1),
+/// let lines = Framing::new(|bytes, seen| match bytes[seen..].iter().position(|&b| b == b'\n') {
+///     Some(end) => Frame::Request(seen + end + 1),
 ///     None => Frame::Partial,
 /// })
 /// .longest(1_000);
@@ -69,7 +72,7 @@ pub struct Framing {
     pub(super) limits: Limits,
 }
 
-type FrameFn = dyn Fn(&[u8]) -> Frame + Send + Sync;
+type FrameFn = dyn Fn(&[u8], usize) -> Frame + Send + Sync;
 
 /// What a connection may hold.
 #[derive(Debug, Clone, Copy)]
@@ -90,9 +93,15 @@ impl fmt::Debug for Framing {
 
 impl Framing {
     /// Requests as `frame` finds them: it gets the bytes after the last request, at least one, and
-    /// says what they begin with. If it panics, they are malformed. It is called again when more
+    /// returns what they begin with. If it panics, they are malformed. It is called again when more
     /// bytes have arrived, unless it has returned the length.
-    pub fn new(frame: impl Fn(&[u8]) -> Frame + Send + Sync + 'static) -> Self {
+    ///
+    /// Its second argument is how many of the bytes, from the first on, it has been given before: 0
+    /// at first, and then as many as it has returned [`Frame::Partial`] for. A framing that
+    /// searches for an end begins there, less what a part of the end may take. If it searched all
+    /// bytes again, a client that sends one at a time would cost as much as the square of the
+    /// longest request.
+    pub fn new(frame: impl Fn(&[u8], usize) -> Frame + Send + Sync + 'static) -> Self {
         let limits = Limits {
             longest: DEFAULT_LONGEST,
             connections: DEFAULT_CONNECTIONS,
@@ -121,7 +130,7 @@ impl Framing {
     }
 
     /// Sets how many requests of a connection may be accepted whose replies are not written, 1 to
-    /// 1,048,576. No further one is read meanwhile. The default is 64. With 1, the requests of a
+    /// 16,384. No further one is read meanwhile. The default is 64. With 1, the requests of a
     /// connection are executed one after the other.
     #[must_use]
     pub fn outstanding(mut self, requests: usize) -> Self {
@@ -139,7 +148,8 @@ impl Framing {
     }
 
     /// Sends replies as they are ready, not in the order of the requests: each carries the number
-    /// of its request, or whatever else lets the client tell them apart.
+    /// of its request, or whatever else lets the client tell them apart. A request that panics
+    /// ends the connection at once: requests before it that still run are not replied to, either.
     #[must_use]
     pub fn numbered(mut self) -> Self {
         self.limits.in_order = false;
@@ -160,9 +170,10 @@ impl Framing {
         self
     }
 
-    /// Returns what `bytes`, at least one, begin with.
-    pub(super) fn frame(&self, bytes: &[u8]) -> Frame {
-        match catch(|| (self.frame)(bytes)) {
+    /// Returns what `bytes`, at least one, begin with. The framing has been given the first `seen`
+    /// of them before.
+    pub(super) fn frame(&self, bytes: &[u8], seen: usize) -> Frame {
+        match catch(|| (self.frame)(bytes, seen)) {
             Some(Frame::Request(0)) | None => Frame::Malformed,
             Some(frame) => frame,
         }
@@ -176,8 +187,8 @@ impl Framing {
         let Limits { longest, connections, outstanding, held, idle, .. } = self.limits;
         for (name, value, most) in [
             ("the longest request in bytes", longest, MAX_BYTES),
-            ("connections", connections, MAX_COUNT),
-            ("outstanding requests of a connection", outstanding, MAX_COUNT),
+            ("connections", connections, MAX_CONNECTIONS),
+            ("outstanding requests of a connection", outstanding, MAX_OUTSTANDING),
             ("bytes that a connection holds", held, MAX_BYTES),
         ] {
             if !(1..=most).contains(&value) {
@@ -199,13 +210,13 @@ mod tests {
 
     #[test]
     fn bounds_out_of_range_are_refused_with_advice() {
-        let new = || Framing::new(|_| Frame::Partial);
+        let new = || Framing::new(|_, _| Frame::Partial);
         assert!(new().check().is_ok());
         for (framing, fragment) in [
             (new().longest(0), "the longest request"),
             (new().longest(MAX_BYTES + 1), "use 1 to 1073741824"),
             (new().connections(0), "connections"),
-            (new().outstanding(MAX_COUNT + 1), "use 1 to 1048576"),
+            (new().outstanding(MAX_OUTSTANDING + 1), "use 1 to 16384"),
             (new().held(0), "holds"),
             (new().idle(Duration::ZERO), "use a longer one"),
         ] {
@@ -216,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_framing_that_fails_finds_nothing() {
-        assert_eq!(Framing::new(|_| Frame::Request(0)).frame(b"a"), Frame::Malformed);
-        assert_eq!(Framing::new(|bytes| Frame::Request(bytes[1].into())).frame(b"a"), Frame::Malformed);
+        assert_eq!(Framing::new(|_, _| Frame::Request(0)).frame(b"a", 0), Frame::Malformed);
+        let panics = Framing::new(|bytes, _| Frame::Request(bytes[1].into()));
+        assert_eq!(panics.frame(b"a", 0), Frame::Malformed);
     }
 }

@@ -4,7 +4,7 @@
 //! the longest request.
 
 use super::framing::{Frame, Framing};
-use core::mem::take;
+use core::mem::{replace, take};
 
 /// Bytes at first.
 const FIRST: usize = 2 << 10;
@@ -46,8 +46,8 @@ impl Input {
     pub fn next(&mut self, framing: &Framing) -> Found {
         let (arrived, longest) = (self.end - self.start, framing.limits.longest);
         if self.len == 0 && arrived > self.seen {
-            self.seen = arrived;
-            match framing.frame(&self.bytes[self.start..self.end]) {
+            let seen = replace(&mut self.seen, arrived);
+            match framing.frame(&self.bytes[self.start..self.end], seen) {
                 Frame::Partial => {}
                 Frame::Request(len) => self.len = len,
                 Frame::Malformed => return Found::Malformed,
@@ -96,7 +96,7 @@ mod tests {
 
     /// Two bytes of length, and so many bytes.
     fn framing() -> Framing {
-        Framing::new(|bytes| match bytes {
+        Framing::new(|bytes, _| match bytes {
             [a, b, ..] => Frame::Request(2 + usize::from(u16::from_be_bytes([*a, *b]))),
             _ => Frame::Partial,
         })
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn a_request_without_an_end_is_too_long_at_the_bound() {
-        let framing = Framing::new(|_| Frame::Partial).longest(3_000);
+        let framing = Framing::new(|_, _| Frame::Partial).longest(3_000);
         let mut input = Input::default();
         let mut sent = 0;
         while input.next(&framing) == Found::Nothing {
             sent += put(&mut input, &framing, &[1; 100]);
         }
         assert_eq!((sent, input.next(&framing)), (3_000, Found::TooLong));
-        let framing = Framing::new(|_| Frame::Malformed);
+        let framing = Framing::new(|_, _| Frame::Malformed);
         let mut input = Input::default();
         assert_eq!(input.next(&framing), Found::Nothing, "nothing has arrived");
         put(&mut input, &framing, b"?");
@@ -174,7 +174,7 @@ mod tests {
     fn the_framing_sees_no_bytes_twice_in_vain() {
         let seen = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let calls = std::sync::Arc::clone(&seen);
-        let framing = Framing::new(move |_| {
+        let framing = Framing::new(move |_, _| {
             calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Frame::Request(100)
         });
@@ -184,5 +184,30 @@ mod tests {
             assert_eq!(input.next(&framing), Found::Nothing);
         }
         assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_search_goes_on_where_it_ended() {
+        const LEN: usize = 10_000;
+        let searched = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = std::sync::Arc::clone(&searched);
+        let framing = Framing::new(move |bytes, seen| {
+            count.fetch_add(bytes.len() - seen, std::sync::atomic::Ordering::Relaxed);
+            match bytes[seen..].iter().position(|&byte| byte == b'\n') {
+                Some(end) => Frame::Request(seen + end + 1),
+                None => Frame::Partial,
+            }
+        });
+        let mut input = Input::default();
+        for round in 1..=2 {
+            for _ in 1..LEN {
+                put(&mut input, &framing, b"a");
+                assert_eq!(input.next(&framing), Found::Nothing);
+            }
+            put(&mut input, &framing, b"\n");
+            let Found::Request(line) = input.next(&framing) else { panic!("it has arrived") };
+            assert_eq!(line.len(), LEN);
+            assert_eq!(searched.load(std::sync::atomic::Ordering::Relaxed), round * LEN);
+        }
     }
 }

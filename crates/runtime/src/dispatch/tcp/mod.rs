@@ -11,6 +11,7 @@ mod connection;
 mod framing;
 mod input;
 mod pace;
+mod places;
 mod replies;
 
 pub use framing::{Frame, Framing};
@@ -24,6 +25,7 @@ use crate::sync::{Semaphore, mpsc};
 use crate::{thread, time};
 use connection::{Connection, Shared, Ticket};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use places::{Place, Places};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,6 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 struct Job {
     bytes: Box<[u8]>,
     ticket: Ticket,
+    place: Place,
 }
 
 /// [`ConnectionStats`] of a running server.
@@ -49,6 +52,7 @@ struct Counters {
     unclassified: AtomicU64,
     cut: AtomicU64,
     idle: AtomicU64,
+    held_back: AtomicU64,
     unsent: AtomicU64,
 }
 
@@ -73,7 +77,7 @@ struct Counters {
 /// fn main() {
 ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
 ///     let settings = Settings::new("sq:5us".parse().unwrap());
-///     let framing = Framing::new(|_| Frame::Request(1));
+///     let framing = Framing::new(|_, _| Frame::Request(1));
 ///     let server = TcpServer::start(listener, framing, Silent, settings).unwrap();
 ///     let connections = server.connections();
 ///     println!("{} accepted, {} malformed", connections.accepted, connections.malformed);
@@ -96,6 +100,9 @@ pub struct ConnectionStats {
     pub cut: u64,
     /// Connections closed because they sent, or read, nothing for too long.
     pub idle: u64,
+    /// Requests that waited in their connections, because the dispatcher's queue had no place for
+    /// their class. Their queue delays and latencies are counted from the end of that wait.
+    pub held_back: u64,
     /// Replies that could not be sent, of connections that are gone.
     pub unsent: u64,
 }
@@ -104,7 +111,8 @@ pub struct ConnectionStats {
 ///
 /// Requests of one connection may run at the same time, and are answered in their order, unless
 /// the [framing](Framing) says otherwise. Nothing is sent for an empty reply. A request that
-/// panics has no reply: its connection is closed after the replies to those before it.
+/// panics has no reply: its connection is closed after the replies to those before it, or at once
+/// with [`Framing::numbered`].
 ///
 /// # Examples
 /// ```standalone_crate
@@ -128,8 +136,9 @@ pub struct ConnectionStats {
 /// fn main() {
 ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
 ///     let address = listener.local_addr().unwrap();
-///     let lines = Framing::new(|bytes| match bytes.iter().position(|&byte| byte == b'\n') {
-///         Some(end) => Frame::Request(end + 1),
+///     let end = |bytes: &[u8]| bytes.iter().position(|&byte| byte == b'\n');
+///     let lines = Framing::new(move |bytes, seen| match end(&bytes[seen..]) {
+///         Some(end) => Frame::Request(seen + end + 1),
 ///         None => Frame::Partial,
 ///     });
 ///     let settings = Settings::new("sq:5us".parse().unwrap());
@@ -152,7 +161,8 @@ pub struct TcpServer {
 
 impl TcpServer {
     /// Starts a dispatcher, and a thread that accepts connections from `listener`, which is set to
-    /// block. Requests that find the dispatcher's queue full wait in their connections.
+    /// block. Requests that find the dispatcher's queue full wait in their connections; each class
+    /// has an equal share of the queue.
     ///
     /// # Errors
     /// If a setting or a bound of the framing is out of range, or there is no memory for the
@@ -170,7 +180,7 @@ impl TcpServer {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
         let (service, counters) = (Arc::new(service), Arc::new(Counters::default()));
-        let places = Arc::new(Semaphore::new(settings.queue));
+        let places = Arc::new(Places::new(settings.queue, settings.classes.len()));
         let (handler, initial, given_back) =
             (Arc::clone(&service), Arc::clone(&service), Arc::clone(&places));
         let shared = Arc::new(Shared { service, framing, counters: Arc::clone(&counters), places });
@@ -185,8 +195,8 @@ impl TcpServer {
         let dispatcher = Dispatcher::start(
             settings,
             move |core| initial.init_per_core(core),
-            move |Job { bytes, ticket }| {
-                given_back.add_permits(1);
+            move |Job { bytes, ticket, place }| {
+                given_back.give_back(place);
                 let mut reply = Vec::new();
                 handler.handle(&bytes, &mut reply);
                 ticket.reply(reply);
@@ -217,6 +227,7 @@ impl TcpServer {
             unclassified: counters.unclassified.load(Relaxed),
             cut: counters.cut.load(Relaxed),
             idle: counters.idle.load(Relaxed),
+            held_back: counters.held_back.load(Relaxed),
             unsent: counters.unsent.load(Relaxed),
         }
     }

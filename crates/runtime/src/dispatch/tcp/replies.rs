@@ -43,6 +43,8 @@ pub struct Replies {
     /// No reply becomes ready any more.
     is_broken: bool,
     unsent: u64,
+    /// Discarded replies, to be freed without the lock.
+    discarded: Vec<Vec<u8>>,
 }
 
 /// What the writer does next.
@@ -72,6 +74,7 @@ impl Replies {
             has_ended: false,
             is_broken: false,
             unsent: 0,
+            discarded: Vec::new(),
         }
     }
 
@@ -94,6 +97,11 @@ impl Replies {
     /// Returns how many replies were discarded.
     pub fn unsent(&self) -> u64 {
         self.unsent
+    }
+
+    /// Takes the discarded replies out, for the caller to free when it has left the lock.
+    pub fn take_discarded(&mut self) -> Vec<Vec<u8>> {
+        take(&mut self.discarded)
     }
 
     /// Begins a request of `len` bytes; returns its number.
@@ -131,7 +139,10 @@ impl Replies {
             Fate::Replied(reply) => {
                 self.outstanding -= 1;
                 self.held -= reply.len();
-                self.unsent += u64::from(!reply.is_empty());
+                if !reply.is_empty() {
+                    self.unsent += 1;
+                    self.discarded.push(reply);
+                }
             }
             Fate::Lost => {
                 self.outstanding -= 1;
@@ -180,7 +191,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn replies(framing: impl FnOnce(Framing) -> Framing) -> Replies {
-        Replies::new(&framing(Framing::new(|_| Frame::Partial)).limits)
+        Replies::new(&framing(Framing::new(|_, _| Frame::Partial)).limits)
     }
 
     /// Writes what is ready; returns the first bytes.
@@ -282,5 +293,6 @@ mod tests {
         assert!(all.has_room() && all.is_broken(), "so that the reader ends");
         all.complete(numbers[2], 1, Some(vec![2; 9]));
         assert_eq!((all.next(), all.unsent(), all.outstanding, all.held), (Write::End, 3, 0, 0));
+        assert_eq!(all.take_discarded(), [[1; 9], [2; 9]], "the writer has the first");
     }
 }

@@ -1,0 +1,59 @@
+//! Places in the dispatcher's queue, for requests of connections: one that finds none waits in its
+//! connection.
+//!
+//! Each class has an equal share of the queue, so that requests of one class do not wait for those
+//! of another before the policy has them. All shares together are at most the queue.
+
+use crate::sync::Semaphore;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Places(Box<[Semaphore]>);
+
+/// A place that a request holds.
+#[derive(Debug)]
+pub struct Place(usize);
+
+impl Places {
+    /// Divides a queue of so many requests. One shorter than there are classes is not divided.
+    pub fn new(queue: usize, classes: usize) -> Self {
+        let shares = if classes <= queue { classes.max(1) } else { 1 };
+        Self((0..shares).map(|_| Semaphore::new(queue / shares)).collect())
+    }
+
+    /// Waits for a place for a request of this class; classes beyond the last are the last.
+    /// Returns also whether there was none at first.
+    pub fn take(&self, class: usize) -> (Place, bool) {
+        let share = class.min(self.0.len() - 1);
+        let permit = self.0[share].try_acquire();
+        let waits = permit.is_none();
+        permit.unwrap_or_else(|| self.0[share].acquire()).forget();
+        (Place(share), waits)
+    }
+
+    /// Gives a place back.
+    #[expect(clippy::needless_pass_by_value, reason = "it is used up")]
+    pub fn give_back(&self, place: Place) {
+        self.0[place.0].add_permits(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_have_equal_shares_that_do_not_exceed_the_queue() {
+        let free = |places: &Places| places.0.iter().map(Semaphore::available_permits).collect::<Vec<_>>();
+        for (queue, classes, shares) in
+            [(10, 3, vec![3, 3, 3]), (3, 3, vec![1, 1, 1]), (2, 3, vec![2]), (5, 0, vec![5]), (0, 2, vec![0])]
+        {
+            assert_eq!(free(&Places::new(queue, classes)), shares);
+        }
+        let places = Places::new(4, 2);
+        let (of_last, waited) = places.take(7);
+        assert_eq!((free(&places), waited), (vec![2, 1], false));
+        places.give_back(of_last);
+        assert_eq!(free(&places), [2, 2]);
+    }
+}
