@@ -37,6 +37,8 @@ const MAX_BATCH: usize = 256;
 const SHOWN_TOGETHER: usize = 8;
 /// Rounds after which other threads of the kthread run, though conditions follow without a pause.
 const ROUNDS: u32 = 64;
+/// Stands for the loop's wakers among the slots to visit.
+const WAKER: u32 = u32::MAX;
 
 /// A loop over any number of sockets, in one thread. See the [module's documentation](super).
 ///
@@ -77,10 +79,12 @@ const ROUNDS: u32 = 64;
 pub struct EventLoop {
     pub(super) inbox: Arc<Inbox>,
     pub(super) slots: Slots,
-    /// Slots to visit in this round, or the next.
+    /// Slots to visit in this round, or the next, and [`WAKER`].
     waiting: VecDeque<u32>,
     /// Slots to visit in the next round.
     later: Vec<u32>,
+    /// True while `waiting` has [`WAKER`].
+    woken: bool,
     /// Connections with commands of this round.
     pub(super) commanded: RefCell<Vec<Handle>>,
     /// Connections reported as closed in this round.
@@ -110,6 +114,7 @@ impl EventLoop {
             slots: Slots::default(),
             waiting: VecDeque::new(),
             later: Vec::new(),
+            woken: false,
             commanded: RefCell::default(),
             over: Vec::new(),
             spares: Vec::new(),
@@ -170,7 +175,11 @@ impl EventLoop {
 
     /// Ends the round, and begins the next: sends what was sent in this one, waits until there is a
     /// condition, and puts up to the bound of them into `batch`, in place of those there. Returns
-    /// their number; zero if `timeout` has passed.
+    /// their number; zero if `timeout` has passed. With a time of zero, other threads of the kthread
+    /// have run before it returns zero.
+    ///
+    /// A command on one socket may end another of the same batch: a program that closes sockets
+    /// other than the condition's own must expect invalid handles behind it.
     ///
     /// # Panics
     /// On a user thread that holds a spin lock, and in a handler of [`run`](Self::run).
@@ -181,27 +190,44 @@ impl EventLoop {
         self.carry_out();
         if !self.unhandled.is_empty() {
             // A handler has left them, and their round goes on.
-            batch.conditions.extend(self.unhandled.drain(..));
-            return batch.len();
+            while batch.len() < self.bound
+                && let Some(condition) = self.next_unhandled()
+            {
+                batch.conditions.push(condition);
+            }
+            if !batch.is_empty() {
+                return batch.len();
+            }
         }
         self.begin_round();
         while batch.is_empty() {
             crate::poll();
             self.collect(batch);
             if batch.is_empty() && !self.pause(deadline) {
+                self.collect(batch);
                 break;
             }
         }
         batch.len()
     }
 
-    /// Waits for a change, until `deadline`; false if that has passed.
+    /// Removes the oldest condition that no handler has seen. One of a socket that was closed since
+    /// is dropped.
+    pub(super) fn next_unhandled(&mut self) -> Option<Condition> {
+        let Self { unhandled, slots, .. } = self;
+        let is_open = |condition: &Condition| condition.handle().is_none_or(|it| slots.get(it).is_ok());
+        core::iter::from_fn(|| unhandled.pop_front()).find(is_open)
+    }
+
+    /// Waits for a change, until `deadline`; false if that has passed. Other threads of the kthread
+    /// run in both cases: a program that polls with a time of zero does not stop them.
     fn pause(&mut self, deadline: Option<Cycles>) -> bool {
         if take_frames_here() {
             return true;
         }
         self.busy = 0;
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {
+            yield_now();
             return false;
         }
         self.inbox.wait(deadline);
@@ -258,22 +284,19 @@ impl EventLoop {
         self.round == round
     }
 
-    /// Visits sockets that may have something to report, until the batch is full.
+    /// Visits sockets that may have something to report, until the batch is full. Changed sockets
+    /// line up behind those that wait in each round, so one that always has more delays the others
+    /// by one condition at a time.
     fn collect(&mut self, batch: &mut Batch) {
         self.waiting.extend(self.later.drain(..));
-        self.visit_waiting(batch);
-        let room = self.bound - batch.len();
-        if room == 0 {
-            return;
-        }
         let (waiting, slots) = (&mut self.waiting, &mut self.slots);
-        let woken = self.inbox.take(room, |index| {
+        let woken = self.inbox.take(self.bound, |index| {
             if !core::mem::replace(&mut slots.at(index).queued, true) {
                 waiting.push_back(index);
             }
         });
-        if woken {
-            batch.conditions.push(Condition::Woken);
+        if woken && !core::mem::replace(&mut self.woken, true) {
+            self.waiting.push_back(WAKER);
         }
         self.visit_waiting(batch);
     }
@@ -282,6 +305,11 @@ impl EventLoop {
         while batch.len() < self.bound
             && let Some(index) = self.waiting.pop_front()
         {
+            if index == WAKER {
+                self.woken = false;
+                batch.conditions.push(Condition::Woken);
+                continue;
+            }
             self.slots.at(index).queued = false;
             let (condition, next) = self.visit(index);
             match next {
