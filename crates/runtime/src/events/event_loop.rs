@@ -175,8 +175,8 @@ impl EventLoop {
 
     /// Ends the round, and begins the next: sends what was sent in this one, waits until there is a
     /// condition, and puts up to the bound of them into `batch`, in place of those there. Returns
-    /// their number; zero if `timeout` has passed. With a time of zero, other threads of the kthread
-    /// have run before it returns zero.
+    /// their number; zero if `timeout` has passed. With a time of zero, other threads of the
+    /// kthread have run before it returns zero.
     ///
     /// A command on one socket may end another of the same batch: a program that closes sockets
     /// other than the condition's own must expect invalid handles behind it.

@@ -32,8 +32,8 @@ impl Drop for Handling {
 
 impl EventLoop {
     /// Polls for ever, and calls `handler` with each condition, until it returns
-    /// [`ControlFlow::Break`]. Conditions that it has not seen by then are the next round's. Those of a socket that
-    /// a handler has closed are dropped.
+    /// [`ControlFlow::Break`]. Conditions that it has not seen by then are the next round's. Those
+    /// of a socket that a handler has closed are dropped.
     ///
     /// A handler runs to completion on the loop's own stack. It may be preempted, as all user
     /// threads, but not wait.
