@@ -150,6 +150,19 @@ fn background_threads_give_way_to_their_program_and_to_others() {
 }
 
 #[test]
+fn a_background_thread_that_has_lost_its_core_goes_on_although_its_program_only_waits_for_it() {
+    if !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::start(|_| (), vec![]);
+    let mut batch = bench.child("burn", "batch", "best-effort");
+    let before = rounds(&mut batch);
+    until("the batch job has the core", || rounds(&mut batch) > before);
+    let mut service = bench.child("join-background", "service", "latency-critical");
+    assert_eq!(service.line().as_deref(), Some("joined"));
+}
+
+#[test]
 fn a_batch_job_that_sends_wakes_the_iokernel_which_sleeps_beside_it() {
     if !has_two_cpus() {
         return;

@@ -65,7 +65,7 @@ impl Drop for Ticket {
 
 fn start() {
     if started().is_some() {
-        crate::thread::spawn(run);
+        crate::thread::spawn_normal(run);
     } else {
         std::thread::spawn(run);
     }

@@ -169,7 +169,7 @@ impl Sleep {
 fn sleep_for(alarm: Arc<Alarm>, rest: Duration) -> Arc<Event> {
     let cancelled = Arc::new(Event::new());
     let event = Arc::clone(&cancelled);
-    crate::thread::spawn(move || {
+    crate::thread::spawn_normal(move || {
         if !event.wait_timeout(rest) {
             alarm.fire();
         }

@@ -12,6 +12,7 @@ use crate::egress::{self, EgressError};
 use crate::ground::spin::SpinLock;
 use crate::ground::stderr;
 use crate::records::runtime::runtime;
+use crate::thread::spawn_normal;
 use crate::verbs::trace::Request;
 use crate::verbs::wait::{WaitList, wait};
 use core::hash::BuildHasher;
@@ -136,7 +137,7 @@ impl Outlet<Kthreads> for KthreadOutlet {
         timers.sleeper.wake_one();
         drop(timers);
         if start {
-            crate::thread::spawn(run_timers);
+            spawn_normal(run_timers);
         }
     }
 
@@ -146,7 +147,7 @@ impl Outlet<Kthreads> for KthreadOutlet {
         loopback.sleeper.wake_one();
         drop(loopback);
         if start {
-            crate::thread::spawn(run_loopback);
+            spawn_normal(run_loopback);
         }
     }
 }

@@ -16,7 +16,14 @@ pub struct Background {
     /// is made runnable looks at it.
     used: AtomicBool,
     len: AtomicUsize,
-    list: SpinLock<VecDeque<Runnable>>,
+    list: SpinLock<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    threads: VecDeque<Runnable>,
+    /// Whether the thread that fetches a core for those that wait has to be told of the next one.
+    keeper_rests: bool,
 }
 
 impl Background {
@@ -37,11 +44,19 @@ impl Background {
         self.len.load(Relaxed) != 0
     }
 
-    /// Appends a thread.
-    pub fn push(&self, runnable: Runnable) {
+    /// Appends a thread. Returns true once after [`rest`](Self::rest) has returned true.
+    pub fn push(&self, runnable: Runnable) -> bool {
         let mut list = self.list.lock();
-        list.push_back(runnable);
-        self.len.store(list.len(), Relaxed);
+        list.threads.push_back(runnable);
+        self.len.store(list.threads.len(), Relaxed);
+        core::mem::take(&mut list.keeper_rests)
+    }
+
+    /// Returns whether no thread waits: then the next [`push`](Self::push) returns true.
+    pub fn rest(&self) -> bool {
+        let mut list = self.list.lock();
+        list.keeper_rests = list.threads.is_empty();
+        list.keeper_rests
     }
 
     /// Takes the first thread.
@@ -50,13 +65,13 @@ impl Background {
             return None;
         }
         let mut list = self.list.lock();
-        let first = list.pop_front();
-        self.len.store(list.len(), Relaxed);
+        let first = list.threads.pop_front();
+        self.len.store(list.threads.len(), Relaxed);
         first
     }
 
     /// Returns the queue at this moment, for a dump.
     pub fn snapshot(&self) -> Vec<*const Uthread> {
-        self.list.lock().iter().map(|runnable| core::ptr::from_ref(runnable.thread())).collect()
+        self.list.lock().threads.iter().map(|runnable| core::ptr::from_ref(runnable.thread())).collect()
     }
 }

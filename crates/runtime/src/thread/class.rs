@@ -36,9 +36,11 @@ impl Class {
     }
 }
 
-/// Prepares the runtime for background threads.
-pub(crate) fn begin_background() {
-    if runtime().background.begin() {
+/// Prepares the runtime for background threads; returns whether this is the first.
+pub(crate) fn begin_background() -> bool {
+    let is_first = runtime().background.begin();
+    if is_first {
         quantum::watch_slices(runtime());
     }
+    is_first
 }

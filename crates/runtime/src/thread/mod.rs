@@ -33,7 +33,7 @@ pub use park::{park, park_timeout};
 pub use placement::Placement;
 pub use scope::{Scope, ScopedJoinHandle, scope};
 pub use spawn::{JoinHandle, spawn};
-pub(crate) use spawn::{Options, prepare};
+pub(crate) use spawn::{Options, prepare, spawn_normal};
 pub use spawn_blocking::spawn_blocking;
 pub use std::thread::{AccessError, LocalKey, Result, panicking};
 

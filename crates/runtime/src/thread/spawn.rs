@@ -24,6 +24,8 @@ use crate::thread::handle::{Thread, UserThread};
 use crate::thread::packet::{Completer, Joiner, packet};
 use crate::thread::placement::Placement;
 use crate::thread::scope_data::ScopeData;
+use crate::time::sleep;
+use crate::verbs::background;
 use crate::verbs::place::ready_at;
 use crate::verbs::ready::ready;
 use crate::verbs::switch::{poll, uthread_main};
@@ -134,6 +136,26 @@ where
     Ok((joiner, runnable))
 }
 
+/// Starts a thread of the library's own, in the usual class: whoever needs it first may be a
+/// background thread, and all others depend on it.
+///
+/// # Panics
+/// Without memory for a stack.
+pub(crate) fn spawn_normal(main: impl FnOnce() + Send + 'static) {
+    let options = Options { class: Some(Class::Normal), ..Options::default() };
+    // SAFETY: everything is 'static.
+    let started = unsafe { start(main, options, None) };
+    drop(started.expect("memory for the stack of a thread"));
+}
+
+/// Runs the keeper ([`background`]): never returns.
+fn keep_background() {
+    loop {
+        background::wait_for_one(runtime());
+        sleep(background::KEEPER_INTERVAL);
+    }
+}
+
 /// Makes a thread and queues it.
 ///
 /// # Errors
@@ -154,8 +176,8 @@ where
     poll();
     let target = options.placement.target();
     let options = Options { class: options.class.or_else(Class::inherited), ..options };
-    if options.class == Some(Class::Background) {
-        class::begin_background();
+    if options.class == Some(Class::Background) && class::begin_background() && runtime().loan.is_some() {
+        spawn_normal(keep_background);
     }
     // SAFETY: the caller's contract is the callee's.
     let made = unsafe {

@@ -4,7 +4,7 @@
 //! list. Run queue and overflow list are one queue, first in, first out. Ordinary threads have no
 //! run queue and use the injection list. Background threads have a queue of their own.
 
-use super::{handover, local};
+use super::{background, handover, local};
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::ThisKthread;
 use crate::records::runtime::{Runtime, runtime};
@@ -83,9 +83,12 @@ pub fn keep_background(runtime: &Runtime, runnable: Runnable) -> Result<(), Runn
 /// Queues a background thread, for a kthread that idles or will.
 #[cold]
 fn queue_in_background(runtime: &Runtime, runnable: Runnable) {
-    runtime.background.push(runnable);
+    let keeper_rests = runtime.background.push(runnable);
     if !runtime.is_attached() {
         local::work_injected(runtime);
+    }
+    if keeper_rests {
+        background::rouse_keeper();
     }
 }
 

@@ -211,6 +211,20 @@ fn compute_and_echo() {
     echo();
 }
 
+/// Waits for a background thread that computes for a fifth of a second; prints that it has ended.
+fn join_background() {
+    ready();
+    let compute = || {
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_millis(200) {
+            tailwater::poll();
+        }
+    };
+    let background = thread::Builder::new().class(thread::Class::Background).spawn(compute);
+    background.expect("a thread").join().expect("it does not panic");
+    say("joined");
+}
+
 /// Requests a core for as long as it runs; prints what is granted and held whenever that changes.
 fn keep_request() {
     ready();
@@ -440,6 +454,7 @@ fn main() {
         Some("request") => request(),
         Some("estimate") => estimate(),
         Some("background") => compute_and_echo(),
+        Some("join-background") => join_background(),
         Some("keep-request") => keep_request(),
         Some("spin") => spin(),
         Some("sleep") => sleeps_here(),
