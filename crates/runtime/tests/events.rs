@@ -32,6 +32,8 @@ fn event_loops_report_and_obey() {
             a_round_has_no_more_than_its_bound_and_passes_nobody_over();
             a_socket_that_always_has_more_stops_nobody();
             a_closed_socket_is_not_handled_later_in_its_batch();
+            a_handle_or_a_place_is_of_one_socket();
+            a_close_does_not_linger();
             a_failure_is_reported_behind_the_data_before_it();
             a_refused_connection_is_reported_as_closed();
             both_ends_may_be_of_one_loop();
@@ -301,6 +303,37 @@ fn a_closed_socket_is_not_handled_later_in_its_batch() {
         _ => ControlFlow::Break(()),
     });
     assert_eq!(bed.events.len(), 1, "the listener");
+}
+
+fn a_handle_or_a_place_is_of_one_socket() {
+    let mut beds = [Bed::listening(), Bed::listening()];
+    let (_first, handle) = beds[0].connection(1);
+    let (_second, other) = beds[1].connection(1);
+    assert_ne!(handle, other);
+    assert_eq!(beds[1].send(handle, b"another loop's"), Err(CommandError::UnknownHandle));
+    let [bed, _] = &mut beds;
+    let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let to = sockets[0].local_addr().unwrap();
+    let [receiver, bystander] = sockets.map(|socket| bed.events.bind(socket, Cookie(2)));
+    bed.events.send_to(bystander, Some(to), &[IoSlice::new(b"private")]).unwrap();
+    let Condition::Datagram { place, .. } = bed.one() else { panic!("no datagram") };
+    assert_eq!(bed.events.datagram(bystander, place), Err(CommandError::OtherSocket));
+    assert_eq!(bed.events.datagram(receiver, place), Ok(&b"private"[..]));
+}
+
+fn a_close_does_not_linger() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    stream.set_linger(Some(PATIENCE)).unwrap();
+    let mut events = EventLoop::new();
+    let handle = events.adopt(stream, Cookie(1));
+    events.waker().wake();
+    events.run(|events, _| {
+        // More than the peer acknowledges, for it reads nothing. Waiting would panic.
+        assert!(events.send(handle, &[IoSlice::new(&vec![0; 1 << 22])]).unwrap() > 0);
+        events.close(handle).unwrap();
+        ControlFlow::Break(())
+    });
 }
 
 fn a_failure_is_reported_behind_the_data_before_it() {

@@ -125,7 +125,8 @@ impl EventLoop {
     }
 
     /// Returns the data of a connection that is on loan and not done, oldest first, in one piece.
-    /// It stays the same until the next [`poll`](Self::poll).
+    /// Until the next [`poll`](Self::poll) only [`recv_done`](Self::recv_done) changes it, which
+    /// takes bytes off its beginning.
     ///
     /// # Errors
     /// [`CommandError::UnknownHandle`], [`CommandError::WrongKind`].
@@ -184,9 +185,11 @@ impl EventLoop {
     /// Returns the data of a datagram that was reported in this round.
     ///
     /// # Errors
-    /// [`CommandError::Returned`] for one of an earlier round.
+    /// [`CommandError::Returned`] for one of an earlier round,
+    /// [`CommandError::OtherSocket`] for one that another socket has received.
     pub fn datagram(&self, handle: Handle, place: Place) -> Result<&[u8], CommandError> {
         match self.slots.get(handle)? {
+            Kind::Datagrams(_) if place.generation != handle.generation => Err(CommandError::OtherSocket),
             Kind::Datagrams(_) if !self.lends_round(place.round) => Err(CommandError::Returned),
             Kind::Datagrams(datagrams) => Ok(datagrams.data(place.range())),
             _ => Err(CommandError::WrongKind),
@@ -245,10 +248,16 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Closes a socket, or rejects a connection that has knocked; nothing more is reported of it.
+    /// Closes a socket, or rejects a connection that has knocked; nothing more is reported of it,
+    /// except what a [`Batch`](super::Batch) has already: its conditions keep the handle, which is
+    /// invalid, and the cookie. A program whose cookies find state that it frees here must look at
+    /// the handle first. [`run`](Self::run) drops such conditions.
+    ///
     /// What was sent is delivered in the background, as by a dropped
     /// [`TcpStream`]. If data was received and is not
-    /// [done](Self::recv_done), the peer gets a reset instead.
+    /// [done](Self::recv_done), the peer gets a reset instead. A linger time
+    /// ([`TcpStream::set_linger`]) of zero resets as well; a longer one is cleared, so that nothing
+    /// waits here.
     ///
     /// # Errors
     /// [`CommandError::UnknownHandle`].

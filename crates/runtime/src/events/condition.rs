@@ -16,7 +16,8 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Cookie(pub u64);
 
-/// The loop's name for a socket. One that was closed stays invalid for ever.
+/// The loop's name for a socket. No other socket of the process, of this loop or another, ever has
+/// the same: one that was closed stays invalid.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -34,7 +35,7 @@ pub struct Cookie(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     pub(super) index: u32,
-    pub(super) generation: u32,
+    pub(super) generation: u64,
 }
 
 impl fmt::Debug for Handle {
@@ -63,11 +64,14 @@ pub struct Place {
     pub(super) start: u32,
     pub(super) len: u32,
     pub(super) round: u64,
+    /// The socket's.
+    pub(super) generation: u64,
 }
 
 impl Place {
-    pub(super) fn new(range: &Range<usize>, round: u64) -> Self {
-        Self { start: range.start as u32, len: range.len() as u32, round }
+    pub(super) fn new(socket: Handle, range: &Range<usize>, round: u64) -> Self {
+        let generation = socket.generation;
+        Self { start: range.start as u32, len: range.len() as u32, round, generation }
     }
 
     pub(super) fn range(self) -> Range<usize> {
@@ -88,6 +92,8 @@ impl Place {
 pub enum Condition {
     /// A peer has connected to a listener (knock). Nothing of the connection is reported until
     /// [`accept`](super::EventLoop::accept); [`close`](super::EventLoop::close) rejects it.
+    /// The loop has taken it out of the listener's backlog, which bounds it no more: call one of
+    /// both at once. A knocking connection that its peer resets is not reported.
     Knock {
         /// The listener's.
         listener: Cookie,
@@ -260,7 +266,10 @@ pub enum CommandError {
     #[error("the sending direction was closed by finish: nothing can be sent after it")]
     Finished,
     /// The connection has failed or ended.
-    #[error("the connection is over: its condition Closed has the reason")]
+    #[error(
+        "the connection is over, and its condition Closed has the reason; or a clone of an adopted \
+         stream has closed the sending direction"
+    )]
     Over,
     /// More bytes than there are.
     #[error("{asked} bytes cannot be done, for {lent} are lent: count those of `data` alone")]
@@ -273,6 +282,9 @@ pub enum CommandError {
     /// The datagram is of an earlier round.
     #[error("a datagram is lent until the next round: copy what is needed longer")]
     Returned,
+    /// The datagram was received by another socket.
+    #[error("the place is of another socket: pass the handle of the same condition")]
+    OtherSocket,
     /// There is no room for a datagram now.
     #[error("the egress ring is full: send the datagram in a later round, or drop it")]
     Full,

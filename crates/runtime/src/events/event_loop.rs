@@ -367,7 +367,7 @@ impl EventLoop {
                 let (arrival, next) = datagrams.visit(round);
                 let condition = arrival.map(|arrival| match arrival {
                     Arrival::Datagram(from, place) => {
-                        Condition::Datagram { cookie, handle, from, place: Place::new(&place, round) }
+                        Condition::Datagram { cookie, handle, from, place: Place::new(handle, &place, round) }
                     }
                     Arrival::Undelivered(reason) => Condition::Undelivered { cookie, handle, reason },
                 });

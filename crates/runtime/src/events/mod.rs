@@ -21,9 +21,11 @@
 //!   reply of a round leaves soon. A connection reports one condition in a round; what else it has
 //!   to report is the next round's, behind the others'.
 //! * Where nothing is left to do, the loop takes the next frames from its kthread's ring by itself.
-//!   It goes through the scheduler if other threads of the kthread are runnable, if a timer may be
-//!   due, or if the core is asked for; and if there are no frames, it waits there, so its core is
-//!   free for others.
+//!   It goes through the scheduler if other threads of the kthread are runnable, if the core is
+//!   asked for, or after a number of such batches of frames; and if there are no frames, it waits
+//!   there, so its core is free for others. While conditions follow one another without a pause,
+//!   the scheduler, and with it timers and new frames, has its turn after 64 rounds, however long
+//!   the program takes for them: small batches and short handlers make that soon.
 //! * Replies leave at the end of the round, a few connections' at a time. A reply acknowledges the
 //!   request, and opens the window by what was done.
 //!

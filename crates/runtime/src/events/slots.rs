@@ -1,11 +1,13 @@
-//! The sockets of a loop by handle. A handle has the slot's generation, which changes when the
-//! socket goes, so an old handle finds nothing.
+//! The sockets of a loop by handle. A handle has the generation of its socket, a number that no
+//! other socket of the process has, so neither an old handle nor another loop's finds anything.
 
 use super::condition::{CommandError, Cookie, Handle};
 use super::datagrams::Datagrams;
 use super::inbox::Link;
 use super::stream::Stream;
 use crate::net::TcpListener;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// A listener of a loop.
@@ -51,7 +53,8 @@ pub enum Kind {
 /// A place for a socket.
 #[derive(Debug, Default)]
 pub struct Slot {
-    generation: u32,
+    /// Of the socket that was here last.
+    generation: u64,
     pub cookie: Cookie,
     /// True while one of the loop's lists of slots to visit has it.
     pub queued: bool,
@@ -65,7 +68,15 @@ pub struct Slot {
 pub struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Numbers for the next sockets.
+    generations: Range<u64>,
 }
+
+/// Generations that a loop takes at once, so that loops seldom share a cache line.
+const GENERATIONS: u64 = 1 << 16;
+/// The first generation that no loop has taken. Ends after 2^64 sockets. Written and read Relaxed:
+/// the addition alone keeps loops apart.
+static NEXT_GENERATION: AtomicU64 = AtomicU64::new(0);
 
 impl Slots {
     /// Puts what `make` returns for its index into a slot.
@@ -73,15 +84,25 @@ impl Slots {
     /// # Panics
     /// With more than 2^32 sockets.
     pub fn insert(&mut self, cookie: Cookie, make: impl FnOnce(u32) -> Kind) -> Handle {
+        let generation = self.next_generation();
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             u32::try_from(self.slots.len() - 1).expect("there are fewer ports")
         });
         let slot = &mut self.slots[index as usize];
         slot.cookie = cookie;
+        slot.generation = generation;
         slot.reported = 0;
         slot.kind = Some(make(index));
-        Handle { index, generation: slot.generation }
+        Handle { index, generation }
+    }
+
+    fn next_generation(&mut self) -> u64 {
+        self.generations.next().unwrap_or_else(|| {
+            let first = NEXT_GENERATION.fetch_add(GENERATIONS, Relaxed);
+            self.generations = first + 1..first + GENERATIONS;
+            first
+        })
     }
 
     /// Returns the handle of the socket in a slot.
@@ -133,7 +154,6 @@ impl Slots {
     /// Takes a socket out of its slot; its handle is invalid from now on.
     pub fn remove(&mut self, handle: Handle) -> Option<Kind> {
         let slot = self.get_mut(handle).ok()?;
-        slot.generation = slot.generation.wrapping_add(1);
         let kind = slot.kind.take();
         self.free.push(handle.index);
         kind

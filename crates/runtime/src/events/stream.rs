@@ -21,6 +21,7 @@ use crate::net::tcp::Inner;
 use core::cell::Cell;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::time::Duration;
 use tailwater_net::tcp::Refusal;
 use tailwater_tcp::{Buffer, SendError};
 
@@ -151,7 +152,14 @@ impl Stream {
                 Some(_) => (change, true),
                 None if *state == State::Ended && *finished => (Some(Change::Closed(None)), false),
                 None if wants_room.get() && inner.connection.poll_writable() => {
-                    (Some(Change::Window(inner.connection.writable_bytes())), true)
+                    match inner.connection.writable_bytes() {
+                        // A clone of the stream has closed the direction: there will be no room.
+                        0 => {
+                            wants_room.set(false);
+                            (None, false)
+                        }
+                        room => (Some(Change::Window(room)), true),
+                    }
                 }
                 None => (None, false),
             }
@@ -279,6 +287,10 @@ impl Drop for Stream {
         });
         self.link.leave();
         self.stream.complete_round(self.sent.take(), self.done);
+        if matches!(self.stream.linger(), Ok(Some(linger)) if linger > Duration::ZERO) {
+            // The end of the stream's last handle would wait.
+            let _ = self.stream.set_linger(None);
+        }
     }
 }
 
