@@ -98,6 +98,7 @@ impl Control {
         if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
             return self.end(token, &ControlError::TooOften);
         }
+        self.parts.directory.set_lost_places(self.exiles.places(Instant::now()));
         let may = match (process::check_control(uid), user_of(socket)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),

@@ -4,8 +4,8 @@
 //! ever. So its user waits: [`FIRST`], then twice as long for each expulsion that follows, up to
 //! [`LONGEST`]. Several programs that are expelled during one wait count once. A user who has
 //! caused no expulsion for [`LONGEST`] after a wait starts anew. The wait is for programs of the
-//! grant by which the expelled one was registered, so that one bad program of an account leaves
-//! those of its other grants alone.
+//! grant by which the expelled one was registered: those that other grants admit first are left
+//! alone.
 //!
 //! A user may have tens of thousands of ids (subuid(5)), all of them in one group. Where a grant
 //! covers a user by a group, or all users, a wait also takes the place of one program of the grant:

@@ -7,8 +7,8 @@
 //! needs, and looks whether it could take each of the programs. Only when nothing of that can fail
 //! any more does the new one request that the old one end ([`Control::leave`]). The old one
 //! promises that, ends all registrations, and closes the connection, upon which the new one polls
-//! the ports. From the promise on the old one writes no line to its log until the connection is
-//! closed: whatever reads the log may have stopped.
+//! the ports. From the promise on the old one's control thread writes no line to its log until the
+//! connection is closed: whatever reads the log may have stopped.
 //!
 //! The devices and the listening socket are worth as much as all rights of the old process: who
 //! listens there gets the programs of all its users. So the old one hands them to a process of its

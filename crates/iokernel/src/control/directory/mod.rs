@@ -39,7 +39,7 @@ pub enum Refusal {
     /// A program of this user was expelled.
     #[error(
         "a program of user {uid} was expelled, see its reason in the IOKernel's log; in {seconds} s the user may \
-         register programs again"
+         register programs by that grant again"
     )]
     Exiled {
         /// The user.
