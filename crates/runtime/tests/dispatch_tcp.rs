@@ -285,7 +285,8 @@ fn a_client_that_reads_too_slowly_is_reset() {
     let server = TcpServer::start(listener, framing, Lines::default(), settings()).unwrap();
     let mut client = TcpOptions::new().receive_buffer(4 << 10).connect(server.local_addr()).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
-    client.write_all("l\n".repeat(200).as_bytes()).unwrap();
+    // On a busy machine the connection is closed before this.
+    let _ = client.write_all("l\n".repeat(200).as_bytes());
     // Each wait of the writer is short, but 64 KiB take a second.
     let start = Instant::now();
     while server.connections().idle == 0 {

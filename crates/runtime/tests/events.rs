@@ -258,6 +258,7 @@ fn a_socket_that_always_has_more_stops_nobody() {
     bed.events.set_batch(1).unwrap();
     let bind = || UdpSocket::bind("127.0.0.1:0").unwrap();
     let (flooded, other, probe, client) = (bind(), bind(), bind(), bind());
+    probe.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = |socket: &UdpSocket| socket.local_addr().unwrap();
     let (to_flooded, to_other) = (address(&flooded), address(&other));
     // The loopback interface delivers in order, so what was sent before a probe has arrived.
@@ -288,6 +289,7 @@ fn a_closed_socket_is_not_handled_later_in_its_batch() {
     let handles: Vec<_> = ports.into_iter().map(|port| bed.events.bind(port, Cookie(1))).collect();
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
+    probe.set_read_timeout(Some(PATIENCE)).unwrap();
     for to in [addresses[0], addresses[1], probe.local_addr().unwrap()] {
         client.send_to(b"x", to).unwrap();
     }
@@ -464,6 +466,7 @@ fn datagrams_are_lent_for_a_round() {
     let slices = [IoSlice::new(b"in two "), IoSlice::new(b"pieces")];
     bed.events.send_to(handle, client.local_addr().ok(), &slices).unwrap();
     let mut answer = [0; 20];
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
     let len = client.recv(&mut answer).unwrap();
     assert_eq!(&answer[..len], b"in two pieces");
     assert!(matches!(bed.events.send_to(handle, None, &slices), Err(CommandError::Refused(_))), "no peer");

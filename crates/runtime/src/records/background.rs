@@ -38,6 +38,12 @@ impl Background {
         !self.is_used() && !self.used.swap(true, Relaxed)
     }
 
+    /// Takes [`begin`](Self::begin) back: background threads that exist are queued as ordinary
+    /// ones.
+    pub fn unbegin(&self) {
+        self.used.store(false, Relaxed);
+    }
+
     /// Returns whether a thread seems to wait.
     #[inline(always)]
     pub fn waits(&self) -> bool {

@@ -112,8 +112,16 @@ impl Sums {
 
     fn read(&self) -> Totals {
         // Acquire: pairs with the Release of each addition.
-        let busy = self.busy.load(Acquire);
-        Totals { busy, runnable: self.runnable.load(Relaxed) }
+        let mut busy = self.busy.load(Acquire);
+        loop {
+            // Acquire: `busy` is read again after it.
+            let runnable = self.runnable.load(Acquire);
+            // Linux may have kept the reader from its core in between, for more than an interval.
+            match core::mem::replace(&mut busy, self.busy.load(Acquire)) {
+                before if before == busy => return Totals { busy, runnable },
+                _ => core::hint::spin_loop(),
+            }
+        }
     }
 }
 

@@ -142,10 +142,17 @@ where
 /// # Panics
 /// Without memory for a stack.
 pub(crate) fn spawn_normal(main: impl FnOnce() + Send + 'static) {
-    let options = Options { class: Some(Class::Normal), ..Options::default() };
+    start_normal(main).expect("memory for the stack of a thread");
+}
+
+/// As [`spawn_normal`].
+///
+/// # Errors
+/// `OutOfMemory`.
+fn start_normal(main: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let options = Options { class: Some(Class::Normal), unrelated: true, ..Options::default() };
     // SAFETY: everything is 'static.
-    let started = unsafe { start(main, options, None) };
-    drop(started.expect("memory for the stack of a thread"));
+    unsafe { start(main, options, None) }.map(drop)
 }
 
 /// Runs the keeper ([`background`]): never returns.
@@ -177,7 +184,7 @@ where
     let target = options.placement.target();
     let options = Options { class: options.class.or_else(Class::inherited), ..options };
     if options.class == Some(Class::Background) && class::begin_background() && runtime().loan.is_some() {
-        spawn_normal(keep_background);
+        start_normal(keep_background).inspect_err(|_| class::unbegin_background())?;
     }
     // SAFETY: the caller's contract is the callee's.
     let made = unsafe {
