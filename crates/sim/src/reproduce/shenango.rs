@@ -130,15 +130,19 @@ fn panel<'a>(curve: &impl Fn(Curve) -> &'a [Point]) -> Panel {
     }
 }
 
+/// The policy of the IOKernel, by how often it looks.
+const EVERY_5US: &str = "congestion-detection:5us";
+const EVERY_1MS: &str = "congestion-detection:1ms";
+
 fn point(curve: Curve, busy: f64, options: &Options, seed: u64) -> anyhow::Result<Point> {
     let requests = if options.quick { 60_000 } else { 400_000 };
     match curve {
         Curve::Optimal1ms => Ok(optimal_1ms(busy, requests, seed)),
         Curve::Optimal5us => Ok(optimal_5us(busy, requests, seed, |_| LIMIT_NS)),
         Curve::Prompt5us => Ok(optimal_5us(busy, requests, seed, |service| service + 10_000)),
-        Curve::Shenango => shenango("congestion:5us", &Costs::ideal(), busy, requests, seed),
-        Curve::ShenangoPaper => shenango("congestion:5us", &Costs::load("paper-2019")?, busy, requests, seed),
-        Curve::Shenango1ms => shenango("congestion:1ms", &Costs::load("paper-2019")?, busy, requests, seed),
+        Curve::Shenango => shenango(EVERY_5US, &Costs::ideal(), busy, requests, seed),
+        Curve::ShenangoPaper => shenango(EVERY_5US, &Costs::load("paper-2019")?, busy, requests, seed),
+        Curve::Shenango1ms => shenango(EVERY_1MS, &Costs::load("paper-2019")?, busy, requests, seed),
     }
 }
 
@@ -332,5 +336,13 @@ mod tests {
         assert!((90_000.0..=101_000.0).contains(&p.p999_ns), "{p:?}");
         let prompt = optimal_5us(2.0, 6_000, 1, |service| service + 10_000);
         assert!(prompt.efficiency < p.efficiency && prompt.p999_ns < p.p999_ns, "{prompt:?}");
+    }
+
+    #[test]
+    fn the_policies_of_the_iokernel_run() {
+        for policy in [EVERY_5US, EVERY_1MS] {
+            let point = shenango(policy, &Costs::ideal(), 0.5, 2_000, 1).unwrap();
+            assert!(point.efficiency > 0.0 && point.efficiency <= 1.0, "{policy}: {point:?}");
+        }
     }
 }
