@@ -137,6 +137,7 @@ mod tests {
         let mut e = Estimator::new(EstimateSettings::default(), 3, 4);
         assert_eq!(period(&mut e, 0.0, 0.0), 3, "at which utilisation three were needed is not known");
     }
+
     #[test]
     fn an_idle_program_comes_down_to_one_core_from_every_state() {
         for hysteresis in [0.0, 0.09, 0.5, 1.0] {

@@ -97,16 +97,17 @@ impl Allocator {
         if self.bind(world, to, core) {
             return Some(core);
         }
-        let others = (0..self.cores.len()).filter(|_| is_free);
-        let is_other = |at: &usize| {
-            let slot = &self.cores[*at];
-            slot.id != core
-                && !slot.absent
-                && self.ledger.core(slot.id) == Some(CoreState::Free)
-                && self.policy.may_serve(to.runtime, slot.id, &self.ledger)
-        };
+        if !is_free {
+            return None;
+        }
         let others: [Option<CoreId>; OTHERS] = {
-            let mut ids = others.filter(is_other).map(|at| self.cores[at].id);
+            let others = self.cores.iter().filter(|slot| {
+                slot.id != core
+                    && !slot.absent
+                    && self.ledger.core(slot.id) == Some(CoreState::Free)
+                    && self.policy.may_serve(to.runtime, slot.id, &self.ledger)
+            });
+            let mut ids = others.map(|slot| slot.id);
             core::array::from_fn(|_| ids.next())
         };
         others.into_iter().flatten().find(|&other| self.bind(world, to, other))

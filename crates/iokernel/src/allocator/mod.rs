@@ -170,7 +170,7 @@ impl Allocator {
         ask: impl FnOnce(&mut dyn Policy, View<'_>, &mut Vec<Action>),
     ) {
         for &(id, _) in world.doomed() {
-            self.set_on_hold(id, true);
+            self.observation.set_on_hold(id, true);
         }
         let mut actions = core::mem::take(&mut self.actions);
         let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
@@ -187,7 +187,7 @@ impl Allocator {
         let (id, kthreads) = (runtime.id, runtime.spec.kthreads);
         let refused = self.ledger.register(id, runtime.spec, self.nanos(now)).err();
         self.observation.attach(id, kthreads);
-        self.set_on_hold(id, true);
+        self.observation.set_on_hold(id, true);
         look::publish_granted(&runtime, self.policy.takes_requests());
         world.runtimes.insert(runtime);
         self.policy.attach(id, &self.ledger);
@@ -201,12 +201,8 @@ impl Allocator {
     /// Makes a runtime eligible for cores: it has been sent `Ready`.
     pub(crate) fn begin(&mut self, world: &World, id: RuntimeId) {
         if world.runtimes.get(id).is_some_and(|runtime| !runtime.doomed) {
-            self.set_on_hold(id, false);
+            self.observation.set_on_hold(id, false);
         }
-    }
-
-    fn set_on_hold(&mut self, id: RuntimeId, on_hold: bool) {
-        self.observation.set_on_hold(id, on_hold);
     }
 
     /// Ends a registration: its cores are back in the ledger when this returns. The caller must

@@ -94,7 +94,7 @@ impl Allocator {
         let until = now.saturating_add(self.clock.from_ns(UNBOUND_US * 1_000));
         if let Some(runtime) = world.runtimes.get_mut(id) {
             runtime.back_off.held_until = Some(until);
-            self.set_on_hold(id, true);
+            self.observation.set_on_hold(id, true);
             self.earliest_timer = self.earliest_timer.min(until);
         }
     }
@@ -110,7 +110,7 @@ impl Allocator {
         }
         runtime.back_off.held_until = None;
         if !runtime.doomed {
-            self.set_on_hold(id, false);
+            self.observation.set_on_hold(id, false);
         }
     }
 }

@@ -183,13 +183,8 @@ impl Authority {
         }
         let mut denied = None;
         for (number, rule) in self.covering(user) {
-            let reason = match self.objection(user, number, rule, wish) {
-                Some(reason) => reason,
-                None => match rule.exceeded(held(number), Held::by(wish, region_bytes)) {
-                    Some((limit, asked, held, most)) => Reason::Limit { limit, asked, held, most },
-                    None => return Ok(Some(number)),
-                },
-            };
+            let reason = self.against(user, number, rule, wish, || held(number), region_bytes);
+            let Some(reason) = reason else { return Ok(Some(number)) };
             // A limit says more than a rule that is not about this program.
             if denied.is_none() || matches!(reason, Reason::Limit { .. }) {
                 denied = Some((number + 1, reason));
@@ -209,10 +204,25 @@ impl Authority {
         held: Held,
     ) -> bool {
         self.rules.get(grant).is_some_and(|rule| {
-            rule.covers(user)
-                && self.objection(user, grant, rule, wish).is_none()
-                && rule.exceeded(held, Held::by(wish, region_bytes)).is_none()
+            rule.covers(user) && self.against(user, grant, rule, wish, || held, region_bytes).is_none()
         })
+    }
+
+    /// Returns what a grant has against a registration: its rules, or else its limits.
+    fn against(
+        &self,
+        user: &User,
+        number: usize,
+        rule: &Rule,
+        wish: &Register,
+        held: impl FnOnce() -> Held,
+        region_bytes: u64,
+    ) -> Option<Reason> {
+        let limit = || {
+            let exceeded = rule.exceeded(held(), Held::by(wish, region_bytes));
+            exceeded.map(|(limit, asked, held, most)| Reason::Limit { limit, asked, held, most })
+        };
+        self.objection(user, number, rule, wish).or_else(limit)
     }
 
     /// Returns what the rules of a grant have against a registration, whatever its limits are.

@@ -98,7 +98,7 @@ impl Control {
         if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
             return self.end(token, &ControlError::TooOften);
         }
-        self.parts.directory.set_lost_places(self.exiles.places(Instant::now()));
+        self.update_lost_places(Instant::now());
         let may = match (process::check_control(uid), user_of(socket)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),
@@ -292,7 +292,7 @@ impl Control {
         let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
         let now = Instant::now();
-        self.parts.directory.set_lost_places(self.exiles.places(now));
+        self.update_lost_places(now);
         let place = self.parts.directory.admit(&user, wish)?;
         let key = Key { uid: user.uid, grant: self.parts.directory.grant(place.id) };
         if let Some(left) = self.exiles.time_left(key, now) {

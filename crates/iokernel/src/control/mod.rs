@@ -557,6 +557,11 @@ impl Control {
         }));
     }
 
+    /// Tells the directory how many places of each grant expelled users take.
+    fn update_lost_places(&mut self, now: Instant) {
+        self.parts.directory.set_lost_places(self.exiles.places(now));
+    }
+
     /// Ends conversations whose deadline has passed.
     fn drop_the_silent(&mut self) {
         let now = Instant::now();

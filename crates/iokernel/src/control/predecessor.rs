@@ -233,7 +233,7 @@ pub(crate) fn dial(path: &str, stop: &AtomicBool) -> Result<OwnedFd, String> {
     loop {
         match control::dial_within(path, LOOK) {
             // As many connections wait as Linux keeps.
-            Err(ControlError::System { source: Errno::AGAIN | Errno::INTR, .. }) => go_on(start, stop)?,
+            Err(ControlError::System { source: Errno::AGAIN, .. }) => go_on(start, stop)?,
             result => return result.map_err(in_words),
         }
     }

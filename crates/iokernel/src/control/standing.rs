@@ -5,11 +5,10 @@
 //! gain rights. The other process can lie about none of this: Linux says which process connected,
 //! and what its rights are.
 
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use std::fs::{read_link, read_to_string};
 use std::path::PathBuf;
-
-use rustix::net::sockopt::socket_peercred;
 
 use super::client::ClientSocket;
 use super::process;

@@ -479,11 +479,13 @@ impl Stats {
     /// Returns the users who register no program at present.
     fn exiles(&self) -> Vec<Value> {
         let exiles = self.exiles.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = |exile: &ExileStats| exile.until.saturating_duration_since(Instant::now()).as_secs_f64();
-        let running = exiles.iter().filter(|exile| left(exile) > 0.0);
-        running
-            .map(|exile| json!({ "user": exile.uid, "grant": exile.grant, "seconds": left(exile).ceil() as u64 }))
-            .collect()
+        let now = Instant::now();
+        let running = exiles.iter().filter(|exile| exile.until > now);
+        let entry = |exile: &ExileStats| {
+            let seconds = (exile.until - now).as_secs_f64().ceil() as u64;
+            json!({ "user": exile.uid, "grant": exile.grant, "seconds": seconds })
+        };
+        running.map(entry).collect()
     }
 
     /// Returns the counters of the present firewall rules.

@@ -227,3 +227,10 @@ fn write(path: Option<&Path>, machine: &Machine, report: &impl Serialize) -> any
     std::fs::write(path, serde_json::to_string_pretty(&document)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))
 }
+
+/// Returns the median of a figure over the rounds that have it; NaN if none does.
+fn median(rounds: &[serde_json::Value], key: &str) -> f64 {
+    let mut all: Vec<f64> = rounds.iter().filter_map(|round| round[key].as_f64()).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -30,8 +30,8 @@
 //! # Meaning is kept
 //! A loop keeps its label, and so does its copy. In each the body is in one loop only, so that
 //! `break`, `continue`, `return` and `?` mean what they did, also within macros: a chunk that did
-//! not run to its end ends the whole loop. Bodies with items or macros, which may hold statics, are
-//! not copied. Names of our own are hygienic (mixed site).
+//! not run to its end ends the whole loop. Bodies with items, or with macros other than `matches!`,
+//! which may hold statics, are not copied. Names of our own are hygienic (mixed site).
 
 mod calls;
 mod weight;

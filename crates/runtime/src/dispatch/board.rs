@@ -27,7 +27,7 @@
 //! - A lane has at most one request, which knows it.
 //! - At most `queue` requests are new, at most `preempted` suspended or in hand, at most `blocked`
 //!   detached; those detached beyond that count as preempted.
-//! - When a request has blocked with its lane, none is suspended.
+//! - While all lanes are kept by requests that have blocked, no request is suspended.
 
 use super::settings::Settings;
 use super::stats::ClassStats;

@@ -132,10 +132,7 @@ impl EventLoop {
     /// [`CommandError::UnknownHandle`], [`CommandError::WrongKind`].
     #[inline]
     pub fn data(&self, handle: Handle) -> Result<&[u8], CommandError> {
-        match self.slots.get(handle)? {
-            Kind::Stream(stream) => Ok(stream.data()),
-            _ => Err(CommandError::WrongKind),
-        }
+        self.slots.stream(handle).map(Stream::data)
     }
 
     /// Returns whether [`Condition::Ended`](super::Condition::Ended) or
@@ -144,10 +141,7 @@ impl EventLoop {
     /// # Errors
     /// [`CommandError::UnknownHandle`], [`CommandError::WrongKind`].
     pub fn has_ended(&self, handle: Handle) -> Result<bool, CommandError> {
-        match self.slots.get(handle)? {
-            Kind::Stream(stream) => Ok(stream.has_ended()),
-            _ => Err(CommandError::WrongKind),
-        }
+        self.slots.stream(handle).map(Stream::has_ended)
     }
 
     /// Ends the loan of the first `bytes` of [`data`](Self::data): the peer may send as many more
@@ -174,7 +168,7 @@ impl EventLoop {
     /// [`CommandError`].
     #[inline]
     pub fn send(&self, handle: Handle, slices: &[IoSlice<'_>]) -> Result<usize, CommandError> {
-        let Kind::Stream(stream) = self.slots.get(handle)? else { return Err(CommandError::WrongKind) };
+        let stream = self.slots.stream(handle)?;
         let sent = stream.send(slices)?;
         if sent > 0 && stream.list() {
             self.commanded.borrow_mut().push(handle);
@@ -262,9 +256,7 @@ impl EventLoop {
     /// # Errors
     /// [`CommandError::UnknownHandle`].
     pub fn close(&mut self, handle: Handle) -> Result<(), CommandError> {
-        self.slots.get(handle)?;
-        drop(self.slots.remove(handle));
-        Ok(())
+        self.slots.remove(handle).map(drop)
     }
 
     /// Adds a connection that waits to be accepted.

@@ -250,7 +250,7 @@ impl EventLoop {
     fn begin_round(&mut self) {
         self.round += 1;
         while let Some(handle) = self.over.pop() {
-            if let Some(Kind::Stream(mut stream)) = self.slots.remove(handle) {
+            if let Ok(Kind::Stream(mut stream)) = self.slots.remove(handle) {
                 stream.return_all();
             }
         }

@@ -139,6 +139,18 @@ impl Slots {
         }
     }
 
+    /// As [`stream_mut`](Self::stream_mut), to look at.
+    ///
+    /// # Errors
+    /// As `stream_mut`.
+    #[inline]
+    pub fn stream(&self, handle: Handle) -> Result<&Stream, CommandError> {
+        match self.get(handle)? {
+            Kind::Stream(stream) => Ok(stream),
+            _ => Err(CommandError::WrongKind),
+        }
+    }
+
     /// Returns a socket.
     ///
     /// # Errors
@@ -152,11 +164,13 @@ impl Slots {
     }
 
     /// Takes a socket out of its slot; its handle is invalid from now on.
-    pub fn remove(&mut self, handle: Handle) -> Option<Kind> {
-        let slot = self.get_mut(handle).ok()?;
-        let kind = slot.kind.take();
+    ///
+    /// # Errors
+    /// [`CommandError::UnknownHandle`].
+    pub fn remove(&mut self, handle: Handle) -> Result<Kind, CommandError> {
+        let kind = self.get_mut(handle)?.kind.take().ok_or(CommandError::UnknownHandle)?;
         self.free.push(handle.index);
-        kind
+        Ok(kind)
     }
 
     /// Returns the number of sockets.

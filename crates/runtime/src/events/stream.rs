@@ -195,14 +195,7 @@ impl Stream {
     /// # Errors
     /// [`CommandError`].
     pub fn send(&self, slices: &[IoSlice<'_>]) -> Result<usize, CommandError> {
-        match self.state {
-            State::Knocking => return Err(CommandError::NotAccepted),
-            State::Over => return Err(CommandError::Over),
-            State::Connecting | State::Open | State::Ended if self.finished => {
-                return Err(CommandError::Finished);
-            }
-            State::Connecting | State::Open | State::Ended => {}
-        }
+        self.check_sends()?;
         let (mut sent, mut cut) = (0, false);
         self.stream.with_inner(|inner| {
             for slice in slices {
@@ -227,17 +220,22 @@ impl Stream {
         Ok(sent)
     }
 
+    /// Checks that this side's direction is open.
+    fn check_sends(&self) -> Result<(), CommandError> {
+        match self.state {
+            State::Knocking => Err(CommandError::NotAccepted),
+            State::Over => Err(CommandError::Over),
+            State::Connecting | State::Open | State::Ended if self.finished => Err(CommandError::Finished),
+            State::Connecting | State::Open | State::Ended => Ok(()),
+        }
+    }
+
     /// Closes this side's direction behind what was sent.
     ///
     /// # Errors
     /// [`CommandError`].
     pub fn finish(&mut self) -> Result<(), CommandError> {
-        match self.state {
-            State::Knocking => return Err(CommandError::NotAccepted),
-            State::Over => return Err(CommandError::Over),
-            _ if self.finished => return Err(CommandError::Finished),
-            _ => {}
-        }
+        self.check_sends()?;
         // Otherwise it has failed, which the next round reports.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
         self.finished = true;
@@ -316,13 +314,9 @@ fn first_change(
         match inner.lend(lent) {
             Ok(fresh @ 1..) => return Some(Change::Received(fresh)),
             Ok(_) if !inner.has_failed() => return Some(Change::Ended),
-            Err(Refusal::Failed(failure)) => return Some(Change::Closed(Some(kind(failure)))),
+            Err(Refusal::Failed(failure)) => return Some(Change::Closed(Some(TcpStream::kind_of(failure)))),
             Ok(_) | Err(_) => {}
         }
     }
-    inner.has_failed().then(|| Change::Closed(inner.take_failure().map(kind)))
-}
-
-fn kind(failure: tailwater_net::tcp::Failure) -> io::ErrorKind {
-    TcpStream::kind_of(failure)
+    inner.has_failed().then(|| Change::Closed(inner.take_failure().map(TcpStream::kind_of)))
 }

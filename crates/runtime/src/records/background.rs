@@ -38,8 +38,8 @@ impl Background {
         !self.is_used() && !self.used.swap(true, Relaxed)
     }
 
-    /// Takes [`begin`](Self::begin) back: background threads that exist are queued as ordinary
-    /// ones.
+    /// Takes [`begin`](Self::begin) back: the next background thread is the first. Those that exist
+    /// are queued as ordinary ones.
     pub fn unbegin(&self) {
         self.used.store(false, Relaxed);
     }

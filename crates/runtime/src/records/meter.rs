@@ -14,8 +14,8 @@
 //! | `visits` | the kthread's OS thread | readers |
 //! | `looks` | readers | readers |
 //!
-//! Whoever moves `marked` forward adds the slice. A reader that looks between the two finds the
-//! slice in its next interval: [`Totals::over`] bounds what that one may hold.
+//! The thread that moves `marked` forward adds the slice. A reader that looks between the two finds
+//! the slice in its next interval: [`Totals::over`] bounds what that one may hold.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -116,11 +116,12 @@ impl Sums {
         loop {
             // Acquire: `busy` is read again after it.
             let runnable = self.runnable.load(Acquire);
-            // Linux may have kept the reader from its core in between, for more than an interval.
-            match core::mem::replace(&mut busy, self.busy.load(Acquire)) {
-                before if before == busy => return Totals { busy, runnable },
-                _ => core::hint::spin_loop(),
+            let again = self.busy.load(Acquire);
+            if again == busy {
+                return Totals { busy, runnable };
             }
+            // Linux may have kept the reader from its core in between, for more than an interval.
+            busy = again;
         }
     }
 }

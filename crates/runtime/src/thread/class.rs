@@ -36,11 +36,6 @@ impl Class {
     }
 }
 
-/// Takes [`begin_background`] back: the next background thread is the first.
-pub(crate) fn unbegin_background() {
-    runtime().background.unbegin();
-}
-
 /// Prepares the runtime for background threads; returns whether this is the first.
 pub(crate) fn begin_background() -> bool {
     let is_first = runtime().background.begin();

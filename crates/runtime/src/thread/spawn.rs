@@ -136,8 +136,8 @@ where
     Ok((joiner, runnable))
 }
 
-/// Starts a thread of the library's own, in the usual class: whoever needs it first may be a
-/// background thread, and all others depend on it.
+/// Starts a thread of the library's own, in the usual class: the first thread that needs it may be
+/// a background thread, and all others depend on it.
 ///
 /// # Panics
 /// Without memory for a stack.
@@ -156,7 +156,7 @@ fn start_normal(main: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Runs the keeper ([`background`]): never returns.
-fn keep_background() {
+fn run_keeper() {
     loop {
         background::wait_for_one(runtime());
         sleep(background::KEEPER_INTERVAL);
@@ -184,7 +184,7 @@ where
     let target = options.placement.target();
     let options = Options { class: options.class.or_else(Class::inherited), ..options };
     if options.class == Some(Class::Background) && class::begin_background() && runtime().loan.is_some() {
-        start_normal(keep_background).inspect_err(|_| class::unbegin_background())?;
+        start_normal(run_keeper).inspect_err(|_| runtime().background.unbegin())?;
     }
     // SAFETY: the caller's contract is the callee's.
     let made = unsafe {

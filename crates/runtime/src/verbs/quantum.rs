@@ -106,7 +106,8 @@ pub fn look_at_clock(kthread: ThisKthread<'_>, me: &'static Uthread) {
     let quantum = serving.map_or(Cycles::MAX, RequestThread::slice).min(runtime.quantum);
     let mut looked = slice.get();
     if quantum == Cycles::MAX {
-        // Only requests of a dispatcher have slices: what was learnt of their poll points stays.
+        // Requests of a dispatcher and background threads have slices: what was learnt of their
+        // poll points stays.
         kthread.head().set_polls_left(MAX_POLLS);
         return;
     }

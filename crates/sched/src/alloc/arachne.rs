@@ -28,17 +28,14 @@ pub struct ArachneConfig {
     pub sample: Nanos,
     /// Time over which samples are averaged, and between decisions; 50 ms in Arachne.
     pub averaging: Nanos,
-    /// Runnable threads per core above which one more core is requested; 1.5 in Arachne.
-    pub load_factor: f64,
-    /// How far utilisation must fall below the level at which the core was added, in cores; 0.09 in
-    /// Arachne.
-    pub hysteresis: f64,
+    /// Of each runtime's estimate.
+    pub estimate: EstimateSettings,
 }
 
 impl Default for ArachneConfig {
     fn default() -> Self {
         let (sample, averaging) = (Nanos::from_micros(50), Nanos::from_millis(50));
-        Self { sample, averaging, load_factor: 1.5, hysteresis: 0.09 }
+        Self { sample, averaging, estimate: EstimateSettings::default() }
     }
 }
 
@@ -148,9 +145,8 @@ impl Policy for Arachne {
     fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger) {
         let Some(account) = ledger.account(runtime) else { return };
         self.arbiter.set_order((0..ledger.topology().len()).collect());
-        let ArachneConfig { load_factor, hysteresis, .. } = self.config;
-        let settings = EstimateSettings { load_factor, hysteresis };
-        let estimator = Estimator::new(settings, account.spec().guaranteed.max(1), account.spec().max);
+        let (least, most) = (account.spec().guaranteed.max(1), account.spec().max);
+        let estimator = Estimator::new(self.config.estimate, least, most);
         let estimate = Estimate { estimator, priority: None, samples: 0, runnable: 0, busy: 0 };
         self.runtimes.insert(runtime, estimate);
     }

@@ -235,6 +235,7 @@ mod tests {
         pursuit.change(0, 1, has(0, 0), end);
         assert!(pursuit.look(1, has(0, 0), end), "a new period");
     }
+
     #[test]
     fn looks_while_nothing_is_under_way_make_no_difference() {
         let mut seed = 7_u64;

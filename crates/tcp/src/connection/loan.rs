@@ -71,10 +71,7 @@ impl Connection {
     #[inline]
     pub fn recv_done(&mut self, bytes: usize) {
         self.receive.end_loan(bytes);
-        self.give_back();
-        if self.state.receives() && self.receive.update_is_worth_it() {
-            self.set.insert(Set::ACK_NOW);
-        }
+        self.note_read();
     }
 
     /// Releases a small segment that Nagle's algorithm holds, as [`recv`](Self::recv) does: the

@@ -346,11 +346,17 @@ impl Connection {
             }
         };
         self.receive.consume(len);
+        self.note_read();
+        Ok(len)
+    }
+
+    /// Gives memory back and opens the window, after the application has read.
+    #[inline]
+    fn note_read(&mut self) {
         self.give_back();
         if self.state.receives() && self.receive.update_is_worth_it() {
             self.set.insert(Set::ACK_NOW);
         }
-        Ok(len)
     }
 
     /// Releases a small segment that Nagle's algorithm holds, unless the last one it released is
@@ -362,7 +368,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if [`recv`](Self::recv) has released data that may be ready to leave now.
+    /// Returns true if [`recv`](Self::recv) or [`await_peer`](Self::await_peer) has released data
+    /// that may be ready to leave now.
     #[inline]
     pub fn is_flushing(&self) -> bool {
         self.set.contains(Set::FLUSH)

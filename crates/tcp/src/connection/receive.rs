@@ -128,12 +128,16 @@ impl Receive {
     }
 
     pub fn consume(&mut self, bytes: usize) {
+        self.drop_front(bytes);
+        self.note_read(bytes);
+    }
+
+    fn drop_front(&mut self, bytes: usize) {
         self.ring.consume(bytes);
         if self.held.is_none() {
             // Otherwise out-of-order data lies behind the end of the readable data.
             self.ring.rewind();
         }
-        self.note_read(bytes);
     }
 
     fn note_read(&mut self, bytes: usize) {
@@ -154,10 +158,7 @@ impl Receive {
             let (a, b) = self.ring.slices(0, len);
             into.push(a);
             into.push(b);
-            self.ring.consume(len);
-            if self.held.is_none() {
-                self.ring.rewind();
-            }
+            self.drop_front(len);
         }
         self.lent += len as u32;
         len

@@ -215,7 +215,7 @@ fn compute_and_echo() {
 fn join_background() {
     ready();
     let compute = || {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         while began.elapsed() < Duration::from_millis(200) {
             tailwater::poll();
         }

@@ -159,7 +159,7 @@ fn a_late_raise_ends_a_sleep_when_its_period_ends() {
 fn a_request_that_stands_before_the_program_is_ready_is_a_raise_when_it_is() {
     let mut sandbox = machine();
     let now = sandbox.now;
-    sandbox.alloc.set_on_hold(RuntimeId(SERVICE), true);
+    sandbox.alloc.observation.set_on_hold(RuntimeId(SERVICE), true);
     sandbox.peer(SERVICE).request(2);
     settle(&mut sandbox);
     // Longer than a raise is pursued.

@@ -525,8 +525,8 @@ impl Directory {
 
     /// Returns how many programs are expected: of this user, and in all.
     pub(crate) fn expected(&self, uid: u32) -> (usize, usize) {
-        let expected = || self.entries.values().filter(|entry| entry.is_expected());
-        (expected().filter(|entry| entry.user.uid == uid).count(), expected().count())
+        let expected = self.entries.values().filter(|entry| entry.is_expected());
+        expected.fold((0, 0), |(own, all), entry| (own + usize::from(entry.user.uid == uid), all + 1))
     }
 
     /// Returns the registered programs, for an IOKernel that takes over: those that have announced

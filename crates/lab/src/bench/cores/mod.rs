@@ -17,6 +17,7 @@ use tailwater_testbed::table::{Table, number};
 
 mod child;
 
+use super::median;
 pub use child::{ChildArgs, run as run_child};
 use child::{Load, Way};
 
@@ -102,12 +103,6 @@ fn measure(load: Load, way: Option<Way>, kthreads: u16, interrupt: &Interrupt) -
     let spec = Spec { app: "cores", arguments, settings, ..Spec::default() };
     let line = ChildProcess::start(&spec)?.read_line(interrupt)?;
     serde_json::from_str(&line).with_context(|| format!("the child printed {line:?}, no figures"))
-}
-
-fn median(rounds: &[Value], key: &str) -> f64 {
-    let mut all: Vec<f64> = rounds.iter().filter_map(|round| round[key].as_f64()).collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn describe(report: &Report) -> String {

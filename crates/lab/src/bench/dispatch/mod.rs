@@ -9,6 +9,7 @@ use std::io::{Write, stdout};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use super::median;
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -143,12 +144,6 @@ fn measure(words: &[&str; 2], interrupt: &Interrupt) -> anyhow::Result<Value> {
     let spec = Spec { app: "dispatch", arguments: arguments.into(), settings, ..Spec::default() };
     let line = ChildProcess::start(&spec)?.read_line(interrupt)?;
     serde_json::from_str(&line).with_context(|| format!("the child printed {line:?}, no figures"))
-}
-
-fn median(rounds: &[Value], key: &str) -> f64 {
-    let mut all: Vec<f64> = rounds.iter().filter_map(|round| round[key].as_f64()).collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn describe(report: &Threads) -> String {

@@ -17,7 +17,7 @@ use tailwater_testbed::table::{Table, number};
 use super::figures::Figures;
 use super::host::Host;
 use super::kernel;
-use super::rounds::{LASTS, WAIT, WARM_UP, open};
+use super::rounds::{LASTS, WAIT, WARM_UP, echo, echo_many, open, pair};
 use super::terms::{BATCHES, CONNECTIONS, ECHO, EVENTS, REQUEST};
 
 /// The size of a round that a loop has by default.
@@ -122,22 +122,15 @@ fn services(figures: &mut Figures, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-fn echo(outstanding: u32) -> Order {
-    Order::Echo { bytes: REQUEST, outstanding, warm_up: WARM_UP, lasts: LASTS }
-}
-
 /// Returns the echoes a second of the service at `port`.
 fn throughput(host: &Host, port: u16) -> Result<f64> {
-    open(host, port, CONNECTIONS)?;
-    let outcome = host.run(echo(CONNECTIONS))?;
-    anyhow::ensure!(outcome.failed == 0, "{} connections failed under load", outcome.failed);
+    let outcome = echo_many(host, port)?;
     host.run(Order::Close { wait: WAIT })?;
     Ok(outcome.rate())
 }
 
 fn baseline(figures: &mut Figures) -> Result<()> {
-    let cores = tailwater_testbed::machine::usable_cores();
-    let pair = [*cores.first().context("no core")?, *cores.last().context("no core")?];
+    let pair = pair()?;
     figures.add("kernel_epoll_rps", kernel::echo(pair, CONNECTIONS, REQUEST, WARM_UP, LASTS)?.rate());
     figures.add("kernel_rr_us", kernel::echo(pair, 1, REQUEST, WARM_UP, LASTS)?.latency_us(0.5));
     Ok(())

@@ -77,13 +77,32 @@ pub(super) fn ask_once(host: &Host, connections: u32, outstanding: u32) -> Resul
     Ok(outcome)
 }
 
+/// Returns the order to echo with at most this many requests outstanding.
+pub(super) fn echo(outstanding: u32) -> Order {
+    Order::Echo { bytes: REQUEST, outstanding, warm_up: WARM_UP, lasts: LASTS }
+}
+
+/// Opens [`CONNECTIONS`] to the service at `port` and measures echoes over all of them, which stay
+/// open.
+pub(super) fn echo_many(host: &Host, port: u16) -> Result<Outcome> {
+    open(host, port, CONNECTIONS)?;
+    let outcome = host.run(echo(CONNECTIONS))?;
+    anyhow::ensure!(outcome.failed == 0, "{} connections failed under load", outcome.failed);
+    Ok(outcome)
+}
+
+/// Returns the cores of a client and a service on the kernel.
+pub(super) fn pair() -> Result<[usize; 2]> {
+    let cores = tailwater_testbed::machine::usable_cores();
+    Ok([*cores.first().context("no core")?, *cores.last().context("no core")?])
+}
+
 /// Measures a client in a port and a service on the managed core.
 pub(super) fn service(figures: &mut Figures, interrupt: &Interrupt) -> Result<()> {
     let host = Host::start()?;
     let _service = host.serve(true, interrupt)?;
-    let echo = Order::Echo { bytes: REQUEST, outstanding: CONNECTIONS, warm_up: WARM_UP, lasts: LASTS };
     open(&host, ECHO, 1)?;
-    let rr = host.run(echo.clone())?;
+    let rr = host.run(echo(CONNECTIONS))?;
     figures.add("rr_p50_us", rr.latency_us(0.5));
     figures.add("rr_p99_us", rr.latency_us(0.99));
     host.run(Order::Close { wait: WAIT })?;
@@ -95,9 +114,7 @@ pub(super) fn service(figures: &mut Figures, interrupt: &Interrupt) -> Result<()
         }
     }
     host.run(Order::Close { wait: WAIT })?;
-    open(&host, ECHO, CONNECTIONS)?;
-    let many = host.run(echo)?;
-    anyhow::ensure!(many.failed == 0, "{} connections failed under load", many.failed);
+    let many = echo_many(&host, ECHO)?;
     figures.add("echo_rps", many.rate());
     figures.add("echo_p50_us", many.latency_us(0.5));
     figures.add("echo_p99_us", many.latency_us(0.99));
@@ -135,8 +152,7 @@ pub(super) fn runtimes(figures: &mut Figures, interrupt: &Interrupt) -> Result<(
 
 /// Measures the same over the kernel's loopback device.
 pub(super) fn kernel(figures: &mut Figures) -> Result<()> {
-    let cores = tailwater_testbed::machine::usable_cores();
-    let pair = [*cores.first().context("no core")?, *cores.last().context("no core")?];
+    let pair = pair()?;
     let spinning = kernel::request_response(pair, true, REQUEST, WARM_UP, LASTS)?;
     figures.add("kernel_rr_p50_us", spinning.latency_us(0.5));
     figures.add("kernel_rr_p99_us", spinning.latency_us(0.99));

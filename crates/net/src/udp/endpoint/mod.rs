@@ -155,9 +155,7 @@ impl<P: Platform> Inbound<P> {
             }
         }
     }
-}
 
-impl<P: Platform> Inbound<P> {
     /// Returns the bytes of memory that the queue has.
     pub fn queue_bytes(&self) -> usize {
         self.queue.capacity()

@@ -86,11 +86,7 @@ impl Ticket {
 
     fn complete(&mut self, reply: Option<Vec<u8>>) {
         self.replied = true;
-        let mut replies = self.connection.replies.lock();
-        replies.complete(self.number, self.len, reply);
-        let discarded = replies.take_discarded();
-        drop(replies);
-        drop(discarded);
+        self.connection.change(|replies| replies.complete(self.number, self.len, reply));
         self.connection.ready.notify_one();
     }
 }
@@ -228,6 +224,15 @@ impl Connection {
         dispatcher.submit(request, Job { bytes, ticket, place }).map_err(|_refused| End::Over)
     }
 
+    /// Changes the replies; those that it discards are freed after the lock.
+    fn change(&self, change: impl FnOnce(&mut Replies)) {
+        let mut replies = self.replies.lock();
+        change(&mut replies);
+        let discarded = replies.take_discarded();
+        drop(replies);
+        drop(discarded);
+    }
+
     /// Begins a request of `len` bytes as soon as there is room for it; returns its number. `None`:
     /// the connection is over.
     fn wait_for_room(&self, len: usize) -> Option<u64> {
@@ -268,14 +273,10 @@ impl Connection {
     fn write_batch(&self, stream: &TcpStream, batch: &[Vec<u8>]) -> io::Result<()> {
         let bytes = batch.iter().map(Vec::len).sum();
         let written = write_all(stream, batch, self.idle);
-        let mut replies = self.replies.lock();
-        match &written {
+        self.change(|replies| match &written {
             Ok(()) => replies.written(batch.len(), bytes),
             Err(_) => replies.break_off(batch.len(), bytes),
-        }
-        let discarded = replies.take_discarded();
-        drop(replies);
-        drop(discarded);
+        });
         if let Err(error) = &written
             && is_timeout(error)
         {
