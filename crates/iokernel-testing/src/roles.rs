@@ -3,6 +3,7 @@
 use core::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tailwater_shm::ring::Next;
 use tailwater_shm::{Cycles, clock};
 
 use crate::kthread::{Behaviour, RawKthread, Step};
@@ -27,8 +28,14 @@ impl Behaviour for Echo {
         let mut done = 0;
         while done < BATCH {
             // A ring error by the IOKernel would be a defect of ours.
-            let Some(record) = kthread.ingress.peek().expect("the IOKernel keeps the ring protocol") else {
-                break;
+            let record = match kthread.ingress.next().expect("the IOKernel keeps the ring protocol") {
+                None => break,
+                Some(Next::Frame(record)) => record,
+                // Echoes are in no order.
+                Some(Next::Fence(fence)) => {
+                    fence.advance();
+                    continue;
+                }
             };
             let (mut frame, hash) = (record.copy_frame(&mut kthread.buffer).to_vec(), record.hash());
             record.advance();

@@ -52,7 +52,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// The polling thread polls.

@@ -39,6 +39,10 @@ counters! {
         /// Acknowledgments put into a ring without waking their program, because no thread waits
         /// for them.
         held_acks,
+        /// Flow groups whose next frame went to another kthread than the one before.
+        moved_groups,
+        /// Of these, the ones whose earlier frames still waited, and are read first.
+        fenced_groups,
         /// Frames handed to ports.
         to_ports,
         /// Broadcast and multicast frames.
@@ -370,6 +374,8 @@ pub struct Stats {
     pub polling: LoopCounters,
     /// IOKernel time per hand-off in nanoseconds: to carry out the decision and to notice its end.
     pub apply: SharedHistogram,
+    /// Time in nanoseconds until the frames that a moved flow group had left were read.
+    pub fence: SharedHistogram,
     /// Cores taken back from runtimes that died.
     pub reclaim: ReclaimHistograms,
     /// Counters of the firewall.
@@ -412,6 +418,7 @@ impl Stats {
             cores: CoreCounters::default(),
             polling: LoopCounters::default(),
             apply: SharedHistogram::new(),
+            fence: SharedHistogram::new(),
             reclaim: ReclaimHistograms::default(),
             firewall: Mutex::new(Arc::new(FirewallStats::new(firewall))),
             progress: Progress::default(),
@@ -556,6 +563,7 @@ impl Stats {
             "firewall": self.firewall().to_json(),
             "cores": self.cores.to_json(),
             "apply_ns": quantiles(&self.apply),
+            "fence_ns": quantiles(&self.fence),
             "reclaim": { "since_notice_ns": quantiles(&self.reclaim.since_notice),
                          "since_alive_ns": quantiles(&self.reclaim.since_alive) },
             "handoff": handoffs,

@@ -143,11 +143,17 @@ impl Switch {
         if ingress.cork() {
             self.corked.push(KthreadId::new(id, kthread));
         }
+        let followed = if runtime.groups.has_moved(hash) {
+            self.moves.follow(runtime, hash, &world.stats.switch, now)
+        } else {
+            Ok(())
+        };
+        let ingress = &mut runtime.kthreads[usize::from(kthread)].ingress;
         let put = match traced {
-            None => source.put(ingress, hash, now),
+            None => followed.and_then(|()| source.put(ingress, hash, now)),
             Some(number) => {
                 let lines = ingress.head().wrapping_sub(ingress.unchecked_tail());
-                let put = source.put_traced(ingress, number, now);
+                let put = followed.and_then(|()| source.put_traced(ingress, number, now));
                 let who = trace::who(KthreadId::new(id, kthread));
                 let event = in_ring(number, who, &put, (unserved, lines));
                 world.trace.emit(clock::now(), &event);
@@ -156,6 +162,7 @@ impl Switch {
         };
         match put {
             Ok(()) => {
+                runtime.groups.note(hash, ingress.position());
                 runtime.stats.counters.rx_frames.add(1);
                 runtime.stats.counters.rx_bytes.add(source.len() as u64);
                 world.stats.switch.delivered.add(1);

@@ -3,7 +3,8 @@
 //! Owns the map from 128 groups to kthreads of one runtime. Groups follow cores: a kthread that
 //! gets a core takes its share from the others, one that loses its core leaves its groups to them
 //! (Shenango section 4.2). If no kthread has a core, the groups stay where they were, so that a
-//! frame still has a ring to go to.
+//! frame still has a ring to go to. Beside the map lies where the latest frame of each group is:
+//! that ring is read first when the group continues in another ([`moves`](super::moves)).
 //!
 //! Invariants ([`FlowGroups::check`]): while any kthread has a core, every group belongs to one
 //! that has; and the shares differ by at most one more than minimal movement forces, never by more
@@ -19,6 +20,19 @@ pub(crate) struct FlowGroups {
     map: [u8; GROUPS],
     /// Kthreads that have a core or are promised one, in the order they got it.
     serving: Vec<u8>,
+    /// Kthread whose ring has the latest frame, by group.
+    ring: [u8; GROUPS],
+    /// Position behind that frame.
+    position: [u64; GROUPS],
+}
+
+/// Where the latest frame of a flow group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The kthread whose ring has it.
+    pub(crate) kthread: u16,
+    /// The position behind it.
+    pub(crate) position: u64,
 }
 
 const _: () = assert!(tailwater_shm::layout::MAX_KTHREADS as usize <= 1 << 8);
@@ -26,13 +40,43 @@ const _: () = assert!(tailwater_shm::layout::MAX_KTHREADS as usize <= 1 << 8);
 impl FlowGroups {
     /// Returns a map with all groups at kthread 0, which has no core.
     pub(crate) fn new(kthreads: u16) -> Self {
-        Self { map: [0; GROUPS], serving: Vec::with_capacity(kthreads.into()) }
+        Self {
+            map: [0; GROUPS],
+            serving: Vec::with_capacity(kthreads.into()),
+            ring: [0; GROUPS],
+            position: [0; GROUPS],
+        }
     }
 
     /// Returns the kthread that gets frames with this flow hash.
     #[inline(always)]
     pub(crate) fn kthread(&self, hash: u32) -> u16 {
         self.map[hash as usize % GROUPS].into()
+    }
+
+    /// Returns whether the latest frame of this flow hash is in another ring than the next one.
+    #[inline(always)]
+    pub(crate) fn has_moved(&self, hash: u32) -> bool {
+        let group = hash as usize % GROUPS;
+        self.ring[group] != self.map[group]
+    }
+
+    /// Returns where the latest frame of this flow hash is.
+    pub(crate) fn mark(&self, hash: u32) -> Mark {
+        let group = hash as usize % GROUPS;
+        Mark { kthread: self.ring[group].into(), position: self.position[group] }
+    }
+
+    /// Notes that frames of this flow hash now go to the ring of its kthread.
+    pub(crate) fn follow(&mut self, hash: u32) {
+        let group = hash as usize % GROUPS;
+        self.ring[group] = self.map[group];
+    }
+
+    /// Notes the position behind a frame of this flow hash in the ring of its kthread.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, hash: u32, position: u64) {
+        self.position[hash as usize % GROUPS] = position;
     }
 
     /// Returns whether no kthread has a core or is promised one.

@@ -7,7 +7,8 @@
 //! Firewall rules and rate limits ([`crate::firewall`]) apply after the anti-spoofing checks. The
 //! switch decides nothing about cores: before it puts a frame into a ring of a runtime without one,
 //! it calls the [`Lender`], so that the frame lies in the ring of the kthread that gets the core.
-//! An acknowledgment that no thread waits for does without (see [`lone`]).
+//! An acknowledgment that no thread waits for does without (see [`lone`]). A flow whose kthread
+//! changes stays in order (see [`moves`]).
 //!
 //! Batches are bounded ([`EGRESS_BATCH`] per runtime and iteration,
 //! [`PORT_BUDGET`](crate::port::PORT_BUDGET) per port), so that hand-offs are followed every few
@@ -20,6 +21,7 @@
 //! | [`deliver`] | puts frames into ingress rings and ports |
 //! | [`broadcast`] | limits copies of broadcasts |
 //! | [`lone`] | tells acknowledgments that no thread waits for |
+//! | [`moves`] | keeps flows in order that continue in another ring |
 //!
 //! # Crash and lie
 //!
@@ -41,6 +43,7 @@ pub(crate) mod flow;
 mod inspect;
 mod lone;
 pub(crate) mod mac;
+mod moves;
 mod multicast;
 mod offload;
 pub(crate) mod packet;
@@ -70,6 +73,7 @@ use check::{Heading, Offence, Verdict};
 use inspect::inspect;
 use lone::LoneAnswers;
 use mac::{Destination, MacTable};
+use moves::Moves;
 use multicast::SolicitedNodes;
 use source::{FromRing, Origin, Private, Source};
 
@@ -108,6 +112,7 @@ pub(crate) struct Switch {
     receivers: Vec<RuntimeId>,
     /// The last small answer of each TCP flow, whose acknowledgment can wait; `None` if none may.
     lone: Option<LoneAnswers>,
+    moves: Moves,
     /// Copies made for broadcasts in the present batch.
     flooded: usize,
     broadcasts: BroadcastLimit,
@@ -171,6 +176,7 @@ impl Switch {
             corked: Vec::new(),
             receivers: Vec::new(),
             lone: (config.ack_hold_us > 0).then(LoneAnswers::new),
+            moves: Moves::default(),
             flooded: 0,
             broadcasts: BroadcastLimit::new(config),
             refused: false,
@@ -195,6 +201,7 @@ impl Switch {
         self.macs.remove(Destination::Runtime(id));
         self.solicited.remove(id);
         self.broadcasts.remove(id);
+        self.moves.detach(id);
         if let Some(ip) = ip {
             self.ips.remove(&ip);
         }
@@ -236,6 +243,7 @@ impl Switch {
     /// many frames were moved. Begins with another ring each time, so that the rings of one runtime
     /// share its batches.
     pub(crate) fn poll_egress(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
+        self.moves.measure(world, now);
         if !world.arriving.is_empty() {
             self.polled.append(&mut world.arriving);
         }

@@ -3,6 +3,7 @@
 //! [`boot`](crate::boot) sets the functions before the first kthread runs. Each is called at most
 //! once per visit to the scheduler, so an indirect call costs nothing that can be measured.
 
+use crate::records::ingress::Taken;
 use std::sync::OnceLock;
 use tailwater_shm::ring::Consumer;
 
@@ -10,8 +11,8 @@ use tailwater_shm::ring::Consumer;
 /// preemption off.
 #[derive(Debug)]
 pub struct Network {
-    /// Processes frames of kthread `ring`'s ingress ring, at most `limit`; returns how many.
-    pub take_frames: fn(consumer: &mut Consumer, ring: u16, limit: u64) -> u64,
+    /// Processes frames of kthread `ring`'s ingress ring, at most `limit`.
+    pub take_frames: fn(consumer: &mut Consumer, ring: u16, limit: u64) -> Taken,
     /// Postpones timers that are not needed any more, before the core is given up. True if that
     /// made a thread runnable.
     pub prune_timers: fn() -> bool,

@@ -25,6 +25,7 @@ use super::{background, hooks, lease, local, rejoin, timers};
 use crate::ground::arch;
 use crate::ground::guard::NoPreempt;
 use crate::ground::runq::{CAPACITY, STEAL_MAX};
+use crate::records::ingress::read_older_first;
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread, count};
 use crate::records::runtime::{Runtime, runtime};
 use crate::records::uthread::Runnable;
@@ -175,15 +176,23 @@ fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cy
     None
 }
 
-/// Handles a batch of frames from `from`'s ring on kthread `on`; returns how many.
+/// Handles a batch of frames from `from`'s ring on kthread `on`; returns how many. Where flows have
+/// moved to this ring while frames of theirs waited in another one, that one is read first, so that
+/// they stay in order (IX section 4.5): as much of it as a batch, and this ring at the next visit.
+/// Kthreads whose frames may not be taken otherwise are no exception: their flows have moved here.
 fn poll_ingress(from: &Kthread, on: ThisKthread<'_>, guard: &NoPreempt) -> u64 {
-    let Some(ingress) = from.ingress.as_ref().filter(|ingress| ingress.has_record()) else { return 0 };
+    if !from.has_frame() {
+        return 0;
+    }
     let Some(network) = hooks::network() else { return 0 };
     on.note_doing(IN_STACK);
-    let handled =
-        ingress.try_with(guard, |consumer| (network.take_frames)(consumer, from.index, FRAME_BATCH.into()));
+    let kthreads = &runtime().kthreads;
+    let handled = read_older_first(from.index, kthreads.len(), |ring| {
+        let ingress = kthreads[usize::from(ring)].ingress.as_ref()?;
+        ingress.try_with(guard, |consumer| (network.take_frames)(consumer, ring, FRAME_BATCH.into()))
+    });
     on.note_doing(IN_SCHEDULER);
-    handled.unwrap_or(0)
+    handled
 }
 
 /// Handles a batch of frames of the kthread that the calling user thread runs on; returns true if

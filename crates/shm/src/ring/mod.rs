@@ -11,6 +11,10 @@
 //! therefore polls the line its next frame will arrive in, and one packet costs one line transfer
 //! instead of two.
 //!
+//! A ring to a runtime also carries **fences**, one line each: the records behind a fence must not
+//! be read before another ring of the same runtime has been read up to a position. The IOKernel
+//! writes one where a flow of frames continues in another ring, so that the flow stays in order.
+//!
 //! Each header names its lap, the number of times the ring has been written full before it, modulo
 //! 64. A record that was not written in the consumer's lap is a lie, so a producer cannot have
 //! records that it wrote once read for ever: each record read costs it a write.
@@ -20,21 +24,25 @@
 //! | header word of a record | producer | Release, after payload and after clearing the next header | consumer, Acquire, in `peek` |
 //! | first header of a corked batch | producer | Release, after the whole batch | consumer, Acquire, in `peek` |
 //! | other words of a record | producer | plain, before the header | consumer, plain, after the header |
-//! | tail word | consumer | Release, after its last read of the lines it frees | producer, Acquire, when its cached copy is too old |
+//! | tail word | consumer | Release, after its last read of the lines it frees | producer, Acquire, when its cached copy is too old; before and at a fence, Acquire, in `has_passed` of [`Producer`] and [`Hint`] |
 //!
 //! # Crash and lie
 //! | side | lie | consequence |
 //! |---|---|---|
 //! | producer | impossible length, record past the end, unknown kind, record of another lap | [`RingLie`] from [`Consumer::peek`]; nothing is read |
+//! | producer | a fence to an end that takes frames only, as the IOKernel's does | the same: [`Consumer::peek`] knows no such kind |
 //! | producer | changes a record while it is copied | the copy is what is checked ([`Record::first_line`]) and delivered |
 //! | consumer | tail ahead of the head, or moving backwards | [`RingLie::Tail`] from [`Producer::reserve`]; nothing is written |
+//! | consumer | a possible tail ahead of what it has read | lines are overwritten and fences left out that only it reads |
 //! | either | stops | the ring stays full or empty; the other side counts drops or waits |
 //!
 //! All state that decides *where* to read or write lives in the private [`Producer`] and
 //! [`Consumer`], never in shared memory.
 
+mod fence;
 mod hint;
 
+pub use fence::{Fence, Next};
 pub use hint::Hint;
 
 use crate::clock::Cycles;
@@ -118,9 +126,10 @@ pub enum RingLie {
     },
 }
 
-// A header of zeros is no record; kinds 0 and 3 do not exist.
+// A header of zeros is no record; kind 0 does not exist.
 const KIND_FRAME: u8 = 1;
 const KIND_WRAP: u8 = 2;
+const KIND_FENCE: u8 = 3;
 
 /// Number of laps that a header can tell apart.
 const LAPS: u8 = 64;
@@ -325,6 +334,12 @@ impl Producer {
         self.head as u32
     }
 
+    /// Returns the position behind the last record committed, in lines since the ring was made.
+    #[inline(always)]
+    pub fn position(&self) -> u64 {
+        self.head
+    }
+
     /// Returns the consumer's position as shared memory has it, unchecked and truncated likewise.
     pub fn unchecked_tail(&self) -> u32 {
         // Relaxed: a statistic.
@@ -391,6 +406,27 @@ impl Producer {
             self.head += u64::from(skip);
         }
         Ok(Slot { len: len as u16, lines, producer: self })
+    }
+
+    /// Publishes a record of `lines` lines at the head: its header, and the word after that.
+    #[inline(always)]
+    fn commit(&mut self, lines: u32, header: Header, word: u64) {
+        let memory = &self.memory;
+        let index = memory.index(self.head);
+        // Relaxed: ordered before the header by its Release.
+        memory.line(index).words[1].store(word, Ordering::Relaxed);
+        let next = memory.index(self.head + u64::from(lines));
+        // Relaxed: as above. The consumer must never find a stale header after this record.
+        memory.header(next).store(0, Ordering::Relaxed);
+        if let Cork::Empty = self.cork {
+            // The header word is zero already: the commit before wrote it as its terminator.
+            self.cork = Cork::Held { index, header };
+        } else {
+            // Release: pairs with the Acquire in `peek`; a consumer that sees the header sees
+            // payload, stamp and terminator.
+            memory.header(index).store(header.0, Ordering::Release);
+        }
+        self.head += u64::from(lines);
     }
 
     #[inline(always)]
@@ -467,23 +503,9 @@ impl Slot<'_> {
     /// Publishes the frame.
     #[inline]
     pub fn commit(self, hash: u32, flags: u8, stamp: Cycles) {
-        let memory = &self.producer.memory;
-        let index = self.index();
-        // Relaxed: ordered before the header by its Release.
-        memory.line(index).words[1].store(stamp, Ordering::Relaxed);
-        let next = memory.index(self.producer.head + u64::from(self.lines));
-        // Relaxed: as above. The consumer must never find a stale header after this record.
-        memory.header(next).store(0, Ordering::Relaxed);
-        let header = Header::new(KIND_FRAME, memory.lap(self.producer.head), self.len, flags, hash);
-        if let Cork::Empty = self.producer.cork {
-            // The header word is zero already: the commit before wrote it as its terminator.
-            self.producer.cork = Cork::Held { index, header };
-        } else {
-            // Release: pairs with the Acquire in `peek`; a consumer that sees the header sees
-            // payload, stamp and terminator.
-            memory.header(index).store(header.0, Ordering::Release);
-        }
-        self.producer.head += u64::from(self.lines);
+        let lap = self.producer.memory.lap(self.producer.head);
+        let header = Header::new(KIND_FRAME, lap, self.len, flags, hash);
+        self.producer.commit(self.lines, header, stamp);
     }
 }
 
@@ -522,9 +544,20 @@ impl Consumer {
     /// Returns the next record, if one waits. Steps over wrap markers.
     ///
     /// # Errors
-    /// [`RingLie`] if the producer wrote an impossible header; the ring is unusable from then on.
+    /// [`RingLie`] if the producer wrote an impossible header; the ring is unusable from then on. A
+    /// fence is one: see [`next`](Self::next).
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Record<'_>>, RingLie> {
+        match self.find()? {
+            None => Ok(None),
+            Some((header, index)) if header.kind() == KIND_FRAME => self.check(header, index).map(Some),
+            Some((header, _)) => Err(RingLie::Kind(header.kind())),
+        }
+    }
+
+    /// Steps over a wrap marker. Returns the next header and its line, if one waits.
+    #[inline(always)]
+    fn find(&mut self) -> Result<Option<(Header, u32)>, RingLie> {
         // At most one wrap marker stands between two records; a second one in a row is a lie.
         for _ in 0..2 {
             let index = self.memory.index(self.tail);
@@ -537,11 +570,10 @@ impl Consumer {
             if header.lap() != lap {
                 return Err(RingLie::Lap { found: header.lap(), expected: lap });
             }
-            match header.kind() {
-                KIND_WRAP if index > 0 => self.tail += u64::from(self.memory.count - index),
-                KIND_FRAME => return self.check(header, index).map(Some),
-                kind => return Err(RingLie::Kind(kind)),
+            if header.kind() != KIND_WRAP || index == 0 {
+                return Ok(Some((header, index)));
             }
+            self.tail += u64::from(self.memory.count - index);
         }
         Ok(None)
     }

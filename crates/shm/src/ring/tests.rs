@@ -250,3 +250,44 @@ fn a_frame_shorter_than_ethernet_is_a_bug_of_the_caller() {
     let (mut producer, _consumer) = unsafe { ring.ends() };
     let _ = producer.reserve(13);
 }
+
+#[test]
+fn fences_stand_between_frames_wherever_they_fall() {
+    let ring = PrivateRing::new(MIN_LINES);
+    // SAFETY: called once; the ring outlives both ends.
+    let (mut producer, mut consumer) = unsafe { ring.ends() };
+    let hint = Hint::new(&consumer);
+    for number in 0..3 * MIN_LINES {
+        // One to four lines, so that fences fall on each line, and before a wrap marker.
+        let len = 40 + 64 * (number as usize % 4);
+        let corked = number % 3 == 0 && producer.cork();
+        producer.fence(number as u16, number.into()).unwrap();
+        producer.reserve(len).unwrap().commit(number, 0, 0);
+        if corked {
+            assert!(consumer.next().unwrap().is_none(), "a fence is visible before its batch");
+            producer.uncork();
+        }
+        let Ok(Some(Next::Fence(fence))) = consumer.next() else { panic!("no fence before frame {number}") };
+        assert_eq!((fence.kthread(), fence.position()), (number as u16, number.into()));
+        fence.advance();
+        let Ok(Some(Next::Frame(record))) = consumer.next() else { panic!("no frame {number}") };
+        assert_eq!((record.hash(), record.len()), (number, len));
+        record.advance();
+        let position = producer.position();
+        assert!(!producer.has_passed(position) && !hint.has_passed(position), "nothing is published yet");
+        consumer.publish();
+        assert!(producer.has_passed(position) && hint.has_passed(position));
+    }
+}
+
+#[test]
+fn a_fence_needs_room_like_a_frame_and_is_a_lie_where_frames_are_expected() {
+    let ring = PrivateRing::new(MIN_LINES);
+    // SAFETY: called once; the ring outlives both ends.
+    let (mut producer, mut consumer) = unsafe { ring.ends() };
+    for _ in 1..MIN_LINES {
+        producer.fence(1, 0).unwrap();
+    }
+    assert_eq!(producer.fence(1, 0), Err(ReserveError::Full));
+    assert_eq!(consumer.peek().unwrap_err(), RingLie::Kind(KIND_FENCE));
+}

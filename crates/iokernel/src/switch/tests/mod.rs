@@ -1,5 +1,6 @@
 mod firewall;
 mod lone;
+mod moves;
 
 use std::net::Ipv4Addr;
 use tailwater_sched::RuntimeId;
