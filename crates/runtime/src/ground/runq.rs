@@ -143,6 +143,17 @@ impl<R: Token<Target: 'static>> Owner<R> {
         self.ring.len()
     }
 
+    /// Returns what the entry behind `ahead` others points to, if the queue is that long. For a
+    /// prefetch: a thief may take the entry meanwhile.
+    #[inline]
+    pub fn peek(&self, ahead: u32) -> Option<*const R::Target> {
+        let ring = &self.ring;
+        let head = ring.status.runq_head.load(Ordering::Relaxed);
+        // Relaxed: an address that is not followed.
+        let entry = || ring.slot(head.wrapping_add(ahead)).load(Ordering::Relaxed).cast_const();
+        (self.len() > ahead).then(entry)
+    }
+
     /// Appends an entry; returns it if the queue is full.
     #[inline]
     pub fn push(&self, entry: R) -> Result<(), R> {
@@ -268,6 +279,19 @@ mod tests {
                 assert_eq!(drain(&owner), (1..=CAPACITY).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn an_entry_is_seen_before_its_turn() {
+        let (owner, _) = queue(true);
+        // Across the end of the ring.
+        (1..=CAPACITY).for_each(|n| owner.push(Number(n)).unwrap());
+        (3..=CAPACITY).for_each(|_| assert!(owner.pop().is_some()));
+        (1..=3).for_each(|n| owner.push(Number(n)).unwrap());
+        let seen = |ahead| owner.peek(ahead).map(<*const u8>::addr);
+        assert_eq!([seen(0), seen(1), seen(2)], [Some(CAPACITY - 1), Some(CAPACITY), Some(1)]);
+        assert_eq!((seen(4), seen(5)), (Some(3), None), "no entry is that far behind");
+        assert_eq!(owner.len(), 5, "a look takes nothing");
     }
 
     #[test]

@@ -62,6 +62,11 @@ const RSEQ_FAILED: u32 = -2i32 as u32;
 /// First id for user threads: Linux ids end at 2^22 (`PID_MAX_LIMIT`).
 const FIRST_TID: u32 = 1 << 23;
 
+const LINE: usize = 64;
+/// Maximum number of lines of a block that are fetched ahead: a processor has few more fetches
+/// under way at once.
+const PREFETCHED_LINES: usize = 12;
+
 /// What all blocks of this process have in common.
 #[derive(Debug)]
 pub struct Shape {
@@ -249,6 +254,20 @@ impl Shape {
             self.reset(tcb);
         }
         tcb
+    }
+
+    /// Makes the processor fetch the lines that [`reset`](Self::reset) writes in the block that
+    /// begins at `low`, and the first of the TCB. Reads nothing: `low` may be any address.
+    #[inline]
+    pub fn prefetch(&self, low: *const u8) {
+        if arch::shares_tls() {
+            return;
+        }
+        let tcb = self.place(low.wrapping_add(self.block_size()).cast_mut());
+        let image = low.with_addr(tcb).wrapping_sub(self.image.len());
+        for offset in (0..=self.image.len()).step_by(LINE).take(PREFETCHED_LINES) {
+            arch::prefetch_for_writing(image.wrapping_add(offset));
+        }
     }
 
     /// Gives the block of `tcb` the initial values that a new thread expects.

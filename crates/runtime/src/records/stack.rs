@@ -6,7 +6,7 @@
 //! look at it.
 
 use super::registry;
-use super::uthread::Uthread;
+use super::uthread::{Uthread, prefetch_record};
 use crate::ground::memory::{PAGE, guard_page};
 use crate::ground::tls;
 use core::cell::UnsafeCell;
@@ -82,10 +82,17 @@ impl StackCache {
         f(unsafe { &mut *self.0.get() })
     }
 
-    /// Takes the newest stack.
+    /// Takes the newest stack, and has the processor fetch the next one: a thread that starts many
+    /// finds each in the cache.
     #[inline]
     pub fn pop(&self) -> Option<Stack> {
-        self.with(Vec::pop)
+        self.with(|stacks| {
+            let stack = stacks.pop();
+            if let Some(next) = stacks.last() {
+                prefetch_record(next.0);
+            }
+            stack
+        })
     }
 
     /// Keeps `stack` if there is room without allocating, else returns it.
