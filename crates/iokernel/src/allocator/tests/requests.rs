@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
+use proptest::prelude::*;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class;
 use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Grant, KthreadState};
 
+use super::{Happening, happening, play};
 use crate::allocator::Attention;
 use crate::config::{Config, PolicyName};
 use crate::fixture::Sandbox;
@@ -226,4 +228,47 @@ fn the_cores_of_a_program_that_ends_go_to_those_that_request_them() {
     sandbox.end(RuntimeId(SERVICE));
     settle(&mut sandbox);
     assert_eq!(held(&sandbox, OTHER), 8);
+}
+
+/// Returns how many requested cores all runtimes own.
+fn granted(sandbox: &Sandbox) -> u16 {
+    sandbox.peers.keys().map(|&id| sandbox.alloc.policy.granted(RuntimeId(id))).sum()
+}
+
+/// What else happens, or a runtime writes this word as its request.
+fn happening_or_request() -> impl Strategy<Value = Result<Happening, (u32, u64)>> {
+    // Mostly a few cores at one priority, now and then any word.
+    let few = (0..8u32, 0..=u64::from(CORES)).prop_map(|(priority, cores)| cores << (8 * priority));
+    let word = prop_oneof![4 => few, 1 => any::<u64>()];
+    prop_oneof![
+        4 => happening().prop_map(Ok),
+        1 => (0..4u32, word).prop_map(Err),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Ledger and phases stay consistent (checked inside every step), no more is granted than there
+    /// is, and no core is lost, whatever runtimes request, do and write.
+    #[test]
+    fn no_request_confuses_the_books(happenings in prop::collection::vec(happening_or_request(), 1..300)) {
+        let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
+        let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
+        for happening in happenings {
+            match happening {
+                Ok(happening) => play(&mut sandbox, happening),
+                Err((id, word)) if sandbox.peers.contains_key(&id) => sandbox.peer(id).request(word),
+                Err(_) => {}
+            }
+            prop_assert!(granted(&sandbox) <= CORES, "{} granted", granted(&sandbox));
+        }
+        settle(&mut sandbox);
+        let ids: Vec<u32> = sandbox.peers.keys().copied().collect();
+        for id in ids {
+            sandbox.end(RuntimeId(id));
+        }
+        sandbox.tick();
+        prop_assert!(sandbox.is_quiet(), "a core is lost");
+    }
 }
