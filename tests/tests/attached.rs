@@ -131,6 +131,22 @@ fn a_program_has_its_cores_estimated_where_requests_are_granted() {
 }
 
 #[test]
+fn no_exclusive_thread_is_made_without_a_core_for_it() {
+    if !has_two_cpus() {
+        return;
+    }
+    let refused = |policy, reason: &str| {
+        let bench = Bench::start(|c| c.policy = policy, vec![]);
+        let mut service = bench.child("exclusive", "service", "latency-critical");
+        let line = service.line().unwrap_or_default();
+        assert!(line.starts_with("refused: ") && line.contains(reason), "{line}");
+    };
+    // Of the one core that is managed, none is left for the other threads.
+    refused(PolicyName::Arbiter, "managed-cores");
+    refused(PolicyName::Congestion, "policy = \"arbiter\"");
+}
+
+#[test]
 fn background_threads_give_way_to_their_program_and_to_others() {
     if !has_two_cpus() {
         return;

@@ -101,6 +101,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         quantum: config.quantum.map_or(Cycles::MAX, |t| clock.from_ns(t.as_nanos() as u64)),
         injected: Injected::default(),
         background: Default::default(),
+        exclusive: Default::default(),
         loan,
         attached: AtomicBool::new(loan.is_some()),
         awaits: AtomicBool::new(false),

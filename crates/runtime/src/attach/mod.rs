@@ -103,7 +103,8 @@ impl Connection {
         if region.spec().kthreads() != config.kthreads {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
-        let loan = Loan::new(region, config.class.into(), welcome.dedicated, doorbell);
+        let loan =
+            Loan::new(region, config.class.into(), welcome.dedicated, welcome.managed_cores.len(), doorbell);
         let allowed = sched_getaffinity(None).ok();
         let connection = Self {
             others: allowed.map(|allowed| unmanaged(allowed, &welcome)),

@@ -36,6 +36,7 @@ pub use changes::{Change, Changes, changes};
 #[cfg(feature = "estimation")]
 pub use estimation::{Estimation, estimate};
 pub use load::{Load, LoadMeter};
+pub(crate) use policy::check as check_requests;
 pub use policy::{CorePolicy, PolicyError, clear_policy, set_policy};
 
 use crate::ground::spin::SpinLock;
@@ -99,6 +100,8 @@ impl From<usize> for Priorities {
 struct Wishes {
     by_program: Priorities,
     by_policy: Priorities,
+    /// Exclusive threads, for each of which a core is requested at priority 0.
+    exclusive: usize,
     /// Number of the policy in force; odd if there is one.
     policy: u64,
 }
@@ -106,10 +109,11 @@ struct Wishes {
 static WISHES: SpinLock<Wishes> = SpinLock::new(Wishes::NONE);
 
 impl Wishes {
-    const NONE: Self = Self { by_program: Priorities::NONE, by_policy: Priorities::NONE, policy: 0 };
+    const NONE: Self =
+        Self { by_program: Priorities::NONE, by_policy: Priorities::NONE, exclusive: 0, policy: 0 };
 
     fn sum(&self) -> Priorities {
-        self.by_program.and(self.by_policy)
+        self.by_program.and(self.by_policy).and(Priorities::from(self.exclusive))
     }
 
     /// Puts a new policy in force, in place of any other; returns its number. What the other one
@@ -185,7 +189,13 @@ pub fn request(cores: impl Into<Priorities>) {
     publish(|wishes| wishes.by_program = cores);
 }
 
-/// Returns what the program requests: by [`request`], and by its policy.
+/// Requests cores for this many more exclusive threads.
+pub(crate) fn request_exclusive(more: isize) {
+    publish(|wishes| wishes.exclusive = wishes.exclusive.saturating_add_signed(more));
+}
+
+/// Returns what the program requests: by [`request`], by its policy, and for its
+/// [exclusive](crate::thread::Class::Exclusive) threads.
 ///
 /// # Panics
 /// If there is no runtime.

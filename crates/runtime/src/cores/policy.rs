@@ -146,7 +146,7 @@ pub fn clear_policy() {
 }
 
 /// Returns an error if requests for cores can have no effect.
-fn check() -> Result<(), PolicyError> {
+pub(crate) fn check() -> Result<(), PolicyError> {
     let runtime = runtime();
     // Relaxed: written before the program was told that it may begin.
     let word = runtime.loan.map(|loan| loan.region.granted().load(core::sync::atomic::Ordering::Relaxed));

@@ -77,6 +77,9 @@ pub struct Private {
     /// Direct switches until frames are looked for again, and the time at which they are in any
     /// case.
     pub batch: Cell<(u32, Cycles)>,
+    /// Whether the thread that last left the kthread for the scheduler was queued again: then it is
+    /// not one of those that waited while it ran.
+    pub ran_is_queued: Cell<bool>,
     /// Time from which the work of kthreads without a core is looked for again.
     pub next_round: Cell<Cycles>,
     /// Time from which stale timers are pruned again before the core is given up.
@@ -85,6 +88,8 @@ pub struct Private {
     pub generation: Cell<Generation>,
     /// The time slice in progress, where poll points are counted.
     pub slice: Cell<Slice>,
+    /// The thread that this kthread hosts, while it is runnable and does not run.
+    pub own: RefCell<Option<Runnable>>,
     /// What `arch::switch` clears when it leaves the scheduler context.
     pub unused_flag: Cell<u8>,
     /// Generator of victims.
@@ -111,6 +116,8 @@ pub struct Kthread {
     head: Head,
     /// Written by its OS thread; read by the dump and the stall detector too.
     current: AtomicPtr<Uthread>,
+    /// The exclusive thread whose [host](crate::verbs::host) this kthread is; null if it is none.
+    hosted: AtomicPtr<Uthread>,
     /// Number of the last turn that was ended, [`NO_TURN`] at first: see
     /// [`quantum`](crate::verbs::quantum).
     over: AtomicU64,
@@ -161,6 +168,7 @@ impl Kthread {
         Box::leak(Box::new(Self {
             head: Head::new(&shared.grant.0),
             current: AtomicPtr::new(core::ptr::null_mut()),
+            hosted: AtomicPtr::new(core::ptr::null_mut()),
             over: AtomicU64::new(NO_TURN),
             ticked: AtomicU64::new(NO_TURN),
             index,
@@ -169,10 +177,12 @@ impl Kthread {
                 sched_rsp: Cell::new(0),
                 switch_budget: Cell::new(0),
                 batch: Cell::new((0, 0)),
+                ran_is_queued: Cell::new(false),
                 next_round: Cell::new(0),
                 next_prune: Cell::new(0),
                 generation: Cell::new(Generation(0)),
                 slice: Cell::new(Slice::default()),
+                own: RefCell::new(None),
                 unused_flag: Cell::new(0),
                 random: Random::new(0x9e37_79b9_7f4a_7c15 ^ (u64::from(index) + 1) << 32),
                 runq,
@@ -219,6 +229,19 @@ impl Kthread {
     pub fn current(&self) -> Option<&'static Uthread> {
         // SAFETY: user-thread records are never freed.
         unsafe { self.current.load(Relaxed).as_ref() }
+    }
+
+    /// Returns the exclusive thread whose host this kthread is.
+    pub fn hosted(&self) -> Option<&'static Uthread> {
+        // Relaxed: a hint to others. SAFETY: user-thread records are never freed.
+        unsafe { self.hosted.load(Relaxed).as_ref() }
+    }
+
+    /// Returns whether this kthread is the host of an exclusive thread.
+    #[inline(always)]
+    pub fn hosts(&self) -> bool {
+        // Relaxed: as above.
+        !self.hosted.load(Relaxed).is_null()
     }
 
     /// Returns whether the running thread should give the core up: to the IOKernel, or because its
@@ -317,6 +340,19 @@ impl<'g> ThisKthread<'g> {
     #[inline(always)]
     pub fn note_doing(self, doing: u32) {
         self.shared.status.doing.store(doing, Relaxed);
+    }
+
+    /// Makes this kthread the host of `thread`, or of none.
+    pub fn set_hosted(self, thread: Option<&'static Uthread>) {
+        let record = thread.map_or(core::ptr::null(), core::ptr::from_ref);
+        self.hosted.store(record.cast_mut(), Relaxed);
+    }
+
+    /// Enters a visit to the scheduler at `now` in the meter. `queued` threads are queued here; one
+    /// of them is the thread that ran, if it was queued again.
+    pub fn meter_visit(self, now: Cycles, queued: u32) {
+        let again = u32::from(self.private().ran_is_queued.get());
+        self.meter.visit(now, queued.saturating_sub(again));
     }
 
     /// Records which user thread runs from now on, `None` for the scheduler.

@@ -1,6 +1,6 @@
 //! The memory and the doorbell that a runtime shares with its IOKernel.
 
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 use tailwater_shm::control::Class;
@@ -15,13 +15,22 @@ pub struct Loan {
     pub class: Class,
     /// True if kthreads of all classes rank above the machine's other programs.
     dedicated: AtomicBool,
+    /// Number of cores that the IOKernel manages.
+    managed_cores: AtomicUsize,
     doorbell: OwnedFd,
 }
 
 impl Loan {
     /// Puts the parts together.
-    pub fn new(region: Region, class: Class, dedicated: bool, doorbell: OwnedFd) -> Self {
-        Self { region, class, dedicated: AtomicBool::new(dedicated), doorbell }
+    pub fn new(
+        region: Region,
+        class: Class,
+        dedicated: bool,
+        managed_cores: usize,
+        doorbell: OwnedFd,
+    ) -> Self {
+        let (dedicated, managed_cores) = (AtomicBool::new(dedicated), AtomicUsize::new(managed_cores));
+        Self { region, class, dedicated, managed_cores, doorbell }
     }
 
     /// Returns whether kthreads of all classes rank above the machine's other programs.
@@ -30,18 +39,25 @@ impl Loan {
         self.dedicated.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of cores that the IOKernel manages.
+    pub fn managed_cores(&self) -> usize {
+        // Relaxed: as above.
+        self.managed_cores.load(Ordering::Relaxed)
+    }
+
     /// Puts what came with a later registration in the place of the old: what the IOKernel says of
     /// the machine, and its doorbell.
     ///
     /// # Errors
     /// The kernel's error; then nothing has changed.
-    pub fn renew(&self, dedicated: bool, doorbell: &OwnedFd) -> io::Result<()> {
+    pub fn renew(&self, dedicated: bool, managed_cores: usize, doorbell: &OwnedFd) -> io::Result<()> {
         // SAFETY: the call has no memory operands. Both descriptors are open for its duration, and
         // the number that is reused belongs to `self.doorbell` before and after it.
         if unsafe { libc::dup3(doorbell.as_raw_fd(), self.doorbell.as_raw_fd(), libc::O_CLOEXEC) } < 0 {
             return Err(io::Error::last_os_error());
         }
         self.dedicated.store(dedicated, Ordering::Relaxed);
+        self.managed_cores.store(managed_cores, Ordering::Relaxed);
         Ok(())
     }
 
@@ -92,13 +108,13 @@ mod tests {
         let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
         let [old, new] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         let heard = [old.try_clone().unwrap(), new.try_clone().unwrap()];
-        let loan = Loan::new(region, Class::BestEffort, false, old);
-        loan.renew(true, &new).unwrap();
+        let loan = Loan::new(region, Class::BestEffort, false, 1, old);
+        loan.renew(true, 2, &new).unwrap();
         drop(new);
         loan.region.asleep().store(ASLEEP, Ordering::Relaxed);
         loan.ring_doorbell();
         assert_eq!(heard.map(|bell| rustix::io::read(&bell, &mut [0; 8]).is_ok()), [false, true]);
-        assert!(loan.is_dedicated());
+        assert!(loan.is_dedicated() && loan.managed_cores() == 2);
     }
 
     #[test]
@@ -108,7 +124,7 @@ mod tests {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let heard = doorbell.try_clone().unwrap();
         let rung = || rustix::io::read(&heard, &mut [0; 8]).is_ok();
-        let loan = Loan::new(region, Class::BestEffort, false, doorbell);
+        let loan = Loan::new(region, Class::BestEffort, false, 1, doorbell);
         for asleep in [ASLEEP, ASLEEP_BESIDE_FREE_CORES] {
             loan.region.asleep().store(asleep, Ordering::Relaxed);
             loan.ring_doorbell_from_core();

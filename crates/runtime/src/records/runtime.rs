@@ -40,11 +40,13 @@ pub struct Runtime {
     pub idle_timeout: Cycles,
     /// Longest turn of a user thread while others wait for its kthread; `Cycles::MAX`: no limit.
     pub quantum: Cycles,
-    /// User threads readied by ordinary OS threads. Its lock is also that of the region's words
+    /// User threads that are queued for any kthread. Its lock is also that of the region's words
     /// that such threads write.
     pub injected: Injected,
     /// Background threads that are runnable.
     pub background: Background,
+    /// Number of exclusive threads, and whether there was any.
+    pub exclusive: Exclusive,
     /// What is shared with the IOKernel; `None` standalone.
     pub loan: Option<&'static Loan>,
     /// True while an IOKernel lends this runtime its cores.
@@ -59,7 +61,40 @@ pub struct Runtime {
     pub siblings: Box<[Option<u16>]>,
 }
 
-/// User threads readied by ordinary OS threads that are in no run queue yet.
+/// The exclusive threads of the program.
+#[derive(Debug, Default)]
+pub struct Exclusive {
+    /// True once there was any.
+    used: AtomicBool,
+    count: AtomicUsize,
+}
+
+impl Exclusive {
+    /// Returns whether there was any.
+    #[inline(always)]
+    pub fn is_used(&self) -> bool {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more, unless there are `limit`; returns whether it did.
+    pub fn begin(&self, limit: usize) -> bool {
+        let more = |count: usize| (count < limit).then_some(count + 1);
+        let begun = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        if begun && !self.is_used() {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        begun
+    }
+
+    /// Counts one less.
+    pub fn end(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// User threads that are in no run queue yet: readied by ordinary OS threads, or not to be queued
+/// on the kthread that readied them. Exclusive threads stay here until a kthread becomes their
+/// host.
 #[derive(Debug, Default)]
 pub struct Injected {
     list: SpinLock<VecDeque<Runnable>>,
@@ -158,7 +193,13 @@ impl Runtime {
         self.kthreads.iter().copied().find(|k| k.core.load(Ordering::Relaxed) == sibling)
     }
 
-    /// Returns the number of threads readied by ordinary OS threads that are in no run queue yet.
+    /// Returns whether threads of another class than the usual one may exist.
+    #[inline(always)]
+    pub fn has_classes(&self) -> bool {
+        self.background.is_used() || self.exclusive.is_used()
+    }
+
+    /// Returns the number of threads in the injection list.
     #[inline(always)]
     pub fn injected(&self) -> usize {
         self.injected.len.load(Ordering::Relaxed)
@@ -171,11 +212,31 @@ impl Runtime {
         self.publish_injected(list.len());
     }
 
-    /// Hands up to `limit` injected threads to `accept`, until that returns one.
+    /// Prepends to the injection list.
+    pub fn push_injected_first(&self, runnable: Runnable) {
+        let mut list = self.injected.list.lock();
+        list.push_front(runnable);
+        self.publish_injected(list.len());
+    }
+
+    /// Takes the first injected thread, if it is an exclusive thread.
+    pub fn take_exclusive(&self) -> Option<Runnable> {
+        if !self.exclusive.is_used() {
+            return None;
+        }
+        let mut list = self.injected.list.try_lock()?;
+        let first = list.pop_front_if(|first| first.thread().is_exclusive());
+        self.publish_injected(list.len());
+        first
+    }
+
+    /// Hands up to `limit` injected threads to `accept`, until that returns one, or an exclusive
+    /// thread is the first.
     pub fn take_injected(&self, limit: usize, accept: impl Fn(Runnable) -> Result<(), Runnable>) {
         let Some(mut list) = self.injected.list.try_lock() else { return };
         for _ in 0..limit {
-            let Some(runnable) = list.pop_front() else { break };
+            let next = list.pop_front_if(|next| !next.thread().is_exclusive());
+            let Some(runnable) = next else { break };
             if let Err(runnable) = accept(runnable) {
                 list.push_front(runnable);
                 break;

@@ -8,7 +8,8 @@
 //! | `on_cpu` | 1 by the kthread resuming the thread; 0 by `arch::switch` when the context is saved | a kthread about to resume it |
 //! | `entry` | its creator, before the thread is first queued | the thread itself, once |
 //! | `fs`, `limit`, `custom` | the stack's creator, before the record is shared | any thread |
-//! | `background` | its creator, before it is first queued | any thread |
+//! | `class` | its creator, before it is first queued; itself, as it ends | any thread |
+//! | `host` | see [`host`](crate::verbs::host) | any thread |
 //! | `carried` | the thread itself, and its creator before it is first queued | the thread itself |
 //! | `destructors` | the thread itself | the thread itself |
 //! | `identity` | see [`identity`](super::identity) | any thread |
@@ -25,15 +26,30 @@ use crate::ground::runq::Token;
 use crate::ground::tls::Destructors;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicUsize, Ordering};
 use tailwater_shm::sync::spin_hint;
 
 /// Cache lines at the end of a stack that a new thread with a small closure uses first.
 const FIRST_LINES: usize = 4;
 
+/// The host of a thread without one.
+const NO_HOST: u16 = u16::MAX;
+
 /// Looks at a thread that another kthread is leaving before this kthread yields to Linux. On a core
 /// that both share, the other kthread would otherwise wait for the end of this one's time slice.
 const LOOKS_BEFORE_YIELD: u32 = 1000;
+
+/// What a thread is to its program, as [`thread::Class`](crate::thread::Class).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    /// An ordinary thread.
+    Normal,
+    /// Runs where there is nothing else to do.
+    Background,
+    /// Runs on a kthread of its own.
+    Exclusive,
+}
 
 /// What a new thread runs: two functions, and a pointer to what they share on the thread's own
 /// stack.
@@ -55,7 +71,8 @@ pub struct Uthread {
     on_cpu: AtomicU8,
     /// The traced request that the thread works on.
     pub carried: Carried,
-    background: AtomicBool,
+    class: AtomicU8,
+    host: AtomicU16,
     /// True if the stack has a size of its own and belongs to
     /// [`CustomStacks`](super::custom_stacks::CustomStacks).
     pub custom: bool,
@@ -99,7 +116,8 @@ impl Uthread {
             rsp: AtomicUsize::new(0),
             on_cpu: AtomicU8::new(0),
             carried: Carried::default(),
-            background: AtomicBool::new(false),
+            class: AtomicU8::new(Class::Normal as u8),
+            host: AtomicU16::new(NO_HOST),
             custom,
             fs,
             limit,
@@ -117,12 +135,35 @@ impl Uthread {
     #[inline(always)]
     pub fn is_background(&self) -> bool {
         // Relaxed: queues hand it over with the thread.
-        self.background.load(Ordering::Relaxed)
+        self.class.load(Ordering::Relaxed) == Class::Background as u8
     }
 
-    /// Sets whether the thread about to begin here is a background thread.
-    pub fn set_background(&self, background: bool) {
-        self.background.store(background, Ordering::Relaxed);
+    /// Returns whether the thread is an exclusive thread.
+    #[inline(always)]
+    pub fn is_exclusive(&self) -> bool {
+        // Relaxed: as above.
+        self.class.load(Ordering::Relaxed) == Class::Exclusive as u8
+    }
+
+    /// Sets the class of the thread about to begin here, or of the calling thread.
+    pub fn set_class(&self, class: Class) {
+        self.class.store(class as u8, Ordering::Relaxed);
+    }
+
+    /// Returns the kthread whose exclusive thread this is.
+    pub fn host(&self) -> Option<u16> {
+        // Relaxed: a hint where to queue it.
+        Some(self.host.load(Ordering::Relaxed)).filter(|&host| host != NO_HOST)
+    }
+
+    /// Records that kthread `host` hosts the thread.
+    pub fn set_host(&self, host: u16) {
+        self.host.store(host, Ordering::Relaxed);
+    }
+
+    /// Records that no kthread hosts the thread, unless that is another one than `host`.
+    pub fn leave_host(&self, host: u16) {
+        let _ = self.host.compare_exchange(host, NO_HOST, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Returns the saved stack pointer if the thread is suspended at this moment: for a look from

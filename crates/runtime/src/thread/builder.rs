@@ -98,7 +98,8 @@ impl Builder {
     ///
     /// # Errors
     /// `InvalidInput` for a stack size out of range, `OutOfMemory` if there is no memory for the
-    /// stack.
+    /// stack. For an exclusive thread `ResourceBusy` if the program has no kthread or core for one
+    /// more, and `Unsupported` if its IOKernel grants no requested cores.
     ///
     /// # Panics
     /// If there is no runtime.

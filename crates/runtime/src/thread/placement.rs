@@ -5,7 +5,8 @@ use crate::verbs::place::Target;
 /// Where a new thread is queued; see [`Builder::placement`](crate::thread::Builder::placement).
 ///
 /// A placement is where the thread waits, not a binding: a kthread without work takes it, as any
-/// other, and where it runs on after it has blocked depends on who wakes it.
+/// other, and where it runs on after it has blocked depends on who wakes it. An
+/// [exclusive](crate::thread::Class::Exclusive) thread is queued for any kthread.
 ///
 /// # Examples
 /// ```standalone_crate

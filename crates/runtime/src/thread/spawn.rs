@@ -19,7 +19,7 @@ use crate::records::identity;
 use crate::records::kthread::current_uthread;
 use crate::records::runtime::runtime;
 use crate::records::uthread::{Entry, Runnable, Uthread};
-use crate::thread::class::{self, Class};
+use crate::thread::class::{self, Class, Reserved};
 use crate::thread::handle::{Thread, UserThread};
 use crate::thread::packet::{Completer, Joiner, packet};
 use crate::thread::placement::Placement;
@@ -60,6 +60,10 @@ unsafe fn finish<F, T>(data: *mut u8) {
     // SAFETY: by the caller's contract; nothing uses the Start after this.
     let Start { completer, .. } = unsafe { data.cast::<Start<F, T>>().read() };
     let me = current_uthread().expect("runs on the thread that ends");
+    if me.is_exclusive() {
+        // Before the thread that joins it makes another one.
+        class::end_exclusive(me);
+    }
     // SAFETY: `run` stored a result.
     unsafe {
         completer.finish(
@@ -109,7 +113,7 @@ where
         Some(bytes) => stacks.custom.take(bytes, &guard)?,
     };
     let record: &'static Uthread = stack.uthread();
-    record.set_background(options.class == Some(Class::Background));
+    record.set_class(Class::recorded(options.class));
     let id = match guard.kthread() {
         Some(kthread) => kthread.private().thread_ids.next(),
         None => identity::new_id(),
@@ -166,7 +170,7 @@ fn run_keeper() {
 /// Makes a thread and queues it.
 ///
 /// # Errors
-/// `OutOfMemory`.
+/// `OutOfMemory`; for an exclusive thread also if it cannot have a core.
 ///
 /// # Safety
 /// As [`prepare`].
@@ -186,6 +190,10 @@ where
     if options.class == Some(Class::Background) && class::begin_background() && runtime().loan.is_some() {
         start_normal(run_keeper).inspect_err(|_| runtime().background.unbegin())?;
     }
+    let reserved = match options.class {
+        Some(Class::Exclusive) => Some(Reserved::new()?),
+        _ => None,
+    };
     // SAFETY: the caller's contract is the callee's.
     let made = unsafe {
         if size_of::<F>() <= INLINE_CAPTURES {
@@ -195,6 +203,10 @@ where
         }
     };
     let (joiner, runnable) = made.map_err(|e| io::Error::new(io::ErrorKind::OutOfMemory, e))?;
+    // The thread may run, and end, at once.
+    if let Some(reserved) = reserved {
+        reserved.keep();
+    }
     match target {
         None => ready(runnable),
         Some(target) => ready_at(target, runnable),

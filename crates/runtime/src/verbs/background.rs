@@ -62,6 +62,9 @@ pub fn wait_for_one(runtime: &Runtime) {
 /// Runs a background thread by `run`, if one waits, until it gives way. False if none does. On a
 /// kthread that has found no work, with its core, if it is lent one.
 pub fn run_next(kthread: ThisKthread<'_>, runtime: &Runtime, run: impl FnOnce(Runnable)) -> bool {
+    if kthread.hosts() {
+        return false;
+    }
     let Some(runnable) = runtime.background.pop() else { return false };
     // Its time is no load: it uses what ordinary threads leave.
     kthread.meter.pause();

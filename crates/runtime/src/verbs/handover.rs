@@ -11,6 +11,7 @@
 //!
 //! Never here: sleeping ([`local`](super::local)), holding a core ([`lease`](super::lease)).
 
+use super::host;
 use super::look::any_work_visible;
 use crate::ground::runq::Token;
 use crate::records::kthread::{Kthread, ThisKthread};
@@ -81,9 +82,14 @@ fn look_around(
     stop: impl Fn() -> bool,
 ) -> Found {
     loop {
-        runtime.pollers.announce(kthread.index);
         let now = clock::now();
-        if any_work_visible(&kthread, runtime, now) {
+        let has_work = if kthread.hosts() {
+            host::work_visible(&kthread, runtime, now)
+        } else {
+            runtime.pollers.announce(kthread.index);
+            any_work_visible(&kthread, runtime, now)
+        };
+        if has_work {
             return Found::Work;
         }
         if now >= deadline {

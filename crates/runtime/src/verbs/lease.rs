@@ -10,6 +10,8 @@
 
 use super::handover::{self, Found};
 use super::hooks;
+use super::host;
+use super::ready;
 use crate::records::kthread::{NO_CORE, ThisKthread, count};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
@@ -90,6 +92,7 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     if generation != mine {
         return;
     }
+    host::release(kthread, runtime);
     count(&kthread.counters.cedes, 1);
     kthread.core.store(NO_CORE, Relaxed);
     kthread.shared.state.0.set_parked(mine);
@@ -126,10 +129,13 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     let resumed = state.try_resume(generation);
     match found {
         Found::Thread(runnable) if resumed && !kthread.head().cede_requested() => return Some(runnable),
+        Found::Thread(runnable) if runnable.thread().is_exclusive() => ready::inject_first(runtime, runnable),
         Found::Thread(runnable) => {
             // The IOKernel sees it in the queue, and other kthreads steal it.
             kthread.private().runq.push(runnable).expect("the queue of a kthread that polls is empty");
         }
+        // An ordinary kthread looks for other work before it parks.
+        Found::Nothing if resumed && kthread.hosts() => host::release(kthread, runtime),
         Found::Nothing if resumed => park(kthread, runtime),
         _ => {}
     }

@@ -6,6 +6,7 @@
 //! [`Sleepers`](crate::ground::sleepers::Sleepers) explains the race.
 
 use super::handover::{self, Found};
+use super::host;
 use super::look::any_work_visible;
 use crate::ground::sleepers::MAX_SLEEPERS;
 use crate::records::kthread::{Kthread, ThisKthread};
@@ -49,6 +50,11 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     match handover::poll(kthread, runtime, runtime.idle_deadline(clock::now()), is_stopped) {
         Found::Thread(runnable) => return Some(runnable),
         Found::Work | Found::Stop => return None,
+        Found::Nothing if kthread.hosts() => {
+            // An ordinary kthread looks for other work before it sleeps.
+            host::release(kthread, runtime);
+            return None;
+        }
         Found::Nothing => {}
     }
     // The ticket before the grant: see `tailwater_shm::park`.

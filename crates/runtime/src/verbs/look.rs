@@ -5,7 +5,8 @@ use crate::records::runtime::Runtime;
 use core::sync::atomic::Ordering::Relaxed;
 use tailwater_shm::Cycles;
 
-/// Returns whether there is anything that `kthread` could do, a background thread included.
+/// Returns whether there is anything that `kthread`, no [host](super::host), could do, a background
+/// thread included.
 pub fn any_work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
     runtime.background.waits() || work_visible(kthread, runtime, now)
 }
@@ -23,9 +24,10 @@ pub fn waits_for(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
 }
 
 /// Returns whether other kthreads may take the frames in this kthread's ring: unless that is turned
-/// off, and always while the kthread has no core, for it may not get one while others idle.
+/// off, and always while the kthread has no core, for it may not get one while others idle, or is
+/// the host of a thread that may compute without end.
 pub fn lets_take_frames(kthread: &Kthread, runtime: &Runtime) -> bool {
-    runtime.steals_packets || kthread.core.load(Relaxed) == NO_CORE
+    runtime.steals_packets || kthread.core.load(Relaxed) == NO_CORE || kthread.hosts()
 }
 
 fn has_stealable(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
@@ -33,7 +35,7 @@ fn has_stealable(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
 }
 
 /// Returns whether user threads are runnable, or a timer that may wake one is due.
-fn has_threads(kthread: &Kthread, now: Cycles) -> bool {
+pub fn has_threads(kthread: &Kthread, now: Cycles) -> bool {
     !kthread.runq.is_empty()
         || kthread.overflowed() > 0
         || kthread.shared.status.next_timer.load(Relaxed) <= now

@@ -23,6 +23,7 @@ pub mod watch;
 
 pub mod completion;
 
+pub mod host;
 pub mod lease;
 
 pub mod background;

@@ -9,7 +9,7 @@
 //! are hints: a kthread that loses its core or is late has its threads stolen like all others, so
 //! no thread waits for a core that the program does not have.
 
-use super::ready::{keep_background, ready};
+use super::ready::{queue_by_class, ready};
 use super::{handover, lease, local};
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
@@ -32,8 +32,9 @@ pub enum Target {
 pub fn ready_at(target: Target, runnable: Runnable) {
     let guard = NoPreempt::new();
     let runtime = runtime();
-    let Err(runnable) = keep_background(runtime, runnable) else { return };
-    match guard.kthread().and_then(|kthread| choose(target, kthread, runtime)) {
+    let kthread = guard.kthread();
+    let Err(runnable) = queue_by_class(kthread, runtime, runnable) else { return };
+    match kthread.and_then(|kthread| choose(target, kthread, runtime)) {
         Some(chosen) => queue(chosen, runtime, runnable),
         None => ready(runnable),
     }
@@ -43,11 +44,12 @@ pub fn ready_at(target: Target, runnable: Runnable) {
 fn choose(target: Target, kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<&'static Kthread> {
     let all = &runtime.kthreads;
     let index = match target {
-        Target::Core(core) => all.iter().position(|k| k.core.load(Relaxed) == core)?,
+        Target::Core(core) => all.iter().position(|k| k.core.load(Relaxed) == core && !k.hosts())?,
         Target::LeastLoaded(tries) => {
             let lent = runtime.is_attached();
             let load = |index: usize| {
-                let usable = !lent || all[index].core.load(Relaxed) != NO_CORE;
+                let has_core = !lent || all[index].core.load(Relaxed) != NO_CORE;
+                let usable = has_core && !all[index].hosts();
                 usable.then(|| load_of(all[index]))
             };
             lightest(all.len(), tries, |below| kthread.private().random.below(below), load)?

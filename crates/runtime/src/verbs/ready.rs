@@ -2,7 +2,8 @@
 //!
 //! A thread goes to a kthread that polls, else to the caller's run queue, else to its overflow
 //! list. Run queue and overflow list are one queue, first in, first out. Ordinary threads have no
-//! run queue and use the injection list. Background threads have a queue of their own.
+//! run queue and use the injection list. Background threads have a queue of their own. An exclusive
+//! thread goes to its host; on a [`host`](super::host) no other thread is queued.
 
 use super::{background, handover, local};
 use crate::ground::guard::NoPreempt;
@@ -15,8 +16,9 @@ use crate::records::uthread::Runnable;
 pub fn ready(runnable: Runnable) {
     let guard = NoPreempt::new();
     let runtime = runtime();
-    let Err(runnable) = keep_background(runtime, runnable) else { return };
-    let Some(kthread) = guard.kthread() else { return inject(runtime, runnable) };
+    let kthread = guard.kthread();
+    let Err(runnable) = queue_by_class(kthread, runtime, runnable) else { return };
+    let Some(kthread) = kthread else { return inject(runtime, runnable) };
     let Err(runnable) = hand_over(kthread, runtime, runnable) else { return };
     if let Err(runnable) = enqueue(kthread, runnable) {
         let mut overflow = kthread.overflow.lock();
@@ -31,8 +33,9 @@ pub fn ready(runnable: Runnable) {
 pub fn ready_all(runnables: impl Iterator<Item = Runnable>) {
     let guard = NoPreempt::new();
     // Without any there may be no runtime either.
-    let mut runnables = runnables.filter_map(|runnable| keep_background(runtime(), runnable).err());
-    let Some(kthread) = guard.kthread() else {
+    let kthread = guard.kthread();
+    let mut runnables = runnables.filter_map(|runnable| queue_by_class(kthread, runtime(), runnable).err());
+    let Some(kthread) = kthread else {
         return runnables.for_each(|runnable| inject(runtime(), runnable));
     };
     let runtime = runtime();
@@ -50,15 +53,28 @@ pub fn ready_all(runnables: impl Iterator<Item = Runnable>) {
     local::work_added(runtime);
 }
 
-/// Makes a thread runnable from an ordinary thread. It is no background thread.
+/// Makes a thread runnable, on any kthread. It is no background thread.
 pub fn inject(runtime: &Runtime, runnable: Runnable) {
-    let runnable = if runtime.pollers.is_empty() {
-        runnable
-    } else {
-        let Err(runnable) = handover::offer(runtime, None, runnable) else { return };
-        runnable
-    };
-    runtime.push_injected(runnable);
+    if let Err(runnable) = offer_to_any(runtime, runnable) {
+        runtime.push_injected(runnable);
+        announce_injected(runtime);
+    }
+}
+
+/// As [`inject`], before all threads that were injected already.
+pub fn inject_first(runtime: &Runtime, runnable: Runnable) {
+    if let Err(runnable) = offer_to_any(runtime, runnable) {
+        runtime.push_injected_first(runnable);
+        announce_injected(runtime);
+    }
+}
+
+fn offer_to_any(runtime: &Runtime, runnable: Runnable) -> Result<(), Runnable> {
+    if runtime.pollers.is_empty() { Err(runnable) } else { handover::offer(runtime, None, runnable) }
+}
+
+/// Has a kthread look at the injection list.
+pub fn announce_injected(runtime: &Runtime) {
     if runtime.is_attached() {
         runtime.ring_doorbell();
         // After the doorbell's fence: if the IOKernel is lost later than this, `orphan` wakes the
@@ -70,14 +86,49 @@ pub fn inject(runtime: &Runtime, runnable: Runnable) {
     local::work_injected(runtime);
 }
 
-/// Queues a background thread; returns an ordinary one.
+/// Queues a background thread, an exclusive thread, and any thread where the caller's kthread is a
+/// host; returns all others.
 #[inline]
-pub fn keep_background(runtime: &Runtime, runnable: Runnable) -> Result<(), Runnable> {
-    if !runtime.background.is_used() || !runnable.thread().is_background() {
+pub fn queue_by_class(
+    kthread: Option<ThisKthread<'_>>,
+    runtime: &Runtime,
+    runnable: Runnable,
+) -> Result<(), Runnable> {
+    if !runtime.has_classes() {
         return Err(runnable);
     }
-    queue_in_background(runtime, runnable);
+    let thread = runnable.thread();
+    if thread.is_background() {
+        queue_in_background(runtime, runnable);
+    } else if thread.is_exclusive() {
+        queue_exclusive(kthread, runtime, runnable);
+    } else if kthread.is_some_and(|kthread| kthread.hosts()) {
+        inject(runtime, runnable);
+    } else {
+        return Err(runnable);
+    }
     Ok(())
+}
+
+/// Queues an exclusive thread: at its host, else for the next kthread that visits its scheduler.
+#[cold]
+fn queue_exclusive(kthread: Option<ThisKthread<'_>>, runtime: &Runtime, runnable: Runnable) {
+    let Some(index) = runnable.thread().host() else { return inject_first(runtime, runnable) };
+    if let Some(kthread) = kthread.filter(|kthread| kthread.index == index && kthread.hosts()) {
+        kthread.private().own.replace(Some(runnable));
+        return;
+    }
+    let host = runtime.kthreads[usize::from(index)];
+    let Err(runnable) = handover::offer_to(host, runnable) else { return };
+    // The caller may hold the lock of another list.
+    let Some(mut overflow) = host.overflow.try_lock().filter(|_| host.hosts()) else {
+        return inject_first(runtime, runnable);
+    };
+    overflow.push_back(runnable);
+    host.publish_overflow(overflow.len());
+    drop(overflow);
+    // The host may have become an ordinary kthread, and sleep.
+    announce_injected(runtime);
 }
 
 /// Queues a background thread, for a kthread that idles or will.

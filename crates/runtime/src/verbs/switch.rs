@@ -90,13 +90,25 @@ fn poll_slowly() {
 /// If the caller is not a user thread, or holds another spin lock.
 #[inline]
 pub fn block(guard: NoPreempt) {
-    leave_core(guard, false);
+    leave_core(guard, Why::Blocks);
 }
 
-/// As [`block`]. `requested` is true if the core or the time slice was asked back, even if that
-/// request is over by now.
+/// Why a thread leaves its kthread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// It waits for something, or ends.
+    Blocks,
+    /// It lets others run, and is queued.
+    Yields,
+    /// The core or the time slice was asked back, even if that request is over by now; it is
+    /// queued.
+    Requested,
+}
+
+/// As [`block`].
 #[inline]
-fn leave_core(guard: NoPreempt, requested: bool) {
+fn leave_core(guard: NoPreempt, why: Why) {
+    let requested = why == Why::Requested;
     let kthread = guard.kthread().expect("only a user thread can block here");
     let me = kthread.current().expect("the scheduler does not block");
     assert!(
@@ -111,7 +123,7 @@ fn leave_core(guard: NoPreempt, requested: bool) {
     if traced {
         trace::leaves(kthread, me, requested || kthread.yield_requested());
     }
-    if let Some((rsp, fs)) = next_context(kthread, me) {
+    if let Some((rsp, fs)) = next_context(kthread, me, why) {
         let (save, released) = me.leave_slots();
         // SAFETY: `next_context` gives this kthread the right to resume the context; preemption is
         // off; `me` lives as long as the process.
@@ -134,7 +146,7 @@ fn leave_core(guard: NoPreempt, requested: bool) {
 /// Inlined, so that a blocked thread comes back through one call less: each that the switch returns
 /// through is mispredicted, unless the last thread blocked in the same place.
 #[inline(always)]
-fn next_context(kthread: ThisKthread<'_>, me: &'static Uthread) -> Option<(usize, usize)> {
+fn next_context(kthread: ThisKthread<'_>, me: &'static Uthread, why: Why) -> Option<(usize, usize)> {
     let private = kthread.private();
     let next = if wants_scheduler(kthread) { None } else { private.runq.pop() };
     match next {
@@ -151,6 +163,7 @@ fn next_context(kthread: ThisKthread<'_>, me: &'static Uthread) -> Option<(usize
             Some((rsp, next.fs))
         }
         None => {
+            private.ran_is_queued.set(why != Why::Blocks);
             // SAFETY: as above. The scheduler context of this kthread waits in `worker::run`, and
             // its block is the OS thread's own.
             unsafe { kthread.set_current(None) };
@@ -213,7 +226,7 @@ pub fn yield_now() {
     }
     // SAFETY: 1. it runs here, and `block` suspends it. 2. A running thread has no other.
     ready(unsafe { Runnable::new(me) });
-    block(guard);
+    leave_core(guard, Why::Yields);
 }
 
 /// Returns whether no other thread is runnable here.
@@ -253,7 +266,7 @@ pub fn give_up_core(at_poll_point: bool) {
     if let Err(runnable) = queued {
         ready(runnable);
     }
-    leave_core(guard, true);
+    leave_core(guard, Why::Requested);
 }
 
 /// Returns whether another thread is runnable on this kthread, or the scheduler has something to
@@ -345,7 +358,7 @@ fn exit(me: &'static Uthread) -> ! {
     // SAFETY: the thread leaves its stack for good below, with preemption off.
     let stack = unsafe { Stack::reclaim(me) };
     runtime().stacks.give(stack, kthread, &guard);
-    let (rsp, fs) = next_context(kthread, me).expect("a thread that ends is not queued");
+    let (rsp, fs) = next_context(kthread, me, Why::Blocks).expect("a thread that ends is not queued");
     let (_, released) = me.leave_slots();
     // SAFETY: 1. as in `leave_core`. 2. The record outlives the thread, whose stack ends here.
     unsafe { arch::leave_for_good(rsp, released, fs) }

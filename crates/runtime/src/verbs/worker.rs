@@ -12,6 +12,8 @@
 //!    its threads, frames, timers.
 //! 4. A [`background`] thread.
 //!
+//! The [`host`] of an exclusive thread has its own timers, its own frames and that thread only.
+//!
 //! A kthread that never runs out of its own work takes that of kthreads without a core, too, every
 //! [`ROUND_NS`]: the program may have no other core, and those get none while this one is busy.
 //!
@@ -21,7 +23,7 @@
 //! for at most [`FRAME_DELAY_NS`].
 
 use super::look::lets_take_frames;
-use super::{background, hooks, lease, local, rejoin, timers};
+use super::{background, hooks, host, lease, local, rejoin, timers};
 use crate::ground::arch;
 use crate::ground::guard::NoPreempt;
 use crate::ground::runq::{CAPACITY, STEAL_MAX};
@@ -69,7 +71,9 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
             run(kthread, runnable, SWITCH_BUDGET);
         } else if background::run_next(kthread, runtime, |runnable| run(kthread, runnable, 0)) {
             resume_meter(kthread, runtime);
-        } else if let Some(runnable) = idle(kthread, runtime) {
+        } else if let Some(runnable) =
+            idle(kthread, runtime).and_then(|runnable| host::admit(kthread, runtime, runnable))
+        {
             run(kthread, runnable, SWITCH_BUDGET);
         }
     }
@@ -78,10 +82,10 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
 /// Leaves the core, and returns with another one, or when the gate is open.
 fn give_way(kthread: ThisKthread<'_>, runtime: &Runtime) {
     if runtime.measures() {
-        // The thread that ran is queued again, and does not count as one that waited meanwhile.
-        kthread.meter.visit(clock::now(), kthread.waiting().saturating_sub(1));
+        kthread.meter_visit(clock::now(), kthread.waiting());
     }
     kthread.meter.pause();
+    host::release(kthread, runtime);
     if runtime.is_attached() {
         lease::cede(kthread, runtime);
     } else {
@@ -125,7 +129,17 @@ fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> 
     let now = clock::now();
     timers::fire(&kthread, now);
     count(&kthread.counters.frames, poll_ingress(&kthread, kthread, guard));
-    refill(kthread, runtime);
+    if kthread.hosts() {
+        let own = host::next(kthread, runtime, now);
+        if own.is_some() || kthread.hosts() {
+            meter_visit(kthread, runtime, now, own.is_some().into());
+            return own;
+        }
+    }
+    if let Some(exclusive) = refill(kthread, runtime) {
+        meter_visit(kthread, runtime, now, kthread.waiting());
+        return host::admit(kthread, runtime, exclusive);
+    }
     let private = kthread.private();
     if now >= private.next_round.get() {
         private.next_round.set(now.saturating_add(runtime.clock.from_ns(ROUND_NS)));
@@ -138,10 +152,15 @@ fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> 
         lease::report_surplus(runtime);
     }
     private.batch.set((left.min(FRAME_BATCH), until));
-    if runtime.measures() {
-        kthread.meter.visit(now, left + u32::from(found.is_some()) + kthread.overflowed());
-    }
+    meter_visit(kthread, runtime, now, left + u32::from(found.is_some()) + kthread.overflowed());
     found.or_else(|| steal(kthread, runtime, guard, now))
+}
+
+/// Ends a slice of the meter, if the program measures; `queued` threads are queued here.
+fn meter_visit(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles, queued: u32) {
+    if runtime.measures() {
+        kthread.meter_visit(now, queued);
+    }
 }
 
 fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cycles) -> Option<Runnable> {
@@ -168,7 +187,7 @@ fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cy
             count(&kthread.counters.stolen_frames, poll_ingress(victim, kthread, guard));
         }
         timers::fire(victim, now);
-        take_overflow(victim, kthread);
+        take_overflow(victim, kthread, runtime);
         if let Some(runnable) = private.runq.pop() {
             return Some(runnable);
         }
@@ -215,18 +234,22 @@ pub fn take_frames_here() -> bool {
     handled > 0
 }
 
-/// Takes frames, timers and threads of kthreads that have no core.
+/// Takes frames, timers and threads of kthreads that have no core, or run an exclusive thread.
 fn take_from_coreless(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cycles) {
-    if !runtime.is_attached() {
+    let lent = runtime.is_attached();
+    if !lent && !runtime.exclusive.is_used() {
         return;
     }
     let private = kthread.private();
     // The caller's own is so marked while the program loses its IOKernel.
-    let is_coreless = |other: &&&Kthread| other.core.load(Relaxed) == NO_CORE && other.index != kthread.index;
-    for other in runtime.kthreads.iter().filter(is_coreless) {
+    let is_absent = |other: &&&Kthread| {
+        let leaves_work = (lent && other.core.load(Relaxed) == NO_CORE) || other.hosts();
+        leaves_work && other.index != kthread.index
+    };
+    for other in runtime.kthreads.iter().filter(is_absent) {
         count(&kthread.counters.stolen_frames, poll_ingress(other, kthread, guard));
         timers::fire(other, now);
-        take_overflow(other, kthread);
+        take_overflow(other, kthread, runtime);
         // There is room for all that one steal takes.
         if private.runq.len() as usize <= CAPACITY - STEAL_MAX
             && let Some((runnable, taken)) = other.runq.steal_into(&private.runq)
@@ -237,20 +260,28 @@ fn take_from_coreless(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPre
     }
 }
 
-/// Moves threads that were readied from outside, or that overflowed, to the run queue.
-fn refill(kthread: ThisKthread<'_>, runtime: &Runtime) {
+/// Moves threads that were injected, or that overflowed, to the run queue. If the first injected
+/// one is an exclusive thread, that one is returned.
+fn refill(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     if runtime.injected() > 0 {
+        if let Some(exclusive) = runtime.take_exclusive() {
+            return Some(exclusive);
+        }
         runtime.take_injected(REFILL_BATCH, |runnable| kthread.private().runq.push(runnable));
     }
-    take_overflow(&kthread, kthread);
+    take_overflow(&kthread, kthread, runtime);
+    None
 }
 
 /// Moves threads from `from`'s overflow list to `to`'s run queue.
-fn take_overflow(from: &Kthread, to: ThisKthread<'_>) {
+fn take_overflow(from: &Kthread, to: ThisKthread<'_>, runtime: &Runtime) {
     if from.overflowed() == 0 {
         return;
     }
     let Some(mut overflow) = from.overflow.try_lock() else { return };
+    if runtime.exclusive.is_used() && !host::sort_out(from, &mut overflow, runtime) {
+        return;
+    }
     for _ in 0..REFILL_BATCH {
         let Some(runnable) = overflow.pop_front() else { break };
         if let Err(runnable) = to.private().runq.push(runnable) {

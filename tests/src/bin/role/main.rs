@@ -198,6 +198,15 @@ fn estimate() {
     }
 }
 
+/// Prints why no exclusive thread can be made.
+fn exclusive() {
+    ready();
+    match thread::Builder::new().class(thread::Class::Exclusive).spawn(|| ()) {
+        Err(why) => say(&format!("refused: {why}")),
+        Ok(thread) => say(&format!("made: {:?}", thread.join())),
+    }
+}
+
 /// Computes in the background all the time, and echoes every datagram on port 7.
 fn compute_and_echo() {
     let compute = || {
@@ -453,6 +462,7 @@ fn main() {
         }
         Some("request") => request(),
         Some("estimate") => estimate(),
+        Some("exclusive") => exclusive(),
         Some("background") => compute_and_echo(),
         Some("join-background") => join_background(),
         Some("keep-request") => keep_request(),
