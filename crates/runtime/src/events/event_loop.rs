@@ -16,7 +16,7 @@ use super::stream::Change;
 use super::waker::Waker;
 use crate::egress;
 use crate::ground::guard::NoPreempt;
-use crate::records::runtime::deadline_after;
+use crate::records::runtime::{clock as clock_of_machine, deadline_after};
 use crate::thread::yield_now;
 use crate::verbs::wait::check_may_block;
 use crate::verbs::worker::take_frames_here;
@@ -35,8 +35,8 @@ const MAX_BATCH: usize = 256;
 /// Connections whose segments are shown to the IOKernel together. It polls the cache line in which
 /// the next frame begins, so showing one at a time has both wait for that line each time.
 const SHOWN_TOGETHER: usize = 8;
-/// Rounds after which other threads of the kthread run, though conditions follow without a pause.
-const ROUNDS: u32 = 64;
+/// Time after which other threads of the kthread run, though conditions follow without a pause.
+const TURN_NS: u64 = 50_000;
 /// Stands for the loop's wakers among the slots to visit.
 const WAKER: u32 = u32::MAX;
 
@@ -96,8 +96,8 @@ pub struct EventLoop {
     pub(super) scratch: RefCell<Vec<u8>>,
     bound: usize,
     round: u64,
-    /// Rounds without a pause.
-    busy: u32,
+    /// When other threads could last run.
+    turn_began: Cycles,
 }
 
 impl Default for EventLoop {
@@ -122,7 +122,7 @@ impl EventLoop {
             scratch: RefCell::default(),
             bound: DEFAULT_BATCH,
             round: 0,
-            busy: 0,
+            turn_began: clock::now(),
         }
     }
 
@@ -225,13 +225,19 @@ impl EventLoop {
         if take_frames_here() {
             return true;
         }
-        self.busy = 0;
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {
-            yield_now();
+            self.let_others_run();
             return false;
         }
-        self.inbox.wait(deadline);
+        if self.inbox.wait(deadline) {
+            self.turn_began = clock::now();
+        }
         true
+    }
+
+    fn let_others_run(&mut self) {
+        yield_now();
+        self.turn_began = clock::now();
     }
 
     /// Carries out the commands of the round.
@@ -254,10 +260,8 @@ impl EventLoop {
                 stream.return_all();
             }
         }
-        self.busy += 1;
-        if self.busy >= ROUNDS {
-            self.busy = 0;
-            yield_now();
+        if clock::now().saturating_sub(self.turn_began) >= clock_of_machine().from_ns(TURN_NS) {
+            self.let_others_run();
         }
     }
 

@@ -77,13 +77,16 @@ impl Inbox {
         state.sleeper.wake_one();
     }
 
-    /// Blocks until a socket changes or the loop is woken; until `deadline` at the latest.
-    pub fn wait(&self, deadline: Option<Cycles>) {
+    /// Blocks until a socket changes or the loop is woken; until `deadline` at the latest. Returns
+    /// whether it did, and other threads could run.
+    pub fn wait(&self, deadline: Option<Cycles>) -> bool {
         let state = self.0.lock();
-        if state.changed.is_empty() && !state.woken {
+        let sleeps = state.changed.is_empty() && !state.woken;
+        if sleeps {
             // SAFETY: `sleeper` always returns the same list, which stays behind the lock.
             unsafe { wait(state, |state| &mut state.sleeper, deadline) };
         }
+        sleeps
     }
 }
 
