@@ -46,10 +46,30 @@ fn cpus_of_kthreads(pid: u32) -> Vec<String> {
 
 #[test]
 fn a_service_and_a_batch_job_share_one_core() {
-    if !has_two_cpus() {
-        return;
+    if has_two_cpus() {
+        share_one_core(PolicyName::Congestion);
     }
-    let bench = Bench::start(|_| (), vec![]);
+}
+
+#[test]
+fn under_the_control_loop_a_service_and_a_batch_job_share_the_core_of_its_only_step() {
+    if has_two_cpus() {
+        for policy in [PolicyName::Ix, PolicyName::IxEnergy] {
+            let stats = share_one_core(policy);
+            assert_eq!((&stats["cores"]["step"], &stats["cores"]["in_use"]), (&0.into(), &1.into()));
+        }
+    }
+}
+
+/// Runs a service beside a batch job until the core has changed hands often; returns the
+/// statistics.
+fn share_one_core(policy: PolicyName) -> serde_json::Value {
+    let configure = |config: &mut Config| {
+        config.policy = policy;
+        // The clock rates of this machine are no concern of a test.
+        config.ix.clocks = false;
+    };
+    let bench = Bench::start(configure, vec![]);
     let mut batch = bench.child("burn", "batch", "best-effort");
     let service = bench.child("echo", "service", "latency-critical");
     let before = rounds(&mut batch);
@@ -65,8 +85,9 @@ fn a_service_and_a_batch_job_share_one_core() {
             bench.stats()
         );
     }
-    println!("{requests} spaced requests for 20 hand-offs");
-    assert!(rounds(&mut batch) > before, "the batch job stood still");
+    println!("{requests} spaced requests for 20 hand-offs under {policy}");
+    assert!(rounds(&mut batch) > before, "the batch job stood still under {policy}");
+    bench.stats()
 }
 
 #[test]

@@ -18,6 +18,10 @@ use crate::frame::ETHERNET_HEADER;
 use crate::macs::Macs;
 use crate::port::options::PortOptions;
 
+mod ix;
+
+pub use ix::{IxSettings, IxStep};
+
 /// Maximum length in bytes of an IP packet that the stacks of runtimes accept.
 const MAX_MTU: u16 = 9000;
 /// Least setting of `max-region-bytes`: a program of one user gets a region of some kthreads.
@@ -75,6 +79,8 @@ pub struct Config {
     /// simulator has the others.
     #[serde(with = "crate::policy")]
     pub policy: PolicyName,
+    /// Of the policies `ix-consolidation` and `ix-energy`.
+    pub ix: IxSettings,
     /// Interval at which the allocator reads all queues and the policy decides, in microseconds
     /// (Shenango section 4.1: 5).
     pub allocation_interval_us: u64,
@@ -155,6 +161,7 @@ impl Default for Config {
             macs: Macs::default(),
             mtu: 1500,
             policy: PolicyName::Congestion,
+            ix: IxSettings::default(),
             allocation_interval_us: 5,
             burst_quantum_us: 1_000,
             service_quantum_us: 100,
@@ -270,6 +277,7 @@ impl Config {
             expected,
         })?;
         crate::policy::check(self.policy).map_err(|why| out_of_range("policy", self.policy, why))?;
+        self.ix.check()?;
         self.check_times()?;
         self.check_limits()?;
         self.check_grants()?;
@@ -419,7 +427,10 @@ mod tests {
             if policy.is_live() {
                 let config = parsed.unwrap();
                 assert_eq!(config.policy, policy);
-                assert_eq!(crate::policy::build(&config).name(), policy.as_str());
+                assert_eq!(
+                    crate::policy::build(&config, tailwater_sched::alloc::Clocks::default()).name(),
+                    policy.as_str()
+                );
                 assert_eq!(Config::from_toml(&toml::to_string(&config).unwrap()).unwrap(), config);
             } else {
                 let error = parsed.unwrap_err().to_string();
@@ -454,6 +465,11 @@ mod tests {
             ("max-ring-bytes = 1000", "max-ring-bytes"),
             ("max-region-bytes = 1000", "max-region-bytes"),
             ("max-evictions = 0", "max-evictions"),
+            ("[ix]\ndelay-bound-us = 0", "ix.delay-bound-us"),
+            ("[ix]\nperiod-ms = 0", "ix.period-ms"),
+            ("[ix]\nhysteresis = 91", "ix.hysteresis"),
+            ("[ix]\nstate-file = \"run\"", "ix.state-file"),
+            ("[[ix.steps]]\ncores = 0\nthreads = 1", "ix.steps"),
             ("neighbour-share = 51", "neighbour-share"),
             ("offence-share = 0", "offence-share"),
             ("broadcast-copies = 99", "broadcast-copies"),

@@ -26,6 +26,7 @@ mod authority;
 mod budget;
 mod capture;
 mod claims;
+mod clocks;
 pub mod config;
 mod control;
 pub mod firewall;
@@ -48,6 +49,7 @@ mod world;
 
 pub use authority::{Account, Denial, Grant, Limit, Pattern, Reason};
 pub use claims::{Claims, CoreClaimed};
+pub use clocks::clock_rates;
 pub use config::Config;
 pub use control::directory::Refusal;
 pub use control::reload::{Changes, ReloadError, Reloader};

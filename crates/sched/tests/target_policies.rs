@@ -8,7 +8,7 @@
 mod world;
 
 use tailwater_sched::alloc::{
-    Arachne, ArachneConfig, DelayConfig, DelayThreshold, IxConfig, IxControl, Policy,
+    Arachne, ArachneConfig, Config, DelayConfig, DelayThreshold, IxConfig, IxControl, Policy,
 };
 use tailwater_sched::ledger::{Class, RuntimeSpec};
 use tailwater_sched::topology::Topology;
@@ -72,6 +72,7 @@ fn arachne() -> Arachne {
 fn ix() -> IxControl {
     let bound = Nanos::from_micros(10);
     IxControl::new(IxConfig {
+        lending: Config { interval: LOOK, ..Config::default() },
         sample: LOOK,
         period: Nanos(10 * LOOK.0),
         delay_bound: bound,

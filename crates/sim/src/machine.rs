@@ -262,6 +262,28 @@ impl<'a> Machine<'a> {
     fn handle_tick(&mut self) {
         self.next_tick_ns += self.policy.interval().0.max(1);
         self.consult(|policy, view, actions| policy.tick(view, actions));
+        let view = View { now: Nanos(self.now_ns), obs: &self.obs, ledger: &self.ledger };
+        if let Some(core) = self.policy.surplus(view) {
+            self.take_back(core);
+        }
+    }
+
+    /// Takes a core that the policy no longer uses from its owner, at once.
+    fn take_back(&mut self, core: CoreId) {
+        let Some(at) = self.ledger.topology().position(core) else { return };
+        let owner = match self.cores[at] {
+            // On its way: asked for again at the next look.
+            Occupant::Free | Occupant::Transit(_) => return,
+            Occupant::Batch(k) | Occupant::Spinning(k) | Occupant::Idle(k) => k,
+            Occupant::Running { kthread, .. } => kthread,
+        };
+        self.account(at);
+        let before = std::mem::replace(&mut self.cores[at], Occupant::Free);
+        self.timers.clear(at);
+        self.vacate(before);
+        let parked = self.ledger.handle_parked(owner, Nanos(self.now_ns));
+        debug_assert!(parked.is_ok(), "{parked:?}");
+        self.consult(|policy, view, actions| policy.idle(view, core, actions));
     }
 
     fn consult(&mut self, ask: impl FnOnce(&mut dyn Policy, View<'_>, &mut Vec<Action>)) {

@@ -24,6 +24,7 @@ pub fn examine(cores: &[usize]) -> Vec<Part> {
         xdp(capabilities),
         locked_memory(capabilities),
         hyperthreads(cores),
+        clock_rates(cores),
         other_programs(cores),
     ]
 }
@@ -122,6 +123,21 @@ fn judge_locked_memory(limit: Option<u64>) -> (Status, String) {
             ),
         ),
     }
+}
+
+/// Says whether the policies with steps could set clock rates.
+fn clock_rates(cores: &[usize]) -> Part {
+    let numbers: Vec<u16> = cores.iter().map(|&core| core as u16).collect();
+    let (&polled, lent) = numbers.split_first().unwrap_or((&0, &[]));
+    let (status, found) = match tailwater_iokernel::clock_rates(lent, polled) {
+        Ok(rates) => {
+            (Status::Ok, format!("{rates}; policies ix-consolidation and ix-energy set them as root"))
+        }
+        Err(why) => {
+            (Status::Absent, format!("{why}; policies ix-consolidation and ix-energy move cores only"))
+        }
+    };
+    Part { name: "clock rates", status, found }
 }
 
 fn hyperthreads(cores: &[usize]) -> Part {

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::RuntimeId;
-use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook};
+use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook, View};
 use tailwater_sched::ledger::Class;
 use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Cycles, KthreadState};
@@ -31,8 +31,26 @@ impl Allocator {
             self.next_policy = now + self.timing.policy;
             self.sample(world, now);
             self.decide(world, now, |policy, view, actions| policy.tick(view, actions));
+            self.follow_setting(world, now);
         } else if !self.stranded.is_empty() {
             self.wake_stranded(world, now);
+        }
+    }
+
+    /// Asks for a core back that the policy no longer uses, and notes how much of the machine it
+    /// uses.
+    fn follow_setting(&mut self, world: &mut World, now: Cycles) {
+        let Some(setting) = self.policy.setting() else { return };
+        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
+        if let Some(core) = self.policy.surplus(view)
+            && let Some(at) = self.ledger.topology().position(core)
+        {
+            self.vacate(world, at, now);
+        }
+        world.stats.cores.step.set(setting.step.into());
+        world.stats.cores.in_use.set(setting.cores.into());
+        if setting.clock != self.rate.0 {
+            self.rate = (setting.clock, true);
         }
     }
 

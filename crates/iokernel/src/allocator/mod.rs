@@ -42,7 +42,7 @@ mod tests;
 pub(crate) mod vain;
 
 use rustix::thread::CpuSet;
-use tailwater_sched::alloc::{Action, Observation, Policy, View};
+use tailwater_sched::alloc::{Action, Clock as Rate, Observation, Policy, View};
 use tailwater_sched::ledger::{Class, Fate, Ledger, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
@@ -87,6 +87,8 @@ pub(crate) struct Allocator {
     cursor: usize,
     /// Runtimes that had work and no core at the last look.
     stranded: Vec<RuntimeId>,
+    /// The clock rate of the policy, and whether it has not been taken yet.
+    rate: (Option<Rate>, bool),
 }
 
 /// How closely the cores need to be watched.
@@ -155,6 +157,7 @@ impl Allocator {
             next_policy: 0,
             cursor: 0,
             stranded: Vec::new(),
+            rate: (None, false),
         }
     }
 
@@ -366,6 +369,11 @@ impl Allocator {
             return Attention::Constant;
         }
         most
+    }
+
+    /// Returns the clock rate to set, if it has changed since the last call.
+    pub(crate) fn take_clock(&mut self) -> Option<Rate> {
+        if core::mem::take(&mut self.rate.1) { self.rate.0 } else { None }
     }
 
     /// Returns when the policy may next lend a core although nothing happens until then.

@@ -47,7 +47,8 @@ impl Allocator {
         }
     }
 
-    /// Takes the next step to empty an absent core. Without effect while a kthread starts or cedes
+    /// Takes the next step to empty a core that is absent, or that its holder is to give up.
+    /// Without effect while a kthread starts or cedes
     /// on it, after which this is called again.
     pub(super) fn vacate(&mut self, world: &mut World, at: usize, now: Cycles) {
         let core = self.cores[at].id;

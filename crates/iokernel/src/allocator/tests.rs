@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 mod requests;
+mod steps;
 
 use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::{CoreId, RuntimeId};

@@ -50,11 +50,13 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_sched::RuntimeId;
+use tailwater_sched::alloc::Clock as Rate;
 use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, Network, ServerMessage, SocketFile};
 
 use crate::authority::{Authority, User};
 use crate::capture::Tap;
+use crate::clocks::Setter;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
 use crate::runtime::{EndReason, Runtime};
@@ -126,6 +128,8 @@ pub(crate) enum Notice {
     TraceEnded(Box<Tracer>),
     /// A new configuration, from outside.
     Reload(Box<Config>, Authority, reload::Answer),
+    /// The policy is at this clock rate.
+    Clock(Rate),
     /// The polling thread ends.
     Stop,
 }
@@ -228,6 +232,8 @@ pub(crate) struct Parts {
     /// Rung by the polling thread after a notice was queued.
     pub(crate) to_control: Arc<Bell>,
     pub(crate) stats: Arc<Stats>,
+    /// Sets clock rates, and puts them back when the control thread ends.
+    pub(crate) clocks: Setter,
 }
 
 /// Returns whether a user is root, the IOKernel's own, or the one who started it by sudo(8).
@@ -297,6 +303,7 @@ impl Control {
         if !self.parts.refuses_descriptors {
             self.closer = Closer::start();
         }
+        self.parts.clocks.recover();
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
@@ -339,6 +346,7 @@ impl Control {
                 }
                 self.log_left_out();
                 self.end_reunion();
+                self.parts.clocks.keep();
             }
         }
     }
@@ -495,6 +503,7 @@ impl Control {
                     // Fails if the caller has ended and needs no answer.
                     let _ = answer.send(self.reload(&config, authority));
                 }
+                Notice::Clock(clock) => self.parts.clocks.want(clock),
                 Notice::Stop => return false,
             }
         }

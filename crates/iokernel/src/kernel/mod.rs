@@ -22,6 +22,7 @@ use tailwater_shm::{Clock, Cycles, clock, priority};
 use crate::allocator::{self, Allocator, Attention};
 use crate::authority::Authority;
 use crate::budget::Terms;
+use crate::clocks;
 use crate::config::{Config, ConfigError, Priority};
 use crate::control::directory::Directory;
 use crate::control::predecessor::Predecessor;
@@ -196,6 +197,7 @@ impl IoKernel {
         let named = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
         let stats =
             Arc::new(Stats::new(named, &config.firewall, cores.managed.cores().iter().map(|core| core.id)));
+        let (clocks, rates) = clocks::Setter::new(&config, &cores);
         let mut control = Control::new(control::Parts {
             config: config.clone(),
             surroundings: Surroundings {
@@ -218,9 +220,10 @@ impl IoKernel {
             to_polling: Arc::clone(&to_polling),
             to_control: Arc::clone(&to_control),
             stats: Arc::clone(&stats),
+            clocks,
         })
         .map_err(system("watch the control socket"))?;
-        let policy = policy::build(&config);
+        let policy = policy::build(&config, rates);
         let interval = policy.interval();
         let allocator = Allocator::new(
             &config,
@@ -450,6 +453,9 @@ impl Polling {
         let timer = self.allocator.earliest_timer().max(self.earliest_tick);
         if now >= self.next_tick || now >= timer {
             self.allocator.tick(&mut self.world, now);
+            if let Some(clock) = self.allocator.take_clock() {
+                self.tell(Notice::Clock(clock));
+            }
             self.attention = self.allocator.attention(&self.world, now);
             self.world.collect_trace();
             self.next_tick = now + self.interval;

@@ -100,6 +100,10 @@ counters! {
         rebind_failures,
         /// Managed cores that Linux does not let the IOKernel use at present.
         absent,
+        /// Step of the policy, from 0; only policies with steps change it.
+        step,
+        /// Cores of that step.
+        in_use,
         /// Preempt signals sent.
         signals,
         /// Threads moved off their core because they did not cede.

@@ -145,6 +145,12 @@ impl CongestionDetection {
         Self { shares: Some(Shares::default()), ..Self::new(config) }
     }
 
+    /// Sets which cores runtimes of a class may be lent, by position; all before the first call.
+    /// What they have outside them already is not taken by this.
+    pub(super) fn set_reach(&mut self, class: Class, cores: &[bool]) {
+        self.selector.set_reach(class, cores);
+    }
+
     fn share(&self, runtime: RuntimeId, account: &Account) -> Share {
         share(self.shares.as_ref(), runtime, account)
     }
@@ -226,8 +232,8 @@ impl CongestionDetection {
         actions.push(Action::Grant { runtime, kthread, core, victim, only_if_idle });
     }
 
-    /// Returns the best claim to one core, which is free or has this holder.
-    fn best_claim(&self, view: View<'_>, holder: Option<&Holder>) -> Option<Claim> {
+    /// Returns the best claim to the core at this position, which is free or has this holder.
+    fn best_claim(&self, view: View<'_>, at: usize, holder: Option<&Holder>) -> Option<Claim> {
         let others = view.ledger.runtimes().iter().copied();
         others
             .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
@@ -236,6 +242,7 @@ impl CongestionDetection {
                 self.claim(view, runtime, spare(account, self.share(runtime, account)))
             })
             .filter(|claim| holder.is_none_or(|h| !h.keeps || self.may_preempt(claim, h)))
+            .filter(|claim| self.selector.reaches(claim.class, at))
             .min_by_key(|claim| self.queue_key(claim))
     }
 
@@ -353,7 +360,7 @@ impl Policy for CongestionDetection {
             CoreState::Owned { kthread, since } => Holder::new(view, self.shares.as_ref(), kthread, since),
             CoreState::Moving { .. } | CoreState::Absent => return,
         };
-        let Some(claim) = self.best_claim(view, holder.as_ref()) else { return };
+        let Some(claim) = self.best_claim(view, at, holder.as_ref()) else { return };
         let choice = Choice {
             at,
             victim: holder.as_ref().map(|holder| holder.kthread),

@@ -50,7 +50,7 @@ pub use arachne::{Arachne, ArachneConfig};
 pub use congestion::{Config, CongestionDetection, HELP_PATIENCE};
 pub use delay::{DelayConfig, DelayThreshold};
 pub use fixed::Static;
-pub use ix::{IxConfig, IxControl, Sequence};
+pub use ix::{Clock, Clocks, HYPERTHREAD_GAIN, IxConfig, IxControl, Sequence, Step};
 pub use named::{PolicyName, PolicyTimeError, UnknownPolicy};
 pub use observe::{Activity, KthreadLook, Observation, RuntimeLook};
 pub use requests::{DIVISION_PAUSE, PRIORITIES, Requests};
@@ -68,6 +68,17 @@ pub struct View<'a> {
     pub obs: &'a Observation,
     /// Which kthread owns which core.
     pub ledger: &'a Ledger,
+}
+
+/// What a policy uses of the machine at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Position in the policy's sequence of steps.
+    pub step: u16,
+    /// Number of cores in use.
+    pub cores: u16,
+    /// Clock rate to set; `None` leaves it alone.
+    pub clock: Option<Clock>,
 }
 
 /// Decides which runtime gets which core. The module header states the caller's obligations.
@@ -110,6 +121,18 @@ pub trait Policy {
     fn may_serve(&self, runtime: RuntimeId, core: CoreId, ledger: &Ledger) -> bool {
         let _ = (runtime, core, ledger);
         true
+    }
+
+    /// Returns a core whose holder is to give it up although no runtime is lent it. The caller asks
+    /// after each tick and each time finds another one, if there is one.
+    fn surplus(&self, view: View<'_>) -> Option<CoreId> {
+        let _ = view;
+        None
+    }
+
+    /// Returns what the policy uses of the machine; `None` for policies that use all of it.
+    fn setting(&self) -> Option<Setting> {
+        None
     }
 
     /// Returns true if cores that runtimes request become their own.

@@ -83,7 +83,7 @@ impl PolicyName {
     /// simulator has all.
     #[must_use]
     pub const fn is_live(self) -> bool {
-        matches!(self, Self::Congestion | Self::Arbiter | Self::Static)
+        matches!(self, Self::Congestion | Self::Arbiter | Self::Static | Self::Ix | Self::IxEnergy)
     }
 
     fn list() -> String {

@@ -134,12 +134,14 @@ pub(super) struct Selector {
     /// By runtime slot: cores over those it owns, and cores that are lent while they idle; less the
     /// cores chosen from it since the survey.
     spares: Vec<(i32, i32)>,
-    /// True if a claim found nothing to preempt. Claims are served by rank, then by growing
-    /// `spare`, so the cores that one claim may preempt include those that any later one may, and
-    /// no further search is needed. A claimant that lost a core in between is served at the next
-    /// look, 5 us later.
-    exhausted: bool,
+    /// By class of the claim: true if one found nothing to preempt. Claims are served by rank, then
+    /// by growing `spare`, so the cores that one claim may preempt include those that any later one
+    /// of its class may, and no further search is needed. A claimant that lost a core in between is
+    /// served at the next look, 5 us later.
+    exhausted: [bool; 2],
     eligible: Vec<usize>,
+    /// By class: whether its runtimes may be lent the core at each position; empty for all cores.
+    reach: [Vec<bool>; 2],
 }
 
 impl Selector {
@@ -150,9 +152,22 @@ impl Selector {
             uses: Vec::new(),
             available: 0,
             spares: Vec::new(),
-            exhausted: false,
+            exhausted: [false; 2],
             eligible: Vec::new(),
+            reach: [Vec::new(), Vec::new()],
         }
+    }
+
+    /// Sets which cores runtimes of a class may be lent, by position.
+    pub(super) fn set_reach(&mut self, class: Class, cores: &[bool]) {
+        let reach = &mut self.reach[class as usize];
+        reach.clear();
+        reach.extend_from_slice(cores);
+    }
+
+    /// Returns whether runtimes of a class may be lent the core at this position.
+    pub(super) fn reaches(&self, class: Class, at: usize) -> bool {
+        self.reach[class as usize].get(at).is_none_or(|&allowed| allowed)
     }
 
     /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no
@@ -198,7 +213,7 @@ impl Selector {
             }
         }));
         self.available = self.uses.iter().filter(|used| matches!(used, Use::Free | Use::Idle(_))).count();
-        self.exhausted = false;
+        self.exhausted = [false; 2];
     }
 
     /// Returns the cores over those it owns that a runtime has left after the choices made since
@@ -232,7 +247,7 @@ impl Selector {
         let (critical, effort) = (Use::Idle(Class::LatencyCritical), Use::Idle(Class::BestEffort));
         // An idle core that its owner requested is not lent.
         let lent = |owner: RuntimeId| owner != claim.runtime && self.spares[owner.0 as usize].1 > 0;
-        let of_others = |at: usize| owner(view.ledger, at).is_none_or(lent);
+        let of_others = |at: usize| self.reaches(claim.class, at) && owner(view.ledger, at).is_none_or(lent);
         let home = home(view, claim);
         let first = |kind: Use| {
             let usable = |&at: &usize| self.uses[at] == kind && of_others(at);
@@ -253,7 +268,7 @@ impl Selector {
 
     /// Returns a core of pool 3 or 4.
     fn choose_busy(&mut self, view: View<'_>, claim: &Claim) -> Option<usize> {
-        if self.exhausted {
+        if self.exhausted[claim.class as usize] {
             return None;
         }
         for class in [Class::BestEffort, Class::LatencyCritical] {
@@ -262,14 +277,14 @@ impl Selector {
                 return Some(at);
             }
         }
-        self.exhausted = true;
+        self.exhausted[claim.class as usize] = true;
         None
     }
 
     /// Returns true if this core is busy, belongs to a runtime of this class, and may be preempted
     /// for the claim.
     fn is_eligible(&self, view: View<'_>, claim: &Claim, class: Class, at: usize) -> bool {
-        if self.uses[at] != Use::Busy(class) {
+        if self.uses[at] != Use::Busy(class) || !self.reaches(claim.class, at) {
             return false;
         }
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };

@@ -218,7 +218,8 @@ impl AllocatorStudy {
         let park_after_ns = if never { None } else { Some(parse_duration_ns(&self.park_after)?) };
         // Under a policy that keeps idle cores the kthreads must not park, or they would park and
         // be woken all the time.
-        let keeps_idle_cores = matches!(name, "arachne" | "ix-consolidation" | "ix-energy" | "static");
+        let keeps_idle_cores = matches!(name, "arachne" | "static");
+        let is_slow = keeps_idle_cores || name.starts_with("ix-");
         let setup = Setup {
             topology: Topology::uniform(self.cores, self.smt, 1)?,
             costs,
@@ -227,7 +228,7 @@ impl AllocatorStudy {
             batch: self.batch,
             park_after_ns: if keeps_idle_cores { None } else { park_after_ns },
             // Slow controllers need several of their periods to find their level.
-            warmup_ns: (duration_ns / 5).max(if keeps_idle_cores { 2_000_000_000 } else { 0 }),
+            warmup_ns: (duration_ns / 5).max(if is_slow { 2_000_000_000 } else { 0 }),
             duration_ns,
         };
         Ok(Machine::new(setup)?.run())

@@ -1,0 +1,112 @@
+//! The clock rates that Linux's cpufreq lets this machine set.
+//!
+//! Owns the reading of cpufreq's folders (Documentation/admin-guide/pm/cpufreq.rst); writes
+//! nothing. A *domain* is a group of processors with one clock. A domain that the polling thread's
+//! core is in is left alone, for that core never waits.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tailwater_sched::alloc::{Clock, Clocks};
+
+/// Most rates between the lowest and the nominal one, both included. IX used 13.
+const MAX_RATES: u32 = 13;
+const STEP_MHZ: u32 = 100;
+
+/// Domains whose clock is set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Machine {
+    /// The folder of each domain, and its highest rate in kHz.
+    domains: Vec<(PathBuf, u32)>,
+    /// File of the machine's switch for Turbo Boost, with the words for off and on.
+    boost: Option<(PathBuf, [&'static str; 2])>,
+    nominal_mhz: u32,
+}
+
+/// Returns the number in a file; `None` if there is none.
+fn number(file: &Path) -> Option<u32> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// Returns the nominal rate of a domain in kHz: with Turbo Boost lower than the highest.
+fn nominal(folder: &Path, highest: u32) -> u32 {
+    if let Some(base) = number(&folder.join("base_frequency")) {
+        return base.min(highest);
+    }
+    let listed = fs::read_to_string(folder.join("scaling_available_frequencies")).unwrap_or_default();
+    let mut rates: Vec<u32> = listed.split_whitespace().filter_map(|rate| rate.parse().ok()).collect();
+    rates.sort_unstable();
+    match rates[..] {
+        // acpi-cpufreq lists Turbo Boost as the nominal rate and one MHz more.
+        [.., nominal, turbo] if turbo == nominal + 1000 => nominal,
+        [.., top] => top.min(highest),
+        [] => highest,
+    }
+}
+
+impl Machine {
+    /// Returns the domains of `managed` below `root`, `/sys/devices/system/cpu` outside of tests,
+    /// and the rates that all of them have.
+    ///
+    /// # Errors
+    /// Why there are none, in words.
+    pub(super) fn detect(root: &Path, managed: &[u16], polling: u16) -> Result<(Self, Clocks), String> {
+        let folder = |core: u16| fs::canonicalize(root.join(format!("cpu{core}/cpufreq"))).ok();
+        let mut folders: BTreeSet<PathBuf> = managed.iter().filter_map(|&core| folder(core)).collect();
+        if folders.is_empty() {
+            return Err("this machine has no cpufreq".to_owned());
+        }
+        if let Some(own) = folder(polling) {
+            folders.remove(&own);
+        }
+        if folders.is_empty() {
+            return Err("the managed cores share one clock with the polling thread's core".to_owned());
+        }
+        let (mut domains, mut range) = (Vec::new(), (0, u32::MAX, u32::MAX));
+        for folder in folders {
+            let rate = |name: &str| number(&folder.join(name));
+            let (Some(low), Some(high)) = (rate("cpuinfo_min_freq"), rate("cpuinfo_max_freq")) else {
+                return Err(format!("{} does not name its rates", folder.display()));
+            };
+            let nominal = nominal(&folder, high);
+            range = (range.0.max(low / 1000), range.1.min(nominal / 1000), range.2.min(high / 1000));
+            domains.push((folder, high));
+        }
+        let (low, nominal, high) = range;
+        if low >= nominal {
+            return Err("the managed cores have one clock rate only".to_owned());
+        }
+        let width = (nominal - low).div_ceil(MAX_RATES - 1).next_multiple_of(STEP_MHZ);
+        let mhz = (low..nominal).step_by(width as usize).chain([nominal]).collect();
+        let switches = [("cpufreq/boost", ["0", "1"]), ("intel_pstate/no_turbo", ["1", "0"])];
+        let boost = switches.map(|(file, words)| (root.join(file), words));
+        let boost = boost.into_iter().find(|(file, _)| number(file).is_some());
+        let turbo_mhz = (high > nominal).then_some(high);
+        Ok((Self { domains, boost, nominal_mhz: nominal }, Clocks { mhz, turbo_mhz }))
+    }
+
+    /// Returns the files that a clock rate stands for, with the word of each, in the order in which
+    /// they are to be written.
+    pub(super) fn words(&self, clock: Clock) -> Vec<(PathBuf, String)> {
+        let turbo = clock == Clock::Turbo;
+        let mut words = Vec::new();
+        if let Some((file, off_on)) = &self.boost {
+            words.push((file.clone(), off_on[usize::from(turbo)].to_owned()));
+        }
+        for (folder, highest) in &self.domains {
+            let (khz, preference) = match clock {
+                Clock::Turbo => (*highest, "performance"),
+                Clock::Mhz(mhz) if mhz < self.nominal_mhz => (mhz * 1000, "balance_power"),
+                Clock::Mhz(mhz) => (mhz * 1000, "performance"),
+            };
+            words.push((folder.join("scaling_max_freq"), khz.to_string()));
+            let available = folder.join("energy_performance_available_preferences");
+            let available = fs::read_to_string(available).unwrap_or_default();
+            if available.split_whitespace().any(|word| word == preference) {
+                words.push((folder.join("energy_performance_preference"), preference.to_owned()));
+            }
+        }
+        words
+    }
+}

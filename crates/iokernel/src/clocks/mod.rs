@@ -1,0 +1,145 @@
+//! Clock rates of the managed cores, for the policies `ix-consolidation` and `ix-energy`.
+//!
+//! Owns [`Setter`], the control thread's side: the polling thread says which rate the
+//! policy is at, and this writes it through cpufreq. [`machine`] reads what there is to set,
+//! [`undo`] keeps what was there before and puts it back: at the end, after an error, and at the
+//! next start after a crash. Without cpufreq, or without the right to write it, the policies move
+//! cores only.
+
+mod machine;
+#[cfg(test)]
+mod tests;
+mod undo;
+
+use std::path::{Path, PathBuf};
+
+use machine::Machine;
+use tailwater_sched::alloc::{Clock, Clocks};
+use undo::Undo;
+
+use crate::config::Config;
+use crate::machine::Cores;
+
+/// Where Linux describes processors.
+const ROOT: &str = "/sys/devices/system/cpu";
+
+/// Sets clock rates. See the module header.
+#[derive(Debug)]
+pub(crate) struct Setter {
+    root: PathBuf,
+    state_file: PathBuf,
+    /// `None` where no rate can be set.
+    machine: Option<Machine>,
+    undo: Option<Undo>,
+    wanted: Option<Clock>,
+    /// Another IOKernel sets clock rates, which was logged.
+    waits: bool,
+}
+
+/// Returns the clock rates of the managed cores in words.
+///
+/// # Errors
+/// Why none can be set, in words.
+///
+/// # Examples
+/// ```
+/// match tailwater_iokernel::clock_rates(&[1], 0) {
+///     Ok(rates) => println!("{rates}"),
+///     Err(why) => println!("cores only: {why}"),
+/// }
+/// ```
+pub fn clock_rates(managed: &[u16], polling: u16) -> Result<String, String> {
+    Machine::detect(Path::new(ROOT), managed, polling).map(|(_, clocks)| describe(&clocks))
+}
+
+fn describe(clocks: &Clocks) -> String {
+    let ends = clocks.mhz.first().zip(clocks.mhz.last()).map_or((0, 0), |(&low, &high)| (low, high));
+    let turbo = clocks.turbo_mhz.map(|mhz| format!(", {mhz} with turbo")).unwrap_or_default();
+    format!("{} from {} to {} MHz{turbo}", clocks.mhz.len(), ends.0, ends.1)
+}
+
+impl Setter {
+    /// Finds out which rates can be set under this configuration, and logs it if its policy sets
+    /// any.
+    pub(crate) fn new(config: &Config, cores: &Cores) -> (Self, Clocks) {
+        Self::at(Path::new(ROOT), config, &cores.managed_numbers(), cores.iokernel.0)
+    }
+
+    fn at(root: &Path, config: &Config, managed: &[u16], polling: u16) -> (Self, Clocks) {
+        let (state_file, root) = (config.ix.state_file.clone(), root.to_owned());
+        let none = Self { root, state_file, machine: None, undo: None, wanted: None, waits: false };
+        let policy = config.policy;
+        if !crate::policy::has_steps(policy) {
+            return (none, Clocks::default());
+        }
+        if !config.ix.clocks {
+            tracing::info!(%policy, "moves cores only: ix.clocks = false");
+            return (none, Clocks::default());
+        }
+        match Machine::detect(&none.root, managed, polling) {
+            Ok((machine, clocks)) => {
+                tracing::info!(%policy, clock_rates = describe(&clocks), "moves cores and clock rates");
+                (Self { machine: Some(machine), ..none }, clocks)
+            }
+            Err(why) => {
+                tracing::info!(%policy, "moves cores only: {why}");
+                (none, Clocks::default())
+            }
+        }
+    }
+
+    /// Puts back what a crashed IOKernel has left, whatever the policy of this one.
+    pub(crate) fn recover(&mut self) {
+        if self.state_file.exists()
+            && let Err(error) = Undo::lock(&self.state_file, &self.root)
+            && error.kind() != std::io::ErrorKind::PermissionDenied
+        {
+            self.log_state_file(&error);
+        }
+    }
+
+    /// Sets a clock rate, at once or as soon as no other IOKernel sets any.
+    pub(crate) fn want(&mut self, clock: Clock) {
+        self.wanted = Some(clock).filter(|_| self.machine.is_some());
+        self.keep();
+    }
+
+    /// Goes on with what could not be done yet.
+    pub(crate) fn keep(&mut self) {
+        let (Some(clock), Some(machine)) = (self.wanted, &self.machine) else { return };
+        let words = machine.words(clock);
+        if self.undo.is_none() {
+            match Undo::lock(&self.state_file, &self.root) {
+                Ok(Some(undo)) => self.undo = Some(undo),
+                Ok(None) => {
+                    if !core::mem::replace(&mut self.waits, true) {
+                        tracing::warn!(
+                            "another IOKernel sets clock rates: this one moves cores only until that one ends"
+                        );
+                    }
+                    return;
+                }
+                Err(error) => {
+                    self.log_state_file(&error);
+                    return self.give_up();
+                }
+            }
+        }
+        self.wanted = None;
+        let Some(undo) = &mut self.undo else { return };
+        let failed = words.iter().find_map(|(file, word)| Some((file, undo.set(file, word).err()?)));
+        if let Some((file, error)) = failed {
+            tracing::warn!(file = %file.display(), %error, "cannot set a clock rate: all are put back, and only cores are moved");
+            self.give_up();
+        }
+    }
+
+    fn give_up(&mut self) {
+        (self.machine, self.undo, self.wanted) = (None, None, None);
+    }
+
+    fn log_state_file(&self, error: &std::io::Error) {
+        let file = self.state_file.display();
+        tracing::warn!(%file, %error, "cannot use the file that keeps clock settings (ix.state-file)");
+    }
+}

@@ -1,0 +1,140 @@
+//! Settings of IX's control loop.
+//!
+//! Owns the table `ix` of a configuration: names, units, defaults, limits; and what a step stands
+//! for on a machine with given clock rates.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tailwater_sched::alloc::{Clock, Clocks, Step};
+
+use super::{ConfigError, out_of_range};
+
+/// Settings of the policies that follow IX's control loop, `ix-consolidation` and `ix-energy`.
+///
+/// # Examples
+/// ```
+/// use tailwater_iokernel::Config;
+///
+/// let text = "policy = \"ix-energy\"\n[ix]\ndelay-bound-us = 100\nclocks = false";
+/// assert_eq!(Config::from_toml(text).unwrap().ix.delay_bound_us, 100);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct IxSettings {
+    /// Queueing delay beyond which the next step is taken, in microseconds.
+    pub delay_bound_us: u64,
+    /// Time between decisions, in milliseconds (IX section 4.6: 100).
+    pub period_ms: u64,
+    /// Percentage of the step before that must be idle after a step back, 0 to 90.
+    pub hysteresis: u8,
+    /// Whether to set clock rates, where Linux lets it.
+    pub clocks: bool,
+    /// File that keeps what clock settings were before, while they are changed.
+    pub state_file: PathBuf,
+    /// Steps in place of the policy's own, least first; empty: those.
+    pub steps: Vec<IxStep>,
+}
+
+/// A step of [`IxSettings`].
+///
+/// # Examples
+/// ```
+/// use tailwater_iokernel::Config;
+///
+/// let text = "[[ix.steps]]\ncores = 2\nthreads = 1\nmhz = 1200";
+/// assert_eq!(Config::from_toml(text).unwrap().ix.steps[0].mhz, Some(1200));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct IxStep {
+    /// Physical cores.
+    pub cores: u16,
+    /// Hyperthreads of each.
+    pub threads: u16,
+    /// Clock rate; `None` leaves it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mhz: Option<u32>,
+    /// True for Turbo Boost; then `mhz` has no effect.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub turbo: bool,
+}
+
+impl Default for IxSettings {
+    fn default() -> Self {
+        Self {
+            delay_bound_us: 50,
+            period_ms: 100,
+            hysteresis: 25,
+            clocks: true,
+            state_file: PathBuf::from("/run/tailwater-clocks"),
+            steps: Vec::new(),
+        }
+    }
+}
+
+impl IxStep {
+    /// Returns the step on a machine with these clock rates: without any it leaves the clock alone,
+    /// and a rate that is out of range is the nearest that is not.
+    pub(crate) fn resolve(&self, clocks: &Clocks) -> Step {
+        let ends = clocks.mhz.first().zip(clocks.mhz.last());
+        let clock = ends.and_then(|(&low, &high)| match (self.turbo, self.mhz) {
+            (true, _) if clocks.turbo_mhz.is_some() => Some(Clock::Turbo),
+            (true, _) => Some(Clock::Mhz(high)),
+            (false, mhz) => Some(Clock::Mhz(mhz?.clamp(low, high))),
+        });
+        Step { cores: self.cores, threads: self.threads, clock }
+    }
+}
+
+impl IxSettings {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if !(1..=1_000_000).contains(&self.delay_bound_us) {
+            return Err(out_of_range(
+                "ix.delay-bound-us",
+                self.delay_bound_us,
+                "1 to 1000000 us are allowed",
+            ));
+        }
+        if !(1..=60_000).contains(&self.period_ms) {
+            return Err(out_of_range("ix.period-ms", self.period_ms, "1 to 60000 ms are allowed"));
+        }
+        if self.hysteresis > 90 {
+            return Err(out_of_range("ix.hysteresis", self.hysteresis, "0 to 90 percent are possible"));
+        }
+        if !self.state_file.is_absolute() {
+            let expected = "an absolute path is needed, such as /run/tailwater-clocks";
+            return Err(out_of_range("ix.state-file", self.state_file.display(), expected));
+        }
+        let most = tailwater_sched::topology::MAX_CORES;
+        if self.steps.len() > most {
+            return Err(out_of_range("ix.steps", self.steps.len(), format!("at most {most} steps")));
+        }
+        match self.steps.iter().find(|step| step.cores == 0 || step.threads == 0) {
+            Some(step) => {
+                let value = format!("cores = {}, threads = {}", step.cores, step.threads);
+                Err(out_of_range("ix.steps", value, "a step has at least one core and one thread"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_of_the_rates_that_the_machine_has() {
+        let clocks = Clocks { mhz: vec![1200, 2400], turbo_mhz: None };
+        let step = |mhz, turbo| IxStep { cores: 3, threads: 2, mhz, turbo };
+        let clock = |mhz, turbo, clocks: &Clocks| step(mhz, turbo).resolve(clocks).clock;
+        assert_eq!(clock(Some(800), false, &clocks), Some(Clock::Mhz(1200)));
+        assert_eq!(clock(None, true, &clocks), Some(Clock::Mhz(2400)), "without Turbo Boost the nominal one");
+        assert_eq!(
+            clock(None, true, &Clocks { turbo_mhz: Some(3000), ..clocks.clone() }),
+            Some(Clock::Turbo)
+        );
+        assert_eq!(clock(None, false, &clocks), None);
+        assert_eq!(clock(Some(1200), true, &Clocks::default()), None);
+    }
+}

@@ -1,0 +1,292 @@
+//! IX's control loop (TOCS'17 sections 4.6 and 5.4): a bound on queueing delay; resources of the
+//! machine are added and removed in a fixed sequence of steps.
+//!
+//! Owns the position in the sequence and the cores that it stands for. Once per
+//! [`IxConfig::period`] (10 Hz):
+//! - if the queueing delay of a latency-critical runtime is above the bound, take the next step;
+//! - else, if what services use fits into the step before with room to spare, take one step back.
+//!
+//! The loop decides which cores are lent, not to whom: within its cores [`CongestionDetection`]
+//! lends them, every few microseconds. So a runtime has a core only while it has work. IX itself
+//! leaves each core with the program, which polls on it.
+//!
+//! | | `ix-consolidation` | `ix-energy` |
+//! |---|---|---|
+//! | services may be lent | the cores of the step | the cores of the step |
+//! | best-effort runtimes may be lent | all cores; within the step what services leave idle | as services, what these leave idle |
+//! | cores that no one may be lent | none | all others: they halt |
+//!
+//! A kthread that runs on a core outside of the step when that is taken back has to give it up
+//! ([`Policy::surplus`]).
+//!
+//! The step is never so low that it has fewer cores than are guaranteed, so a guarantee is met as
+//! under congestion detection. Requests for cores have no effect. Steps that add only cores beyond
+//! the limits of all services are passed over.
+//!
+//! What runtimes report is not trusted: a false queue takes the loop to its last step at worst, as
+//! load does.
+
+mod control;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+pub use steps::{Clock, Clocks, HYPERTHREAD_GAIN, Sequence, Step};
+
+use super::per_runtime::PerRuntime;
+use super::{Action, Config, CongestionDetection, Policy, Setting, View};
+use crate::ids::{CoreId, Nanos, RuntimeId};
+use crate::ledger::{Class, CoreState, Ledger};
+use control::{Service, Usage, Verdict, judge};
+use heap::vec;
+use heap::vec::Vec;
+
+/// Settings of [`IxControl`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct IxConfig {
+    /// Of the policy that lends the cores of a step.
+    pub lending: Config,
+    /// Time between samples of the metrics; IX computes them every 10 ms, here they are averaged
+    /// from finer samples.
+    pub sample: Nanos,
+    /// Time between decisions; 100 ms in IX.
+    pub period: Nanos,
+    /// Acceptable queueing delay.
+    pub delay_bound: Nanos,
+    /// Fraction of the capacity of the step before that must be idle after a step back.
+    pub hysteresis: f64,
+    /// The order of steps, and who may use the cores.
+    pub sequence: Sequence,
+    /// Steps to take in place of those of the sequence, least first; empty: those.
+    pub steps: Vec<Step>,
+    /// Clock rates that can be set.
+    pub clocks: Clocks,
+}
+
+impl Default for IxConfig {
+    fn default() -> Self {
+        Self {
+            lending: Config::default(),
+            sample: Nanos::from_micros(100),
+            period: Nanos::from_millis(100),
+            delay_bound: Nanos::from_micros(50),
+            hysteresis: 0.25,
+            sequence: Sequence::Consolidation,
+            steps: Vec::new(),
+            clocks: Clocks::default(),
+        }
+    }
+}
+
+/// IX's controller. See the module header.
+#[derive(Clone, Debug)]
+pub struct IxControl {
+    config: IxConfig,
+    lending: CongestionDetection,
+    services: PerRuntime<Service>,
+    usage: Usage,
+    sampled: Nanos,
+    decided: Nanos,
+    /// Position in `steps`, and the number of cores of that step.
+    step: usize,
+    cores: u16,
+    /// The first step that has a core for each that is guaranteed.
+    least: usize,
+    steps: Vec<Step>,
+    /// Positions of cores, by physical core.
+    physical: Vec<Vec<usize>>,
+    /// By position: true if the step uses the core.
+    used: Vec<bool>,
+    /// Cores that were there when `used` was computed.
+    present: usize,
+}
+
+impl IxControl {
+    /// Creates a policy with no runtimes attached.
+    #[must_use]
+    pub fn new(config: IxConfig) -> Self {
+        Self {
+            lending: CongestionDetection::new(config.lending),
+            config,
+            services: PerRuntime::default(),
+            usage: Usage::default(),
+            sampled: Nanos::ZERO,
+            decided: Nanos::ZERO,
+            step: 0,
+            cores: 0,
+            least: 0,
+            steps: Vec::new(),
+            physical: Vec::new(),
+            used: Vec::new(),
+            present: 0,
+        }
+    }
+
+    fn sample(&mut self, view: View<'_>) {
+        let elapsed = view.now.since(self.sampled);
+        self.sampled = view.now;
+        let mut busy = 0;
+        for &runtime in view.ledger.runtimes() {
+            let Some(service) = self.services.get_mut(runtime) else { continue };
+            if let Some(look) = view.obs.runtime(runtime) {
+                busy += service.read(look, elapsed);
+            }
+        }
+        self.usage.read(elapsed, busy);
+    }
+
+    fn decide(&mut self, view: View<'_>) {
+        let mut worst = (0.0f64, 0.0f64);
+        for &runtime in view.ledger.runtimes() {
+            let Some(service) = self.services.get_mut(runtime) else { continue };
+            let delays = service.delays();
+            worst = (worst.0.max(delays.0), worst.1.max(delays.1));
+        }
+        let limit = self.limit(view.ledger);
+        let capacity = |step: usize| self.steps[step].capacity(&self.config.clocks);
+        let (present, before) = (capacity(self.step), capacity(self.step.saturating_sub(1)));
+        let usage = self.usage.of(self.cores);
+        let bound = self.config.delay_bound;
+        let step = match judge(worst, bound, usage, (present, before), self.config.hysteresis) {
+            Verdict::Add => self.next_step(view.ledger, limit).unwrap_or(self.step),
+            Verdict::Remove => self.step.saturating_sub(1),
+            Verdict::Stay => self.step,
+        };
+        self.enter(step, view.ledger);
+    }
+
+    /// Returns how many cores all services together may have.
+    fn limit(&self, ledger: &Ledger) -> u16 {
+        let services = ledger.runtimes().iter().filter(|&&runtime| self.services.get(runtime).is_some());
+        let limits = services.filter_map(|&runtime| Some(ledger.account(runtime)?.spec().max));
+        limits.fold(0, u16::saturating_add)
+    }
+
+    /// Returns the number of cores of a step.
+    fn count(&self, step: Step, ledger: &Ledger) -> usize {
+        steps::cores_of(step, &self.physical, ledger).count()
+    }
+
+    /// Returns the next step that adds cores within the limit, or speed.
+    fn next_step(&self, ledger: &Ledger, limit: u16) -> Option<usize> {
+        let cores = |step: Step| self.count(step, ledger).min(usize::from(limit));
+        let present = self.steps[self.step];
+        let had = cores(present);
+        let adds = |&next: &usize| cores(self.steps[next]) > had || self.steps[next].clock != present.clock;
+        (self.step + 1..self.steps.len()).find(adds)
+    }
+
+    /// Returns the first step that has a core for each that is guaranteed.
+    fn least_step(&self, ledger: &Ledger) -> usize {
+        let guaranteed = ledger.guaranteed_cores().min(ledger.present_cores());
+        let enough = |&step: &Step| self.count(step, ledger) >= guaranteed;
+        self.steps.iter().position(enough).unwrap_or(self.steps.len() - 1)
+    }
+
+    /// Makes the cores of a step, or of the least one if that is higher, those that are lent.
+    fn enter(&mut self, step: usize, ledger: &Ledger) {
+        self.least = self.least_step(ledger);
+        self.step = step.max(self.least);
+        self.present = ledger.present_cores();
+        self.used.fill(false);
+        self.cores = 0;
+        for at in steps::cores_of(self.steps[self.step], &self.physical, ledger) {
+            self.used[at] = true;
+            self.cores += 1;
+        }
+        self.lending.set_reach(Class::LatencyCritical, &self.used);
+        if self.config.sequence == Sequence::Energy {
+            self.lending.set_reach(Class::BestEffort, &self.used);
+        }
+    }
+
+    fn reaches(&self, class: Class, at: usize) -> bool {
+        let all = class == Class::BestEffort && self.config.sequence == Sequence::Consolidation;
+        all || self.used.get(at).is_none_or(|&used| used)
+    }
+}
+
+impl Policy for IxControl {
+    fn name(&self) -> &'static str {
+        match self.config.sequence {
+            Sequence::Consolidation => "ix-consolidation",
+            Sequence::Energy => "ix-energy",
+        }
+    }
+
+    fn interval(&self) -> Nanos {
+        self.config.lending.interval
+    }
+
+    fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger) {
+        let Some(account) = ledger.account(runtime) else { return };
+        if self.steps.is_empty() {
+            let topology = ledger.topology();
+            let paper = || self.config.sequence.steps(topology, &self.config.clocks);
+            self.steps = if self.config.steps.is_empty() { paper() } else { self.config.steps.clone() };
+            self.physical = steps::physical(topology);
+            self.used = vec![false; topology.len()];
+        }
+        if account.spec().class == Class::LatencyCritical {
+            self.services.insert(runtime, Service::default());
+        }
+        self.lending.attach(runtime, ledger);
+        self.enter(self.step, ledger);
+    }
+
+    fn detach(&mut self, runtime: RuntimeId) {
+        self.services.remove(runtime);
+        self.lending.detach(runtime);
+    }
+
+    fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
+        if self.steps.is_empty() {
+            return;
+        }
+        if view.now.since(self.sampled) >= self.config.sample {
+            self.sample(view);
+        }
+        if view.now.since(self.decided) >= self.config.period {
+            self.decided = view.now;
+            self.decide(view);
+        } else if self.present != view.ledger.present_cores() {
+            self.enter(self.step, view.ledger);
+        }
+        self.lending.tick(view, actions);
+    }
+
+    fn wakeup(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) {
+        self.lending.wakeup(view, runtime, actions);
+    }
+
+    fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>) {
+        self.lending.idle(view, core, actions);
+    }
+
+    /// Returns the next decision as long as the loop can take steps back.
+    fn next_pending(&self, view: View<'_>) -> Option<Nanos> {
+        let _ = view;
+        (self.step > self.least).then(|| self.decided + self.config.period)
+    }
+
+    fn may_serve(&self, runtime: RuntimeId, core: CoreId, ledger: &Ledger) -> bool {
+        let class = ledger.account(runtime).map_or(Class::BestEffort, |account| account.spec().class);
+        ledger.topology().position(core).is_some_and(|at| self.reaches(class, at))
+    }
+
+    fn surplus(&self, view: View<'_>) -> Option<CoreId> {
+        let is_outside = |(at, state): (usize, &CoreState)| match state {
+            CoreState::Owned { kthread, .. } => {
+                let class = view.ledger.account(kthread.runtime)?.spec().class;
+                (!self.reaches(class, at)).then(|| view.ledger.topology().cores()[at].id)
+            }
+            CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => None,
+        };
+        view.ledger.cores().iter().enumerate().find_map(is_outside)
+    }
+
+    fn setting(&self) -> Option<Setting> {
+        let step = self.steps.get(self.step)?;
+        Some(Setting { step: self.step as u16, cores: self.cores, clock: step.clock })
+    }
+}
