@@ -61,7 +61,7 @@ impl Job {
     }
 
     /// Takes blocks until none are left or the job is stopped; returns what this worker computed.
-    /// Calls `poll` about every 200 ns.
+    /// Calls `poll` after each half microsecond of computing.
     ///
     /// Blocks go round the swaptions, so that all prices gain precision together.
     pub fn work(&self, poll: &mut impl FnMut()) -> Tally {

@@ -112,6 +112,16 @@ impl GridModel {
         Self { initial, drift, diffusion }
     }
 
+    /// Returns the number of steps.
+    pub(crate) fn steps(&self) -> usize {
+        self.initial.len()
+    }
+
+    /// Returns the tables, each with an entry for every step: today's curve, drift, diffusion.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &[f64]> {
+        [&self.initial, &self.drift].into_iter().chain(&self.diffusion).map(Vec::as_slice)
+    }
+
     /// Today's price of a bond that pays 1 at grid point `j`.
     pub(crate) fn bond_price(&self, j: usize) -> f64 {
         (-self.initial[..j].iter().sum::<f64>()).exp()

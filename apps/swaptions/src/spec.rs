@@ -6,7 +6,7 @@
 use crate::model::{Factor, ForwardCurve, GridModel, MAX_FACTORS};
 
 /// Maximum length of the time grid in steps; it bounds the work between two polls and the memory of
-/// a worker (8 KiB).
+/// a worker (60 KiB).
 pub const MAX_STEPS: usize = 1024;
 
 /// Maximum number of steps in one coupon period; it bounds the work between two polls.

@@ -112,14 +112,42 @@ fn a_seed_fixes_the_price_and_another_changes_it() {
 }
 
 #[test]
-fn polls_are_never_more_than_a_chunk_of_work_apart() {
-    let mut wide = spec(three_factors(), 0.04, Side::Payer);
-    wide.periods = 200;
-    let mut polls = 0u64;
-    price_swaption(&wide, 10, 1, &mut || polls += 1).unwrap();
-    // Per trial: the chunks of each step's rates, then one per coupon.
-    let chunks: usize = (1..=4usize).map(|step| (204 - step).div_ceil(CHUNK)).sum();
-    assert_eq!(polls, 10 * (chunks as u64 + 200));
+fn polls_are_never_more_than_a_part_apart() {
+    let polls_of_a_trial = |spec: &SwaptionSpec| {
+        let mut polls = 0u64;
+        price_swaption(spec, 10, 1, &mut || polls += 1).unwrap();
+        polls / 10
+    };
+    // 3 factors on 220 rates: 3 steps stay below 2,048 products, so 20 steps are 7 parts. Then 200
+    // coupons in parts of 32.
+    let wide = SwaptionSpec { expiry_steps: 20, periods: 200, ..spec(three_factors(), 0.04, Side::Payer) };
+    assert_eq!(polls_of_a_trial(&wide), 7 + 7);
+    // The longest grid: a part for each step.
+    let longest =
+        SwaptionSpec { expiry_steps: 1_000, periods: 24, ..spec(vec![HO_LEE; 4], 0.04, Side::Payer) };
+    assert_eq!(polls_of_a_trial(&longest), 1_000 + 1);
+}
+
+#[test]
+fn parts_do_not_change_the_price() {
+    let spec = SwaptionSpec { expiry_steps: 20, periods: 200, ..spec(three_factors(), 0.04, Side::Payer) };
+    let whole = Pricer::new(&spec).unwrap();
+    let stepwise = Pricer { part_steps: 1, ..whole.clone() };
+    let run = |pricer: &Pricer| {
+        let mut scratch = Scratch::new(std::slice::from_ref(pricer));
+        pricer.run(500, &mut block_prng(3, 0, 0), &mut scratch, &mut || {}).estimate()
+    };
+    assert!((run(&whole).price - run(&stepwise).price).abs() < 1e-12);
+}
+
+#[test]
+fn rates_and_tables_of_an_ordinary_swaption_are_in_one_page() {
+    let portfolio = crate::Portfolio::generate(1, 1).unwrap();
+    let pricers = [Pricer::new(&portfolio.swaptions()[0]).unwrap()];
+    let mut scratch = Scratch::new(&pricers);
+    let path = scratch.path(&pricers[0].grid);
+    let page = |place: *const f64| place.addr() / (PAGE * size_of::<f64>());
+    assert_eq!(page(path.rates.as_ptr()), page(&raw const *path.diffusion.last().unwrap()));
 }
 
 #[test]
