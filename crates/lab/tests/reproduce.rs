@@ -317,6 +317,33 @@ fn shenango_fig8_has_five_intervals_and_linux() {
 }
 
 #[test]
+fn shinjuku_table1_has_a_flag_and_a_signal() {
+    let json = reproduce("shinjuku-table1", true);
+    assert_eq!(distinct(&json, "mechanism"), set(&["flag at a poll point", "signal from another core"]));
+}
+
+#[test]
+fn shinjuku_table2_has_one_switch_of_each_system() {
+    let json = reproduce("shinjuku-table2", true);
+    assert!(distinct(&json, "system").is_superset(&set(&["tailwater", "std", "tokio", "may"])));
+    assert_eq!(json["rows"].as_array().unwrap().len(), distinct(&json, "system").len());
+}
+
+#[test]
+fn shinjuku_fig5_has_three_ways_on_tailwater_and_linux() {
+    let json = reproduce("shinjuku-fig5", true);
+    assert_eq!(distinct(&json, "panel").len(), 3);
+    let systems = set(&[
+        "Tailwater, SQ 5 us",
+        "Tailwater, c-FCFS",
+        "Tailwater, d-FCFS with stealing",
+        "Linux, threads",
+    ]);
+    assert_eq!(distinct(&json, "system"), systems);
+    all_answer("shinjuku-fig5", &json, &systems);
+}
+
+#[test]
 fn shenango_table2_has_four_operations() {
     let json = reproduce("shenango-table2", true);
     assert_eq!(distinct(&json, "operation"), set(&["mutex", "yield", "condvar", "spawn_join"]));

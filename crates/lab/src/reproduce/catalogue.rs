@@ -1,7 +1,7 @@
 //! The list of figures, in the order in which they run: simulated ones first.
 
 use super::figure::Figure;
-use super::{arachne, ix, own, shenango, simulated};
+use super::{arachne, ix, own, shenango, shinjuku, simulated};
 
 /// Returns all figures.
 pub fn all() -> Vec<Box<dyn Figure>> {
@@ -14,6 +14,9 @@ pub fn all() -> Vec<Box<dyn Figure>> {
         Box::new(shenango::fig6::Figure6),
         Box::new(shenango::fig7::Figure7),
         Box::new(shenango::fig8::Figure8),
+        Box::new(shinjuku::table1::Table1),
+        Box::new(shinjuku::table2::Table2),
+        Box::new(shinjuku::fig5::Figure5),
         Box::new(arachne::fig3::Figure3),
         Box::new(ix::table3::Table3),
         Box::new(ix::connections::Connections),

@@ -5,7 +5,10 @@
 //! order in every second round, so that a change of the machine's speed affects all systems alike.
 //! Every point is a newly started system.
 
+use std::sync::Arc;
+
 use tailwater_loadgen::Plan;
+use tailwater_loadgen::kernel_udp::Load;
 use tailwater_plot::{Line, Panel, decades};
 use tailwater_sim::report::Table;
 use tailwater_workload::{Figures, Rate, ServiceTime};
@@ -29,6 +32,8 @@ pub enum System {
     Linux(on_linux::Setting),
     /// Another program, on its host.
     Program(Program),
+    /// A program on Tailwater whose cores are its own: they are not lent to others when it is idle.
+    Dedicated(Program),
 }
 
 /// The default unit of loads, on axes and in tables.
@@ -124,6 +129,12 @@ pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> an
                     on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, *setting)
                 }
                 System::Program(program) => point(program, &rig.testbed, &case.plan, seed, &mut handoffs),
+                System::Dedicated(program) => {
+                    let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
+                    let setting =
+                        on_tailwater::Setting { batch: false, idle_timeout_us: 0, ..Default::default() };
+                    on_tailwater::measure(&rig.testbed, program, &case.plan, &load, setting, &mut handoffs)
+                }
             };
             samples.push(Sample::new(&measured?));
             progress.inc(1);
@@ -145,7 +156,7 @@ impl Sample {
         // without a standing queue.
         let by_design_us = match &case.system {
             System::Tailwater(setting) => 2.0 * setting.interval_us as f64,
-            System::Linux(_) | System::Program(_) => 0.0,
+            System::Linux(_) | System::Program(_) | System::Dedicated(_) => 0.0,
         };
         is_saturated(&self.figures, standing_queue_us(&case.plan.service) + by_design_us)
     }

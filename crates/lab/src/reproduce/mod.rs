@@ -18,7 +18,7 @@
 //! | [`stores`] | the common part of figures with key-value stores |
 //! | [`spread`] | median and extremes over rounds |
 //! | [`pages`], [`html`] | the files |
-//! | `shenango`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
+//! | `shenango`, `shinjuku`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
 //!
 //! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its
 //! plan in `experiments/`.
@@ -44,6 +44,7 @@ mod own;
 mod pages;
 mod ratio;
 mod shenango;
+mod shinjuku;
 mod simulated;
 mod spread;
 mod stores;

@@ -1,5 +1,5 @@
-//! `tailwater-lab bench dispatch`: what poll points cost, how exact a quantum is, and what
-//! preemption is worth to a [`service`].
+//! `tailwater-lab bench dispatch`: what poll points cost, how exact a quantum is, what preemption
+//! is worth to a [`service`], and what a quantum does to one that it cannot help ([`harm`]).
 //!
 //! Owns the rounds and the report. The measured process is this program on the managed core
 //! ([`child`]), which runs [`programs`] with and without `#[tailwater::preemptible]`, and two
@@ -8,6 +8,7 @@
 use std::io::{Write, stdout};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::median;
 use anyhow::Context;
@@ -22,6 +23,7 @@ use tailwater_testbed::port::{GENERATOR_IP, tcp_port};
 use tailwater_testbed::table::{Table, number};
 
 mod child;
+mod harm;
 mod programs;
 mod service;
 
@@ -38,7 +40,8 @@ const QUANTUM_US: u64 = 5;
 quantum_error_us: from the end of a quantum of 5 us until the next thread runs; switch_ns: from one
 thread's last instruction to the next one's first. fixed_1us_mrps, bimodal, low_load: the spin server
 with a dispatcher, without preemption and with a quantum of 5 us. 99th percentiles are those of the
-quiet half of the time, judged by the generator's own core.
+quiet half of the time, judged by the generator's own core. quantum: the server without a dispatcher,
+with a quantum of 15 us and without, which cannot help it: each percentile should be the same.
 
 Examples:
   tailwater-lab bench dispatch
@@ -62,6 +65,8 @@ enum Part {
     Threads,
     /// The spin server
     Service,
+    /// What a quantum costs a server that it cannot help
+    Quantum,
 }
 
 /// The figures of a run.
@@ -71,6 +76,8 @@ pub struct Report {
     threads: Option<Threads>,
     #[serde(flatten)]
     service: Option<service::Server>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quantum: Option<Vec<harm::Load>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -92,16 +99,26 @@ struct Quantiles {
 /// # Errors
 /// If the IOKernel or a process does not start, or on a signal.
 pub fn run(args: &DispatchArgs) -> anyhow::Result<Report> {
-    let interrupt = Interrupt::catch()?;
+    let interrupt = Arc::new(Interrupt::catch()?);
     let wants = |part| args.only.is_none_or(|only| only == part);
-    let threads = wants(Part::Threads).then(|| measure_threads(args.rounds, &interrupt)).transpose()?;
-    let service = wants(Part::Service).then(|| service::run(args.rounds, interrupt)).transpose()?;
-    for text in
-        [threads.as_ref().map(describe), service.as_ref().map(service::describe)].into_iter().flatten()
-    {
+    let mut report = Report { threads: None, service: None, quantum: None };
+    if wants(Part::Threads) {
+        report.threads = Some(measure_threads(args.rounds, &interrupt)?);
+    }
+    if wants(Part::Service) || wants(Part::Quantum) {
+        let bench = service::Bench::new(Arc::clone(&interrupt))?;
+        report.service = wants(Part::Service).then(|| service::run(args.rounds, &bench)).transpose()?;
+        report.quantum = wants(Part::Quantum).then(|| harm::measure(&bench, args.rounds)).transpose()?;
+    }
+    let texts = [
+        report.threads.as_ref().map(describe),
+        report.service.as_ref().map(service::describe),
+        report.quantum.as_deref().map(harm::describe),
+    ];
+    for text in texts.into_iter().flatten() {
         writeln!(stdout(), "{text}")?;
     }
-    Ok(Report { threads, service })
+    Ok(report)
 }
 
 fn measure_threads(rounds: u16, interrupt: &Interrupt) -> anyhow::Result<Threads> {

@@ -28,12 +28,14 @@ use tailwater_testbed::table::{Table, number};
 use tailwater_workload::{ArrivalProcess, Figures, Interval, LoadSchedule, Rate, ServiceTime};
 
 /// Most requests are short, and the few long ones are most of the work (Shinjuku figure 5c).
-const BIMODAL: &str = "bimodal:0.995*500ns+0.005*500us";
+pub const BIMODAL: &str = "bimodal:0.995*500ns+0.005*500us";
 const FIXED: &str = "const:1us";
 /// Limit of the 99th percentile over all requests, which is the 99.5th of the short ones.
 const SLO_US: f64 = 50.0;
 const PREEMPTIVE: &str = "sq:5us";
 const PLAIN: &str = "c-fcfs";
+/// The quantum of the RocksDB service, Shinjuku's for it (section 5.3).
+pub const QUANTUM_DEFAULT_US: u64 = 15;
 /// Loads between which the highest within the limit is searched.
 const LEAST_RPS: f64 = 500.0;
 const MOST_RPS: f64 = 500_000.0;
@@ -91,13 +93,7 @@ struct Latencies {
 ///
 /// # Errors
 /// If a process does not start or ends, or on a signal.
-pub fn run(rounds: u16, interrupt: Interrupt) -> anyhow::Result<Server> {
-    let testbed = Testbed {
-        cores: CorePlan::new(machine::usable_cores())?,
-        interrupt: Arc::new(interrupt),
-        solo: Duration::ZERO,
-    };
-    let bench = Bench { speed: testbed.calibrate()?, testbed };
+pub fn run(rounds: u16, bench: &Bench) -> anyhow::Result<Server> {
     let fixed_1us_mrps = bench.saturated(rounds)?;
     let bimodal = bench.search(fixed_1us_mrps.off)?;
     let low_load = bench.low_load(rounds)?;
@@ -106,20 +102,42 @@ pub fn run(rounds: u16, interrupt: Interrupt) -> anyhow::Result<Server> {
 
 /// One measured load.
 #[derive(Debug)]
-struct Point {
+pub struct Point {
     figures: Figures,
-    /// 99th percentile in the quiet half of the time.
-    p99_us: f64,
+    /// The quiet half of the time.
+    quiet: Option<Interval>,
 }
 
-struct Bench {
+impl Point {
+    /// Returns a latency in the quiet half of the time; NaN if there is none.
+    pub fn quiet_us(&self, quantile: f64) -> f64 {
+        let latency_ns = self.quiet.as_ref().and_then(|quiet| quiet.settled_latency_ns(quantile));
+        latency_ns.map_or(f64::NAN, |ns| ns as f64 / 1e3)
+    }
+}
+
+/// The testbed, and the work that a core does on it.
+pub struct Bench {
     testbed: Testbed,
     speed: u64,
 }
 
 impl Bench {
+    /// Calibrates the testbed.
+    ///
+    /// # Errors
+    /// If there are too few cores, or on a signal.
+    pub fn new(interrupt: Arc<Interrupt>) -> anyhow::Result<Self> {
+        let cores = CorePlan::new(machine::usable_cores())?;
+        let testbed = Testbed { cores, interrupt, solo: Duration::ZERO };
+        Ok(Self { speed: testbed.calibrate()?, testbed })
+    }
+
     /// Measures one load of the server with `policy`, or without a dispatcher.
-    fn point(
+    ///
+    /// # Errors
+    /// If a process does not start or ends, or on a signal.
+    pub fn point(
         &self,
         policy: Option<&str>,
         service: &str,
@@ -147,8 +165,8 @@ impl Bench {
         let mut handoffs = HandoffRecord::default();
         let measured = measure(&self.testbed, &program, &plan, &load, setting, &mut handoffs)?;
         let summary = &measured.measurement.summary;
-        let p99_us = quiet_p99_us(summary.intervals().list.clone());
-        Ok(Point { figures: summary.figures(), p99_us })
+        let quiet = quiet_half(summary.intervals().list.clone());
+        Ok(Point { figures: summary.figures(), quiet })
     }
 
     /// Returns what the server carries of requests of 1 us, medians over interleaved rounds.
@@ -192,7 +210,7 @@ impl Bench {
     fn is_within(&self, policy: &str, rps: f64) -> anyhow::Result<bool> {
         let seconds = (STEP_REQUESTS / rps).clamp(STEP.0, STEP.1);
         let point = self.point(Some(policy), BIMODAL, rps, 0, seconds)?;
-        Ok(point.p99_us <= SLO_US && point.figures.lost == 0)
+        Ok(point.quiet_us(0.99) <= SLO_US && point.figures.lost == 0)
     }
 
     /// Measures the bimodal mixture at a low load: without a quantum, with one, with a dispatcher.
@@ -203,7 +221,7 @@ impl Bench {
             for ((policy, quantum_us), (p50, p99)) in variants.iter().zip(&mut figures) {
                 let point = self.point(*policy, BIMODAL, LOW_RPS, *quantum_us, 1.0)?;
                 p50.extend(point.figures.p50_us);
-                p99.push(point.p99_us);
+                p99.push(point.quiet_us(0.99));
             }
         }
         let [no_quantum_us, quantum_15us_us, dispatch_5us_us] =
@@ -212,18 +230,16 @@ impl Bench {
     }
 }
 
-/// Returns the 99th percentile over the half of the windows in which the generator itself was late
-/// with the smallest share of its requests: in the others the host took its core away, which says
-/// nothing about the server.
-fn quiet_p99_us(mut windows: Vec<Interval>) -> f64 {
+/// Returns the half of the windows in which the generator itself was late with the smallest share
+/// of its requests: in the others the host took its core away, which says nothing about the server.
+fn quiet_half(mut windows: Vec<Interval>) -> Option<Interval> {
     let late = |window: &Interval| window.counts.late as f64 / window.counts.offered.max(1) as f64;
     windows.sort_by(|a, b| late(a).total_cmp(&late(b)));
     let quiet = windows.len().div_ceil(2);
-    let pooled = windows.into_iter().take(quiet).reduce(|mut all, window| {
+    windows.into_iter().take(quiet).reduce(|mut all, window| {
         all.merge(&window);
         all
-    });
-    pooled.and_then(|all| all.settled_latency_ns(0.99)).map_or(f64::NAN, |ns| ns as f64 / 1e3)
+    })
 }
 
 /// A search by halving the logarithm of the range.
@@ -286,7 +302,8 @@ fn simulate(policy: &str, packet_ns: u64) -> anyhow::Result<Option<f64>> {
     Ok(bisection.within)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// Returns the median; NaN of no values.
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -34,6 +34,9 @@ use load::{Others, Samples};
 
 /// Rounds in which the situations with Tailwater and with Linux are measured in turn.
 const ROUNDS: u32 = 5;
+/// Rounds of the batch job alone, in the time of the others: what the host leaves of a core's speed
+/// changes within seconds, and only runs right after each other can be compared.
+const BATCH_ROUNDS: u32 = 3 * ROUNDS;
 /// Part of the managed cores' capacity that requests ask for.
 const LOAD: f64 = 0.3;
 /// Work of a request, and how many of them one core serves in a second.
@@ -123,7 +126,7 @@ pub fn run(args: &NeighbourArgs, machine: &Machine) -> anyhow::Result<Report> {
     let interrupt = &*testbed.interrupt;
     let (quiet, ()) = beside_others(interrupt, || Ok(interrupt.sleep_until(Instant::now() + seconds)?))?;
     note!("alone: a process takes {:.0} ms", quiet.process_ms());
-    let batch_only = measure_batch(&testbed, seconds / ROUNDS)?;
+    let batch_only = measure_batch(&testbed, seconds / BATCH_ROUNDS)?;
     note!(
         "batch job: a process takes {:.0} ms, on Linux {:.0}",
         batch_only.process_ms,
@@ -140,7 +143,7 @@ fn measure_batch(testbed: &Testbed, time: Duration) -> anyhow::Result<BatchOnly>
     let interrupt = &*testbed.interrupt;
     let (mut others, mut linux_others) = (Samples::default(), Samples::default());
     let mut rounds = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..BATCH_ROUNDS {
         let (samples, (got, polling)) = beside_others(interrupt, || batch::on_tailwater(testbed, time))?;
         others.add(samples);
         let (samples, linux) = beside_others(interrupt, || batch::on_linux(testbed, time))?;

@@ -1,0 +1,243 @@
+//! Figure 5: a single queue with preemption against systems without, under three distributions of
+//! service times.
+
+use tailwater_plot::draw;
+use tailwater_workload::{Rate, ServiceTime};
+
+use super::super::claim::Claim;
+use super::super::contest::{Case, Contest, Point, System, run};
+use super::super::context::{Context, Pace, Rig};
+use super::super::figure::{Figure, Outcome};
+use super::super::stores::UNIT;
+use tailwater_testbed::on_linux;
+use tailwater_testbed::program::Program;
+use tailwater_testbed::table::number;
+
+/// Part of the figure.
+struct Part {
+    panel: &'static str,
+    service: &'static str,
+    /// The policy with preemption. Preempted requests go to the head of the queue for light tails,
+    /// to the tail of it otherwise (the paper, sections 3.4 and 4.1).
+    policy: &'static str,
+    /// In thousand requests per second for each worker core.
+    loads: &'static [f64],
+    quick: &'static [f64],
+}
+
+const FIXED: &str = "fixed 1 us";
+const EXPONENTIAL: &str = "exponential 1 us";
+const BIMODAL: &str = "99.5 % 0.5 us, 0.5 % 500 us";
+const PARTS: [Part; 3] = [
+    Part {
+        panel: FIXED,
+        service: "const:1us",
+        policy: "sq:5us,head",
+        loads: &[50.0, 150.0, 250.0, 350.0, 450.0],
+        quick: &[50.0],
+    },
+    Part {
+        panel: EXPONENTIAL,
+        service: "exp:1us",
+        policy: "sq:5us,head",
+        loads: &[50.0, 150.0, 250.0, 350.0, 450.0],
+        quick: &[50.0],
+    },
+    Part {
+        panel: BIMODAL,
+        service: "bimodal:0.995*500ns+0.005*500us",
+        policy: "sq:5us,tail",
+        loads: &[5.0, 20.0, 60.0, 100.0, 140.0],
+        quick: &[20.0],
+    },
+];
+
+const PREEMPTIVE: &str = "Tailwater, SQ 5 us";
+const CENTRAL: &str = "Tailwater, c-FCFS";
+const STEALING: &str = "Tailwater, d-FCFS with stealing";
+const LINUX: &str = "Linux, threads";
+const ROUNDS: usize = 3;
+/// Limit of the 99th percentile at which the paper compares throughput under the bimodal mixture.
+const LIMIT_US: f64 = 300.0;
+/// Throughput at that limit over that of ZygOS, which steals and does not preempt.
+const PAPERS_TIMES: f64 = 5.0;
+/// "Close": the highest load sustained is at least this part of the other's.
+const CLOSE: f64 = 0.9;
+
+/// The figure.
+#[derive(Debug)]
+pub struct Figure5;
+
+impl Figure for Figure5 {
+    fn name(&self) -> &'static str {
+        "shinjuku-fig5"
+    }
+
+    fn title(&self) -> &'static str {
+        "99th percentile of a single queue with preemption, and without"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Shinjuku (NSDI'19), figure 5"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/shinjuku-fig5.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let quick = context.options.quick;
+        let loads = |part: &Part| if quick { part.quick } else { part.loads };
+        let points: usize = PARTS.iter().map(|part| 4 * loads(part).len()).sum();
+        let pace = context.pace(points, ROUNDS);
+        let mut cases = Vec::new();
+        for part in &PARTS {
+            cases.extend(part.cases(rig, &pace, loads(part))?);
+        }
+        let mut contest = run(self.name(), context, cases, pace.rounds)?;
+        contest.unit = UNIT;
+        let mut notes = rig.notes(&pace, quick);
+        notes.push(on_linux::queue_note());
+        notes.push(
+            "Worker cores are the service's own, without a batch job, as in the paper; the load is that of all worker cores."
+                .to_owned(),
+        );
+        Ok(Outcome {
+            svg: draw(self.title(), &PARTS.map(|part| contest.panel_of(part.panel, "p99 (us)", Point::p99_us, Vec::new()))),
+            data: contest.data(),
+            summary: contest.summary(),
+            claims: claims(&contest),
+            notes,
+        })
+    }
+}
+
+impl Part {
+    fn cases(&self, rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
+        let service: ServiceTime = self.service.parse()?;
+        let spin = |words: &[&str]| {
+            let mut program = Program::spin(rig.speed, service.clone()).alone();
+            program.arguments.extend(words.iter().map(|&word| word.to_owned()));
+            System::Dedicated(program)
+        };
+        let linux = on_linux::Setting { batch: false, ..on_linux::Setting::threads(rig.wait.mode()) };
+        let systems = [
+            (PREEMPTIVE, spin(&["--dispatch", self.policy])),
+            (CENTRAL, spin(&["--dispatch", "c-fcfs"])),
+            (STEALING, spin(&[])),
+            (LINUX, System::Linux(linux)),
+        ];
+        let cores = rig.testbed.cores.managed.len() as f64;
+        let mut cases = Vec::new();
+        for &load in loads {
+            let load = load * cores;
+            let plan = pace.plan_at(Rate::new(load * 1e3)?, &service);
+            cases.extend(systems.iter().map(|(curve, system)| Case {
+                panel: self.panel.to_owned(),
+                curve: (*curve).to_owned(),
+                load,
+                plan: plan.clone(),
+                system: system.clone(),
+            }));
+        }
+        Ok(cases)
+    }
+}
+
+fn claims(contest: &Contest) -> Vec<Claim> {
+    vec![close(contest, FIXED), close(contest, EXPONENTIAL), times(contest), low(contest)]
+}
+
+/// Judges whether preemption costs next to nothing where it is not needed.
+fn close(contest: &Contest, panel: &str) -> Claim {
+    let paper = format!("{panel}: Shinjuku performs close to a system without preemption");
+    let of = |curve: &str| contest.capacity(panel, curve);
+    let text = |load: Option<f64>| load.map_or("none".to_owned(), number);
+    let curves = [PREEMPTIVE, CENTRAL, STEALING, LINUX];
+    let loads: Vec<String> = curves.iter().map(|curve| format!("{curve} {}", text(of(curve)))).collect();
+    let ours = format!("highest load sustained of those tried, {UNIT}: {}", loads.join("; "));
+    match (of(PREEMPTIVE), of(CENTRAL)) {
+        (_, None) => Claim::not_comparable(&paper, ours),
+        (own, Some(other)) => Claim::new(&paper, ours, own.is_some_and(|own| own >= CLOSE * other)),
+    }
+}
+
+/// Returns the highest load under the bimodal mixture with the 99th percentile within the limit.
+fn within(contest: &Contest, curve: &str) -> Option<f64> {
+    let kept = |point: &Point| point.p99_us().is_some_and(|p99| p99.median <= LIMIT_US);
+    contest.highest(BIMODAL, curve, kept).map(|point| point.case.load)
+}
+
+/// Judges the throughput within the limit. A system that is within it at no load tried counts as
+/// having reached the least of them.
+fn times(contest: &Contest) -> Claim {
+    let paper = format!(
+        "bimodal: {PAPERS_TIMES} times the throughput of ZygOS (d-FCFS with stealing) with a p99 of at most {LIMIT_US} us"
+    );
+    let least = contest.curve(BIMODAL, PREEMPTIVE).first().map_or(0.0, |point| point.case.load);
+    let text = |load: Option<f64>| load.map_or_else(|| format!("below {}", number(least)), number);
+    let ours = [PREEMPTIVE, CENTRAL, STEALING, LINUX]
+        .map(|curve| format!("{curve} {}", text(within(contest, curve))))
+        .join("; ");
+    let (own, others) = (within(contest, PREEMPTIVE), within(contest, STEALING));
+    let holds = own.is_some_and(|own| own >= PAPERS_TIMES * others.unwrap_or(least));
+    Claim::new(&paper, format!("of the loads tried, {UNIT}: {ours}"), holds)
+}
+
+/// Judges the tail at the lowest load.
+fn low(contest: &Contest) -> Claim {
+    const PAPER: &str = "bimodal: up to 50 % lower tail latency at low load";
+    let lowest = |curve| contest.curve(BIMODAL, curve).first().and_then(|point| point.p99_us());
+    let (Some(own), Some(other)) = (lowest(PREEMPTIVE), lowest(STEALING)) else {
+        return Claim::not_comparable(PAPER, "no answers at the lowest load".to_owned());
+    };
+    let ours = format!("p99 at the lowest load: {own} us; d-FCFS with stealing {other} us");
+    Claim::new(PAPER, ours, own.median < other.median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
+    use super::super::super::contest::tests::{contest, point};
+    use super::*;
+
+    /// Returns a point whose 99th percentile is `p99_us`.
+    fn at(panel: &str, curve: &str, load: f64, p99_us: f64, saturated: bool) -> Point {
+        let mut point = point(curve, load, &[2.0 * p99_us], 0.0, saturated);
+        point.case.panel = panel.to_owned();
+        point
+    }
+
+    fn verdicts(points: Vec<Point>) -> Vec<Verdict> {
+        claims(&contest(points)).iter().map(|claim| claim.verdict).collect()
+    }
+
+    fn good() -> Vec<Point> {
+        let mut points = Vec::new();
+        for panel in [FIXED, EXPONENTIAL] {
+            points.push(at(panel, PREEMPTIVE, 100.0, 20.0, false));
+            points.push(at(panel, CENTRAL, 100.0, 20.0, false));
+        }
+        for load in [10.0, 50.0] {
+            points.push(at(BIMODAL, PREEMPTIVE, load, 30.0, false));
+            points.push(at(BIMODAL, STEALING, load, 500.0, false));
+        }
+        points
+    }
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        assert_eq!(verdicts(good()), [Reached; 4]);
+        let with = |place: usize, point: Point| {
+            let mut points = good();
+            points[place] = point;
+            verdicts(points)
+        };
+        assert_eq!(with(0, at(FIXED, PREEMPTIVE, 100.0, 20.0, true))[0], NotReached);
+        assert_eq!(with(1, at(FIXED, CENTRAL, 100.0, 20.0, true))[0], NotComparable);
+        assert_eq!(with(5, at(BIMODAL, STEALING, 10.0, 200.0, false))[2], Reached, "50 is five times 10");
+        assert_eq!(with(6, at(BIMODAL, PREEMPTIVE, 50.0, 400.0, false))[2], NotReached);
+        assert_eq!(with(5, at(BIMODAL, STEALING, 10.0, 20.0, false))[3], NotReached);
+    }
+}

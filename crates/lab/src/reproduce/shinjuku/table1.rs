@@ -1,0 +1,314 @@
+//! Table 1: what it costs to make another core stop what it does.
+//!
+//! Owns the measurement of a notification: one thread computes, another one notifies it, by a
+//! signal or by a flag that the first one tests. The signal goes to the process; whichever thread
+//! runs its handler, the handler sets the same flag.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, getpid, kill_process};
+use tailwater_plot::{Bar, Panel, draw};
+use tailwater_shm::{Clock, Cycles, clock};
+use tailwater_sim::report::Table;
+
+use super::super::claim::Claim;
+use super::super::context::Context;
+use super::super::figure::{Figure, Outcome};
+use super::super::spread::Spread;
+use tailwater_testbed::table::number;
+
+/// How the other core is notified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mechanism {
+    Flag,
+    Signal,
+}
+
+const MECHANISMS: [(Mechanism, &str); 2] =
+    [(Mechanism::Flag, "flag at a poll point"), (Mechanism::Signal, "signal from another core")];
+const ROUNDS: usize = 11;
+const NOTIFICATIONS: u64 = 500;
+const QUICK_NOTIFICATIONS: u64 = 20;
+/// Time between two notifications, in which the receiver computes.
+const PAUSE: Duration = Duration::from_micros(50);
+/// How long a notification may take before the machine is too busy for a result.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Shinjuku's interrupts without exits, in cycles.
+const PAPERS_SENDER: f64 = 298.0;
+const PAPERS_RECEIVER: f64 = 1_212.0;
+/// "High": sender and receiver together, in nanoseconds.
+const HIGH_NS: f64 = 2_500.0;
+
+/// The table.
+#[derive(Debug)]
+pub struct Table1;
+
+/// What a notification costs, medians of a round in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Cost {
+    /// From before the sender's instruction or call until after it.
+    sender_ns: f64,
+    /// The gap in what the receiver does.
+    receiver_ns: f64,
+    /// From before the sender's call until the receiver has seen it.
+    total_ns: f64,
+}
+
+impl Figure for Table1 {
+    fn name(&self) -> &'static str {
+        "shinjuku-table1"
+    }
+
+    fn title(&self) -> &'static str {
+        "Preemption mechanisms: cost for sender and receiver"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Shinjuku (NSDI'19), table 1"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/shinjuku-table1.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let clock = Clock::from_hz(context.machine.tsc_hz);
+        let (rounds, count) =
+            if context.options.quick { (1, QUICK_NOTIFICATIONS) } else { (ROUNDS, NOTIFICATIONS) };
+        let mut costs = MECHANISMS.map(|_| Vec::with_capacity(rounds));
+        let progress = context.progress(self.name(), (2 * rounds) as u64);
+        for _ in 0..rounds {
+            for ((mechanism, _), costs) in MECHANISMS.into_iter().zip(&mut costs) {
+                costs.push(measure(mechanism, count, clock)?);
+                context.check()?;
+                progress.inc(1);
+            }
+        }
+        progress.finish_and_clear();
+        let hz = clock.hz() as f64;
+        Ok(Outcome {
+            svg: draw(self.title(), &panels(&costs)),
+            data: data(&costs),
+            summary: summary(&costs, hz),
+            claims: claims(&costs, hz),
+            notes: vec![
+                format!("{rounds} round(s) of {count} notifications, {} us apart; medians of a round.", PAUSE.as_micros()),
+                "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, which this processor \
+                 or kernel lacks; timer signals."
+                    .to_owned(),
+            ],
+        })
+    }
+}
+
+/// What sender and receiver share.
+#[derive(Default)]
+struct Shared {
+    /// Set by the sender or by the signal handler; cleared by the receiver.
+    flag: Arc<AtomicBool>,
+    /// When the last notification began. Written before `flag`, read after it.
+    sent: AtomicU64,
+    /// Number of notifications that the receiver has seen.
+    seen: AtomicU64,
+    ended: AtomicBool,
+}
+
+/// Measures `count` notifications from a thread of its own to the calling one.
+fn measure(mechanism: Mechanism, count: u64, clock: Clock) -> anyhow::Result<Cost> {
+    let shared = Shared::default();
+    let handler = signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&shared.flag))?;
+    let (sent, received) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let costs = send(mechanism, count, clock, &shared);
+            shared.ended.store(true, Release);
+            costs
+        });
+        let received = receive(&shared);
+        (sender.join().expect("the sender does not panic"), received)
+    });
+    signal_hook::low_level::unregister(handler);
+    let sent = sent?;
+    anyhow::ensure!(!received.is_empty(), "no notification was seen: the machine is too busy for this table");
+    let median = |cycles: Vec<Cycles>| {
+        Spread::of(cycles.into_iter().map(|cycles| clock.to_ns(cycles) as f64)).map_or(0.0, |all| all.median)
+    };
+    Ok(Cost {
+        sender_ns: median(sent),
+        receiver_ns: median(received.iter().map(|one| one.gap).collect()),
+        total_ns: median(received.iter().map(|one| one.total).collect()),
+    })
+}
+
+/// Sends notifications, each after the last one was seen; returns what each cost the sender.
+fn send(mechanism: Mechanism, count: u64, clock: Clock, shared: &Shared) -> anyhow::Result<Vec<Cycles>> {
+    let pause = clock.from_ns(PAUSE.as_nanos() as u64);
+    let mut costs = Vec::with_capacity(count as usize);
+    for sent in 0..count {
+        let due = clock::now() + pause;
+        while clock::now() < due {
+            spin_loop();
+        }
+        let began = clock::now();
+        shared.sent.store(began, Relaxed);
+        match mechanism {
+            // Pairs with the receiver's load.
+            Mechanism::Flag => shared.flag.store(true, Release),
+            Mechanism::Signal => kill_process(getpid(), Signal::USR1)?,
+        }
+        costs.push(clock::now().saturating_sub(began));
+        let deadline = Instant::now() + PATIENCE;
+        while shared.seen.load(Acquire) == sent {
+            anyhow::ensure!(Instant::now() < deadline, "a notification took over {} s", PATIENCE.as_secs());
+            spin_loop();
+        }
+    }
+    Ok(costs)
+}
+
+/// One notification, as the receiver sees it.
+#[derive(Debug, Clone, Copy)]
+struct Received {
+    gap: Cycles,
+    total: Cycles,
+}
+
+/// Tests the flag until the sender has ended; returns what each notification cost.
+fn receive(shared: &Shared) -> Vec<Received> {
+    let mut all = Vec::new();
+    let mut last = clock::now();
+    while !shared.ended.load(Relaxed) {
+        let seen = shared.flag.load(Acquire);
+        let now = clock::now();
+        if seen {
+            let sent = shared.sent.load(Relaxed);
+            all.push(Received { gap: now.saturating_sub(last), total: now.saturating_sub(sent) });
+            shared.flag.store(false, Relaxed);
+            shared.seen.fetch_add(1, Release);
+        }
+        last = clock::now();
+    }
+    all
+}
+
+/// Returns a figure's spread over the rounds of a mechanism.
+fn spread(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> Spread {
+    Spread::of(costs.iter().map(of)).unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 })
+}
+
+type Columns = [(&'static str, fn(&Cost) -> f64); 3];
+const COLUMNS: Columns =
+    [("sender", |cost| cost.sender_ns), ("receiver", |cost| cost.receiver_ns), ("total", |cost| cost.total_ns)];
+
+fn panels(costs: &[Vec<Cost>; 2]) -> Vec<Panel> {
+    let panel = |(title, of): (&str, fn(&Cost) -> f64)| Panel {
+        title: title.to_owned(),
+        y_label: "ns".to_owned(),
+        bars: MECHANISMS
+            .iter()
+            .zip(costs)
+            .map(|((_, name), costs)| {
+                let Spread { median, min, max } = spread(costs, of);
+                Bar { name: (*name).to_owned(), value: median, range: (min, max) }
+            })
+            .collect(),
+        ..Panel::default()
+    };
+    COLUMNS.into_iter().map(panel).collect()
+}
+
+fn data(costs: &[Vec<Cost>; 2]) -> Table {
+    let mut table = Table::new(&["mechanism", "round", "sender_ns", "receiver_ns", "total_ns"]);
+    for ((_, name), costs) in MECHANISMS.iter().zip(costs) {
+        for (round, cost) in costs.iter().enumerate() {
+            let mut cells = vec![(*name).to_owned(), round.to_string()];
+            cells.extend(COLUMNS.map(|(_, of)| format!("{:.1}", of(cost))));
+            table.push(cells);
+        }
+    }
+    table
+}
+
+fn summary(costs: &[Vec<Cost>; 2], hz: f64) -> Table {
+    let mut table = Table::new(&[
+        "mechanism",
+        "sender ns",
+        "receiver ns",
+        "total ns",
+        "sender cycles",
+        "receiver cycles",
+    ]);
+    for ((_, name), costs) in MECHANISMS.iter().zip(costs) {
+        let mut cells = vec![(*name).to_owned()];
+        cells.extend(COLUMNS.map(|(_, of)| spread(costs, of).to_string()));
+        cells.extend(COLUMNS[..2].iter().map(|(_, of)| number(cycles(spread(costs, of).median, hz))));
+        table.push(cells);
+    }
+    table
+}
+
+fn cycles(ns: f64, hz: f64) -> f64 {
+    ns * hz / 1e9
+}
+
+fn claims([flag, signal]: &[Vec<Cost>; 2], hz: f64) -> Vec<Claim> {
+    let of = |costs: &[Cost]| COLUMNS.map(|(_, of)| spread(costs, of).median);
+    let ([sender, receiver, total], [signal_sender, signal_receiver, signal_total]) = (of(flag), of(signal));
+    vec![
+        Claim::new(
+            "signals incur high overheads for both the sender and the receiver, about 2.5 us on a machine of 2 GHz",
+            format!(
+                "{} ns for the sender, {} ns for the receiver, {} ns in all",
+                number(signal_sender),
+                number(signal_receiver),
+                number(signal_total)
+            ),
+            signal_sender + signal_receiver >= HIGH_NS,
+        ),
+        Claim::new(
+            "Shinjuku's interrupts cost the sender 298 cycles and the receiver 1,212, little enough to preempt every 5 us",
+            format!(
+                "a flag at a poll point costs {} and {} cycles, and is seen after {} ns",
+                number(cycles(sender, hz)),
+                number(cycles(receiver, hz)),
+                number(total)
+            ),
+            cycles(sender, hz) <= PAPERS_SENDER && cycles(receiver, hz) <= PAPERS_RECEIVER,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{NotReached, Reached};
+    use super::*;
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        let cost = |ns: f64| vec![Cost { sender_ns: ns, receiver_ns: ns, total_ns: 2.0 * ns }];
+        let verdicts = |flag: f64, signal: f64| -> Vec<_> {
+            claims(&[cost(flag), cost(signal)], 2e9).iter().map(|claim| claim.verdict).collect()
+        };
+        assert_eq!(verdicts(100.0, 2_000.0), [Reached; 2]);
+        assert_eq!(verdicts(200.0, 1_000.0), [NotReached; 2], "400 cycles for the sender");
+        let summary = summary(&[cost(100.0), cost(2_000.0)], 2e9);
+        assert_eq!(summary.rows()[0][5], "200");
+    }
+
+    #[test]
+    fn every_notification_is_seen_once() {
+        let shared = Shared::default();
+        let clock = Clock::calibrate(5);
+        let received = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                send(Mechanism::Flag, 10, clock, &shared).unwrap();
+                shared.ended.store(true, Release);
+            });
+            receive(&shared)
+        });
+        assert_eq!((received.len(), shared.seen.load(Relaxed)), (10, 10));
+    }
+}

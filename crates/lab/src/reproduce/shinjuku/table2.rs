@@ -1,0 +1,137 @@
+//! Table 2: context switches, measured as by `tailwater-lab bench threads`.
+
+use tailwater_plot::{Bar, Panel, draw};
+use tailwater_sim::report::Table;
+
+use super::super::claim::Claim;
+use super::super::context::Context;
+use super::super::figure::{Figure, Outcome};
+use crate::bench::threads::{Operation, Row, measure_rows};
+use tailwater_testbed::table::number;
+
+const OWN: &str = "tailwater";
+const KERNEL: &str = "std";
+/// Shinjuku's switches, in cycles.
+const PAPERS_CYCLES: (f64, f64) = (36.0, 109.0);
+/// "Significant": a switch by the kernel costs at least this many of ours.
+const SIGNIFICANT: f64 = 2.0;
+
+/// The table.
+#[derive(Debug)]
+pub struct Table2;
+
+impl Figure for Table2 {
+    fn name(&self) -> &'static str {
+        "shinjuku-table2"
+    }
+
+    fn title(&self) -> &'static str {
+        "Context switches from thread to thread"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Shinjuku (NSDI'19), table 2"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/shinjuku-table2.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let (rows, go) = measure_rows(context.options.quick, &context.machine, context.interrupt()?)?;
+        let rows: Vec<Row> = rows.into_iter().filter(|row| row.operation == Some(Operation::Yield)).collect();
+        let hz = context.machine.tsc_hz as f64;
+        let mut notes = vec![
+            "One core; all systems in turn, round by round. A yield is one switch with what the scheduler does for it.".to_owned(),
+            go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + "."),
+            "The paper's swapcontext of ucontext is not run.".to_owned(),
+        ];
+        notes.extend(rig.noise_notes());
+        Ok(Outcome {
+            svg: draw(self.title(), &[panel(&rows)]),
+            data: data(&rows, hz),
+            summary: data(&rows, hz),
+            claims: claims(&rows, hz),
+            notes,
+        })
+    }
+}
+
+/// Returns the panel. Kernel threads are in the table only: they would hide the others.
+fn panel(rows: &[Row]) -> Panel {
+    let bar = |row: &Row| {
+        let half = row.ns * row.spread / 2.0;
+        Bar { name: row.system.to_owned(), value: row.ns, range: (row.ns - half, row.ns + half) }
+    };
+    Panel {
+        title: "yield".to_owned(),
+        y_label: "ns".to_owned(),
+        bars: rows.iter().filter(|row| row.system != KERNEL).map(bar).collect(),
+        ..Panel::default()
+    }
+}
+
+fn cycles(row: &Row, hz: f64) -> f64 {
+    row.ns * hz / 1e9
+}
+
+fn data(rows: &[Row], hz: f64) -> Table {
+    let mut table = Table::new(&["system", "ns", "best_ns", "spread", "cycles"]);
+    for row in rows {
+        table.push(vec![
+            row.system.to_owned(),
+            format!("{:.2}", row.ns),
+            format!("{:.2}", row.min_ns),
+            format!("{:.4}", row.spread),
+            format!("{:.0}", cycles(row, hz)),
+        ]);
+    }
+    table
+}
+
+fn claims(rows: &[Row], hz: f64) -> Vec<Claim> {
+    let (low, most) = PAPERS_CYCLES;
+    let paper = format!("a switch without system calls costs {low} to {most} cycles (18 to 55 ns at 2 GHz)");
+    const KERNEL_CLAIM: &str = "a switch that enters the kernel costs significantly more";
+    let of = |system: &str| rows.iter().find(|row| row.system == system);
+    let Some(own) = of(OWN) else {
+        return vec![Claim::not_comparable(&paper, "not measured".to_owned())];
+    };
+    let ours = format!("Tailwater {} ns, {} cycles", number(own.ns), number(cycles(own, hz)));
+    let mut claims = vec![Claim::new(&paper, ours.clone(), cycles(own, hz) <= most)];
+    claims.push(match of(KERNEL) {
+        Some(kernel) => Claim::new(
+            KERNEL_CLAIM,
+            format!("kernel threads {} ns; {ours}", number(kernel.ns)),
+            kernel.ns >= SIGNIFICANT * own.ns,
+        ),
+        None => Claim::not_comparable(KERNEL_CLAIM, "kernel threads were not measured".to_owned()),
+    });
+    claims
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{NotComparable, NotReached, Reached};
+    use super::*;
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        let row = |system, ns: f64| Row {
+            op: Operation::Yield.name().to_owned(),
+            system,
+            ns,
+            min_ns: ns,
+            spread: 0.1,
+            kib: None,
+            operation: Some(Operation::Yield),
+        };
+        let verdicts = |rows: &[Row]| -> Vec<_> { claims(rows, 2e9).iter().map(|claim| claim.verdict).collect() };
+        assert_eq!(verdicts(&[row(OWN, 40.0), row(KERNEL, 600.0)]), [Reached; 2]);
+        assert_eq!(verdicts(&[row(OWN, 60.0), row(KERNEL, 100.0)]), [NotReached; 2]);
+        assert_eq!(verdicts(&[row(OWN, 40.0)]), [Reached, NotComparable]);
+        assert_eq!(verdicts(&[row(KERNEL, 40.0)]), [NotComparable]);
+        assert_eq!(panel(&[row(OWN, 40.0), row(KERNEL, 600.0)]).bars.len(), 1);
+    }
+}
