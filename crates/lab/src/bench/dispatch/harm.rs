@@ -84,12 +84,16 @@ fn compare(service: &'static str, load_percent: f64, [without, with]: &[Vec<Perc
 
 /// Returns the table of the figures.
 pub fn describe(loads: &[Load]) -> String {
-    let mut table =
-        Table::new(["spin server, one core: us without / with a quantum of 15 us", "load, %", "p50", "p99", "p99.9"]);
+    let mut table = Table::new([
+        "spin server, one core: us without / with a quantum of 15 us",
+        "load, %",
+        "p50",
+        "p99",
+        "p99.9",
+    ]);
     for Load { service, load_percent, without_us: off, with_us: on, ratio } in loads {
-        let cell = |of: fn(&Percentiles) -> f64| {
-            format!("{} / {} ({:.2})", us(of(off)), us(of(on)), of(ratio))
-        };
+        let cell =
+            |of: fn(&Percentiles) -> f64| format!("{} / {} ({:.2})", us(of(off)), us(of(on)), of(ratio));
         table.row([
             (*service).to_owned(),
             format!("{load_percent:.0}"),
@@ -120,7 +124,11 @@ mod tests {
     fn a_ratio_compares_the_runs_of_a_round() {
         let all = |us: f64| Percentiles { p50: us, p99: 2.0 * us, p999: 4.0 * us };
         // The machine is three times slower in the second round.
-        let load = compare("exp:10us", 40.0, &[vec![all(1.0), all(3.0), all(1.0)], vec![all(1.0), all(3.3), all(1.2)]]);
+        let load = compare(
+            "exp:10us",
+            40.0,
+            &[vec![all(1.0), all(3.0), all(1.0)], vec![all(1.0), all(3.3), all(1.2)]],
+        );
         assert_eq!((load.without_us.p50, load.with_us.p99), (1.0, 2.4));
         assert!((load.ratio.p999 - 1.1).abs() < 1e-12, "{load:?}");
         let text = describe(&[load]);

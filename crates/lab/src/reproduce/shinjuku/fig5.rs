@@ -104,7 +104,10 @@ impl Figure for Figure5 {
                 .to_owned(),
         );
         Ok(Outcome {
-            svg: draw(self.title(), &PARTS.map(|part| contest.panel_of(part.panel, "p99 (us)", Point::p99_us, Vec::new()))),
+            svg: draw(
+                self.title(),
+                &PARTS.map(|part| contest.panel_of(part.panel, "p99 (us)", Point::p99_us, Vec::new())),
+            ),
             data: contest.data(),
             summary: contest.summary(),
             claims: claims(&contest),

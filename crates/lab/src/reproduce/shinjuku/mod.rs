@@ -1,5 +1,5 @@
-//! Shinjuku: the measured figures of "Shinjuku: Preemptive Scheduling for usecond-scale Tail Latency"
-//! (NSDI'19). The simulated ones are the simulator's.
+//! Shinjuku: the measured figures of "Shinjuku: Preemptive Scheduling for usecond-scale Tail
+//! Latency" (NSDI'19). The simulated ones are the simulator's.
 
 pub mod fig5;
 pub mod table1;

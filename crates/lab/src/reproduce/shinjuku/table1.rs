@@ -200,8 +200,11 @@ fn spread(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> Spread {
 }
 
 type Columns = [(&'static str, fn(&Cost) -> f64); 3];
-const COLUMNS: Columns =
-    [("sender", |cost| cost.sender_ns), ("receiver", |cost| cost.receiver_ns), ("total", |cost| cost.total_ns)];
+const COLUMNS: Columns = [
+    ("sender", |cost| cost.sender_ns),
+    ("receiver", |cost| cost.receiver_ns),
+    ("total", |cost| cost.total_ns),
+];
 
 fn panels(costs: &[Vec<Cost>; 2]) -> Vec<Panel> {
     let panel = |(title, of): (&str, fn(&Cost) -> f64)| Panel {

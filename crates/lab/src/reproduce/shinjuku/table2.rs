@@ -127,7 +127,8 @@ mod tests {
             kib: None,
             operation: Some(Operation::Yield),
         };
-        let verdicts = |rows: &[Row]| -> Vec<_> { claims(rows, 2e9).iter().map(|claim| claim.verdict).collect() };
+        let verdicts =
+            |rows: &[Row]| -> Vec<_> { claims(rows, 2e9).iter().map(|claim| claim.verdict).collect() };
         assert_eq!(verdicts(&[row(OWN, 40.0), row(KERNEL, 600.0)]), [Reached; 2]);
         assert_eq!(verdicts(&[row(OWN, 60.0), row(KERNEL, 100.0)]), [NotReached; 2]);
         assert_eq!(verdicts(&[row(OWN, 40.0)]), [Reached, NotComparable]);
