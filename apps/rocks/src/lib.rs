@@ -2,9 +2,8 @@
 //! (NSDI'19, section 5.3).
 //!
 //! Owns the `store`, the execution of a request (`request`), the `service` on Tailwater, the same
-//! on kernel sockets (`linux`) for baselines, the conversion of a connection's bytes into messages
-//! (`stream`) and the limit of their memory (`room`), and the [command line](cli). The protocol is
-//! [`tailwater_workload::rocks`].
+//! on kernel sockets (`linux`) for baselines with the conversion of a connection's bytes into
+//! messages (`stream`), and the [command line](cli). The protocol is [`tailwater_workload::rocks`].
 //!
 //! Every system under comparison runs `request::handle`, so they differ only in what carries the
 //! request to it.
@@ -21,8 +20,6 @@ pub mod cli;
 pub mod linux;
 #[cfg(feature = "rocksdb")]
 pub mod request;
-#[cfg(feature = "rocksdb")]
-pub mod room;
 #[cfg(feature = "rocksdb")]
 pub mod service;
 #[cfg(feature = "rocksdb")]

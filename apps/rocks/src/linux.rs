@@ -235,7 +235,7 @@ impl Shared {
         let (mut bytes, mut reply) = (Vec::new(), Vec::new());
         let mut stream = stream;
         loop {
-            let read = read_header(&mut stream, &mut bytes, idle, || false)
+            let read = read_header(&mut stream, &mut bytes, idle)
                 .and_then(|header| header.map(|h| read_body(&mut stream, &mut bytes, &h, idle)).transpose());
             match read {
                 Ok(Some(())) => {}

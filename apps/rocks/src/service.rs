@@ -1,49 +1,52 @@
-//! The service on Tailwater: user threads on a UDP socket and on TCP connections of the runtime's
-//! own network stack, and a dispatcher that calls the store.
+//! The service on Tailwater: a dispatcher behind a UDP socket and a TCP listener of the runtime's
+//! own network stack, which calls the store.
 //!
-//! Owns the threads. Those that receive find out the class of a request, GET, PUT or SCAN, and pass
-//! it to one dispatcher for UDP and TCP, which runs requests in the order of its policy: a SCAN
-//! gives way at its poll points. The dispatcher never has more threads than it keeps, so the number
-//! of threads that ever call RocksDB is bounded ([`crate::store`] says why).
+//! Owns what the dispatcher needs to know of requests: their classes, GET, PUT and SCAN, how they
+//! are found in a stream, how long their replies may become, and the bounds. Receiving, the order
+//! of requests, replies and the end of connections are [`TcpServer`]'s. A SCAN gives way at its
+//! poll points. The dispatcher never has more threads than it keeps, so the number of threads that
+//! ever call RocksDB is bounded ([`crate::store`] says why).
 //!
-//! # TCP
-//! Each connection has two threads: one reads requests, one writes replies. A thread of the
-//! dispatcher passes its reply to the second, so a client that does not read holds up no other;
-//! replies are sent as they are ready, a GET's before that of an earlier SCAN. Memory is bounded:
-//! the reader takes [room](crate::room) for each request and its reply, which is returned when the
-//! reply is written. Connections that are silent, and those that do not read, are closed after
-//! [`Limits::idle`].
-//!
-//! # Places
-//! At most [`PLACES`] requests wait for the dispatcher. A datagram that finds as many is dropped
-//! and counted; a connection waits until one has begun.
+//! # Memory
+//! A request takes room for itself and for its longest reply, of its connection's and of that of
+//! all, before its body is read. A datagram that finds no place in the queue is dropped and
+//! counted; a connection waits.
 //!
 //! The service runs until its process ends. No cleanup is needed, because the IOKernel reclaims
 //! what a process held.
 
-use std::cell::Cell;
-use std::convert::Infallible;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater::dispatch::{Class, ClassStats, Dispatcher, Policy, Request, Settings};
-use tailwater::net::{TcpListener, TcpStream, UdpSocket};
-use tailwater::sync::{Semaphore, mpsc};
-use tailwater::thread;
-use tailwater_workload::rocks::{Header, Operation};
+use tailwater::dispatch::{Class, ClassStats, Frame, Framing, Policy, Settings, TcpServer, UdpServer};
+use tailwater::net::{TcpListener, UdpSocket};
+use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, SCAN_BODY};
 
-use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, NoRequest, Tally, handle};
-use crate::room::{Allowance, Budget, Room};
-use crate::stream::{read_body, read_header, write_reply};
+use crate::request::{Limits, MAX_DATAGRAM, MAX_MESSAGE, Tally, handle};
 use crate::{Counts, Store, store};
 
 /// Maximum number of connections; others are closed at once.
 pub const MAX_CONNECTIONS: usize = 4_096;
 
-/// Maximum number of requests that wait for the dispatcher.
+/// Maximum number of requests that wait for the dispatcher, a third of them of each class.
 pub const PLACES: usize = 4_096;
+
+/// Maximum number of requests of a connection that are read but whose replies are not written yet.
+pub const IN_FLIGHT: usize = 32;
+
+/// Maximum bytes of requests and replies of a connection: four of the longest. It accepts a request
+/// while it holds less than [`HELD`], and one more may be arriving.
+pub const PER_CONNECTION: usize = HELD + 2 * LONGEST;
+
+/// Maximum bytes of requests and replies of all connections: 256 MiB and 16 KiB.
+pub const MEMORY: usize = 64 * PER_CONNECTION;
+
+/// Most bytes of a request and its reply.
+const LONGEST: usize = MAX_MESSAGE + HEADER_LEN;
+/// Bytes of requests and replies with which a connection accepts no further request.
+const HELD: usize = 2 * LONGEST;
 
 /// SCANs that may be preempted, and requests that may have blocked: together as many threads as a
 /// dispatcher keeps beyond one for each lane, so none ends and none is made again.
@@ -53,9 +56,6 @@ const BLOCKED: usize = 8;
 /// Targets of GETs and PUTs, and of SCANs.
 const SHORT_SLO: Duration = Duration::from_micros(50);
 const SCAN_SLO: Duration = Duration::from_millis(5);
-
-/// Pause after a failure to accept, which is a lack of memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Configuration of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,67 +68,19 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// A service whose sockets are bound and whose threads run.
-#[derive(Debug)]
-pub struct Service {
-    shared: Arc<Shared>,
-    threads: Vec<thread::JoinHandle<Infallible>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    store: Arc<Store>,
-    socket: UdpSocket,
-    limits: Limits,
-    tally: Tally,
-    connections: Arc<Semaphore>,
-    memory: Budget,
-    places: Semaphore,
-    /// Set before any request is received.
-    dispatcher: OnceLock<Dispatcher<Job>>,
-}
-
-/// A request that was received, for the dispatcher.
-struct Job {
-    bytes: Vec<u8>,
-    from: Source,
-}
-
-/// Where a request came from, and its reply goes.
-enum Source {
-    Datagram(SocketAddr),
-    Connection { to: mpsc::Sender<Reply>, room: Room },
-}
-
-/// A reply, passed to the connection's writer.
-struct Reply {
-    bytes: Vec<u8>,
-    _room: Room,
-}
-
-/// Reads a service's counts from any thread.
+/// A service whose sockets are bound and whose threads run. Any thread may read its counts.
 #[derive(Debug, Clone)]
-pub struct CountsReader(Arc<Shared>);
+pub struct Service {
+    tally: Arc<Tally>,
+    connections: TcpServer,
+    datagrams: UdpServer,
+}
 
-impl CountsReader {
-    /// Returns the counters.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.0.tally.counts()
-    }
-
-    /// Returns what became of the requests of each class.
-    #[must_use]
-    pub fn classes(&self) -> Vec<ClassStats> {
-        self.0.dispatcher.get().map(Dispatcher::stats).unwrap_or_default()
-    }
-
-    /// Returns the bytes of requests and replies for which room is taken at present, at most
-    /// [`MEMORY`](crate::room::MEMORY).
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.0.memory.held()
-    }
+/// What the dispatcher calls.
+struct Requests {
+    store: Arc<Store>,
+    limits: Limits,
+    tally: Arc<Tally>,
 }
 
 impl Service {
@@ -143,53 +95,65 @@ impl Service {
     pub fn start(config: &Config, store: Arc<Store>) -> io::Result<Self> {
         let explain =
             |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", config.listen));
+        let settings = settings(config.policy)?;
         let socket = UdpSocket::bind(config.listen).map_err(explain)?;
         let listener = TcpListener::bind(socket.local_addr()?).map_err(explain)?;
-        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let (limits, tally, memory) = (config.limits, Tally::default(), Budget::new());
-        let (places, dispatcher) = (Semaphore::new(PLACES), OnceLock::new());
-        let shared = Shared { store, socket, limits, tally, connections, memory, places, dispatcher };
-        let shared = Arc::new(shared);
-        let handler = Arc::clone(&shared);
-        let dispatcher = Dispatcher::start(settings(config.policy)?, |_| (), move |job| handler.run(job))?;
-        shared.dispatcher.get_or_init(|| dispatcher);
-        let mut threads = Vec::new();
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            let receiver = Arc::clone(&shared);
-            let builder = thread::Builder::new().name("rocks-udp");
-            threads.push(builder.spawn(move || receiver.receive_datagrams(dispatcher))?);
-        }
-        let acceptor = Arc::clone(&shared);
-        threads.push(thread::spawn(move || acceptor.accept(&listener, dispatcher)));
-        Ok(Self { shared, threads })
+        let tally = Arc::new(Tally::default());
+        let requests = Requests { store, limits: config.limits, tally: Arc::clone(&tally) };
+        let connections = TcpServer::start(listener, framing(&config.limits), requests, settings)?;
+        let datagrams = connections.serve_udp(socket)?;
+        Ok(Self { tally, connections, datagrams })
     }
 
     /// Returns the address it listens at, with the port that the runtime chose.
-    ///
-    /// # Errors
-    /// As `UdpSocket::local_addr`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.shared.socket.local_addr()
-    }
-
-    /// Returns a reader of the counts, for other threads.
     #[must_use]
-    pub fn counts_reader(&self) -> CountsReader {
-        CountsReader(Arc::clone(&self.shared))
+    pub fn local_addr(&self) -> SocketAddr {
+        self.connections.local_addr()
     }
 
-    /// Waits for ever, unless a thread panicked.
-    ///
-    /// # Errors
-    /// If a serving thread panicked.
-    pub fn join(self) -> io::Result<()> {
-        for thread in self.threads {
-            if thread.join().is_err() {
-                return Err(io::Error::other("a serving thread panicked"));
-            }
+    /// Returns the counters.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let (counts, connections) = (self.tally.counts(), self.connections.connections());
+        Counts {
+            malformed: counts.malformed + connections.malformed,
+            unsent: connections.unsent + self.datagrams.unsent(),
+            dropped: self.classes().iter().map(|class| class.dropped).sum(),
+            ..counts
         }
-        Ok(())
     }
+
+    /// Returns what became of the requests of each class.
+    #[must_use]
+    pub fn classes(&self) -> Vec<ClassStats> {
+        self.connections.stats()
+    }
+
+    /// Returns the bytes of requests and replies for which connections hold room at present, at
+    /// most [`MEMORY`].
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.connections.connections().held
+    }
+}
+
+/// Returns how requests are found in a stream, and what connections may hold.
+fn framing(limits: &Limits) -> Framing {
+    let frame = |bytes: &[u8], _seen| {
+        let Some(header) = bytes.get(..HEADER_LEN) else { return Frame::Partial };
+        match Header::decode(header) {
+            Ok(Header { status: None, body_len, .. }) => Frame::Request(HEADER_LEN + body_len as usize),
+            _ => Frame::Malformed,
+        }
+    };
+    Framing::new(frame)
+        .numbered()
+        .longest(MAX_MESSAGE)
+        .connections(MAX_CONNECTIONS)
+        .outstanding(IN_FLIGHT)
+        .held(HELD)
+        .budget(MEMORY)
+        .idle(limits.idle)
 }
 
 /// Returns the settings of the dispatcher.
@@ -211,153 +175,64 @@ fn settings(policy: Policy) -> io::Result<Settings> {
         .stack_size(store::STACK))
 }
 
-/// Returns the class of a request.
-fn request(header: &Header) -> Request {
-    Request::new(match header.operation {
-        Operation::Get => 0,
-        Operation::Put => 1,
-        Operation::Scan => 2,
-    })
+impl Requests {
+    fn execute(&self, bytes: &[u8], longest: usize, reply: &mut Vec<u8>) {
+        match handle(bytes, &self.store, &self.limits, longest, &mut tailwater::poll, reply) {
+            Ok(status) => self.tally.count(status),
+            Err(_) => self.tally.count_malformed(),
+        }
+    }
 }
 
-impl Shared {
-    fn handle(&self, bytes: &[u8], longest: usize, reply: &mut Vec<u8>) -> Result<(), NoRequest> {
-        handle(bytes, &self.store, &self.limits, longest, &mut tailwater::poll, reply)
-            .map(|status| self.tally.count(status))
-    }
-
-    fn receive_datagrams(&self, dispatcher: Dispatcher<Job>) -> ! {
-        // As long as any datagram: none is truncated and then taken for another request.
-        let mut bytes = vec![0; MAX_DATAGRAM];
-        loop {
-            // An error reports the fate of an earlier reply, which its client notices itself.
-            let Ok((len, client)) = self.socket.recv_from(&mut bytes) else { continue };
-            let Ok(header) = Header::decode(&bytes[..len]) else {
-                self.tally.count_malformed();
-                continue;
-            };
-            let Some(place) = self.places.try_acquire() else {
-                self.tally.count_dropped();
-                continue;
-            };
-            place.forget();
-            let job = Job { bytes: bytes[..len].to_vec(), from: Source::Datagram(client) };
-            self.submit(dispatcher, &header, job);
+impl tailwater::dispatch::Service for Requests {
+    /// A datagram that is no request is of the first class, until it is executed.
+    fn classify(&self, request: &[u8]) -> usize {
+        match Header::decode(request).map(|header| header.operation) {
+            Ok(Operation::Get) | Err(_) => 0,
+            Ok(Operation::Put) => 1,
+            Ok(Operation::Scan) => 2,
         }
     }
 
-    /// Passes a request with a place to the dispatcher.
-    fn submit(&self, dispatcher: Dispatcher<Job>, header: &Header, job: Job) {
-        if dispatcher.submit(request(header), job).is_err() {
-            unreachable!("there are as many places as the dispatcher's queue has");
+    fn reply_len(&self, head: &[u8]) -> usize {
+        match head.get(..HEADER_LEN).map(Header::decode) {
+            Some(Ok(header)) => longest_reply(&header),
+            _ => 0,
         }
     }
 
-    /// Executes a request, on a thread of the dispatcher.
-    fn run(&self, Job { bytes, from }: Job) {
-        self.places.add_permits(1);
-        let mut reply = Vec::new();
-        let longest = if matches!(from, Source::Datagram(_)) { MAX_DATAGRAM } else { MAX_MESSAGE };
-        if self.handle(&bytes, longest, &mut reply).is_err() {
-            return self.tally.count_malformed();
-        }
-        drop(bytes);
-        let sent = match from {
-            Source::Datagram(client) => self.socket.send_to(&reply, client).is_ok(),
-            Source::Connection { to, mut room } => {
-                // A refused reply may have been long before.
-                reply.shrink_to_fit();
-                room.shrink(reply.len());
-                to.send(Reply { bytes: reply, _room: room }).is_ok()
-            }
-        };
-        if !sent {
-            self.tally.count_unsent();
-        }
+    fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
+        self.execute(request, MAX_MESSAGE, reply);
+        // A refused reply may have been long before.
+        reply.shrink_to_fit();
     }
 
-    fn accept(self: &Arc<Self>, listener: &TcpListener, dispatcher: Dispatcher<Job>) -> ! {
-        loop {
-            let Ok((stream, _)) = listener.accept() else {
-                thread::sleep(ACCEPT_PAUSE);
-                continue;
-            };
-            let Some(permit) = self.connections.try_acquire_owned() else { continue };
-            // A reply is complete: it does not wait for the acknowledgement of the one before (RFC
-            // 9293 section 3.7.4). Fails only on a connection that is gone, which its threads
-            // notice.
-            let _ = stream.set_nodelay(true);
-            let _ = stream.set_read_timeout(Some(self.limits.idle));
-            let _ = stream.set_write_timeout(Some(self.limits.idle));
-            let (shared, stream) = (Arc::clone(self), Arc::new(stream));
-            let (to, replies) = mpsc::channel();
-            let reader = Arc::clone(&stream);
-            drop(thread::spawn(move || shared.read(&reader, dispatcher, &to)));
-            let shared = Arc::clone(self);
-            drop(thread::spawn(move || {
-                shared.write(&stream, &replies);
-                drop(permit);
-            }));
-        }
+    fn handle_datagram(&self, request: &[u8], reply: &mut Vec<u8>) {
+        self.execute(request, MAX_DATAGRAM, reply);
     }
+}
 
-    /// Reads requests until the connection ends, is silent for too long, or sends something that is
-    /// not a request.
-    fn read(&self, stream: &TcpStream, dispatcher: Dispatcher<Job>, to: &mpsc::Sender<Reply>) {
-        let allowance = self.memory.allowance();
-        loop {
-            match self.read_request(stream, &allowance) {
-                Ok(Some((header, bytes, room))) => {
-                    self.places.acquire().forget();
-                    let from = Source::Connection { to: to.clone(), room };
-                    self.submit(dispatcher, &header, Job { bytes, from });
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    if error.kind() == io::ErrorKind::InvalidData {
-                        self.tally.count_malformed();
-                    }
-                    // Both directions: replies to earlier requests are lost with it, as the
-                    // protocol specifies.
-                    let _ = stream.shutdown(Shutdown::Both);
-                    return;
-                }
-            }
-        }
+/// Returns the length of the longest reply that a request can have.
+fn longest_reply(header: &Header) -> usize {
+    match header.operation {
+        Operation::Get if header.body_len == 0 => MAX_MESSAGE,
+        Operation::Scan if header.body_len == 0 => HEADER_LEN + SCAN_BODY,
+        // With a body, GETs and SCANs are refused.
+        Operation::Get | Operation::Scan | Operation::Put => HEADER_LEN,
     }
+}
 
-    /// Reads a request, with room taken for it and its reply; `None` at the end of the stream.
-    fn read_request(
-        &self,
-        mut stream: &TcpStream,
-        allowance: &Allowance,
-    ) -> io::Result<Option<(Header, Vec<u8>, Room)>> {
-        let (idle, mut bytes) = (self.limits.idle, Vec::new());
-        // A client that waits for a reply may be silent, and from the reply on for a whole idle
-        // time.
-        let waited = Cell::new(!allowance.is_whole());
-        let waits = || {
-            let now = !allowance.is_whole();
-            waited.replace(now) || now
-        };
-        let Some(header) = read_header(&mut stream, &mut bytes, idle, waits)? else { return Ok(None) };
-        let room = allowance.take(&header);
-        read_body(&mut stream, &mut bytes, &header, idle)?;
-        Ok(Some((header, bytes, room)))
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_workload::rocks::MAX_BODY;
 
-    /// Writes replies until no sender of replies is left. After an error it still receives them
-    /// all, so that the reader gets its permits back and sees the end.
-    fn write(&self, stream: &TcpStream, replies: &mpsc::Receiver<Reply>) {
-        let mut open = true;
-        let mut writer = stream;
-        for reply in replies {
-            if open && write_reply(&mut writer, &reply.bytes, self.limits.idle).is_err() {
-                open = false;
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-            if !open {
-                self.tally.count_unsent();
+    #[test]
+    fn no_request_and_its_reply_take_more_than_the_longest() {
+        for operation in [Operation::Get, Operation::Scan, Operation::Put] {
+            for body_len in [0, 1, MAX_BODY] {
+                let header = Header { body_len: body_len as u32, ..Header::request(operation, 1, 2, 0) };
+                assert!(HEADER_LEN + body_len + longest_reply(&header) <= LONGEST, "{header:?}");
             }
         }
     }

@@ -15,8 +15,7 @@ use tailwater_workload::rocks::{HEADER_LEN, Header};
 const FIRST: usize = 16 << 10;
 
 /// Reads the header of a request into `bytes`, replacing the contents; `None` at the end of the
-/// stream. When the stream's timeout passes before anything has arrived, `waits` returns whether to
-/// wait once more.
+/// stream.
 ///
 /// # Errors
 /// The stream's error; `InvalidData` if the bytes are not a request, after which no message on this
@@ -25,7 +24,6 @@ pub fn read_header(
     stream: &mut impl Read,
     bytes: &mut Vec<u8>,
     idle: Duration,
-    waits: impl Fn() -> bool,
 ) -> io::Result<Option<Header>> {
     bytes.clear();
     bytes.resize(HEADER_LEN, 0);
@@ -34,7 +32,6 @@ pub fn read_header(
             Ok(0) => return Ok(None),
             Ok(len) => break len,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if is_timeout(&error) && waits() => {}
             Err(error) => return Err(error),
         }
     };
@@ -108,11 +105,6 @@ fn check(deadline: Instant) -> io::Result<()> {
     if Instant::now() > deadline { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
 }
 
-/// Returns whether a stream's timeout has passed; on Linux that is `WouldBlock`.
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,7 +114,7 @@ mod tests {
 
     /// Reads a request; returns whether there was one.
     fn read_request(stream: &mut impl Read, bytes: &mut Vec<u8>, idle: Duration) -> io::Result<bool> {
-        let Some(header) = read_header(stream, bytes, idle, || false)? else { return Ok(false) };
+        let Some(header) = read_header(stream, bytes, idle)? else { return Ok(false) };
         read_body(stream, bytes, &header, idle).map(|()| true)
     }
 
@@ -192,19 +184,5 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         let error = write_reply(&mut Drips(Vec::new()), &vec![1; MAX_BODY], idle).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-    }
-
-    #[test]
-    fn silence_is_waited_through_as_often_as_asked_for() {
-        struct Silent;
-        impl Read for Silent {
-            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-                Err(ErrorKind::WouldBlock.into())
-            }
-        }
-        let asked = std::cell::Cell::new(0);
-        let waits = || asked.replace(asked.get() + 1) < 3;
-        let error = read_header(&mut Silent, &mut Vec::new(), LONG, waits).unwrap_err();
-        assert_eq!((error.kind(), asked.get()), (ErrorKind::WouldBlock, 4));
     }
 }

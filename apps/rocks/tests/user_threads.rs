@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
 use tailwater_rocks::request::Limits;
-use tailwater_rocks::room::{IN_FLIGHT, PER_CONNECTION};
-use tailwater_rocks::service::{Config, CountsReader, Service};
+use tailwater_rocks::service::{Config, IN_FLIGHT, PER_CONNECTION, Service};
 use tailwater_rocks::{Store, store};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status, write_value};
 
@@ -60,8 +59,8 @@ fn the_service_answers() {
     let store = loaded(&folder);
     let run = tailwater::Builder::new().kthreads(2).run(move || {
         let service = start(Arc::clone(&store), WAIT);
-        let server = service.local_addr().unwrap();
-        let counts = service.counts_reader();
+        let server = service.local_addr();
+        let counts = service.clone();
         datagrams_are_answered_and_others_dropped(server);
         // Another user thread may have answered the requests behind one that is not counted yet.
         let begin = Instant::now();
@@ -194,7 +193,7 @@ fn a_connection_with_something_else_is_closed(server: SocketAddr) {
     }
 }
 
-fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: &CountsReader) {
+fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: &Service) {
     let mut other = TcpStream::connect(server).unwrap();
     other.set_read_timeout(Some(WAIT)).unwrap();
     let big = vec![7; 1 << 20];
@@ -213,7 +212,7 @@ fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: 
     let begin = Instant::now();
     loop {
         let held = counts.held();
-        assert!(held <= PER_CONNECTION + 4_096, "{held} bytes for one connection");
+        assert!(held <= PER_CONNECTION as u64 + 4_096, "{held} bytes for one connection");
         if held > 2 << 20 {
             break;
         }
@@ -227,7 +226,7 @@ fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: 
 
 /// The key that this stores has a value of 1 MiB already.
 fn who_takes_nothing_or_says_nothing_is_closed(service: &Service) {
-    let (server, counts) = (service.local_addr().unwrap(), service.counts_reader());
+    let (server, counts) = (service.local_addr(), service);
     let asks: Vec<u8> =
         (0..IN_FLIGHT as u64).flat_map(|id| request(Operation::Get, id, 1 << 40, 0, b"")).collect();
     let drips = Header { body_len: 1 << 20, ..Header::request(Operation::Put, 1, 1, 0) }.encode();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tailwater::dispatch::{Class, ConnectionStats, Frame, Framing, Service, Settings, TcpServer};
-use tailwater::net::{TcpListener, TcpOptions, TcpStream};
+use tailwater::net::{TcpListener, TcpOptions, TcpStream, UdpSocket};
 use tailwater::{thread, time};
 
 #[global_allocator]
@@ -37,6 +37,8 @@ fn tcp_servers_on_one_kthread() {
             a_client_that_does_not_read_holds_up_no_other();
             a_full_queue_holds_requests_back();
             a_class_that_fills_its_places_holds_up_no_other();
+            a_budget_bounds_what_all_connections_hold();
+            datagrams_share_the_dispatcher();
             connections_have_a_bound();
             a_silent_connection_is_closed();
             bounds_out_of_range_are_refused();
@@ -57,6 +59,15 @@ impl Service for Lines {
     fn classify(&self, line: &[u8]) -> usize {
         assert_ne!(line[0], b'c', "expected by this test");
         usize::from(matches!(line[0], b'w' | b'z'))
+    }
+
+    fn reply_len(&self, head: &[u8]) -> usize {
+        if head[0] == b'l' { LONG } else { 0 }
+    }
+
+    fn handle_datagram(&self, line: &[u8], reply: &mut Vec<u8>) {
+        reply.push(b'd');
+        self.handle(line, reply);
     }
 
     fn handle(&self, line: &[u8], reply: &mut Vec<u8>) {
@@ -346,9 +357,76 @@ fn a_class_that_fills_its_places_holds_up_no_other() {
     assert_eq!(server.stats()[1].accepted, 2);
     other.write_all(b"short\n").unwrap();
     wait_until(|| server.stats()[0].accepted == 1);
+    const DELAY: Duration = Duration::from_millis(20);
+    time::sleep(DELAY);
     service.go.store(true, Relaxed);
     expect(&mut other, "SHORT\n");
     expect(&mut greedy, &"ZZZ\n".repeat(10));
+    wait_until(|| server.stats()[1].finished == 10);
+    let delays = &server.stats()[1].queue_delay;
+    assert!(delays.quantile(0.9) >= DELAY, "the third has waited, too: {delays:?}");
+}
+
+fn a_budget_bounds_what_all_connections_hold() {
+    const REQUESTS: usize = 100;
+    // A connection accepts while it holds less than one long reply, and one more takes room.
+    const MOST: usize = 2 * (LONG + 2);
+    let listener = TcpOptions::new().send_buffer(LONG / 4).listen("127.0.0.1:0").unwrap();
+    let framing = lines().held(LONG).budget(MOST + LONG);
+    let server = TcpServer::start(listener, framing, Lines::default(), settings()).unwrap();
+    let mut slow = connect_with_little_room(&server);
+    slow.write_all("l\n".repeat(REQUESTS).as_bytes()).unwrap();
+    wait_until(|| server.connections().held >= LONG as u64);
+    let mut other = connect(&server);
+    for _ in 0..100 {
+        other.write_all(b"short\nl\n").unwrap();
+        expect(&mut other, "SHORT\n");
+        expect(&mut other, &"l".repeat(LONG));
+        assert!(server.connections().held <= (MOST + LONG) as u64);
+    }
+    assert!(server.stats()[0].accepted < 200 + REQUESTS as u64);
+    let mut replies = vec![0; REQUESTS * LONG];
+    slow.read_exact(&mut replies).unwrap();
+    wait_until(|| server.connections().held == 0);
+    // A request larger than the budget takes all of it.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = TcpServer::start(listener, lines().budget(1), Lines::default(), settings()).unwrap();
+    let mut client = connect(&server);
+    client.write_all(b"one\ntwo\n").unwrap();
+    expect(&mut client, "ONE\nTWO\n");
+}
+
+fn datagrams_share_the_dispatcher() {
+    let service = Lines::default();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // Each class has one place, and a request that blocks keeps the only lane.
+    let settings = settings().queue(2).blocked(0);
+    let server = TcpServer::start(listener, lines(), service.clone(), settings).unwrap();
+    let datagrams = server.serve_udp(UdpSocket::bind(address).unwrap()).unwrap();
+    assert_eq!(datagrams.local_addr().unwrap(), address);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.connect(address).unwrap();
+    let mut reply = [0; 10];
+    client.send(b"one").unwrap();
+    assert_eq!(client.recv(&mut reply).unwrap(), 4);
+    assert_eq!(&reply[..4], b"dONE");
+    // A request of a connection keeps the lane, one has the place of its class.
+    let mut stream = connect(&server);
+    stream.write_all(b"zz\n").unwrap();
+    wait_until(|| server.stats()[1].held == 1);
+    client.send(b"z").unwrap();
+    wait_until(|| server.stats()[1].accepted == 2);
+    client.send(b"zzz").unwrap();
+    wait_until(|| datagrams.stats()[1].dropped == 1);
+    service.go.store(true, Relaxed);
+    assert_eq!(client.recv(&mut reply).unwrap(), 2);
+    assert_eq!(&reply[..2], b"dZ");
+    expect(&mut stream, "ZZ\n");
+    client.send(b"crash").unwrap();
+    wait_until(|| datagrams.unclassified() == 1);
+    assert_eq!((server.stats()[0].accepted, server.stats()[1].accepted, datagrams.unsent()), (1, 2, 0));
 }
 
 fn connections_have_a_bound() {

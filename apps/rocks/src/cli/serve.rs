@@ -17,12 +17,12 @@ use signal_hook::iterator::Signals;
 
 use super::Options;
 use crate::request::Limits;
-use crate::service::{self, CountsReader, Service};
+use crate::service::{self, Service};
 use crate::store::{self, Store, end_process};
 use crate::{Counts, linux};
 
 /// What the thread that waits for signals gets about a running service.
-type Started = (SocketAddr, CountsReader, Arc<Store>);
+type Started = (Service, Arc<Store>);
 
 /// See [`super::run`].
 pub fn run(options: &Options) -> anyhow::Result<()> {
@@ -69,8 +69,10 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
         };
         let service = Service::start(&config, Arc::clone(&store))?;
         // Fails only if the other thread cannot print, and then it ends the process.
-        let _ = ready.send((service.local_addr()?, service.counts_reader(), store));
-        Ok(service.join()?)
+        let _ = ready.send((service, store));
+        loop {
+            tailwater::thread::park();
+        }
     })?
 }
 
@@ -81,14 +83,14 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
 /// PUTs fail.
 fn end_on_signal(started: &Receiver<Started>, path: &Path, mut signals: Signals) {
     // If the service failed to start, the other thread prints the reason.
-    let Ok((address, reader, store)) = started.recv() else { return };
-    let announced = announce(address);
+    let Ok((service, store)) = started.recv() else { return };
+    let announced = announce(service.local_addr());
     if announced.is_ok() {
         let _ = signals.forever().next();
     }
     let saved = store.finish();
-    print_counts(reader.counts());
-    for class in reader.classes() {
+    print_counts(service.counts());
+    for class in service.classes() {
         let _ = writeln!(std::io::stdout(), "class {class}");
     }
     if let Err(error) = &saved {

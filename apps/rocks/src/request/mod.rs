@@ -133,7 +133,6 @@ pub struct Tally {
     failed: AtomicU64,
     malformed: AtomicU64,
     unsent: AtomicU64,
-    dropped: AtomicU64,
 }
 
 impl Tally {
@@ -157,12 +156,7 @@ impl Tally {
         self.unsent.fetch_add(1, Relaxed);
     }
 
-    /// Counts a datagram for which there was no place.
-    pub fn count_dropped(&self) {
-        self.dropped.fetch_add(1, Relaxed);
-    }
-
-    /// Returns the counters.
+    /// Returns the counters. None is dropped here.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts {
@@ -171,7 +165,7 @@ impl Tally {
             failed: self.failed.load(Relaxed),
             malformed: self.malformed.load(Relaxed),
             unsent: self.unsent.load(Relaxed),
-            dropped: self.dropped.load(Relaxed),
+            dropped: 0,
         }
     }
 }

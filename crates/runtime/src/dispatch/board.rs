@@ -80,6 +80,8 @@ pub struct Offer {
     pub flow: FlowHash,
     /// The work it asks for; zero: unknown.
     pub work_ns: Nanos,
+    /// When it arrived, not after it is offered.
+    pub arrived: Nanos,
 }
 
 #[derive(Debug)]
@@ -197,7 +199,7 @@ impl<P, S> Board<P, S> {
     /// # Errors
     /// The payload, if as many wait as are allowed.
     pub fn submit(&mut self, now: Nanos, offer: Offer, payload: P) -> Result<Reaction, P> {
-        let class = offer.class.min(self.classes.len() - 1);
+        let class = self.known(offer.class);
         if self.new >= self.new_max {
             self.classes[class].dropped += 1;
             return Err(payload);
@@ -207,7 +209,7 @@ impl<P, S> Board<P, S> {
         let number = self.free.pop().unwrap_or(self.entries.len() as Number);
         let request = Request {
             id: RequestId(number.into()),
-            arrived_ns: now,
+            arrived_ns: offer.arrived,
             remaining_ns: offer.work_ns,
             flow: offer.flow,
             class: ClassId(class as u16),
@@ -219,6 +221,18 @@ impl<P, S> Board<P, S> {
             None => self.entries.push(Some(entry)),
         }
         Ok(self.policy.on_arrival(now, request))
+    }
+
+    /// Returns the index of a class; those beyond the last are the last.
+    fn known(&self, class: usize) -> usize {
+        class.min(self.classes.len() - 1)
+    }
+
+    /// Counts a request of `class` as dropped that is not offered.
+    #[cfg(feature = "tcp")]
+    pub fn drop_unsubmitted(&mut self, class: usize) {
+        let class = self.known(class);
+        self.classes[class].dropped += 1;
     }
 
     /// Chooses what `lane` runs next, and returns what the policy demands of another lane. If the

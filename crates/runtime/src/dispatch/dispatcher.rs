@@ -31,6 +31,8 @@ pub struct Request {
     class: usize,
     work: Duration,
     flow: u32,
+    /// When it arrived, if that was before it is submitted.
+    arrived: Option<Cycles>,
 }
 
 impl Request {
@@ -50,6 +52,13 @@ impl Request {
     #[cfg(feature = "tcp")]
     pub(super) fn class(&self) -> usize {
         self.class
+    }
+
+    /// Records that the request arrives now: a wait before it is submitted is part of its delay.
+    #[cfg(feature = "tcp")]
+    pub(super) fn arrives(mut self) -> Self {
+        self.arrived = Some(clock::now());
+        self
     }
 
     /// Sets a hash of the connection or sender, uniform over all values. Stealing policies begin
@@ -171,8 +180,9 @@ impl<P: Send + 'static> Dispatcher<P> {
     pub fn submit(&self, request: Request, payload: P) -> Result<(), Refused<P>> {
         let server = self.0;
         let work_ns = Nanos(u64::try_from(request.work.as_nanos()).unwrap_or(u64::MAX));
-        let offer = Offer { class: request.class, flow: FlowHash(request.flow), work_ns };
         let now = server.time(clock::now());
+        let arrived = request.arrived.map_or(now, |at| server.time(at).min(now));
+        let offer = Offer { class: request.class, flow: FlowHash(request.flow), work_ns, arrived };
         // Until the lane that is called has its thread, which only this call can give it.
         let _guard = NoPreempt::new();
         let mut pool = server.pool.lock();
@@ -182,6 +192,12 @@ impl<P: Send + 'static> Dispatcher<P> {
         drop(pool);
         called.into_iter().for_each(ready);
         Ok(())
+    }
+
+    /// Counts a request as dropped that was not submitted, for lack of a place.
+    #[cfg(feature = "tcp")]
+    pub(super) fn drop_unsubmitted(&self, request: &Request) {
+        self.0.pool.lock().board.drop_unsubmitted(request.class);
     }
 
     /// Returns what became of the requests of each class.

@@ -31,7 +31,7 @@ use crate::verbs::ready::ready;
 use crate::verbs::switch::{Choice, others_wait, suspend_or, yield_now};
 use core::fmt;
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 use tailwater_sched::Nanos;
@@ -42,11 +42,17 @@ use tailwater_shm::{Cycles, clock};
 /// the first, and those that the frames made runnable come at the second.
 const YIELDS: u32 = 2;
 
+/// Time without preemption after there was no memory for a thread: a stack that cannot be mapped
+/// costs system calls.
+const MEMORY_PAUSE: Nanos = Nanos(1_000_000);
+
 /// A dispatcher. Lives as long as the process.
 pub struct Server<P> {
     pub pool: SpinLock<Pool<P>>,
     /// Requests that wait, for a look without the lock.
     waiting: AtomicUsize,
+    /// Cycle count until which no request is preempted, because there was no memory for a thread.
+    no_memory_until: AtomicU64,
     runtime: &'static Runtime,
     origin: Cycles,
     /// How long a request runs before it competes with others; the maximum under a policy that
@@ -83,6 +89,7 @@ impl<P: Send + 'static> Server<P> {
         Box::leak(Box::new(Self {
             pool: SpinLock::new(pool),
             waiting: AtomicUsize::new(0),
+            no_memory_until: AtomicU64::new(0),
             runtime,
             origin: clock::now(),
             slice,
@@ -153,7 +160,11 @@ impl<P: Send + 'static> Server<P> {
         // The lane is not known yet, and is given to the thread under the lock.
         let made = self.new_thread(Task::End);
         let mut pool = self.pool.lock();
-        let Ok(spare) = made else { return Err(pool) };
+        let Ok(spare) = made else {
+            let until = clock::now().saturating_add(self.runtime.clock.from_ns(MEMORY_PAUSE.0));
+            self.no_memory_until.store(until, Relaxed);
+            return Err(pool);
+        };
         pool.add(spare);
         if is_needed(&pool.board) { Ok(pool) } else { Err(pool) }
     }
@@ -282,6 +293,10 @@ impl<P: Send + 'static> Requests for Server<P> {
     }
 
     fn is_over(&'static self, thread: &'static RequestThread, now: Cycles) -> (bool, Cycles) {
+        let no_memory_until = self.no_memory_until.load(Relaxed);
+        if now < no_memory_until {
+            return (false, no_memory_until);
+        }
         let mut pool = self.pool.lock();
         if !pool.board.has_room_for_preempted() {
             return (false, now.saturating_add(self.slice));

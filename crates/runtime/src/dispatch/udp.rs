@@ -70,8 +70,23 @@ pub trait Service: Send + Sync + 'static {
         None
     }
 
+    /// Returns how long the reply may become, as far as can be told from the first bytes of a
+    /// request: those from which its length is known. So many bytes count from then on as held by
+    /// its connection (`Framing::held`, `Framing::budget`). What is provided is 0: replies count
+    /// when they are made. If this panics, the connection is closed.
+    fn reply_len(&self, head: &[u8]) -> usize {
+        let _ = head;
+        0
+    }
+
     /// Executes a request. An empty `reply` is not sent, and none is after a panic.
     fn handle(&self, request: &[u8], reply: &mut Vec<u8>);
+
+    /// Executes a request that came as a datagram, where longer replies than a datagram holds
+    /// (65,507 bytes) are not sent. What is provided calls [`handle`](Self::handle).
+    fn handle_datagram(&self, request: &[u8], reply: &mut Vec<u8>) {
+        self.handle(request, reply);
+    }
 }
 
 /// A service behind a socket. Runs until its process ends.
@@ -108,10 +123,37 @@ pub trait Service: Send + Sync + 'static {
 /// ```
 #[derive(Debug, Clone)]
 pub struct UdpServer {
-    dispatcher: Dispatcher<Datagram>,
-    socket: Arc<UdpSocket>,
-    unclassified: Arc<AtomicU64>,
-    unsent: Arc<AtomicU64>,
+    counted: Arc<dyn Counted>,
+    endpoint: Arc<Endpoint>,
+}
+
+/// What counts requests by class.
+trait Counted: core::fmt::Debug + Send + Sync {
+    fn stats(&self) -> Vec<ClassStats>;
+}
+
+impl<P: Send> Counted for Dispatcher<P> {
+    fn stats(&self) -> Vec<ClassStats> {
+        Self::stats(self)
+    }
+}
+
+/// A socket, and what became of its datagrams beside those that were accepted.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    socket: UdpSocket,
+    unclassified: AtomicU64,
+    unsent: AtomicU64,
+}
+
+impl Endpoint {
+    /// Sends a reply, unless it is empty. One that cannot be sent is lost, as one that the network
+    /// loses.
+    pub fn reply(&self, reply: &[u8], to: SocketAddr) {
+        if !reply.is_empty() && self.socket.send_to(reply, to).is_err() {
+            self.unsent.fetch_add(1, Relaxed);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -130,49 +172,42 @@ impl UdpServer {
     /// # Panics
     /// If there is no runtime.
     pub fn start(socket: UdpSocket, service: impl Service, settings: Settings) -> io::Result<Self> {
-        // A receiver would poll it otherwise.
-        socket.set_nonblocking(false)?;
-        socket.set_read_timeout(None)?;
-        let (socket, service) = (Arc::new(socket), Arc::new(service));
-        let unsent = Arc::new(AtomicU64::new(0));
-        let unclassified = Arc::new(AtomicU64::new(0));
-        // Each waits for the dispatcher, and ends if there will be none.
-        let mut receivers = Vec::new();
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            let (start, started) = mpsc::channel();
-            let (socket, service) = (Arc::clone(&socket), Arc::clone(&service));
-            let unclassified = Arc::clone(&unclassified);
-            let receiver = thread::Builder::new().name("dispatch-udp");
-            drop(receiver.spawn(move || {
-                if let Ok(dispatcher) = started.recv() {
-                    receive(&socket, &*service, dispatcher, &unclassified);
-                }
-            })?);
-            receivers.push(start);
-        }
-        let (handler, initial) = (Arc::clone(&service), Arc::clone(&service));
-        let failures = Arc::clone(&unsent);
+        let service = Arc::new(service);
+        let (endpoint, receivers) = receivers(socket, &service)?;
+        let (handler, initial) = (Arc::clone(&service), service);
         // Set after the start: one that fails does not keep the socket's port.
-        let replies = Arc::new(OnceLock::<Arc<UdpSocket>>::new());
+        let replies = Arc::new(OnceLock::<Arc<Endpoint>>::new());
         let set_later = Arc::clone(&replies);
         let dispatcher = Dispatcher::start(
             settings,
             move |core| initial.init_per_core(core),
             move |request: Datagram| {
                 let mut reply = Vec::new();
-                handler.handle(&request.bytes, &mut reply);
-                // A reply that cannot be sent is lost, as one that the network loses.
-                let sent = |socket: &Arc<UdpSocket>| socket.send_to(&reply, request.from).is_ok();
-                if !reply.is_empty() && !replies.get().is_some_and(sent) {
-                    failures.fetch_add(1, Relaxed);
+                handler.handle_datagram(&request.bytes, &mut reply);
+                if let Some(endpoint) = replies.get() {
+                    endpoint.reply(&reply, request.from);
                 }
             },
         )?;
-        set_later.get_or_init(|| Arc::clone(&socket));
+        set_later.get_or_init(|| Arc::clone(&endpoint));
+        Ok(Self::begin(dispatcher, endpoint, receivers, move |request, bytes, from| {
+            // One too many is dropped, and counted.
+            let _ = dispatcher.submit(request, Datagram { bytes, from });
+        }))
+    }
+
+    /// Lets receivers pass what they receive to `submit`, the way to `dispatcher`.
+    pub(super) fn begin<P: Send>(
+        dispatcher: Dispatcher<P>,
+        endpoint: Arc<Endpoint>,
+        receivers: Receivers,
+        submit: impl Fn(Request, Box<[u8]>, SocketAddr) + Send + Sync + 'static,
+    ) -> Self {
+        let submit: Arc<Submit> = Arc::new(submit);
         for receiver in receivers {
-            receiver.send(dispatcher).expect("a receiver waits for the dispatcher");
+            receiver.send(Arc::clone(&submit)).expect("a receiver waits for it");
         }
-        Ok(Self { dispatcher, socket, unclassified, unsent })
+        Self { counted: Arc::new(dispatcher), endpoint }
     }
 
     /// Returns the socket's address.
@@ -180,36 +215,62 @@ impl UdpServer {
     /// # Errors
     /// As [`UdpSocket::local_addr`].
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        self.endpoint.socket.local_addr()
     }
 
     /// Returns what became of the requests of each class.
     pub fn stats(&self) -> Vec<ClassStats> {
-        self.dispatcher.stats()
+        self.counted.stats()
     }
 
     /// Returns how many requests were dropped because [`Service::classify`] or [`Service::work`]
     /// panicked.
     pub fn unclassified(&self) -> u64 {
-        self.unclassified.load(Relaxed)
+        self.endpoint.unclassified.load(Relaxed)
     }
 
     /// Returns how many replies could not be sent.
     pub fn unsent(&self) -> u64 {
-        self.unsent.load(Relaxed)
+        self.endpoint.unsent.load(Relaxed)
     }
 }
 
-fn receive(
-    socket: &UdpSocket,
-    service: &impl Service,
-    dispatcher: Dispatcher<Datagram>,
-    unclassified: &AtomicU64,
-) {
+/// Passes a request on.
+type Submit = dyn Fn(Request, Box<[u8]>, SocketAddr) + Send + Sync;
+/// Threads that wait for what they pass datagrams to, and end if there will be nothing.
+pub(super) type Receivers = Vec<mpsc::Sender<Arc<Submit>>>;
+
+/// Makes a thread for each kthread that receives from `socket`.
+///
+/// # Errors
+/// If there is no memory for them. None runs then.
+pub(super) fn receivers<S: Service + ?Sized>(
+    socket: UdpSocket,
+    service: &Arc<S>,
+) -> io::Result<(Arc<Endpoint>, Receivers)> {
+    // A receiver would poll it otherwise.
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(None)?;
+    let endpoint = Arc::new(Endpoint { socket, unclassified: AtomicU64::new(0), unsent: AtomicU64::new(0) });
+    let mut receivers = Vec::new();
+    for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+        let (start, started) = mpsc::channel::<Arc<Submit>>();
+        let (endpoint, service) = (Arc::clone(&endpoint), Arc::clone(service));
+        drop(thread::Builder::new().name("dispatch-udp").spawn(move || {
+            if let Ok(submit) = started.recv() {
+                receive(&endpoint, &*service, &*submit);
+            }
+        })?);
+        receivers.push(start);
+    }
+    Ok((endpoint, receivers))
+}
+
+fn receive<S: Service + ?Sized>(endpoint: &Endpoint, service: &S, submit: &Submit) {
     let mut buffer = vec![0; LONGEST].into_boxed_slice();
     let mut errors: u32 = 0;
     loop {
-        let Ok((len, from)) = socket.recv_from(&mut buffer) else {
+        let Ok((len, from)) = endpoint.socket.recv_from(&mut buffer) else {
             // It reports the fate of an earlier reply, which its client notices itself. One that
             // lasts does not take the core from the others.
             errors = errors.saturating_add(1);
@@ -222,17 +283,15 @@ fn receive(
         };
         errors = 0;
         let bytes = &buffer[..len];
-        let Some(request) = catch(|| classify(service, bytes, flow_of(from))) else {
-            unclassified.fetch_add(1, Relaxed);
-            continue;
-        };
-        // One too many is dropped, and counted.
-        let _ = dispatcher.submit(request, Datagram { bytes: bytes.into(), from });
+        match catch(|| classify(service, bytes, flow_of(from))) {
+            Some(request) => submit(request, bytes.into(), from),
+            None => drop(endpoint.unclassified.fetch_add(1, Relaxed)),
+        }
     }
 }
 
 /// Returns the request that `bytes` are.
-pub fn classify(service: &impl Service, bytes: &[u8], flow: u32) -> Request {
+pub fn classify<S: Service + ?Sized>(service: &S, bytes: &[u8], flow: u32) -> Request {
     Request::new(service.classify(bytes)).work(service.work(bytes).unwrap_or_default()).flow(flow)
 }
 

@@ -120,7 +120,8 @@ impl Model {
         self.now = self.now + Nanos(700);
         match *step {
             Step::Submit { class, flow, work } => {
-                let offer = Offer { class, flow: FlowHash(flow), work_ns: Nanos(work) };
+                let (flow, work_ns, arrived) = (FlowHash(flow), Nanos(work), self.now);
+                let offer = Offer { class, flow, work_ns, arrived };
                 match self.board.submit(self.now, offer, self.submitted) {
                     Ok(_) => self.submitted += 1,
                     Err(payload) => {
@@ -283,7 +284,7 @@ fn service_time_is_all_that_a_request_runs() {
     let settings = Settings::new(super::super::Policy::central_fcfs()).blocked(1).complete();
     let mut board: Board<(), ()> = Board::new(&settings, 2).unwrap();
     let at = |us: u64| Nanos(us * 1_000);
-    let offer = Offer { class: 0, flow: FlowHash(0), work_ns: Nanos::ZERO };
+    let offer = Offer { class: 0, flow: FlowHash(0), work_ns: Nanos::ZERO, arrived: Nanos::ZERO };
     board.submit(at(0), offer, ()).unwrap();
     board.submit(at(0), offer, ()).unwrap();
     let mut start = |lane| match board.next(WorkerId(lane), at(1)).0 {

@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | reader | bytes | the stream, also when the writer has shut it down |
 //! | reader | room ([`Connection::room`]) | the writer, after each batch and at its end; an empty reply |
+//! | reader | a part of the budget, if there is one | a reply that is made or written, of any connection |
 //! | reader | a place in the dispatcher's queue | a request that begins |
 //! | writer | replies ([`Connection::ready`]) | a request that is completed; the reader's end |
 //! | writer | the client to read | the stream |
@@ -18,13 +19,14 @@
 use super::super::dispatcher::Dispatcher;
 use super::super::server::catch;
 use super::super::udp::{Service, classify, flow_of};
+use super::budget::{Budget, Room};
 use super::closing;
 use super::framing::Framing;
 use super::input::{Found, Input};
 use super::pace::Pace;
 use super::places::Places;
 use super::replies::{Replies, Write as Next};
-use super::{Counters, Job};
+use super::{Counters, Job, Source};
 use crate::ground::spin::SpinLock;
 use crate::net::TcpStream;
 use crate::sync::{Event, Notify, OwnedSemaphorePermit};
@@ -34,6 +36,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Longest reply that is reserved for: sums of so many do not overflow.
+const REPLY_MAX: usize = 1 << 40;
+
 /// What the threads of a server share.
 pub struct Shared<S> {
     pub service: Arc<S>,
@@ -41,6 +46,7 @@ pub struct Shared<S> {
     pub counters: Arc<Counters>,
     /// A request that begins gives its place back.
     pub places: Arc<Places>,
+    pub budget: Arc<Budget>,
 }
 
 /// A connection, for as long as a thread serves it or a request of it is outstanding.
@@ -53,6 +59,7 @@ pub struct Connection {
     reader_ended: Event,
     idle: Option<Duration>,
     counters: Arc<Counters>,
+    budget: Arc<Budget>,
     _open: OwnedSemaphorePermit,
 }
 
@@ -61,8 +68,15 @@ pub struct Connection {
 pub struct Ticket {
     connection: Arc<Connection>,
     number: u64,
+    /// Bytes of the request and its longest reply.
     len: usize,
     replied: bool,
+}
+
+/// What a request and its longest reply take.
+struct Taken {
+    len: usize,
+    room: Room,
 }
 
 /// Why no more requests are read.
@@ -107,14 +121,15 @@ impl Drop for Connection {
 
 impl Connection {
     /// A new connection, which counts as open for as long as it lives.
-    pub fn new(framing: &Framing, counters: Arc<Counters>, open: OwnedSemaphorePermit) -> Self {
+    pub fn new<S>(shared: &Shared<S>, open: OwnedSemaphorePermit) -> Self {
         Self {
-            replies: SpinLock::new(Replies::new(&framing.limits)),
+            replies: SpinLock::new(Replies::new(&shared.framing.limits)),
             room: Notify::new(),
             ready: Notify::new(),
             reader_ended: Event::new(),
-            idle: framing.limits.idle,
-            counters,
+            idle: shared.framing.limits.idle,
+            counters: Arc::clone(&shared.counters),
+            budget: Arc::clone(&shared.budget),
             _open: open,
         }
     }
@@ -166,17 +181,36 @@ impl Connection {
         let mut input = Input::default();
         // When the first bytes of a request arrived that is not complete.
         let mut begun: Option<Instant> = None;
+        // What that request takes, as soon as its length is known.
+        let mut taken: Option<Taken> = None;
         let mut completed = 0;
         loop {
             match input.next(framing) {
                 Found::Request(bytes) => {
                     begun = None;
-                    if let Err(end) = self.submit(bytes, flow, shared, dispatcher) {
+                    let taken = match taken.take() {
+                        Some(taken) => Ok(taken),
+                        None => self.take_room(shared, &bytes, bytes.len()),
+                    };
+                    let submitted =
+                        taken.and_then(|taken| self.submit(bytes, taken, flow, shared, dispatcher));
+                    if let Err(end) = submitted {
                         return end;
                     }
                     continue;
                 }
-                Found::Nothing => {}
+                Found::Nothing => {
+                    if taken.is_none()
+                        && let Some((head, len)) = input.announced()
+                    {
+                        match self.take_room(shared, head, len) {
+                            Ok(room) => taken = Some(room),
+                            Err(end) => return end,
+                        }
+                        // The client did not hold up what has waited for room.
+                        begun = None;
+                    }
+                }
                 Found::Malformed => return End::Malformed,
                 Found::TooLong => return End::TooLong,
             }
@@ -207,42 +241,57 @@ impl Connection {
         }
     }
 
+    /// Waits for a part of the budget for the request of `len` bytes that begins with `head`.
+    fn take_room<S: Service>(&self, shared: &Shared<S>, head: &[u8], len: usize) -> Result<Taken, End> {
+        let reply = catch(|| shared.service.reply_len(head)).ok_or(End::Unclassified)?;
+        let len = len.saturating_add(reply.min(REPLY_MAX));
+        Ok(Taken { len, room: self.budget.take(len) })
+    }
+
     /// Waits for room, and passes a request to the dispatcher.
     fn submit<S: Service>(
         self: &Arc<Self>,
         bytes: Box<[u8]>,
+        taken: Taken,
         flow: u32,
         shared: &Shared<S>,
         dispatcher: Dispatcher<Job>,
     ) -> Result<(), End> {
         let request = catch(|| classify(&*shared.service, &bytes, flow)).ok_or(End::Unclassified)?;
-        let number = self.wait_for_room(bytes.len()).ok_or(End::Over)?;
-        let ticket = Ticket { connection: Arc::clone(self), number, len: bytes.len(), replied: false };
+        let len = taken.len;
+        let number = self.wait_for_room(taken).ok_or(End::Over)?;
+        // Before the wait for a place, which is the server's; after that for room, which is the
+        // client's: one that reads no replies would have old requests, which policies prefer.
+        let request = request.arrives();
+        let ticket = Ticket { connection: Arc::clone(self), number, len, replied: false };
         let (place, waited) = shared.places.take(request.class());
         self.counters.held_back.fetch_add(waited.into(), Relaxed);
+        let from = Source::Connection(ticket);
         // With a place, it is not refused.
-        dispatcher.submit(request, Job { bytes, ticket, place }).map_err(|_refused| End::Over)
+        dispatcher.submit(request, Job { bytes, from, place }).map_err(|_refused| End::Over)
     }
 
     /// Changes the replies; those that it discards are freed after the lock.
     fn change(&self, change: impl FnOnce(&mut Replies)) {
         let mut replies = self.replies.lock();
         change(&mut replies);
-        let discarded = replies.take_discarded();
+        let (discarded, surplus) = (replies.take_discarded(), replies.take_surplus());
         drop(replies);
         drop(discarded);
+        self.budget.give_back(surplus);
     }
 
-    /// Begins a request of `len` bytes as soon as there is room for it; returns its number. `None`:
-    /// the connection is over.
-    fn wait_for_room(&self, len: usize) -> Option<u64> {
+    /// Begins a request as soon as there is room for it; returns its number. `None`: the connection
+    /// is over.
+    fn wait_for_room(&self, taken: Taken) -> Option<u64> {
         loop {
             let mut replies = self.replies.lock();
             if replies.is_broken() {
+                drop(replies);
                 return None;
             }
             if replies.has_room() {
-                return Some(replies.begin(len));
+                return Some(replies.begin(taken.len, taken.room.keep()));
             }
             drop(replies);
             self.room.wait();

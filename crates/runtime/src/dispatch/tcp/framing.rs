@@ -81,6 +81,7 @@ pub(super) struct Limits {
     pub connections: usize,
     pub outstanding: usize,
     pub held: usize,
+    pub budget: Option<usize>,
     pub in_order: bool,
     pub idle: Option<Duration>,
 }
@@ -107,6 +108,7 @@ impl Framing {
             connections: DEFAULT_CONNECTIONS,
             outstanding: DEFAULT_OUTSTANDING,
             held: DEFAULT_HELD,
+            budget: None,
             in_order: true,
             idle: Some(DEFAULT_IDLE),
         };
@@ -144,6 +146,27 @@ impl Framing {
     #[must_use]
     pub fn held(mut self, bytes: usize) -> Self {
         self.limits.held = bytes;
+        self
+    }
+
+    /// Sets how many bytes of requests and replies all connections may hold together, from 1 on;
+    /// without, each has its own bounds only.
+    ///
+    /// A request takes room for itself and for its [longest reply](super::Service::reply_len) as
+    /// soon as its length is known. The room that the reply does not need is returned when it is
+    /// made, the rest when it is written. While there is no room the connection is not read. So
+    /// clients that read no replies hold up others, for at most the [idle](Self::idle) time.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::dispatch::{Frame, Framing};
+    ///
+    /// let framing = Framing::new(|_, _| Frame::Request(1)).held(4 << 20).budget(256 << 20);
+    /// assert!(format!("{framing:?}").contains("268435456"));
+    /// ```
+    #[must_use]
+    pub fn budget(mut self, bytes: usize) -> Self {
+        self.limits.budget = Some(bytes);
         self
     }
 
@@ -196,6 +219,10 @@ impl Framing {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
             }
         }
+        if self.limits.budget == Some(0) {
+            let message = "a budget of 0 bytes admits no request: set one that holds the longest, or none";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         if idle == Some(Duration::ZERO) {
             let message = "an idle time of 0 closes every connection: use a longer one, or none";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -219,6 +246,7 @@ mod tests {
             (new().outstanding(MAX_OUTSTANDING + 1), "use 1 to 16384"),
             (new().held(0), "holds"),
             (new().idle(Duration::ZERO), "use a longer one"),
+            (new().budget(0), "a budget of 0"),
         ] {
             let message = framing.check().unwrap_err().to_string();
             assert!(message.contains(fragment), "{message}");

@@ -42,6 +42,11 @@ impl Input {
         self.start < self.end
     }
 
+    /// Returns what has arrived of the first request, and its length, if that is known.
+    pub fn announced(&self) -> Option<(&[u8], usize)> {
+        (self.len > 0).then(|| (&self.bytes[self.start..self.end], self.len))
+    }
+
     /// Takes the next request out.
     pub fn next(&mut self, framing: &Framing) -> Found {
         let (arrived, longest) = (self.end - self.start, framing.limits.longest);
@@ -146,7 +151,9 @@ mod tests {
         let framing = framing().longest(30_000);
         let mut input = Input::default();
         put(&mut input, &framing, &20_000_u16.to_be_bytes());
+        assert_eq!(input.announced(), None);
         assert_eq!((input.next(&framing), input.bytes.capacity()), (Found::Nothing, FIRST));
+        assert_eq!(input.announced(), Some((&20_000_u16.to_be_bytes()[..], 20_002)));
         put(&mut input, &framing, &[0; 10]);
         assert_eq!((input.next(&framing), input.bytes.capacity()), (Found::Nothing, FIRST));
         let mut input = Input::default();

@@ -4,8 +4,10 @@
 //! Owns the threads: one that accepts, and two for each connection, which reads and which writes
 //! ([`connection`]), and which close it together ([`closing`]). Bytes are anybody's: what the
 //! [framing](Framing) refuses, and code of the service that panics at them, costs their connection
-//! only, with a count of the reason.
+//! only, with a count of the reason. Datagrams may come beside ([`TcpServer::serve_udp`]): they
+//! share the dispatcher and its places, and are dropped where a connection waits.
 
+mod budget;
 mod closing;
 mod connection;
 mod framing;
@@ -16,14 +18,16 @@ mod replies;
 
 pub use framing::{Frame, Framing};
 
-use super::dispatcher::Dispatcher;
+use super::dispatcher::{Dispatcher, Request};
 use super::settings::Settings;
 use super::stats::ClassStats;
-use super::udp::Service;
-use crate::net::{TcpKeepalive, TcpListener, TcpStream};
+use super::udp::{Endpoint, Service, UdpServer, receivers};
+use crate::net::{TcpKeepalive, TcpListener, TcpStream, UdpSocket};
 use crate::sync::{Semaphore, mpsc};
 use crate::{thread, time};
+use budget::Budget;
 use connection::{Connection, Shared, Ticket};
+use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use places::{Place, Places};
 use std::io;
@@ -38,8 +42,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 struct Job {
     bytes: Box<[u8]>,
-    ticket: Ticket,
+    from: Source,
     place: Place,
+}
+
+/// Where a request came from, and its reply goes.
+#[derive(Debug)]
+enum Source {
+    Connection(Ticket),
+    Datagram(Arc<Endpoint>, SocketAddr),
 }
 
 /// [`ConnectionStats`] of a running server.
@@ -101,8 +112,11 @@ pub struct ConnectionStats {
     /// Connections closed because they sent, or read, nothing for too long.
     pub idle: u64,
     /// Requests that waited in their connections, because the dispatcher's queue had no place for
-    /// their class. Their queue delays and latencies are counted from the end of that wait.
+    /// their class.
     pub held_back: u64,
+    /// Bytes of requests and replies that connections hold of the [budget](Framing::budget) at
+    /// present; 0 without one.
+    pub held: u64,
     /// Replies that could not be sent, of connections that are gone.
     pub unsent: u64,
 }
@@ -156,7 +170,20 @@ pub struct ConnectionStats {
 pub struct TcpServer {
     dispatcher: Dispatcher<Job>,
     address: SocketAddr,
+    service: Shareable,
     counters: Arc<Counters>,
+    places: Arc<Places>,
+    budget: Arc<Budget>,
+}
+
+/// The service, whatever its type.
+#[derive(Clone)]
+struct Shareable(Arc<dyn Service>);
+
+impl fmt::Debug for Shareable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Service")
+    }
 }
 
 impl TcpServer {
@@ -181,9 +208,16 @@ impl TcpServer {
         let address = listener.local_addr()?;
         let (service, counters) = (Arc::new(service), Arc::new(Counters::default()));
         let places = Arc::new(Places::new(settings.queue, settings.classes.len()));
+        let budget = Budget::new(framing.limits.budget);
         let (handler, initial, given_back) =
             (Arc::clone(&service), Arc::clone(&service), Arc::clone(&places));
-        let shared = Arc::new(Shared { service, framing, counters: Arc::clone(&counters), places });
+        let shared = Arc::new(Shared {
+            service: Arc::clone(&service),
+            framing,
+            counters: Arc::clone(&counters),
+            places: Arc::clone(&places),
+            budget: Arc::clone(&budget),
+        });
         // Waits for the dispatcher, and ends if there will be none. Until then it has no listener:
         // on an error the caller's is closed when this returns.
         let (start, started) = mpsc::channel();
@@ -195,15 +229,77 @@ impl TcpServer {
         let dispatcher = Dispatcher::start(
             settings,
             move |core| initial.init_per_core(core),
-            move |Job { bytes, ticket, place }| {
+            move |Job { bytes, from, place }| {
                 given_back.give_back(place);
                 let mut reply = Vec::new();
-                handler.handle(&bytes, &mut reply);
-                ticket.reply(reply);
+                match from {
+                    Source::Connection(ticket) => {
+                        handler.handle(&bytes, &mut reply);
+                        ticket.reply(reply);
+                    }
+                    Source::Datagram(endpoint, from) => {
+                        handler.handle_datagram(&bytes, &mut reply);
+                        endpoint.reply(&reply, from);
+                    }
+                }
             },
         )?;
         start.send((listener, dispatcher)).expect("the acceptor waits for the dispatcher");
-        Ok(Self { dispatcher, address, counters })
+        Ok(Self { dispatcher, address, service: Shareable(service), counters, places, budget })
+    }
+
+    /// Serves datagrams from `socket`, too, with the same dispatcher: one policy orders the
+    /// requests of both, and [`stats`](Self::stats) counts both. A datagram that finds no place for
+    /// its class is dropped and counted there. The socket is set to block without a timeout.
+    ///
+    /// # Errors
+    /// If there is no memory for the threads. None is served then.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::dispatch::{Frame, Framing, Service, Settings, TcpServer};
+    /// use tailwater::net::{TcpListener, UdpSocket};
+    ///
+    /// struct Echo;
+    ///
+    /// impl Service for Echo {
+    ///     fn classify(&self, _request: &[u8]) -> usize {
+    ///         0
+    ///     }
+    ///
+    ///     fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
+    ///         reply.extend_from_slice(request);
+    ///     }
+    /// }
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     let address = socket.local_addr().unwrap();
+    ///     let listener = TcpListener::bind(address).unwrap();
+    ///     let framing = Framing::new(|_, _| Frame::Request(1));
+    ///     let settings = Settings::new("sq:5us".parse().unwrap());
+    ///     let server = TcpServer::start(listener, framing, Echo, settings).unwrap();
+    ///     let datagrams = server.serve_udp(socket).unwrap();
+    ///
+    ///     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    ///     client.send_to(b"abc", address).unwrap();
+    ///     assert_eq!(client.recv(&mut [0; 3]).unwrap(), 3);
+    ///     assert_eq!((server.stats()[0].accepted, datagrams.unsent()), (1, 0));
+    /// }
+    /// ```
+    pub fn serve_udp(&self, socket: UdpSocket) -> io::Result<UdpServer> {
+        let (endpoint, receivers) = receivers(socket, &self.service.0)?;
+        let (dispatcher, places) = (self.dispatcher, Arc::clone(&self.places));
+        let to = Arc::clone(&endpoint);
+        Ok(UdpServer::begin(dispatcher, endpoint, receivers, move |request: Request, bytes, from| {
+            let Some(place) = places.try_take(request.class()) else {
+                return dispatcher.drop_unsubmitted(&request);
+            };
+            let from = Source::Datagram(Arc::clone(&to), from);
+            // With a place, it is not refused.
+            let _ = dispatcher.submit(request, Job { bytes, from, place });
+        }))
     }
 
     /// Returns the listener's address.
@@ -228,6 +324,7 @@ impl TcpServer {
             cut: counters.cut.load(Relaxed),
             idle: counters.idle.load(Relaxed),
             held_back: counters.held_back.load(Relaxed),
+            held: self.budget.held() as u64,
             unsent: counters.unsent.load(Relaxed),
         }
     }
@@ -247,7 +344,7 @@ fn accept<S: Service>(listener: &TcpListener, shared: &Arc<Shared<S>>, dispatche
             counters.refused.fetch_add(1, Relaxed);
             continue;
         };
-        let connection = Arc::new(Connection::new(&shared.framing, Arc::clone(counters), permit));
+        let connection = Arc::new(Connection::new(shared, permit));
         if serve(&Arc::new(stream), from, &connection, shared, dispatcher).is_err() {
             counters.refused.fetch_add(1, Relaxed);
             // Without a reader the writer ends, if there is one, and closes the connection.

@@ -24,11 +24,21 @@ impl Places {
     /// Waits for a place for a request of this class; classes beyond the last are the last.
     /// Returns also whether there was none at first.
     pub fn take(&self, class: usize) -> (Place, bool) {
+        if let Some(place) = self.try_take(class) {
+            return (place, false);
+        }
         let share = class.min(self.0.len() - 1);
-        let permit = self.0[share].try_acquire();
-        let waits = permit.is_none();
-        permit.unwrap_or_else(|| self.0[share].acquire()).forget();
-        (Place(share), waits)
+        self.0[share].acquire().forget();
+        (Place(share), true)
+    }
+
+    /// Returns a place for a request of this class, if there is one.
+    pub fn try_take(&self, class: usize) -> Option<Place> {
+        let share = class.min(self.0.len() - 1);
+        self.0[share].try_acquire().map(|permit| {
+            permit.forget();
+            Place(share)
+        })
     }
 
     /// Gives a place back.
@@ -53,6 +63,9 @@ mod tests {
         let places = Places::new(4, 2);
         let (of_last, waited) = places.take(7);
         assert_eq!((free(&places), waited), (vec![2, 1], false));
+        let other = places.try_take(1).unwrap();
+        assert!(places.try_take(2).is_none());
+        places.give_back(other);
         places.give_back(of_last);
         assert_eq!(free(&places), [2, 2]);
     }

@@ -1,8 +1,9 @@
 //! The replies of one connection, between the threads that run its requests and the one that
 //! writes: a pure machine.
 //!
-//! Owns their order, and the count of what the connection holds. A request is *outstanding* from
-//! [`Replies::begin`] until its reply is written.
+//! Owns their order, and the count of what the connection holds: bytes of requests, those reserved
+//! for their replies, then the replies. A request is *outstanding* from [`Replies::begin`] until
+//! its reply is written.
 //!
 //! | event | what follows |
 //! |---|---|
@@ -36,6 +37,9 @@ pub struct Replies {
     ready: Vec<Vec<u8>>,
     outstanding: usize,
     held: usize,
+    /// Bytes of the budget that the connection has taken. At most `held`, except until
+    /// [`Replies::take_surplus`].
+    room: usize,
     /// Requests completed, for which the idle time begins anew.
     completed: u64,
     /// No request begins any more.
@@ -70,6 +74,7 @@ impl Replies {
             ready: Vec::new(),
             outstanding: 0,
             held: 0,
+            room: 0,
             completed: 0,
             has_ended: false,
             is_broken: false,
@@ -104,18 +109,27 @@ impl Replies {
         take(&mut self.discarded)
     }
 
-    /// Begins a request of `len` bytes; returns its number.
-    pub fn begin(&mut self, len: usize) -> u64 {
+    /// Takes the room out that is not needed any more, for the caller to give back.
+    pub fn take_surplus(&mut self) -> usize {
+        let surplus = self.room.saturating_sub(self.held);
+        self.room -= surplus;
+        surplus
+    }
+
+    /// Begins a request that holds `len` bytes with its reply, of which `room` are taken from the
+    /// budget; returns its number.
+    pub fn begin(&mut self, len: usize, room: usize) -> u64 {
         self.outstanding += 1;
         self.held += len;
+        self.room += room;
         if self.in_order {
             self.line.push_back(Fate::Runs);
         }
         self.first + self.line.len() as u64 - u64::from(self.in_order)
     }
 
-    /// Completes the request with this number, of `len` bytes. `None`: it has no reply, because it
-    /// panicked.
+    /// Completes the request with this number, which holds `len` bytes. `None`: it has no reply,
+    /// because it panicked.
     pub fn complete(&mut self, number: u64, len: usize, reply: Option<Vec<u8>>) {
         self.held -= len;
         self.held += reply.as_ref().map_or(0, Vec::len);
@@ -208,7 +222,7 @@ mod tests {
             writes in prop::collection::vec(any::<bool>(), 50),
         ) {
             let mut all = replies(|framing| framing.held(1_000_000));
-            let numbers: Vec<_> = order.iter().map(|_| all.begin(3)).collect();
+            let numbers: Vec<_> = order.iter().map(|_| all.begin(3, 0)).collect();
             let mut written = Vec::new();
             for (at, &i) in order.iter().enumerate() {
                 // Every seventh has no reply to send.
@@ -227,7 +241,7 @@ mod tests {
     #[test]
     fn numbered_replies_are_ready_at_once() {
         let mut all = replies(Framing::numbered);
-        let (first, second) = (all.begin(1), all.begin(1));
+        let (first, second) = (all.begin(1, 0), all.begin(1, 0));
         all.complete(second, 1, Some(vec![2]));
         assert_eq!(write(&mut all), [2]);
         all.complete(first, 1, Some(vec![1]));
@@ -239,7 +253,7 @@ mod tests {
     #[test]
     fn a_request_counts_until_its_reply_is_written() {
         let mut all = replies(|framing| framing.outstanding(2).held(100));
-        let (first, second) = (all.begin(10), all.begin(10));
+        let (first, second) = (all.begin(10, 0), all.begin(10, 0));
         assert!(!all.has_room());
         all.complete(second, 10, Some(vec![2; 95]));
         all.complete(first, 10, Some(vec![1; 1]));
@@ -248,7 +262,7 @@ mod tests {
         assert!(!all.has_room(), "they are being written");
         all.written(1, batch[0].len());
         assert!(all.has_room(), "95 bytes are held");
-        let third = all.begin(5);
+        let third = all.begin(5, 0);
         assert!(!all.has_room(), "two are outstanding");
         all.written(1, batch[1].len());
         assert!(all.has_room());
@@ -261,16 +275,34 @@ mod tests {
     #[test]
     fn bytes_held_bound_what_begins() {
         let mut all = replies(|framing| framing.held(100));
-        all.begin(99);
+        all.begin(99, 0);
         assert!(all.has_room());
-        all.begin(1);
+        all.begin(1, 0);
         assert!(!all.has_room());
+    }
+
+    #[test]
+    fn room_is_returned_as_soon_as_it_is_not_needed() {
+        let mut all = replies(|framing| framing);
+        // The second has taken less than it holds, as one larger than the budget does.
+        let (first, second) = (all.begin(100, 100), all.begin(100, 40));
+        assert_eq!(all.take_surplus(), 0);
+        all.complete(second, 100, Some(vec![2; 10]));
+        assert_eq!((all.held, all.take_surplus()), (110, 30));
+        // Longer than announced.
+        all.complete(first, 100, Some(vec![1; 500]));
+        assert_eq!((all.held, all.take_surplus()), (510, 0));
+        let Write::Replies(batch) = all.next() else { panic!("both are ready") };
+        all.written(1, batch[0].len());
+        assert_eq!(all.take_surplus(), 100);
+        all.break_off(1, batch[1].len());
+        assert_eq!((all.held, all.take_surplus(), all.room), (0, 10, 0));
     }
 
     #[test]
     fn after_a_request_without_a_reply_nothing_is_sent() {
         let mut all = replies(|framing| framing);
-        let numbers = [(); 4].map(|()| all.begin(1));
+        let numbers = [(); 4].map(|()| all.begin(1, 0));
         all.complete(numbers[2], 1, Some(vec![2]));
         all.complete(numbers[1], 1, None);
         assert_eq!(all.next(), Write::Nothing);
@@ -284,7 +316,7 @@ mod tests {
     #[test]
     fn after_a_failed_write_replies_are_counted_as_unsent() {
         let mut all = replies(|framing| framing.outstanding(3));
-        let numbers = [(); 3].map(|()| all.begin(1));
+        let numbers = [(); 3].map(|()| all.begin(1, 0));
         all.complete(numbers[0], 1, Some(vec![0; 9]));
         let Write::Replies(batch) = all.next() else { panic!("it is ready") };
         all.complete(numbers[1], 1, Some(vec![1; 9]));

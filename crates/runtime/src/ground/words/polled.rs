@@ -34,7 +34,9 @@ impl<T> Polled<T> {
 
     /// Sends the next poll point to the word at `expecting`. Any thread may call this.
     pub fn expect(&self, expecting: *mut T) {
-        self.target.store(expecting, Ordering::Relaxed);
+        // A swap, not a store: it continues the release sequence of a home set before (C++20
+        // [intro.races]), so that `returns` sees that home.
+        self.target.swap(expecting, Ordering::Relaxed);
     }
 
     /// Returns whether a poll point was reached since [`expect`](Self::expect).
