@@ -8,18 +8,22 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tailwater::dispatch::Policy;
 
 use crate::accepted::Accepted;
 use crate::pid_file::PidFile;
+use crate::replicate::{self, Replication, Secret};
 use crate::server::{Clock, Listening, Sizes, Turns, kernel, user_threads};
 use crate::service::{Service, Settings};
 use crate::store::{Config, Store};
@@ -84,7 +88,64 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(1..))]
     large: u32,
     #[command(flatten)]
+    replication: ReplicationOptions,
+    #[command(flatten)]
     accepted: Accepted,
+}
+
+/// Whom to replicate to, and for whom to be a backup.
+#[derive(Debug, Clone, Args)]
+struct ReplicationOptions {
+    /// Have each write at these backups, up to 7, before it is answered; the ports are those of
+    /// their --backup
+    #[arg(
+        long,
+        value_name = "IP:PORT,...",
+        value_delimiter = ',',
+        requires = "secret",
+        conflicts_with = "udp_port"
+    )]
+    replicate: Vec<SocketAddr>,
+    /// What happens to writes while a backup is lost
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = replicate::OnLoss::Refuse)]
+    on_backup_loss: replicate::OnLoss,
+    /// Seconds after which a backup that does not answer is lost
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    backup_timeout: u32,
+    /// Be a backup and take copies on this port, 0 for any, until SIGUSR1 makes it a primary
+    #[arg(long, value_name = "PORT", requires = "secret", conflicts_with = "udp_port")]
+    backup: Option<u16>,
+    /// File with the secret of a primary and its backups: 32 hexadecimal digits, readable by its
+    /// owner only
+    #[arg(long, value_name = "FILE")]
+    secret: Option<PathBuf>,
+}
+
+impl ReplicationOptions {
+    /// Returns the settings if there is anything to replicate.
+    fn settings(&self) -> anyhow::Result<Option<replicate::Settings>> {
+        let Some(file) = self.secret.as_ref().filter(|_| self.backup.is_some() || !self.replicate.is_empty())
+        else {
+            return Ok(None);
+        };
+        Ok(Some(replicate::Settings {
+            backups: self.replicate.clone(),
+            on_loss: self.on_backup_loss,
+            timeout: Duration::from_secs(self.backup_timeout.into()),
+            port: self.backup,
+            secret: read_secret(file)?,
+        }))
+    }
+}
+
+fn read_secret(file: &Path) -> anyhow::Result<Secret> {
+    let name = file.display();
+    let mode = std::fs::metadata(file).with_context(|| format!("cannot read {name}"))?.permissions().mode();
+    anyhow::ensure!(mode & 0o077 == 0, "others may read {name}: run `chmod 600 {name}`");
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    Secret::decode(&text).with_context(|| {
+        format!("{name} is not 32 hexadecimal digits: make one with `openssl rand -hex 16 > {name}`")
+    })
 }
 
 /// Part of the limit of memory that is left to the process itself at most.
@@ -113,6 +174,9 @@ fn size(text: &str) -> Result<usize, String> {
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Before anything starts, so that no signal is missed.
     let signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
+    if options.replication.backup.is_some() {
+        signals.add_signal(SIGUSR1).context("cannot catch signals")?;
+    }
     options.accepted.check(rustix::process::geteuid().is_root())?;
     for line in options.accepted.without_effect() {
         writeln!(std::io::stderr(), "{line}")?;
@@ -121,13 +185,25 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         options.dispatch.is_none() || options.udp_port == 0,
         "datagrams are not served by a dispatcher: leave -U or --dispatch out"
     );
-    let (store, clock) = (store(options)?, Clock::start());
+    let (store, clock, replication) = (store(options)?, Clock::start(), options.replication.settings()?);
     if options.linux {
-        let service = Service::new(store, settings(options, 1));
+        let service = service(store, settings(options, 1), replication)?;
         serve_linux(&service, clock, options.accepted.pid_file.as_deref(), signals)
     } else {
-        serve(options, store, clock, signals)
+        serve(options, store, replication, clock, signals)
     }
+}
+
+fn service(
+    store: Store,
+    settings: Settings,
+    replication: Option<replicate::Settings>,
+) -> std::io::Result<Arc<Service>> {
+    let service = Service::new(store, settings);
+    if let Some(replication) = replication {
+        Replication::prepare(&service, replication)?;
+    }
+    Ok(service)
 }
 
 fn store(options: &Options) -> anyhow::Result<Store> {
@@ -165,11 +241,17 @@ fn settings(options: &Options, cores: u32) -> Settings {
 }
 
 /// Serves on user threads.
-fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> anyhow::Result<()> {
+fn serve(
+    options: &Options,
+    store: Store,
+    replication: Option<replicate::Settings>,
+    clock: Clock,
+    signals: Signals,
+) -> anyhow::Result<()> {
     let ((ready, started), pid_file) = (channel(), options.accepted.pid_file.clone());
     std::thread::Builder::new()
         .name("kv-signals".to_owned())
-        .spawn(move || end_on_signal(&started, pid_file.as_deref(), signals))
+        .spawn(move || end_on_signal(&started, clock, pid_file.as_deref(), signals))
         .context("cannot start a thread")?;
     let mut builder = tailwater::Builder::new();
     if let Some(threads) = options.threads {
@@ -179,7 +261,8 @@ fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> any
     builder.run(move || -> std::io::Result<()> {
         // Only the runtime knows what it was configured to have.
         let kthreads = tailwater::thread::available_parallelism()?.get();
-        let service = Service::new(store, settings(&options, u32::try_from(kthreads).unwrap_or(u32::MAX)));
+        let settings = settings(&options, u32::try_from(kthreads).unwrap_or(u32::MAX));
+        let service = service(store, settings, replication)?;
         // Fails only when the other thread cannot print, and then it ends the process.
         let _ = ready.send((user_threads::start(&service, clock)?, service));
         loop {
@@ -190,10 +273,16 @@ fn serve(options: &Options, store: Store, clock: Clock, signals: Signals) -> any
 }
 
 /// Ends the process on a signal.
-fn end_on_signal(started: &Receiver<(Listening, Arc<Service>)>, pid_file: Option<&Path>, signals: Signals) {
+fn end_on_signal(
+    started: &Receiver<(Listening, Arc<Service>)>,
+    clock: Clock,
+    pid_file: Option<&Path>,
+    signals: Signals,
+) {
     // The service failed to start; the other thread reports why.
     let Ok((listening, service)) = started.recv() else { return };
-    let waited = until_signal(listening, pid_file, signals).and_then(|()| print_classes(&service));
+    let waited =
+        until_signal(&service, clock, listening, pid_file, signals).and_then(|()| print_classes(&service));
     if let Err(error) = &waited {
         // Nothing is left to do if this fails too.
         let _ = writeln!(std::io::stderr(), "Error: {error:?}");
@@ -210,15 +299,32 @@ fn serve_linux(
 ) -> anyhow::Result<()> {
     let listening = kernel::start(service, clock)
         .with_context(|| format!("cannot listen on {}", service.settings.listen))?;
-    until_signal(listening, pid_file, signals)
+    until_signal(service, clock, listening, pid_file, signals)
 }
 
-/// Prints where the service listens and returns at a signal. The file with the process id is there
-/// meanwhile.
-fn until_signal(listening: Listening, pid_file: Option<&Path>, mut signals: Signals) -> anyhow::Result<()> {
+/// Prints where the service listens and returns at a signal to end it. The file with the process id
+/// is there meanwhile.
+fn until_signal(
+    service: &Service,
+    clock: Clock,
+    listening: Listening,
+    pid_file: Option<&Path>,
+    mut signals: Signals,
+) -> anyhow::Result<()> {
     let _pid_file = pid_file.map(PidFile::write).transpose()?;
     announce(listening)?;
-    let _ = signals.forever().next();
+    for signal in signals.forever() {
+        if signal != SIGUSR1 {
+            break;
+        }
+        if let Some(replication) = service.replication.get() {
+            let line = match replication.promote(service, clock) {
+                Ok(()) => "promoted: this is a primary now".to_owned(),
+                Err(error) => format!("not promoted: {error}"),
+            };
+            writeln!(std::io::stderr(), "tailwater-kv: {line}")?;
+        }
+    }
     Ok(())
 }
 
@@ -230,11 +336,14 @@ fn print_classes(service: &Service) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn announce(Listening { tcp, udp }: Listening) -> std::io::Result<()> {
+fn announce(Listening { tcp, udp, backup }: Listening) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "listening on {tcp}")?;
     if let Some(udp) = udp {
         writeln!(out, "listening on {udp} for datagrams")?;
+    }
+    if let Some(backup) = backup {
+        writeln!(out, "listening on {backup} for a primary")?;
     }
     out.flush()
 }

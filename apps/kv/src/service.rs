@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tailwater::sync::Mutex;
 
+use crate::replicate::Replication;
 use crate::server::{Sizes, Turns};
 use crate::store::{Now, Store};
 
@@ -64,6 +65,8 @@ pub struct Service {
     pub meta_commands: AtomicU64,
     /// The dispatcher of a running server, if the settings ask for one.
     pub turns: OnceLock<Turns>,
+    /// Backups of this store, or the role of a backup, if there are any.
+    pub replication: OnceLock<Replication>,
     /// Open connections by a number that is never reused and that `stats reset` does not change.
     open: Mutex<BTreeMap<u64, Arc<Peer>>>,
     next: AtomicU64,
@@ -103,6 +106,7 @@ impl Service {
             flushes: AtomicU64::new(0),
             meta_commands: AtomicU64::new(0),
             turns: OnceLock::new(),
+            replication: OnceLock::new(),
             open: Mutex::new(BTreeMap::new()),
             next: AtomicU64::new(1),
         })

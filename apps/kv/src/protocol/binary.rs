@@ -37,6 +37,12 @@ pub(super) fn command<'a>(buffered: &'a [u8], turn: &mut Turn) -> Option<(usize,
         return Some((HEADER, Next::Close));
     }
     let body = buffered.get(HEADER..HEADER + head)?;
+    let is_change = matches!(command, Command::Get { touch: true, .. } | Command::Touch | Command::Delete)
+        || matches!(command, Command::Count { .. } | Command::Flush);
+    if is_change && turn.refusal().is_some() {
+        refuse(&header, turn);
+        return Some((HEADER + head, Next::Done));
+    }
     let (extras, key) = body.split_at(header.extras_len);
     let four = |at: usize| u32::from_be_bytes(extras[at..at + 4].try_into().expect("the length is right"));
     let next = match command {
@@ -91,7 +97,9 @@ fn simple<'a>(header: &Header, command: Command, quiet: bool, key: &'a [u8], tur
         Command::Delete => {
             let compare = (header.cas != 0).then_some(header.cas);
             let how = Delete { compare, ..Delete::default() };
-            match turn.service.store.lock(key, turn.now).delete(&how) {
+            let deleted = turn.lock(key).delete(&how);
+            let out = &mut *turn.out;
+            match deleted {
                 Deleted::Deleted if quiet => {}
                 Deleted::Deleted => header.succeed(out, 0, &[]),
                 Deleted::NotFound => header.fail(out, status::NOT_FOUND),
@@ -120,7 +128,7 @@ fn get<'a>(
 ) -> Next<'a> {
     let with_key = matches!(command, Command::Get { key: true, .. });
     let with_value = command != Command::Touch;
-    let mut locked: Locked = turn.service.store.lock(key, turn.now);
+    let mut locked: Locked = turn.lock(key);
     let hit = locked.get(&Get { touch, fetch: with_value, ..Get::PLAIN });
     let out = &mut *turn.out;
     let Some(hit) = hit else {
@@ -161,7 +169,7 @@ fn count(
 ) {
     let how =
         Arithmetic { up, delta, compare: header.cas, vivify, touch: None, binary_key: false, version: None };
-    let counted = turn.service.store.lock(key, turn.now).arithmetic(&how);
+    let counted = turn.lock(key).arithmetic(&how);
     match counted {
         Counted::Value(..) if quiet => {}
         Counted::Value(value, facts) => header.succeed(turn.out, facts.cas, &value.to_be_bytes()),
@@ -170,6 +178,11 @@ fn count(
         Counted::NotNumeric => header.fail(turn.out, status::NOT_NUMERIC),
         Counted::NoMemory => header.fail(turn.out, status::NO_MEMORY),
     }
+}
+
+/// Answers a command that would change something while changes are refused.
+pub(super) fn refuse(header: &Header, turn: &mut Turn) {
+    header.fail(turn.out, status::TEMPORARY);
 }
 
 /// Answers a storing command.

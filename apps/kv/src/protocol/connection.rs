@@ -36,7 +36,7 @@ use super::turn::{Block, Keys, Next, Reply, Turn};
 use super::words::{BAD_CHUNK, BAD_LINE};
 use super::{binary, meta, size, text};
 use crate::service::Service;
-use crate::store::{Filling, MAX_KEY, Now, Pinned, Put, Refusal, Stored};
+use crate::store::{Filling, Horizon, MAX_KEY, Now, Pinned, Put, Refusal, Stored};
 
 /// Bytes of output after which a connection has it written before it continues.
 const OUTPUT: usize = 32 << 10;
@@ -89,6 +89,7 @@ pub struct Connection {
     large: Option<usize>,
     /// True if this turn has large retrievals.
     is_large: bool,
+    horizon: Horizon,
 }
 
 impl Connection {
@@ -102,8 +103,8 @@ impl Connection {
     /// to `inline_limit` within one turn.
     pub(super) fn with_limits(service: Arc<Service>, output_limit: usize, inline_limit: usize) -> Self {
         let (input, output, state) = (Input::new(), Vec::new(), State::Command);
-        let (binary, large, is_large) = (None, None, false);
-        Self { service, input, output, state, binary, output_limit, inline_limit, large, is_large }
+        let (binary, large, is_large, horizon) = (None, None, false, Horizon::default());
+        Self { service, input, output, state, binary, output_limit, inline_limit, large, is_large, horizon }
     }
 
     /// Returns the space for the client's bytes; empty only before [`process`](Self::process).
@@ -129,6 +130,12 @@ impl Connection {
     pub fn sent(&mut self) {
         self.output.clear();
         self.output.shrink_to(KEPT);
+    }
+
+    /// Returns the latest changes that the commands executed so far have made, or may have seen.
+    #[must_use]
+    pub fn horizon(&self) -> &Horizon {
+        &self.horizon
     }
 
     /// Returns the bytes of memory of the output.
@@ -242,7 +249,7 @@ impl Connection {
 
     #[inline]
     fn line(&mut self, now: Now) -> bool {
-        let Self { service, input, output, state, inline_limit, .. } = self;
+        let Self { service, input, output, state, inline_limit, horizon, .. } = self;
         let buffered = input.get();
         let Some(end) = buffered.iter().position(|&c| c == b'\n') else {
             if buffered.len() > MAX_LINE {
@@ -252,7 +259,7 @@ impl Connection {
             return false;
         };
         let line = buffered[..end].strip_suffix(b"\r").unwrap_or(&buffered[..end]);
-        let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
+        let mut turn = Turn { service, out: output, now, horizon, inline_limit: *inline_limit };
         let (consume, next) = match text::command(line, &mut turn) {
             Next::Block(block) => match offer(&block, line, buffered, end + 1, &mut turn) {
                 Some((consume, next)) => (end + 1 + consume, next),
@@ -280,8 +287,8 @@ impl Connection {
     }
 
     fn packet(&mut self, now: Now) -> bool {
-        let Self { service, input, output, state, inline_limit, .. } = self;
-        let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
+        let Self { service, input, output, state, inline_limit, horizon, .. } = self;
+        let mut turn = Turn { service, out: output, now, horizon, inline_limit: *inline_limit };
         let buffered = input.get();
         let Some((head, next)) = binary::command(buffered, &mut turn) else { return false };
         let (consume, next) = match next {
@@ -299,14 +306,14 @@ impl Connection {
     /// Answers the next key of a line; returns false if the key is not complete.
     #[inline]
     fn next_key(&mut self, keys: Keys, now: Now) -> bool {
-        let Self { service, input, output, state, inline_limit, .. } = self;
+        let Self { service, input, output, state, inline_limit, horizon, .. } = self;
         let buffered = input.get();
         let spaces = buffered.iter().take_while(|&&c| c == b' ').count();
         let word = &buffered[spaces..];
         let len = word.iter().take(MAX_KEY + 2).position(|&c| c == b' ' || c == b'\n');
         let Some(len) = len else {
             if word.len() > MAX_KEY + 1 {
-                Turn { service, out: output, now, inline_limit: 0 }.say(BAD_LINE);
+                Turn { service, out: output, now, horizon, inline_limit: 0 }.say(BAD_LINE);
                 *state = State::SkipLine;
                 return true;
             }
@@ -315,7 +322,7 @@ impl Connection {
         };
         let last = word[len] == b'\n';
         let key = if last { word[..len].strip_suffix(b"\r").unwrap_or(&word[..len]) } else { &word[..len] };
-        let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
+        let mut turn = Turn { service, out: output, now, horizon, inline_limit: *inline_limit };
         let next = match key.len() {
             0 => Next::Done,
             1..=MAX_KEY => text::value(key, &keys, &mut turn),
@@ -372,11 +379,11 @@ impl Connection {
         else {
             return true;
         };
-        let Self { service, output, inline_limit, .. } = self;
-        let mut turn = Turn { service, out: output, now, inline_limit: *inline_limit };
+        let Self { service, output, inline_limit, horizon, .. } = self;
+        let mut turn = Turn { service, out: output, now, horizon, inline_limit: *inline_limit };
         if valid {
-            let stored = service.store.commit(filling, &put, now);
-            answer(stored, reply, &line, &mut turn);
+            let stored = service.store.commit(filling, &put, now, horizon);
+            answer(Ok(stored), reply, &line, &mut turn);
         } else {
             service.store.abandon(filling);
             bad_chunk(reply, &mut turn);
@@ -429,7 +436,11 @@ fn offer(
     let rest = &buffered[head..];
     let (key, tail) = (block.decoded.as_ref().map_or(block.key, DecodedKey::as_bytes), block.reply.tail());
     let total = block.len + tail.len();
-    let mut locked = turn.service.store.lock(key, turn.now);
+    if let Some(why) = turn.refusal() {
+        answer(Err(Refused(why)), block.reply, line, turn);
+        return Some((0, if total == 0 { State::Command } else { State::Swallow(total) }));
+    }
+    let mut locked = turn.lock(key);
     let fits_input = total <= buffer::MAX / 2 && head + total <= buffer::MAX;
     if turn.service.store.fits(key.len(), block.len) && fits_input {
         if rest.len() < total {
@@ -438,7 +449,7 @@ fn offer(
         if rest[block.len..].starts_with(tail) {
             let stored = locked.put(&block.put, &rest[..block.len]);
             drop(locked);
-            answer(stored, block.reply, line, turn);
+            answer(Ok(stored), block.reply, line, turn);
         } else {
             drop(locked);
             bad_chunk(block.reply, turn);
@@ -451,14 +462,27 @@ fn offer(
         Ok(filling) => State::Fill { filling, put: block.put, reply: block.reply, line: line.to_vec() },
         Err(refusal) => {
             let stored = if refusal == Refusal::TooLarge { Stored::TooLarge } else { Stored::NoMemory };
-            answer(stored, block.reply, line, turn);
+            answer(Ok(stored), block.reply, line, turn);
             State::Swallow(total)
         }
     };
     Some((0, state))
 }
 
-fn answer(stored: Stored, reply: Reply, line: &[u8], turn: &mut Turn) {
+/// Changes are refused at present ([`Turn::refusal`]): the answer of the text protocol.
+struct Refused(&'static str);
+
+fn answer(stored: Result<Stored, Refused>, reply: Reply, line: &[u8], turn: &mut Turn) {
+    let stored = match stored {
+        Ok(stored) => stored,
+        Err(Refused(why)) => {
+            return match reply {
+                Reply::Binary(header) => binary::refuse(&header, turn),
+                Reply::Text { silent: true } => {}
+                Reply::Text { silent: false } | Reply::Meta => turn.say(why),
+            };
+        }
+    };
     match reply {
         Reply::Text { silent } => text::stored(stored, silent, turn),
         Reply::Meta => meta::stored(stored, line, turn),

@@ -204,9 +204,13 @@ fn get<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         return refuse(turn, LONG_OPAQUE);
     }
     let key = flags.key.as_ref().map_or(words[1], DecodedKey::as_bytes);
+    let changes = flags.vivify.is_some() || flags.touch.is_some();
+    if let Some(why) = turn.refusal().filter(|_| changes) {
+        return refuse(turn, why);
+    }
     let vivify = flags.vivify.map(|expiry| (expiry, flags.key.is_some()));
     let meta = Some(MetaGet { vivify, version: flags.version, recache: flags.recache });
-    let mut locked = turn.service.store.lock(key, turn.now);
+    let mut locked = turn.lock(key);
     let hit = locked.get(&Get { touch: flags.touch, bump: !flags.no_bump, fetch: true, meta });
     let out = &mut *turn.out;
     let Some(hit) = hit else {
@@ -332,9 +336,12 @@ fn delete<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         return refuse(turn, LONG_OPAQUE);
     }
     let key = flags.key.as_ref().map_or(words[1], DecodedKey::as_bytes);
+    if let Some(why) = turn.refusal() {
+        return refuse(turn, why);
+    }
     let invalidate = flags.invalidate.then_some(flags.touch);
     let how = Delete { compare: flags.compare, invalidate, version: flags.version };
-    let code = match turn.service.store.lock(key, turn.now).delete(&how) {
+    let code = match turn.lock(key).delete(&how) {
         Deleted::Deleted if flags.quiet => return Next::Done,
         Deleted::Deleted => "HD",
         Deleted::NotFound => "NF",
@@ -352,6 +359,9 @@ fn arithmetic<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
     if long_opaque(&words[2..]) {
         return refuse(turn, LONG_OPAQUE);
     }
+    if let Some(why) = turn.refusal() {
+        return refuse(turn, why);
+    }
     let up = match flags.mode {
         None | Some(b'I' | b'i' | b'+') => true,
         Some(b'D' | b'd' | b'-') => false,
@@ -367,7 +377,7 @@ fn arithmetic<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
         binary_key: flags.key.is_some(),
         version: flags.version,
     };
-    let counted = turn.service.store.lock(key, turn.now).arithmetic(&how);
+    let counted = turn.lock(key).arithmetic(&how);
     let code = match counted {
         Counted::Value(..) if flags.quiet => return Next::Done,
         Counted::Value(value, facts) => {
@@ -424,7 +434,7 @@ fn debug(words: &Words, turn: &mut Turn) {
         None
     };
     let key = decoded.as_ref().map_or(words[1], DecodedKey::as_bytes);
-    let Some(facts) = turn.service.store.lock(key, turn.now).peek() else { return turn.say("EN") };
+    let Some(facts) = turn.lock(key).peek() else { return turn.say("EN") };
     turn.out.extend_from_slice(b"ME ");
     turn.out.extend_from_slice(words[1]);
     let fetched = if facts.fetched { "yes" } else { "no" };

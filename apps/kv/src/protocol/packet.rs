@@ -20,6 +20,7 @@ pub(super) mod status {
     pub const NOT_NUMERIC: u16 = 6;
     pub const UNKNOWN: u16 = 0x81;
     pub const NO_MEMORY: u16 = 0x82;
+    pub const TEMPORARY: u16 = 0x86;
 }
 
 /// The header of a request.
@@ -155,6 +156,7 @@ impl Header {
             status::NOT_STORED => "Not stored.",
             status::NOT_NUMERIC => "Non-numeric server-side value for incr or decr",
             status::NO_MEMORY => "Out of memory",
+            status::TEMPORARY => "Temporary failure",
             _ => "Unknown command",
         };
         self.answer(out, status, 0, [&[], &[]], text.len());

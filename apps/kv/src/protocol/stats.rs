@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::bytes::number;
 use super::dump::Dump;
 use super::turn::{Next, Turn};
+use crate::replicate::{Copy, Link};
 use crate::service::{Service, VERSION};
 use crate::store::{CELL_BYTES, Now, Totals};
 
@@ -79,6 +80,7 @@ pub(super) fn each(group: &[u8], service: &Service, now: Now, mut take: impl FnM
             }
         }
         b"conns" => connections(service, now, take),
+        b"replication" => return replication(service, take),
         b"reset" => service.reset_counters(),
         _ => return false,
     }
@@ -267,6 +269,31 @@ fn slabs(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
     }
     take("active_slabs", "1");
     take("total_malloced", &totals.memory.to_string());
+}
+
+/// Returns false if the store is not replicated: to memcached the group is unknown.
+fn replication(service: &Service, take: &mut dyn FnMut(&str, &str)) -> bool {
+    let Some(replication) = service.replication.get() else { return false };
+    take("role", if replication.is_backup() { "backup" } else { "primary" });
+    if replication.is_backup() {
+        let copy = match replication.copy() {
+            Copy::None => "none",
+            Copy::Partial => "partial",
+            Copy::Complete => "complete",
+        };
+        take("copy", copy);
+    }
+    for (number, (address, link, has)) in replication.backups().into_iter().enumerate() {
+        let link = match link {
+            Link::Lost => "lost",
+            Link::Copying => "copying",
+            Link::InStep => "in_step",
+        };
+        take(&format!("{number}:addr"), &address.to_string());
+        take(&format!("{number}:state"), link);
+        take(&format!("{number}:change"), &has.to_string());
+    }
+    true
 }
 
 fn connections(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {

@@ -167,6 +167,10 @@ fn get_and_touch<'a>(line: &'a [u8], words: &Words<'a>, turn: &mut Turn, with_ca
         turn.say(BAD_EXPTIME);
         return Next::Done;
     };
+    if let Some(why) = turn.refusal() {
+        turn.say(why);
+        return Next::Done;
+    }
     let skip = word.as_ptr().addr() - line.as_ptr().addr() + word.len();
     if line[skip..].split(|&c| c == b' ').any(|key| key.len() > MAX_KEY) {
         turn.say(BAD_LINE);
@@ -178,7 +182,7 @@ fn get_and_touch<'a>(line: &'a [u8], words: &Words<'a>, turn: &mut Turn, with_ca
 /// Appends the item of a key, if there is one; the value of a large one is left to the connection.
 #[inline]
 pub(super) fn value<'a>(key: &'a [u8], keys: &Keys, turn: &mut Turn) -> Next<'a> {
-    let mut locked = turn.service.store.lock(key, turn.now);
+    let mut locked = turn.lock(key);
     let Some(hit) = locked.get(&Get { touch: keys.touch, ..Get::PLAIN }) else { return Next::Done };
     let facts = hit.facts;
     let pinned = if facts.value_len > turn.inline_limit {
@@ -286,7 +290,10 @@ fn delete(words: &[&[u8]], turn: &mut Turn) {
     if words[1].len() > MAX_KEY {
         return say_unless(turn, silent, BAD_LINE);
     }
-    let deleted = turn.service.store.lock(words[1], turn.now).delete(&Delete::default());
+    if let Some(why) = turn.refusal() {
+        return say_unless(turn, silent, why);
+    }
+    let deleted = turn.lock(words[1]).delete(&Delete::default());
     say_unless(turn, silent, if deleted == Deleted::Deleted { "DELETED" } else { "NOT_FOUND" });
 }
 
@@ -302,9 +309,12 @@ fn arithmetic(words: &[&[u8]], turn: &mut Turn, up: bool) {
     let Some(delta) = number(words[2]) else {
         return say_unless(turn, silent, "CLIENT_ERROR invalid numeric delta argument");
     };
+    if let Some(why) = turn.refusal() {
+        return say_unless(turn, silent, why);
+    }
     let how =
         Arithmetic { up, delta, compare: 0, vivify: None, touch: None, binary_key: false, version: None };
-    let counted = turn.service.store.lock(words[1], turn.now).arithmetic(&how);
+    let counted = turn.lock(words[1]).arithmetic(&how);
     match counted {
         Counted::Value(value, _) if !silent => {
             push_number(turn.out, value);
@@ -328,8 +338,11 @@ fn touch(words: &[&[u8]], turn: &mut Turn) {
         return say_unless(turn, silent, BAD_LINE);
     }
     let Some(exptime) = number(words[2]) else { return say_unless(turn, silent, BAD_EXPTIME) };
+    if let Some(why) = turn.refusal() {
+        return say_unless(turn, silent, why);
+    }
     let touch = Some(Expiry::decode(exptime, turn.now));
-    let hit = turn.service.store.lock(words[1], turn.now).get(&Get { touch, fetch: false, ..Get::PLAIN });
+    let hit = turn.lock(words[1]).get(&Get { touch, fetch: false, ..Get::PLAIN });
     say_unless(turn, silent, if hit.is_some() { "TOUCHED" } else { "NOT_FOUND" });
 }
 
@@ -341,6 +354,9 @@ fn flush_all(words: &[&[u8]], turn: &mut Turn) {
     let silent = noreply(words);
     let delay = if words.len() > 1 + usize::from(silent) { number(words[1]) } else { Some(0) };
     let Some(delay) = delay else { return say_unless(turn, silent, BAD_EXPTIME) };
+    if let Some(why) = turn.refusal() {
+        return say_unless(turn, silent, why);
+    }
     if turn.flush(delay) {
         say_unless(turn, silent, "OK");
     } else {

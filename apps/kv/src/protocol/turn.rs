@@ -7,18 +7,36 @@ use super::bytes::DecodedKey;
 use super::dump::Dump;
 use super::packet::Header;
 use crate::service::Service;
-use crate::store::{Expiry, Now, Pinned, Put};
+use crate::store::{Expiry, Horizon, Locked, Now, Pinned, Put};
 
 /// The input of a command besides its own bytes.
 pub(super) struct Turn<'a> {
     pub service: &'a Service,
     pub out: &'a mut Vec<u8>,
     pub now: Now,
+    /// Rises by what the commands of a connection do or see.
+    pub horizon: &'a Horizon,
     /// Larger values are left to the connection.
     pub inline_limit: usize,
 }
 
-impl Turn<'_> {
+impl<'a> Turn<'a> {
+    /// Returns the shard of `key`, locked, for one command.
+    #[inline]
+    pub fn lock<'k>(&self, key: &'k [u8]) -> Locked<'k>
+    where
+        'a: 'k,
+    {
+        self.service.store.lock(key, self.now).within(self.horizon)
+    }
+
+    /// Returns the answer of the text protocol to a command that would change something, if such
+    /// commands are refused at present.
+    #[inline]
+    pub fn refusal(&self) -> Option<&'static str> {
+        self.service.replication.get()?.refusal()
+    }
+
     /// Flushes all items `delay` seconds from now, or at a Unix time; returns false if that is
     /// forbidden.
     pub fn flush(&mut self, delay: i64) -> bool {
@@ -27,7 +45,8 @@ impl Turn<'_> {
         }
         self.service.flushes.fetch_add(1, Relaxed);
         let at = if delay > 0 { Expiry::decode(delay, self.now).left(self.now) } else { None };
-        self.service.store.flush(at.map(|left| self.now.seconds.saturating_add(left)), self.now);
+        let at = at.map(|left| self.now.seconds.saturating_add(left));
+        self.horizon.raise(self.service.store.flush(at, self.now), true);
         true
     }
 

@@ -18,9 +18,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::protocol::{Connection, Step, UdpServer};
+use crate::replicate;
 use crate::service::{Registered, Service};
 use crate::store::{Crawl, Now};
-use system::System;
+pub(crate) use system::System;
 pub use turns::{LARGE_SLO, SHORT_SLO, Sizes, Turns};
 
 /// Answer to a client that exceeds the connection limit, in memcached's words.
@@ -41,6 +42,8 @@ pub struct Listening {
     pub tcp: SocketAddr,
     /// The UDP address, if there is one.
     pub udp: Option<SocketAddr>,
+    /// Where a backup takes copies of its primary.
+    pub backup: Option<SocketAddr>,
 }
 
 /// Clock of whole seconds. Cheap to copy; all threads of a server use the same.
@@ -71,7 +74,7 @@ fn start<S: System>(service: &Arc<Service>, clock: Clock) -> io::Result<Listenin
     let settings = &service.settings;
     let listen = settings.listen.as_str();
     let (listener, tcp) = S::listen((listen, settings.tcp_port))?;
-    let mut listening = Listening { tcp, udp: None };
+    let mut listening = Listening { tcp, udp: None, backup: replicate::start::<S>(service, clock)? };
     if settings.udp_port != 0 {
         let (socket, udp) = S::bind((listen, settings.udp_port))?;
         listening.udp = Some(udp);
@@ -155,6 +158,12 @@ fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &
                     (connection, step, Some((turns, ends)))
                 }
             };
+            if let Some(replication) = service.replication.get() {
+                // Without an answer its client does not know the outcome, and nor does this one.
+                if replication.wait(connection.horizon()).is_err() {
+                    return;
+                }
+            }
             if !connection.output().is_empty() {
                 if let Err(error) = stream.write_all(connection.output()) {
                     return count_end(&error, service);

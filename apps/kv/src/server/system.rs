@@ -4,7 +4,7 @@
 //! calling thread, of either kind.
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
 /// Stack of a kernel thread, in bytes; a connection's uses a few kibibytes.
@@ -31,6 +31,15 @@ pub trait System: Sized + 'static {
 
     /// Returns the next connection and its client's address.
     fn accept(listener: &Self::Listener) -> io::Result<(Self::Stream, SocketAddr)>;
+
+    /// Connects to `address` within `limit`.
+    fn connect(address: SocketAddr, limit: Duration) -> io::Result<Self::Stream>;
+
+    /// Returns another handle of a connection.
+    fn handle_of(stream: &Self::Stream) -> io::Result<Self::Stream>;
+
+    /// Ends a connection in both directions, for all its handles.
+    fn end(stream: &Self::Stream);
 
     /// Configures a connection to send written bytes at once, and to fail a read or write after
     /// `timeout` without a byte.
@@ -75,6 +84,19 @@ macro_rules! systems {
 
             fn accept(listener: &Self::Listener) -> io::Result<(Self::Stream, SocketAddr)> {
                 listener.accept()
+            }
+
+            fn connect(address: SocketAddr, limit: Duration) -> io::Result<Self::Stream> {
+                Self::Stream::connect_timeout(&address, limit)
+            }
+
+            fn handle_of(stream: &Self::Stream) -> io::Result<Self::Stream> {
+                stream.try_clone()
+            }
+
+            fn end(stream: &Self::Stream) {
+                // Fails on a connection that has ended.
+                let _ = stream.shutdown(Shutdown::Both);
             }
 
             fn prepare(stream: &Self::Stream, timeout: Option<Duration>) -> io::Result<()> {

@@ -3,8 +3,7 @@
 //! Owns what is listed of an item. A list is made bucket by bucket, with the shard locked for one
 //! bucket at a time: items that are stored or removed meanwhile may be missing or in it.
 
-use super::MAX_KEY;
-use super::cells::{Cursor, HEADER, state};
+use super::cells::{HEADER, state};
 use super::shard::Shard;
 use super::time::{Expiry, Now};
 
@@ -31,12 +30,7 @@ impl Shard {
         self.begin_epoch_if_due(now);
         for at in self.bucket_items(bucket).filter(|&item| self.death(item, now).is_none()) {
             let item = self.item(at);
-            let (mut key, mut filled) = ([0; MAX_KEY], 0);
-            let key_len = usize::from(item.key_len);
-            self.cells.read(&mut Cursor::start(at), key_len, |piece| {
-                key[filled..filled + piece.len()].copy_from_slice(piece);
-                filled += piece.len();
-            });
+            let (key, key_len, _) = self.key_of(at);
             let value_len = item.value_len as usize;
             let dumped = Dumped {
                 left: Expiry::from_raw(item.expiry).left(now),

@@ -8,6 +8,8 @@
 //! Shard       hash table, epochs of flush_all, pins                      shard
 //!             eviction                                                   evict
 //! Dumped      an item in a list of all                                   dump
+//! Journal     which keys have changed, for replication                   journal
+//! Image       an item as another store needs it                          image
 //! Order       lists in the order of use                                  order
 //! Cells       memory                                                     cells
 //! ```
@@ -23,6 +25,8 @@
 mod cells;
 mod dump;
 mod evict;
+mod image;
+mod journal;
 mod order;
 mod read;
 mod shard;
@@ -35,15 +39,18 @@ mod write;
 mod tests;
 
 pub use dump::Dumped;
+pub use image::Image;
+pub use journal::{Change, Journal};
 pub use read::{Facts, Get, Hit, MetaGet};
 pub use stats::{Counters, Totals};
 pub use time::{Expiry, Now};
 pub use transfer::{Filling, Pinned, Refusal};
 pub use write::{Arithmetic, Counted, Delete, Deleted, Mode, Put, Stored};
 
+use std::cell::Cell;
 use std::hash::Hasher;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{OnceLock, PoisonError};
 
 use siphasher::sip::SipHasher13;
 use tailwater::sync::{Mutex, MutexGuard};
@@ -116,6 +123,8 @@ pub struct Store {
     limit: AtomicU64,
     /// Held while the limit is changed, so that all shards get the same.
     limiting: Mutex<()>,
+    /// Set for a store that is replicated.
+    journal: OnceLock<Journal>,
 }
 
 impl std::fmt::Debug for Store {
@@ -156,7 +165,8 @@ impl Store {
         let shards: Option<_> = (0..shards).map(|_| shard()).collect();
         let shards = shards.ok_or(ConfigError::NoMemory(memory))?;
         let (last_cas, limit) = (AtomicU64::new(0), AtomicU64::new(limit as u64));
-        Ok(Self { shards, config, last_cas, beside, limit, limiting: Mutex::new(()) })
+        let (limiting, journal) = (Mutex::new(()), OnceLock::new());
+        Ok(Self { shards, config, last_cas, beside, limit, limiting, journal })
     }
 
     /// Returns the configuration.
@@ -210,13 +220,15 @@ impl Store {
     #[inline]
     pub fn lock<'a>(&'a self, key: &'a [u8], now: Now) -> Locked<'a> {
         assert!(key.len() <= MAX_KEY, "protocols refuse longer keys");
+        self.flush_if_due(now);
         let [first, second] = self.config.secret;
         let mut hasher = SipHasher13::new_with_keys(first, second);
         hasher.write(key);
         let hash = hasher.finish();
         // The upper half chooses the shard, the lower one the bucket.
         let index = (hash >> 32) as usize & (self.shards.len() - 1);
-        Locked { shard: self.shard(index), store: self, key, hash: hash as u32, index, now }
+        let (shard, hash) = (self.shard(index), hash as u32);
+        Locked { shard, store: self, key, hash, index, now, horizon: None, wrote: false }
     }
 
     /// Locks a shard. A panic with a lock held would be a defect of this module; other connections
@@ -236,9 +248,51 @@ impl Store {
         self.last_cas.fetch_add(1, Relaxed) + 1
     }
 
-    /// Expires all items stored until now, or until the second `at` begins (`flush_all`).
-    pub fn flush(&self, at: Option<u32>, now: Now) {
-        self.each().for_each(|mut shard| shard.flush(at, now));
+    /// Expires all items stored until now, or until the second `at` begins (`flush_all`). Returns
+    /// the number of the change, 0 without a journal.
+    pub fn flush(&self, at: Option<u32>, now: Now) -> u64 {
+        let Some(journal) = self.journal.get() else {
+            self.each().for_each(|mut shard| shard.flush(at, now));
+            return 0;
+        };
+        // A flush that is due already is not replaced by a later one.
+        self.flush_if_due(now);
+        match at.filter(|&second| second > now.seconds) {
+            Some(second) => journal.schedule(second),
+            None => self.flush_now(journal, now),
+        }
+    }
+
+    /// Flushes all shards together, so that each change is before or after it in the journal as it
+    /// is in its shard.
+    fn flush_now(&self, journal: &Journal, now: Now) -> u64 {
+        // Nothing else locks two shards.
+        let mut shards: Vec<_> = self.each().collect();
+        let number = journal.record_flush();
+        for shard in &mut shards {
+            shard.flush(None, now);
+            shard.last_change = number;
+        }
+        number
+    }
+
+    /// Executes the scheduled flush if it is due.
+    #[inline]
+    pub fn flush_if_due(&self, now: Now) {
+        if let Some(journal) = self.journal.get().filter(|journal| journal.claim_due(now)) {
+            self.flush_now(journal, now);
+        }
+    }
+
+    /// Has a new store record its changes; returns false if it does so already.
+    pub fn keep_journal(&self, journal: Journal) -> bool {
+        self.journal.set(journal).is_ok()
+    }
+
+    /// Returns the journal, if changes are recorded.
+    #[must_use]
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.get()
     }
 
     /// Returns the sums over all shards.
@@ -377,6 +431,69 @@ pub struct Locked<'a> {
     hash: u32,
     index: usize,
     now: Now,
+    horizon: Option<&'a Horizon>,
+    /// True if this command has changed something.
+    wrote: bool,
+}
+
+/// The latest changes that a series of commands has made, or may have seen.
+#[derive(Debug, Default)]
+pub struct Horizon {
+    seen: Cell<u64>,
+    wrote: Cell<u64>,
+}
+
+impl Horizon {
+    /// Records that change `number` was seen, and whether it was made.
+    pub fn raise(&self, number: u64, wrote: bool) {
+        self.seen.set(self.seen.get().max(number));
+        if wrote {
+            self.wrote.set(self.wrote.get().max(number));
+        }
+    }
+
+    /// Returns the number of the latest change that may have been seen: the last one of any shard
+    /// that a command used.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        self.seen.get()
+    }
+
+    /// Returns the number of the latest change made.
+    #[must_use]
+    pub fn wrote(&self) -> u64 {
+        self.wrote.get()
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// Has `horizon` rise by what this command does or may see.
+    #[must_use]
+    pub fn within(mut self, horizon: &'a Horizon) -> Self {
+        self.horizon = Some(horizon);
+        self
+    }
+
+    /// Records a change that the command was to make in the journal, if there is one.
+    fn changed(&mut self) {
+        self.changed_by_reading();
+        self.wrote = true;
+    }
+
+    /// Records a change in the journal, if there is one.
+    fn changed_by_reading(&mut self) {
+        if let Some(journal) = self.store.journal.get() {
+            self.shard.last_change = journal.record_key(self.key);
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if let Some(horizon) = self.horizon {
+            horizon.raise(self.shard.last_change, self.wrote);
+        }
+    }
 }
 
 impl std::fmt::Debug for Locked<'_> {

@@ -85,6 +85,11 @@ impl Locked<'_> {
         if let Some(expiry) = get.touch {
             self.shard.item_mut(item).expiry = expiry.to_raw();
         }
+        if created || get.touch.is_some() {
+            self.changed();
+        } else if won {
+            self.changed_by_reading();
+        }
         let facts = Facts { won, ..self.facts(item) };
         let cell = self.shard.item_mut(item);
         if get.bump {
@@ -155,8 +160,13 @@ impl Locked<'_> {
 
     /// Returns the facts about the key's item, without using it (`me`).
     pub fn peek(&mut self) -> Option<Facts> {
+        self.peek_hit().map(|hit| hit.facts)
+    }
+
+    /// Returns the key's item, without using it.
+    pub(super) fn peek_hit(&mut self) -> Option<Hit> {
         let item = self.shard.find(self.key, self.hash, self.now).ok()?;
-        Some(self.facts(item))
+        Some(Hit { item, facts: self.facts(item) })
     }
 
     /// Appends the value to `out`, which has room for it.

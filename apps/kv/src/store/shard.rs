@@ -12,7 +12,8 @@
 //! Pinned cells are at most half of all, and all others can be evicted, so slow clients never keep
 //! others from storing.
 
-use super::cells::{CELL, Cell, Cells, HEADER, NONE, state};
+use super::MAX_KEY;
+use super::cells::{CELL, Cell, Cells, Cursor, HEADER, NONE, state};
 use super::order::Order;
 use super::stats::Counters;
 use super::time::{Expiry, Now};
@@ -48,6 +49,8 @@ pub(super) struct Shard {
     flush_at: Option<u32>,
     /// True if items may be evicted.
     pub evicts: bool,
+    /// Number of the last change in the journal, 0 for none.
+    pub last_change: u64,
 }
 
 /// Returns the number of buckets of a shard of `bytes`.
@@ -77,6 +80,7 @@ impl Shard {
             epoch: 0,
             flush_at: None,
             evicts,
+            last_change: 0,
         })
     }
 
@@ -115,6 +119,17 @@ impl Shard {
     #[inline]
     pub fn item_mut(&mut self, item: u32) -> &mut Cell {
         self.cells.get_mut(item)
+    }
+
+    /// Returns an item's key in a buffer, its length, and the position of the value.
+    pub fn key_of(&self, item: u32) -> ([u8; MAX_KEY], usize, Cursor) {
+        let len = usize::from(self.item(item).key_len);
+        let (mut key, mut filled, mut cursor) = ([0; MAX_KEY], 0, Cursor::start(item));
+        self.cells.read(&mut cursor, len, |piece| {
+            key[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        });
+        (key, len, cursor)
     }
 
     fn bucket(&self, hash: u32) -> usize {

@@ -285,7 +285,7 @@ fn an_item_being_received_is_nobodys_until_it_is_complete() {
     store.fill(&mut filling, &[1; 1000]);
     assert_eq!(get(&store, b"key", NOW).unwrap(), b"before");
     store.fill(&mut filling, &[2; 2000]);
-    let stored = store.commit(filling, &Put::new(Mode::Append, 0, Expiry::NEVER), NOW);
+    let stored = store.commit(filling, &Put::new(Mode::Append, 0, Expiry::NEVER), NOW, &Horizon::default());
     assert!(matches!(stored, Stored::Stored { .. }));
     assert_eq!(get(&store, b"key", NOW).unwrap(), [&b"before"[..], &[1; 1000], &[2; 2000]].concat());
     let abandoned = store.lock(b"key", NOW).reserve(3000).unwrap();

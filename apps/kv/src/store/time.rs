@@ -45,8 +45,15 @@ impl Expiry {
             0 => return Self::NEVER,
             ..0 => return Self::PAST,
             1..=MAX_RELATIVE => i64::from(now.seconds) + wire,
-            unix => unix - now.start_unix,
+            unix => return Self::at_unix(unix, now),
         };
+        Self(u32::try_from(seconds).unwrap_or(u32::MAX))
+    }
+
+    /// Returns an expiration at a Unix time.
+    #[must_use]
+    pub fn at_unix(unix: i64, now: Now) -> Self {
+        let seconds = unix.saturating_sub(now.start_unix);
         if seconds < i64::from(Now::FIRST) {
             Self::PAST
         } else {

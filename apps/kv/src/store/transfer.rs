@@ -82,9 +82,8 @@ impl Locked<'_> {
 
     /// Removes the item that was to be replaced, so that it is not taken for the new value.
     pub(super) fn remove_refused(&mut self) {
-        if let Ok(item) = self.shard.find(self.key, self.hash, self.now) {
-            self.shard.remove(item);
-        }
+        self.forget();
+        self.changed();
     }
 }
 

@@ -3,7 +3,7 @@
 use super::cells::{Cursor, state};
 use super::shard::Shard;
 use super::time::{Expiry, Now};
-use super::{Facts, Filling, Locked, MAX_KEY, Store};
+use super::{Facts, Filling, Horizon, Locked, Store};
 
 /// Digits of 2^64 - 1.
 const MAX_NUMBER: usize = 20;
@@ -173,6 +173,7 @@ impl Locked<'_> {
             self.shard.remove(old);
         }
         let Some((item, mut cursor)) = self.shard.create(self.key, self.hash, value.len(), self.now) else {
+            self.changed();
             return Stored::NoMemory;
         };
         self.shard.cells.write(&mut cursor, value);
@@ -192,6 +193,7 @@ impl Locked<'_> {
             cell.state |= state::STALE | token_sent;
         }
         self.shard.link(item, self.now);
+        self.changed();
         Stored::Stored { cas }
     }
 
@@ -231,6 +233,7 @@ impl Locked<'_> {
         let cell = self.shard.item_mut(item);
         (cell.cas, cell.flags, cell.expiry, cell.state) = (cas, flags, expiry, binary);
         self.shard.link(item, self.now);
+        self.changed();
         Stored::Stored { cas }
     }
 
@@ -238,6 +241,8 @@ impl Locked<'_> {
     pub fn delete(&mut self, delete: &Delete) -> Deleted {
         let Ok(item) = self.shard.find(self.key, self.hash, self.now) else {
             self.shard.counters.delete_misses += 1;
+            // Another store may have an item that was evicted here.
+            self.changed();
             return Deleted::NotFound;
         };
         if delete.compare.is_some_and(|compare| compare != self.shard.item(item).cas) {
@@ -254,6 +259,7 @@ impl Locked<'_> {
             self.shard.counters.delete_hits += 1;
             self.shard.remove(item);
         }
+        self.changed();
         Deleted::Deleted
     }
 
@@ -269,7 +275,9 @@ impl Locked<'_> {
         let counters = &mut self.shard.counters;
         *if how.up { &mut counters.incr_hits } else { &mut counters.decr_hits } += 1;
         let value = if how.up { value.wrapping_add(how.delta) } else { value.saturating_sub(how.delta) };
-        let Some(item) = self.write_number(item, value) else { return Counted::NoMemory };
+        let written = self.write_number(item, value);
+        self.changed();
+        let Some(item) = written else { return Counted::NoMemory };
         let cas = how.version.unwrap_or_else(|| self.store.next_cas());
         let now = self.now;
         let cell = self.shard.item_mut(item);
@@ -354,22 +362,18 @@ impl Store {
     /// # Panics
     /// If some of it is missing.
     #[expect(clippy::needless_pass_by_value, reason = "must not be used afterwards")]
-    pub fn commit(&self, filling: Filling, put: &Put, now: Now) -> Stored {
+    pub fn commit(&self, filling: Filling, put: &Put, now: Now, horizon: &Horizon) -> Stored {
         assert_eq!(filling.left(), 0, "the caller has filled it");
         let Filling { shard: index, item: new, .. } = filling;
         let mut shard = self.shard(index);
         shard.counters.cmd_set += 1;
-        let (hash, key_len) = (shard.item(new).hash, usize::from(shard.item(new).key_len));
-        let (mut key, mut filled) = ([0; MAX_KEY], 0);
-        let mut cursor = Cursor::start(new);
-        shard.cells.read(&mut cursor, key_len, |piece| {
-            key[filled..filled + piece.len()].copy_from_slice(piece);
-            filled += piece.len();
-        });
+        let hash = shard.item(new).hash;
+        let (key, key_len, mut cursor) = shard.key_of(new);
         let key = &key[..key_len];
         let old = shard.find(key, hash, now).ok();
         let decision = decide(&mut shard, old, put);
-        let mut locked = Locked { shard, store: self, key, hash, index, now };
+        let mut locked = Locked { shard, store: self, key, hash, index, now, horizon: None, wrote: false };
+        locked = locked.within(horizon);
         let stored = match decision {
             Decision::Refuse(why) => why,
             Decision::Join(old) => {

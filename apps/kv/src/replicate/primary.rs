@@ -1,0 +1,315 @@
+//! The primary's side of a link to one backup: connection, copy, changes, reconnection.
+//!
+//! Owns the connection and what has been sent over it. One thread sends, and so reads the store in
+//! the order of its messages; another reads acknowledgments. Either ends the connection for both.
+//! A backup that does not acknowledge within the timeout is lost: the primary asks at least four
+//! times as often, by sending its last mark again.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::progress::Session;
+use super::wire::{self, ACK, Ack, AckState, Hello, Message, Nonces, PREFACE, VERDICT, Verdict};
+use super::{HANDSHAKE, Replication, SEND, nonce, report};
+use crate::server::{Clock, System};
+use crate::service::Service;
+use crate::store::{Change, Crawl, Journal, MAX_KEY};
+
+/// Pauses before a connection is tried again: doubled from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// Maximum time between two looks at a scheduled flush.
+const LOOK: Duration = Duration::from_millis(500);
+/// Changes that are sent before anything else is looked at.
+const BATCH: usize = 256;
+/// Largest value that is sent with its head.
+const INLINE: usize = 16 << 10;
+/// Pause before memory is requested again for a value that is sent piece by piece.
+const PIN_PAUSE: Duration = Duration::from_millis(1);
+
+/// Keeps the link to a backup for ever, once this process is a primary.
+pub(super) fn keep_link<S: System>(service: &Arc<Service>, backup: usize, clock: Clock) -> ! {
+    let replication = service.replication.get().expect("it is prepared before it is started");
+    let address = replication.settings.backups[backup];
+    let (mut pause, mut last_reason) = (FIRST_PAUSE, String::new());
+    replication.is_primary.wait();
+    loop {
+        let (was_in_step, error) = connection::<S>(service, replication, backup, clock);
+        let reason = error.to_string();
+        if was_in_step || reason != last_reason {
+            report(&format!("backup {address} is lost: {reason}"));
+        }
+        last_reason = reason;
+        pause = if was_in_step { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
+        S::sleep(pause);
+    }
+}
+
+/// Serves one connection to its end; returns whether the backup was in step, and why it ended.
+fn connection<S: System>(
+    service: &Arc<Service>,
+    replication: &Replication,
+    backup: usize,
+    clock: Clock,
+) -> (bool, io::Error) {
+    let address = replication.settings.backups[backup];
+    let stream = match greet::<S>(service, replication, address) {
+        Ok(stream) => stream,
+        Err(error) => return (false, error),
+    };
+    let journal = service.store.journal().expect("a replicated store has one");
+    let last = journal.attach(backup);
+    let session = replication.progress.begin(backup, last);
+    let ended = serve::<S>(service, journal, session, stream, clock);
+    journal.detach(backup);
+    replication.progress.end(session);
+    ended
+}
+
+/// Connects and proves the secret, both ways.
+fn greet<S: System>(
+    service: &Service,
+    replication: &Replication,
+    address: SocketAddr,
+) -> io::Result<S::Stream> {
+    let settings = &replication.settings;
+    let refused = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
+    let mut stream = S::connect(address, settings.timeout.min(HANDSHAKE))?;
+    S::prepare(&stream, Some(HANDSHAKE))?;
+    let own = nonce();
+    stream.write_all(&wire::preface(own))?;
+    let mut preface = [0; PREFACE];
+    let silent = "it does not answer as a backup; give the port after --backup, not that of clients";
+    stream.read_exact(&mut preface).map_err(|error| io::Error::new(error.kind(), silent))?;
+    let nonces = Nonces { primary: own, backup: wire::decode_preface(&preface).map_err(refused)? };
+    let config = service.store.config();
+    let hello = Hello {
+        id: replication.id,
+        memory: service.store.limit(),
+        max_item: config.max_item as u64,
+        timeout_ms: u32::try_from(settings.timeout.as_millis()).unwrap_or(u32::MAX),
+        evict: config.evict,
+    };
+    stream.write_all(&hello.encode(&settings.secret, &nonces))?;
+    let mut verdict = [0; VERDICT];
+    stream.read_exact(&mut verdict)?;
+    Verdict::check(&verdict, &settings.secret, &nonces).map_err(refused)?;
+    S::prepare(&stream, Some(settings.timeout))?;
+    Ok(stream)
+}
+
+/// What the two threads of a connection share.
+struct Acks {
+    service: Arc<Service>,
+    session: Session,
+    /// Why acknowledgments ended, and whether the backup was in step.
+    ended: tailwater::sync::mpsc::Sender<(bool, io::Error)>,
+}
+
+fn serve<S: System>(
+    service: &Arc<Service>,
+    journal: &Journal,
+    session: Session,
+    stream: S::Stream,
+    clock: Clock,
+) -> (bool, io::Error) {
+    let (ended, why) = tailwater::sync::mpsc::channel();
+    let acks = Acks { service: Arc::clone(service), session, ended };
+    let started =
+        S::handle_of(&stream).and_then(|acked| S::spawn("kv-acks", move || read_acks::<S>(acked, &acks)));
+    if let Err(error) = started {
+        return (false, error);
+    }
+    let mut sender = Sender::<S> {
+        service,
+        journal,
+        backup: session.backup,
+        clock,
+        stream,
+        out: Vec::with_capacity(2 * SEND),
+        copy: Some(Crawl::default()),
+        keys: Vec::new(),
+    };
+    let sent = sender.run();
+    // Ends the other thread, which may have ended first and then knows the reason.
+    S::end(&sender.stream);
+    let (was_in_step, reason) = why.recv().unwrap_or((false, io::Error::other("its thread has ended")));
+    match sent {
+        Ok(()) => (was_in_step, reason),
+        Err(_) if reason.kind() == io::ErrorKind::OutOfMemory => (was_in_step, reason),
+        Err(error) => (was_in_step, error),
+    }
+}
+
+/// Takes acknowledgments until the connection ends.
+fn read_acks<S: System>(mut stream: S::Stream, acks: &Acks) {
+    let mut in_step = false;
+    let error = loop {
+        match next_ack(&mut stream) {
+            Err(error) => break error,
+            Ok(Ack { state: AckState::NoRoom, .. }) => {
+                let why = "it has no room for an item; start it with a larger -m";
+                break io::Error::new(io::ErrorKind::OutOfMemory, why);
+            }
+            Ok(Ack { number, state }) => {
+                let replication = acks.service.replication.get().expect("its thread runs");
+                if replication.progress.acknowledge(acks.session, number, state == AckState::InStep) {
+                    in_step = true;
+                    let address = replication.settings.backups[acks.session.backup];
+                    report(&format!("backup {address} is in step"));
+                }
+            }
+        }
+    };
+    S::end(&stream);
+    // The sender may wait for changes.
+    acks.service.store.journal().expect("a replicated store has one").detach(acks.session.backup);
+    // It waits for this, unless it panicked.
+    let _ = acks.ended.send((in_step, error));
+}
+
+fn next_ack(stream: &mut impl Read) -> io::Result<Ack> {
+    let mut bytes = [0; ACK];
+    stream.read_exact(&mut bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            io::Error::new(io::ErrorKind::TimedOut, "it does not answer within --backup-timeout")
+        }
+        io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "it has ended the connection"),
+        _ => error,
+    })?;
+    let invalid = "its acknowledgment is invalid; run the same release on both sides";
+    Ack::decode(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, invalid))
+}
+
+/// The sending thread's view of a connection.
+struct Sender<'a, S: System> {
+    service: &'a Service,
+    journal: &'a Journal,
+    backup: usize,
+    clock: Clock,
+    stream: S::Stream,
+    /// Encoded and not sent.
+    out: Vec<u8>,
+    /// Progress of the copy, until it is complete.
+    copy: Option<Crawl>,
+    /// Keys of one step of the copy, each behind its length.
+    keys: Vec<u8>,
+}
+
+impl<S: System> Sender<'_, S> {
+    /// Sends until the connection ends, or this reader of the journal is detached.
+    fn run(&mut self) -> io::Result<()> {
+        let ask = self.service.replication.get().expect("its thread runs").settings.timeout / 4;
+        Message::Reset.encode(&mut self.out);
+        self.schedule();
+        let (mut changes, mut sent_at) = (Vec::with_capacity(BATCH), Instant::now());
+        loop {
+            // A scheduled flush is executed even if no client sends a command.
+            self.service.store.flush_if_due(self.clock.now());
+            let Some(last) = self.journal.take(self.backup, BATCH, &mut changes) else { return Ok(()) };
+            let left = ask.saturating_sub(sent_at.elapsed());
+            if changes.is_empty() && self.copy.is_none() && !left.is_zero() {
+                self.journal.wait(self.backup, left.min(LOOK));
+                continue;
+            }
+            for change in changes.drain(..) {
+                match change {
+                    Change::Key(key) => self.item(&key)?,
+                    Change::Flush => Message::Flush.encode(&mut self.out),
+                    Change::Schedule => self.schedule(),
+                }
+            }
+            self.copy_more()?;
+            // Also without a change, for the backup answers it.
+            Message::Mark(last).encode(&mut self.out);
+            self.send()?;
+            sent_at = Instant::now();
+        }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        self.stream.write_all(&self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+
+    fn schedule(&mut self) {
+        let now = self.clock.now();
+        let unix = self.journal.scheduled().map_or(0, |second| now.start_unix + i64::from(second));
+        Message::Schedule(unix).encode(&mut self.out);
+    }
+
+    /// Copies up to a buffer of items.
+    fn copy_more(&mut self) -> io::Result<()> {
+        while let Some(progress) = &mut self.copy {
+            let keys = &mut self.keys;
+            keys.clear();
+            let more = self.service.store.dump(progress, self.clock.now(), |key, _| {
+                keys.push(key.len() as u8);
+                keys.extend_from_slice(key);
+            });
+            if !more {
+                self.copy = None;
+            }
+            let keys = std::mem::take(&mut self.keys);
+            let mut rest = &keys[..];
+            while let Some((&len, behind)) = rest.split_first() {
+                let (key, behind) = behind.split_at(usize::from(len));
+                self.item(key)?;
+                rest = behind;
+            }
+            self.keys = keys;
+            if !more {
+                Message::Complete.encode(&mut self.out);
+            }
+            if self.out.len() >= SEND {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the present item of a key, or that there is none.
+    fn item(&mut self, key: &[u8]) -> io::Result<()> {
+        debug_assert!(key.len() <= MAX_KEY);
+        let begin = Instant::now();
+        loop {
+            let mut locked = self.service.store.lock(key, self.clock.now());
+            let Some((image, hit)) = locked.image() else {
+                Message::Absent(key).encode(&mut self.out);
+                break;
+            };
+            if image.value_len <= INLINE {
+                Message::Item(key, image).encode(&mut self.out);
+                locked.append_value(&hit, &mut self.out);
+                break;
+            }
+            if let Some(mut pinned) = locked.pin(&hit) {
+                drop(locked);
+                Message::Item(key, image).encode(&mut self.out);
+                let sent = self.value(&mut pinned);
+                self.service.store.release(pinned);
+                return sent;
+            }
+            drop(locked);
+            // Clients hold too much memory for the moment.
+            if begin.elapsed() > HANDSHAKE {
+                let why = "slow clients of the primary hold its memory; set --idle-timeout";
+                return Err(io::Error::other(why));
+            }
+            S::sleep(PIN_PAUSE);
+        }
+        if self.out.len() >= SEND { self.send() } else { Ok(()) }
+    }
+
+    /// Sends a large value piece by piece.
+    fn value(&mut self, pinned: &mut crate::store::Pinned) -> io::Result<()> {
+        while pinned.left() > 0 {
+            self.service.store.drain(pinned, SEND, &mut self.out);
+            self.send()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,276 @@
+//! Which change is at which backup, and the threads that wait for it.
+//!
+//! Owns the state of each link and the waiting threads; never sockets or items. A change is
+//! *settled* when it is at all backups that count: with [`OnLoss::Refuse`] all that are configured,
+//! with [`OnLoss::Degrade`] those that are not lost.
+//!
+//! | link | begins when | takes changes | counts |
+//! |---|---|---|---|
+//! | lost | at first, and when the connection ends | no | `Refuse`: yes, so nothing is settled; `Degrade`: no |
+//! | copying | the backup accepted this primary | all since | yes |
+//! | in step | the backup says that its copy is complete | all since | yes |
+//!
+//! A link that comes back counts as having all changes before: those are in the copy. Each
+//! connection has a number, so that an acknowledgment of an ended one changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
+
+use tailwater::sync::{Event, Mutex, MutexGuard};
+
+/// What happens to writes while a backup is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnLoss {
+    /// They are refused.
+    Refuse,
+    /// They go on with the backups that are left, even with none.
+    Degrade,
+}
+
+/// The state of a link to a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// No connection.
+    Lost,
+    /// Being brought up to date.
+    Copying,
+    /// It has everything that is settled.
+    InStep,
+}
+
+/// A change did not reach all backups that count: its client is not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unsettled;
+
+/// A connection to a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    /// Index of the backup.
+    pub backup: usize,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Backup {
+    link: Link,
+    session: u64,
+    /// Number of the last change that it has.
+    has: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    settled: AtomicBool,
+    decided: Event,
+}
+
+#[derive(Debug)]
+struct State {
+    backups: Vec<Backup>,
+    /// By the change that a thread waits for, and a number of its own.
+    waiting: BTreeMap<(u64, u64), Arc<Waiter>>,
+    next_waiter: u64,
+}
+
+/// The state of all links.
+#[derive(Debug)]
+pub struct Progress {
+    on_loss: OnLoss,
+    state: Mutex<State>,
+    /// Number of the last settled change. Written under `state`; relaxed, because nothing but the
+    /// number is read by a thread that may answer. It can fall when a backup comes back.
+    settled: AtomicU64,
+    /// True while changes are refused. Written under `state`; relaxed, because a change that is
+    /// made all the same is not settled.
+    refuses: AtomicBool,
+}
+
+impl Progress {
+    /// Creates the state of `backups`, all of them lost.
+    #[must_use]
+    pub fn new(backups: usize, on_loss: OnLoss) -> Self {
+        let new = || Backup { link: Link::Lost, session: 0, has: 0 };
+        let state = State {
+            backups: (0..backups).map(|_| new()).collect(),
+            waiting: BTreeMap::new(),
+            next_waiter: 0,
+        };
+        let progress = Self {
+            on_loss,
+            state: Mutex::new(state),
+            settled: AtomicU64::new(0),
+            refuses: AtomicBool::new(false),
+        };
+        progress.update(&mut progress.lock());
+        progress
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true while changes are refused.
+    #[inline]
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        self.refuses.load(Relaxed)
+    }
+
+    /// Returns the link of each backup, and the number of the last change that it has.
+    #[must_use]
+    pub fn links(&self) -> Vec<(Link, u64)> {
+        self.lock().backups.iter().map(|backup| (backup.link, backup.has)).collect()
+    }
+
+    /// Records that a backup takes all changes after `last`, and a copy of everything before.
+    pub fn begin(&self, backup: usize, last: u64) -> Session {
+        let mut state = self.lock();
+        let entry = &mut state.backups[backup];
+        entry.session += 1;
+        (entry.link, entry.has) = (Link::Copying, last);
+        let session = Session { backup, number: entry.session };
+        self.update(&mut state);
+        session
+    }
+
+    /// Records an acknowledgment. Returns true if the copy has just become complete.
+    pub fn acknowledge(&self, session: Session, number: u64, in_step: bool) -> bool {
+        let mut state = self.lock();
+        let entry = &mut state.backups[session.backup];
+        if entry.session != session.number || entry.link == Link::Lost {
+            return false;
+        }
+        entry.has = entry.has.max(number);
+        let completes = in_step && entry.link == Link::Copying;
+        if completes {
+            entry.link = Link::InStep;
+        }
+        self.update(&mut state);
+        completes
+    }
+
+    /// Records that a connection has ended.
+    pub fn end(&self, session: Session) {
+        let mut state = self.lock();
+        let entry = &mut state.backups[session.backup];
+        if entry.session == session.number {
+            entry.link = Link::Lost;
+            self.update(&mut state);
+        }
+    }
+
+    /// Waits until a change is settled.
+    ///
+    /// # Errors
+    /// If a backup is lost before it has the change, and changes are refused then.
+    pub fn wait(&self, number: u64) -> Result<(), Unsettled> {
+        if self.settled.load(Relaxed) >= number {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        if self.settled.load(Relaxed) >= number {
+            return Ok(());
+        }
+        if self.refuses() {
+            return Err(Unsettled);
+        }
+        let waiter = Arc::new(Waiter { settled: AtomicBool::new(false), decided: Event::new() });
+        let key = (number, state.next_waiter);
+        state.next_waiter += 1;
+        state.waiting.insert(key, Arc::clone(&waiter));
+        drop(state);
+        waiter.decided.wait();
+        if waiter.settled.load(Relaxed) { Ok(()) } else { Err(Unsettled) }
+    }
+
+    /// Decides again what is settled and whether changes are refused, and wakes the threads that
+    /// this concerns.
+    fn update(&self, state: &mut State) {
+        let any_lost = state.backups.iter().any(|backup| backup.link == Link::Lost);
+        let refuses = any_lost && self.on_loss == OnLoss::Refuse;
+        let counts = |backup: &&Backup| refuses || backup.link != Link::Lost;
+        let settled = state.backups.iter().filter(counts).map(|backup| backup.has).min().unwrap_or(u64::MAX);
+        self.settled.store(settled, Relaxed);
+        self.refuses.store(refuses, Relaxed);
+        let later = match settled {
+            u64::MAX => BTreeMap::new(),
+            settled => state.waiting.split_off(&(settled + 1, 0)),
+        };
+        wake(std::mem::replace(&mut state.waiting, later), true);
+        if refuses {
+            wake(std::mem::take(&mut state.waiting), false);
+        }
+    }
+}
+
+fn wake(waiting: BTreeMap<(u64, u64), Arc<Waiter>>, settled: bool) {
+    for waiter in waiting.into_values() {
+        waiter.settled.store(settled, Relaxed);
+        waiter.decided.set();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Starts a thread that waits, and returns when it does.
+    fn waiting(progress: &Arc<Progress>, number: u64) -> thread::JoinHandle<Result<(), Unsettled>> {
+        let before = progress.lock().waiting.len();
+        let of_thread = Arc::clone(progress);
+        let thread = thread::spawn(move || of_thread.wait(number));
+        tailwater_testkit::until("the thread waits", || progress.lock().waiting.len() > before);
+        thread
+    }
+
+    #[test]
+    fn a_change_is_settled_when_all_backups_have_it() {
+        let progress = Arc::new(Progress::new(2, OnLoss::Refuse));
+        assert!(progress.refuses(), "none has been there yet");
+        let [first, second] = [progress.begin(0, 0), progress.begin(1, 0)];
+        assert!(!progress.refuses());
+        let [early, late] = [waiting(&progress, 3), waiting(&progress, 4)];
+        progress.acknowledge(first, 9, true);
+        assert_eq!(progress.lock().waiting.len(), 2);
+        progress.acknowledge(second, 3, false);
+        assert_eq!((early.join().unwrap(), progress.lock().waiting.len()), (Ok(()), 1));
+        progress.acknowledge(second, 4, true);
+        assert_eq!((late.join().unwrap(), progress.wait(4)), (Ok(()), Ok(())));
+        assert_eq!(progress.links(), [(Link::InStep, 9), (Link::InStep, 4)]);
+    }
+
+    #[test]
+    fn a_lost_backup_leaves_changes_unsettled() {
+        let progress = Arc::new(Progress::new(2, OnLoss::Refuse));
+        let [first, second] = [progress.begin(0, 0), progress.begin(1, 0)];
+        progress.acknowledge(first, 5, true);
+        let waits = waiting(&progress, 5);
+        progress.end(second);
+        assert_eq!(waits.join().unwrap(), Err(Unsettled));
+        assert_eq!((progress.refuses(), progress.wait(5), progress.wait(0)), (true, Err(Unsettled), Ok(())));
+        // What an ended connection said late changes nothing, nor does its second end.
+        progress.acknowledge(second, 9, true);
+        let again = progress.begin(1, 7);
+        progress.end(second);
+        assert_eq!(progress.links()[1], (Link::Copying, 7));
+        assert!(!progress.refuses());
+        assert!(progress.acknowledge(again, 8, true) && !progress.acknowledge(again, 9, true));
+    }
+
+    #[test]
+    fn without_a_lost_backup_changes_go_on_where_that_is_asked_for() {
+        let progress = Arc::new(Progress::new(2, OnLoss::Degrade));
+        assert_eq!((progress.refuses(), progress.wait(77)), (false, Ok(())));
+        let [first, second] = [progress.begin(0, 77), progress.begin(1, 77)];
+        progress.acknowledge(first, 80, true);
+        let waits = waiting(&progress, 80);
+        progress.end(second);
+        assert_eq!(waits.join().unwrap(), Ok(()));
+        let waits = waiting(&progress, 81);
+        progress.end(first);
+        assert_eq!(waits.join().unwrap(), Ok(()), "none is left");
+    }
+}
