@@ -353,6 +353,16 @@ fn shenango_table2_has_four_operations() {
     assert!(notes.iter().any(|note| note.as_str().unwrap().starts_with("Before the run core")), "{json:#}");
 }
 
+#[test]
+fn arachne_table2_has_the_papers_primitives() {
+    let json = reproduce("arachne-table2", true);
+    // Those across cores may have no figure on a busy machine.
+    let operations = distinct(&json, "operation");
+    assert!(operations.is_superset(&set(&["yield", "null_yield", "exit_turnaround"])), "{operations:?}");
+    assert!(!operations.contains("mutex"));
+    assert!(distinct(&json, "system").is_superset(&set(&["tailwater", "std", "tokio", "may"])));
+}
+
 /// Returns the children of a run, as soon as there are any.
 fn first_children(run: &mut Program) -> BTreeSet<u32> {
     eventually("the run has a child process", || {

@@ -21,7 +21,7 @@ mod rounds;
 mod system;
 
 pub use child::{ChildArgs, run as run_child};
-pub use operation::{Operation, SHENANGO};
+pub use operation::{ARACHNE, Operation, READY_QUEUE, SHENANGO};
 pub use rounds::Row;
 
 use go::GoProgram;
@@ -39,7 +39,7 @@ const DEFAULT_ROUNDS: u16 = 31;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "One core: mutex, yield (one switch), condvar (one hop), channel (a message sent and
 received), channel_hop, channel_many (many receivers), select (of two), rwlock_read, rcu_read, rcu_replace, spawn_join, fan_out (1000 started, then joined, per
-thread), null_yield, exit_turnaround. Two cores: create_remote and notify_remote (until the first instruction on
+thread), null_yield, exit_turnaround. Two cores: create_remote, notify_remote and unpark_remote (until the first instruction on
 the other core). throughput_K: threads that each start the next, on K cores. Below them the machine's floor.
 The columns Shenango and Arachne are those papers' tables 2, on their machines.
 

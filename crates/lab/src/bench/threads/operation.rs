@@ -38,6 +38,8 @@ pub enum Operation {
     CreateRemote,
     /// From before the notification of a waiting thread to its first instruction on another core.
     NotifyRemote,
+    /// From before the unparking of a parked thread to its first instruction on another core.
+    UnparkRemote,
     /// Three threads for each core, each of which starts its successor and ends: per thread.
     Throughput,
     /// Start threads that all wait; then they end, and their stacks stay.
@@ -63,7 +65,7 @@ pub enum Cores {
 
 impl Operation {
     /// All operations that are measured in rounds, in the order of the table.
-    pub const ROUNDS: [Self; 20] = [
+    pub const ROUNDS: [Self; 21] = [
         Self::Line,
         Self::CasPair,
         Self::Rdtsc,
@@ -83,6 +85,7 @@ impl Operation {
         Self::ExitTurnaround,
         Self::CreateRemote,
         Self::NotifyRemote,
+        Self::UnparkRemote,
         Self::Throughput,
     ];
 
@@ -105,6 +108,7 @@ impl Operation {
             Self::ExitTurnaround => "exit_turnaround",
             Self::CreateRemote => "create_remote",
             Self::NotifyRemote => "notify_remote",
+            Self::UnparkRemote => "unpark_remote",
             Self::Throughput => "throughput",
             Self::Idle => "idle",
             Self::Line => "line_one_way",
@@ -116,7 +120,7 @@ impl Operation {
     /// Returns the cores that it runs on.
     pub fn cores(self) -> Cores {
         match self {
-            Self::CreateRemote | Self::NotifyRemote | Self::Line => Cores::Two,
+            Self::CreateRemote | Self::NotifyRemote | Self::UnparkRemote | Self::Line => Cores::Two,
             Self::Throughput => Cores::Scale,
             _ => Cores::One,
         }
@@ -125,7 +129,7 @@ impl Operation {
     /// Returns whether its figure is the median of many samples rather than the mean over all
     /// repetitions.
     pub fn is_sampled(self) -> bool {
-        matches!(self, Self::ExitTurnaround | Self::CreateRemote | Self::NotifyRemote | Self::Line)
+        matches!(self.cores(), Cores::Two) || self == Self::ExitTurnaround
     }
 
     /// Fewest repetitions: whole batches, or enough samples for a median.
@@ -185,9 +189,12 @@ pub const SHENANGO: [Published; 16] = [
     published(Operation::SpawnJoin, "go", 462.0),
 ];
 
+/// Arachne with a ready queue for each core in place of its scan of contexts.
+pub const READY_QUEUE: &str = "arachne-rq";
+
 /// Arachne (OSDI 2018), table 2, without hyperthreads: across cores but for the yields and the
 /// turnaround.
-pub const ARACHNE: [Published; 13] = [
+pub const ARACHNE: [Published; 19] = [
     published(Operation::Yield, "arachne", 83.0),
     published(Operation::Yield, "uthreads", 79.0),
     published(Operation::NullYield, "arachne", 14.0),
@@ -201,6 +208,12 @@ pub const ARACHNE: [Published; 13] = [
     published(Operation::NotifyRemote, "std", 4962.0),
     published(Operation::NotifyRemote, "go", 483.0),
     published(Operation::NotifyRemote, "uthreads", 4976.0),
+    published(Operation::UnparkRemote, "arachne", 233.0),
+    published(Operation::Yield, READY_QUEUE, 137.0),
+    published(Operation::NullYield, READY_QUEUE, 13.0),
+    published(Operation::ExitTurnaround, READY_QUEUE, 408.0),
+    published(Operation::CreateRemote, READY_QUEUE, 524.0),
+    published(Operation::NotifyRemote, READY_QUEUE, 459.0),
 ];
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::operation::{ARACHNE, Operation, Published, SHENANGO};
+use super::operation::{ARACHNE, Operation, Published, READY_QUEUE, SHENANGO};
 use super::rounds::Row;
 use tailwater_testbed::table::{Table, number};
 
@@ -61,7 +61,13 @@ pub fn idle_table(rows: &[Row]) -> Table {
 
 /// Adds rows for the systems that only the papers measured.
 fn paper_rows(op: Option<Operation>, table: &mut Table) {
-    for (system, name) in [("shenango", "(Shenango)"), ("arachne", "(Arachne)"), ("uthreads", "(uThreads)")] {
+    let systems = [
+        ("shenango", "(Shenango)"),
+        ("arachne", "(Arachne)"),
+        (READY_QUEUE, "(Arachne RQ)"),
+        ("uthreads", "(uThreads)"),
+    ];
+    for (system, name) in systems {
         let figures = [figure(&SHENANGO, op, system), figure(&ARACHNE, op, system)];
         if let Some(op) = op
             && figures.iter().any(|figure| !figure.is_empty())
@@ -105,9 +111,10 @@ mod tests {
         let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["yield", "(Shenango)", "52"]);
         assert_eq!(lines[2], ["yield", "(Arachne)", "79", "83"]);
-        assert_eq!(lines[4], ["yield", "tailwater", "10.0", "9.00", "25", "%", "25.0"]);
-        assert_eq!(lines[5].last(), Some(&"109"), "{text}");
-        assert_eq!(lines.len(), 6, "{text}");
+        assert_eq!(lines[3], ["yield", "(Arachne", "RQ)", "137"]);
+        assert_eq!(lines[5], ["yield", "tailwater", "10.0", "9.00", "25", "%", "25.0"]);
+        assert_eq!(lines[6].last(), Some(&"109"), "{text}");
+        assert_eq!(lines.len(), 7, "{text}");
     }
 
     #[test]

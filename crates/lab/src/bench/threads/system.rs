@@ -65,6 +65,10 @@ impl System {
             }
             Operation::ChannelMany => matches!(self, Self::Tailwater | Self::TailwaterSharedTls | Self::Go),
             Operation::Select => !matches!(self, Self::Machine | Self::Std | Self::May),
+            // The others have no thread that waits for nothing but its own handle.
+            Operation::UnparkRemote => {
+                matches!(self, Self::Tailwater | Self::TailwaterSharedTls | Self::Std | Self::May)
+            }
             // The kernel decides when and where the next thread runs.
             Operation::ExitTurnaround => !matches!(self, Self::Machine | Self::Std),
             _ => self != Self::Machine,

@@ -1,3 +1,4 @@
 //! Arachne: Core-Aware Thread Management (OSDI'18).
 
 pub mod fig3;
+pub mod table2;

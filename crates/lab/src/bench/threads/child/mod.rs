@@ -71,7 +71,7 @@ fn sharing_builder() -> tailwater::Builder {
 fn serve_coroutines(kthreads: u16, clock: Clock) -> anyhow::Result<()> {
     may::config().set_workers(kthreads.into()).set_worker_pin(false);
     serve(read_order, |op, n| match op {
-        Operation::CreateRemote | Operation::NotifyRemote => {
+        Operation::CreateRemote | Operation::NotifyRemote | Operation::UnparkRemote => {
             std_like::coroutines::perform(op, n, kthreads, clock)
         }
         _ => may::go!(move || std_like::coroutines::perform(op, n, kthreads, clock))

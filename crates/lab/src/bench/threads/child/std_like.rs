@@ -10,6 +10,7 @@ macro_rules! operations {
             use std::hint::black_box;
             use std::sync::Arc;
             use std::sync::OnceLock;
+            use std::sync::atomic::{AtomicU64, Ordering};
             use std::time::Instant;
 
             use tailwater_shm::Clock;
@@ -38,6 +39,7 @@ macro_rules! operations {
                     Operation::ExitTurnaround => exit_turnaround(n, clock),
                     Operation::CreateRemote => create_remote(n, clock),
                     Operation::NotifyRemote => notify_remote(n, clock),
+                    Operation::UnparkRemote => unpark_remote(n, clock),
                     Operation::Throughput => mean(n, |n| chains(n, 3 * u64::from(kthreads))),
                     Operation::Idle => Some(idle(n)),
                     Operation::ChannelMany
@@ -184,6 +186,44 @@ macro_rules! operations {
                 }
                 *table.0.lock().expect(SOUND) = u64::MAX;
                 table.1.notify_one();
+                waiter.join().expect(SOUND);
+                samples.answer(clock)
+            }
+
+            fn unpark_remote(n: u64, clock: Clock) -> Option<Answer> {
+                samples::announce(0);
+                // The current turn; MAX ends the waiting thread.
+                let called = Arc::new(AtomicU64::new(0));
+                let (sender, handle) = mpsc::channel();
+                let waiter = thread::spawn({
+                    let called = Arc::clone(&called);
+                    move || {
+                        sender.send(thread::current()).expect(SOUND);
+                        let mut turn = 1;
+                        while called.load(Ordering::Acquire) != u64::MAX {
+                            samples::announce(turn);
+                            while called.load(Ordering::Acquire) < turn {
+                                thread::park();
+                                samples::stamp();
+                            }
+                            turn += 1;
+                        }
+                    }
+                });
+                let handle = handle.recv().expect(SOUND);
+                let mut samples = Samples::default();
+                for turn in 1..=n {
+                    // It parks a moment later, before the time is taken.
+                    while !samples::waits(turn) {
+                        thread::yield_now();
+                    }
+                    called.store(turn, Ordering::Release);
+                    if !samples.time(clock, || handle.unpark()).1 {
+                        break;
+                    }
+                }
+                called.store(u64::MAX, Ordering::Release);
+                handle.unpark();
                 waiter.join().expect(SOUND);
                 samples.answer(clock)
             }

@@ -1,0 +1,217 @@
+//! Table 2: the cost of scheduling primitives, measured as by `tailwater-lab bench threads`.
+
+use tailwater_plot::{Bar, Panel, draw};
+use tailwater_sim::report::Table;
+
+use super::super::claim::Claim;
+use super::super::context::Context;
+use super::super::figure::{Figure, Outcome};
+use crate::bench::threads::{ARACHNE, Operation, READY_QUEUE, Row, measure_rows};
+use tailwater_testbed::table::number;
+
+/// The paper's rows and its names for them.
+const OPERATIONS: [(Operation, &str); 6] = [
+    (Operation::CreateRemote, "thread creation"),
+    (Operation::Yield, "one-way yield"),
+    (Operation::NullYield, "null yield"),
+    (Operation::NotifyRemote, "condition notify"),
+    (Operation::UnparkRemote, "signal"),
+    (Operation::ExitTurnaround, "thread exit turnaround"),
+];
+const OWN: &str = "tailwater";
+/// The paper's Arachne, and the systems of the paper that are measured here.
+const PAPERS_OWN: &str = "arachne";
+const OTHERS: [&str; 2] = ["std", "go"];
+/// The paper's figures with the core's other hyperthread active: of Arachne, and with a ready
+/// queue.
+const HYPERTHREAD: [(Operation, f64, Option<f64>); 6] = [
+    (Operation::CreateRemote, 320.0, Some(520.0)),
+    (Operation::Yield, 149.0, Some(199.0)),
+    (Operation::NullYield, 23.0, Some(24.0)),
+    (Operation::NotifyRemote, 272.0, Some(471.0)),
+    (Operation::UnparkRemote, 254.0, None),
+    (Operation::ExitTurnaround, 449.0, Some(484.0)),
+];
+
+/// The table.
+#[derive(Debug)]
+pub struct Table2;
+
+impl Figure for Table2 {
+    fn name(&self) -> &'static str {
+        "arachne-table2"
+    }
+
+    fn title(&self) -> &'static str {
+        "Nanoseconds of scheduling primitives"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Arachne (OSDI'18), table 2"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/arachne-table2.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let (rows, go) = measure_rows(context.options.quick, &context.machine, context.interrupt()?)?;
+        let rows: Vec<Row> = rows.into_iter().filter(|row| name_of(row).is_some()).collect();
+        let go = go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + ".");
+        let mut notes = vec![
+            "All systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
+            "The paper's Arachne, its variant with ready queues and uThreads were not run here; the paper's machine was a Xeon D-1548 \
+             at 2.0 GHz, and each thread ran on a core of its own."
+                .to_owned(),
+            go,
+        ];
+        notes.extend(rig.noise_notes());
+        if context.options.quick {
+            notes.push("Quick run: three short rounds. A shape, not a result.".to_owned());
+        }
+        Ok(Outcome {
+            svg: draw(self.title(), &panels(&rows)),
+            data: data(&rows),
+            summary: summary(&rows),
+            claims: claims(&rows),
+            notes,
+        })
+    }
+}
+
+/// Returns the paper's name of a row's operation, if it is there.
+fn name_of(row: &Row) -> Option<&'static str> {
+    OPERATIONS.into_iter().find(|(op, _)| Some(*op) == row.operation).map(|(_, name)| name)
+}
+
+fn published(op: Operation, system: &str) -> Option<f64> {
+    ARACHNE.iter().find(|figure| figure.op == op && figure.system == system).map(|figure| figure.ns)
+}
+
+fn ns(rows: &[Row], op: Operation, system: &str) -> Option<f64> {
+    rows.iter().find(|row| row.operation == Some(op) && row.system == system).map(|row| row.ns)
+}
+
+fn panels(rows: &[Row]) -> Vec<Panel> {
+    let panel = |(op, title): (Operation, &str)| {
+        let own = rows.iter().filter(|row| row.operation == Some(op));
+        // Where the kernel switches it is ten times slower: in the table only.
+        let drawn = own.filter(|row| row.system != "std");
+        let bar = |row: &Row| {
+            let half = row.ns * row.spread / 2.0;
+            Bar { name: row.system.to_owned(), value: row.ns, range: (row.ns - half, row.ns + half) }
+        };
+        Panel {
+            title: title.to_owned(),
+            y_label: "ns".to_owned(),
+            bars: drawn.map(bar).collect(),
+            ..Panel::default()
+        }
+    };
+    OPERATIONS.into_iter().map(panel).collect()
+}
+
+fn data(rows: &[Row]) -> Table {
+    let mut table = Table::new(&["operation", "system", "ns", "best_ns", "spread", "paper_ns"]);
+    for row in rows {
+        let Some(op) = row.operation else { continue };
+        table.push(vec![
+            row.op.clone(),
+            row.system.to_owned(),
+            format!("{:.2}", row.ns),
+            format!("{:.2}", row.min_ns),
+            format!("{:.4}", row.spread),
+            published(op, row.system).map_or_else(String::new, |ns| ns.to_string()),
+        ]);
+    }
+    table
+}
+
+fn summary(rows: &[Row]) -> Table {
+    let columns = ["operation", "system", "ns", "spread", "the paper's ns", "with hyperthread", "ready queue"];
+    let mut table = Table::new(&columns);
+    let text = |ns: Option<f64>| ns.map_or_else(String::new, |ns| format!("{ns:.0}"));
+    for (op, name) in OPERATIONS {
+        for row in rows.iter().filter(|row| row.operation == Some(op)) {
+            // Arachne's figures stand beside Tailwater.
+            let own = row.system == OWN;
+            let hyperthread = HYPERTHREAD.iter().find(|(of, ..)| own && *of == op);
+            table.push(vec![
+                name.to_owned(),
+                row.system.to_owned(),
+                number(row.ns),
+                format!("{:.0} %", 100.0 * row.spread),
+                text(published(op, if own { PAPERS_OWN } else { row.system })),
+                text(hyperthread.map(|(_, ns, _)| *ns)),
+                text(own.then(|| published(op, READY_QUEUE)).flatten()),
+            ]);
+        }
+    }
+    table
+}
+
+fn claims(rows: &[Row]) -> Vec<Claim> {
+    let mut claims: Vec<Claim> = OPERATIONS.into_iter().map(|(op, name)| cost(rows, op, name)).collect();
+    for (op, name) in [OPERATIONS[0], OPERATIONS[3]] {
+        claims.extend(OTHERS.map(|other| faster(rows, op, name, other)).into_iter().flatten());
+    }
+    claims
+}
+
+/// Judges the cost of a primitive by that of the paper's Arachne, in nanoseconds.
+fn cost(rows: &[Row], op: Operation, name: &str) -> Claim {
+    let theirs = published(op, PAPERS_OWN).unwrap_or_default();
+    let paper = format!("{name}: {theirs:.0} ns");
+    match ns(rows, op, OWN) {
+        Some(own) => Claim::new(&paper, format!("Tailwater {} ns", number(own)), own <= theirs),
+        None => Claim::not_comparable(&paper, "not measured: it takes two cores".to_owned()),
+    }
+}
+
+/// Judges how much faster than another system Arachne is; `None` if the paper does not have it.
+fn faster(rows: &[Row], op: Operation, name: &str, other: &str) -> Option<Claim> {
+    let papers = published(op, other)? / published(op, PAPERS_OWN)?;
+    let paper = format!("{name}: {} times faster than {other}", number(papers));
+    let (Some(own), Some(theirs)) = (ns(rows, op, OWN), ns(rows, op, other)) else {
+        return Some(Claim::not_comparable(&paper, format!("Tailwater or {other} was not measured")));
+    };
+    Some(Claim::new(&paper, format!("{} times", number(theirs / own)), theirs / own >= papers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{NotComparable, NotReached, Reached};
+    use super::*;
+
+    fn row(op: Operation, system: &'static str, ns: f64) -> Row {
+        Row { op: op.name().to_owned(), system, ns, min_ns: ns, spread: 0.1, kib: None, operation: Some(op) }
+    }
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        let rows = [
+            row(Operation::CreateRemote, OWN, 200.0),
+            row(Operation::CreateRemote, "std", 20_000.0),
+            row(Operation::CreateRemote, "go", 300.0),
+            row(Operation::Yield, OWN, 84.0),
+            row(Operation::UnparkRemote, OWN, 233.0),
+            row(Operation::NotifyRemote, "std", 1000.0),
+        ];
+        let verdicts: Vec<_> = claims(&rows).iter().map(|claim| claim.verdict).collect();
+        let costs = [Reached, NotReached, NotComparable, NotComparable, Reached, NotComparable];
+        assert_eq!(verdicts[..6], costs);
+        // 100 times kernel threads, where the paper has 48; 1.5 times Go, where it has 1.6.
+        assert_eq!(verdicts[6..], [Reached, NotReached, NotComparable, NotComparable]);
+    }
+
+    #[test]
+    fn the_papers_columns_stand_beside_tailwaters() {
+        let rows = [row(Operation::Yield, OWN, 20.0), row(Operation::Yield, "tokio", 60.0)];
+        let summary = summary(&rows);
+        assert_eq!(summary.rows()[0][4..], ["83", "149", "137"]);
+        assert_eq!(summary.rows()[1][4..], ["", "", ""]);
+        assert_eq!(panels(&rows)[1].bars.len(), 2);
+        assert_eq!(HYPERTHREAD.map(|(op, ..)| op), OPERATIONS.map(|(op, _)| op));
+    }
+}
