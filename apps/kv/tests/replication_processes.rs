@@ -169,15 +169,13 @@ fn backups_that_cannot_serve_say_why() {
     ] {
         let words = [&["--replicate", &backup.primary], words].concat();
         let mut primary = start(secret, &words);
-        let line = primary.program.error_line_with(" is lost: ");
-        assert!(line.contains(why), "{line}");
+        primary.program.error_line_with(why);
         let refused = Client::connect(&primary.clients).set("a", "1").unwrap();
         assert!(refused.starts_with("SERVER_ERROR a backup is lost"), "{refused}");
     }
     // The port of clients is not that of primaries.
     let mut primary = start(&ours, &["--replicate", &backup.clients, "-m", "32"]);
-    let line = primary.program.error_line_with(" is lost: ");
-    assert!(line.contains("give the port after --backup"), "{line}");
+    primary.program.error_line_with("give the port after --backup");
 }
 
 #[test]

@@ -242,10 +242,12 @@ fn greet<S: System>(service: &Service, stream: &mut S::Stream) -> io::Result<u64
         }
     };
     let answer = verdict.as_ref().map_or_else(|(verdict, _)| *verdict, |_| Verdict::Welcome);
-    stream.write_all(&answer.encode(secret, &nonces))?;
+    let sent = stream.write_all(&answer.encode(secret, &nonces));
     let (session, hello) = verdict.map_err(|(_, why)| refused(why))?;
     let limit = Duration::from_millis(hello.timeout_ms.max(1).into()) * SILENCE;
-    S::prepare(stream, Some(limit)).inspect_err(|_| replication.replica.leave(session))?;
+    // Otherwise the next primary would be refused for ever.
+    let ready = sent.and_then(|()| S::prepare(stream, Some(limit)));
+    ready.inspect_err(|_| replication.replica.leave(session))?;
     Ok(session)
 }
 

@@ -129,7 +129,8 @@ fn data(rows: &[Row]) -> Table {
 }
 
 fn summary(rows: &[Row]) -> Table {
-    let columns = ["operation", "system", "ns", "spread", "the paper's ns", "with hyperthread", "ready queue"];
+    let columns =
+        ["operation", "system", "ns", "spread", "the paper's ns", "with hyperthread", "ready queue"];
     let mut table = Table::new(&columns);
     let text = |ns: Option<f64>| ns.map_or_else(String::new, |ns| format!("{ns:.0}"));
     for (op, name) in OPERATIONS {
