@@ -470,6 +470,7 @@ fn offer(
 }
 
 /// Changes are refused at present ([`Turn::refusal`]): the answer of the text protocol.
+#[derive(Clone, Copy)]
 struct Refused(&'static str);
 
 fn answer(stored: Result<Stored, Refused>, reply: Reply, line: &[u8], turn: &mut Turn) {
