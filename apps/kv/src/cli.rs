@@ -7,7 +7,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -124,10 +124,11 @@ struct ReplicationOptions {
 impl ReplicationOptions {
     /// Returns the settings if there is anything to replicate.
     fn settings(&self) -> anyhow::Result<Option<replicate::Settings>> {
-        let Some(file) = self.secret.as_ref().filter(|_| self.backup.is_some() || !self.replicate.is_empty())
-        else {
-            return Ok(None);
-        };
+        let Some(file) = &self.secret else { return Ok(None) };
+        anyhow::ensure!(
+            self.backup.is_some() || !self.replicate.is_empty(),
+            "--secret is for backups and their primary: give --replicate or --backup with it"
+        );
         Ok(Some(replicate::Settings {
             backups: self.replicate.clone(),
             on_loss: self.on_backup_loss,
@@ -138,11 +139,16 @@ impl ReplicationOptions {
     }
 }
 
+/// Bytes of a file with a secret that are read.
+const MAX_SECRET_FILE: u64 = 1024;
+
 fn read_secret(file: &Path) -> anyhow::Result<Secret> {
     let name = file.display();
-    let mode = std::fs::metadata(file).with_context(|| format!("cannot read {name}"))?.permissions().mode();
+    let cannot = || format!("cannot read {name}");
+    let opened = std::fs::File::open(file).with_context(cannot)?;
+    let mode = opened.metadata().with_context(cannot)?.permissions().mode();
     anyhow::ensure!(mode & 0o077 == 0, "others may read {name}: run `chmod 600 {name}`");
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+    let text = std::io::read_to_string(opened.take(MAX_SECRET_FILE)).with_context(cannot)?;
     Secret::decode(&text).with_context(|| {
         format!("{name} is not 32 hexadecimal digits: make one with `openssl rand -hex 16 > {name}`")
     })

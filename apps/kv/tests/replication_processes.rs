@@ -125,7 +125,7 @@ fn all_that_was_answered_outlives_a_backup_and_the_primary() {
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
     // It reads what there is of its primary's connection before it notices the end.
-    kept.program.error_line_with(" is lost");
+    kept.program.error_line_with(" is lost: it has ended the connection");
     let mut reader = Client::connect(&kept.clients);
     for (key, (last, next)) in written.iter().flatten() {
         let there = reader.get(key).unwrap_or_default();
@@ -193,6 +193,8 @@ fn options_that_contradict_each_other_are_refused() {
         (&good, &["--backup", "0", "-U", "11211"], "--udp-port"),
         (&good, &["--replicate", "backup:11311"], "invalid socket address"),
         (&good, &["--replicate", "127.0.0.1:1", "--on-backup-loss", "wait"], "refuse, degrade"),
+        (&good, &["--replicate", "127.0.0.1:1,127.0.0.1:1"], "named twice"),
+        (&good, &[], "give --replicate or --backup"),
     ] {
         let output = command(secret, words).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

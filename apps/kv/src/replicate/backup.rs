@@ -1,4 +1,4 @@
-//! The backup's side: primaries that knock, the copy, promotion.
+//! The backup's side: primaries that knock, the state of the copy, promotion.
 //!
 //! Owns the state of the copy and which connection may change the store. Only the connection that
 //! was accepted last may; it checks so under the lock of [`Replica`] for each message, and
@@ -12,20 +12,19 @@ use std::time::{Duration, Instant};
 
 use tailwater::sync::{Mutex, MutexGuard};
 
-use super::wire::{self, Ack, AckState, HELLO, Hello, Invalid, Message, Nonces, PREFACE, Verdict};
+use super::apply::{Applier, Ended};
+use super::wire::{self, Ack, AckState, HELLO, Hello, Nonces, PREFACE, Verdict};
 use super::{HANDSHAKE, SEND, STRANGERS, nonce, report};
 use crate::server::{Clock, System};
 use crate::service::Service;
-use crate::store::{Image, MAX_KEY, Refusal};
 
 /// Pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Minimum time between two lines about refused peers, so that strangers do not fill a log.
+const REPORT_PAUSE: Duration = Duration::from_secs(1);
 /// A primary sends at least four times in its timeout; here it may be silent for this many
 /// timeouts.
 const SILENCE: u32 = 2;
-/// Bytes of a value after which the last acknowledgment is repeated, so that the primary does not
-/// take a large one for silence.
-const REPEAT: usize = 256 << 10;
 
 /// The copy that a backup has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,15 +62,17 @@ pub(super) struct Replica {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    copy: Copy,
+pub(super) struct State {
+    pub copy: Copy,
     promoted: bool,
     /// Number of the connection that may change the store.
     session: u64,
     /// The primary behind it, while it is connected.
     primary: Option<u64>,
     /// Unix time of a scheduled flush.
-    flush: Option<i64>,
+    pub flush: Option<i64>,
+    /// Time from which the next refusal is reported.
+    next_report: Option<Instant>,
 }
 
 impl Replica {
@@ -101,7 +102,9 @@ impl Replica {
         state.promoted = true;
         if let Some(unix) = state.flush.take() {
             let now = clock.now();
-            let second = u32::try_from(unix - now.start_unix).ok().filter(|&second| second > now.seconds);
+            let second = u32::try_from(unix.saturating_sub(now.start_unix))
+                .ok()
+                .filter(|&second| second > now.seconds);
             service.store.flush(second, now);
         }
         then();
@@ -124,7 +127,7 @@ impl Replica {
     }
 
     /// Returns the state if connection `session` may change the store.
-    fn allow(&self, session: u64) -> Result<MutexGuard<'_, State>, Ended> {
+    pub fn allow(&self, session: u64) -> Result<MutexGuard<'_, State>, Ended> {
         let state = self.lock();
         match state.promoted {
             true => Err(Ended::Promoted),
@@ -133,27 +136,22 @@ impl Replica {
         }
     }
 
+    /// Returns true if a refusal is to be reported: at most one per [`REPORT_PAUSE`].
+    fn may_report(&self, now: Instant) -> bool {
+        let mut state = self.lock();
+        let may = state.next_report.is_none_or(|next| now >= next);
+        if may {
+            state.next_report = Some(now + REPORT_PAUSE);
+        }
+        may
+    }
+
     fn leave(&self, session: u64) {
         let mut state = self.lock();
         if state.session == session {
             state.primary = None;
         }
     }
-}
-
-/// Why a connection to a primary ends.
-#[derive(Debug, thiserror::Error)]
-enum Ended {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}; run the same release on both sides")]
-    Invalid(#[from] Invalid),
-    #[error("an item finds no room; start this backup with a larger -m")]
-    NoRoom,
-    #[error("the primary has connected anew")]
-    Replaced,
-    #[error("this backup was promoted")]
-    Promoted,
 }
 
 /// Opens the port on which primaries knock; returns its address.
@@ -190,7 +188,12 @@ fn serve<S: System>(service: &Service, mut stream: S::Stream, peer: SocketAddr, 
     replica.strangers.fetch_sub(1, Relaxed);
     let session = match greeted {
         Ok(session) => session,
-        Err(error) => return report(&format!("{peer} is refused as a primary: {error}")),
+        Err(error) => {
+            if replica.may_report(Instant::now()) {
+                report(&format!("{peer} is refused as a primary: {error}"));
+            }
+            return;
+        }
     };
     let mut applier = Applier::<S> {
         service,
@@ -275,109 +278,28 @@ fn fits(service: &Service, hello: &Hello) -> bool {
     store.limit() >= hello.memory && config.max_item as u64 >= hello.max_item && config.evict == hello.evict
 }
 
-/// The thread of a connection that may change the store.
-struct Applier<'a, S: System> {
-    service: &'a Service,
-    replica: &'a Replica,
-    session: u64,
-    clock: Clock,
-    input: BufReader<S::Stream>,
-    /// The last mark.
-    number: u64,
-    /// A value that is read as a whole.
-    value: Vec<u8>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<S: System> Applier<'_, S> {
-    fn run(&mut self) -> Result<std::convert::Infallible, Ended> {
-        let mut key = [0; MAX_KEY];
-        loop {
-            tailwater::poll();
-            let input = &mut self.input;
-            let message = wire::read::<Ended>(&mut key, |to| Ok(input.read_exact(to)?))?;
-            let now = self.clock.now();
-            let store = &self.service.store;
-            match message {
-                Message::Item(key, image) => self.item(key, &image)?,
-                Message::Mark(number) => {
-                    self.number = number;
-                    self.acknowledge()?;
-                }
-                other => {
-                    let mut state = self.replica.allow(self.session)?;
-                    match other {
-                        Message::Reset => {
-                            store.flush(None, now);
-                            (state.copy, state.flush) = (Copy::Partial, None);
-                        }
-                        Message::Complete => state.copy = Copy::Complete,
-                        Message::Absent(key) => store.lock(key, now).forget(),
-                        Message::Flush => {
-                            store.flush(None, now);
-                            state.flush = None;
-                        }
-                        Message::Schedule(unix) => state.flush = (unix != 0).then_some(unix),
-                        Message::Item(..) | Message::Mark(_) => {}
-                    }
-                }
-            }
-        }
+    #[test]
+    fn strangers_are_reported_at_most_once_a_pause() {
+        let (replica, start) = (Replica::default(), Instant::now());
+        let times = [0, 1, 999, 1000, 1001, 5000].map(Duration::from_millis);
+        let reported = times.map(|after| replica.may_report(start + after));
+        assert_eq!(reported, [true, false, false, true, false, true]);
     }
 
-    fn acknowledge(&mut self) -> Result<(), Ended> {
-        let copy = self.replica.allow(self.session)?.copy;
-        let state = if copy == Copy::Complete { AckState::InStep } else { AckState::Copying };
-        let ack = Ack { number: self.number, state };
-        Ok(self.input.get_mut().write_all(&ack.encode())?)
-    }
-
-    fn item(&mut self, key: &[u8], image: &Image) -> Result<(), Ended> {
-        let store = &self.service.store;
-        if !store.fits(key.len(), image.value_len) {
-            return Err(Invalid.into());
-        }
-        if image.value_len > SEND {
-            return self.large_item(key, image);
-        }
-        self.value.resize(image.value_len, 0);
-        self.input.read_exact(&mut self.value)?;
-        let _allowed = self.replica.allow(self.session)?;
-        store.lock(key, self.clock.now()).restore(image, &self.value).map_err(|_| Ended::NoRoom)
-    }
-
-    /// Receives a large value piece by piece into the store.
-    fn large_item(&mut self, key: &[u8], image: &Image) -> Result<(), Ended> {
-        let store = &self.service.store;
-        let reserved = store.lock(key, self.clock.now()).reserve(image.value_len);
-        let mut filling = reserved.map_err(|refusal| match refusal {
-            Refusal::NoMemory => Ended::NoRoom,
-            Refusal::TooLarge => Invalid.into(),
-        })?;
-        let mut since_ack = 0;
-        while filling.left() > 0 {
-            let len = filling.left().min(SEND);
-            self.value.resize(len, 0);
-            let mut received = self.input.read_exact(&mut self.value).map_err(Ended::from);
-            since_ack += len;
-            if received.is_ok() && since_ack >= REPEAT {
-                since_ack = 0;
-                received = self.acknowledge();
-            }
-            if let Err(ended) = received {
-                store.abandon(filling);
-                return Err(ended);
-            }
-            store.fill(&mut filling, &self.value);
-        }
-        match self.replica.allow(self.session) {
-            Ok(_allowed) => {
-                store.restore(filling, image, self.clock.now());
-                Ok(())
-            }
-            Err(ended) => {
-                store.abandon(filling);
-                Err(ended)
-            }
-        }
+    #[test]
+    fn one_primary_at_a_time_may_change_the_store() {
+        let replica = Replica::default();
+        let first = replica.admit(7).unwrap();
+        assert_eq!(replica.admit(8), Err(Verdict::Taken));
+        let again = replica.admit(7).unwrap();
+        assert!(matches!(replica.allow(first), Err(Ended::Replaced)) && replica.allow(again).is_ok());
+        replica.leave(first);
+        assert_eq!(replica.admit(8), Err(Verdict::Taken), "the replaced connection is not the last");
+        replica.leave(again);
+        assert!(replica.admit(8).is_ok());
     }
 }

@@ -4,7 +4,8 @@
 //! Replication    the role of this process, its backups, what is refused      mod
 //! Progress       which change is at which backup; threads that wait          progress
 //! keep_link      the primary's side of a link: copy, changes, reconnection   primary
-//! Replica        the backup's side: what is applied, promotion               backup
+//! Replica        the backup's side: who may change the store, promotion       backup
+//! Applier        the backup's side: messages change the store                apply
 //! messages       bytes of both                                               wire
 //! ```
 //!
@@ -32,7 +33,7 @@
 //!
 //! | lies | then |
 //! |---|---|
-//! | a stranger, on the port of a backup | cannot prove the secret; its connection ends within [`HANDSHAKE`], and at most [`STRANGERS`] are open |
+//! | a stranger, on the port of a backup | cannot prove the secret; its connection ends within [`HANDSHAKE`], at most [`STRANGERS`] are open, and few are reported |
 //! | a backup's impostor | cannot prove the secret either, and gets no item |
 //! | a peer with the secret | is believed; invalid messages end its connection |
 //!
@@ -42,6 +43,7 @@
 //!
 //! [`Journal`]: crate::store::Journal
 
+mod apply;
 mod backup;
 mod primary;
 mod progress;
@@ -129,11 +131,14 @@ impl Replication {
     /// replicates from its promotion on.
     ///
     /// # Errors
-    /// If there are too many backups, or the service does so already.
+    /// If there are too many backups, one is there twice, or the service does so already.
     pub fn prepare(service: &Service, settings: Settings) -> io::Result<()> {
         let invalid = |message: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         if settings.backups.len() > MAX_BACKUPS {
             return invalid("a primary has at most 7 backups: give fewer to --replicate");
+        }
+        if (1..settings.backups.len()).any(|at| settings.backups[..at].contains(&settings.backups[at])) {
+            return invalid("a backup is named twice: give each address to --replicate once");
         }
         if service.settings.udp_port != 0 {
             return invalid("datagrams are not replicated: leave -U or --replicate and --backup out");
@@ -218,6 +223,16 @@ pub(crate) fn start<S: System>(service: &Arc<Service>, clock: Clock) -> io::Resu
         S::spawn("kv-link", move || primary::keep_link::<S>(&service, backup, clock))?;
     }
     replication.settings.port.map(|port| backup::listen::<S>(service, port, clock)).transpose()
+}
+
+/// Returns an error of a read in words, with `silent` for a timeout.
+fn described(error: io::Error, silent: &'static str) -> io::Error {
+    let why = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent,
+        io::ErrorKind::UnexpectedEof => "it has ended the connection",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), why)
 }
 
 /// Prints a line about a link on standard error. It is printed by an ordinary thread, whose lock of

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::progress::Session;
 use super::wire::{self, ACK, Ack, AckState, Hello, Message, Nonces, PREFACE, VERDICT, Verdict};
-use super::{HANDSHAKE, Replication, SEND, nonce, report};
+use super::{HANDSHAKE, Replication, SEND, described, nonce, report};
 use crate::server::{Clock, System};
 use crate::service::Service;
 use crate::store::{Change, Crawl, Journal, MAX_KEY};
@@ -60,8 +60,9 @@ fn connection<S: System>(
         Err(error) => return (false, error),
     };
     let journal = service.store.journal().expect("a replicated store has one");
-    let last = journal.attach(backup);
-    let session = replication.progress.begin(backup, last);
+    // A change between the two would be answered without this backup, and the copy would not be
+    // known to lack it.
+    let session = journal.attach(backup, |last| replication.progress.begin(backup, last));
     let ended = serve::<S>(service, journal, session, stream, clock);
     journal.detach(backup);
     replication.progress.end(session);
@@ -172,13 +173,8 @@ fn read_acks<S: System>(mut stream: S::Stream, acks: &Acks) {
 
 fn next_ack(stream: &mut impl Read) -> io::Result<Ack> {
     let mut bytes = [0; ACK];
-    stream.read_exact(&mut bytes).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            io::Error::new(io::ErrorKind::TimedOut, "it does not answer within --backup-timeout")
-        }
-        io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "it has ended the connection"),
-        _ => error,
-    })?;
+    let silent = "it does not answer within --backup-timeout";
+    stream.read_exact(&mut bytes).map_err(|error| described(error, silent))?;
     let invalid = "its acknowledgment is invalid; run the same release on both sides";
     Ack::decode(&bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, invalid))
 }

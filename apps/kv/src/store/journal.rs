@@ -82,15 +82,16 @@ impl Journal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches a reader: it takes all later changes. Returns the number of the last one before.
+    /// Attaches a reader: it takes all later changes. Returns the result of `then`, which is called
+    /// with the number of the last change before, while no change is recorded.
     ///
     /// # Panics
     /// As of all methods with a reader, if its index is out of bounds.
-    pub fn attach(&self, reader: usize) -> u64 {
+    pub fn attach<T>(&self, reader: usize, then: impl FnOnce(u64) -> T) -> T {
         let mut state = self.lock();
         state.next[reader] = Some(state.last + 1);
         state.trim();
-        state.last
+        then(state.last)
     }
 
     /// Detaches a reader and wakes it.
@@ -191,9 +192,9 @@ mod tests {
         let journal = Journal::new(2);
         assert_eq!(journal.record_key(b"before"), 1);
         assert_eq!(journal.lock().changes.len(), 0);
-        assert_eq!(journal.attach(0), 1);
+        assert_eq!(journal.attach(0, |last| last), 1);
         journal.record_key(b"a");
-        assert_eq!(journal.attach(1), 2);
+        assert_eq!(journal.attach(1, |last| last), 2);
         journal.record_key(b"b");
         journal.record_flush();
         assert_eq!(keys(&journal, 0, 2), (Some(3), vec!["a".into(), "b".into()]));
@@ -206,13 +207,13 @@ mod tests {
     #[test]
     fn a_detached_reader_keeps_nothing_and_is_told() {
         let journal = Journal::new(2);
-        journal.attach(0);
+        journal.attach(0, drop);
         journal.record_key(b"a");
         journal.detach(0);
         assert_eq!((keys(&journal, 0, 9), journal.lock().changes.len()), ((None, vec![]), 0));
         // It was woken, and does not wait.
         journal.wait(0, Duration::MAX);
-        assert_eq!((journal.record_key(b"b"), journal.attach(0)), (2, 2));
+        assert_eq!((journal.record_key(b"b"), journal.attach(0, |last| last)), (2, 2));
     }
 
     #[test]

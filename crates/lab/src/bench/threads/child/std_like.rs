@@ -328,7 +328,7 @@ operations!(
 
 /// Names of `std` for functions of `may` with other names.
 mod may_thread {
-    pub use may::coroutine::{JoinHandle, yield_now};
+    pub use may::coroutine::{JoinHandle, current, park, yield_now};
 
     /// Starts a coroutine. As `may` requires, the operations use neither thread-local storage nor
     /// much stack.

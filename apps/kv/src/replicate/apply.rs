@@ -1,0 +1,147 @@
+//! What a primary's connection changes in the store of its backup.
+//!
+//! Owns the reading and the application of messages, in their order. Each checks under the lock of
+//! [`Replica`] that its connection may still change the store, and holds the lock for the change.
+//! A large value is received without it, into an item that nothing refers to yet.
+
+use std::io::{self, BufReader, Read, Write};
+
+use super::backup::{Copy, Replica};
+use super::wire::{self, Ack, AckState, Invalid, Message};
+use super::{SEND, described};
+use crate::server::{Clock, System};
+use crate::service::Service;
+use crate::store::{Image, MAX_KEY, Refusal};
+
+/// Bytes of a value after which the last acknowledgment is repeated, so that the primary does not
+/// take a large one for silence.
+const REPEAT: usize = 256 << 10;
+
+/// Why a connection to a primary ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}; run the same release on both sides")]
+    Invalid(#[from] Invalid),
+    #[error("an item finds no room; start this backup with a larger -m")]
+    NoRoom,
+    #[error("the primary has connected anew")]
+    Replaced,
+    #[error("this backup was promoted")]
+    Promoted,
+}
+
+/// Fills `to` with what the primary sends next.
+fn receive(input: &mut impl Read, to: &mut [u8]) -> Result<(), Ended> {
+    let silent = "it was silent for twice its --backup-timeout";
+    Ok(input.read_exact(to).map_err(|error| described(error, silent))?)
+}
+
+/// The thread of a connection that may change the store.
+pub(super) struct Applier<'a, S: System> {
+    pub service: &'a Service,
+    pub replica: &'a Replica,
+    pub session: u64,
+    pub clock: Clock,
+    pub input: BufReader<S::Stream>,
+    /// The last mark.
+    pub number: u64,
+    /// A value that is read as a whole.
+    pub value: Vec<u8>,
+}
+
+impl<S: System> Applier<'_, S> {
+    /// Applies messages until the connection ends.
+    pub fn run(&mut self) -> Result<std::convert::Infallible, Ended> {
+        let mut key = [0; MAX_KEY];
+        loop {
+            tailwater::poll();
+            let input = &mut self.input;
+            let message = wire::read::<Ended>(&mut key, |to| receive(input, to))?;
+            let now = self.clock.now();
+            let store = &self.service.store;
+            match message {
+                Message::Item(key, image) => self.item(key, &image)?,
+                Message::Mark(number) => {
+                    self.number = number;
+                    self.acknowledge()?;
+                }
+                other => {
+                    let mut state = self.replica.allow(self.session)?;
+                    match other {
+                        Message::Reset => {
+                            store.flush(None, now);
+                            (state.copy, state.flush) = (Copy::Partial, None);
+                        }
+                        Message::Complete => state.copy = Copy::Complete,
+                        Message::Absent(key) => store.lock(key, now).forget(),
+                        Message::Flush => {
+                            store.flush(None, now);
+                            state.flush = None;
+                        }
+                        Message::Schedule(unix) => state.flush = (unix != 0).then_some(unix),
+                        Message::Item(..) | Message::Mark(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn acknowledge(&mut self) -> Result<(), Ended> {
+        let copy = self.replica.allow(self.session)?.copy;
+        let state = if copy == Copy::Complete { AckState::InStep } else { AckState::Copying };
+        let ack = Ack { number: self.number, state };
+        Ok(self.input.get_mut().write_all(&ack.encode())?)
+    }
+
+    fn item(&mut self, key: &[u8], image: &Image) -> Result<(), Ended> {
+        let store = &self.service.store;
+        if !store.fits(key.len(), image.value_len) {
+            return Err(Invalid.into());
+        }
+        if image.value_len > SEND {
+            return self.large_item(key, image);
+        }
+        self.value.resize(image.value_len, 0);
+        receive(&mut self.input, &mut self.value)?;
+        let _allowed = self.replica.allow(self.session)?;
+        store.lock(key, self.clock.now()).restore(image, &self.value).map_err(|_| Ended::NoRoom)
+    }
+
+    /// Receives a large value piece by piece into the store.
+    fn large_item(&mut self, key: &[u8], image: &Image) -> Result<(), Ended> {
+        let store = &self.service.store;
+        let reserved = store.lock(key, self.clock.now()).reserve(image.value_len);
+        let mut filling = reserved.map_err(|refusal| match refusal {
+            Refusal::NoMemory => Ended::NoRoom,
+            Refusal::TooLarge => Invalid.into(),
+        })?;
+        let mut since_ack = 0;
+        while filling.left() > 0 {
+            let len = filling.left().min(SEND);
+            self.value.resize(len, 0);
+            let mut received = receive(&mut self.input, &mut self.value);
+            since_ack += len;
+            if received.is_ok() && since_ack >= REPEAT {
+                since_ack = 0;
+                received = self.acknowledge();
+            }
+            if let Err(ended) = received {
+                store.abandon(filling);
+                return Err(ended);
+            }
+            store.fill(&mut filling, &self.value);
+        }
+        match self.replica.allow(self.session) {
+            Ok(_allowed) => {
+                store.restore(filling, image, self.clock.now());
+                Ok(())
+            }
+            Err(ended) => {
+                store.abandon(filling);
+                Err(ended)
+            }
+        }
+    }
+}
