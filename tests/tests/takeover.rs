@@ -327,7 +327,7 @@ impl Played {
 
     fn hand_over_with(&self, estate: &Estate) {
         let programs = estate.to_file().expect("a memory file");
-        let handover = Handover { ports: Vec::new() };
+        let handover = Handover { process: None, ports: Vec::new() };
         self.say(&ServerMessage::Handover(handover), &[self.listener.as_fd(), programs.as_fd()]);
     }
 }
@@ -347,6 +347,7 @@ fn a_successor_that_would_refuse_a_program_names_it_and_requests_no_end() {
         class: Class::LatencyCritical,
         ring_bytes: 1 << 16,
         ip: None,
+        returns: false,
     };
     let ip = "10.77.0.2".parse().expect("an address");
     let program = HandoverProgram { register, ip, grant: None, uid: 0, groups: Vec::new() };

@@ -63,6 +63,7 @@ impl RawSpec {
                 class: Class::LatencyCritical,
                 ring_bytes: 1 << 18,
                 ip: None,
+                returns: false,
             },
             spin_us: 2,
             idle_us: 50,

@@ -163,6 +163,10 @@ pub struct Register {
     pub ring_bytes: u32,
     /// Requested address; `None` lets the IOKernel choose.
     pub ip: Option<Ipv4Addr>,
+    /// `ip` is the address that an IOKernel before chose for this program, which has not asked for
+    /// one itself.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub returns: bool,
 }
 
 /// A message of the IOKernel.
@@ -332,7 +336,8 @@ pub fn dial_within(path: &str, patience: Duration) -> Result<OwnedFd, ControlErr
         // Zero is no limit.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         match dial_once(path, left) {
-            Err(ControlError::System { source: Errno::INTR, .. }) => {}
+            // A signal that comes more often than that would put the end off for ever.
+            Err(ControlError::System { source: Errno::INTR, .. }) if Instant::now() < deadline => {}
             result => return result,
         }
     }

@@ -43,8 +43,10 @@ impl Allocator {
             return;
         }
         let Some(core) = self.bind_somewhere(world, to, core, victim.is_none()) else {
-            return self.hold_unbound(world, to.runtime, now);
+            let cost = clock::now().saturating_sub(started);
+            return self.hold_unbound(world, to.runtime, cost, now);
         };
+        Self::note_bound(world, to.runtime);
         let Some(at) = self.ledger.topology().position(core) else { return };
         let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
         if let Err(error) = self.ledger.apply(action, self.nanos(now)) {

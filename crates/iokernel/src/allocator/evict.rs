@@ -19,7 +19,7 @@ use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::{Class, Parked};
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Cycles, Grant, KthreadState, clock};
+use tailwater_shm::{Clock, Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
 use super::phase::{How, NO_START_DOUBLINGS, Withdrawn};
@@ -48,12 +48,18 @@ pub(crate) struct Evictions {
 impl Evictions {
     /// Counts one more, after those that are forgotten by now: one every `forget`. Returns how many
     /// there are.
-    fn count(&mut self, now: Cycles, forget: Cycles) -> u32 {
+    pub(crate) fn count(&mut self, now: Cycles, forget: Cycles) -> u32 {
         let forgotten = now.saturating_sub(self.at) / forget.max(1);
         self.count = self.count.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
         self.at = if self.count == 0 { now } else { self.at + forgotten * forget.max(1) };
         self.count += 1;
         self.count
+    }
+
+    /// Returns the time until all are forgotten, of a program with one core.
+    pub(crate) fn time_left(&self, now: Cycles, clock: &Clock) -> Cycles {
+        let needed = clock.from_ns(FORGET_EVICTION_US * 1_000).saturating_mul(self.count.into());
+        needed.saturating_sub(now.saturating_sub(self.at))
     }
 
     /// Counts a core that was given up in time.

@@ -530,6 +530,15 @@ fn a_runtime_of_which_a_thread_cannot_be_bound_is_lent_no_further_core_for_a_whi
     sandbox.settle();
     assert_eq!(failures(&sandbox), 2, "it is tried again");
     assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
+    // After twice that time, and at its own expense.
+    sandbox.pass(1_000_000);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 2);
+    sandbox.pass(1_000_000);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 3);
+    let charged = |id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.offence_ns.get();
+    assert!(charged(0) > 0 && charged(1) == 0);
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! none for a pause, which doubles each time from [`PAUSE_US`] up to [`DOUBLINGS`] times. Races
 //! make single ones, and any core with which something was done ends the row; one given up beside
 //! another core proves nothing. A thread of it that can be bound to no core causes a pause in which
-//! it is lent no *further* core ([`UNBOUND_US`]): its words are read as before.
+//! it is lent no *further* core: its words are read as before. That pause, too, doubles from
+//! [`UNBOUND_US`] on, until it was lent a core, and the attempts are charged.
 
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
@@ -20,9 +21,11 @@ const FREE: u32 = 3;
 const PAUSE_US: u64 = 100;
 /// Maximum number of doublings: 25.6 ms.
 const DOUBLINGS: u32 = 8;
-/// Time for which a runtime is lent no further core after a thread could not be bound to one, in
-/// microseconds: the thread's own cpuset lacks the core, or the thread is gone.
+/// First time for which a runtime is lent no further core after a thread could not be bound to one,
+/// in microseconds: the thread's own cpuset lacks the core, or the thread is gone.
 const UNBOUND_US: u64 = 1_000;
+/// Maximum number of its doublings: 64 ms.
+const UNBOUND_DOUBLINGS: u32 = 6;
 
 /// The back-off of one runtime.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,6 +35,8 @@ pub(crate) struct BackOff {
     until: Cycles,
     /// When the runtime may be lent further cores; `None` if it may.
     held_until: Option<Cycles>,
+    /// Threads in a row that could not be bound.
+    unbound: u32,
 }
 
 impl BackOff {
@@ -90,12 +95,25 @@ impl Allocator {
 
     /// Lends a runtime no further core for a while, of which a thread could not be bound to one.
     /// The policy serves others meanwhile, and may choose another core afterwards.
-    pub(super) fn hold_unbound(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
-        let until = now.saturating_add(self.clock.from_ns(UNBOUND_US * 1_000));
+    ///
+    /// The attempts have taken `cost`.
+    pub(super) fn hold_unbound(&mut self, world: &mut World, id: RuntimeId, cost: Cycles, now: Cycles) {
+        let first = self.clock.from_ns(UNBOUND_US * 1_000);
         if let Some(runtime) = world.runtimes.get_mut(id) {
+            let until = now.saturating_add(first << runtime.back_off.unbound.min(UNBOUND_DOUBLINGS));
+            runtime.back_off.unbound = runtime.back_off.unbound.saturating_add(1);
             runtime.back_off.held_until = Some(until);
             self.observation.set_on_hold(id, true);
             self.earliest_timer = self.earliest_timer.min(until);
+        }
+        world.charge(id, cost, now);
+    }
+
+    /// Ends the row of threads that could not be bound.
+    #[inline]
+    pub(super) fn note_bound(world: &mut World, id: RuntimeId) {
+        if let Some(runtime) = world.runtimes.get_mut(id) {
+            runtime.back_off.unbound = 0;
         }
     }
 

@@ -165,18 +165,24 @@ impl Authority {
         self.rules.get(grant).is_some_and(|rule| rule.users.contains(&uid))
     }
 
+    /// Returns whether a grant covers users of this group.
+    pub(crate) fn names_group(&self, group: u32) -> bool {
+        self.rules.iter().any(|rule| rule.groups.contains(&group))
+    }
+
     fn covering<'a>(&'a self, user: &'a User) -> impl Iterator<Item = (usize, &'a Rule)> {
         self.rules.iter().enumerate().filter(|(_, rule)| rule.covers(user))
     }
 
     /// Returns the grant by which a user may register a program, `None` if the user needs none.
-    /// `held` returns what programs of a grant have already.
+    /// `held` returns what programs of a grant have already; `None` if the user registers none by
+    /// it for a while.
     pub(crate) fn rule_on(
         &self,
         user: &User,
         wish: &Register,
         region_bytes: u64,
-        held: impl Fn(usize) -> Held,
+        held: impl Fn(usize) -> Option<Held>,
     ) -> Result<Option<usize>, Denial> {
         if user.privileged {
             return Ok(None);
@@ -185,8 +191,8 @@ impl Authority {
         for (number, rule) in self.covering(user) {
             let reason = self.against(user, number, rule, wish, || held(number), region_bytes);
             let Some(reason) = reason else { return Ok(Some(number)) };
-            // A limit says more than a rule that is not about this program.
-            if denied.is_none() || matches!(reason, Reason::Limit { .. }) {
+            // These say more than a rule that is not about this program.
+            if denied.is_none() || matches!(reason, Reason::Limit { .. } | Reason::Expelled) {
                 denied = Some((number + 1, reason));
             }
         }
@@ -204,22 +210,24 @@ impl Authority {
         held: Held,
     ) -> bool {
         self.rules.get(grant).is_some_and(|rule| {
-            rule.covers(user) && self.against(user, grant, rule, wish, || held, region_bytes).is_none()
+            rule.covers(user) && self.against(user, grant, rule, wish, || Some(held), region_bytes).is_none()
         })
     }
 
-    /// Returns what a grant has against a registration: its rules, or else its limits.
+    /// Returns what a grant has against a registration: its rules, or else that its user waits, or
+    /// its limits.
     fn against(
         &self,
         user: &User,
         number: usize,
         rule: &Rule,
         wish: &Register,
-        held: impl FnOnce() -> Held,
+        held: impl FnOnce() -> Option<Held>,
         region_bytes: u64,
     ) -> Option<Reason> {
         let limit = || {
-            let exceeded = rule.exceeded(held(), Held::by(wish, region_bytes));
+            let Some(held) = held() else { return Some(Reason::Expelled) };
+            let exceeded = rule.exceeded(held, Held::by(wish, region_bytes));
             exceeded.map(|(limit, asked, held, most)| Reason::Limit { limit, asked, held, most })
         };
         self.objection(user, number, rule, wish).or_else(limit)

@@ -18,6 +18,7 @@ use rustix::process::geteuid;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
+use tailwater_shm::clock;
 use tailwater_shm::control::{
     self, CaptureRequest, Capturing, ClientMessage, ControlError, Ipv6Place, Register, ServerMessage,
     TraceRequest, Welcome,
@@ -30,6 +31,7 @@ use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{Command, Control, PATIENCE, is_trusted, process, rank, user_of};
+use crate::authority::{Denial, Reason};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::firewall::Guard;
 use crate::frame::PREFIX_LEN6;
@@ -98,7 +100,7 @@ impl Control {
         if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
             return self.end(token, &ControlError::TooOften);
         }
-        self.update_lost_places(Instant::now());
+        self.update_exiled(Instant::now());
         let may = match (process::check_control(uid), user_of(socket)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),
@@ -292,18 +294,33 @@ impl Control {
         let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
         let now = Instant::now();
-        self.update_lost_places(now);
-        let place = self.parts.directory.admit(&user, wish)?;
-        let key = Key { uid: user.uid, grant: self.parts.directory.grant(place.id) };
-        if let Some(left) = self.exiles.time_left(key, now) {
+        self.update_exiled(now);
+        let place =
+            self.parts.directory.admit(&user, wish).map_err(|refusal| self.with_wait(refusal, now))?;
+        // What is kept after a takeover is ruled on by its grant alone.
+        let grant = self.parts.directory.grant(place.id);
+        if let Some(grant) = grant.filter(|&grant| self.exiles.time_left(key(user.uid, grant), now).is_some())
+        {
             self.parts.directory.release(place.id);
-            self.parts.stats.polling.exiled.add(1);
-            return Err(Refusal::Exiled { uid: user.uid, seconds: left.as_secs() + 1 });
+            let denial =
+                Denial { user: user.uid, grant: Some(grant + 1), reason: Reason::Expelled, file: None };
+            return Err(self.with_wait(denial.into(), now));
         }
         let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);
         })
+    }
+
+    /// Counts a refusal for an expulsion, and adds how long its user still waits.
+    fn with_wait(&self, refusal: Refusal, now: Instant) -> Refusal {
+        let Refusal::Denied(Denial { user: uid, grant: Some(grant), reason: Reason::Expelled, .. }) = refusal
+        else {
+            return refusal;
+        };
+        self.parts.stats.polling.exiled.add(1);
+        let left = self.exiles.time_left(key(uid, grant - 1), now).unwrap_or_default();
+        Refusal::Exiled { uid, grant, seconds: left.as_secs() + 1 }
     }
 
     fn make_offer(
@@ -363,6 +380,9 @@ impl Control {
         if !is_trusted(uid) {
             // What nobody granted its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;
+            let key = Key { uid, grant: self.parts.directory.grant(id) };
+            let debt = self.debts.take(key, clock::now());
+            (runtime.budget, runtime.evictions) = (debt.budget, debt.evictions);
         }
         let class = runtime.stats.class;
         runtime.lowered_session = rank::lower_session(pid, class, config.is_dedicated());
@@ -407,6 +427,7 @@ impl Control {
         };
         // Fails if the peer is gone, which the polling thread notices itself. What is kept for it
         // stays so then.
+        let expected = self.parts.directory.expects();
         if control::send(&*session.socket, &ServerMessage::Ready, &[]).is_ok() {
             self.parts.directory.settle(id);
         }
@@ -415,7 +436,15 @@ impl Control {
             self.replace_rules(|other| other == id);
         }
         self.tell(Command::Begin(id));
+        if expected && !self.parts.directory.expects() {
+            // Last: from then on the polling thread may leave this one no time.
+            self.tell(Command::Reunited);
+        }
     }
+}
+
+fn key(uid: u32, grant: usize) -> Key {
+    Key { uid, grant: Some(grant) }
 }
 
 /// Checks that the peer may see the traffic of this IOKernel.

@@ -25,9 +25,9 @@ const MAX_USERS: usize = 4096;
 
 /// A user, and the grant by which a program of the user was registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) uid: u32,
-    pub(super) grant: Option<usize>,
+pub(crate) struct Key {
+    pub(crate) uid: u32,
+    pub(crate) grant: Option<usize>,
 }
 
 /// See the module documentation.

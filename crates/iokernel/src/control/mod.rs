@@ -20,6 +20,7 @@
 mod answers;
 pub(crate) mod client;
 mod conversation;
+mod debts;
 pub(crate) mod directory;
 mod exile;
 mod limits;
@@ -51,10 +52,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::Clock as Rate;
-use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, Network, ServerMessage, SocketFile};
+use tailwater_shm::{Clock, clock};
 
 use crate::authority::{Authority, User};
+use crate::budget::Terms;
 use crate::capture::Tap;
 use crate::clocks::Setter;
 use crate::config::Config;
@@ -65,6 +67,7 @@ use crate::sys::peer;
 use crate::trace::Tracer;
 use answers::Answers;
 use client::{ClientSocket, Closer};
+use debts::{Debt, Debts};
 use directory::{Directory, Refusal};
 use exile::{Exiles, Key};
 use lines::Lines;
@@ -90,6 +93,8 @@ pub(crate) enum Command {
     End(RuntimeId, EndReason),
     /// Ends the polling thread's work: another IOKernel takes over.
     Leave,
+    /// All programs of the IOKernel before are there.
+    Reunited,
     /// Puts other firewall rules into effect.
     Rules(Box<NewRules>),
     /// Starts copying frames for a watcher.
@@ -193,6 +198,7 @@ pub(crate) struct Control {
     closer: Option<Closer>,
     lines: Lines,
     exiles: Exiles,
+    debts: Debts,
     /// Firewall rules have changed since the start.
     rules_changed: bool,
     answers: Answers,
@@ -276,6 +282,7 @@ impl Control {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let spare = Some(new_spare()?);
+        let debts = Debts::new(Terms::new(parts.surroundings.clock, parts.config.offence_share));
         epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self {
             parts,
@@ -284,6 +291,7 @@ impl Control {
             closer: None,
             lines: Lines::default(),
             exiles: Exiles::default(),
+            debts,
             rules_changed: false,
             answers: Answers::default(),
             successor: None,
@@ -299,7 +307,8 @@ impl Control {
     pub(crate) fn run(mut self, polling: Pid, heartbeat: Option<Heartbeat>) {
         let mut watch = Watch::new(polling, heartbeat, Instant::now());
         let mut presence = Presence::new(&self.parts.surroundings);
-        self.reunion_ends = self.parts.directory.expects().then(|| Instant::now() + REUNION);
+        self.reunion_ends = Some(Instant::now() + REUNION);
+        self.parts.directory.take_back(true);
         if !self.parts.refuses_descriptors {
             self.closer = Closer::start();
         }
@@ -351,12 +360,18 @@ impl Control {
         }
     }
 
+    /// Returns whether programs of the IOKernel before have not been sent `Ready` yet.
+    pub(crate) fn expects_programs(&self) -> bool {
+        self.parts.directory.expects()
+    }
+
     /// Keeps nothing any more for programs of the IOKernel before that have not come back in time.
     fn end_reunion(&mut self) {
         if self.reunion_ends.is_none_or(|time| Instant::now() < time) {
             return;
         }
         self.reunion_ends = None;
+        self.parts.directory.take_back(false);
         let programs = self.parts.directory.forget_expected().join(", ");
         if !programs.is_empty() {
             tracing::info!(programs, "did not attach again: their names and addresses are free");
@@ -529,8 +544,13 @@ impl Control {
         if self.may_log(uid) {
             tracing::info!(%id, name, %reason, "a registration ended");
         }
-        if reason.is_expulsion() && !is_trusted(uid) {
-            self.exile(id, uid);
+        if !is_trusted(uid) {
+            let key = Key { uid, grant: self.parts.directory.grant(id) };
+            let debt = Debt { budget: runtime.budget, evictions: runtime.evictions };
+            self.debts.leave(key, debt, clock::now());
+            if reason.is_expulsion() {
+                self.exile(key);
+            }
         }
         // The end of the IOKernel itself has no message: programs wait for the next one.
         if !matches!(reason, EndReason::Departed | EndReason::Shutdown) {
@@ -557,18 +577,20 @@ impl Control {
     }
 
     /// Lets no program of an expelled one's user and grant register for a while.
-    fn exile(&mut self, id: RuntimeId, uid: u32) {
-        let (grant, now) = (self.parts.directory.grant(id), Instant::now());
+    fn exile(&mut self, key: Key) {
+        let (Key { uid, grant }, now) = (key, Instant::now());
         let names_user = grant.is_none_or(|grant| self.parts.directory.authority().names_user(grant, uid));
-        self.exiles.enter(Key { uid, grant }, !names_user, now);
+        self.exiles.enter(key, !names_user, now);
         self.parts.stats.set_exiles(self.exiles.list(now).into_iter().map(|(Key { uid, grant }, until)| {
             ExileStats { uid, grant: grant.map(|grant| grant + 1), until }
         }));
     }
 
-    /// Tells the directory how many places of each grant expelled users take.
-    fn update_lost_places(&mut self, now: Instant) {
-        self.parts.directory.set_lost_places(self.exiles.places(now));
+    /// Tells the directory who registers nothing for now, and how many places of each grant that
+    /// takes.
+    fn update_exiled(&mut self, now: Instant) {
+        let exiled = self.exiles.list(now).into_iter().map(|(key, _)| key).collect();
+        self.parts.directory.set_exiled(exiled, self.exiles.places(now));
     }
 
     /// Ends conversations whose deadline has passed.

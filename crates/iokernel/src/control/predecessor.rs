@@ -19,8 +19,8 @@ use tailwater_shm::control::{
 use tailwater_shm::layout::VERSION;
 
 use super::directory::Directory;
-use super::takeover::STEP_TIMEOUT;
-use super::{is_trusted, process};
+use super::is_trusted;
+use super::takeover::{END_TIMEOUT, STEP_TIMEOUT};
 use crate::config::Config;
 use crate::port::{Port, PortError};
 
@@ -29,6 +29,9 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Maximum time until Linux has torn down a process that was killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a takeover ends whose answer lacks descriptors.
+const FEWER: &str = "fewer descriptors came with the answer than it says; raise `ulimit -n`";
 
 /// Why a takeover ends that its operator has stopped.
 const INTERRUPTED: &str = "interrupted by a signal; that one goes on";
@@ -45,11 +48,11 @@ pub(crate) struct Predecessor {
     estate: Estate,
 }
 
-/// The process that listens at the other end of a connection.
+/// The process of the running IOKernel.
 #[derive(Debug)]
 struct Process {
     pid: Pid,
-    /// `None` if Linux has none for it.
+    /// `None` if it has handed none over.
     descriptor: Option<OwnedFd>,
 }
 
@@ -61,7 +64,6 @@ impl Predecessor {
     /// Why it was not given, in words; or `stop` is set.
     pub(crate) fn ask(config: &Config, network: Network, stop: &AtomicBool) -> Result<Self, String> {
         let socket = dial(&config.socket, stop)?;
-        let process = Process::at(&socket).map_err(|e| e.to_string())?;
         set_socket_timeout(&socket, Timeout::Recv, Some(LOOK)).map_err(|e| e.to_string())?;
         let takeover = Takeover {
             version: VERSION,
@@ -71,16 +73,19 @@ impl Predecessor {
             max_kthreads: config.max_kthreads,
         };
         control::send(&socket, &ClientMessage::Takeover(takeover), &[]).map_err(in_words)?;
-        let (ports, fds) = match receive(&socket, stop)? {
-            (ServerMessage::Handover(Handover { ports }), fds) => (ports, fds),
+        let (process, ports, fds) = match receive(&socket, stop)? {
+            (ServerMessage::Handover(Handover { process, ports }), fds) => (process, ports, fds),
             (ServerMessage::Refused { why }, _) => return Err(explained(why)),
             (other, _) => return Err(format!("unexpected answer: {other:?}")),
         };
         let (mut fds, count) = (fds.into_iter(), |port: &HandoverPort| usize::from(port.descriptors));
         let promised: usize = ports.iter().map(count).sum();
-        let (Some(listener), Some(estate), true) = (fds.next(), fds.next(), fds.len() == promised) else {
-            return Err("fewer descriptors came with the answer than it says; raise `ulimit -n`".to_owned());
-        };
+        let first = (fds.next(), fds.next(), process.and_then(|_| fds.next()));
+        let (Some(listener), Some(estate), descriptor) = first else { return Err(FEWER.to_owned()) };
+        if fds.len() != promised || descriptor.is_some() != process.is_some() {
+            return Err(FEWER.to_owned());
+        }
+        let process = Process::of(&socket, process, descriptor).map_err(|e| e.to_string())?;
         let estate =
             Estate::from_file(estate).map_err(|e| format!("cannot read its list of programs ({e})"))?;
         let take = |port: HandoverPort| {
@@ -157,7 +162,7 @@ impl Predecessor {
                      for another IOKernel"
                 ));
             }
-            if start.elapsed() >= STEP_TIMEOUT {
+            if start.elapsed() >= END_TIMEOUT {
                 return self.process.kill(KILL_TIMEOUT);
             }
         }
@@ -166,10 +171,13 @@ impl Predecessor {
 }
 
 impl Process {
-    fn at(socket: &OwnedFd) -> Result<Self, Errno> {
-        let pid = socket_peercred(socket)?.pid;
-        // Without one it is not killed.
-        Ok(Self { pid, descriptor: process::at(socket, pid).ok() })
+    /// Returns the process of this number and descriptor; without them the one that called
+    /// listen(2), which is not killed: it may have handed the socket on.
+    fn of(socket: &OwnedFd, number: Option<i32>, descriptor: Option<OwnedFd>) -> Result<Self, Errno> {
+        match number.filter(|&number| number > 0).and_then(Pid::from_raw) {
+            Some(pid) => Ok(Self { pid, descriptor }),
+            None => Ok(Self { pid: socket_peercred(socket)?.pid, descriptor: None }),
+        }
     }
 
     /// Kills the process, which has promised to end, and waits until it has ended, `limit` at most:
@@ -178,7 +186,7 @@ impl Process {
     /// # Errors
     /// If it may go on, in words.
     fn kill(&self, limit: Duration) -> Result<(), String> {
-        let (pid, seconds) = (self.pid, STEP_TIMEOUT.as_secs());
+        let (pid, seconds) = (self.pid, END_TIMEOUT.as_secs());
         let Some(descriptor) = self.descriptor.as_ref().filter(|process| is_killed(process)) else {
             return Err(format!(
                 "it has promised to end, and has not within {seconds} s: kill process {pid}, then start this one without \

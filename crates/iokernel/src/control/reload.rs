@@ -93,6 +93,7 @@ impl Control {
         let changes = compare(&self.parts.config, new);
         // They are of grants by their old numbers; and an administrator may have mended the cause.
         self.exiles.lift();
+        self.debts.forgive();
         self.parts.stats.set_exiles([]);
         self.parts.directory.reload(&config, authority);
         let same_rules = config.firewall == self.parts.config.firewall;

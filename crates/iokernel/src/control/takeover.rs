@@ -32,7 +32,7 @@
 //! | new: has the devices | it notices when it wants to succeed, and does not start | a device of another name or kind is refused |
 //! | old: sends `Leaving` | nothing is sent, and it goes on | - |
 //! | old: has sent `Leaving` | it ends all the same, and programs wait for another IOKernel | - |
-//! | new: has received `Leaving` | the connection ends: it serves | the connection stays: it kills the old one after [`STEP_TIMEOUT`], and serves; or, if Linux refuses that, ends |
+//! | new: has received `Leaving` | the connection ends: it serves | the connection stays: it kills the old one after [`END_TIMEOUT`], and serves; or, if Linux refuses that, ends |
 //!
 //! Two processes never serve one device: each frame would reach one of them by chance.
 //!
@@ -41,6 +41,7 @@
 //! message once more.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_shm::control::{
@@ -56,8 +57,14 @@ use super::{Command, Control, standing};
 /// programs keep busy a process may wait long for a core.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long what the programs of the old one had is kept for them: as long as they wait by default.
-pub(super) const REUNION: Duration = Duration::from_secs(60);
+/// Maximum time from the promise of the old one until it has ended all registrations, which takes
+/// milliseconds: programs wait for the new one meanwhile, by default for 60 s.
+pub(super) const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long what programs had at the IOKernel before is kept for them, and given to those that
+/// return to their addresses: half as long as they wait by default, so that what was kept for one
+/// that is gone is free before another one that needs it gives up.
+pub(super) const REUNION: Duration = Duration::from_secs(30);
 
 /// Why a second takeover is refused.
 const TAKEN: &str = "another IOKernel takes over from it already";
@@ -84,8 +91,12 @@ impl Control {
                 return self.refuse_takeover(token, socket, why);
             }
         };
-        let first = [self.parts.listener.as_fd(), programs.as_fd()];
-        let fds: Vec<BorrowedFd<'_>> = first.into_iter().chain(files).collect();
+        // Without a descriptor of this process the other one does not kill it if it hangs.
+        let process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
+        let first =
+            [Some(self.parts.listener.as_fd()), Some(programs.as_fd()), process.as_ref().map(AsFd::as_fd)];
+        let first: Vec<BorrowedFd<'_>> = first.into_iter().flatten().collect();
+        let fds: Vec<BorrowedFd<'_>> = first.iter().copied().chain(files).collect();
         if fds.len() > MAX_FDS {
             let why = format!(
                 "its ports have {} descriptors, and {} can be handed over at most: stop it, then start the other one \
@@ -102,7 +113,8 @@ impl Control {
                 descriptors: files.len() as u16,
             })
             .collect();
-        match control::send(&**socket, &ServerMessage::Handover(Handover { ports }), &fds) {
+        let process = process.is_some().then(|| getpid().as_raw_nonzero().get());
+        match control::send(&**socket, &ServerMessage::Handover(Handover { process, ports }), &fds) {
             Ok(()) => {
                 tracing::info!("another IOKernel prepares to take over");
                 self.set_state(token, State::Succeeding);

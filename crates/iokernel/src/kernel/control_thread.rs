@@ -30,6 +30,8 @@ pub(super) struct ControlThread {
     gate: Option<Sender<Work>>,
     notices: Sender<Notice>,
     bell: Arc<Bell>,
+    /// The polling thread's core is the only one that it may use.
+    pub(super) shares_core: bool,
 }
 
 impl ControlThread {
@@ -49,6 +51,7 @@ impl ControlThread {
             .filter(|&&core| cores.managed.position(core).is_none() && core != cores.iokernel)
             .copied()
             .collect();
+        let shares_core = elsewhere.is_empty();
         let set = if elsewhere.is_empty() { cores.unmanaged() } else { cpu_set(&elsewhere) };
         let (gate, begun) = channel::<Work>();
         let handle = Builder::new()
@@ -67,7 +70,8 @@ impl ControlThread {
                 what: "start the control thread",
                 source: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
             })?;
-        Ok(Self { handle: Some(handle), gate: Some(gate), notices: notices.clone(), bell: Arc::clone(bell) })
+        let (notices, bell) = (notices.clone(), Arc::clone(bell));
+        Ok(Self { handle: Some(handle), gate: Some(gate), notices, bell, shares_core })
     }
 
     /// Begins its work.

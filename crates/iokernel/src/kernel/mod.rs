@@ -41,12 +41,14 @@ use control_thread::{ControlThread, Work};
 use courtesy::Courtesy;
 use patience::Patience;
 use ports::{devices_of, network_of, start_ports};
+use reunion::Reunion;
 use share::{Durations, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
 
 mod control_thread;
 mod courtesy;
 mod patience;
 mod ports;
+mod reunion;
 mod share;
 mod sleep;
 
@@ -323,6 +325,7 @@ impl IoKernel {
         // Before the polling state, so that it is joined after that has ended.
         let mut control_thread = self.control_thread;
         let (control, heartbeat) = (self.control, self.heartbeat);
+        let naps = control.expects_programs() && control_thread.shares_core;
         control_thread.begin(Work { control, heartbeat, polling: gettid() });
         let us = |us: u64| self.clock.from_ns(us * 1_000);
         let idle_sleep = us(self.config.idle_sleep_us);
@@ -348,6 +351,7 @@ impl IoKernel {
         let mut polling = Polling {
             real_time,
             leaves: false,
+            reunion: Reunion::new(naps, clock::now(), us(reunion::LONGEST_US)),
             patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
             max_wake_delay: us(self.config.max_wake_delay_us),
             attention: Attention::None,
@@ -397,6 +401,8 @@ impl IoKernel {
 struct Polling {
     /// Another IOKernel takes over.
     leaves: bool,
+    /// Programs come over from another one.
+    reunion: Reunion,
     clock: Clock,
     /// When to sleep; `None`: never.
     patience: Option<Patience>,
@@ -484,6 +490,9 @@ impl Polling {
             self.deaths_known_until = now;
         }
         self.world.stats.polling.iterations.add(1);
+        if self.reunion.wants_nap(now) {
+            return self.nap();
+        }
         let quiet = now.saturating_sub(self.busy_at);
         if moved > 0 || !self.may_sleep() {
             self.busy_at = now;
@@ -558,6 +567,17 @@ impl Polling {
         }
     }
 
+    /// Lets the control thread run, which has no other core.
+    #[cold]
+    fn nap(&mut self) {
+        let nap = Timespec { tv_sec: 0, tv_nsec: (reunion::NAP_US * 1_000) as i64 };
+        self.enter(Place::Slice);
+        // A signal ends it early.
+        let _ = nanosleep(&nap);
+        self.enter(Place::Handoffs);
+        self.busy_at = clock::now();
+    }
+
     /// Sleeps for a slice, in which ordinary threads run.
     fn give_slice(&mut self, now: Cycles) {
         let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
@@ -595,6 +615,7 @@ impl Polling {
             match command {
                 Command::Attach(runtime) => self.attach(runtime, now),
                 Command::Leave => self.leaves = true,
+                Command::Reunited => self.reunion.end(),
                 Command::Begin(id) => self.allocator.begin(&self.world, id),
                 Command::End(id, reason) => self.world.doom(id, reason),
                 Command::Rules(rules) => {

@@ -96,6 +96,7 @@ impl Connection {
             class: config.class.into(),
             ring_bytes: config.ring_bytes,
             ip: config.ip,
+            returns: false,
         };
         let control = dial(path, ANSWER_TIMEOUT)?;
         let Accepted { welcome, region, doorbell } = ask(&control, path, &wish)?;

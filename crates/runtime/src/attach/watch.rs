@@ -208,7 +208,8 @@ impl Connection {
             return Err(self.no_poll_point());
         }
         let old = &self.registration.welcome;
-        let wish = Register { ip: Some(old.ip), ..self.wish.clone() };
+        let returns = self.wish.ip.is_none();
+        let wish = Register { ip: Some(old.ip), returns, ..self.wish.clone() };
         let Accepted { welcome, region, doorbell } = ask(&control, &self.path, &wish)?;
         if !has_same_addresses(&welcome, old) {
             let place = |w: &Welcome| {

@@ -4,7 +4,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::fs::{FileType, fstat};
-use rustix::io::{Errno, ReadWriteFlags, pwritev2, retry_on_intr};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,10 @@ pub fn print_within(text: &str, limit: Duration) {
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-        if retry_on_intr(|| poll(&mut fds, Some(&limit))) != Ok(1) {
-            return;
+        match poll(&mut fds, Some(&limit)) {
+            Ok(1) => {}
+            Err(Errno::INTR) if !left.is_zero() => continue,
+            _ => return,
         }
         match write_now(&stderr, rest) {
             Ok(written) if written >= rest.len() => return,

@@ -18,7 +18,7 @@ use super::Register;
 const MAX_LIST: u64 = 1 << 30;
 
 /// Number of the steps and messages of a takeover in this build; see [`Takeover::steps`].
-pub const TAKEOVER_STEPS: u32 = 2;
+pub const TAKEOVER_STEPS: u32 = 3;
 
 /// The request of an IOKernel that is to take the place of another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,11 +65,14 @@ impl core::fmt::Display for Network {
 }
 
 /// What an IOKernel hands to its successor. The descriptors sent with this message are the
-/// listening control socket, the memory file with the [`Estate`], then those of the ports, in the
-/// order of the list.
+/// listening control socket, the memory file with the [`Estate`], a pidfd of the process if its
+/// number is there, then those of the ports, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Handover {
+    /// The number of the process, for messages; `None` if Linux gives it no descriptor of itself. A
+    /// listening socket names the process that called listen(2) last, which may have ended.
+    pub process: Option<i32>,
     /// All its ports.
     pub ports: Vec<HandoverPort>,
 }
@@ -146,6 +149,7 @@ mod tests {
             class: Class::BestEffort,
             ring_bytes: 32_768,
             ip: Some(Ipv4Addr::new(10, 77, 0, 2)),
+            returns: false,
         };
         let ip = Ipv4Addr::new(10, 77, 0, 2);
         let program = HandoverProgram { register, ip, grant: Some(0), uid: 7, groups: (0..65_536).collect() };

@@ -17,6 +17,7 @@ use tailwater_shm::control::{ControlError, Estate, HandoverProgram, Register};
 use tailwater_shm::layout::{RegionSpec, SpecError, VERSION};
 use tailwater_shm::memory::MemoryError;
 
+use super::exile::Key;
 use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
@@ -26,6 +27,9 @@ const MAX_NAME: usize = 64;
 
 /// Maximum number of kthreads of all runtimes together.
 const MACHINE_KTHREADS: usize = 4096;
+
+/// Number of groups of a user up to which all of them are handed over in a takeover.
+const MAX_GROUPS: usize = 1024;
 
 /// Number of programs that a refusal for want of memory names.
 const MAX_HOLDERS: usize = 3;
@@ -39,11 +43,13 @@ pub enum Refusal {
     /// A program of this user was expelled.
     #[error(
         "a program of user {uid} was expelled, see its reason in the IOKernel's log; in {seconds} s the user may \
-         register programs by that grant again"
+         register programs by [[grant]] {grant} again"
     )]
     Exiled {
         /// The user.
         uid: u32,
+        /// The grant that had permitted it, counted from 1.
+        grant: usize,
         /// How long that takes.
         seconds: u64,
     },
@@ -66,7 +72,7 @@ pub enum Refusal {
     NameTaken(String),
     /// The name is kept for a program of another user.
     #[error(
-        "the name {0:?} is kept for a program of the IOKernel that ran before, for a minute at most; \
+        "the name {0:?} is kept for a program of the IOKernel that ran before, for half a minute at most; \
          choose another name, or wait"
     )]
     NameKept(String),
@@ -355,6 +361,10 @@ pub(crate) struct Directory {
     tids: HashSet<i32>,
     /// Places of each grant that no program has, and that are not free.
     lost_places: HashMap<usize, u64>,
+    /// Users that register nothing by these grants.
+    exiled: HashSet<Key>,
+    /// Programs get the address that an IOKernel before chose for them.
+    takes_back: bool,
     next_ip: Ipv4Addr,
 }
 
@@ -371,6 +381,8 @@ impl Directory {
             macs: HashMap::new(),
             tids: HashSet::new(),
             lost_places: HashMap::new(),
+            exiled: HashSet::new(),
+            takes_back: false,
             next_ip: config.first_pool_address(),
         }
     }
@@ -400,7 +412,7 @@ impl Directory {
         entries.sort_unstable_by_key(|(id, _)| id.0);
         for (_, entry) in entries {
             let (wish, bytes) = (&entry.wish, entry.region_len());
-            let so_far = |grant| held.get(&grant).copied().unwrap_or_default();
+            let so_far = |grant| Some(held.get(&grant).copied().unwrap_or_default());
             let ruling = authority.rule_on(&entry.user, wish, bytes, so_far);
             entry.grant = ruling.unwrap_or_else(|_| authority.grant_of(&entry.user, wish));
             if let Some(grant) = entry.grant {
@@ -429,9 +441,15 @@ impl Directory {
         self.entries.get(&id)?.grant
     }
 
-    /// Sets how many places of each grant count as taken by programs that were expelled.
-    pub(crate) fn set_lost_places(&mut self, places: HashMap<usize, u64>) {
-        self.lost_places = places;
+    /// Sets who registers nothing by which grant for now, and how many places of each grant count
+    /// as taken meanwhile.
+    pub(crate) fn set_exiled(&mut self, exiled: HashSet<Key>, places: HashMap<usize, u64>) {
+        (self.exiled, self.lost_places) = (exiled, places);
+    }
+
+    /// Sets whether programs get the address that an IOKernel before chose for them, if it is free.
+    pub(crate) fn take_back(&mut self, takes_back: bool) {
+        self.takes_back = takes_back;
     }
 
     /// Says in words what a user may register.
@@ -447,9 +465,10 @@ impl Directory {
             |entry: &Entry| entry.expected && entry.wish.name == wish.name && entry.user.uid == user.uid;
         let kept = self.entries.iter().find_map(|(&id, entry)| is_kept(entry).then_some(id));
         let Some(kept) = kept.and_then(|id| self.take_out(id)) else {
-            return self.enter(user, wish, wish.ip, |this, bytes| this.rule_on(user, wish, bytes));
+            let ruled = self.as_returning(wish);
+            return self.enter(user, &ruled, wish.ip, |this, bytes| this.rule_on(user, &ruled, bytes));
         };
-        let mut ruled = wish.clone();
+        let mut ruled = Register { returns: false, ..wish.clone() };
         let ip = wish.ip.unwrap_or(kept.place.ip);
         if ip == kept.place.ip {
             ruled.ip = kept.wish.ip;
@@ -469,6 +488,17 @@ impl Directory {
             Err(_) => self.put_in(kept),
         }
         place
+    }
+
+    /// Returns a registration as it is ruled on: not on an address of the pool that an IOKernel
+    /// before has chosen. Whether that is so is not known, so what a grant lists is no such
+    /// address.
+    fn as_returning(&self, wish: &Register) -> Register {
+        let in_pool =
+            |ip: Ipv4Addr| ip >= self.config.first_pool_address() && self.authority.keeps(ip).is_none();
+        let returns = wish.returns && self.takes_back && wish.ip.is_some_and(in_pool);
+        let ip = wish.ip.filter(|_| !returns);
+        Register { ip, returns: false, ..wish.clone() }
     }
 
     /// Keeps nothing any more for a program that was sent `Ready`.
@@ -543,14 +573,22 @@ impl Directory {
             ip: entry.place.ip,
             grant: entry.grant,
             uid: entry.user.uid,
-            groups: entry.user.groups.clone(),
+            groups: self.groups_to_hand_over(&entry.user.groups),
         };
         Estate { programs: entries.map(program).collect() }
     }
 
+    /// Returns the groups of a user that an IOKernel which takes over is told: of ever so many only
+    /// those that grants name, for a list of them all would be of gigabytes.
+    fn groups_to_hand_over(&self, groups: &[u32]) -> Vec<u32> {
+        let is_named = |group: &u32| groups.len() <= MAX_GROUPS || self.authority.names_group(*group);
+        groups.iter().copied().filter(is_named).collect()
+    }
+
     /// Returns the grant by which a user may register a program now.
     fn rule_on(&self, user: &User, wish: &Register, bytes: u64) -> Result<Option<usize>, Denial> {
-        self.authority.rule_on(user, wish, bytes, |grant| self.held(grant))
+        let is_exiled = |grant| self.exiled.contains(&Key { uid: user.uid, grant: Some(grant) });
+        self.authority.rule_on(user, wish, bytes, |grant| (!is_exiled(grant)).then(|| self.held(grant)))
     }
 
     /// As [`rule_on`](Self::rule_on), for a program that an IOKernel before has registered by the

@@ -26,6 +26,7 @@ fn wish(name: &str) -> Register {
         class: Class::LatencyCritical,
         ring_bytes: 1 << 16,
         ip: None,
+        returns: false,
     }
 }
 
@@ -411,4 +412,57 @@ fn a_program_that_could_not_attach_is_named_with_the_reason() {
     next.config.max_kthreads = 1;
     let why = next.expect(&old.registered().programs, |_| true).unwrap_err();
     assert!(why.contains("\"web\" of user 0") && why.contains("max-kthreads"), "{why}");
+}
+
+#[test]
+fn a_program_that_returns_gets_its_former_address_of_the_pool_for_a_while_after_a_start() {
+    let text = "[[grant]]\nusers = 7\n[[grant]]\nusers = 8\naddresses = [\"10.77.0.64/26\"]";
+    let config = Config::from_toml(text).unwrap();
+    let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
+    let user = User { uid: 7, groups: Vec::new(), privileged: false };
+    let job = |name: &str, host| Register {
+        guaranteed: 0,
+        class: Class::BestEffort,
+        ip: Some([10, 77, 0, host].into()),
+        returns: true,
+        ..wish(name)
+    };
+    let is_denied = |result: Result<Place, Refusal>| matches!(result, Err(Refusal::Denied(_)));
+    assert!(is_denied(directory.admit(&user, &job("early", 9))));
+    directory.take_back(true);
+    let chosen = Register { returns: false, ..job("chosen", 9) };
+    assert!(is_denied(directory.admit(&user, &chosen)));
+    assert!(is_denied(directory.admit(&user, &job("of another", 70))), "a grant lists it");
+    let place = directory.admit(&user, &job("back", 9)).unwrap();
+    assert_eq!(place.ip, Ipv4Addr::new(10, 77, 0, 9));
+    let taken = directory.admit(&user, &job("second", 9));
+    assert!(matches!(taken, Err(Refusal::AddressTaken { .. })), "{taken:?}");
+    let ruled = &directory.registered();
+    assert!(ruled.programs.is_empty(), "it has sent no threads");
+    directory.enlist(place.id, 1, &[1, 2], |_| true).unwrap();
+    let handed_over = &directory.registered().programs[0];
+    assert_eq!((handed_over.register.ip, handed_over.ip), (None, place.ip));
+    assert!(!handed_over.register.returns);
+    directory.release(place.id);
+    directory.take_back(false);
+    assert!(is_denied(directory.admit(&user, &job("back", 9))));
+}
+
+#[test]
+fn of_ever_so_many_groups_those_that_grants_name_are_handed_over() {
+    let config = Config::from_toml(
+        "[[grant]]\ngroups = [5, 9_000_000]\nguaranteed = 1\nclasses = [\"latency-critical\"]",
+    );
+    let config = config.unwrap();
+    let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
+    let groups = |len: u32| (0..len).collect::<Vec<u32>>();
+    for (uid, len, handed_over) in [(7, MAX_GROUPS as u32, MAX_GROUPS), (8, MAX_GROUPS as u32 + 1, 1)] {
+        let user = User { uid, groups: groups(len), privileged: false };
+        let free = Register { guaranteed: 0, ..wish(&uid.to_string()) };
+        register(&mut directory, &user, &free, &[2 * uid as i32, 2 * uid as i32 + 1]);
+        let programs = directory.registered().programs;
+        let program = programs.iter().find(|program| program.uid == uid).unwrap();
+        assert_eq!(program.groups.len(), handed_over);
+        assert!(program.groups.contains(&5));
+    }
 }
