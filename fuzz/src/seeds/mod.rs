@@ -231,6 +231,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         class: Class::BestEffort,
         ring_bytes: 1 << 18,
         ip: Some(HONEST),
+        returns: true,
     };
     let welcome = Welcome {
         ip: HONEST,
