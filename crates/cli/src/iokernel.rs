@@ -6,7 +6,7 @@
 
 use std::io::{Write, stdout};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -232,14 +232,20 @@ fn reload_on(
     Ok(sender)
 }
 
+/// Reads a configuration file.
+///
+/// # Errors
+/// If it cannot be read, or what is wrong in it.
+pub fn read_configuration(path: &Path) -> anyhow::Result<Config> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read configuration {}", path.display()))?;
+    let config = Config::from_toml(&text).with_context(|| path.display().to_string())?;
+    Ok(Config { file: Some(path.to_owned()), ..config })
+}
+
 fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
     let mut config = match &args.config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read configuration {}", path.display()))?;
-            let config = Config::from_toml(&text).with_context(|| path.display().to_string())?;
-            Config { file: Some(path.clone()), ..config }
-        }
+        Some(path) => read_configuration(path)?,
         None => Config::default(),
     };
     if let Some(socket) = &args.socket {

@@ -220,6 +220,27 @@ fn a_reader_that_closes_the_output_ends_a_command_without_a_message() {
 }
 
 #[test]
+fn the_doctor_puts_back_what_a_killed_iokernel_has_left_and_names_what_it_cannot_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let text_of_config =
+        format!("[reserve]\nstate-file = {:?}\n[ix]\nstate-file = {:?}\n", file("cpusets"), file("clocks"));
+    std::fs::write(file("config.toml"), text_of_config).unwrap();
+    let config = file("config.toml").display().to_string();
+    let repaired = run(&["doctor", "--repair", "--config", &config]);
+    assert_eq!(text(&repaired.stdout), "cpusets: nothing to put back\nclock settings: nothing to put back\n");
+    // None of these files is a cpuset.
+    std::fs::write(file("cpusets"), r#"[{"file":"/etc/passwd","before":"","written":[]}]"#).unwrap();
+    let repaired = text(&run(&["doctor", "--repair", "--config", &config]).stdout);
+    assert!(repaired.starts_with("cpusets: 0 put back\n"), "{repaired}");
+    std::fs::write(file("cpusets"), "garbage").unwrap();
+    let refused = run(&["doctor", "--repair", "--config", &config]);
+    let (message, done) = (text(&refused.stderr), text(&refused.stdout));
+    assert!(!refused.status.success() && message.contains("cpusets: cannot use "), "{message}");
+    assert_eq!(done, "clock settings: nothing to put back\n");
+}
+
+#[test]
 fn the_doctor_names_every_part_in_words_and_in_json() {
     // What another test does meanwhile may make a part unusable for a moment.
     let (document, shown) = eventually("two looks that agree", || {
@@ -238,6 +259,7 @@ fn the_doctor_names_every_part_in_words_and_in_json() {
         "TAP (optional)",
         "AF_XDP (optional)",
         "locked memory",
+        "cpusets (optional)",
         "hyperthreads",
         "other programs",
         "this user",

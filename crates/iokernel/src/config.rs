@@ -19,8 +19,10 @@ use crate::macs::Macs;
 use crate::port::options::PortOptions;
 
 mod ix;
+mod reserve;
 
 pub use ix::{IxSettings, IxStep};
+pub use reserve::ReserveSettings;
 
 /// Maximum length in bytes of an IP packet that the stacks of runtimes accept.
 const MAX_MTU: u16 = 9000;
@@ -81,6 +83,8 @@ pub struct Config {
     pub policy: PolicyName,
     /// Of the policies `ix-consolidation` and `ix-energy`.
     pub ix: IxSettings,
+    /// Keeps ordinary threads off cores that programs request.
+    pub reserve: ReserveSettings,
     /// Interval at which the allocator reads all queues and the policy decides, in microseconds
     /// (Shenango section 4.1: 5).
     pub allocation_interval_us: u64,
@@ -162,6 +166,7 @@ impl Default for Config {
             mtu: 1500,
             policy: PolicyName::Congestion,
             ix: IxSettings::default(),
+            reserve: ReserveSettings::default(),
             allocation_interval_us: 5,
             burst_quantum_us: 1_000,
             service_quantum_us: 100,
@@ -278,6 +283,11 @@ impl Config {
         })?;
         crate::policy::check(self.policy).map_err(|why| out_of_range("policy", self.policy, why))?;
         self.ix.check()?;
+        self.reserve.check()?;
+        if self.ix.state_file == self.reserve.state_file {
+            let expected = "must differ from ix.state-file";
+            return Err(out_of_range("reserve.state-file", self.reserve.state_file.display(), expected));
+        }
         self.check_times()?;
         self.check_limits()?;
         self.check_grants()?;

@@ -40,11 +40,14 @@ mod machine;
 mod macs;
 mod policy;
 pub mod port;
+mod repair;
+mod reserve;
 mod runtime;
 pub mod stats;
 mod switch;
 mod sys;
 mod trace;
+mod undo;
 mod world;
 
 pub use authority::{Account, Denial, Grant, Limit, Pattern, Reason};
@@ -57,4 +60,6 @@ pub use kernel::{IoKernel, StartError};
 
 pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
 pub use macs::Macs;
+pub use repair::repair;
+pub use reserve::cpusets;
 pub use runtime::EndReason;

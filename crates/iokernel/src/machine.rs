@@ -199,7 +199,7 @@ fn sysfs_core(id: CoreId) -> Core {
 }
 
 /// Parses the kernel's list format: `0-3,8,10-11`. Other text yields no cores.
-fn parse_list(text: &str) -> Vec<CoreId> {
+pub(crate) fn parse_list(text: &str) -> Vec<CoreId> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.trim().parse::<u16>().ok()?..=last.trim().parse::<u16>().ok()?)

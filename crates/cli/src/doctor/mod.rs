@@ -1,12 +1,15 @@
 //! `tailwater doctor`: what this machine has of what Tailwater needs, one line each.
 //!
-//! Owns both ways to print the findings. [`requirements`] has what Tailwater does not run without,
-//! [`quota`] the limits of control groups, [`optional`] ports, locked memory and hyperthreads.
+//! Owns both ways to print the findings, and `--repair`. [`requirements`] has what Tailwater does
+//! not run without, [`quota`] the limits of control groups, [`optional`] ports, locked memory and
+//! hyperthreads.
 
 use std::io::{Write, stdout};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
+use tailwater_iokernel::Config;
 use tailwater_testbed::machine::{self, Machine, commit};
 use tailwater_testbed::requirements::{self, Finding};
 
@@ -15,6 +18,7 @@ mod part;
 mod quota;
 mod rights;
 
+use crate::iokernel::read_configuration;
 use part::{Part, Status};
 
 /// Check whether this machine has what Tailwater needs
@@ -23,6 +27,7 @@ use part::{Part, Status};
   tailwater doctor            one line per requirement; exit code 2 when something is missing that is not optional
   tailwater doctor --json     the same for programs
   tailwater doctor --iokernel /run/tailwater.sock
+  tailwater doctor --repair   after an IOKernel was killed
 
 ok       is there, or as it should be
 missing  is not there, and Tailwater does not run without it
@@ -36,6 +41,14 @@ pub struct DoctorArgs {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
+    /// Instead of checking, put back the cpusets and clock rates that an IOKernel has changed which
+    /// was killed; the next one that starts does the same
+    #[arg(long, conflicts_with = "json")]
+    repair: bool,
+    /// Configuration of the IOKernel that was killed, if it names other state files than the
+    /// default
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    config: Option<PathBuf>,
 }
 
 /// What `--json` prints.
@@ -48,11 +61,15 @@ struct Document {
     parts: Vec<Part>,
 }
 
-/// Prints every finding.
+/// Prints every finding, or repairs.
 ///
 /// # Errors
-/// [`requirements::Unsupported`] if something is missing, or standard output is closed.
+/// [`requirements::Unsupported`] if something is missing, or standard output is closed; or why
+/// something cannot be put back.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    if args.repair {
+        return repair(args);
+    }
     let findings = requirements::examine();
     let verdict = requirements::judge(&findings);
     let mut parts: Vec<Part> = findings.into_iter().map(required).collect();
@@ -70,6 +87,20 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         }
     }
     Ok(verdict?)
+}
+
+/// Puts back what a killed IOKernel has left changed.
+fn repair(args: &DoctorArgs) -> anyhow::Result<()> {
+    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), read_configuration)?;
+    let mut failures = Vec::new();
+    for result in tailwater_iokernel::repair(&config) {
+        match result {
+            Ok(done) => writeln!(stdout(), "{done}")?,
+            Err(why) => failures.push(why),
+        }
+    }
+    anyhow::ensure!(failures.is_empty(), "{}", failures.join("; "));
+    Ok(())
 }
 
 fn required(Finding { name, found }: Finding) -> Part {

@@ -25,6 +25,7 @@ pub fn examine(cores: &[usize]) -> Vec<Part> {
         locked_memory(capabilities),
         hyperthreads(cores),
         clock_rates(cores),
+        cpusets(),
         other_programs(cores),
     ]
 }
@@ -138,6 +139,15 @@ fn clock_rates(cores: &[usize]) -> Part {
         }
     };
     Part { name: "clock rates", status, found }
+}
+
+/// Says whether ordinary threads could be kept off requested cores.
+fn cpusets() -> Part {
+    let (status, found) = match tailwater_iokernel::cpusets() {
+        Ok(how) => (Status::Ok, format!("{how}; reserve.keep-off uses them as root")),
+        Err(why) => (Status::Absent, format!("{why}; reserve.keep-off has no effect")),
+    };
+    Part { name: "cpusets (optional)", status, found }
 }
 
 fn hyperthreads(cores: &[usize]) -> Part {

@@ -4,7 +4,8 @@
 //! reads the words that runtimes write, [`apply`] carries decisions out, [`progress`] polls the
 //! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`evict`]
 //! takes cores by force, [`presence`] follows cores that Linux takes away, [`account`] enters the
-//! time of each phase into the statistics, [`quantum`] ends turns of user threads. It decides
+//! time of each phase into the statistics, [`quantum`] ends turns of user threads, [`reserved`]
+//! chooses the cores that ordinary threads are kept off. It decides
 //! nothing itself (that is `tailwater-sched`), and touches no frames: egress rings are handed to
 //! the switch through [`World::arriving`]. Runtimes that do nothing with a core are lent fewer
 //! ([`vain`]).
@@ -36,6 +37,7 @@ mod phase;
 mod presence;
 mod progress;
 mod quantum;
+mod reserved;
 mod rest;
 #[cfg(test)]
 mod tests;
@@ -58,6 +60,7 @@ use crate::world::{Lender, World};
 use phase::{
     BYPASS_US, CoreSlot, How, NO_START_PAUSE_US, OVERDUE_START_US, Phase, REWAKE_US, Timing, Withdrawn,
 };
+use reserved::Reserved;
 use rest::RealTime;
 
 /// See the module documentation.
@@ -89,6 +92,8 @@ pub(crate) struct Allocator {
     stranded: Vec<RuntimeId>,
     /// The clock rate of the policy, and whether it has not been taken yet.
     rate: (Option<Rate>, bool),
+    /// `None` if ordinary threads are kept off no cores.
+    reserved: Option<Reserved>,
 }
 
 /// How closely the cores need to be watched.
@@ -143,6 +148,7 @@ impl Allocator {
                 ack_hold: us(config.ack_hold_us),
             },
             max_evictions: config.max_evictions,
+            reserved: (!config.reserve.keep_off.is_empty()).then(|| Reserved::new(topology.len())),
             cores: topology.cores().iter().map(slot).collect(),
             ledger: Ledger::new(topology),
             policy,

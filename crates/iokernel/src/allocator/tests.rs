@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 mod requests;
+mod reserved;
 mod steps;
 
 use tailwater_sched::alloc::PolicyName;

@@ -2,26 +2,31 @@
 //!
 //! Owns [`Setter`], the control thread's side: the polling thread says which rate the
 //! policy is at, and this writes it through cpufreq. [`machine`] reads what there is to set,
-//! [`undo`] keeps what was there before and puts it back: at the end, after an error, and at the
-//! next start after a crash. Without cpufreq, or without the right to write it, the policies move
-//! cores only.
+//! [`crate::undo`] keeps what was there before and puts it back: at the end, after an error, and
+//! at the next start after a crash. Without cpufreq, or without the right to write it, the policies
+//! move cores only.
 
 mod machine;
 #[cfg(test)]
 mod tests;
-mod undo;
 
 use std::path::{Path, PathBuf};
 
 use machine::Machine;
 use tailwater_sched::alloc::{Clock, Clocks};
-use undo::Undo;
 
 use crate::config::Config;
 use crate::machine::Cores;
+use crate::undo::{Kind, Undo};
 
 /// Where Linux describes processors.
-const ROOT: &str = "/sys/devices/system/cpu";
+pub(crate) const ROOT: &str = "/sys/devices/system/cpu";
+/// The settings that are changed.
+pub(crate) const KIND: Kind = Kind {
+    what: "clock settings",
+    key: "ix.state-file",
+    files: &["scaling_max_freq", "energy_performance_preference", "boost", "no_turbo"],
+};
 
 /// Sets clock rates. See the module header.
 #[derive(Debug)]
@@ -91,7 +96,7 @@ impl Setter {
     /// Puts back what a crashed IOKernel has left, whatever the policy of this one.
     pub(crate) fn recover(&mut self) {
         if self.state_file.exists()
-            && let Err(error) = Undo::lock(&self.state_file, &self.root)
+            && let Err(error) = Undo::lock(KIND, &self.state_file, &self.root)
             && error.kind() != std::io::ErrorKind::PermissionDenied
         {
             self.log_state_file(&error);
@@ -109,7 +114,7 @@ impl Setter {
         let (Some(clock), Some(machine)) = (self.wanted, &self.machine) else { return };
         let words = machine.words(clock);
         if self.undo.is_none() {
-            match Undo::lock(&self.state_file, &self.root) {
+            match Undo::lock(KIND, &self.state_file, &self.root) {
                 Ok(Some(undo)) => self.undo = Some(undo),
                 Ok(None) => {
                     if !core::mem::replace(&mut self.waits, true) {

@@ -419,6 +419,9 @@ impl Control {
     /// Sends `Ready`, then lets the runtime have cores: the switch has its address, so a runtime is
     /// reachable once it is ready.
     pub(super) fn greet(&mut self, id: RuntimeId) {
+        // Before the program is lent cores, which its control group may not have.
+        self.parts.keeper.programs_changed();
+        self.keep_reserved();
         let mut sessions = self.sessions.values();
         let Some(session) =
             sessions.find(|session| matches!(session.state, State::Registered(other) if other == id))

@@ -61,8 +61,9 @@ use crate::capture::Tap;
 use crate::clocks::Setter;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
+use crate::reserve::{Keeper, Member};
 use crate::runtime::{EndReason, Runtime};
-use crate::stats::{ExileStats, FirewallStats, Stats};
+use crate::stats::{ExileStats, FirewallStats, RuntimeStats, Stats};
 use crate::sys::peer;
 use crate::trace::Tracer;
 use answers::Answers;
@@ -135,6 +136,8 @@ pub(crate) enum Notice {
     Reload(Box<Config>, Authority, reload::Answer),
     /// The policy is at this clock rate.
     Clock(Rate),
+    /// Ordinary threads are to be kept off these cores.
+    Reserved(Box<CpuSet>),
     /// The polling thread ends.
     Stop,
 }
@@ -240,6 +243,9 @@ pub(crate) struct Parts {
     pub(crate) stats: Arc<Stats>,
     /// Sets clock rates, and puts them back when the control thread ends.
     pub(crate) clocks: Setter,
+    /// Keeps ordinary threads off cores, and puts back what they may use when the control thread
+    /// ends.
+    pub(crate) keeper: Keeper,
 }
 
 /// Returns whether a user is root, the IOKernel's own, or the one who started it by sudo(8).
@@ -313,6 +319,7 @@ impl Control {
             self.closer = Closer::start();
         }
         self.parts.clocks.recover();
+        self.parts.keeper.recover();
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
@@ -347,6 +354,7 @@ impl Control {
             }
             self.drop_the_silent();
             self.end_pause();
+            self.keep_reserved();
             if self.successor.is_none() {
                 // All of these may write to the log.
                 watch.keep(&self.parts.stats);
@@ -376,6 +384,17 @@ impl Control {
         if !programs.is_empty() {
             tracing::info!(programs, "did not attach again: their names and addresses are free");
         }
+    }
+
+    /// Keeps ordinary threads off the reserved cores.
+    fn keep_reserved(&mut self) {
+        let stats = &self.parts.stats;
+        let member = |runtime: &Arc<RuntimeStats>| Member {
+            name: runtime.name.clone(),
+            groups: std::fs::read_to_string(format!("/proc/{}/cgroup", runtime.pid)).unwrap_or_default(),
+        };
+        self.parts.keeper.keep(|| stats.runtimes().iter().map(member).collect(), Instant::now());
+        stats.cores.reserved.set(self.parts.keeper.taken() as u64);
     }
 
     fn accept(&mut self) {
@@ -519,6 +538,7 @@ impl Control {
                     let _ = answer.send(self.reload(&config, authority));
                 }
                 Notice::Clock(clock) => self.parts.clocks.want(clock),
+                Notice::Reserved(cores) => self.parts.keeper.reserve(&cores),
                 Notice::Stop => return false,
             }
         }
@@ -566,6 +586,7 @@ impl Control {
             let _ = crate::sys::bind_thread(runtime.pid, kthread.tid, cores);
         }
         self.parts.stats.remove_runtime(id);
+        self.parts.keeper.programs_changed();
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
         // Unmaps its memory, which takes long if there is much of it, and restores the weight of

@@ -32,6 +32,7 @@ use crate::control::{self, Bell, Command, Control, NewRules, Notice, Surrounding
 use crate::machine::{self, CoreError, Cores, Pinned};
 use crate::policy;
 use crate::port::{Port, PortError};
+use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
@@ -223,6 +224,7 @@ impl IoKernel {
             to_control: Arc::clone(&to_control),
             stats: Arc::clone(&stats),
             clocks,
+            keeper: Keeper::new(&config, &cores),
         })
         .map_err(system("watch the control socket"))?;
         let policy = policy::build(&config, rates);
@@ -481,6 +483,7 @@ impl Polling {
                 self.tell(Notice::TraceEnded(tracer));
             }
             self.allocator.rest_services(&mut self.world, now);
+            self.tell_reserved(now, false);
             self.next_death_check = now + self.death_check;
         }
         while let Some((id, reason)) = self.world.next_doomed() {
@@ -669,6 +672,14 @@ impl Polling {
         self.world.trace.handle_attached(&runtime.stats.name, id);
         self.allocator.attach(&mut self.world, runtime, now);
         self.tell(Notice::Attached(id));
+    }
+
+    /// Tells the control thread which cores ordinary threads are to be kept off, if they have
+    /// changed.
+    fn tell_reserved(&mut self, now: Cycles, at_once: bool) {
+        if let Some(cores) = self.allocator.take_reserved(now, at_once) {
+            self.tell(Notice::Reserved(Box::new(cores)));
+        }
     }
 
     fn tell(&self, notice: Notice) {

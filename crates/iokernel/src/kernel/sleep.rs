@@ -80,6 +80,8 @@ impl Polling {
             && !self.switch.has_egress(&self.world, now)
             && !stop.load(Ordering::Relaxed);
         if quiet && let Some(timeout) = self.time_left(clock::now()) {
+            // What is asleep finds no request that has ended.
+            self.tell_reserved(now, true);
             // The wake must not wait behind ordinary threads.
             self.end_rest(now);
             self.world.stats.polling.sleeps.add(1);

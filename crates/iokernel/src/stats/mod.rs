@@ -104,6 +104,8 @@ counters! {
         step,
         /// Cores of that step.
         in_use,
+        /// Cores that ordinary threads are kept off at present.
+        reserved,
         /// Preempt signals sent.
         signals,
         /// Threads moved off their core because they did not cede.

@@ -236,7 +236,7 @@ fn granted(sandbox: &Sandbox) -> u16 {
 }
 
 /// What else happens, or a runtime writes this word as its request.
-fn happening_or_request() -> impl Strategy<Value = Result<Happening, (u32, u64)>> {
+pub(super) fn happening_or_request() -> impl Strategy<Value = Result<Happening, (u32, u64)>> {
     // Mostly a few cores at one priority, now and then any word.
     let few = (0..8u32, 0..=u64::from(CORES)).prop_map(|(priority, cores)| cores << (8 * priority));
     let word = prop_oneof![4 => few, 1 => any::<u64>()];

@@ -1,8 +1,9 @@
-//! What clock settings were before, kept in a file until they are so again.
+//! What settings of the machine were before, kept in a file until they are so again.
 //!
-//! Owns the state file: one IOKernel at a time holds its lock, and writes down what a setting was
-//! before it changes it. The next one that holds the lock finds what an IOKernel that crashed has
-//! left, and puts it back first.
+//! Owns the state file of one [`Kind`] of settings: one IOKernel at a time holds its lock, and
+//! writes down what a setting was before it changes it. The next one that holds the lock, or
+//! `tailwater doctor --repair`, finds what an IOKernel that crashed has left, and puts it back
+//! first.
 //!
 //! # Two writers, crash and lie
 //!
@@ -22,8 +23,16 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Names of the files that are ever written.
-const SETTINGS: [&str; 4] = ["scaling_max_freq", "energy_performance_preference", "boost", "no_turbo"];
+/// A kind of settings, with a state file of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    /// In words, one and many of them.
+    pub(crate) what: &'static str,
+    /// The configuration key of the state file.
+    pub(crate) key: &'static str,
+    /// Names of the files that are ever written.
+    pub(crate) files: &'static [&'static str],
+}
 
 /// A setting that was changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,17 +45,21 @@ struct Entry {
 
 /// The state file, locked. Settings are put back on drop.
 #[derive(Debug)]
-pub(super) struct Undo {
+pub(crate) struct Undo {
+    kind: Kind,
     file: File,
     entries: Vec<Entry>,
+    /// How many settings of a crashed IOKernel were put back when the file was locked.
+    pub(crate) repaired: usize,
 }
 
 fn read(file: &Path) -> io::Result<String> {
     Ok(fs::read_to_string(file)?.trim().to_owned())
 }
 
+/// Writes a word and a newline, without which an empty word would not be written at all.
 fn write(file: &Path, word: &str) -> io::Result<()> {
-    OpenOptions::new().write(true).truncate(true).open(file)?.write_all(word.as_bytes())
+    OpenOptions::new().write(true).truncate(true).open(file)?.write_all(format!("{word}\n").as_bytes())
 }
 
 impl Undo {
@@ -55,13 +68,14 @@ impl Undo {
     ///
     /// # Errors
     /// If the file cannot be used.
-    pub(super) fn lock(path: &Path, root: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn lock(kind: Kind, path: &Path, root: &Path) -> io::Result<Option<Self>> {
         let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.custom_flags(nofollow).open(path)?;
         if fstat(&file)?.st_uid != geteuid().as_raw() {
-            return Err(io::Error::other("it belongs to another user; remove it, or set ix.state-file"));
+            let why = format!("it belongs to another user; remove it, or set {}", kind.key);
+            return Err(io::Error::other(why));
         }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -71,17 +85,28 @@ impl Undo {
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         let mut entries: Vec<Entry> = if text.is_empty() { Vec::new() } else { serde_json::from_str(&text)? };
-        entries.retain(|entry| is_setting(&entry.file, root));
-        let mut undo = Self { file, entries };
-        undo.put_back();
+        entries.retain(|entry| is_setting(kind, &entry.file, root));
+        let mut undo = Self { kind, file, entries, repaired: 0 };
+        undo.repaired = undo.put_back();
         Ok(Some(undo))
+    }
+
+    /// Returns what a setting that was changed here was before.
+    pub(crate) fn before(&self, file: &Path) -> Option<&str> {
+        self.entries.iter().find(|entry| entry.file == file).map(|entry| entry.before.as_str())
+    }
+
+    /// Returns whether a setting has another value than the one written here.
+    pub(crate) fn is_changed_by_others(&self, file: &Path) -> bool {
+        let entry = self.entries.iter().find(|entry| entry.file == file);
+        entry.is_some_and(|entry| read(file).is_ok_and(|present| !entry.written.contains(&present)))
     }
 
     /// Changes a setting; what it was before is in the state file then.
     ///
     /// # Errors
     /// If it cannot be read or written, or its former value not be kept.
-    pub(super) fn set(&mut self, file: &Path, word: &str) -> io::Result<()> {
+    pub(crate) fn set(&mut self, file: &Path, word: &str) -> io::Result<()> {
         let present = read(file)?;
         let at = match self.entries.iter().position(|entry| entry.file == file) {
             Some(at) => at,
@@ -106,23 +131,25 @@ impl Undo {
     }
 
     /// Gives each setting its former value, the last changed first, unless it has another value
-    /// than the one written here.
-    pub(super) fn put_back(&mut self) {
+    /// than the one written here. Returns how many were changed.
+    fn put_back(&mut self) -> usize {
+        let (what, mut count) = (self.kind.what, 0);
         while let Some(Entry { file, before, written }) = self.entries.pop() {
-            let present = read(&file).unwrap_or_default();
-            if present == before {
-                continue;
-            }
+            // Gone if the file is.
+            let Some(present) = read(&file).ok().filter(|present| *present != before) else { continue };
             let name = file.display();
             if !written.contains(&present) {
-                tracing::warn!(file = %name, present, before, "another program has changed a clock setting, which stays");
+                tracing::warn!(file = %name, present, before, what, "another program has changed a setting, which stays");
             } else if let Err(error) = write(&file, &before) {
-                tracing::warn!(file = %name, before, %error, "cannot put a clock setting back");
+                tracing::warn!(file = %name, before, what, %error, "cannot put a setting back");
+            } else {
+                count += 1;
             }
         }
         if let Err(error) = self.keep() {
-            tracing::warn!(%error, "cannot empty the file of clock settings");
+            tracing::warn!(what, %error, "cannot empty the state file");
         }
+        count
     }
 }
 
@@ -133,8 +160,8 @@ impl Drop for Undo {
 }
 
 /// Returns whether a path is one that is ever written.
-fn is_setting(file: &Path, root: &Path) -> bool {
-    let named = file.file_name().is_some_and(|name| SETTINGS.iter().any(|setting| *setting == name));
+fn is_setting(kind: Kind, file: &Path, root: &Path) -> bool {
+    let named = file.file_name().is_some_and(|name| kind.files.iter().any(|setting| *setting == name));
     let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
     let climbs = file.components().any(|part| part == Component::ParentDir);
     named && !climbs && (file.starts_with(&root))

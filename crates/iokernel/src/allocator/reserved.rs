@@ -1,0 +1,147 @@
+//! Which cores are reserved for the programs that requested them.
+//!
+//! Owns the choice, by the ledger and what the policy has granted; [`crate::reserve`] keeps
+//! ordinary threads off these cores. A program has as many as it is granted, each of which it has
+//! had at some time since its request. A reserved core stays so while the program has no work, and
+//! while other programs are lent it meanwhile; without that, threads would be moved back and forth
+//! with each burst. When the program has had another core instead for [`AWAY`], that one is
+//! reserved in its place. The end of a request or of its program ends the reservation.
+
+use rustix::thread::CpuSet;
+use tailwater_sched::ledger::{CoreState, Ledger};
+use tailwater_sched::{Nanos, RuntimeId};
+use tailwater_shm::Cycles;
+
+use super::Allocator;
+use crate::machine::cpu_set;
+
+/// Time for which a program has another core in place of a reserved one, before that one is
+/// reserved.
+const AWAY: Nanos = Nanos::from_millis(100);
+/// Time between two looks. A request that ends is found at the next one.
+const LOOK: Nanos = Nanos::from_millis(5);
+
+/// A reservation: for whom, and when that program was last seen to have the core.
+#[derive(Debug, Clone, Copy)]
+struct Reservation {
+    runtime: RuntimeId,
+    had: Nanos,
+}
+
+/// The reserved cores. See the module header.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    /// By the position of the core in the topology.
+    cores: Vec<Option<Reservation>>,
+    /// Others than when they were last taken.
+    changed: bool,
+    next_look: Nanos,
+}
+
+/// Returns the runtime that has the core, or that it moves to.
+fn holder(state: CoreState) -> Option<RuntimeId> {
+    match state {
+        CoreState::Owned { kthread, .. } => Some(kthread.runtime),
+        CoreState::Moving { to, .. } => Some(to.runtime),
+        CoreState::Free | CoreState::Absent => None,
+    }
+}
+
+impl Reserved {
+    /// Of a machine with this many managed cores.
+    pub(super) fn new(cores: usize) -> Self {
+        Self { cores: vec![None; cores], changed: false, next_look: Nanos::ZERO }
+    }
+
+    /// Looks at who has which core; `granted` returns how many cores are a runtime's own.
+    fn look(&mut self, ledger: &Ledger, now: Nanos, granted: impl Fn(RuntimeId) -> u16) {
+        self.next_look = now + LOOK;
+        for (slot, &state) in self.cores.iter_mut().zip(ledger.cores()) {
+            let Some(reservation) = slot else { continue };
+            if holder(state) == Some(reservation.runtime) {
+                reservation.had = now;
+            }
+            if granted(reservation.runtime) == 0 || state == CoreState::Absent {
+                (*slot, self.changed) = (None, true);
+            }
+        }
+        for &runtime in ledger.runtimes() {
+            let granted = usize::from(granted(runtime));
+            if granted > 0 {
+                self.adjust(ledger, runtime, granted, now);
+            }
+        }
+    }
+
+    /// Reserves as many cores for a runtime as it is granted, as far as it has had them.
+    fn adjust(&mut self, ledger: &Ledger, runtime: RuntimeId, granted: usize, now: Nanos) {
+        while self.of(runtime).count() > granted {
+            let Some((at, _)) = self.longest_away(runtime) else { break };
+            (self.cores[at], self.changed) = (None, true);
+        }
+        for at in 0..self.cores.len() {
+            if self.cores[at].is_some() || holder(ledger.cores()[at]) != Some(runtime) {
+                continue;
+            }
+            if self.of(runtime).count() == granted {
+                let away = self.longest_away(runtime).filter(|&(_, had)| now.since(had) >= AWAY);
+                let Some((other, _)) = away else { break };
+                self.cores[other] = None;
+            }
+            (self.cores[at], self.changed) = (Some(Reservation { runtime, had: now }), true);
+        }
+    }
+
+    /// Returns the positions of the cores reserved for the runtime, and when it last had them.
+    fn of(&self, runtime: RuntimeId) -> impl Iterator<Item = (usize, Nanos)> + '_ {
+        let reserved = self.cores.iter().enumerate().filter_map(|(at, slot)| Some((at, (*slot)?)));
+        reserved.filter(move |(_, slot)| slot.runtime == runtime).map(|(at, slot)| (at, slot.had))
+    }
+
+    fn longest_away(&self, runtime: RuntimeId) -> Option<(usize, Nanos)> {
+        self.of(runtime).min_by_key(|&(_, had)| had)
+    }
+}
+
+impl Allocator {
+    /// Looks at which cores are reserved, if that is due, or `at_once`. Returns them if they are
+    /// others than at the last call that did.
+    pub(crate) fn take_reserved(&mut self, now: Cycles, at_once: bool) -> Option<CpuSet> {
+        let now = self.nanos(now);
+        let reserved = self.reserved.as_mut().filter(|reserved| at_once || now >= reserved.next_look)?;
+        reserved.look(&self.ledger, now, |id| self.policy.granted(id));
+        core::mem::take(&mut reserved.changed).then(|| {
+            let all = self.ledger.topology().cores().iter().zip(&reserved.cores);
+            cpu_set(all.filter(|(_, slot)| slot.is_some()).map(|(core, _)| &core.id))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_sched::ledger::{Class, RuntimeSpec};
+    use tailwater_sched::topology::Topology;
+    use tailwater_sched::{CoreId, KthreadId};
+
+    #[test]
+    fn reservations_follow_a_program_that_has_another_core_for_long() {
+        let (id, start) = (RuntimeId(1), Nanos::from_millis(1));
+        let mut ledger = Ledger::new(Topology::uniform(2, 1, 1).unwrap());
+        let spec = RuntimeSpec { class: Class::LatencyCritical, kthreads: 1, guaranteed: 0, max: 1 };
+        ledger.register(id, spec, start).unwrap();
+        let mut reserved = Reserved::new(2);
+        let mut look = |ledger: &Ledger, now| {
+            reserved.look(ledger, now, |_| 1);
+            [0, 1].map(|at| reserved.cores[at].is_some())
+        };
+        assert_eq!(look(&ledger, start), [false, false], "it has had none");
+        let kthread = KthreadId { runtime: id, index: 0 };
+        ledger.grant(CoreId(0), kthread, start).unwrap();
+        assert_eq!(look(&ledger, start), [true, false]);
+        ledger.release(kthread, start).unwrap();
+        ledger.grant(CoreId(1), kthread, start).unwrap();
+        assert_eq!(look(&ledger, start + LOOK), [true, false]);
+        assert_eq!(look(&ledger, start + AWAY), [false, true]);
+    }
+}

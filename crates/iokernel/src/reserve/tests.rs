@@ -1,0 +1,234 @@
+//! Control groups in a folder of the test's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tailwater_sched::CoreId;
+use tailwater_sched::alloc::PolicyName;
+
+use super::groups::{Hierarchy, limit};
+use super::{Keeper, Member, PAUSE};
+use crate::config::{Config, ReserveSettings};
+use crate::machine::cpu_set;
+
+const SYSTEM: &str = "system.slice/cpuset.cpus";
+const USER: &str = "user.slice/cpuset.cpus";
+/// Polled by the IOKernel.
+const POLLING: CoreId = CoreId(0);
+
+/// Version 2 on a machine of 4 cores: all groups may use all of them, one is limited already.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = Self(std::env::temp_dir().join(format!("tw-cpusets-{}-{number}", std::process::id())));
+        for (name, text) in [
+            ("cgroup.controllers", "cpuset cpu memory\n"),
+            (SYSTEM, "\n"),
+            ("system.slice/cpuset.cpus.effective", "0-3\n"),
+            (USER, "0-2\n"),
+            ("user.slice/cpuset.cpus.effective", "0-2\n"),
+        ] {
+            folder.write(name, text);
+        }
+        folder
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let file = self.0.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+
+    fn read_one(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap().trim().to_owned()
+    }
+
+    fn read(&self) -> [String; 2] {
+        [SYSTEM, USER].map(|name| self.read_one(name))
+    }
+
+    fn config(&self) -> Config {
+        let keep_off = ["/system.slice", "/user.slice", "/absent.slice"].map(str::to_owned).to_vec();
+        let reserve = ReserveSettings { keep_off, state_file: self.0.join("state") };
+        Config { policy: PolicyName::Arbiter, reserve, ..Config::default() }
+    }
+
+    fn keeper_in(&self, own_groups: &str) -> Keeper {
+        Keeper::at(&fs::canonicalize(&self.0).unwrap(), &self.config(), POLLING, own_groups)
+    }
+
+    fn keeper(&self) -> Keeper {
+        self.keeper_in("0::/tailwater.slice/tailwater.service\n")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const BEFORE: [&str; 2] = ["", "0-2"];
+
+fn cores(numbers: &[u16]) -> Vec<CoreId> {
+    numbers.iter().copied().map(CoreId).collect()
+}
+
+/// Reserves these cores at a time, with no program registered.
+fn reserve(keeper: &mut Keeper, numbers: &[u16], now: Instant) {
+    keeper.reserve(&cpu_set(&cores(numbers)));
+    keeper.keep(Vec::new, now);
+}
+
+#[test]
+fn reserved_cores_are_taken_from_groups_and_given_back_at_once() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[1, 3], start);
+    assert_eq!(folder.read(), ["0,2", "0,2"]);
+    assert_eq!(keeper.taken(), 2);
+    reserve(&mut keeper, &[3], start);
+    assert_eq!(folder.read(), ["0,1,2", "0-2"]);
+    reserve(&mut keeper, &[], start);
+    assert_eq!(folder.read(), BEFORE);
+    assert_eq!(keeper.taken(), 0);
+}
+
+#[test]
+fn cores_are_taken_once_per_pause_however_often_a_request_changes() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[1], start);
+    reserve(&mut keeper, &[2], start + Duration::from_millis(1));
+    assert_eq!(folder.read(), BEFORE, "core 1 is given back, core 2 not yet taken");
+    keeper.keep(Vec::new, start + PAUSE);
+    assert_eq!(folder.read(), ["0,1,3", "0,1"]);
+}
+
+#[test]
+fn the_end_puts_back_what_was_there_and_a_crash_leaves_it_to_the_next_start() {
+    let folder = Folder::new();
+    let mut keeper = folder.keeper();
+    reserve(&mut keeper, &[2], Instant::now());
+    let (state, limited) = (fs::read_to_string(folder.0.join("state")).unwrap(), folder.read());
+    drop(keeper);
+    assert_eq!(folder.read(), BEFORE);
+    // As the crash leaves it.
+    folder.write("state", &state);
+    folder.write(SYSTEM, &limited[0]);
+    folder.write(USER, &limited[1]);
+    folder.keeper().recover();
+    assert_eq!(folder.read(), BEFORE);
+}
+
+#[test]
+fn a_cpuset_that_an_administrator_has_changed_meanwhile_stays() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[2], start);
+    folder.write(USER, "1\n");
+    reserve(&mut keeper, &[1, 2], start + PAUSE);
+    assert_eq!(folder.read(), ["0,3", "1"]);
+    drop(keeper);
+    assert_eq!(folder.read(), ["", "1"]);
+}
+
+#[test]
+fn of_two_iokernels_the_second_waits_for_the_end_of_the_first() {
+    let folder = Folder::new();
+    let (mut first, mut second, start) = (folder.keeper(), folder.keeper(), Instant::now());
+    reserve(&mut first, &[1], start);
+    reserve(&mut second, &[2], start);
+    assert_eq!((folder.read()[0].as_str(), second.taken()), ("0,2,3", 0));
+    drop(first);
+    second.keep(Vec::new, start + PAUSE);
+    assert_eq!(folder.read()[0], "0,1,3");
+}
+
+#[test]
+fn after_an_error_everything_is_put_back() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[1], start);
+    // Can be neither read nor written as a file.
+    fs::remove_file(folder.0.join(USER)).unwrap();
+    fs::create_dir(folder.0.join(USER)).unwrap();
+    reserve(&mut keeper, &[1, 2], start + PAUSE);
+    assert_eq!((folder.read_one(SYSTEM).as_str(), keeper.taken()), ("", 0));
+    reserve(&mut keeper, &[2], start + 2 * PAUSE);
+    assert_eq!(keeper.taken(), 0, "it has given up");
+}
+
+#[test]
+fn nothing_is_kept_off_beside_a_program_that_is_in_a_named_group() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    let member = |groups: &str| vec![Member { name: "spin".to_owned(), groups: groups.to_owned() }];
+    reserve(&mut keeper, &[1], start);
+    keeper.programs_changed();
+    keeper.keep(|| member("0::/tailwater.slice/spin.service\n"), start);
+    assert_eq!(keeper.taken(), 1);
+    keeper.programs_changed();
+    keeper.keep(|| member("0::/system.slice/spin.service\n"), start);
+    assert_eq!((folder.read(), keeper.taken()), (BEFORE.map(str::to_owned), 0));
+    keeper.programs_changed();
+    keeper.keep(Vec::new, start + PAUSE);
+    assert_eq!(keeper.taken(), 1);
+}
+
+#[test]
+fn a_process_is_in_a_group_and_in_all_above_it() {
+    let folder = Folder::new();
+    let named = ["/system.slice".to_owned()];
+    let two = Hierarchy::detect(&folder.0).unwrap();
+    let within = |hierarchy: &Hierarchy, text: &str| hierarchy.named_group(text, &named).is_some();
+    assert!(within(&two, "0::/system.slice\n") && within(&two, "1:cpu:/\n0::/system.slice/a.service\n"));
+    assert!(!within(&two, "0::/system.slicer\n") && !within(&two, "3:cpuset:/system.slice\n0::/\n"));
+    let old = Folder::new();
+    fs::remove_file(old.0.join("cgroup.controllers")).unwrap();
+    assert!(Hierarchy::detect(&old.0).unwrap_err().contains("no control groups with cpusets"));
+    old.write("cpuset/cpuset.cpus", "0-3\n");
+    let one = Hierarchy::detect(&old.0).unwrap();
+    assert!(within(&one, "3:cpu,cpuset:/system.slice/x\n0::/\n") && !within(&one, "0::/system.slice\n"));
+}
+
+#[test]
+fn what_stands_in_the_way_is_found_at_the_start() {
+    let folder = Folder::new();
+    let why =
+        |keeper: Keeper, policy| keeper.probe(policy, "0::/system.slice/tailwater.service\n").unwrap_err();
+    assert!(why(folder.keeper(), PolicyName::Congestion).contains("policy = \"arbiter\""));
+    assert!(why(folder.keeper(), PolicyName::Arbiter).contains("itself is in /system.slice"));
+    fs::remove_file(folder.0.join(USER)).unwrap();
+    let why = folder.keeper().probe(PolicyName::Arbiter, "0::/\n").unwrap_err();
+    assert!(why.contains("enable cpusets (echo +cpuset >"), "{why}");
+    let mut keeper = folder.keeper_in("0::/\n");
+    reserve(&mut keeper, &[1], Instant::now());
+    assert_eq!(folder.read_one(SYSTEM), "", "and nothing is changed");
+}
+
+#[test]
+fn a_group_keeps_a_core_beside_the_polling_threads() {
+    let limit = |full: &[u16], taken: &[u16]| limit(&cores(full), &cores(taken), POLLING);
+    assert_eq!(limit(&[0, 1, 2], &[1]), Some("0,2".to_owned()));
+    assert_eq!(limit(&[0, 1, 2], &[1, 2]), Some("0,2".to_owned()), "the highest stays");
+    assert_eq!(limit(&[0, 1], &[1]), None);
+    assert_eq!(limit(&[1], &[1, 2]), None);
+    assert_eq!(limit(&[0, 1], &[5]), None);
+}
+
+#[test]
+fn a_state_file_that_names_other_files_has_nothing_written() {
+    let folder = Folder::new();
+    let root = fs::canonicalize(&folder.0).unwrap();
+    folder.write("victim/scaling_max_freq", "mine");
+    let entry = |file: &Path| format!("{{\"file\":{file:?},\"before\":\"x\",\"written\":[\"mine\"]}}");
+    folder.write("state", &format!("[{}]", entry(&root.join("victim/scaling_max_freq"))));
+    folder.keeper().recover();
+    assert_eq!(fs::read_to_string(root.join("victim/scaling_max_freq")).unwrap(), "mine");
+}
