@@ -41,6 +41,7 @@ struct Cli {
 enum Command {
     Bench(bench::BenchArgs),
     Reproduce(reproduce::ReproduceArgs),
+    Pareto(Box<tailwater_sim::cli::pareto::ParetoArgs>),
     /// Simulate policies, allocators and machines
     Sim(Box<tailwater_sim::cli::SimArgs>),
     #[command(hide = true)]
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
     tailwater_testbed::exit::report(match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
+        Command::Pareto(args) => tailwater_sim::cli::pareto::run_pareto(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),
         Command::App(args) => app::run(&args),
     })

@@ -1,9 +1,12 @@
-//! The command line `tailwater-lab sim`, ready to be mounted.
+//! The command line `tailwater-lab sim`, ready to be mounted; and, in [`pareto`], that of
+//! `tailwater-lab pareto`.
 //!
 //! Owns arguments, progress, and the output. A scenario file gives a study's fields; options on the
 //! command line override them. Results are printed as a table; `--csv`, `--json` and `--svg` write
 //! files. Progress goes to standard error, as a bar on a terminal and not at all otherwise, so
 //! standard output is the same in both cases.
+
+pub mod pareto;
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};

@@ -7,7 +7,8 @@
 //!
 //! From the bottom up: [`timers`], [`source`], [`costs`] and [`measure`] serve the [`engine`]; a
 //! [`scenario`] is one point of a study, run many times in parallel; [`machine`] shares cores among
-//! several runtimes under a real allocation policy. [`study`] answers users' questions,
+//! several runtimes under a real allocation policy, on the [`hardware`] that a study describes, and
+//! reports its [`course`] over time. [`study`] answers users' questions,
 //! [`reproduce`] computes the papers' figures, [`validate`] compares the results with [`theory`],
 //! and [`cli`] is the command line of all of them.
 
@@ -15,7 +16,9 @@
 
 pub mod cli;
 pub mod costs;
+pub mod course;
 pub mod engine;
+pub mod hardware;
 pub mod machine;
 pub mod measure;
 pub mod mix;

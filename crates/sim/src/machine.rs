@@ -16,6 +16,10 @@
 //! `handback_ns` if it was idle, `wake_parked_ns` if the core was free. The old owner's request
 //! stops at the decision and returns to its queue.
 //!
+//! With [`Hardware`] cores have clock rates, which the policy's step sets at once, and hyperthreads
+//! that slow each other down. A request whose core changes its speed has its end put off, and
+//! energy is counted. Without it all cores are alike and independent.
+//!
 //! Events at one time are ordered: cores (lowest first), arrivals (by runtime), the policy's tick.
 //! Invariants, checked after every event in debug builds: [`Ledger::check`], and arrived =
 //! completed + waiting + running for every service.
@@ -27,7 +31,9 @@ use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 
 use crate::costs::Costs;
+use crate::course::{Course, Window};
 use crate::engine::MAX_BACKLOG;
+use crate::hardware::{self, Hardware, Meter};
 use crate::measure::Measured;
 use crate::source::{Incoming, Source};
 use crate::timers::Timers;
@@ -71,6 +77,19 @@ pub struct Outcome {
     pub core_ns: u64,
     /// Its cores.
     pub cores: usize,
+    /// What its cores used; all zero without [`Hardware`].
+    pub used: Used,
+}
+
+/// What the cores of a machine with [`Hardware`] used over the measured part.
+#[derive(Clone, Debug, Default)]
+pub struct Used {
+    /// Energy in joules.
+    pub joules: f64,
+    /// Work of the batch job, in nanoseconds of a core that is alone at the nominal clock rate.
+    pub batch_work_ns: f64,
+    /// The run over time, if [`Setup::window_ns`] was given.
+    pub course: Vec<Window>,
 }
 
 /// The activity of a core.
@@ -121,6 +140,10 @@ pub struct Setup<'a> {
     pub warmup_ns: u64,
     /// Virtual time measured.
     pub duration_ns: u64,
+    /// Clock rates, hyperthreads and power; `None`: all cores are alike and independent.
+    pub hardware: Option<Hardware>,
+    /// Length of the windows in which [`Used::course`] is reported, with hardware; `None`: none.
+    pub window_ns: Option<u64>,
 }
 
 /// A machine in the middle of a run.
@@ -142,6 +165,8 @@ pub struct Machine<'a> {
     batch_ns: u64,
     handoff_ns: u64,
     handoffs: u64,
+    meter: Option<Meter>,
+    course: Option<Course>,
 }
 
 impl<'a> Machine<'a> {
@@ -153,6 +178,8 @@ impl<'a> Machine<'a> {
     /// preemptive.
     pub fn new(setup: Setup<'a>) -> anyhow::Result<Self> {
         let cores = setup.topology.len();
+        let meter = setup.hardware.map(|hardware| Meter::new(hardware, &setup.topology, setup.warmup_ns));
+        let course = setup.window_ns.filter(|_| meter.is_some());
         let mut machine = Self {
             costs: setup.costs,
             policy: setup.policy,
@@ -171,6 +198,8 @@ impl<'a> Machine<'a> {
             batch_ns: 0,
             handoff_ns: 0,
             handoffs: 0,
+            meter,
+            course: course.map(|length_ns| Course::new(length_ns, setup.warmup_ns)),
         };
         for service in setup.services {
             let name = service.dispatch.name();
@@ -214,6 +243,7 @@ impl<'a> Machine<'a> {
     #[must_use]
     pub fn run(mut self) -> Outcome {
         while self.step() {
+            self.note_activity();
             if cfg!(debug_assertions) {
                 self.check();
             }
@@ -222,6 +252,7 @@ impl<'a> Machine<'a> {
         for core in 0..self.cores.len() {
             self.account(core);
         }
+        let used = self.take_used();
         let elapsed_ns = self.now_ns.saturating_sub(self.warm_ns);
         let core_ns = elapsed_ns * self.cores.len() as u64;
         let finish = |tenant: Tenant| {
@@ -237,7 +268,84 @@ impl<'a> Machine<'a> {
             handoffs: self.handoffs,
             core_ns,
             cores: self.cores.len(),
+            used,
         }
+    }
+
+    /// Closes the accounts of the hardware.
+    fn take_used(&mut self) -> Used {
+        let Some(meter) = &mut self.meter else { return Used::default() };
+        meter.count(self.now_ns);
+        let (joules, batch_work_ns) = meter.used();
+        self.close_window();
+        let course = self.course.take().map_or_else(Vec::new, |course| course.windows);
+        Used { joules, batch_work_ns, course }
+    }
+
+    fn close_window(&mut self) {
+        let (Some(meter), Some(course)) = (&mut self.meter, &mut self.course) else { return };
+        meter.count(self.now_ns);
+        let setting = self.policy.setting().map_or((0, 0), |s| (s.step, s.cores));
+        course.close(self.now_ns, meter.used(), setting, meter.clock());
+    }
+
+    /// Enters what the cores do into the meter, and puts off the ends of requests whose cores have
+    /// another speed since.
+    fn note_activity(&mut self) {
+        let Some(mut meter) = self.meter.take() else { return };
+        for core in 0..self.cores.len() {
+            let activity = match self.cores[core] {
+                Occupant::Free => hardware::Activity::Halted,
+                Occupant::Batch(_) => hardware::Activity::Batch,
+                Occupant::Transit(_)
+                | Occupant::Running { .. }
+                | Occupant::Spinning(_)
+                | Occupant::Idle(_) => hardware::Activity::Service,
+            };
+            if meter.activity_of(core) == activity {
+                continue;
+            }
+            let before: Vec<_> =
+                meter.siblings(core).map(|sibling| (sibling, meter.speed(sibling))).collect();
+            if meter.set_activity(self.now_ns, core, activity) {
+                for (sibling, speed) in before {
+                    self.put_off(sibling, speed, meter.speed(sibling));
+                }
+            }
+        }
+        self.meter = Some(meter);
+    }
+
+    /// Sets the clock rate of the policy's step.
+    fn note_clock(&mut self) {
+        let Some(mut meter) = self.meter.take() else { return };
+        let clock = self.policy.setting().and_then(|setting| setting.clock);
+        let before: Vec<f64> = match clock == meter.clock() {
+            true => Vec::new(),
+            false => (0..self.cores.len()).map(|core| meter.speed(core)).collect(),
+        };
+        meter.set_clock(self.now_ns, clock);
+        for (core, before) in before.into_iter().enumerate() {
+            self.put_off(core, before, meter.speed(core));
+        }
+        self.meter = Some(meter);
+    }
+
+    /// Moves the end of a core's request, whose speed changes now.
+    fn put_off(&mut self, core: usize, before: f64, after: f64) {
+        let Occupant::Running { kthread, mut request, begins_ns } = self.cores[core] else { return };
+        let ran_ns = self.now_ns.saturating_sub(begins_ns);
+        request.remaining_ns = Nanos(request.remaining_ns.0.saturating_sub(work(ran_ns, before)));
+        if let Some(service) = self.tenants[kthread.runtime.0 as usize].service.as_mut() {
+            service.measured.spent.busy_ns += self.now_ns.saturating_sub(begins_ns.max(self.warm_ns));
+        }
+        let begins_ns = begins_ns.max(self.now_ns);
+        self.cores[core] = Occupant::Running { kthread, request, begins_ns };
+        self.timers.set(core, begins_ns + time(request.remaining_ns.0, after));
+    }
+
+    fn speed(&self, core: usize) -> f64 {
+        self.meter.as_ref().map_or(1.0, |meter| meter.speed(core))
     }
 
     fn step(&mut self) -> bool {
@@ -262,6 +370,10 @@ impl<'a> Machine<'a> {
     fn handle_tick(&mut self) {
         self.next_tick_ns += self.policy.interval().0.max(1);
         self.consult(|policy, view, actions| policy.tick(view, actions));
+        self.note_clock();
+        if self.course.as_ref().is_some_and(|course| course.is_over(self.now_ns)) {
+            self.close_window();
+        }
         let view = View { now: Nanos(self.now_ns), obs: &self.obs, ledger: &self.ledger };
         if let Some(core) = self.policy.surplus(view) {
             self.take_back(core);
@@ -280,7 +392,7 @@ impl<'a> Machine<'a> {
         self.account(at);
         let before = std::mem::replace(&mut self.cores[at], Occupant::Free);
         self.timers.clear(at);
-        self.vacate(before);
+        self.vacate(at, before);
         let parked = self.ledger.handle_parked(owner, Nanos(self.now_ns));
         debug_assert!(parked.is_ok(), "{parked:?}");
         self.consult(|policy, view, actions| policy.idle(view, core, actions));
@@ -319,25 +431,26 @@ impl<'a> Machine<'a> {
         let before = std::mem::replace(&mut self.cores[at], Occupant::Transit(kthread));
         self.timers.set(at, self.now_ns + cost_ns);
         self.handoffs += u64::from(self.now_ns >= self.warm_ns);
-        self.vacate(before);
+        self.vacate(at, before);
     }
 
     /// Stops the activity of a core that is taken.
-    fn vacate(&mut self, before: Occupant) {
+    fn vacate(&mut self, core: usize, before: Occupant) {
         match before {
             Occupant::Free => {}
             Occupant::Transit(k) | Occupant::Batch(k) => self.set_activity(k, Activity::Parked),
             Occupant::Spinning(k) | Occupant::Idle(k) => self.leave(k),
             Occupant::Running { kthread, mut request, begins_ns } => {
-                let worked_ns = self.now_ns.saturating_sub(begins_ns);
-                request.remaining_ns = Nanos(request.remaining_ns.0 - worked_ns);
+                let ran_ns = self.now_ns.saturating_sub(begins_ns);
+                let worked_ns = work(ran_ns, self.speed(core));
+                request.remaining_ns = Nanos(request.remaining_ns.0.saturating_sub(worked_ns));
                 let (now, warm) = (Nanos(self.now_ns), self.now_ns >= self.warm_ns);
                 let tenant = &mut self.tenants[kthread.runtime.0 as usize];
                 tenant.dequeued = tenant.dequeued.wrapping_sub(1);
                 let Some(service) = tenant.service.as_mut() else { return };
                 if warm {
                     service.measured.spent.preemptions += 1;
-                    service.measured.spent.busy_ns += worked_ns;
+                    service.measured.spent.busy_ns += ran_ns;
                 }
                 let reaction = service.dispatch.on_preempt(WorkerId(u32::from(kthread.index)), now, request);
                 self.leave(kthread);
@@ -437,6 +550,9 @@ impl<'a> Machine<'a> {
             if request.arrived_ns.0 >= warm_ns {
                 service.measured.record(request.class.0, now_ns - request.arrived_ns.0, request.id.0);
             }
+            if let Some(course) = &mut self.course {
+                course.record(now_ns, now_ns - request.arrived_ns.0);
+            }
             service.dispatch.on_done(WorkerId(u32::from(kthread.index)), Nanos(now_ns));
         }
         self.find_work(core, kthread, 0);
@@ -444,6 +560,7 @@ impl<'a> Machine<'a> {
 
     fn find_work(&mut self, core: usize, kthread: KthreadId, delay_ns: u64) {
         let (now_ns, warm) = (self.now_ns, self.now_ns >= self.warm_ns);
+        let speed = self.speed(core);
         self.set_activity(kthread, Activity::Running);
         let tenant = &mut self.tenants[kthread.runtime.0 as usize];
         let Some(service) = tenant.service.as_mut() else { return };
@@ -455,11 +572,12 @@ impl<'a> Machine<'a> {
                 if request.remaining_ns.0 == request.id.0 {
                     overhead_ns += self.costs.packet_ns;
                 }
+                let overhead_ns = time(overhead_ns, speed);
                 if warm {
                     service.measured.spent.overhead_ns += overhead_ns;
                 }
                 let begins_ns = now_ns + overhead_ns;
-                self.timers.set(core, begins_ns + request.remaining_ns.0);
+                self.timers.set(core, begins_ns + time(request.remaining_ns.0, speed));
                 self.cores[core] = Occupant::Running { kthread, request, begins_ns };
                 self.publish(kthread.runtime);
             }
@@ -554,4 +672,14 @@ impl<'a> Machine<'a> {
             }
         }
     }
+}
+
+/// Returns the work done in a time at a speed.
+fn work(ran_ns: u64, speed: f64) -> u64 {
+    (ran_ns as f64 * speed) as u64
+}
+
+/// Returns the time that work takes at a speed.
+fn time(work_ns: u64, speed: f64) -> u64 {
+    (work_ns as f64 / speed).ceil() as u64
 }

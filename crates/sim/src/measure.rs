@@ -257,7 +257,8 @@ impl Measured {
             series.record(latency_ns);
         }
         self.slowdown.record((latency_ns as f64 * SLOWDOWN_UNIT / service_ns as f64) as u64);
-        self.waiting.record(latency_ns - service_ns);
+        // Above the nominal clock rate a request takes less than its service time.
+        self.waiting.record(latency_ns.saturating_sub(service_ns));
         self.batch_left -= 1;
         if self.batch_left == 0 {
             self.each_series(Series::close_batch);

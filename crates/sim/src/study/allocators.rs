@@ -234,6 +234,8 @@ impl AllocatorStudy {
             park_after_ns: if keeps_idle_cores { None } else { park_after_ns },
             warmup_ns: (duration_ns / 5).max(settling_ns),
             duration_ns,
+            hardware: None,
+            window_ns: None,
         };
         Ok(Machine::new(setup)?.run())
     }

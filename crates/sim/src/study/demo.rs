@@ -97,6 +97,8 @@ fn run_once(service: &Mix, load: f64, costs: &Costs, budget: Budget, seed: u64) 
         park_after_ns: None,
         warmup_ns: duration_ns / 10,
         duration_ns,
+        hardware: None,
+        window_ns: None,
     };
     Ok(Machine::new(setup)?.run())
 }

@@ -80,13 +80,13 @@ impl Default for PlanStudy {
 
 /// A latency objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slo {
+pub(super) struct Slo {
     /// Position in [`QUANTILES`](crate::measure::QUANTILES).
-    quantile: usize,
-    limit_ns: u64,
+    pub(super) quantile: usize,
+    pub(super) limit_ns: u64,
 }
 
-fn parse_slo(text: &str) -> anyhow::Result<Slo> {
+pub(super) fn parse_slo(text: &str) -> anyhow::Result<Slo> {
     let help = || format!("SLO `{text}`: write p50, p90, p99 or p99.9, then < and a time, as in p99.9<100us");
     let (quantile, limit) = text.split_once('<').with_context(help)?;
     let quantile = match quantile.trim() {
@@ -289,6 +289,8 @@ impl PlanStudy {
             park_after_ns: Some(50_000),
             warmup_ns: if w.trace.is_some() { 0 } else { duration_ns / 10 },
             duration_ns,
+            hardware: None,
+            window_ns: None,
         };
         let outcome = Machine::new(setup)?.run();
         let measured = &outcome.services[0].measured;
