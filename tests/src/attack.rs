@@ -78,11 +78,14 @@ impl Target {
         let socket = socket_name("target");
         let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
         let words = ["iokernel", "--share-cores", "--managed-cores", &core, "--socket", &socket];
+        let settings = ["--config", concat!(env!("CARGO_MANIFEST_DIR"), "/dedicated.toml")];
+        let settings = if more.contains(&"--config") { &[][..] } else { &settings };
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\""]);
         command
             .arg(binary("tailwater-cli", "tailwater"))
             .args(words)
+            .args(settings)
             .args(more)
             .envs(variables.iter().copied());
         let mut program = Program::start(&mut command);

@@ -84,7 +84,7 @@ impl Place {
             mac: [2, 0, 0, 0, 0, 9],
             mtu: 1500,
             managed_cores: vec![],
-            dedicated: true,
+            raise: true,
         };
         let files = [file.as_fd(), doorbell.as_fd()];
         control::send(&control, &ServerMessage::Welcome(welcome), &files).ok()?;

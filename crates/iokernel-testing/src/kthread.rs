@@ -105,9 +105,9 @@ impl RawKthread {
 
     /// Runs `behaviour` until the runtime stops.
     pub(crate) fn run(mut self, mut behaviour: Box<dyn Behaviour>) {
-        let class = self.shared.class;
-        let dedicated = self.shared.welcome.dedicated;
-        priority::rank_kthread(class, dedicated);
+        if self.shared.welcome.raise {
+            priority::raise_thread();
+        }
         let mut successor = false;
         while !self.shared.stopping() {
             self.park(successor);
@@ -123,7 +123,8 @@ impl RawKthread {
     fn park(&mut self, successor: bool) {
         let shared = Arc::clone(&self.shared);
         let slot = &shared.region.kthread(self.index).slot;
-        let mut yields = if successor { priority::yields(shared.class, shared.welcome.dedicated) } else { 0 };
+        let contested = shared.region.is_contested();
+        let mut yields = if successor { priority::yields(shared.class, contested) } else { 0 };
         while !self.shared.stopping() {
             // The ticket before the grant: see `tailwater_shm::park`.
             let ticket = slot.ticket();

@@ -239,13 +239,14 @@ fn the_iokernel_sleeps_beside_a_batch_job_and_a_frame_for_a_service_wakes_it() {
 }
 
 #[test]
-fn programs_are_told_whether_the_machine_is_dedicated() {
-    // With this they rank their kthreads (`tailwater_shm::priority`).
-    for (share, dedicated) in [(0, true), (10, false)] {
+fn programs_are_told_to_take_the_highest_rank_if_the_iokernel_never_lowers_it_or_may() {
+    let held = rustix::thread::capabilities(None).unwrap().effective;
+    let may_lower = held.contains(rustix::thread::CapabilitySet::SYS_NICE);
+    for (share, raise) in [(0, true), (10, may_lower)] {
         let iokernel = Running::start(Config { neighbour_share: share, ..config() }, Vec::new());
         let (_connection, welcome, _files) =
             register(&iokernel.socket, &RawSpec::new("service").register).unwrap();
-        assert_eq!(welcome.dedicated, dedicated, "neighbour-share {share}");
+        assert_eq!(welcome.raise, raise, "neighbour-share {share}");
     }
 }
 
@@ -281,6 +282,7 @@ fn an_ordinary_thread_on_the_polling_core_gets_its_share_while_a_service_holds_a
         }
     });
     eventually("slices are given", || iokernel.stats.polling.slices.get() >= 20);
+    assert!(iokernel.stats.polling.contests.get() > 0);
     stop.store(true, Ordering::Relaxed);
     ordinary.join().unwrap();
 }

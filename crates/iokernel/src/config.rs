@@ -116,8 +116,8 @@ pub struct Config {
     /// best-effort runtime whose turn it is on a core that another one holds.
     pub max_wake_delay_us: u64,
     /// Percentage of the polling thread's core for ordinary threads that wait for it while it must
-    /// poll, 0 to 50. With 0, as on a dedicated machine, best-effort kthreads rank above other
-    /// programs, too.
+    /// poll, 0 to 50. While other programs compete for the cores, best-effort kthreads rank behind
+    /// them, and services ahead. With 0, on a dedicated machine, all kthreads always rank ahead.
     pub neighbour_share: u8,
     /// Percentage of the polling thread's time that the offences of one runtime may cost, 1 to 100:
     /// frames that are refused, doorbells and demands for cores without need. A runtime over it is
@@ -177,7 +177,7 @@ impl Default for Config {
             max_evictions: 40,
             idle_sleep_us: 1_000,
             max_wake_delay_us: 10_000,
-            neighbour_share: 0,
+            neighbour_share: 10,
             offence_share: 1,
             broadcast_copies: 20_000,
             max_runtimes: 256,

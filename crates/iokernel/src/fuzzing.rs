@@ -12,6 +12,7 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{Class, TraceRequest};
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
+use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, FrameBuffer};
 use tailwater_shm::trace::Event;
 use tailwater_shm::{Clock, Cycles, Generation, Grant};
@@ -66,7 +67,7 @@ impl Threads for Nowhere {
     fn preempt(&mut self, _tgid: i32, _tid: i32) -> Result<(), Errno> {
         Ok(())
     }
-    fn set_real_time(&mut self, _tgid: i32, _tid: i32, _real_time: bool) -> Result<(), Errno> {
+    fn set_rank(&mut self, _tgid: i32, _tid: i32, _rank: Rank) -> Result<(), Errno> {
         Ok(())
     }
     fn processor_time(&self, _tgid: i32, tid: i32) -> Option<u64> {

@@ -5,7 +5,9 @@
 //! the end. Nothing here runs while frames are switched.
 
 use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
+use rustix::thread::{
+    CapabilitySet, CpuSet, capabilities, sched_getaffinity, sched_setaffinity, set_current_timer_slack,
+};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -169,11 +171,27 @@ pub fn neighbours(polled: u16, managed: &[u16], share: u8) -> String {
         0 => format!(
             "what is left: of core {polled} while nothing needs polling, of cores {lent} while no Tailwater program has work"
         ),
+        _ if !may_rank() => format!(
+            "core {polled} while nothing needs polling, else {share} % of it; cores {lent} in turns with Tailwater's \
+             programs (with CAP_SYS_NICE: before best-effort programs, after services)"
+        ),
         _ => format!(
             "core {polled} while nothing needs polling, else {share} % of it; cores {lent} before best-effort \
              programs, after services"
         ),
     }
+}
+
+/// Returns whether Linux lets this thread lower the rank of others and raise it again
+/// (capabilities(7)).
+pub(crate) fn may_rank() -> bool {
+    capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_NICE))
+}
+
+/// Returns how many of the machine's cores are not among so many of the IOKernel.
+pub(crate) fn cores_elsewhere(ours: usize) -> usize {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    parse_list(&online).len().saturating_sub(ours)
 }
 
 /// Returns a set of cores for Linux.
@@ -226,32 +244,60 @@ pub(crate) struct Pinned {
 /// on a dedicated machine, where Linux refuses real-time rank, and in rests.
 #[derive(Debug)]
 pub(crate) struct SessionWeight {
-    /// Open since the change, so that it never is the file of another process with the same number:
-    /// a write fails once the process is gone.
+    /// Open from the beginning, so that it never is the file of another process with the same
+    /// number: a write fails once the process is gone.
     file: File,
     before: i32,
+    now: i32,
 }
 
 impl SessionWeight {
-    /// Sets the nice value of the session of the process that the file `/proc/PID/autogroup`
-    /// belongs to.
+    /// Opens the weight of the session of the process that the file `/proc/PID/autogroup` belongs
+    /// to.
     ///
     /// # Errors
-    /// If Linux does not group sessions or refuses the value; nothing is changed then.
-    pub(crate) fn set(path: &str, nice: i32) -> io::Result<Self> {
+    /// If Linux does not group sessions, or may not be asked to change this one.
+    pub(crate) fn open(path: &str) -> io::Result<Self> {
         let mut file = File::options().read(true).write(true).open(path)?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         let before = parse_autogroup(&text).ok_or(io::ErrorKind::InvalidData)?;
-        file.write_all(nice.to_string().as_bytes())?;
-        Ok(Self { file, before })
+        Ok(Self { file, before, now: before })
+    }
+
+    /// Opens the weight and sets the nice value of the session.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open) and [`set`](Self::set); nothing is changed then.
+    pub(crate) fn open_and_set(path: &str, nice: i32) -> io::Result<Self> {
+        let mut session = Self::open(path)?;
+        session.set(nice)?;
+        Ok(session)
+    }
+
+    /// Sets the nice value of the session.
+    ///
+    /// # Errors
+    /// If Linux refuses the value or the process is gone; nothing is changed then.
+    pub(crate) fn set(&mut self, nice: i32) -> io::Result<()> {
+        self.file.write_all(nice.to_string().as_bytes())?;
+        self.now = nice;
+        Ok(())
+    }
+
+    /// Sets the nice value that the session had before.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set).
+    pub(crate) fn restore(&mut self) -> io::Result<()> {
+        if self.now == self.before { Ok(()) } else { self.set(self.before) }
     }
 }
 
 impl Drop for SessionWeight {
     fn drop(&mut self) {
         // Fails if the process is gone.
-        let _ = self.file.write_all(self.before.to_string().as_bytes());
+        let _ = self.restore();
     }
 }
 
@@ -294,7 +340,7 @@ impl Pinned {
     }
 
     fn raise_session(&mut self) -> String {
-        match SessionWeight::set("/proc/self/autogroup", HIGHEST) {
+        match SessionWeight::open_and_set("/proc/self/autogroup", HIGHEST) {
             Ok(session) => {
                 self.session = Some(session);
                 format!("autogroup nice {HIGHEST}")
@@ -402,15 +448,15 @@ mod tests {
         leader.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let path = format!("/proc/{}/autogroup", leader.id());
         let nice = || parse_autogroup(&fs::read_to_string(&path).unwrap()).unwrap();
-        if let Ok(weight) = SessionWeight::set(&path, 19) {
+        if let Ok(weight) = SessionWeight::open_and_set(&path, 19) {
             assert_eq!(nice(), 19);
-            let second = SessionWeight::set(&path, 7).unwrap();
+            let second = SessionWeight::open_and_set(&path, 7).unwrap();
             drop(second);
             assert_eq!(nice(), 19);
             drop(weight);
             assert_eq!(nice(), 0);
         }
-        let mut weight = SessionWeight::set(&path, 5);
+        let mut weight = SessionWeight::open_and_set(&path, 5);
         drop(leader.stdin.take());
         leader.wait().unwrap();
         if let Ok(weight) = &mut weight {

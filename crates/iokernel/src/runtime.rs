@@ -12,6 +12,7 @@ use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, ControlError, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
+use tailwater_shm::priority::{LOWEST, Rank};
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
@@ -151,6 +152,8 @@ pub(crate) struct Kthread {
     pub(crate) no_starts: u32,
     /// [`Runtime::mark`] when it was lent a core.
     pub(crate) mark: u64,
+    /// How Linux ranks its thread; `None` if that is not known.
+    pub(crate) rank: Option<Rank>,
 }
 
 /// Frames that wait in the ingress ring of a kthread without waking its runtime: all that are in
@@ -201,8 +204,8 @@ pub(crate) struct Runtime {
     /// Counters of the rules that the guard was compiled from.
     pub(crate) rules: Arc<FirewallStats>,
     pub(crate) stats: Arc<RuntimeStats>,
-    /// The weight of its session, which was lowered; restored on drop.
-    pub(crate) lowered_session: Option<SessionWeight>,
+    /// The weight of its session, if that is to be lowered beside other programs; restored on drop.
+    pub(crate) session: Option<SessionWeight>,
     /// Evictions of late.
     pub(crate) evictions: Evictions,
     /// Earliest timer of its kthreads, as of the last look.
@@ -268,6 +271,7 @@ impl Runtime {
             bound: None,
             no_starts: 0,
             mark: 0,
+            rank: None,
         };
         let kthreads = (0..count).zip(ends).map(kthread).collect();
         let class = match wish.class {
@@ -299,7 +303,7 @@ impl Runtime {
             guard,
             rules,
             stats,
-            lowered_session: None,
+            session: None,
             evictions: Evictions::default(),
             next_timer: Cycles::MAX,
             woken: false,
@@ -346,6 +350,16 @@ impl Runtime {
     /// Returns the end of what [`is_left_alone`](Self::is_left_alone) is about.
     pub(crate) fn left_alone_until(&self) -> Cycles {
         self.budget.throttled_until().max(self.back_off.until())
+    }
+
+    /// Tells its kthreads whether other programs compete for the cores, and gives its session the
+    /// weight for that.
+    pub(crate) fn set_contested(&mut self, contested: bool) {
+        self.region.set_contested(contested);
+        if let Some(session) = &mut self.session {
+            // Fails if the process is gone.
+            let _ = if contested { session.set(LOWEST) } else { session.restore() };
+        }
     }
 
     /// Returns the shared words of one kthread.
@@ -420,5 +434,9 @@ impl Runtimes {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Runtime> {
         self.slots.iter().filter_map(Option::as_deref)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Runtime> {
+        self.slots.iter_mut().filter_map(Option::as_deref_mut)
     }
 }

@@ -171,7 +171,7 @@ fn start_kthreads(
                 overflow::prepare_os_thread();
                 let guard = kthread.adopt_os_thread();
                 if let Some(loan) = runtime.loan {
-                    tailwater_shm::priority::rank_kthread(loan.class, loan.is_dedicated());
+                    loan.rank_kthread();
                 }
                 if let Some(Err(error)) = quantum.map(quantum::start_timer) {
                     print(&format!(

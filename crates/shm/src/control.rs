@@ -220,9 +220,10 @@ pub struct Welcome {
     pub mtu: u16,
     /// Cores that the IOKernel manages.
     pub managed_cores: Vec<u16>,
-    /// True on a dedicated machine (`neighbour-share` is 0, the default): kthreads of all classes
-    /// rank above other programs. False on a shared one: those of best-effort programs rank behind.
-    pub dedicated: bool,
+    /// True if kthreads are to take the highest rank of ordinary threads
+    /// ([`raise_thread`](crate::priority::raise_thread)): the machine is dedicated, or the IOKernel
+    /// gives them other ranks while other programs compete for the cores. False where it may not.
+    pub raise: bool,
 }
 
 /// A runtime's place in the IPv6 network. Besides `ip` it has the link-local address with the

@@ -92,7 +92,9 @@ pub struct RegionHeader {
     _line: [AtomicU64; 3],
     /// [`AWAKE`], [`ASLEEP`] or [`ASLEEP_BESIDE_FREE_CORES`]; a line of its own.
     asleep: AtomicU32,
-    _pad: [AtomicU32; 15],
+    /// 1 while other programs compete for the cores; written by the IOKernel.
+    contested: AtomicU32,
+    _pad: [AtomicU32; 14],
 }
 
 /// The words that congestion detection reads: one line, written by the runtime, read by the
@@ -257,6 +259,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<RegionHeader>() == 128);
     assert!(offset_of!(RegionHeader, asleep) == 64);
+    assert!(offset_of!(RegionHeader, contested) == 68);
     assert!(size_of::<StatusLine>() == 64);
     assert!(offset_of!(RegionHeader, granted) == 32);
     assert!(offset_of!(StatusLine, doing) == 24);
@@ -565,6 +568,18 @@ impl Region {
     /// between their write and their read of the other's word (store-load).
     pub fn asleep(&self) -> &AtomicU32 {
         &self.header().asleep
+    }
+
+    /// Returns whether other programs of the machine compete for the cores, as of the IOKernel's
+    /// last look; its kthreads have other ranks then ([`crate::priority`]).
+    pub fn is_contested(&self) -> bool {
+        // Relaxed: a hint; a kthread that sees it late yields in vain, or sleeps and is woken.
+        self.header().contested.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets what [`is_contested`](Self::is_contested) returns; for the IOKernel.
+    pub fn set_contested(&self, contested: bool) {
+        self.header().contested.store(contested.into(), Ordering::Relaxed);
     }
 
     /// How many of the cores that the runtime requests are its own, with [`TAKES_REQUESTS`] if the

@@ -241,7 +241,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         mac: STATION.0,
         mtu: 1500,
         managed_cores: vec![1],
-        dedicated: false,
+        raise: false,
     };
     let bytes = |value: serde_json::Result<Vec<u8>>| value.expect("control messages have string keys only");
     vec![

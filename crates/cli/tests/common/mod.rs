@@ -27,7 +27,8 @@ pub fn stats(socket: &str) -> Option<Value> {
 
 /// Starts an IOKernel at `socket` with more `words` and waits until it answers.
 pub fn iokernel(socket: &str, words: &[&str]) -> Program {
-    let own = ["iokernel", "--share-cores", "--socket", socket, "--log", "warn"];
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/dedicated.toml");
+    let own = ["iokernel", "--share-cores", "--socket", socket, "--log", "warn", "--config", settings];
     let mut iokernel = Program::start(tailwater(&own).args(words));
     until("the IOKernel answers", || {
         assert!(iokernel.is_running(), "the IOKernel did not start: {}", iokernel.errors());

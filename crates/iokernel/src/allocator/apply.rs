@@ -48,6 +48,7 @@ impl Allocator {
         };
         Self::note_bound(world, to.runtime);
         let Some(at) = self.ledger.topology().position(core) else { return };
+        self.rank_for_core(world, to);
         let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
         if let Err(error) = self.ledger.apply(action, self.nanos(now)) {
             return self.refused(world, &error, ());

@@ -18,6 +18,7 @@ use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::{Class, Parked};
+use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles, Grant, KthreadState, clock};
 
@@ -144,7 +145,7 @@ impl Allocator {
         // Fails if the thread is dead, and then it is off the core as well.
         let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
         // Other cores have no account of real time.
-        self.rank_kthread(world, id, false);
+        self.rank(world, id, Rank::Ordinary);
         world.runtimes.kthread_mut(id).bound = None;
         world.stats.cores.evictions.add(1);
         let (limit, forget) = (self.max_evictions, self.timing.forget_eviction);
@@ -214,7 +215,6 @@ impl Allocator {
             if back && now >= not_before {
                 self.withdrawn.swap_remove(i);
                 self.leave(world, kthread);
-                self.rank_kthread(world, kthread, true);
                 if let Err(error) = self.ledger.readmit(kthread, self.nanos(now)) {
                     self.refused(world, &error, ());
                 }

@@ -61,6 +61,7 @@ use phase::{
     BYPASS_US, CoreSlot, How, NO_START_PAUSE_US, OVERDUE_START_US, Phase, REWAKE_US, Timing, Withdrawn,
 };
 use reserved::Reserved;
+pub(crate) use rest::Ranks;
 use rest::RealTime;
 
 /// See the module documentation.
@@ -79,8 +80,9 @@ pub(crate) struct Allocator {
     unmanaged: CpuSet,
     threads: Box<dyn Threads>,
     withdrawn: Vec<Withdrawn>,
-    /// Services' kthreads have real-time rank.
-    real_time: bool,
+    ranks: Ranks,
+    /// Other programs compete for the cores.
+    contested: bool,
     last_rest_look: Cycles,
     /// Earliest timer of a runtime without a core, as of the last look at it.
     earliest_timer: Cycles,
@@ -130,6 +132,7 @@ impl Allocator {
             since: origin,
             entered: origin,
             real_time: RealTime::default(),
+            last: None,
             watch: quantum::Watch::NONE,
         };
         Self {
@@ -157,7 +160,8 @@ impl Allocator {
             unmanaged,
             threads,
             withdrawn: Vec::new(),
-            real_time: false,
+            ranks: Ranks::default(),
+            contested: false,
             last_rest_look: 0,
             earliest_timer: Cycles::MAX,
             next_policy: 0,
@@ -192,15 +196,15 @@ impl Allocator {
 
     /// Adds a runtime; it is lent nothing before [`Self::begin`]. The control thread has checked
     /// its requests against those of all others.
-    pub(crate) fn attach(&mut self, world: &mut World, runtime: Box<Runtime>, now: Cycles) {
+    pub(crate) fn attach(&mut self, world: &mut World, mut runtime: Box<Runtime>, now: Cycles) {
         let (id, kthreads) = (runtime.id, runtime.spec.kthreads);
         let refused = self.ledger.register(id, runtime.spec, self.nanos(now)).err();
         self.observation.attach(id, kthreads);
         self.observation.set_on_hold(id, true);
         look::publish_granted(&runtime, self.policy.takes_requests());
+        runtime.set_contested(self.contested && self.ranks.may_lower);
         world.runtimes.insert(runtime);
         self.policy.attach(id, &self.ledger);
-        self.rank_service(world, id, true);
         if let Some(error) = refused {
             world.stats.cores.ledger_refusals.add(1);
             world.doom(id, error.into());
@@ -220,7 +224,7 @@ impl Allocator {
         world.arriving.retain(|egress| egress.sender.owner.runtime != id);
         self.withdrawn.retain(|withdrawn| withdrawn.kthread.runtime != id);
         self.unbind_threads(world, id);
-        self.rank_service(world, id, false);
+        self.end_ranks(world, id);
         // Before the ledger forgets its class.
         self.enter_times(world, now);
         let fates = match self.ledger.unregister(id, self.nanos(now)) {

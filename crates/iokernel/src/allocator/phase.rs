@@ -67,6 +67,8 @@ pub(super) struct CoreSlot {
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,
     pub(super) real_time: RealTime,
+    /// The kthread that has ceded it to the present owner.
+    pub(super) last: Option<KthreadId>,
     /// The turn in progress, while its owner runs.
     pub(super) watch: Watch,
 }

@@ -173,6 +173,7 @@ impl Allocator {
         world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         self.account_core_time(world, at, from, now);
+        self.cores[at].last = Some(from);
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.evictions.note_cede();
         }

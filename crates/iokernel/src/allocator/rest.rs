@@ -1,19 +1,24 @@
-//! The real-time rank of services' kthreads, on a shared machine.
+//! The ranks of kthreads on a machine that other programs use, too.
+//!
+//! Only while they compete for the cores ([`Allocator::set_contested`]) do kthreads have other
+//! ranks than those they start with: services real time, best-effort programs behind all ordinary
+//! threads. A kthread with a core gets its rank at once, the others when they are lent one.
 //!
 //! A kthread with real-time rank preempts an ordinary program on its core at once, and is not
 //! preempted by one: with ordinary rank it would wait for a turn of a timer tick (4 ms at 250 Hz)
 //! where sessions or control groups compete. Linux stops real-time threads that use more than 95 %
 //! of a core for the rest of the second (sched(7), "Limiting the CPU usage"), so a kthread that
-//! keeps its core *rests* before that: for one look it has the highest rank of ordinary threads.
+//! keeps its core *rests* before that: for one look it ranks as an ordinary thread.
 //!
 //! Owns the ranks and, for each core, an account of how long services have held it.
 
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
-use tailwater_shm::Cycles;
+use tailwater_shm::priority::Rank;
+use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
-use super::phase::{How, Phase, Withdrawn};
+use super::phase::Phase;
 use crate::world::World;
 
 /// Time that services may hold a core in real time before a rest, in microseconds.
@@ -30,17 +35,60 @@ pub(super) struct RealTime {
     resting: Option<KthreadId>,
 }
 
+/// Which ranks Linux lets the IOKernel give.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Ranks {
+    /// Kthreads may be put behind ordinary threads and back.
+    pub(crate) may_lower: bool,
+    /// Services may have real-time rank.
+    pub(crate) real_time: bool,
+}
+
 impl Allocator {
-    /// Sets whether services' kthreads have real-time rank; called before the first attachment.
-    pub(crate) fn set_real_time(&mut self, real_time: bool) {
-        self.real_time = real_time;
+    /// Sets which ranks may be given; called before the first attachment.
+    pub(crate) fn allow_ranks(&mut self, ranks: Ranks) {
+        self.ranks = ranks;
     }
 
-    /// Gives the kthreads of a service that joins or leaves real-time or ordinary rank.
-    pub(super) fn rank_service(&mut self, world: &World, id: RuntimeId, real_time: bool) {
+    /// Takes in whether other programs compete for the cores: tells all programs, and ranks the
+    /// kthreads that have cores.
+    pub(crate) fn set_contested(&mut self, world: &mut World, contested: bool) {
+        self.contested = contested;
+        for runtime in world.runtimes.iter_mut() {
+            runtime.set_contested(contested && self.ranks.may_lower);
+        }
+        for at in 0..self.cores.len() {
+            self.cores[at].real_time.resting = None;
+            let (owner, former) = match self.cores[at].phase {
+                Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => (Some(kthread), None),
+                Phase::Ceding { from, to, .. } => (to, Some(from)),
+                Phase::Free => (None, None),
+            };
+            for kthread in owner.into_iter().chain(former) {
+                self.rank_for_core(world, kthread);
+            }
+        }
+    }
+
+    /// Gives a kthread the rank that it has on a lent core.
+    pub(super) fn rank_for_core(&mut self, world: &mut World, id: KthreadId) {
+        let rank = match self.class_of(id.runtime) {
+            _ if !self.contested => Rank::Ordinary,
+            Class::LatencyCritical if self.ranks.real_time => Rank::RealTime,
+            Class::LatencyCritical => Rank::Ordinary,
+            Class::BestEffort => Rank::Behind,
+        };
+        self.rank(world, id, rank);
+    }
+
+    /// Gives all kthreads of a runtime that leaves ordinary rank.
+    pub(super) fn end_ranks(&mut self, world: &mut World, id: RuntimeId) {
         let kthreads = world.runtimes.get(id).map_or(0, |runtime| runtime.kthreads.len() as u16);
         for index in 0..kthreads {
-            self.rank_kthread(world, KthreadId { runtime: id, index }, real_time);
+            let id = KthreadId { runtime: id, index };
+            if world.runtimes.kthread(id).1.rank.is_some() {
+                self.rank(world, id, Rank::Ordinary);
+            }
         }
     }
 
@@ -48,7 +96,7 @@ impl Allocator {
     /// microseconds.
     pub(crate) fn rest_services(&mut self, world: &mut World, now: Cycles) {
         let passed = now.saturating_sub(core::mem::replace(&mut self.last_rest_look, now));
-        if !self.real_time {
+        if !self.contested || !self.ranks.real_time {
             return;
         }
         let limit = self.clock.from_ns(LIMIT_US * 1_000);
@@ -61,7 +109,7 @@ impl Allocator {
             let service = holder.filter(|holder| self.class_of(holder.runtime) == Class::LatencyCritical);
             let RealTime { used, resting } = self.cores[at].real_time;
             if let Some(kthread) = resting {
-                self.rank_kthread(world, kthread, true);
+                self.rank_for_core(world, kthread);
             }
             let in_real_time = service.is_some() && service != resting;
             let used = match in_real_time {
@@ -71,43 +119,46 @@ impl Allocator {
             };
             let resting = service.filter(|_| used > limit);
             if let Some(kthread) = resting {
-                self.rank_kthread(world, kthread, false);
+                self.rank(world, kthread, Rank::Ordinary);
             }
             self.cores[at].real_time = RealTime { used, resting };
         }
     }
 
-    /// Gives a kthread real-time or ordinary rank, if it is a service's; no real-time rank while it
-    /// is off the managed cores.
-    pub(super) fn rank_kthread(&mut self, world: &World, id: KthreadId, real_time: bool) {
-        let forced_off = |w: &Withdrawn| w.kthread == id && w.how == How::ByForce;
-        let service = self.class_of(id.runtime) == Class::LatencyCritical;
-        if !self.real_time || !service || (real_time && self.withdrawn.iter().any(forced_off)) {
+    /// Gives a kthread a rank, if it has another one.
+    pub(super) fn rank(&mut self, world: &mut World, id: KthreadId, rank: Rank) {
+        if !self.ranks.may_lower {
             return;
         }
-        let Some(runtime) = world.runtimes.get(id.runtime) else { return };
-        let tid = runtime.kthreads[usize::from(id.index)].tid;
+        let (runtime, kthread) = world.runtimes.kthread(id);
+        if kthread.rank == Some(rank) {
+            return;
+        }
         // Fails if Linux refuses it or the thread is gone: then its rank stays.
-        let _ = self.threads.set_real_time(runtime.pid, tid, real_time);
+        let _ = self.threads.set_rank(runtime.pid, kthread.tid, rank);
+        world.runtimes.kthread_mut(id).rank = Some(rank);
     }
 
     /// Returns how many kthreads are runnable, at least and at most: the owners of lent cores, and
-    /// perhaps those that have ceded one to a service or lost it otherwise.
-    pub(crate) fn runnable_kthreads(&self) -> (usize, usize) {
+    /// perhaps those that have ceded one to another kthread or lost it otherwise.
+    pub(crate) fn runnable_kthreads(&self, world: &World) -> (usize, usize) {
         let (mut least, mut most) = (0, self.withdrawn.len());
         for slot in &self.cores {
-            match slot.phase {
-                Phase::Free => {}
-                Phase::Running { kthread, .. } if self.class_of(kthread.runtime) == Class::BestEffort => {
-                    least += 1;
-                    most += 1;
-                }
-                _ => {
-                    least += 1;
-                    most += 2;
-                }
-            }
+            least += usize::from(!matches!(slot.phase, Phase::Free));
+            most += match slot.phase {
+                Phase::Free => 0,
+                Phase::Running { .. } => 1 + usize::from(slot.last.is_some_and(|id| is_awake(world, id))),
+                _ => 2,
+            };
         }
         (least, most)
     }
+}
+
+/// Returns whether a kthread that has ceded its core still yields to its successor, as its slot
+/// says.
+fn is_awake(world: &World, id: KthreadId) -> bool {
+    let Some(runtime) = world.runtimes.get(id.runtime) else { return false };
+    let shared = runtime.shared(id.index);
+    shared.state.0.load().0 == KthreadState::Parked && !shared.slot.is_asleep()
 }

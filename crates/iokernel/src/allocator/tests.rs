@@ -6,9 +6,10 @@ mod steps;
 use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::priority::Rank;
 use tailwater_shm::{Generation, Grant, KthreadState};
 
-use super::Attention;
+use super::{Attention, Ranks};
 use crate::config::Config;
 use crate::fixture::{Deed, Sandbox, UNMANAGED};
 use crate::runtime::EndReason;
@@ -710,8 +711,8 @@ fn rests(sandbox: &mut Sandbox, ms: u64) -> u64 {
         let now = sandbox.now;
         sandbox.alloc.rest_services(&mut sandbox.world, now);
         for deed in sandbox.deeds() {
-            if let Deed::Ranked { tid: 101, real_time } = deed {
-                resting = !real_time;
+            if let Deed::Ranked { tid: 101, rank } = deed {
+                resting = rank == Rank::Ordinary;
             }
         }
         looks_at_rest += u64::from(resting);
@@ -719,57 +720,109 @@ fn rests(sandbox: &mut Sandbox, ms: u64) -> u64 {
     looks_at_rest
 }
 
-#[test]
-fn a_service_has_real_time_rank_and_rests_when_it_keeps_its_core() {
+/// Returns the ranks that were given since the last look, by thread.
+fn ranks(sandbox: &mut Sandbox) -> Vec<(i32, Rank)> {
+    let rank = |deed| match deed {
+        Deed::Ranked { tid, rank } => Some((tid, rank)),
+        _ => None,
+    };
+    sandbox.deeds().into_iter().filter_map(rank).collect()
+}
+
+/// A sandbox in which Linux allows all ranks, with a batch job (thread 1) and a service (101).
+fn shared_machine() -> Sandbox {
     let mut sandbox = Sandbox::new(1, Vec::new());
-    sandbox.alloc.set_real_time(true);
+    sandbox.alloc.allow_ranks(Ranks { may_lower: true, real_time: true });
     sandbox.add(BATCH, 1, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    assert_eq!(sandbox.deeds(), [Deed::Ranked { tid: 101, real_time: true }]);
+    sandbox
+}
+
+fn contest(sandbox: &mut Sandbox, contested: bool) {
+    sandbox.alloc.set_contested(&mut sandbox.world, contested);
+}
+
+#[test]
+fn kthreads_have_other_ranks_only_while_other_programs_compete_for_the_cores() {
+    let mut sandbox = shared_machine();
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Ordinary)]);
+    contest(&mut sandbox, true);
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Behind)], "it has the core");
+    assert!([BATCH, SERVICE].iter().all(|&id| sandbox.peer(id).region.is_contested()));
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)], "it is lent the core");
+    contest(&mut sandbox, false);
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
+    assert!(![BATCH, SERVICE].iter().any(|&id| sandbox.peer(id).region.is_contested()));
+    sandbox.peer(SERVICE).queue(0, 0);
+    sandbox.tick();
+    sandbox.peer(SERVICE).park(0);
+    sandbox.peer(BATCH).queue(0, 2);
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Ordinary)], "the batch job has the core again");
+}
+
+#[test]
+fn a_program_that_comes_or_goes_in_a_contest_is_told_and_leaves_no_rank_behind() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.alloc.allow_ranks(Ranks { may_lower: true, real_time: true });
+    contest(&mut sandbox, true);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    assert!(sandbox.peer(SERVICE).region.is_contested());
+    assert_eq!(ranks(&mut sandbox), [], "it has no core");
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)]);
+    sandbox.end(RuntimeId(SERVICE));
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
+}
+
+#[test]
+fn a_service_with_real_time_rank_rests_when_it_keeps_its_core() {
+    let mut sandbox = shared_machine();
+    contest(&mut sandbox, true);
     assert_eq!(rests(&mut sandbox, 100), 0, "it has no core");
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
     assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
     let looks = rests(&mut sandbox, 1_000);
     assert!((4_000 * 7 / 100..=4_000 * 12 / 100).contains(&looks), "{looks} of 4000 looks");
-    sandbox.end(RuntimeId(SERVICE));
-    let last = sandbox.deeds().into_iter().rfind(|deed| matches!(deed, Deed::Ranked { .. }));
-    assert_eq!(last, Some(Deed::Ranked { tid: 101, real_time: false }));
+    contest(&mut sandbox, false);
+    assert_eq!(rests(&mut sandbox, 100), 0, "it has ordinary rank again");
 }
 
 #[test]
-fn on_a_dedicated_machine_no_kthread_has_real_time_rank() {
+fn without_the_privilege_no_kthread_is_ranked_or_told_of_a_contest() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    contest(&mut sandbox, true);
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
-    assert_eq!(rests(&mut sandbox, 100), 0);
-    assert!(!sandbox.deeds().iter().any(|deed| matches!(deed, Deed::Ranked { .. })));
+    assert_eq!(ranks(&mut sandbox), []);
+    assert!(!sandbox.peer(SERVICE).region.is_contested());
 }
 
 #[test]
 fn a_service_that_is_moved_off_its_core_by_force_loses_its_rank_until_it_is_back() {
-    let mut sandbox = Sandbox::new(1, Vec::new());
-    sandbox.alloc.set_real_time(true);
-    sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    sandbox.deeds();
+    let mut sandbox = shared_machine();
+    contest(&mut sandbox, true);
     let id = tailwater_sched::KthreadId { runtime: RuntimeId(SERVICE), index: 0 };
     arrival(&mut sandbox);
     assert!(sandbox.peer(SERVICE).obey(0), "it starts");
     sandbox.pass(2_000);
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)]);
     let now = sandbox.now;
     sandbox.alloc.evict(&mut sandbox.world, 0, id, now, now);
-    let ranks = |sandbox: &mut Sandbox| -> Vec<bool> {
-        let rank = |deed| match deed {
-            Deed::Ranked { tid: 101, real_time } => Some(real_time),
-            _ => None,
-        };
-        sandbox.deeds().into_iter().filter_map(rank).collect()
-    };
-    assert_eq!(ranks(&mut sandbox), [false]);
-    sandbox.alloc.rank_service(&sandbox.world, RuntimeId(SERVICE), true);
-    assert_eq!(ranks(&mut sandbox), [false; 0], "it is off the managed cores");
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
+    contest(&mut sandbox, true);
+    assert_eq!(ranks(&mut sandbox), [], "it is off the managed cores");
     sandbox.obey();
     sandbox.pass(2_000);
-    assert_eq!(ranks(&mut sandbox), [true], "it has ceded");
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.tick();
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)], "it has ceded, and has the core again");
 }

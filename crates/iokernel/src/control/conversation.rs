@@ -350,7 +350,7 @@ impl Control {
             mac: place.mac.0,
             mtu: self.parts.config.mtu,
             managed_cores: self.parts.surroundings.managed_cores.clone(),
-            dedicated: self.parts.config.is_dedicated(),
+            raise: self.parts.config.is_dedicated() || crate::machine::may_rank(),
         };
         let files = [file.as_fd(), doorbell.as_fd()];
         control::send(socket, &ServerMessage::Welcome(welcome), &files)?;
@@ -385,7 +385,7 @@ impl Control {
             (runtime.budget, runtime.evictions) = (debt.budget, debt.evictions);
         }
         let class = runtime.stats.class;
-        runtime.lowered_session = rank::lower_session(pid, class, config.is_dedicated());
+        runtime.session = rank::session(pid, class, config.is_dedicated());
         if self.may_log_for(token) {
             tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");
         }

@@ -7,13 +7,13 @@
 
 use rustix::process::{Pid, getsid};
 use tailwater_shm::control::Class;
-use tailwater_shm::priority::LOWEST;
 
 use crate::machine::SessionWeight;
 
-/// Gives the session that `pid` leads the lowest weight if its program is of the best-effort class
-/// and the machine is shared. Linux refuses it to other users than the program's and root.
-pub(super) fn lower_session(pid: i32, class: Class, dedicated: bool) -> Option<SessionWeight> {
+/// Returns the weight of the session that `pid` leads if its program is of the best-effort class
+/// and the machine is shared: it is to be the lowest while other programs compete for the cores.
+/// Linux refuses it to other users than the program's and root.
+pub(super) fn session(pid: i32, class: Class, dedicated: bool) -> Option<SessionWeight> {
     let leads = || {
         let pid = Pid::from_raw(pid);
         pid.is_some() && getsid(pid).ok() == pid
@@ -21,5 +21,5 @@ pub(super) fn lower_session(pid: i32, class: Class, dedicated: bool) -> Option<S
     if class != Class::BestEffort || dedicated || !leads() {
         return None;
     }
-    SessionWeight::set(&format!("/proc/{pid}/autogroup"), LOWEST).ok()
+    SessionWeight::open(&format!("/proc/{pid}/autogroup")).ok()
 }

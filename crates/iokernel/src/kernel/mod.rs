@@ -17,9 +17,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{ControlError, SocketFile, serve};
-use tailwater_shm::{Clock, Cycles, clock, priority};
+use tailwater_shm::{Clock, Cycles, clock};
 
-use crate::allocator::{self, Allocator, Attention};
+use crate::allocator::{self, Allocator, Attention, Ranks};
 use crate::authority::Authority;
 use crate::budget::Terms;
 use crate::clocks;
@@ -40,13 +40,15 @@ use crate::sys::{LinuxThreads, peer};
 use crate::world::World;
 use control_thread::{ControlThread, Work};
 use courtesy::Courtesy;
+use neighbours::Neighbours;
 use patience::Patience;
 use ports::{devices_of, network_of, start_ports};
 use reunion::Reunion;
-use share::{Durations, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
 
+mod contest;
 mod control_thread;
 mod courtesy;
+mod neighbours;
 mod patience;
 mod ports;
 mod reunion;
@@ -331,27 +333,13 @@ impl IoKernel {
         control_thread.begin(Work { control, heartbeat, polling: gettid() });
         let us = |us: u64| self.clock.from_ns(us * 1_000);
         let idle_sleep = us(self.config.idle_sleep_us);
-        let durations = Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
-        let share = Some(self.config.neighbour_share).filter(|&percent| percent > 0);
-        let waiting = share.and_then(|_| Waiting::of_core(self.cores.iokernel.0));
-        if share.is_some() && waiting.is_none() {
-            tracing::warn!(
-                "neighbour-share has no effect on the polling thread: cannot read /proc/loadavg and /proc/stat"
-            );
-        }
-        let may_be_real_time = waiting.is_some()
-            && self.config.priority != Priority::None
-            && share::allows_real_time(100 - self.config.neighbour_share);
-        let real_time = may_be_real_time && priority::set_real_time(0, priority::POLLING_RANK);
-        if may_be_real_time && !real_time {
-            tracing::warn!(
-                "Linux refuses real-time rank: requests wait for turns of other programs; allow it with CAP_SYS_NICE"
-            );
-        }
+        let neighbours = Neighbours::new(&self.config, &self.cores, self.clock);
         let mut allocator = self.allocator;
-        allocator.set_real_time(real_time);
+        let ranks = neighbours.as_ref().map_or(Ranks::default(), Neighbours::ranks);
+        allocator.allow_ranks(ranks);
         let mut polling = Polling {
-            real_time,
+            real_time: false,
+            neighbours,
             leaves: false,
             reunion: Reunion::new(naps, clock::now(), us(reunion::LONGEST_US)),
             patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
@@ -364,7 +352,6 @@ impl IoKernel {
                 tick: us(courtesy::TICK_US),
                 allowance: us(courtesy::ALLOWANCE_US),
             }),
-            share: share.zip(waiting).map(|(percent, waiting)| (Share::new(percent, durations), waiting)),
             interval: self.clock.from_ns(self.interval.0),
             death_check: us(DEATH_CHECK_US),
             margin: us(sleep::WAKE_MARGIN_US),
@@ -391,10 +378,8 @@ impl IoKernel {
         }
         polling.enter(Place::Outside);
         polling.end_all();
-        if real_time {
-            // Then `pinned` restores its nice value.
-            let _ = priority::end_real_time(0);
-        }
+        // Then `pinned` restores its nice value.
+        polling.leave_real_time();
         Ok(())
     }
 }
@@ -411,12 +396,11 @@ struct Polling {
     max_wake_delay: Cycles,
     /// As of the last look.
     attention: Attention,
-    /// What ordinary threads get of this core; `None` on a dedicated machine (the default), and
-    /// where Linux keeps no account of waiting threads.
-    share: Option<(Share, Waiting)>,
+    /// `None` on a dedicated machine, and where Linux keeps no account of waiting threads.
+    neighbours: Option<Neighbours>,
     /// When ordinary threads of this core may run because frames of theirs are waited for.
     courtesy: Courtesy,
-    /// This thread has real-time rank, except in rests.
+    /// This thread has real-time rank, except in rests: while other programs compete for the cores.
     real_time: bool,
     interval: Cycles,
     death_check: Cycles,
@@ -540,36 +524,6 @@ impl Polling {
         counters.yielded_ns.add(self.clock.to_ns(back.saturating_sub(left)));
     }
 
-    /// Lets ordinary threads have their share of this core, if any wait for it.
-    #[inline]
-    fn give_share(&mut self, now: Cycles) {
-        let Some((share, _)) = &self.share else { return };
-        let step = share.step(now);
-        if step != Step::Poll {
-            self.take_step(step, now);
-        }
-    }
-
-    #[cold]
-    fn take_step(&mut self, step: Step, now: Cycles) {
-        let Some((share, waiting)) = &mut self.share else { return };
-        if step == Step::EndRest {
-            return self.end_rest(now);
-        }
-        if share.wants_idle_look(now) {
-            share.idled(self.clock.from_ns(waiting.idled()), now);
-        }
-        let (least, most) = self.allocator.runnable_kthreads();
-        match share.judge(waiting.runnable().unwrap_or(0), (1 + least, 1 + most), now) {
-            Verdict::Give => self.give_slice(now),
-            Verdict::Rest if self.real_time && priority::end_real_time(0) => share.rest(now),
-            Verdict::Rest => {
-                share.resume(now);
-            }
-            Verdict::Postpone => {}
-        }
-    }
-
     /// Lets the control thread run, which has no other core.
     #[cold]
     fn nap(&mut self) {
@@ -579,26 +533,6 @@ impl Polling {
         let _ = nanosleep(&nap);
         self.enter(Place::Handoffs);
         self.busy_at = clock::now();
-    }
-
-    /// Sleeps for a slice, in which ordinary threads run.
-    fn give_slice(&mut self, now: Cycles) {
-        let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
-        self.enter(Place::Slice);
-        // A signal ends it early.
-        let _ = nanosleep(&slice);
-        self.enter(Place::Handoffs);
-        let after = clock::now();
-        if let Some((share, waiting)) = &mut self.share
-            && share.gave(after)
-        {
-            // Time idle before this does not count.
-            waiting.idled();
-        }
-        self.world.stats.polling.slices.add(1);
-        self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));
-        // What has taken time here is no quiet time.
-        self.busy_at = after;
     }
 
     /// True if doorbells and a look now and then suffice: no service holds or wants a core, no core

@@ -1,5 +1,5 @@
-//! What ordinary threads get of the polling thread's core while it must poll, and its real-time
-//! rank meanwhile.
+//! What ordinary threads get of the polling thread's core while they compete for it and it must
+//! poll, and its real-time rank meanwhile.
 //!
 //! Owns [`Share`], which decides when the polling thread steps aside and for how long, and
 //! [`Waiting`], what Linux says about threads that wait for a core. The first is pure: times are
@@ -188,6 +188,9 @@ const MARGIN_PERCENT: i64 = 4;
 pub(super) struct Waiting {
     load: File,
     all: File,
+    /// The account of the thread that has opened it; `None` where Linux keeps none.
+    own: Option<File>,
+    waited_ns: u64,
     /// Beginning of the line of this core in `/proc/stat`.
     line: String,
     idle_ns: u64,
@@ -200,9 +203,11 @@ impl Waiting {
     /// Opens the accounts of the machine and of one core; `None` where they cannot be read.
     pub(super) fn of_core(core: u16) -> Option<Self> {
         let (load, all) = (File::open("/proc/loadavg").ok()?, File::open("/proc/stat").ok()?);
-        let mut waiting = Self { load, all, line: format!("cpu{core} "), idle_ns: 0 };
+        let own = File::open("/proc/thread-self/schedstat").ok();
+        let mut waiting = Self { load, all, own, waited_ns: 0, line: format!("cpu{core} "), idle_ns: 0 };
         waiting.runnable()?;
         waiting.idle_ns = waiting.read_idle()?;
+        waiting.waited();
         Some(waiting)
     }
 
@@ -211,6 +216,20 @@ impl Waiting {
         let mut text = [0; 96];
         let len = self.load.read_at(&mut text, 0).ok()?;
         parse_runnable(std::str::from_utf8(&text[..len]).ok()?)
+    }
+
+    /// Returns the nanoseconds for which the calling thread, which has opened this, waited for its
+    /// core since the last call, runnable behind other threads; 0 where Linux does not say it.
+    /// Takes 1 us.
+    pub(super) fn waited(&mut self) -> u64 {
+        let now = self.read_waited().unwrap_or(self.waited_ns);
+        now.saturating_sub(core::mem::replace(&mut self.waited_ns, now))
+    }
+
+    fn read_waited(&self) -> Option<u64> {
+        let mut text = [0; 96];
+        let len = self.own.as_ref()?.read_at(&mut text, 0).ok()?;
+        std::str::from_utf8(&text[..len]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
     }
 
     /// Returns the nanoseconds for which the core was idle since the last call.

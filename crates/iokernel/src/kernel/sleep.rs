@@ -37,7 +37,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::layout::{ASLEEP, ASLEEP_BESIDE_FREE_CORES, AWAKE};
-use tailwater_shm::{Cycles, clock, priority};
+use tailwater_shm::{Cycles, clock};
 
 use super::Polling;
 use crate::allocator::Attention;
@@ -94,20 +94,12 @@ impl Polling {
             let woken = clock::now();
             self.world.stats.polling.slept_ns.add(self.clock.to_ns(woken.saturating_sub(now)));
             self.judge_rings(&rung, awake_until.saturating_sub(now), woken);
+            self.look_at_neighbours(false, woken);
         }
         self.set_asleep(AWAKE);
         // A look finds the reason for the wake.
         self.next_tick = 0;
         self.next_death_check = 0;
-    }
-
-    /// Ends a rest, if there is one.
-    pub(super) fn end_rest(&mut self, now: Cycles) {
-        if let Some((share, _)) = &mut self.share
-            && share.resume(now)
-        {
-            let _ = priority::set_real_time(0, priority::POLLING_RANK);
-        }
     }
 
     fn set_asleep(&self, value: u32) {

@@ -130,6 +130,10 @@ counters! {
         slept_ns,
         /// Sleeps that a program's doorbell ended.
         rung,
+        /// Times other programs began to compete for the cores, with `neighbour-share` above 0.
+        contests,
+        /// Nanoseconds for which they have, without the contest that goes on.
+        contested_ns,
         /// Slices of its core that the polling thread left to ordinary threads.
         slices,
         /// Nanoseconds of them.

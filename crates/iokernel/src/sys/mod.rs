@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tailwater_shm::grant::PREEMPT_SIGNAL;
-use tailwater_shm::priority;
+use tailwater_shm::priority::{self, Rank};
 
 /// Sends signal `signal` to thread `tid` of process `tgid` (tgkill(2)). Signal 0 only checks that
 /// the thread exists.
@@ -40,18 +40,13 @@ pub(crate) fn bind_thread(tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Err
     sched_setaffinity(Some(Pid::from_raw(tid).ok_or(Errno::SRCH)?), cores)
 }
 
-/// Gives thread `tid` of process `tgid` the real-time rank, or the highest one of ordinary threads;
-/// checks like [`bind_thread`] whose thread it is.
+/// Gives thread `tid` of process `tgid` a rank; checks like [`bind_thread`] whose thread it is.
 ///
 /// # Errors
 /// [`Errno::SRCH`] if the thread is gone, [`Errno::PERM`] if Linux refuses the rank.
-pub(crate) fn set_real_time(tgid: i32, tid: i32, real_time: bool) -> Result<(), Errno> {
+pub(crate) fn set_rank(tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno> {
     signal_thread(tgid, tid, 0)?;
-    let accepted = match real_time {
-        true => priority::set_real_time(tid, priority::SERVICE_RANK),
-        false => priority::end_real_time(tid),
-    };
-    accepted.then_some(()).ok_or(Errno::PERM)
+    priority::set_rank(tid, rank).then_some(()).ok_or(Errno::PERM)
 }
 
 /// Returns the processor time in nanoseconds that thread `tid` of process `tgid` has had, as of the
@@ -67,8 +62,8 @@ pub(crate) trait Threads: Send {
     fn bind(&mut self, tgid: i32, tid: i32, cores: &CpuSet) -> Result<(), Errno>;
     /// Sends the preempt signal.
     fn preempt(&mut self, tgid: i32, tid: i32) -> Result<(), Errno>;
-    /// See [`set_real_time`].
-    fn set_real_time(&mut self, tgid: i32, tid: i32, real_time: bool) -> Result<(), Errno>;
+    /// See [`set_rank`].
+    fn set_rank(&mut self, tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno>;
     /// See [`processor_time`].
     fn processor_time(&self, tgid: i32, tid: i32) -> Option<u64>;
 }
@@ -83,8 +78,8 @@ impl Threads for LinuxThreads {
     fn preempt(&mut self, tgid: i32, tid: i32) -> Result<(), Errno> {
         signal_thread(tgid, tid, PREEMPT_SIGNAL)
     }
-    fn set_real_time(&mut self, tgid: i32, tid: i32, real_time: bool) -> Result<(), Errno> {
-        set_real_time(tgid, tid, real_time)
+    fn set_rank(&mut self, tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno> {
+        set_rank(tgid, tid, rank)
     }
     fn processor_time(&self, tgid: i32, tid: i32) -> Option<u64> {
         processor_time(tgid, tid)

@@ -105,7 +105,7 @@ impl Connection {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
         let loan =
-            Loan::new(region, config.class.into(), welcome.dedicated, welcome.managed_cores.len(), doorbell);
+            Loan::new(region, config.class.into(), welcome.raise, welcome.managed_cores.len(), doorbell);
         let allowed = sched_getaffinity(None).ok();
         let connection = Self {
             others: allowed.map(|allowed| unmanaged(allowed, &welcome)),

@@ -231,8 +231,7 @@ impl Connection {
             patience.stop = (patience.stop * 2).min(STOP_PATIENCE.1);
             return Err(self.no_poll_point());
         };
-        loan.renew(welcome.dedicated, welcome.managed_cores.len(), &doorbell)
-            .map_err(unusable(&self.path))?;
+        loan.renew(welcome.raise, welcome.managed_cores.len(), &doorbell).map_err(unusable(&self.path))?;
         match stopped.rejoin(next) {
             Err(error @ MemoryError::Gone { .. }) => exit(&format!("tailwater: {error}\n")),
             moved => moved.map_err(unusable(&self.path))?,

@@ -5,6 +5,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 use tailwater_shm::control::Class;
 use tailwater_shm::layout::{ASLEEP_BESIDE_FREE_CORES, AWAKE, Region};
+use tailwater_shm::priority;
 
 /// See the module documentation. Lives as long as the process, also when the IOKernel has ended.
 #[derive(Debug)]
@@ -13,8 +14,8 @@ pub struct Loan {
     pub region: Region,
     /// How the IOKernel treats this runtime.
     pub class: Class,
-    /// True if kthreads of all classes rank above the machine's other programs.
-    dedicated: AtomicBool,
+    /// True if kthreads are to take the highest rank of ordinary threads.
+    raise: AtomicBool,
     /// Number of cores that the IOKernel manages.
     managed_cores: AtomicUsize,
     doorbell: OwnedFd,
@@ -22,21 +23,17 @@ pub struct Loan {
 
 impl Loan {
     /// Puts the parts together.
-    pub fn new(
-        region: Region,
-        class: Class,
-        dedicated: bool,
-        managed_cores: usize,
-        doorbell: OwnedFd,
-    ) -> Self {
-        let (dedicated, managed_cores) = (AtomicBool::new(dedicated), AtomicUsize::new(managed_cores));
-        Self { region, class, dedicated, managed_cores, doorbell }
+    pub fn new(region: Region, class: Class, raise: bool, managed_cores: usize, doorbell: OwnedFd) -> Self {
+        let (raise, managed_cores) = (AtomicBool::new(raise), AtomicUsize::new(managed_cores));
+        Self { region, class, raise, managed_cores, doorbell }
     }
 
-    /// Returns whether kthreads of all classes rank above the machine's other programs.
-    pub fn is_dedicated(&self) -> bool {
+    /// Gives the calling kthread the rank in which it starts.
+    pub fn rank_kthread(&self) {
         // Relaxed: the value says nothing about other memory.
-        self.dedicated.load(Ordering::Relaxed)
+        if self.raise.load(Ordering::Relaxed) {
+            priority::raise_thread();
+        }
     }
 
     /// Returns the number of cores that the IOKernel manages.
@@ -50,13 +47,13 @@ impl Loan {
     ///
     /// # Errors
     /// The kernel's error; then nothing has changed.
-    pub fn renew(&self, dedicated: bool, managed_cores: usize, doorbell: &OwnedFd) -> io::Result<()> {
+    pub fn renew(&self, raise: bool, managed_cores: usize, doorbell: &OwnedFd) -> io::Result<()> {
         // SAFETY: the call has no memory operands. Both descriptors are open for its duration, and
         // the number that is reused belongs to `self.doorbell` before and after it.
         if unsafe { libc::dup3(doorbell.as_raw_fd(), self.doorbell.as_raw_fd(), libc::O_CLOEXEC) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        self.dedicated.store(dedicated, Ordering::Relaxed);
+        self.raise.store(raise, Ordering::Relaxed);
         self.managed_cores.store(managed_cores, Ordering::Relaxed);
         Ok(())
     }
@@ -114,7 +111,7 @@ mod tests {
         loan.region.asleep().store(ASLEEP, Ordering::Relaxed);
         loan.ring_doorbell();
         assert_eq!(heard.map(|bell| rustix::io::read(&bell, &mut [0; 8]).is_ok()), [false, true]);
-        assert!(loan.is_dedicated() && loan.managed_cores() == 2);
+        assert!(loan.managed_cores() == 2 && loan.raise.into_inner());
     }
 
     #[test]

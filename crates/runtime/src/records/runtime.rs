@@ -17,9 +17,9 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::time::Duration;
-use tailwater_shm::control::Class;
 use tailwater_shm::grant::{Generation, Grant};
-use tailwater_shm::{Clock, Cycles, priority};
+use tailwater_shm::priority::{self, Rank};
+use tailwater_shm::{Clock, Cycles};
 
 /// What all kthreads share. See the module documentation.
 #[derive(Debug)]
@@ -280,12 +280,11 @@ impl Runtime {
         if let Some(loan) = self.loan {
             loan.end();
         }
-        let ranked =
-            self.loan.is_some_and(|loan| loan.class == Class::LatencyCritical && !loan.is_dedicated());
         for kthread in &self.kthreads {
-            if ranked {
-                // The IOKernel has given it real-time rank, and is not there to let it rest.
-                let _ = priority::end_real_time(kthread.os_tid.load(Ordering::Relaxed));
+            if self.loan.is_some() {
+                // The IOKernel may have given it another one, and is not there to let it rest, or
+                // to see that no other program wants the core any more.
+                let _ = priority::set_rank(kthread.os_tid.load(Ordering::Relaxed), Rank::Ordinary);
             }
             if self.quantum != Cycles::MAX {
                 // No IOKernel is left to look at the clock.

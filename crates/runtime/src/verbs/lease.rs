@@ -102,7 +102,7 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
 /// How often a kthread that has given up its core to `successor` yields before it sleeps.
 fn yields(runtime: &Runtime, successor: bool) -> u32 {
     match runtime.loan {
-        Some(loan) if successor => priority::yields(loan.class, loan.is_dedicated()),
+        Some(loan) if successor => priority::yields(loan.class, loan.region.is_contested()),
         _ => 0,
     }
 }

@@ -32,7 +32,6 @@ use std::time::{Duration, Instant};
 use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::layout::Successor;
 use tailwater_shm::memory::MemoryError;
-use tailwater_shm::priority;
 use tailwater_shm::ring::Consumer;
 
 /// Time between the first two requests to stop; doubled from one to the next, up to the maximum.
@@ -174,7 +173,7 @@ pub fn stop(kthread: ThisKthread<'_>, runtime: &Runtime) {
         trace.restart();
     }
     if let Some(loan) = runtime.loan {
-        priority::rank_kthread(loan.class, loan.is_dedicated());
+        loan.rank_kthread();
     }
     lease::wait_for_first_core(kthread, runtime);
 }

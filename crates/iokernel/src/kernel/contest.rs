@@ -1,0 +1,165 @@
+//! Whether other programs of the machine compete for Tailwater's cores.
+//!
+//! Owns [`Contest`], a pure decision: times and counts are arguments. Kthreads, and the polling
+//! thread, have one rank while they have the cores for themselves, and another beside programs that
+//! want them (`tailwater_shm::priority`). Linux says how many threads are runnable
+//! (`/proc/loadavg`). When there are more than Tailwater's own and than other cores can take, for
+//! [`CONFIRM_US`], there is a contest, until none was seen for [`HOLD_US`]: a compiler that starts
+//! one process after the other is one contest, and a daemon that wakes for a moment is none.
+//!
+//! Threads that may only run on Tailwater's cores, in a container perhaps, compete although another
+//! core is free. Linux does not say for which core a thread waits, but it says for how long the
+//! polling thread has waited behind one: [`WAITED_US`] are a contest, too.
+
+use tailwater_shm::Cycles;
+
+/// Interval of the looks while there is no contest and the polling thread polls, in microseconds. A
+/// look takes 1.5.
+pub(super) const LOOK_US: u64 = 500;
+/// For how long more threads have to be runnable, at every look, before that is a contest, in
+/// microseconds.
+pub(super) const CONFIRM_US: u64 = 1_500;
+/// For how long a contest lasts after the last look that has found one, in microseconds.
+pub(super) const HOLD_US: u64 = 1_000_000;
+/// Time that the polling thread has waited for its core since the last look which is a contest, in
+/// microseconds. A kernel thread takes a core for less.
+pub(super) const WAITED_US: u64 = 1_000;
+/// Interval of the looks in a contest, as a multiple of the other one.
+const SELDOM: Cycles = 20;
+
+/// [`LOOK_US`], [`CONFIRM_US`], [`HOLD_US`] and [`WAITED_US`] in cycles.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Durations {
+    pub(super) look: Cycles,
+    pub(super) confirm: Cycles,
+    pub(super) hold: Cycles,
+    pub(super) waited: Cycles,
+}
+
+/// What a look finds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// Runnable threads of the machine.
+    pub(super) runnable: usize,
+    /// How many of them are Tailwater's at most.
+    pub(super) own: usize,
+    /// The polling thread leaves its core to nobody.
+    pub(super) polls: bool,
+    /// For how long the polling thread has waited for its core since the last look.
+    pub(super) waited: Cycles,
+}
+
+/// See the module documentation.
+#[derive(Debug, Clone)]
+pub(super) struct Contest {
+    durations: Durations,
+    /// Cores that are not Tailwater's.
+    elsewhere: usize,
+    is_on: bool,
+    next: Cycles,
+    /// The first of the looks in a row that have found more runnable threads.
+    first: Option<Cycles>,
+    /// The last one that has.
+    last: Cycles,
+}
+
+impl Contest {
+    /// `elsewhere`: how many cores other programs have beside Tailwater's.
+    pub(super) fn new(elsewhere: usize, durations: Durations) -> Self {
+        Self { durations, elsewhere, is_on: false, next: 0, first: None, last: 0 }
+    }
+
+    /// Returns whether other programs compete for the cores, as of the last look.
+    #[inline(always)]
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Returns whether a look is due.
+    #[inline(always)]
+    pub(super) fn is_due(&self, now: Cycles) -> bool {
+        now >= self.next
+    }
+
+    /// Judges a look; returns the change, if there is one.
+    pub(super) fn judge(&mut self, look: Look, now: Cycles) -> Option<bool> {
+        let free = self.elsewhere + usize::from(!look.polls);
+        let before = self.is_on;
+        if look.waited >= self.durations.waited {
+            self.is_on = true;
+            self.last = now;
+        }
+        if look.runnable > look.own + free {
+            let first = *self.first.get_or_insert(now);
+            self.is_on |= now.saturating_sub(first) >= self.durations.confirm;
+            self.last = now;
+        } else {
+            self.first = None;
+            self.is_on &= now.saturating_sub(self.last) < self.durations.hold;
+        }
+        let seldom = if self.is_on { SELDOM } else { 1 };
+        self.next = now + self.durations.look * seldom;
+        (self.is_on != before).then_some(self.is_on)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DURATIONS: Durations = Durations { look: 500, confirm: 1_500, hold: 1_000_000, waited: 1_000 };
+
+    /// What a look finds beside two threads of Tailwater, while it polls.
+    fn found(runnable: usize) -> Look {
+        Look { runnable, own: 2, polls: true, waited: 0 }
+    }
+
+    /// Looks whenever one is due until the judgement changes; returns when it did.
+    fn until_change(contest: &mut Contest, from: Cycles, runnable: usize) -> Option<Cycles> {
+        let mut times = (from..from + 3_000_000).step_by(100);
+        times.find(|&now| contest.is_due(now) && contest.judge(found(runnable), now).is_some())
+    }
+
+    #[test]
+    fn a_program_that_computes_is_a_contest_until_a_second_after_its_end() {
+        let mut contest = Contest::new(0, DURATIONS);
+        assert_eq!(until_change(&mut contest, 0, 3), Some(1_500));
+        assert!(contest.is_on());
+        // It stays on while threads come and go.
+        for now in [10_000, 500_000, 1_000_000] {
+            assert_eq!(contest.judge(found(2), now), None);
+            assert_eq!(contest.judge(found(3), now + 10_000), None);
+        }
+        assert_eq!(until_change(&mut contest, 1_020_000, 2), Some(2_010_000));
+        assert!(!contest.is_on());
+    }
+
+    #[test]
+    fn a_thread_that_runs_for_a_moment_is_none() {
+        let mut contest = Contest::new(0, DURATIONS);
+        for now in (0..1_000_000).step_by(1_500) {
+            assert_eq!(contest.judge(found(3), now), None);
+            assert_eq!(contest.judge(found(3), now + 500), None);
+            assert_eq!(contest.judge(found(2), now + 1_000), None);
+        }
+    }
+
+    #[test]
+    fn threads_that_other_cores_can_take_are_none() {
+        let mut contest = Contest::new(2, DURATIONS);
+        assert_eq!(until_change(&mut contest, 0, 4), None);
+        let asleep = Look { polls: false, ..found(5) };
+        assert_eq!(contest.judge(asleep, 4_000_000), None, "the polling thread's core is free");
+        assert_eq!(contest.judge(asleep, 4_010_000), None);
+        assert_eq!(until_change(&mut contest, 4_020_000, 5), Some(4_021_500));
+    }
+
+    #[test]
+    fn a_polling_thread_that_has_waited_for_its_core_is_in_a_contest_wherever_others_are_free() {
+        let mut contest = Contest::new(9, DURATIONS);
+        assert_eq!(contest.judge(Look { waited: 999, ..found(3) }, 500), None);
+        assert_eq!(contest.judge(Look { waited: 1_000, ..found(3) }, 5_000), Some(true));
+        assert_eq!(contest.judge(found(3), 1_000_000), None);
+        assert_eq!(contest.judge(found(3), 1_005_000), Some(false));
+    }
+}

@@ -1,0 +1,204 @@
+//! The polling thread beside other programs of the machine.
+//!
+//! Owns what the polling thread does about them, with `neighbour-share` above 0: it looks whether
+//! they compete for the cores ([`Contest`]). While they do, kthreads have other ranks, the polling
+//! thread has real-time rank, and ordinary threads get their share of its core ([`Share`]). A
+//! machine of which nobody else wants a core is used as a dedicated one.
+//!
+//! Other ranks need `CAP_SYS_NICE`. Without it kthreads are ordinary threads like those of other
+//! programs, and take turns with them; the share is given all the same.
+//!
+//! While a port has peers on this machine, the polling thread yields to them
+//! ([`Courtesy`](super::courtesy::Courtesy)) and has no real-time rank, from which it could not.
+
+use tailwater_shm::clock::Clock;
+use tailwater_shm::priority::{self, Rank};
+use tailwater_shm::{Cycles, clock};
+
+use super::Polling;
+use super::contest::{self, Contest, Look};
+use super::share::{self, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
+use crate::allocator::Ranks;
+use crate::config::{Config, Priority};
+use crate::control::watch::Place;
+use crate::machine::{self, Cores};
+use rustix::thread::{Timespec, nanosleep};
+
+/// What the polling thread knows of other programs.
+pub(super) struct Neighbours {
+    contest: Contest,
+    /// When the contest that goes on has begun.
+    since: Cycles,
+    share: Share,
+    waiting: Waiting,
+    ranks: Ranks,
+}
+
+impl Neighbours {
+    /// For the calling thread, which is bound to its core and polls from now on; `None` on a
+    /// dedicated machine, and where Linux keeps no account of waiting threads.
+    pub(super) fn new(config: &Config, cores: &Cores, clock: Clock) -> Option<Self> {
+        let percent = config.neighbour_share;
+        if percent == 0 {
+            return None;
+        }
+        let Some(waiting) = Waiting::of_core(cores.iokernel.0) else {
+            tracing::warn!("neighbour-share has no effect: cannot read /proc/loadavg and /proc/stat");
+            return None;
+        };
+        let us = |us: u64| clock.from_ns(us * 1_000);
+        let durations = contest::Durations {
+            look: us(contest::LOOK_US),
+            confirm: us(contest::CONFIRM_US),
+            hold: us(contest::HOLD_US),
+            waited: us(contest::WAITED_US),
+        };
+        let elsewhere = machine::cores_elsewhere(1 + cores.managed_numbers().len());
+        let share = share::Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
+        Some(Self {
+            contest: Contest::new(elsewhere, durations),
+            since: 0,
+            share: Share::new(percent, share),
+            waiting,
+            ranks: Ranks { may_lower: machine::may_rank(), real_time: may_be_real_time(config) },
+        })
+    }
+
+    /// Returns which ranks may be given.
+    pub(super) fn ranks(&self) -> Ranks {
+        self.ranks
+    }
+}
+
+/// Returns whether the polling thread and kthreads of services may have real-time rank beside other
+/// programs.
+fn may_be_real_time(config: &Config) -> bool {
+    let wanted = config.priority != Priority::None && share::allows_real_time(100 - config.neighbour_share);
+    if !wanted {
+        return false;
+    }
+    let may = priority::rank_polling_thread();
+    if may {
+        let _ = priority::set_rank(0, Rank::Ordinary);
+    } else {
+        tracing::warn!(
+            "Linux refuses real-time rank: beside other programs requests wait for their turns; allow it with CAP_SYS_NICE"
+        );
+    }
+    may
+}
+
+impl Polling {
+    /// Looks whether other programs compete for the cores, if a look is due; `polls` says whether
+    /// this thread has polled since the last one.
+    #[inline]
+    pub(super) fn look_at_neighbours(&mut self, polls: bool, now: Cycles) {
+        if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.contest.is_due(now)) {
+            self.judge_neighbours(polls, now);
+        }
+    }
+
+    #[cold]
+    fn judge_neighbours(&mut self, polls: bool, now: Cycles) {
+        let Some(neighbours) = &mut self.neighbours else { return };
+        let (_, most) = self.allocator.runnable_kthreads(&self.world);
+        let waited = self.clock.from_ns(neighbours.waiting.waited());
+        let look = Look {
+            // Without an answer nothing changes for long.
+            runnable: neighbours.waiting.runnable().unwrap_or(0),
+            own: 1 + most,
+            polls,
+            // A thread that yields waits because it wants to.
+            waited: if self.switch.has_local_peer() { 0 } else { waited },
+        };
+        if let Some(contested) = neighbours.contest.judge(look, now) {
+            self.set_contested(contested, now);
+        }
+    }
+
+    fn set_contested(&mut self, contested: bool, now: Cycles) {
+        self.allocator.set_contested(&mut self.world, contested);
+        let local = self.switch.has_local_peer();
+        let Some(neighbours) = &mut self.neighbours else { return };
+        let counters = &self.world.stats.polling;
+        if contested {
+            counters.contests.add(1);
+            neighbours.since = now;
+            self.real_time = neighbours.ranks.real_time && !local && priority::rank_polling_thread();
+        } else {
+            counters.contested_ns.add(self.clock.to_ns(now.saturating_sub(neighbours.since)));
+            self.leave_real_time();
+        }
+    }
+
+    /// Gives this thread the rank of ordinary ones.
+    pub(super) fn leave_real_time(&mut self) {
+        if core::mem::take(&mut self.real_time) {
+            let _ = priority::set_rank(0, Rank::Ordinary);
+        }
+    }
+
+    /// Lets ordinary threads have their share of this core, if any compete for it.
+    #[inline]
+    pub(super) fn give_share(&mut self, now: Cycles) {
+        self.look_at_neighbours(true, now);
+        let Some(neighbours) = self.neighbours.as_ref().filter(|neighbours| neighbours.contest.is_on())
+        else {
+            return;
+        };
+        let step = neighbours.share.step(now);
+        if step != Step::Poll {
+            self.take_step(step, now);
+        }
+    }
+
+    #[cold]
+    fn take_step(&mut self, step: Step, now: Cycles) {
+        let Some(Neighbours { share, waiting, .. }) = &mut self.neighbours else { return };
+        if step == Step::EndRest {
+            return self.end_rest(now);
+        }
+        if share.wants_idle_look(now) {
+            share.idled(self.clock.from_ns(waiting.idled()), now);
+        }
+        let (least, most) = self.allocator.runnable_kthreads(&self.world);
+        match share.judge(waiting.runnable().unwrap_or(0), (1 + least, 1 + most), now) {
+            Verdict::Give => self.give_slice(now),
+            Verdict::Rest if self.real_time && priority::set_rank(0, Rank::Ordinary) => share.rest(now),
+            Verdict::Rest => {
+                share.resume(now);
+            }
+            Verdict::Postpone => {}
+        }
+    }
+
+    /// Ends a rest, if there is one.
+    pub(super) fn end_rest(&mut self, now: Cycles) {
+        if let Some(Neighbours { share, .. }) = &mut self.neighbours
+            && share.resume(now)
+            && self.real_time
+        {
+            let _ = priority::rank_polling_thread();
+        }
+    }
+
+    /// Sleeps for a slice, in which ordinary threads run.
+    fn give_slice(&mut self, now: Cycles) {
+        let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
+        self.enter(Place::Slice);
+        // A signal ends it early.
+        let _ = nanosleep(&slice);
+        self.enter(Place::Handoffs);
+        let after = clock::now();
+        if let Some(Neighbours { share, waiting, .. }) = &mut self.neighbours
+            && share.gave(after)
+        {
+            // Time idle before this does not count.
+            waiting.idled();
+        }
+        self.world.stats.polling.slices.add(1);
+        self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));
+        // What has taken time here is no quiet time.
+        self.busy_at = after;
+    }
+}
