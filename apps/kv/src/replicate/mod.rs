@@ -229,7 +229,8 @@ pub(crate) fn start<S: System>(service: &Arc<Service>, clock: Clock) -> io::Resu
 fn described(error: io::Error, silent: &'static str) -> io::Error {
     let why = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent,
-        io::ErrorKind::UnexpectedEof => "it has ended the connection",
+        // A process that is killed with unread bytes resets its connections.
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => "it has ended the connection",
         _ => return error,
     };
     io::Error::new(error.kind(), why)
