@@ -242,6 +242,16 @@ fn arachne_fig3_has_both_stores_alone_and_beside_a_batch_job() {
 }
 
 #[test]
+fn arachne_fig8_has_a_store_with_and_without_backups_on_both_systems() {
+    let json = reproduce("arachne-fig8", true);
+    let systems =
+        set(&["Tailwater, two backups", "Linux, two backups", "Tailwater, no backup", "Linux, no backup"]);
+    assert_eq!(distinct(&json, "system"), systems);
+    assert_eq!(distinct(&json, "panel"), set(&["writes only", "YCSB-A, half writes"]));
+    all_answer_somewhere("arachne-fig8", &json, &systems);
+}
+
+#[test]
 fn ix_connections_has_both_systems_under_every_number_of_connections() {
     let json = reproduce("ix-connections", true);
     assert_eq!(distinct(&json, "system"), set(&["Tailwater", "Linux"]));

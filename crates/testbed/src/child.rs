@@ -214,6 +214,8 @@ pub struct Service {
     process: ChildProcess,
     /// Its files, removed after its end.
     folder: Option<Folder>,
+    /// Servers that it needs.
+    backups: Vec<Service>,
 }
 
 impl Service {
@@ -227,7 +229,7 @@ impl Service {
         while lines.len() < LINES_BEFORE_ADDRESS {
             let line = process.read_line(interrupt)?;
             if let Some(address) = line.strip_prefix("listening on ").and_then(|text| text.parse().ok()) {
-                return Ok(Self { address, process, folder: None });
+                return Ok(Self { address, process, folder: None, backups: Vec::new() });
             }
             lines.push(line);
         }
@@ -239,13 +241,20 @@ impl Service {
     /// # Errors
     /// If the kernel refuses a process.
     pub fn start_at(spec: &Spec, address: SocketAddr) -> anyhow::Result<Self> {
-        Ok(Self { address, process: ChildProcess::start(spec)?, folder: None })
+        let process = ChildProcess::start(spec)?;
+        Ok(Self { address, process, folder: None, backups: Vec::new() })
     }
 
     /// Returns the same server, with the folder of its files, which is removed after its end.
     #[must_use]
     pub fn with_folder(self, folder: Option<Folder>) -> Self {
         Self { folder, ..self }
+    }
+
+    /// Returns the same server, with others that it needs, which end after it.
+    #[must_use]
+    pub fn with_backups(self, backups: Vec<Self>) -> Self {
+        Self { backups, ..self }
     }
 
     /// Moves the server's threads that may run elsewhere to `cores`: some servers choose their
@@ -257,11 +266,12 @@ impl Service {
         keep_to(self.process.id(), cores)
     }
 
-    /// Fails if the server has ended.
+    /// Fails if the server or one that it needs has ended.
     ///
     /// # Errors
     /// How it ended, with the text of a file `log` in its folder.
     pub fn check(&mut self) -> anyhow::Result<()> {
+        self.backups.iter_mut().try_for_each(Self::check)?;
         let log = self.folder.as_ref().map(|folder| folder.path().join("log"));
         self.process.check().map_err(|error| match log.map(std::fs::read_to_string) {
             Some(Ok(log)) => error.context(format!("the server failed; its log:\n{log}")),

@@ -36,6 +36,7 @@ macro_rules! note {
 
 pub mod account;
 pub mod app;
+pub mod backups;
 pub mod batch;
 pub mod bed;
 pub mod child;

@@ -109,10 +109,24 @@ pub fn measure_program(
 ) -> anyhow::Result<Measured> {
     measure(testbed, plan, load, (program.medium, program.batch), || {
         let address = free_address()?;
-        let Prepared { arguments, folder } = program.prepare(address.port())?;
-        let cores = testbed.cores.managed.clone();
-        let spec = Spec { app: program.app, arguments, cores, raise: true, ..Spec::default() };
-        Ok(Service::start_at(&spec, address)?.with_folder(folder))
+        let mut prepared = program.prepare(address.port())?;
+        let complete =
+            |_, spec| Spec { app: program.app, cores: testbed.cores.managed.clone(), raise: true, ..spec };
+        let (backups, log) = match &program.backups {
+            None => (Vec::new(), None),
+            Some(backups) => {
+                let addresses = (0..backups.count).map(|_| free_address()).collect::<Result<Vec<_>, _>>()?;
+                backups.start(&mut prepared, &addresses, complete, &testbed.interrupt)?
+            }
+        };
+        let Prepared { arguments, folder } = prepared;
+        let spec = complete(0, Spec { arguments, log: log.clone(), ..Spec::default() });
+        let service = Service::start_at(&spec, address)?;
+        let mut service = service.with_folder(folder).with_backups(backups);
+        if let Some((backups, log)) = program.backups.as_ref().zip(log.as_ref()) {
+            backups.wait(&mut service, log, &testbed.interrupt)?;
+        }
+        Ok(service)
     })
 }
 

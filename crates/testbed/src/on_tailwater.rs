@@ -4,7 +4,8 @@
 //! Owns their start, one measurement, and their end, in that order for every point. The IOKernel's
 //! control socket is an abstract address, so a killed process leaves nothing in the file system.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tailwater_iokernel::Config;
@@ -27,6 +28,13 @@ use crate::program::{Prepared, Program};
 // Outside the addresses that the IOKernel chooses, which begin at .2.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const SERVICE_PORT: u16 = 5000;
+/// Port on which a backup takes its copy.
+const BACKUP_PORT: u16 = 5001;
+
+/// Returns the address of a backup: the next ones after the service's.
+fn backup_ip(number: usize) -> Ipv4Addr {
+    Ipv4Addr::from_bits(SERVICE_IP.to_bits() + 1 + number as u32)
+}
 
 /// Settings of the IOKernel and the service that figures study; the defaults are those of the
 /// programs.
@@ -148,11 +156,37 @@ impl Running {
         settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));
         settings.push(("TAILWATER_QUANTUM_US", setting.quantum_us.to_string()));
         settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
-        let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
+        let mut prepared = program.prepare(SERVICE_PORT)?;
+        let (backups, log) = self.start_backups(testbed, program, &mut prepared)?;
+        let Prepared { arguments, folder } = prepared;
         // A service reads its files on the IOKernel's core, of which it would get a hundredth
         // without the priority; its kthreads raise themselves in any case.
-        let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
-        Ok(Service::start(&spec, &testbed.interrupt)?.with_folder(folder))
+        let spec =
+            Spec { app: program.app, arguments, settings, raise: true, log: log.clone(), ..Spec::default() };
+        let service = Service::start(&spec, &testbed.interrupt)?;
+        let mut service = service.with_folder(folder).with_backups(backups);
+        if let Some((backups, log)) = program.backups.as_ref().zip(log.as_ref()) {
+            backups.wait(&mut service, log, &testbed.interrupt)?;
+        }
+        Ok(service)
+    }
+
+    fn start_backups(
+        &self,
+        testbed: &Testbed,
+        program: &Program,
+        prepared: &mut Prepared,
+    ) -> anyhow::Result<(Vec<Service>, Option<PathBuf>)> {
+        let Some(backups) = &program.backups else { return Ok((Vec::new(), None)) };
+        let address = |number| SocketAddr::from((backup_ip(number), BACKUP_PORT));
+        let addresses: Vec<SocketAddr> = (0..backups.count).map(address).collect();
+        let complete = |number, spec| {
+            let name = format!("{}-backup-{number}", program.app);
+            let mut settings = self.settings(&name, "latency-critical", testbed.cores.managed.len());
+            settings.push(("TAILWATER_IP", backup_ip(number).to_string()));
+            Spec { app: program.app, settings, raise: true, ..spec }
+        };
+        backups.start(prepared, &addresses, complete, &testbed.interrupt)
     }
 
     fn start_batch(&self, testbed: &Testbed) -> anyhow::Result<Batch> {

@@ -5,6 +5,9 @@
 //! one thread for each shared core, and the files that it reads, which are in its own folder from
 //! its start to its end.
 
+use std::fs::File as Opened;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,6 +15,7 @@ use anyhow::Context;
 use tailwater_loadgen::protocol::{Medium, Protocol, Spin};
 use tailwater_workload::ServiceTime;
 
+use crate::backups::Backups;
 use crate::folder::Folder;
 
 /// Stands for the port in arguments and files.
@@ -58,6 +62,8 @@ pub struct Program {
     pub medium: Medium,
     /// Whether a batch job runs on the same cores.
     pub batch: bool,
+    /// The backups to which it replicates.
+    pub backups: Option<Backups>,
 }
 
 /// A program that is ready to start at a port.
@@ -73,7 +79,8 @@ impl Program {
     /// Returns a program inside the running one, without files, over datagrams, beside a batch job.
     pub fn new(host: Host, app: &'static str, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let arguments = words.iter().map(|&word| word.to_owned()).collect();
-        Self { host, app, arguments, files: Vec::new(), protocol, medium: Medium::Datagram, batch: true }
+        let (files, medium) = (Vec::new(), Medium::Datagram);
+        Self { host, app, arguments, files, protocol, medium, batch: true, backups: None }
     }
 
     /// Returns the spin server on Tailwater.
@@ -93,6 +100,30 @@ impl Program {
         let threads = threads.to_string();
         let words = ["--linux", "-l", "127.0.0.1", "-p", PORT, "-U", PORT, "-m", STORE_MIB, "-t", &threads];
         Self::new(Host::Linux, "kv", &words, protocol)
+    }
+
+    /// Returns the store over connections, on either host, with `count` backups.
+    ///
+    /// # Errors
+    /// If the kernel gives no random numbers.
+    pub fn kv_with_backups(
+        host: Host,
+        threads: usize,
+        protocol: Arc<dyn Protocol>,
+        count: usize,
+    ) -> anyhow::Result<Self> {
+        let threads = threads.to_string();
+        let place = match host {
+            Host::Tailwater => &["-l", "0.0.0.0"][..],
+            Host::Linux => &["--linux", "-l", "127.0.0.1"],
+        };
+        let store = ["-m", STORE_MIB, "-t", &threads];
+        let words = [place, &["-p", PORT], &store].concat();
+        let program = Self::new(host, "kv", &words, protocol).over(Medium::Stream);
+        if count == 0 {
+            return Ok(program);
+        }
+        Backups::of(program, count, &[place, &store].concat())
     }
 
     /// memcached; `None` where it is not installed.
@@ -138,9 +169,13 @@ impl Program {
         let fill = |text: &str| text.replace(PORT, &port.to_string()).replace(FOLDER, &path);
         for File { name, text } in &self.files {
             let file = std::path::Path::new(&path).join(name);
-            std::fs::write(&file, fill(text)).with_context(|| format!("cannot write {}", file.display()))?;
+            // The folder is closed to other users too, but a program may refuse a file that is not.
+            let opened = Opened::options().write(true).create_new(true).mode(0o600).open(&file);
+            let written = opened.and_then(|mut opened| opened.write_all(fill(text).as_bytes()));
+            written.with_context(|| format!("cannot write {}", file.display()))?;
         }
-        Ok(Prepared { arguments: self.arguments.iter().map(|word| fill(word)).collect(), folder })
+        let arguments = self.arguments.iter().map(|word| fill(word)).collect();
+        Ok(Prepared { arguments, folder })
     }
 }
 
@@ -153,6 +188,8 @@ pub fn find(name: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use tailwater_loadgen::protocol::Echo;
 
@@ -173,6 +210,7 @@ mod tests {
         let folder = prepared.folder.as_ref().unwrap().path().to_owned();
         let file = PathBuf::from(&prepared.arguments[0]);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("5000 {}", folder.display()));
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(folder.join("more"), "").unwrap();
         drop(prepared);
         assert!(!folder.exists());

@@ -1,17 +1,19 @@
 //! Requests to a key-value store: the workloads ETC and USR of Facebook's memcached (Atikoglu, Xu,
 //! Frachtenberg, Jiang and Paleczny, *Workload Analysis of a Large-Scale Key-Value Store*,
 //! SIGMETRICS 2012), with which Shenango (section 7.1, USR), IX (section 5.2.4, both) and Arachne
-//! (section 7.2, ETC) measure.
+//! (section 7.2, ETC) measure; and YCSB (Cooper, Silberstein, Tam, Ramakrishnan and Sears,
+//! *Benchmarking Cloud Serving Systems with YCSB*, SoCC 2010) with the objects of 100 bytes of
+//! Arachne's section 7.3.
 //!
 //! Owns the lengths of keys and values, the shares of reads and writes, and the text and bytes of
 //! each key. The sizes of a key and of its value follow from the key's number alone, so a client
 //! can check what it reads without remembering what it wrote.
 //!
-//! | | ETC | USR |
-//! |---|---|---|
-//! | key | generalized extreme value, location 30.7984, scale 8.20449, shape 0.078688 | 16 bytes (published: 16 or 21) |
-//! | value | a table up to 14 bytes (44 %), above generalized Pareto from 15 bytes on, scale 214.476, shape 0.348238 | 2 bytes |
-//! | reads | 30 of 31 | 99.8 % |
+//! | | ETC | USR | YCSB |
+//! |---|---|---|---|
+//! | key | generalized extreme value, location 30.7984, scale 8.20449, shape 0.078688 | 16 bytes (published: 16 or 21) | 24 bytes |
+//! | value | a table up to 14 bytes (44 %), above generalized Pareto from 15 bytes on, scale 214.476, shape 0.348238 | 2 bytes | 100 bytes |
+//! | reads | 30 of 31 | 99.8 % | 50 %, which is YCSB-A; B has 95 %, C 100 % |
 //!
 //! The parameters of ETC are the paper's statistical model as implemented by the generator mutilate
 //! (`fb_key`, `fb_value`), with which IX and Arachne were measured. One parameter differs: the
@@ -23,7 +25,8 @@
 //!
 //! Lengths are rounded down to whole bytes and kept within [`KEY_BYTES`] and the store's limit for
 //! values. All keys are equally popular: the paper shows popularity only as a curve, which cannot
-//! be reproduced without its traces. Deletions, which it counts among the requests, are left out.
+//! be reproduced without its traces, and YCSB's Zipf distribution is left out. So are deletions,
+//! which the paper counts among the requests.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -56,13 +59,15 @@ pub enum Workload {
     Etc,
     /// User-account status: short keys, two bytes of value, almost no writes.
     Usr,
+    /// YCSB's core workload A, with objects of 100 bytes.
+    Ycsb,
 }
 
 /// Why a workload was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum KeyValueError {
     /// The name is unknown.
-    #[error("`{name}` is not a key-value workload; use etc or usr")]
+    #[error("`{name}` is not a key-value workload; use etc, usr or ycsb")]
     Name {
         /// What was given.
         name: String,
@@ -87,6 +92,7 @@ impl FromStr for Workload {
         match name {
             "etc" => Ok(Self::Etc),
             "usr" => Ok(Self::Usr),
+            "ycsb" => Ok(Self::Ycsb),
             _ => Err(KeyValueError::Name { name: name.to_owned() }),
         }
     }
@@ -161,6 +167,12 @@ const USR_KEY: usize = 16;
 /// Bytes of a USR value.
 const USR_VALUE: usize = 2;
 
+/// Bytes of a YCSB key: `user` and the decimal digits of a hash.
+const YCSB_KEY: usize = 24;
+
+/// Bytes of a YCSB value (Arachne, figure 8).
+const YCSB_VALUE: usize = 100;
+
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
@@ -192,6 +204,7 @@ impl KeyValues {
         let get_share = match workload {
             Workload::Etc => 30.0 / 31.0,
             Workload::Usr => 0.998,
+            Workload::Ycsb => 0.5,
         };
         Ok(Self { workload, keys, get_share, max_value })
     }
@@ -228,6 +241,7 @@ impl KeyValues {
     pub fn key_len(&self, key: u64) -> usize {
         match self.workload {
             Workload::Usr => USR_KEY,
+            Workload::Ycsb => YCSB_KEY,
             // The cast saturates.
             Workload::Etc => {
                 (ETC_KEY.quantile(unit(key, 1)) as usize).clamp(*KEY_BYTES.start(), *KEY_BYTES.end())
@@ -240,6 +254,7 @@ impl KeyValues {
     pub fn value_len(&self, key: u64) -> usize {
         let len = match self.workload {
             Workload::Usr => USR_VALUE,
+            Workload::Ycsb => YCSB_VALUE,
             Workload::Etc => etc_value_len(unit(key, 2)),
         };
         len.min(self.max_value)
@@ -340,14 +355,17 @@ mod tests {
     }
 
     #[test]
-    fn usr_is_short_and_reads_almost_always() {
+    fn usr_is_short_and_reads_almost_always_and_ycsb_half_of_the_time() {
         let usr = KeyValues::new(Workload::Usr, 1000, MAX_VALUE_BYTES).unwrap();
         assert!((0..1000).all(|key| (usr.key_len(key), usr.value_len(key)) == (16, 2)));
-        for (store, share) in [(usr, 0.998), (etc(), 30.0 / 31.0)] {
+        let ycsb = KeyValues::new(Workload::Ycsb, 1000, MAX_VALUE_BYTES).unwrap();
+        assert!((0..1000).all(|key| (ycsb.key_len(key), ycsb.value_len(key)) == (24, 100)));
+        for (store, share) in [(usr, 0.998), (etc(), 30.0 / 31.0), (ycsb, 0.5)] {
             let mut prng = stream(1, 0);
             let sets =
                 (0..100_000).filter(|_| store.draw(&mut prng).0 == Operation::Set).count() as f64 / 1e5;
-            assert!((sets - (1.0 - share)).abs() < 0.002, "{sets}");
+            // At least three standard deviations of a share of one half.
+            assert!((sets - (1.0 - share)).abs() < 0.005, "{sets}");
         }
     }
 
@@ -363,7 +381,8 @@ mod tests {
     #[test]
     fn keys_are_distinct_printable_and_as_long_as_they_say() {
         let mut seen = HashSet::new();
-        for store in [etc(), KeyValues::new(Workload::Usr, MAX_KEYS, 0).unwrap()] {
+        let other = |workload| KeyValues::new(workload, MAX_KEYS, 0).unwrap();
+        for store in [etc(), other(Workload::Usr), other(Workload::Ycsb)] {
             seen.clear();
             for key in (0..50_000).chain(MAX_KEYS - 50_000..MAX_KEYS) {
                 let mut text = Vec::new();
@@ -390,7 +409,7 @@ mod tests {
 
     #[test]
     fn what_is_no_workload_is_refused() {
-        assert!("foo".parse::<Workload>().unwrap_err().to_string().contains("etc or usr"));
+        assert!("foo".parse::<Workload>().unwrap_err().to_string().contains("etc, usr or ycsb"));
         assert_eq!(KeyValues::new(Workload::Etc, 0, 1), Err(KeyValueError::Keys { keys: 0 }));
         assert!(KeyValues::new(Workload::Etc, MAX_KEYS + 1, 1).is_err());
         for share in [-0.1, 1.1, f64::NAN] {

@@ -72,9 +72,9 @@ Two versions of a server:
   tailwater load 127.0.0.1:5000 --rate 50k --runs 10 --json a.json
   tailwater compare a.json b.json
 
-PROTOCOL is one of spin, echo:64 (bytes), memcached:usr or memcached:etc (with keys=10000,get=0.998), dns:FILE (a name a
-line, and the address or nxdomain that is expected), rocks:keys=10000,value=64,scan=0.01,put=0,count=5000, or
-http:/,/index.html.
+PROTOCOL is one of spin, echo:64 (bytes), memcached:usr, memcached:etc or memcached:ycsb (with keys=10000,get=0.998),
+dns:FILE (a name a line, and the address or nxdomain that is expected), rocks:keys=10000,value=64,scan=0.01,put=0,count=5000,
+or http:/,/index.html.
 
 Requests are due at times drawn beforehand, and latency counts from the time a request was due, not from when it was
 sent. SERVICE is one of const:10us, exp:10us, bimodal:0.9*5us+0.1*55us, lognormal:10us,sigma=1.5,

@@ -19,6 +19,7 @@ pub fn all() -> Vec<Box<dyn Figure>> {
         Box::new(shinjuku::fig5::Figure5),
         Box::new(arachne::table2::Table2),
         Box::new(arachne::fig3::Figure3),
+        Box::new(arachne::fig8::Figure8),
         Box::new(ix::table3::Table3),
         Box::new(ix::connections::Connections),
         Box::new(own::dns_slo::DnsSlo),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `spin` | spin, with work drawn from the plan's service times |
 //! | `echo`, `echo:64` | raw echo of 64 bytes |
-//! | `memcached`, `memcached:usr`, `memcached:etc,keys=1000000,get=0.9` | memcached's text protocol |
+//! | `memcached`, `memcached:usr`, `memcached:ycsb`, `memcached:etc,keys=1000000,get=0.9` | memcached's text protocol |
 //! | `dns:FILE` | A queries for the names in a file |
 //! | `rocks`, `rocks:keys=10000,value=64,scan=0.005,put=0,count=5000` | the rocks protocol |
 //! | `http`, `http:/,/index.html` | HTTP/1.1 GET |
@@ -115,7 +115,9 @@ fn usage(name: &str) -> &'static str {
     match name {
         "spin" => "spin, and the service time beside it",
         "echo" => "echo or echo:64 (bytes)",
-        "memcached" => "memcached:usr or memcached:etc, and keys=10000 or get=0.998 after commas",
+        "memcached" => {
+            "memcached:usr, memcached:etc or memcached:ycsb, and keys=10000 or get=0.998 after commas"
+        }
         "dns" => "dns:FILE",
         "rocks" => "rocks:keys=10000,value=64,scan=0.01,put=0,count=5000, or some of these",
         _ => "http:/,/index.html",

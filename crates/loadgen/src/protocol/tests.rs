@@ -157,7 +157,7 @@ fn names_and_parameters_are_read_or_refused_with_advice() {
         ("gopher", "use spin"),
         ("spin:1us", "`1us` is not understood; use spin"),
         ("echo:7", "8 to"),
-        ("memcached:foo", "etc or usr"),
+        ("memcached:foo", "etc, usr or ycsb"),
         ("memcached:keys=0", "1 to"),
         ("memcached:get=2", "0..=1"),
         ("rocks:scan=0.6,put=0.6", "sum to at most 1"),
