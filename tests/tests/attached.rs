@@ -115,6 +115,28 @@ fn a_job_that_never_polls_is_preempted_by_signal_and_loses_nothing() {
 }
 
 #[test]
+fn what_became_of_the_requests_of_each_class_is_in_the_statistics() {
+    if !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::start(|_| (), vec![]);
+    let service = bench.child("dispatch", "service", "latency-critical");
+    let class = |number: usize| bench.stats()["runtimes"][0]["classes"][number].clone();
+    until("the classes are shown", || class(1)["name"] == "odd");
+    for request in 1..=5_u8 {
+        bench.echo(&service, &[request]);
+    }
+    // A request that is repeated for want of an answer counts twice.
+    until("all are counted", || {
+        [(0, 2), (1, 3)].map(|(n, least)| class(n)["finished"].as_u64() >= Some(least)) == [true; 2]
+    });
+    let odd = class(1);
+    assert_eq!((&odd["slo_ns"], &odd["dropped"]), (&50_000.into(), &0.into()), "{odd}");
+    assert!(odd["latency_ns"]["p99"].as_u64() > Some(0), "{odd}");
+    assert_eq!(class(2), serde_json::Value::Null);
+}
+
+#[test]
 fn a_service_owns_the_core_that_it_requests_and_a_batch_job_gets_it_back() {
     if !has_two_cpus() {
         return;

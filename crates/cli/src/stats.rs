@@ -1,7 +1,7 @@
 //! `tailwater stats`: the counters of an IOKernel.
 //!
-//! Owns the tables. A number that the answer lacks, because the IOKernel is of another version, is
-//! shown as a dash.
+//! Owns the tables. What programs publish of their requests is theirs. A number that the answer
+//! lacks, because the IOKernel is of another version, is shown as a dash.
 
 use std::io::{Write, stdout};
 use std::time::Duration;
@@ -112,6 +112,7 @@ fn describe(stats: &Value) -> String {
     } else {
         text += &format!("\n{table}");
     }
+    text += &classes(runtimes);
     text += &firewall(&stats["firewall"]);
     let mut table = Table::new(["hand-off of a core", "count", "p50 us", "p99 us", "p99.9 us"]);
     for (kind, latencies) in stats["handoff"].as_object().into_iter().flatten() {
@@ -139,6 +140,45 @@ fn describe(stats: &Value) -> String {
             &format!("\n{part}: {}", if shown.is_empty() { "all 0".to_owned() } else { shown.join(", ") });
     }
     text + "\n"
+}
+
+/// Returns what programs publish of their classes of requests; empty if none does.
+fn classes(runtimes: &[Value]) -> String {
+    let mut table = Table::new([
+        "requests of",
+        "class",
+        "accepted",
+        "finished",
+        "dropped",
+        "preempted",
+        "beyond SLO",
+        "queue delay us p50/p99",
+        "service us p50/p99",
+        "latency us p99",
+        "of SLO",
+    ]);
+    let us = |ns: &Value| ns.as_f64().map_or("-".to_owned(), |ns| number(ns / 1e3));
+    let both = |times: &Value| format!("{}/{}", us(&times["p50"]), us(&times["p99"]));
+    let mut is_empty = true;
+    for runtime in runtimes {
+        for class in runtime["classes"].as_array().into_iter().flatten() {
+            is_empty = false;
+            table.row([
+                cell(&runtime["name"]),
+                cell(&class["name"]),
+                cell(&class["accepted"]),
+                cell(&class["finished"]),
+                cell(&class["dropped"]),
+                cell(&class["preemptions"]),
+                cell(&class["late"]),
+                both(&class["queue_delay_ns"]),
+                both(&class["service_ns"]),
+                us(&class["latency_ns"]["p99"]),
+                class["slo_ratio"].as_f64().map_or("-".to_owned(), number),
+            ]);
+        }
+    }
+    if is_empty { String::new() } else { format!("\n{table}") }
 }
 
 /// Returns the firewall's rules with the number of packets that each decided; empty without rules.
@@ -190,7 +230,9 @@ mod tests {
         let text = describe(&json!({
             "iokernel": { "version": "0.1.0", "iokernel_core": 0, "managed_cores": [1, 2], "policy": "static" },
             "runtimes": [{ "name": "kv", "pid": 7, "ip": "10.77.0.2", "ip6": "fd00:7477::2", "class": "latency-critical", "kthreads": 2,
-                "counters": { "cores": 1, "core_ns": 2_500_000_000u64, "rx_frames": 5, "tx_frames": 4, "rx_full": 0 } }],
+                "counters": { "cores": 1, "core_ns": 2_500_000_000u64, "rx_frames": 5, "tx_frames": 4, "rx_full": 0 },
+                "classes": [{ "name": "SCAN", "accepted": 1234, "slo_ratio": 0.25,
+                    "queue_delay_ns": { "p50": 7100, "p99": 81_000 } }] }],
             "firewall": { "denied_by_default": 4, "opaque": 0, "rules": [
                 { "name": "web", "runtime": null, "direction": "ingress", "action": "allow", "matched": 17 }] },
             "handoff": { "polling": { "running_ns": { "count": 3, "p50": 3600, "p99": 5100, "p999": 9000 } } },
@@ -202,6 +244,10 @@ mod tests {
             "kv",
             "2.50",
             "10.77.0.2 fd00:7477::2",
+            "SCAN",
+            "1234",
+            "7.10/81.0",
+            "0.25",
             "web",
             "any",
             "17",

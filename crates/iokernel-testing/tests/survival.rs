@@ -163,6 +163,34 @@ fn records_written_once_are_not_sent_for_ever() {
     ask(&station, endpoint(&survivor), 0);
 }
 
+#[test]
+fn what_a_program_claims_of_its_requests_is_shown_as_printable_text() {
+    let (iokernel, station) = Running::with_station(config());
+    let survivor =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("survivor"), |_| Box::<Echo>::default()).unwrap();
+    let liar = vandal(&iokernel.socket, "liar");
+    // The last page of the region: each entry is whole, and named like an order to a terminal.
+    let len = liar.mapping.len() as u64 / 8;
+    let order = u64::from_le_bytes(*b"\x1b[2J\xff\n\"\x1b");
+    for at in len - 512..len {
+        let is_version = (len - at).is_multiple_of(32);
+        liar.store(at, if is_version { 2 } else { order });
+    }
+    let stats = iokernel.stats.to_json();
+    let runtimes = stats["runtimes"].as_array().unwrap();
+    let classes = |name: &str| {
+        let runtime = runtimes.iter().find(|runtime| runtime["name"] == name);
+        runtime.expect("it is registered")["classes"].as_array().unwrap()
+    };
+    assert_eq!((classes("survivor").len(), classes("liar").len()), (0, 16));
+    for class in classes("liar") {
+        let name = class["name"].as_str().unwrap();
+        assert!(name.starts_with("\\u{1b}[2J\\u{fffd}\\n"), "{name:?}");
+        assert!(name.chars().all(|c| c.is_ascii_graphic()), "{name:?}");
+    }
+    ask(&station, endpoint(&survivor), 0);
+}
+
 /// Stops a child; returns once all its threads are stopped.
 fn stop(child: rustix::process::Pid) {
     use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};

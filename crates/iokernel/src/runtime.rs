@@ -251,6 +251,7 @@ impl Runtime {
             kthreads: count,
             guaranteed: wish.guaranteed,
             counters: RuntimeCounters::default(),
+            classes: Some(region.class_reader()),
         });
         let identity = Identity::new(mac, ip, ip6);
         let kthread = |(index, ends): (u16, IoKernelEnds)| Kthread {

@@ -5,6 +5,7 @@
 //! 4096     KthreadShared x kthreads             512 bytes each, rounded up to a page
 //! ...      ingress ring, egress ring            `ring_lines` x 64 bytes each, per kthread
 //! ...      steps of traced requests             4096 bytes each, per kthread
+//! ...      ClassPage                            one page
 //! ```
 //!
 //! The IOKernel creates and lays out the region; it keeps its own [`RegionSpec`] and never reads
@@ -41,6 +42,7 @@
 //! }
 //! ```
 
+use crate::classes::{ClassPage, ClassReader};
 use crate::grant::{GrantWord, StateWord};
 use crate::memory::{self, Mapping, MemoryError};
 use crate::park::Slot;
@@ -327,9 +329,13 @@ impl RegionSpec {
         self.rings_offset() + 2 * self.kthreads as usize * self.ring_bytes()
     }
 
+    fn classes_offset(&self) -> usize {
+        self.traces_offset() + self.kthreads as usize * size_of::<Slots>()
+    }
+
     /// Returns the length of the region in bytes.
     pub fn region_len(&self) -> usize {
-        self.traces_offset() + self.kthreads as usize * size_of::<Slots>()
+        self.classes_offset() + size_of::<ClassPage>()
     }
 }
 
@@ -536,6 +542,7 @@ impl Region {
         for index in 0..self.spec.kthreads {
             next.0.kthread(index).take_over(self.kthread(index));
         }
+        next.0.classes().take_over(self.classes());
         let Some(mapping) = Arc::into_inner(next.0.mapping) else {
             unreachable!("a successor has no ends, so nothing shares its mapping")
         };
@@ -622,6 +629,19 @@ impl Region {
         unsafe { self.mapping.base().add(offset).cast::<Slots>() }
     }
 
+    /// The page in which the runtime publishes its classes of requests.
+    pub fn classes(&self) -> &ClassPage {
+        // SAFETY: in bounds by the spec; rings and slots are whole pages, so it is page aligned;
+        // atomics only, valid for any bytes.
+        unsafe { &*self.mapping.base().add(self.spec.classes_offset()).cast::<ClassPage>() }
+    }
+
+    /// Returns a reader of that page, which keeps the memory.
+    pub fn class_reader(&self) -> ClassReader {
+        // SAFETY: in bounds by the spec.
+        unsafe { ClassReader::new(self.spec.classes_offset(), self.keep()) }
+    }
+
     /// Ring `number`, which the caller computed from a kthread's index that `kthread` has checked.
     fn ring(&self, number: usize, tail: &TailWord) -> RingMemory {
         // SAFETY: the offset is in bounds by the spec; lines and tail lie in the mapping, which the
@@ -641,6 +661,7 @@ impl Region {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::classes::ClassRecord;
 
     const HZ: u64 = 1_000_000_000;
 
@@ -714,6 +735,8 @@ mod tests {
         words.turn.turns.store(42, Ordering::Relaxed);
         words.turn.quantum_ns.store(50_000, Ordering::Relaxed);
         words.grant.0.store(crate::Grant::Cede { successor: true }, crate::Generation(3));
+        let class = ClassRecord { name: "GET".to_owned(), finished: 7, ..ClassRecord::default() };
+        runtime.classes().write(5, &class);
         let mut send = |byte: u8| {
             let mut slot = to[1].ingress.reserve(100).unwrap();
             slot.write(0, &[byte; 100]);
@@ -724,10 +747,11 @@ mod tests {
         from[1].ingress.peek().unwrap().unwrap().advance();
         from[1].egress.reserve(1000).unwrap().commit(0, 0, 0);
 
-        let (_next, mut to, file) = Region::create("tailwater-test", spec, HZ).unwrap();
+        let (iokernel, mut to, file) = Region::create("tailwater-test", spec, HZ).unwrap();
         let next = runtime.successor(map(&file)).unwrap();
         // SAFETY: 1. and 2. This test is the only user of both.
         unsafe { runtime.succeed(next) }.unwrap();
+        assert_eq!(iokernel.class_reader().read(), [class]);
         from[1].ingress.restart();
         from[1].egress.restart();
         assert_eq!(words.status.runq_head.load(Ordering::Relaxed), 7);

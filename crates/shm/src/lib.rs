@@ -5,6 +5,7 @@
 //!   time;
 //! * [`ring`]: single-producer single-consumer byte rings that carry frames (one pair per kthread);
 //! * [`grant`]: the words through which cores are lent, taken back and given up;
+//! * [`classes`]: the page in which a program publishes what became of its requests;
 //! * [`park`]: the futex words on which kthreads sleep;
 //! * [`priority`]: the scheduling parameters of kthreads, so that Linux does not delay their
 //!   hand-offs;
@@ -28,6 +29,7 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("Tailwater runs on x86-64 Linux only: build with --target x86_64-unknown-linux-gnu");
 
+pub mod classes;
 pub mod clock;
 pub mod control;
 pub mod grant;

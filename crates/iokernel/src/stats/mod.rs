@@ -19,6 +19,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tailwater_sched::{CoreId, RuntimeId};
+use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
 use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
 
 use crate::control::watch::Progress;
@@ -301,6 +302,25 @@ pub struct RuntimeStats {
     pub guaranteed: u16,
     /// Its counters.
     pub counters: RuntimeCounters,
+    /// Reads what it publishes of its classes of requests.
+    pub classes: Option<ClassReader>,
+}
+
+impl RuntimeStats {
+    /// Returns the classes of requests as the program publishes them. Numbers that contradict each
+    /// other stay as they are: they are that program's.
+    fn classes_to_json(&self) -> Vec<Value> {
+        let times = |times: Percentiles| json!({ "p50": times.p50_ns, "p99": times.p99_ns });
+        let class = |c: ClassRecord| {
+            json!({ "name": c.name, "dispatcher": c.dispatcher, "slo_ns": c.slo_ns, "accepted": c.accepted,
+                    "dropped": c.dropped, "finished": c.finished, "panicked": c.panicked,
+                    "preemptions": c.preemptions, "held": c.held, "late": c.late,
+                    "slo_ratio": (c.slo_ns > 0).then(|| c.latency.p99_ns as f64 / c.slo_ns as f64),
+                    "queue_delay_ns": times(c.queue_delay), "service_ns": times(c.service),
+                    "latency_ns": times(c.latency) })
+        };
+        self.classes.iter().flat_map(ClassReader::read).map(class).collect()
+    }
 }
 
 /// Counters of one port.
@@ -551,7 +571,7 @@ impl Stats {
             .map(|r| {
                 json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "ip6": r.ip6, "mac": r.mac.to_string(),
                         "class": r.class, "kthreads": r.kthreads, "guaranteed": r.guaranteed,
-                        "counters": r.counters.to_json() })
+                        "counters": r.counters.to_json(), "classes": r.classes_to_json() })
             })
             .collect();
         let captures: Vec<Value> = self
@@ -622,6 +642,7 @@ impl core::ops::Deref for StatsHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_shm::layout::{Region, RegionSpec};
 
     #[test]
     fn the_document_names_every_part() {
@@ -643,6 +664,13 @@ mod tests {
     #[test]
     fn runtimes_come_and_go() {
         let stats = Stats::new(Vec::new(), &FirewallConfig::default(), []);
+        let spec = RegionSpec::new(1, 1 << 15).unwrap();
+        let (region, ..) = Region::create("tailwater-test", spec, 1_000_000_000).unwrap();
+        let latency = Percentiles { p50_ns: 1_000, p99_ns: 5_000 };
+        let name = "GET".to_owned();
+        // More finished than accepted.
+        let class =
+            ClassRecord { name, slo_ns: 2_000, finished: u64::MAX, latency, ..ClassRecord::default() };
         stats.add_runtime(Arc::new(RuntimeStats {
             id: RuntimeId(7),
             name: "spin".to_owned(),
@@ -654,8 +682,16 @@ mod tests {
             kthreads: 2,
             guaranteed: 1,
             counters: RuntimeCounters::default(),
+            classes: Some(region.class_reader()),
         }));
         assert_eq!(stats.to_json()["runtimes"][0]["name"], "spin");
+        assert_eq!(stats.to_json()["runtimes"][0]["classes"], json!([]));
+        region.classes().write(3, &class);
+        let shown = &stats.to_json()["runtimes"][0]["classes"];
+        assert_eq!((&shown[0]["name"], &shown[0]["finished"]), (&json!("GET"), &json!(u64::MAX)));
+        assert_eq!((&shown[0]["slo_ratio"], &shown[0]["latency_ns"]["p99"]), (&json!(2.5), &json!(5_000)));
+        region.classes().write(3, &ClassRecord { slo_ns: 0, ..class });
+        assert_eq!(stats.to_json()["runtimes"][0]["classes"][0]["slo_ratio"], Value::Null);
         stats.remove_runtime(RuntimeId(7));
         assert!(stats.runtimes().is_empty());
     }

@@ -2,11 +2,13 @@
 
 use super::board::{Board, Offer};
 use super::pool::{Pool, Task};
+use super::publish::Entries;
 use super::server::Server;
 use super::settings::Settings;
 use super::stats::ClassStats;
 use crate::ground::guard::NoPreempt;
 use crate::records::runtime::runtime;
+use crate::thread;
 use crate::verbs::quantum;
 use crate::verbs::ready::ready;
 use core::fmt;
@@ -156,14 +158,14 @@ impl<P: Send + 'static> Dispatcher<P> {
         let pool = Pool::new(Board::new(&settings, lanes)?, lanes);
         let server = Server::leak(pool, runtime, slice, settings.stack_size, init_per_core, handle);
         let mut threads = Vec::with_capacity(lanes);
-        for lane in 0..lanes as u32 {
-            match server.new_thread(Task::Begin(WorkerId(lane))) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    threads.into_iter().for_each(|thread| ready(thread.given(Task::End)));
-                    return Err(io::Error::new(io::ErrorKind::OutOfMemory, error));
-                }
-            }
+        let made = (0..lanes as u32).try_for_each(|lane| {
+            threads.push(server.new_thread(Task::Begin(WorkerId(lane))).map_err(out_of_memory)?);
+            Ok(())
+        });
+        let entries = || Entries::take(runtime.loan, settings.classes.len());
+        if let Err(error) = made.and_then(|()| entries().map_or(Ok(()), |entries| publish(server, entries))) {
+            threads.into_iter().for_each(|thread| ready(thread.given(Task::End)));
+            return Err(error);
         }
         if slice != Cycles::MAX {
             quantum::watch_slices(runtime);
@@ -186,18 +188,19 @@ impl<P: Send + 'static> Dispatcher<P> {
         // Until the lane that is called has its thread, which only this call can give it.
         let _guard = NoPreempt::new();
         let mut pool = server.pool.lock();
-        let reaction = pool.board.submit(now, offer, payload).map_err(Refused)?;
-        let called = pool.apply(reaction);
+        let submitted = pool.board.submit(now, offer, payload).map_err(Refused);
+        let submitted = submitted.map(|reaction| pool.apply(reaction));
         server.publish(&pool);
         drop(pool);
-        called.into_iter().for_each(ready);
-        Ok(())
+        server.changes.note();
+        submitted.map(|called| called.into_iter().for_each(ready))
     }
 
     /// Counts a request as dropped that was not submitted, for lack of a place.
     #[cfg(feature = "tcp")]
     pub(super) fn drop_unsubmitted(&self, request: &Request) {
         self.0.pool.lock().board.drop_unsubmitted(request.class);
+        self.0.changes.note();
     }
 
     /// Returns what became of the requests of each class.
@@ -206,4 +209,14 @@ impl<P: Send + 'static> Dispatcher<P> {
         // One at a time: a copy takes about a microsecond, and lanes wait for the lock.
         (0..classes).map(|class| self.0.pool.lock().board.stats()[class].clone()).collect()
     }
+}
+
+/// Starts the thread that publishes the counters of a dispatcher.
+fn publish<P: Send + 'static>(server: &'static Server<P>, entries: Entries) -> io::Result<()> {
+    let publisher = thread::Builder::new().name("dispatch-stats");
+    publisher.spawn(move || entries.publish(&server.changes, || Dispatcher(server).stats())).map(drop)
+}
+
+fn out_of_memory(error: crate::StackError) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, error)
 }

@@ -66,6 +66,7 @@
 mod board;
 mod dispatcher;
 mod pool;
+mod publish;
 mod server;
 mod settings;
 mod stats;

@@ -21,6 +21,7 @@
 
 use super::board::{Blocked, Board, Next, Number, Preempted};
 use super::pool::{Place, Pool, Spare, Suspended, Task};
+use super::publish::Changes;
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::runtime::Runtime;
@@ -53,6 +54,8 @@ pub struct Server<P> {
     waiting: AtomicUsize,
     /// Cycle count until which no request is preempted, because there was no memory for a thread.
     no_memory_until: AtomicU64,
+    /// Of the counters of classes.
+    pub changes: Changes,
     runtime: &'static Runtime,
     origin: Cycles,
     /// How long a request runs before it competes with others; the maximum under a policy that
@@ -90,6 +93,7 @@ impl<P: Send + 'static> Server<P> {
             pool: SpinLock::new(pool),
             waiting: AtomicUsize::new(0),
             no_memory_until: AtomicU64::new(0),
+            changes: Changes::default(),
             runtime,
             origin: clock::now(),
             slice,
@@ -184,7 +188,7 @@ impl<P: Send + 'static> Server<P> {
                 Task::Ask(_) | Task::Finish { .. } => {}
             }
             task = let_others_first(task);
-            while let Some(step) = suspend_or(|me| self.choose(place, task, me)) {
+            while let Some(step) = suspend_or(|me| self.settle(place, task, me)) {
                 let Step::Run(number, payload) = step else { return };
                 // The payload is gone with the panic; the state of the handler is the service's.
                 let panicked = catch(|| (self.handle)(payload)).is_none();
@@ -192,6 +196,15 @@ impl<P: Send + 'static> Server<P> {
                 task = let_others_first(Task::Finish { number, panicked, ended: None });
             }
         }
+    }
+
+    /// As [`choose`](Self::choose); notes a request that is finished.
+    fn settle(&'static self, place: &'static Place, task: Task, me: Runnable) -> Choice<Step<P>> {
+        let choice = self.choose(place, task, me);
+        if matches!(task, Task::Finish { .. }) {
+            self.changes.note();
+        }
+        choice
     }
 
     /// Chooses what the thread of `place`, which is `me`, does next: it begins a request, or

@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::cores::{self, Estimation, Priorities};
+use tailwater::dispatch::{Class, Service, Settings, UdpServer};
 use tailwater::net::UdpSocket;
 use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
@@ -39,6 +40,31 @@ fn echo() {
     loop {
         let (len, from) = socket.recv_from(&mut buffer).expect("receive");
         socket.send_to(&buffer[..len], from).expect("send");
+    }
+}
+
+/// The same by a dispatcher, with a class for each parity of the first byte.
+fn dispatch() {
+    struct Echo;
+
+    impl Service for Echo {
+        fn classify(&self, request: &[u8]) -> usize {
+            usize::from(request[0] % 2)
+        }
+
+        fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
+            reply.extend_from_slice(request);
+        }
+    }
+
+    let socket = UdpSocket::bind("[::]:7").expect("port 7 is free");
+    let settings = Settings::new("sq:5us".parse().expect("a policy"))
+        .class(Class::new("even"))
+        .class(Class::new("odd").slo(Duration::from_micros(50)));
+    let _server = UdpServer::start(socket, Echo, settings).expect("it starts");
+    ready();
+    loop {
+        thread::park();
     }
 }
 
@@ -448,6 +474,7 @@ fn turns() {
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("echo") => echo(),
+        Some("dispatch") => dispatch(),
         Some("call") => call(),
         Some("burn") => burn(true),
         Some("beacon") => beacon(),
