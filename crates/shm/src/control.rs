@@ -42,13 +42,17 @@ use std::time::{Duration, Instant};
 mod handover;
 mod socket_file;
 
-pub use handover::{Estate, Handover, HandoverPort, HandoverProgram, Network, TAKEOVER_STEPS, Takeover};
+pub use handover::{
+    Estate, Handover, HandoverPort, HandoverProgram, Network, TAKEOVER_STEPS, Takeover, document_from_file,
+    document_to_file,
+};
 pub use socket_file::SocketFile;
 
 /// Maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = 192 * 1024;
-/// Maximum number of descriptors with one message.
-pub const MAX_FDS: usize = 16;
+/// Maximum number of descriptors with one message: of an AF_XDP port with 16 queues in a takeover,
+/// and some more.
+pub const MAX_FDS: usize = 48;
 
 /// Maximum time until a connection that has been requested waits to be accepted.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);

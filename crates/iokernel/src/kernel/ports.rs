@@ -1,6 +1,5 @@
 //! The ports at the start: their network, their addresses, and their descriptors for a takeover.
 
-use rustix::fd::OwnedFd;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use tailwater_shm::Clock;
 use tailwater_shm::control::Network;
@@ -26,9 +25,12 @@ pub(super) fn network_of(config: &Config, ports: &[Box<dyn Port>]) -> Network {
 /// # Errors
 /// If no descriptor is left.
 pub(super) fn devices_of(ports: &[Box<dyn Port>]) -> Result<Vec<Devices>, Errno> {
-    let copy = |device: &OwnedFd| fcntl_dupfd_cloexec(device, 0);
     let of = |port: &dyn Port| {
-        let files = port.devices().iter().map(copy).collect::<Result<_, _>>()?;
+        let files = port
+            .devices()
+            .into_iter()
+            .map(|device| fcntl_dupfd_cloexec(device, 0))
+            .collect::<Result<_, _>>()?;
         Ok(Devices { port: port.name().to_owned(), files })
     };
     ports.iter().map(|port| of(&**port)).collect()

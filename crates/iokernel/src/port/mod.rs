@@ -186,8 +186,8 @@ pub trait Port: Send {
 
     /// Returns the descriptors that are passed to [`inherit`](Self::inherit) of the port of this
     /// name in an IOKernel that takes over. Called once, after [`start`](Self::start).
-    fn devices(&self) -> &[OwnedFd] {
-        &[]
+    fn devices(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
 
     /// Takes the [`devices`](Self::devices) of the port of this name in an IOKernel that this one

@@ -188,8 +188,8 @@ impl Port for TapPort {
         true
     }
 
-    fn devices(&self) -> &[OwnedFd] {
-        &self.devices
+    fn devices(&self) -> Vec<BorrowedFd<'_>> {
+        self.devices.iter().map(AsFd::as_fd).collect()
     }
 
     fn inherit(&mut self, devices: Vec<OwnedFd>) -> Result<(), PortError> {

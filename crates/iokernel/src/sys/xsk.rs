@@ -19,16 +19,19 @@
 //! before use: a descriptor outside the receive chunks is counted and skipped, and a position that
 //! is ahead by more than a ring counts as a full ring.
 
-use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, Ordering};
+mod adopt;
+mod ring;
+
+use core::ffi::c_int;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::sync::Arc;
 use tailwater_shm::memory::{self, Mapping, MemoryError};
 
 use super::last_error;
+use adopt::Known;
+use ring::Ring;
 
 /// Entries of each ring, and chunks of each direction, so that no ring can overflow.
 pub(crate) const RING: u32 = 2048;
@@ -62,104 +65,6 @@ pub(crate) struct KernelCounters {
     pub(crate) tx_ring_empty: u64,
 }
 
-/// A ring in memory shared with the kernel.
-struct Ring<T> {
-    base: *mut c_void,
-    len: usize,
-    producer: *const AtomicU32,
-    consumer: *const AtomicU32,
-    flags: *const AtomicU32,
-    entries: *mut T,
-    /// Our own position: the next entry to write or to read.
-    position: u32,
-}
-
-// SAFETY: the pointers lead into a mapping that the ring owns; the owner of the ring uses it from
-// one thread at a time.
-unsafe impl<T: Send> Send for Ring<T> {}
-
-impl<T: Copy> Ring<T> {
-    fn map(socket: &OwnedFd, at: u64, offsets: &libc::xdp_ring_offset) -> Result<Self, Errno> {
-        let len = offsets.desc as usize + RING as usize * size_of::<T>();
-        let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
-        let base = unsafe { mmap(core::ptr::null_mut(), len, access, how, socket, at) }?;
-        let word = |offset: u64| base.cast::<u8>().wrapping_add(offset as usize).cast::<AtomicU32>();
-        Ok(Self {
-            base,
-            len,
-            producer: word(offsets.producer),
-            consumer: word(offsets.consumer),
-            flags: word(offsets.flags),
-            entries: base.cast::<u8>().wrapping_add(offsets.desc as usize).cast::<T>(),
-            position: 0,
-        })
-    }
-
-    fn word(pointer: &*const AtomicU32) -> &AtomicU32 {
-        // SAFETY: the kernel gave this offset for the mapping, which lives as long as the ring; the
-        // word is only ever reached atomically, by us and by the kernel.
-        unsafe { &**pointer }
-    }
-
-    fn slot(&self) -> *mut T {
-        self.entries.wrapping_add((self.position & (RING - 1)) as usize)
-    }
-
-    /// Returns the number of entries that the kernel has written and we have not read.
-    #[inline(always)]
-    fn readable(&self) -> u32 {
-        // Acquire: see the module documentation.
-        Self::word(&self.producer).load(Ordering::Acquire).wrapping_sub(self.position).min(RING)
-    }
-
-    /// Reads the next entry. Call only while [`readable`](Self::readable) is above 0.
-    #[inline(always)]
-    fn read(&mut self) -> T {
-        // SAFETY: the index is masked, so it is inside the mapping; T is made of integers.
-        let entry = unsafe { self.slot().read_volatile() };
-        self.position = self.position.wrapping_add(1);
-        entry
-    }
-
-    /// Returns the entries read to the kernel.
-    #[inline(always)]
-    fn release(&self) {
-        // Release: see the module documentation.
-        Self::word(&self.consumer).store(self.position, Ordering::Release);
-    }
-
-    /// Writes the next entry; there is room because a ring has as many entries as there are chunks.
-    #[inline(always)]
-    fn write(&mut self, entry: T) {
-        // SAFETY: as in `read`.
-        unsafe { self.slot().write_volatile(entry) };
-        self.position = self.position.wrapping_add(1);
-    }
-
-    /// Makes the written entries visible to the kernel.
-    #[inline(always)]
-    fn publish(&self) {
-        // Release: see the module documentation.
-        Self::word(&self.producer).store(self.position, Ordering::Release);
-    }
-
-    #[inline(always)]
-    fn needs_wakeup(&self) -> bool {
-        // Relaxed: the kernel sets the flag before it sleeps for lack of entries, and then reads
-        // the ring once more.
-        Self::word(&self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
-    }
-}
-
-impl<T> Drop for Ring<T> {
-    fn drop(&mut self) {
-        // SAFETY: base and len are those of the mapping made in `map`; nothing points into it after
-        // this.
-        let _ = unsafe { munmap(self.base, self.len) };
-    }
-}
-
 /// One socket on one queue. Fields are dropped in their order: rings, memory, socket.
 pub(crate) struct Queue {
     receive: Ring<libc::xdp_desc>,
@@ -167,11 +72,14 @@ pub(crate) struct Queue {
     fill: Ring<u64>,
     completion: Ring<u64>,
     memory: Mapping,
+    /// The file of `memory`.
+    file: OwnedFd,
     chunk: u32,
     /// Send chunks that are ours.
     free: Vec<u64>,
     /// The send ring holds frames that the kernel may not have taken yet.
     pending: bool,
+    known: Known,
     /// Invalid descriptors in the kernel's rings.
     pub(crate) invalid: u64,
     /// The only strong reference; readers of the kernel's counters hold weak ones.
@@ -192,8 +100,9 @@ impl Queue {
             None,
         )
         .map_err(OpenError::Socket)?;
-        let len = 2 * RING as usize * chunk as usize;
-        let memory = Mapping::new(memory::create("tailwater-frames", len)?, "frame memory")?;
+        let len = frame_memory(chunk);
+        let file = memory::create("tailwater-frames", len)?;
+        let memory = Mapping::new(&file, "frame memory")?;
         // SAFETY: an all-zero xdp_umem_reg is a valid one: integers.
         let mut register: libc::xdp_umem_reg = unsafe { core::mem::zeroed() };
         register.addr = memory.base() as u64;
@@ -205,26 +114,39 @@ impl Queue {
         {
             set(&socket, ring, &RING).map_err(OpenError::Rings)?;
         }
-        // SAFETY: integers, as above.
+        let mut queue = Self::map(socket, memory, file, chunk)?;
+        queue.free = queue.send_chunks().collect();
+        (0..u64::from(RING)).for_each(|i| queue.fill.write(i * u64::from(chunk)));
+        queue.fill.publish();
+        Ok(queue)
+    }
+
+    fn map(socket: OwnedFd, memory: Mapping, file: OwnedFd, chunk: u32) -> Result<Self, OpenError> {
+        // SAFETY: an all-zero xdp_mmap_offsets is a valid one: integers.
         let mut offsets: libc::xdp_mmap_offsets = unsafe { core::mem::zeroed() };
         get(&socket, libc::XDP_MMAP_OFFSETS, &mut offsets).map_err(OpenError::Rings)?;
         let rings = |at, offsets| Ring::map(&socket, at, offsets).map_err(OpenError::Rings);
         let addresses = |at, offsets| Ring::map(&socket, at, offsets).map_err(OpenError::Rings);
-        let mut queue = Self {
+        Ok(Self {
             receive: rings(libc::XDP_PGOFF_RX_RING as u64, &offsets.rx)?,
             send: rings(libc::XDP_PGOFF_TX_RING as u64, &offsets.tx)?,
             fill: addresses(libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr)?,
             completion: addresses(libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr)?,
             memory,
+            file,
             chunk,
-            free: (u64::from(RING)..2 * u64::from(RING)).map(|i| i * u64::from(chunk)).collect(),
+            free: Vec::new(),
             pending: false,
+            known: Known::All,
             invalid: 0,
             socket: Arc::new(socket),
-        };
-        (0..u64::from(RING)).for_each(|i| queue.fill.write(i * u64::from(chunk)));
-        queue.fill.publish();
-        Ok(queue)
+        })
+    }
+
+    /// Returns the offsets of all send chunks.
+    fn send_chunks(&self) -> impl Iterator<Item = u64> + use<> {
+        let chunk = u64::from(self.chunk);
+        (u64::from(RING)..2 * u64::from(RING)).map(move |i| i * chunk)
     }
 
     /// Binds the socket to queue `number` of interface `index`; `flags` are `XDP_*` of
@@ -267,6 +189,9 @@ impl Queue {
     /// Returns how many.
     #[inline]
     pub(crate) fn receive(&mut self, budget: usize, mut take: impl FnMut(&mut [u8])) -> usize {
+        if matches!(self.known, Known::Nothing) {
+            self.take_up();
+        }
         let count = self.receive.readable().min(budget as u32);
         for _ in 0..count {
             let descriptor = self.receive.read();
@@ -324,6 +249,9 @@ impl Queue {
 
     /// Takes back the chunks of sent frames.
     fn reclaim(&mut self) {
+        if !matches!(self.known, Known::All) {
+            return self.account_for_sends();
+        }
         let sending = u64::from(RING) * u64::from(self.chunk)..2 * u64::from(RING) * u64::from(self.chunk);
         for _ in 0..self.completion.readable() {
             let chunk = self.completion.read() & !u64::from(self.chunk - 1);
@@ -392,6 +320,11 @@ impl Queue {
             }
         }
     }
+}
+
+/// Returns the length of the frame memory of a queue in bytes.
+fn frame_memory(chunk: u32) -> usize {
+    2 * RING as usize * chunk as usize
 }
 
 /// Returns the kernel's counters of a socket.

@@ -6,6 +6,7 @@
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -117,9 +118,7 @@ impl Estate {
     /// # Errors
     /// The kernel's error.
     pub fn to_file(&self) -> io::Result<OwnedFd> {
-        let mut file = File::from(memfd_create("tailwater-estate", MemfdFlags::CLOEXEC)?);
-        file.write_all(&serde_json::to_vec(self)?)?;
-        Ok(file.into())
+        document_to_file("tailwater-estate", self)
     }
 
     /// Reads a file of [`to_file`](Self::to_file).
@@ -127,11 +126,29 @@ impl Estate {
     /// # Errors
     /// If it is another kind of file, or the kernel refuses.
     pub fn from_file(file: OwnedFd) -> io::Result<Self> {
-        let (mut file, mut bytes) = (File::from(file), Vec::new());
-        file.rewind()?;
-        file.take(MAX_LIST).read_to_end(&mut bytes)?;
-        Ok(serde_json::from_slice(&bytes)?)
+        document_from_file(file)
     }
+}
+
+/// Returns a memory file with a JSON document; `name` shows in `/proc/PID/fd`.
+///
+/// # Errors
+/// The kernel's error.
+pub fn document_to_file(name: &str, document: &impl Serialize) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(document)?)?;
+    Ok(file.into())
+}
+
+/// Reads a file of [`document_to_file`], 1 GiB at most.
+///
+/// # Errors
+/// If it is another kind of file, or the kernel refuses.
+pub fn document_from_file<T: DeserializeOwned>(file: OwnedFd) -> io::Result<T> {
+    let (mut file, mut bytes) = (File::from(file), Vec::new());
+    file.rewind()?;
+    file.take(MAX_LIST).read_to_end(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -190,7 +190,7 @@ impl Inject for InnerSwitch<'_> {
 }
 
 impl Port for FaultPort {
-    fn devices(&self) -> &[OwnedFd] {
+    fn devices(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.devices()
     }
 

@@ -4,6 +4,7 @@
 //! Owns the sockets (one per receive queue), the program that redirects frames to them (module
 //! `program`), its attachment, and the interface's promiscuous mode. All are descriptors: they end
 //! with the port, or with the process however it dies, and nothing stays behind on the interface.
+//! In a takeover the other process goes on with them (module `handover`).
 //!
 //! The fastest mode is tried first; the log and the statistics show the one in use:
 //!
@@ -17,6 +18,8 @@
 //!
 //! Frames are up to one memory chunk long: MTUs above [`MAX_MTU`] are refused.
 
+mod handover;
+mod make;
 pub(crate) mod program;
 mod spec;
 
@@ -28,15 +31,16 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 use tailwater_shm::Cycles;
+use tailwater_shm::control::document_to_file;
 
 use super::{Account, Attachment, Context, Inject, Port, PortError, checksum};
 use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::sys::bpf::{self, Hook};
 use crate::sys::interface::{Interface, promiscuous};
 use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
-use program::{KERNEL, Owned};
+use handover::Handed;
+use program::KERNEL;
 
 /// Maximum length of an IP packet in bytes: a page, less the kernel's headroom and the Ethernet
 /// header.
@@ -45,11 +49,6 @@ pub const MAX_MTU: u16 = 4096 - HEADROOM as u16 - ETHERNET_HEADER as u16;
 const SMALL_CHUNK: u32 = 2048;
 /// Frame memory of one queue with small chunks, in bytes. Locked memory, limited by RLIMIT_MEMLOCK.
 pub const QUEUE_BYTES: u64 = 2 * xsk::RING as u64 * SMALL_CHUNK as u64;
-/// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
-/// the queue, for which up to 54 ms were measured.
-const BUSY_TRIES: u32 = 100;
-/// Pause between two attempts.
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// See the module documentation.
 pub struct XdpPort {
@@ -64,13 +63,17 @@ pub struct XdpPort {
     /// The queue to poll first.
     first: usize,
     events: Option<OwnedFd>,
+    /// Of the port of another IOKernel; gone once started.
+    inherited: Option<Vec<OwnedFd>>,
     account: Arc<XdpAccount>,
 }
 
 /// What directs frames to the sockets.
 struct Attached {
-    _link: OwnedFd,
-    _map: OwnedFd,
+    link: OwnedFd,
+    map: OwnedFd,
+    /// What these and the sockets are, for another IOKernel.
+    about: OwnedFd,
     _promiscuous: OwnedFd,
 }
 
@@ -126,6 +129,7 @@ impl XdpPort {
             queues: Vec::new(),
             first: 0,
             events: None,
+            inherited: None,
             account,
         }
     }
@@ -153,108 +157,6 @@ impl XdpPort {
             other => format!("cannot {what}: {other}"),
         })
     }
-
-    /// Attaches the program to the first hook that the options and the driver allow; returns the
-    /// attachment and the hook.
-    fn attach(&self, program: &OwnedFd, index: u32) -> Result<(OwnedFd, Hook), PortError> {
-        let attach = |hook| while_busy(|| bpf::attach_xdp(program, index, hook));
-        let what = "attach the redirect program";
-        match self.spec.mode {
-            XdpMode::Native => attach(Hook::Driver).map(|link| (link, Hook::Driver)),
-            XdpMode::Skb => attach(Hook::Generic).map(|link| (link, Hook::Generic)),
-            XdpMode::Auto => match attach(Hook::Driver) {
-                Ok(link) => Ok((link, Hook::Driver)),
-                Err(error @ (Errno::PERM | Errno::BUSY | Errno::EXIST)) => Err(error),
-                Err(error) => {
-                    let port = &self.spec.interface;
-                    tracing::warn!(port, %error, "the driver runs no XDP programs: using skb mode, which is slower");
-                    attach(Hook::Generic).map(|link| (link, Hook::Generic))
-                }
-            },
-        }
-        .map_err(|error| self.explain(what, error))
-    }
-
-    /// Returns a bound socket on queue `number`.
-    fn open(&self, index: u32, number: u32, chunk: u32, hook: Hook) -> Result<Queue, PortError> {
-        let queue = Queue::open(chunk).map_err(|error| match error {
-            OpenError::Socket(e) => self.explain("make an AF_XDP socket", e),
-            OpenError::Register(e) => self.explain("register frame memory", e),
-            OpenError::Rings(e) => self.explain("set up rings", e),
-            OpenError::Memory(e) => self.fail(e.to_string()),
-        })?;
-        let bind = |how| while_busy(|| queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP));
-        let what = format!("bind to queue {number}");
-        let zero_copy = self.spec.zero_copy;
-        if zero_copy == ZeroCopy::Required || (zero_copy == ZeroCopy::Auto && hook == Hook::Driver) {
-            match bind(libc::XDP_ZEROCOPY) {
-                Ok(()) => return Ok(queue),
-                Err(error) if zero_copy == ZeroCopy::Required => {
-                    return Err(self.explain(&format!("{what} without copying"), error));
-                }
-                Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => {
-                    return Err(self.explain(&what, error));
-                }
-                // The driver does not support zero copy: copy.
-                Err(_) => {}
-            }
-        }
-        bind(libc::XDP_COPY).map_err(|error| self.explain(&what, error))?;
-        Ok(queue)
-    }
-
-    fn code(&self, map: &OwnedFd, interface: &Interface, prefix_len: u8) -> Result<Vec<u64>, PortError> {
-        let map = map.as_raw_fd();
-        let Some(network) = self.spec.gateway.filter(|_| self.spec.share) else {
-            return Ok(program::redirect_all(map, KERNEL));
-        };
-        let mac = self.own_mac(interface)?;
-        Ok(program::redirect_foreign(map, KERNEL, &Owned { mac, ip: interface.ip(), network, prefix_len }))
-    }
-
-    fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {
-        interface.mac().map_err(|e| self.explain("read its MAC address", e))
-    }
-
-    /// Checks the interface; returns its index and the number of queues to use.
-    fn examine(&self, interface: &Interface, mtu: u16) -> Result<(u32, u32), PortError> {
-        let name = &self.spec.interface;
-        let index = interface.index().map_err(|e| self.explain("find the interface", e))?;
-        if !interface.is_up() {
-            return Err(self.fail(format!("the interface is down; `ip link set {name} up`")));
-        }
-        let carries = interface.mtu().map_err(|e| self.explain("read its MTU", e))?;
-        if u32::from(mtu) > carries {
-            return Err(self.fail(format!(
-                "its MTU is {carries}, the IOKernel's {mtu}; `ip link set {name} mtu {mtu}`, or set mtu = {carries}"
-            )));
-        }
-        if mtu > MAX_MTU {
-            return Err(
-                self.fail(format!("AF_XDP carries IP packets up to {MAX_MTU} bytes; set mtu = {MAX_MTU}"))
-            );
-        }
-        let there = interface.receive_queues();
-        let queues = self.spec.queues.unwrap_or(there).min(MAX_QUEUES);
-        if queues > there {
-            return Err(self.fail(format!("it has {there} receive queues, not {queues}")));
-        }
-        if queues < there {
-            tracing::warn!(port = name, there, queues, "frames on the other queues go to Linux");
-        }
-        Ok((index, queues))
-    }
-}
-
-/// Repeats `attempt` while it returns EBUSY, at most [`BUSY_TRIES`] times.
-fn while_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    for _ in 1..BUSY_TRIES {
-        match attempt() {
-            Err(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
-            other => return other,
-        }
-    }
-    attempt()
 }
 
 impl Port for XdpPort {
@@ -274,35 +176,42 @@ impl Port for XdpPort {
         self.is_veth
     }
 
+    fn devices(&self) -> Vec<BorrowedFd<'_>> {
+        self.handed()
+    }
+
+    fn inherit(&mut self, devices: Vec<OwnedFd>) -> Result<(), PortError> {
+        self.inherited = Some(devices);
+        Ok(())
+    }
+
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         let interface = Interface::new(&self.spec.interface).map_err(|e| self.explain("open a socket", e))?;
         let (index, count) = self.examine(&interface, context.mtu)?;
         let longest = u32::from(context.mtu) + ETHERNET_HEADER as u32 + HEADROOM;
         let chunk = if longest <= SMALL_CHUNK { SMALL_CHUNK } else { 4096 };
         self.is_veth = interface.driver() == "veth";
-        let map = bpf::socket_map(count).map_err(|e| self.explain("make a socket map", e))?;
         self.mac = self.spec.share.then(|| self.own_mac(&interface)).transpose()?;
-        let code = self.code(&map, &interface, context.prefix_len)?;
-        let program = bpf::load_xdp(&code).map_err(|error| match error.errno {
-            Errno::PERM => self.explain("load the redirect program", Errno::PERM),
-            _ => self.fail(format!("cannot load the redirect program: {error}")),
-        })?;
-        // While the map has no sockets, frames still go to Linux.
-        let (link, hook) = self.attach(&program, index)?;
+        let mut handed = Handed {
+            interface: index,
+            native: true,
+            queues: count,
+            chunk,
+            ring: xsk::RING,
+            program: self.code(0, &interface, context.prefix_len)?,
+        };
+        let made = match self.inherited.take() {
+            Some(devices) => self.adopt(devices, &handed)?,
+            None => self.make((index, count), chunk, &interface, context.prefix_len)?,
+        };
+        handed.native = made.hook == Hook::Driver;
+        let about = document_to_file("tailwater-xdp", &handed)
+            .map_err(|e| self.fail(format!("cannot write for a takeover what it uses: {e}")))?;
         let promiscuous = promiscuous(index).map_err(|e| self.explain("set promiscuous mode", e))?;
-        let events =
-            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| self.explain("watch sockets", e))?;
-        for number in 0..count {
-            let queue = self.open(index, number, chunk, hook)?;
-            let watched =
-                epoll::add(&events, &**queue.socket(), epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-            watched.map_err(|e| self.explain("watch a socket", e))?;
-            bpf::set_socket(&map, number, &**queue.socket())
-                .map_err(|e| self.explain("enter a socket", e))?;
-            self.queues.push(queue);
-        }
+        let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
+        self.queues = made.queues;
         let facts = Facts {
-            mode: if hook == Hook::Driver { "native" } else { "skb" },
+            mode: if handed.native { "native" } else { "skb" },
             copy: if self.queues.iter().all(Queue::is_zero_copy) { "zero-copy" } else { "copy" },
             sockets: self.queues.iter().map(|queue| Arc::downgrade(queue.socket())).collect(),
         };
@@ -310,7 +219,8 @@ impl Port for XdpPort {
         tracing::info!(port = self.spec.interface, mode, copy, queues = count, "AF_XDP");
         // Fails only when set twice; a port is started once.
         let _ = self.account.facts.set(facts);
-        self.attached = Some(Attached { _link: link, _map: map, _promiscuous: promiscuous });
+        let (link, map) = (made.link, made.map);
+        self.attached = Some(Attached { link, map, about, _promiscuous: promiscuous });
         self.events = Some(events);
         Ok(())
     }
@@ -368,6 +278,15 @@ impl Port for XdpPort {
     }
 }
 
+/// Returns a descriptor that is readable when one of the sockets is.
+fn watch(queues: &[Queue]) -> Result<OwnedFd, Errno> {
+    let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for queue in queues {
+        epoll::add(&events, &**queue.socket(), epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(events)
+}
+
 /// Returns a number that is equal for all frames of a flow: a hash of the bytes where IPv4 without
 /// options has addresses and ports.
 fn flow(frame: &[u8]) -> usize {
@@ -406,26 +325,6 @@ pub fn probe() -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_busy_kernel_is_asked_again_but_not_for_ever() {
-        let mut tries = 0;
-        let result = while_busy(|| {
-            tries += 1;
-            if tries < 3 { Err(Errno::BUSY) } else { Ok(tries) }
-        });
-        assert_eq!(result, Ok(3));
-        let mut tries = 0;
-        assert_eq!(
-            while_busy(|| -> Result<(), _> {
-                tries += 1;
-                Err(Errno::BUSY)
-            }),
-            Err(Errno::BUSY)
-        );
-        assert_eq!(tries, BUSY_TRIES);
-        assert_eq!(while_busy(|| Err::<(), _>(Errno::PERM)), Err(Errno::PERM));
-    }
 
     #[test]
     fn an_interface_that_is_not_there_is_named_with_what_to_do() {

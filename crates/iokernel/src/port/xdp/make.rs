@@ -1,0 +1,190 @@
+//! What an AF_XDP port makes on its interface: the redirect program, its attachment, and a bound
+//! socket for each queue.
+//!
+//! All are descriptors, which end with the port unless another process has them, too.
+
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use std::time::Duration;
+
+use super::program::{self, KERNEL, Owned};
+use super::{MAX_MTU, MAX_QUEUES, XdpMode, XdpPort, ZeroCopy};
+use crate::frame::MacAddr;
+use crate::port::PortError;
+use crate::sys::bpf::{self, Hook};
+use crate::sys::interface::Interface;
+use crate::sys::xsk::{OpenError, Queue};
+
+/// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
+/// the queue, for which up to 54 ms were measured.
+const BUSY_TRIES: u32 = 100;
+/// Pause between two attempts.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// What directs frames to sockets, and the sockets, one for each queue.
+pub(super) struct Made {
+    pub(super) link: OwnedFd,
+    pub(super) map: OwnedFd,
+    pub(super) hook: Hook,
+    pub(super) queues: Vec<Queue>,
+}
+
+impl XdpPort {
+    /// Makes program, attachment and sockets on interface `index`.
+    pub(super) fn make(
+        &self,
+        (index, count): (u32, u32),
+        chunk: u32,
+        interface: &Interface,
+        prefix_len: u8,
+    ) -> Result<Made, PortError> {
+        let map = bpf::socket_map(count).map_err(|e| self.explain("make a socket map", e))?;
+        let code = self.code(map.as_raw_fd(), interface, prefix_len)?;
+        let program = bpf::load_xdp(&code).map_err(|error| match error.errno {
+            Errno::PERM => self.explain("load the redirect program", Errno::PERM),
+            _ => self.fail(format!("cannot load the redirect program: {error}")),
+        })?;
+        // While the map has no sockets, frames still go to Linux.
+        let (link, hook) = self.attach(&program, index)?;
+        let mut queues = Vec::new();
+        for number in 0..count {
+            let queue = self.open(index, number, chunk, hook)?;
+            bpf::set_socket(&map, number, &**queue.socket())
+                .map_err(|e| self.explain("enter a socket", e))?;
+            queues.push(queue);
+        }
+        Ok(Made { link, map, hook, queues })
+    }
+
+    /// Attaches the program to the first hook that the options and the driver allow; returns the
+    /// attachment and the hook.
+    fn attach(&self, program: &OwnedFd, index: u32) -> Result<(OwnedFd, Hook), PortError> {
+        let attach = |hook| while_busy(|| bpf::attach_xdp(program, index, hook));
+        let what = "attach the redirect program";
+        match self.spec.mode {
+            XdpMode::Native => attach(Hook::Driver).map(|link| (link, Hook::Driver)),
+            XdpMode::Skb => attach(Hook::Generic).map(|link| (link, Hook::Generic)),
+            XdpMode::Auto => match attach(Hook::Driver) {
+                Ok(link) => Ok((link, Hook::Driver)),
+                Err(error @ (Errno::PERM | Errno::BUSY | Errno::EXIST)) => Err(error),
+                Err(error) => {
+                    let port = &self.spec.interface;
+                    tracing::warn!(port, %error, "the driver runs no XDP programs: using skb mode, which is slower");
+                    attach(Hook::Generic).map(|link| (link, Hook::Generic))
+                }
+            },
+        }
+        .map_err(|error| self.explain(what, error))
+    }
+
+    /// Returns a bound socket on queue `number`.
+    fn open(&self, index: u32, number: u32, chunk: u32, hook: Hook) -> Result<Queue, PortError> {
+        let queue = Queue::open(chunk).map_err(|error| match error {
+            OpenError::Socket(e) => self.explain("make an AF_XDP socket", e),
+            OpenError::Register(e) => self.explain("register frame memory", e),
+            OpenError::Rings(e) => self.explain("set up rings", e),
+            OpenError::Memory(e) => self.fail(e.to_string()),
+        })?;
+        let bind = |how| while_busy(|| queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP));
+        let what = format!("bind to queue {number}");
+        let zero_copy = self.spec.zero_copy;
+        if zero_copy == ZeroCopy::Required || (zero_copy == ZeroCopy::Auto && hook == Hook::Driver) {
+            match bind(libc::XDP_ZEROCOPY) {
+                Ok(()) => return Ok(queue),
+                Err(error) if zero_copy == ZeroCopy::Required => {
+                    return Err(self.explain(&format!("{what} without copying"), error));
+                }
+                Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => {
+                    return Err(self.explain(&what, error));
+                }
+                // The driver does not support zero copy: copy.
+                Err(_) => {}
+            }
+        }
+        bind(libc::XDP_COPY).map_err(|error| self.explain(&what, error))?;
+        Ok(queue)
+    }
+
+    /// Returns the redirect program for the map with descriptor `map`.
+    pub(super) fn code(
+        &self,
+        map: RawFd,
+        interface: &Interface,
+        prefix_len: u8,
+    ) -> Result<Vec<u64>, PortError> {
+        let Some(network) = self.spec.gateway.filter(|_| self.spec.share) else {
+            return Ok(program::redirect_all(map, KERNEL));
+        };
+        let mac = self.own_mac(interface)?;
+        Ok(program::redirect_foreign(map, KERNEL, &Owned { mac, ip: interface.ip(), network, prefix_len }))
+    }
+
+    pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {
+        interface.mac().map_err(|e| self.explain("read its MAC address", e))
+    }
+
+    /// Checks the interface; returns its index and the number of queues to use.
+    pub(super) fn examine(&self, interface: &Interface, mtu: u16) -> Result<(u32, u32), PortError> {
+        let name = &self.spec.interface;
+        let index = interface.index().map_err(|e| self.explain("find the interface", e))?;
+        if !interface.is_up() {
+            return Err(self.fail(format!("the interface is down; `ip link set {name} up`")));
+        }
+        let carries = interface.mtu().map_err(|e| self.explain("read its MTU", e))?;
+        if u32::from(mtu) > carries {
+            return Err(self.fail(format!(
+                "its MTU is {carries}, the IOKernel's {mtu}; `ip link set {name} mtu {mtu}`, or set mtu = {carries}"
+            )));
+        }
+        if mtu > MAX_MTU {
+            return Err(
+                self.fail(format!("AF_XDP carries IP packets up to {MAX_MTU} bytes; set mtu = {MAX_MTU}"))
+            );
+        }
+        let there = interface.receive_queues();
+        let queues = self.spec.queues.unwrap_or(there).min(MAX_QUEUES);
+        if queues > there {
+            return Err(self.fail(format!("it has {there} receive queues, not {queues}")));
+        }
+        if queues < there {
+            tracing::warn!(port = name, there, queues, "frames on the other queues go to Linux");
+        }
+        Ok((index, queues))
+    }
+}
+
+/// Repeats `attempt` while it returns EBUSY, at most [`BUSY_TRIES`] times.
+fn while_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 1..BUSY_TRIES {
+        match attempt() {
+            Err(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            other => return other,
+        }
+    }
+    attempt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_kernel_is_asked_again_but_not_for_ever() {
+        let mut tries = 0;
+        let result = while_busy(|| {
+            tries += 1;
+            if tries < 3 { Err(Errno::BUSY) } else { Ok(tries) }
+        });
+        assert_eq!(result, Ok(3));
+        let mut tries = 0;
+        assert_eq!(
+            while_busy(|| -> Result<(), _> {
+                tries += 1;
+                Err(Errno::BUSY)
+            }),
+            Err(Errno::BUSY)
+        );
+        assert_eq!(tries, BUSY_TRIES);
+        assert_eq!(while_busy(|| Err::<(), _>(Errno::PERM)), Err(Errno::PERM));
+    }
+}
