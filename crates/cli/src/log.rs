@@ -3,7 +3,10 @@
 //! Owns both formats. Text is `TIME LEVEL message field=value`, with the level in colour on a
 //! terminal; control characters are escaped, so that a name which a program chose cannot forge a
 //! line. JSON is one object per line with `timestamp`, `level`, `message` and the event's fields.
-//! Times are UTC (RFC 3339). Spans are not logged.
+//! Times are UTC (RFC 3339). Spans are not logged. Lines that a reader does not take are lost and
+//! counted: it may have stopped, and programs do not wait for it.
+
+mod outlet;
 
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
@@ -17,6 +20,11 @@ use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use outlet::Outlet;
+
+/// How long a line waits for a reader of the log.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How a line of the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -34,7 +42,7 @@ pub enum LogFormat {
 pub fn start(level: Level, format: LogFormat) -> anyhow::Result<()> {
     let colour =
         io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty());
-    let log = Log { level, format, colour, out: Mutex::new(io::stderr()) };
+    let log = Log::new(level, format, colour, Outlet::new(io::stderr(), PATIENCE));
     tracing::subscriber::set_global_default(log).context("cannot start the log")
 }
 
@@ -43,7 +51,28 @@ struct Log<W> {
     level: Level,
     format: LogFormat,
     colour: bool,
-    out: Mutex<W>,
+    out: Mutex<Out<W>>,
+}
+
+/// Where lines go.
+struct Out<W> {
+    writer: W,
+    /// Lines that it has not taken since the last one that it has.
+    lost: u64,
+}
+
+impl<W: Write> Log<W> {
+    fn new(level: Level, format: LogFormat, colour: bool, writer: W) -> Self {
+        Self { level, format, colour, out: Mutex::new(Out { writer, lost: 0 }) }
+    }
+
+    fn line(&self, level: Level, fields: &Fields) -> String {
+        let time = timestamp(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+        match self.format {
+            LogFormat::Text => text_line(&time, level, self.colour, fields),
+            LogFormat::Json => json_line(&time, level, fields),
+        }
+    }
 }
 
 impl<W: Write + 'static> Subscriber for Log<W> {
@@ -66,15 +95,14 @@ impl<W: Write + 'static> Subscriber for Log<W> {
     fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let time = timestamp(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
-        let level = *event.metadata().level();
-        let line = match self.format {
-            LogFormat::Text => text_line(&time, level, self.colour, &fields),
-            LogFormat::Json => json_line(&time, level, &fields),
+        let line = self.line(*event.metadata().level(), &fields);
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        // One write, so that lines of several processes on one terminal do not mix.
+        let result = match out.lost {
+            0 => out.writer.write_all(line.as_bytes()),
+            lost => out.writer.write_all((self.line(Level::WARN, &Fields::of_lost(lost)) + &line).as_bytes()),
         };
-        // One write, so that lines of several processes on one terminal do not mix. A log that
-        // cannot be written has no other place to say so.
-        let _ = self.out.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+        out.lost = if result.is_ok() { 0 } else { out.lost + 1 };
     }
 
     fn enter(&self, _: &Id) {}
@@ -90,6 +118,11 @@ struct Fields {
 }
 
 impl Fields {
+    fn of_lost(lines: u64) -> Self {
+        let message = "lines of this log were lost: its reader had stopped".to_owned();
+        Self { message, others: vec![("lines", lines.into())] }
+    }
+
     fn add(&mut self, field: &Field, value: impl Into<Value>) {
         self.others.push((field.name(), value.into()));
     }
@@ -222,7 +255,7 @@ mod tests {
     /// Returns what is logged of the same events in this format.
     fn logged(format: LogFormat, colour: bool) -> String {
         let kept = Kept::default();
-        let log = Log { level: Level::INFO, format, colour, out: Mutex::new(kept.clone()) };
+        let log = Log::new(Level::INFO, format, colour, kept.clone());
         tracing::subscriber::with_default(log, || {
             let absent: Option<u64> = None;
             tracing::info!(name = "a b", count = 3, port = Some("tap"), absent, "ready");
@@ -257,6 +290,36 @@ mod tests {
         assert!(ready.get("absent").is_none() && ready["timestamp"].is_string(), "{ready}");
         assert_eq!((&warning["level"], &warning["message"]), (&"WARN".into(), &"two\nlines".into()));
         assert_eq!(warning["error"], "first\nsecond\x1b[1m");
+    }
+
+    #[test]
+    fn lines_that_were_lost_are_counted_before_the_next_one() {
+        /// Takes nothing for a while.
+        struct Stopped(u32, Kept);
+        impl Write for Stopped {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                if self.0 == 0 {
+                    return self.1.write(bytes);
+                }
+                self.0 -= 1;
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let kept = Kept::default();
+        let log = Log::new(Level::INFO, LogFormat::Text, false, Stopped(2, kept.clone()));
+        tracing::subscriber::with_default(log, || {
+            for number in 0..4 {
+                tracing::info!(number, "line");
+            }
+        });
+        let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().map(|line| line.split_once(' ').unwrap().1.trim()).collect();
+        let lost = "WARN lines of this log were lost: its reader had stopped lines=2";
+        assert_eq!(lines, [lost, "INFO line number=2", "INFO line number=3"]);
     }
 
     #[test]
