@@ -14,6 +14,8 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "switch", "--help"],
         &["bench", "cores", "--help"],
         &["bench", "dispatch", "--help"],
+        &["bench", "energy", "--help"],
+        &["bench", "events", "--help"],
         &["bench", "hostile", "--help"],
         &["bench", "neighbour", "--help"],
         &["bench", "ports", "--help"],

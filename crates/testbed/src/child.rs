@@ -245,6 +245,12 @@ impl Service {
         Ok(Self { address, process, folder: None, backups: Vec::new() })
     }
 
+    /// Returns the server's process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Returns the same server, with the folder of its files, which is removed after its end.
     #[must_use]
     pub fn with_folder(self, folder: Option<Folder>) -> Self {

@@ -1,8 +1,8 @@
 //! `tailwater-lab bench`: benchmarks of single mechanisms.
 //!
 //! Owns tables and files of `handoff` and `switch`, which `tailwater-iokernel-testing` measures;
-//! [`cores`], [`dispatch`], [`hostile`], [`neighbour`], [`ports`], [`tcp`] and [`threads`] are
-//! measured here.
+//! [`cores`], [`dispatch`], [`energy`], [`hostile`], [`neighbour`], [`ports`], [`tcp`] and
+//! [`threads`] are measured here.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ use tailwater_iokernel_testing::bench::{
 
 pub mod cores;
 pub mod dispatch;
+pub mod energy;
 pub mod hostile;
 pub mod neighbour;
 pub mod ports;
@@ -39,6 +40,7 @@ const ROUND_US: u64 = 1_000_000;
   tailwater-lab bench switch --json switch.json  frames per second through one IOKernel core
   tailwater-lab bench cores                      how soon new threads run, by where they are placed
   tailwater-lab bench dispatch                   what poll points cost, and how exact a quantum is
+  tailwater-lab bench energy                     processor time by load, sleeping and polling
   tailwater-lab bench events                     an echo run to completion, next to user threads and epoll
   tailwater-lab bench hostile                    what a service notices of a program that attacks the IOKernel
   tailwater-lab bench neighbour                  what the machine's other programs get beside Tailwater
@@ -62,6 +64,7 @@ enum Bench {
     Switch(Common),
     Cores(cores::CoresArgs),
     Dispatch(dispatch::DispatchArgs),
+    Energy(energy::EnergyArgs),
     Events(tcp::events::EventsArgs),
     Hostile(hostile::HostileArgs),
     Neighbour(neighbour::NeighbourArgs),
@@ -128,6 +131,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
         Bench::Dispatch(args) => {
             let report = dispatch::run(args)?;
+            write(args.json.as_deref(), &machine, &report)
+        }
+        Bench::Energy(args) => {
+            let report = energy::run(args, &machine)?;
             write(args.json.as_deref(), &machine, &report)
         }
         Bench::Events(args) => {

@@ -1,0 +1,303 @@
+//! `tailwater-lab bench energy`: processor time of IOKernel and service together by load, sleeping
+//! as they do by default and polling always.
+//!
+//! Owns the loads, the bars and the report. Idle time is what a core has for other programs, or
+//! halts in; power counters are not needed. IOKernel and generator are one thread of this process,
+//! so the time that a client's machine would spend is in the figure; and its port states when the
+//! next request is due, so the polling thread wakes before it comes.
+
+use std::io::{Write, stdout};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use tailwater_iokernel::Config;
+use tailwater_loadgen::Plan;
+use tailwater_loadgen::kernel_udp::Load;
+use tailwater_loadgen::protocol::Medium;
+use tailwater_testbed::bed::Testbed;
+use tailwater_testbed::child::{Service, Spec};
+use tailwater_testbed::cores::CorePlan;
+use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::machine::Machine;
+use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
+use tailwater_testbed::program::{Prepared, Program};
+use tailwater_testbed::table::{Table, number};
+use tailwater_workload::{LoadSchedule, Rate};
+
+/// Loads as fractions of the managed cores, each with the largest fraction of all cores that it may
+/// keep busy.
+const LOADS: [(f64, f64); 4] = [(0.0, 0.01), (0.01, 0.08), (0.1, 0.3), (0.5, 0.75)];
+/// Bar: the p99, as a multiple of that of always polling.
+const MOST_P99: f64 = 1.5;
+/// The work of a request.
+const SERVICE: &str = "exp:10us";
+const SERVICE_NS: f64 = 10_000.0;
+const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+const SERVICE_PORT: u16 = 5000;
+/// First part of each measurement, which is not counted.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Unit of process times in /proc, in nanoseconds: USER_HZ is 100 on every Linux machine that the
+/// project supports (proc_pid_stat(5)).
+const TICK_NS: u64 = 10_000_000;
+
+/// Measure how much processor time a service takes by its load, and what sleeping costs in latency
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "busy: processor time of the IOKernel, with the clients in its port, and of the service, as a fraction
+of the polling core and the managed ones. A load of 1 keeps all managed cores busy with the work of requests
+(exponential, 10 us). sleeping: the defaults; polling: neither the IOKernel nor a kthread ever sleeps.
+
+Examples:
+  tailwater-lab bench energy
+  tailwater-lab bench energy --rounds 5 --seconds 3 --json energy.json"
+)]
+pub struct EnergyArgs {
+    /// Rounds, each with both ways in turn
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Counted seconds of each load
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The figures of a run: medians over the rounds.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    loads: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    load: f64,
+    sleeping: Figures,
+    polling: Figures,
+    /// The bar for `busy`.
+    busy_bar: f64,
+    /// Whether both bars are met; without requests there is no latency to judge.
+    met: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct Figures {
+    /// Fraction of all cores; `None` if this machine let the measurement begin too late.
+    busy: Option<f64>,
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Sleeping,
+    Polling,
+}
+
+/// Measures, prints, and returns the figures.
+///
+/// # Errors
+/// When a process does not start or ends, or on a signal.
+pub fn run(args: &EnergyArgs, machine: &Machine) -> anyhow::Result<Report> {
+    let cores = CorePlan::new(machine.usable_cores.clone())?;
+    let interrupt = Arc::new(Interrupt::catch()?);
+    let testbed = Testbed { cores, interrupt, solo: Duration::ZERO };
+    let speed = testbed.calibrate()?;
+    let counted = Duration::from_secs(args.seconds);
+    let mut seen = vec![[Vec::new(), Vec::new()]; LOADS.len()];
+    for _ in 0..args.rounds {
+        for (way, at) in [(Way::Sleeping, 0), (Way::Polling, 1)] {
+            let target = Target::start(&testbed, speed, way)?;
+            for (&(load, _), seen) in LOADS.iter().zip(&mut seen) {
+                seen[at].push(target.measure(load, counted)?);
+            }
+            target.service.end()?;
+        }
+    }
+    let row = |(&(load, busy_bar), [sleeping, polling]): (&(f64, f64), &[Vec<Figures>; 2])| {
+        Row::new(load, busy_bar, middle(sleeping), middle(polling))
+    };
+    let report = Report { loads: LOADS.iter().zip(&seen).map(row).collect() };
+    write!(stdout(), "{}", describe(&report))?;
+    Ok(report)
+}
+
+impl Row {
+    fn new(load: f64, busy_bar: f64, sleeping: Figures, polling: Figures) -> Self {
+        let soon = match (sleeping.p99_us, polling.p99_us) {
+            (Some(sleeping), Some(polling)) => sleeping <= MOST_P99 * polling,
+            _ => load == 0.0,
+        };
+        Self {
+            load,
+            sleeping,
+            polling,
+            busy_bar,
+            met: soon && sleeping.busy.is_some_and(|busy| busy <= busy_bar),
+        }
+    }
+}
+
+/// Returns the median of each figure.
+fn middle(rounds: &[Figures]) -> Figures {
+    let of = |figure: &dyn Fn(&Figures) -> Option<f64>| {
+        let mut values: Vec<f64> = rounds.iter().filter_map(figure).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    };
+    Figures {
+        busy: of(&|round| round.busy),
+        p50_us: of(&|round| round.p50_us),
+        p99_us: of(&|round| round.p99_us),
+    }
+}
+
+/// An IOKernel with the generator as its port, and the service.
+struct Target<'a> {
+    testbed: &'a Testbed,
+    service: Service,
+    program: Program,
+    _iokernel: Embedded,
+    generator: Generator,
+}
+
+impl<'a> Target<'a> {
+    fn start(testbed: &'a Testbed, speed: u64, way: Way) -> anyhow::Result<Self> {
+        let (port, generator) = port::port(Medium::Datagram, GENERATOR_IP)?;
+        let cores = &testbed.cores;
+        let socket = format!("@tailwater-energy-{}", std::process::id());
+        let mut config = Config {
+            socket: socket.clone(),
+            iokernel_core: Some(cores.polling as u16),
+            managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
+            ..Config::default()
+        };
+        let mut settings = vec![
+            ("TAILWATER_IOKERNEL", socket),
+            ("TAILWATER_KTHREADS", cores.managed.len().to_string()),
+            ("TAILWATER_IP", SERVICE_IP.to_string()),
+        ];
+        if let Way::Polling = way {
+            config.idle_sleep_us = 0;
+            settings.push(("TAILWATER_IDLE_TIMEOUT_US", "0".to_owned()));
+        }
+        let iokernel = Embedded::start(config, port, Some(cores.usable.clone()))?;
+        let program = Program::spin(speed, SERVICE.parse()?);
+        settings.push(("TAILWATER_NAME", program.app.to_owned()));
+        let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
+        let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
+        let service = Service::start(&spec, &testbed.interrupt)?.with_folder(folder);
+        Ok(Self { testbed, service, program, _iokernel: iokernel, generator })
+    }
+
+    /// Measures at a fraction of the managed cores.
+    fn measure(&self, load: f64, counted: Duration) -> anyhow::Result<Figures> {
+        if load == 0.0 {
+            let busy = self.busy_from(Instant::now() + WARM_UP, counted)?;
+            return Ok(Figures { busy, p50_us: None, p99_us: None });
+        }
+        let rate = Rate::for_load(load, self.testbed.cores.managed.len() as f64, SERVICE_NS)?;
+        let schedule = LoadSchedule::constant(rate, (WARM_UP + counted).as_nanos() as u64);
+        let warm_up_ns = WARM_UP.as_nanos() as u64;
+        let plan = Plan { warm_up_ns, flows: 64, ..Plan::new(schedule, SERVICE.parse()?) };
+        let load = Load { protocol: Arc::clone(&self.program.protocol), seed: 1, preload: false };
+        let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
+        let began = self.generator.begin(self.testbed, &plan, &load, server)?;
+        let busy = self.busy_from(began + WARM_UP, counted)?;
+        let figures = self.generator.finish(self.testbed, &plan)?.summary.figures();
+        Ok(Figures { busy, p50_us: figures.p50_us, p99_us: figures.p99_us })
+    }
+
+    /// Returns the fraction of all cores that is busy from `from` on, if it was observed for at
+    /// least half of the time.
+    fn busy_from(&self, from: Instant, counted: Duration) -> anyhow::Result<Option<f64>> {
+        let interrupt = &self.testbed.interrupt;
+        interrupt.sleep_until(from)?;
+        let (begin, before) = (Instant::now(), self.cpu_ns()?);
+        interrupt.sleep_until(from + counted)?;
+        let (elapsed, after) = (begin.elapsed(), self.cpu_ns()?);
+        let cores = 1 + self.testbed.cores.managed.len();
+        let busy = after.saturating_sub(before) as f64 / elapsed.as_nanos() as f64 / cores as f64;
+        Ok((elapsed * 2 >= counted).then_some(busy))
+    }
+
+    /// Returns the processor time of this process and of the service.
+    fn cpu_ns(&self) -> anyhow::Result<u64> {
+        let own = clock_gettime(ClockId::ProcessCPUTime);
+        let path = format!("/proc/{}/stat", self.service.id());
+        let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let ticks = ticks_of(&stat).with_context(|| format!("{path} has an unknown form: {stat}"))?;
+        Ok(own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64 + ticks * TICK_NS)
+    }
+}
+
+/// Returns the processor time in a line of `/proc/PID/stat`: fields 14 and 15, `utime` and `stime`.
+fn ticks_of(stat: &str) -> Option<u64> {
+    // The second field is the program's name in parentheses, which may contain any character.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut field = || fields.next()?.parse::<u64>().ok();
+    Some(field()? + field()?)
+}
+
+fn describe(report: &Report) -> String {
+    let mut table = Table::new([
+        "load",
+        "busy, sleeping",
+        "bar",
+        "polling",
+        "p50 us, sleeping",
+        "polling",
+        "p99 us, sleeping",
+        "polling",
+        "bars met",
+    ]);
+    let percent = |part: f64| format!("{:.1} %", part * 100.0);
+    let busy = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), percent);
+    let us = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);
+    for Row { load, sleeping, polling, busy_bar, met } in &report.loads {
+        table.row([
+            percent(*load),
+            busy(sleeping.busy),
+            percent(*busy_bar),
+            busy(polling.busy),
+            us(sleeping.p50_us),
+            us(polling.p50_us),
+            us(sleeping.p99_us),
+            us(polling.p99_us),
+            if *met { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    format!("{table}\nBars: busy, and a p99 of at most {MOST_P99} times that of always polling.\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_read_behind_any_name() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 250 33 0 0 20 0 3 0 99";
+        assert_eq!(ticks_of(stat), Some(283));
+        assert_eq!(ticks_of("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn both_bars_must_be_met_and_lost_answers_meet_none() {
+        let figures = |busy, p99_us| Figures { busy: Some(busy), p50_us: p99_us, p99_us };
+        let met = |load, sleeping, polling| Row::new(load, 0.3, sleeping, polling).met;
+        let polling = figures(1.0, Some(40.0));
+        assert!(met(0.1, figures(0.3, Some(60.0)), polling));
+        assert!(!met(0.1, figures(0.31, Some(60.0)), polling));
+        assert!(!met(0.1, figures(0.3, Some(60.1)), polling));
+        assert!(!met(0.1, figures(0.1, None), polling), "no request was answered");
+        assert!(!met(0.1, Figures { busy: None, ..polling }, polling), "nothing was counted");
+        assert!(met(0.0, figures(0.01, None), figures(1.0, None)));
+    }
+}
