@@ -111,7 +111,7 @@ pub struct PolicyArgs {
     /// Policies, as listed in the help.
     #[arg(
         long,
-        help = "Policies: d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], mq:TIME[,head|tail], srpt, reserved [default: d-fcfs,c-fcfs,steal,ps:1us,sq:5us]"
+        help = "Policies: d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], mq:TIME[,head|tail], jbsq:K[,TIME], srpt, reserved [default: d-fcfs,c-fcfs,steal,ps:1us,sq:5us]"
     )]
     pub policies: Option<String>,
     /// Service time, as in exp:10us or bimodal:0.9*5us+0.1*55us [default: exp:10us].

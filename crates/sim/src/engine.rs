@@ -11,8 +11,8 @@
 //! A core pays context switch, stealing and (once per request) packet time before a request's own
 //! work begins. A preemption is paid before the core's next request. The dispatcher of a central
 //! policy is one server: taking a request in, handing one out and preempting each occupy it, and a
-//! core waits for its hand-out to finish. Decisions are made at the time of the event; a busy
-//! dispatcher delays their effect, not their information.
+//! core waits for its hand-out to finish, unless the request waited at the core already. Decisions
+//! are made at the time of the event; a busy dispatcher delays their effect, not their information.
 //!
 //! # Invariants, checked after every event in debug builds
 //!
@@ -226,7 +226,10 @@ impl<'a, S: Source> Engine<'a, S> {
         }
         let mut from_ns = self.now_ns + delay_ns;
         if self.central && self.costs.assign_ns > 0 {
-            from_ns = from_ns.max(self.occupy_dispatcher(self.costs.assign_ns) + delay_ns);
+            let handed_out_ns = self.occupy_dispatcher(self.costs.assign_ns);
+            if assignment.origin != Origin::Local {
+                from_ns = from_ns.max(handed_out_ns + delay_ns);
+            }
         }
         if self.measured.warm() {
             self.measured.spent.overhead_ns += overhead_ns;

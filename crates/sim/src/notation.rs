@@ -18,11 +18,16 @@ const MAX_POINTS: usize = 1_000;
 ///
 /// If a name or a parameter is unknown, with what there is instead, or if the list is empty.
 pub fn parse_policies(text: &str) -> anyhow::Result<Vec<(String, PolicySpec)>> {
-    // `sq:5us,head` holds a comma itself: `head` and `tail` belong to what stands before them.
+    // `sq:5us,head` and `jbsq:2,5us` hold a comma: `head`, `tail` and a time belong to what stands
+    // before them.
     let mut names: Vec<String> = Vec::new();
     for part in text.split([',', ';', ' ']).map(str::trim).filter(|p| !p.is_empty()) {
         match names.last_mut() {
-            Some(last) if part == "head" || part == "tail" => *last = format!("{last},{part}"),
+            Some(last)
+                if matches!(part, "head" | "tail") || part.starts_with(|c: char| c.is_ascii_digit()) =>
+            {
+                *last = format!("{last},{part}");
+            }
             _ => names.push(part.to_owned()),
         }
     }
@@ -79,7 +84,8 @@ mod tests {
 
     #[test]
     fn policies_are_read_with_their_parameters() {
-        let list = parse_policies("c-fcfs, sq:5us,head, mq:10us ps:100ns;steal:4").unwrap();
+        let list =
+            parse_policies("c-fcfs, sq:5us,head, mq:10us ps:100ns;steal:4, jbsq:2,5us,jbsq:3").unwrap();
         let specs: Vec<_> = list.iter().map(|(_, s)| *s).collect();
         let us = |n| Nanos::from_micros(n);
         assert_eq!(
@@ -90,6 +96,8 @@ mod tests {
                 PolicySpec::MultiQueue { quantum_ns: us(10), requeue: Requeue::Head },
                 PolicySpec::ProcessorSharing { quantum_ns: Nanos(100) },
                 PolicySpec::Stealing { batch: 4 },
+                PolicySpec::BoundedQueues { depth: 2, quantum_ns: Some(us(5)) },
+                PolicySpec::BoundedQueues { depth: 3, quantum_ns: None },
             ]
         );
         assert_eq!(list[1].0, "sq:5us,head");

@@ -73,9 +73,11 @@ impl Policy {
             | PolicySpec::MultiQueue { quantum_ns, .. }
             | PolicySpec::ProcessorSharing { quantum_ns } => Some(Duration::from_nanos(quantum_ns.0)),
             PolicySpec::ShortestRemaining => Some(LOOK),
-            PolicySpec::DFcfs | PolicySpec::CFcfs | PolicySpec::Stealing { .. } | PolicySpec::Reserved => {
-                None
-            }
+            PolicySpec::DFcfs
+            | PolicySpec::CFcfs
+            | PolicySpec::Stealing { .. }
+            | PolicySpec::BoundedQueues { .. }
+            | PolicySpec::Reserved => None,
         }
     }
 }
@@ -87,7 +89,7 @@ impl FromStr for Policy {
     /// queue that requeues at the tail.
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         match text.parse().map_err(PolicyError::Notation)? {
-            PolicySpec::DFcfs | PolicySpec::Reserved => {
+            PolicySpec::DFcfs | PolicySpec::BoundedQueues { .. } | PolicySpec::Reserved => {
                 Err(PolicyError::Bound { name: text.trim().to_owned() })
             }
             spec => Ok(Self(spec)),
@@ -113,7 +115,7 @@ pub enum PolicyError {
     Notation(dispatch::NotationError),
     /// The policy binds requests to workers, which may have no core.
     #[error(
-        "the policy `{name}` binds requests to workers, and a worker may have no core: use steal in place of d-fcfs, mq:5us in place of reserved"
+        "the policy `{name}` binds requests to workers, and a worker may have no core: use steal in place of d-fcfs, mq:5us in place of reserved, sq:5us or c-fcfs in place of jbsq"
     )]
     Bound {
         /// Its name.
@@ -310,7 +312,7 @@ mod tests {
 
     #[test]
     fn policies_that_bind_requests_to_workers_are_refused() {
-        for text in ["d-fcfs", "reserved"] {
+        for text in ["d-fcfs", "reserved", "jbsq:2,5us"] {
             let message = text.parse::<Policy>().unwrap_err().to_string();
             assert!(message.contains("binds"), "{message}");
         }

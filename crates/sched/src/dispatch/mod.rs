@@ -33,9 +33,10 @@
 //! parameters, `notation` reads it from a text.
 //!
 //! Sources: Shinjuku (NSDI'19) sections 2 and 3.4; Shenango (NSDI'19) section 5; ZygOS (SOSP'17)
-//! for stealing; Persephone (SOSP'21) for reserved cores; Schrage and Miller 1966 for shortest
-//! remaining time.
+//! for stealing; R2P2 (ATC'19) and Concord (SOSP'23) for bounded queues; Persephone (SOSP'21) for
+//! reserved cores; Schrage and Miller 1966 for shortest remaining time.
 
+mod bounded;
 mod crew;
 mod fcfs;
 mod multi_queue;
@@ -49,6 +50,7 @@ mod stealing;
 mod tests;
 mod worker_set;
 
+pub use bounded::{BoundedQueues, DEPTH_MAX};
 pub use fcfs::{CentralFcfs, DistributedFcfs};
 pub use multi_queue::MultiQueue;
 pub use notation::NotationError;
@@ -202,6 +204,9 @@ pub enum Broken {
     /// A worker is idle while a request waits that it could take.
     #[error("dispatch policy invariant broken: a worker is idle while a request waits")]
     IdleWhileWaiting,
+    /// A worker has more requests than its bound.
+    #[error("dispatch policy invariant broken: a worker has more requests than its bound")]
+    Depth,
     /// The set of workers with waiting requests is not that of the queues.
     #[error("dispatch policy invariant broken: the set of loaded workers is wrong")]
     LoadedSet,

@@ -7,13 +7,14 @@
 //! | processor sharing with a quantum | `ps:100ns` |
 //! | Shinjuku's single queue | `sq:5us`, `sq:5us,head` |
 //! | Shinjuku's queue per class | `mq:5us`, `mq:5us,tail` |
+//! | bounded queues of k requests at the workers, also with a quantum | `jbsq:2`, `jbsq:2,5us` |
 //! | shortest remaining time, reserved cores | `srpt`, `reserved` |
 
 use core::str::FromStr;
 use heap::borrow::ToOwned;
 use heap::string::String;
 
-use super::{PolicySpec, Requeue, STEAL_MAX};
+use super::{DEPTH_MAX, PolicySpec, Requeue, STEAL_MAX};
 use crate::ids::Nanos;
 
 /// Why a text is not a policy.
@@ -21,7 +22,7 @@ use crate::ids::Nanos;
 pub enum NotationError {
     /// There is no such policy.
     #[error(
-        "`{name}` is not a dispatch policy; use d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], mq:TIME[,head|tail], srpt or reserved"
+        "`{name}` is not a dispatch policy; use d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], mq:TIME[,head|tail], jbsq:K[,TIME], srpt or reserved"
     )]
     Name {
         /// The name given.
@@ -52,6 +53,18 @@ pub enum NotationError {
     /// The number of requests to steal at once is out of range.
     #[error("policy `{text}`: steal at once 1 to {STEAL_MAX}, as in `steal:4`")]
     Batch {
+        /// The text given.
+        text: String,
+    },
+    /// The bound of the workers' queues is missing or out of range.
+    #[error("policy `{text}`: a worker has 1 to {DEPTH_MAX} requests, as in `jbsq:2`")]
+    Depth {
+        /// The text given.
+        text: String,
+    },
+    /// What stands behind the bound of the workers' queues is no duration.
+    #[error("policy `{text}`: behind the number of requests stands a quantum, as in `jbsq:2,5us`")]
+    BoundedQuantum {
         /// The text given.
         text: String,
     },
@@ -87,6 +100,7 @@ impl FromStr for PolicySpec {
                     .map(|batch| Self::Stealing { batch })
                     .ok_or(NotationError::Batch { text: text.to_owned() })
             }
+            "jbsq" => bounded(text, parameters),
             "ps" => {
                 let (quantum_ns, _) = quantum(text, name, parameters, Requeue::Tail)?;
                 Ok(Self::ProcessorSharing { quantum_ns })
@@ -102,6 +116,24 @@ impl FromStr for PolicySpec {
             _ => Err(NotationError::Name { name: text.to_owned() }),
         }
     }
+}
+
+/// Reads `K[,TIME]`.
+fn bounded(text: &str, parameters: &str) -> Result<PolicySpec, NotationError> {
+    let (depth, time) = parameters.split_once(',').unwrap_or((parameters, ""));
+    let depth = depth.trim().parse().ok().filter(|depth| (1..=DEPTH_MAX).contains(depth));
+    let depth = depth.ok_or_else(|| NotationError::Depth { text: text.to_owned() })?;
+    let quantum_ns = match time.trim() {
+        "" => None,
+        time => match duration(time) {
+            Some(Nanos::ZERO) => return Err(NotationError::Zero { text: text.to_owned() }),
+            Some(quantum_ns) => Some(quantum_ns),
+            None => {
+                return Err(NotationError::BoundedQuantum { text: text.to_owned() });
+            }
+        },
+    };
+    Ok(PolicySpec::BoundedQueues { depth, quantum_ns })
 }
 
 /// Reads `TIME[,head|tail]`.
@@ -167,6 +199,8 @@ mod tests {
             ("ps:100ns", PolicySpec::ProcessorSharing { quantum_ns: Nanos(100) }),
             ("steal", PolicySpec::Stealing { batch: 1 }),
             ("steal:4", PolicySpec::Stealing { batch: 4 }),
+            ("jbsq:2", PolicySpec::BoundedQueues { depth: 2, quantum_ns: None }),
+            ("jbsq:8,5us", PolicySpec::BoundedQueues { depth: 8, quantum_ns: Some(us(5)) }),
         ] {
             assert_eq!(text.parse(), Ok(spec), "{text}");
         }
@@ -185,6 +219,11 @@ mod tests {
             ("sq:0ns", "quantum of 0"),
             ("sq:5us,middle", "`head` or `tail`"),
             ("steal:99", "1 to 16"),
+            ("jbsq", "as in `jbsq:2`"),
+            ("jbsq:9", "1 to 8"),
+            ("jbsq:2,5", "as in `jbsq:2,5us`"),
+            ("jbsq:2,5us,head", "as in `jbsq:2,5us`"),
+            ("jbsq:2,0us", "quantum of 0"),
             ("c-fcfs:3", "no parameters"),
         ] {
             let message = text.parse::<PolicySpec>().unwrap_err().to_string();

@@ -5,8 +5,8 @@
 //! number of workers and classes.
 
 use super::{
-    CentralFcfs, ClassDemand, Dispatch, DistributedFcfs, MAX_CLASSES, MultiQueue, Requeue, Reserved,
-    ReservedError, ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
+    BoundedQueues, CentralFcfs, ClassDemand, Dispatch, DistributedFcfs, MAX_CLASSES, MultiQueue, Requeue,
+    Reserved, ReservedError, ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
 };
 use crate::ids::Nanos;
 use heap::boxed::Box;
@@ -42,6 +42,13 @@ pub enum PolicySpec {
         quantum_ns: Nanos,
         /// Where in its class's queue it goes when it loses.
         requeue: Requeue,
+    },
+    /// A central queue, and a short one at each worker ([`BoundedQueues`]).
+    BoundedQueues {
+        /// Most requests that a worker has, the one it runs included.
+        depth: usize,
+        /// Time a request runs before it may be preempted; `None`: to its end.
+        quantum_ns: Option<Nanos>,
     },
     /// Shortest remaining processing time ([`ShortestRemaining`]).
     ShortestRemaining,
@@ -102,7 +109,8 @@ impl PolicySpec {
         }
         if let Self::ProcessorSharing { quantum_ns }
         | Self::SingleQueue { quantum_ns, .. }
-        | Self::MultiQueue { quantum_ns, .. } = self
+        | Self::MultiQueue { quantum_ns, .. }
+        | Self::BoundedQueues { quantum_ns: Some(quantum_ns), .. } = self
             && quantum_ns == Nanos::ZERO
         {
             return Err(SpecError::Quantum);
@@ -123,6 +131,9 @@ impl PolicySpec {
                     return Err(SpecError::Slo);
                 }
                 Box::new(MultiQueue::new(workers, &slos, quantum_ns, requeue))
+            }
+            Self::BoundedQueues { depth, quantum_ns } => {
+                Box::new(BoundedQueues::new(workers, depth, quantum_ns))
             }
             Self::ShortestRemaining => Box::new(ShortestRemaining::new(workers)),
             Self::Reserved => {

@@ -45,6 +45,11 @@ fn every_policy() -> Vec<PolicySpec> {
         all.push(PolicySpec::SingleQueue { quantum_ns, requeue });
         all.push(PolicySpec::MultiQueue { quantum_ns, requeue });
     }
+    for depth in [1, 2, 3, DEPTH_MAX] {
+        all.extend(
+            [None, Some(quantum_ns)].map(|quantum_ns| PolicySpec::BoundedQueues { depth, quantum_ns }),
+        );
+    }
     all
 }
 
@@ -195,6 +200,87 @@ fn multi_queue_preempts_an_overdue_worker_when_a_more_urgent_request_arrives() {
     assert_eq!(p.on_quantum(WorkerId(0), Nanos(520), &request(3, 9, 100, 1)), Verdict::Again(Nanos(5)));
     assert_eq!(p.on_arrival(Nanos(520), request(5, 520, 1, 0)), Reaction::Queue);
     p.check().unwrap();
+}
+
+#[test]
+fn jbsq_hands_out_to_the_shortest_queue_below_its_bound() {
+    let mut p = BoundedQueues::new(2, 2, None);
+    assert_eq!((ids(&mut p, 0, 0), ids(&mut p, 1, 0)), (None, None));
+    for (id, worker) in [(0, 0), (1, 1)] {
+        assert_eq!(p.on_arrival(Nanos(1), request(id, 1, 9, 0)), Reaction::Run(WorkerId(worker)));
+        assert_eq!(ids(&mut p, worker, 1), Some(id));
+    }
+    for id in 2..6 {
+        assert_eq!(p.on_arrival(Nanos(2), request(id, 2, 9, 0)), Reaction::Queue);
+        p.check().unwrap();
+    }
+    assert_eq!([0, 1].map(|worker| p.waiting_at(WorkerId(worker))), [1, 1], "two wait in the central queue");
+    p.on_done(WorkerId(1), Nanos(3));
+    let next = p.next_for(WorkerId(1), Nanos(3)).unwrap();
+    assert_eq!((next.request.id.0, next.origin, p.waiting_at(WorkerId(1))), (3, Origin::Local, 1));
+    p.on_done(WorkerId(1), Nanos(4));
+    assert_eq!(ids(&mut p, 1, 4), Some(4), "the one at worker 0 waits for it");
+    assert_eq!((p.queued(), p.waiting_at(WorkerId(1))), (2, 1));
+}
+
+#[test]
+fn jbsq_takes_back_what_waits_at_a_worker_that_is_preempted() {
+    let mut p = BoundedQueues::new(2, 3, Some(Nanos(5)));
+    let long = request(0, 0, 100, 0);
+    assert_eq!((ids(&mut p, 0, 0), ids(&mut p, 1, 0)), (None, None));
+    for id in [0, 1] {
+        assert_eq!(p.on_arrival(Nanos(0), request(id, 0, 100, 0)), Reaction::Run(WorkerId(id as u32)));
+        assert_eq!(ids(&mut p, id as u32, 0), Some(id));
+    }
+    for id in 2..6 {
+        assert_eq!(p.on_arrival(Nanos(1), request(id, 1, 1, 0)), Reaction::Queue);
+    }
+    assert_eq!([0, 1].map(|worker| p.waiting_at(WorkerId(worker))), [2, 2]);
+    // Worker 1 has nothing left before the quantum of worker 0 is over.
+    for id in [1, 3, 5] {
+        p.on_done(WorkerId(1), Nanos(4));
+        assert_eq!(ids(&mut p, 1, 4), [Some(3), Some(5), None][id as usize / 2]);
+    }
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), Verdict::Preempt);
+    assert_eq!(p.on_preempt(WorkerId(0), Nanos(5), long), Reaction::Run(WorkerId(1)));
+    assert_eq!((ids(&mut p, 0, 5), ids(&mut p, 1, 5)), (Some(2), Some(4)));
+    // The long one waits at worker 0, and runs when the short one is done.
+    p.check().unwrap();
+    p.on_done(WorkerId(0), Nanos(6));
+    assert_eq!(ids(&mut p, 0, 6), Some(0));
+}
+
+#[test]
+fn a_long_request_progresses_beside_short_ones_in_bounded_queues() {
+    // One worker; a short request of one quantum arrives every second quantum.
+    for depth in 1..=DEPTH_MAX {
+        let mut p = BoundedQueues::new(1, depth, Some(Nanos(5)));
+        p.on_arrival(Nanos(0), request(0, 0, 100, 0));
+        let (mut current, mut left) = (ids(&mut p, 0, 0), 20);
+        for quantum in 1..=60 {
+            let now = Nanos(5 * quantum);
+            let long = request(0, 0, 5 * left, 0);
+            left -= u64::from(current == Some(0));
+            if current != Some(0) || left == 0 {
+                p.on_done(WorkerId(0), now);
+                current = ids(&mut p, 0, now.0);
+            } else if p.on_quantum(WorkerId(0), now, &long) == Verdict::Preempt {
+                p.on_preempt(WorkerId(0), now, long);
+                current = ids(&mut p, 0, now.0);
+            }
+            if left == 0 {
+                break;
+            }
+            if quantum % 2 == 0
+                && p.on_arrival(now, request(quantum, now.0, 5, 0)) == Reaction::Preempt(WorkerId(0))
+            {
+                p.on_preempt(WorkerId(0), now, long);
+                current = ids(&mut p, 0, now.0);
+            }
+            p.check().unwrap();
+        }
+        assert_eq!(left, 0, "depth {depth}");
+    }
 }
 
 #[test]
