@@ -181,6 +181,12 @@ fn shinjuku_fig4_is_simulated() {
     assert!(json["claims"].as_array().unwrap().iter().all(|claim| claim["verdict"] == "reached"), "{json:#}");
 }
 
+#[test]
+fn shinjuku_fig6_has_three_systems_under_two_mixtures() {
+    let json = reproduce("shinjuku-fig6", false);
+    assert_eq!((distinct(&json, "workload").len(), distinct(&json, "system").len()), (2, 3));
+}
+
 /// Returns whether memcached is installed; figures leave it out elsewhere.
 fn has_memcached() -> bool {
     is_installed("memcached", "memcached")

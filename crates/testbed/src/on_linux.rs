@@ -108,16 +108,14 @@ pub fn measure_program(
     load: &Load,
 ) -> anyhow::Result<Measured> {
     measure(testbed, plan, load, (program.medium, program.batch), || {
-        let address = free_address()?;
+        let addresses = free_addresses(1 + program.backups.as_ref().map_or(0, |backups| backups.count))?;
+        let (address, others) = (addresses[0], &addresses[1..]);
         let mut prepared = program.prepare(address.port())?;
         let complete =
             |_, spec| Spec { app: program.app, cores: testbed.cores.managed.clone(), raise: true, ..spec };
         let (backups, log) = match &program.backups {
             None => (Vec::new(), None),
-            Some(backups) => {
-                let addresses = (0..backups.count).map(|_| free_address()).collect::<Result<Vec<_>, _>>()?;
-                backups.start(&mut prepared, &addresses, complete, &testbed.interrupt)?
-            }
+            Some(backups) => backups.start(&mut prepared, others, complete, &testbed.interrupt)?,
         };
         let Prepared { arguments, folder } = prepared;
         let spec = complete(0, Spec { arguments, log: log.clone(), ..Spec::default() });
@@ -196,10 +194,11 @@ fn contact(load: &Load, medium: Medium, server: SocketAddr, stop: &AtomicBool) -
     Ok(())
 }
 
-/// Returns an address whose port was free a moment ago.
-fn free_address() -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no address is free")?;
-    listener.local_addr().context("a listener has no address")
+/// Returns addresses, all different, whose ports were free a moment ago.
+fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    let bound = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let listeners: Vec<_> = bound.collect::<Result<_, _>>().context("no address is free")?;
+    listeners.iter().map(|listener| listener.local_addr().context("a listener has no address")).collect()
 }
 
 fn generate_on(

@@ -34,6 +34,7 @@ impl Figure for Simulated {
             Study::Shinjuku1 => include_str!("../../../../experiments/shinjuku-fig1.md"),
             Study::Shinjuku2 => include_str!("../../../../experiments/shinjuku-fig2.md"),
             Study::Shinjuku4 => include_str!("../../../../experiments/shinjuku-fig4.md"),
+            Study::Shinjuku6 => include_str!("../../../../experiments/shinjuku-fig6.md"),
         }
     }
 

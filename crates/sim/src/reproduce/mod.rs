@@ -4,6 +4,7 @@
 //! simulated numbers. A claim that does not hold is printed as such: the aim is to know, not to
 //! pass.
 
+mod preemption;
 mod shenango;
 mod shinjuku;
 
@@ -22,13 +23,15 @@ pub enum Figure {
     Shinjuku2,
     /// Shinjuku (NSDI'19) figure 4: connections needed for balance under RSS.
     Shinjuku4,
+    /// Shinjuku (NSDI'19) figure 6: two and three types of requests.
+    Shinjuku6,
 }
 
 impl Figure {
     /// Returns all figures.
     #[must_use]
     pub fn all() -> &'static [Self] {
-        &[Self::Shenango1, Self::Shinjuku1, Self::Shinjuku2, Self::Shinjuku4]
+        &[Self::Shenango1, Self::Shinjuku1, Self::Shinjuku2, Self::Shinjuku4, Self::Shinjuku6]
     }
 
     /// Returns its name on the command line and in file names.
@@ -39,6 +42,7 @@ impl Figure {
             Self::Shinjuku1 => "shinjuku-fig1",
             Self::Shinjuku2 => "shinjuku-fig2",
             Self::Shinjuku4 => "shinjuku-fig4",
+            Self::Shinjuku6 => "shinjuku-fig6",
         }
     }
 
@@ -50,6 +54,7 @@ impl Figure {
             Self::Shinjuku1 => "Four scheduling policies under three service-time distributions",
             Self::Shinjuku2 => "Short and long requests apart",
             Self::Shinjuku4 => "Connections needed for balance under RSS",
+            Self::Shinjuku6 => "Several types of requests with SLOs of their own",
         }
     }
 
@@ -61,6 +66,7 @@ impl Figure {
             Self::Shinjuku1 => "Shinjuku (NSDI'19), figure 1",
             Self::Shinjuku2 => "Shinjuku (NSDI'19), figure 2",
             Self::Shinjuku4 => "Shinjuku (NSDI'19), figure 4",
+            Self::Shinjuku6 => "Shinjuku (NSDI'19), figure 6",
         }
     }
 
@@ -75,6 +81,7 @@ impl Figure {
             Self::Shinjuku1 => shinjuku::figure1(options, tick),
             Self::Shinjuku2 => shinjuku::figure2(options, tick),
             Self::Shinjuku4 => shinjuku::figure4(options, tick),
+            Self::Shinjuku6 => preemption::figure6(options, tick),
         }
     }
 
@@ -87,6 +94,7 @@ impl Figure {
             Self::Shinjuku1 => 3 * 4 * shinjuku::LOADS as u64 * replications,
             Self::Shinjuku2 => 4 * shinjuku::LOADS as u64 * replications,
             Self::Shinjuku4 => 12,
+            Self::Shinjuku6 => preemption::POINTS as u64 * replications,
         }
     }
 }
