@@ -32,11 +32,22 @@ const TIMES: u32 = 2;
 /// Returns the namespaces of the interface `here0` and of Linux; `None`, with the reason printed,
 /// if AF_XDP or namespaces cannot be used.
 fn joined() -> Option<[Namespace; 2]> {
-    let made = xdp::probe().and_then(|_| Ok([Namespace::new()?, Namespace::new()?]));
+    let made = maps_bound_sockets()
+        .and_then(|()| xdp::probe())
+        .and_then(|_| Ok([Namespace::new()?, Namespace::new()?]));
     let [here, there] = made.inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
     here.join("here0", &there, "there0", 1);
     there.ip(&["addr", "add", "10.77.0.1/16", "dev", "there0"]);
     Some([here, there])
+}
+
+/// Returns whether Linux lets another process map the rings of a bound socket: since 6.4.
+fn maps_bound_sockets() -> Result<(), String> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|word| word.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let why = || format!("no takeover of AF_XDP sockets before Linux 6.4 (this is {})", release.trim());
+    (version >= (6, 4)).then_some(()).ok_or_else(why)
 }
 
 /// Returns what `ip` shows of the program on the interface.
