@@ -1,4 +1,4 @@
-//! `bench cores` measures every placement under every load, and the background.
+//! `bench cores` measures every placement under every load, the background, and a ramp of load.
 
 mod common;
 
@@ -8,18 +8,24 @@ use common::lab;
 use serde_json::Value;
 use tailwater_testkit::{Program, has_two_cpus, text};
 
+/// Runs a round with these arguments; returns its document and what it printed.
+fn bench(arguments: &[&str]) -> (Value, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cores.json");
+    let mut command = lab(&["bench", "cores", "--rounds", "1"]);
+    let command = command.args(arguments).arg("--json").arg(&file);
+    let output = Program::start(command).finish_within(Duration::from_secs(600));
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    (serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap(), shown)
+}
+
 #[test]
 fn a_round_has_a_row_for_every_placement_under_every_load() {
     if !has_two_cpus() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("cores.json");
-    let mut command = lab(&["bench", "cores", "--rounds", "1", "--json"]);
-    let output = Program::start(command.arg(&file)).finish_within(Duration::from_secs(600));
-    let shown = text(&output.stdout);
-    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
-    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let (report, shown) = bench(&["--only", "creation"]);
     let rows = report["creation"].as_array().unwrap();
     for load in ["bursts", "skew"] {
         for placement in ["parent", "least_loaded"] {
@@ -31,5 +37,26 @@ fn a_round_has_a_row_for_every_placement_under_every_load() {
         }
     }
     assert_eq!(rows.len(), 4, "{shown}");
+    assert!(report.get("ramp").is_none() && report.get("background_switch_ns").is_none(), "{shown}");
+}
+
+#[test]
+fn the_background_gives_way() {
+    let (report, shown) = bench(&["--only", "background"]);
     assert!(report["background_switch_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{shown}");
+}
+
+#[test]
+fn a_ramp_is_compared_with_constant_loads() {
+    if !has_two_cpus() {
+        return;
+    }
+    let (report, shown) = bench(&["--only", "ramp", "--seconds", "1"]);
+    let ramp = &report["ramp"];
+    assert!(ramp["capacity_rps"].as_f64().is_some_and(|rps| rps > 0.0), "{shown}");
+    // Beside other tests any of these may have no value, for lack of answers or of a batch job's.
+    for key in ["follow_ms", "p999_over_steady", "batch_of_rest"] {
+        assert!(ramp.get(key).is_some(), "{key}: {ramp}");
+    }
+    assert_eq!(ramp["steady"].as_array().map(Vec::len), Some(7), "{ramp}");
 }

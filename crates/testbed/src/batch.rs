@@ -38,6 +38,8 @@ pub(crate) struct Interval {
     /// Trials per second; 0 without a batch job.
     rate: f64,
     pub(crate) account: Vec<Shares>,
+    /// The same of each half; `None` unless it was looked at in the middle.
+    pub(crate) halves: Option<[Vec<Shares>; 2]>,
 }
 
 impl Interval {
@@ -89,7 +91,8 @@ fn alone(testbed: &Testbed, batch: &mut Batch, meter: Meter<'_>) -> anyhow::Resu
     let mut intervals = Vec::new();
     while intervals.len() < SOLO_INTERVALS as usize {
         let from = Instant::now();
-        let interval = measure(testbed, Some(&mut *batch), meter, (from, from + length))?;
+        let part = Part { from, to: from + length, in_halves: false };
+        let interval = measure(testbed, Some(&mut *batch), meter, part)?;
         if interval.rate > 0.0 {
             intervals.push(interval);
         }
@@ -102,24 +105,42 @@ fn alone(testbed: &Testbed, batch: &mut Batch, meter: Meter<'_>) -> anyhow::Resu
     Ok(intervals.swap_remove(SOLO_INTERVALS as usize / 2))
 }
 
+/// The time that is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) from: Instant,
+    pub(crate) to: Instant,
+    /// Whether the account is also read in the middle.
+    pub(crate) in_halves: bool,
+}
+
 /// Measures a batch job, if there is one, between two points in time; this thread sleeps meanwhile.
 pub(crate) fn measure(
     testbed: &Testbed,
     mut batch: Option<&mut Batch>,
     meter: Meter<'_>,
-    (from, to): (Instant, Instant),
+    Part { from, to, in_halves }: Part,
 ) -> anyhow::Result<Interval> {
+    let account = || meter.map(|read| read()).transpose();
     let mut look = || {
         let progress = batch.as_mut().map(|batch| batch.progress(&testbed.interrupt)).transpose()?;
-        anyhow::Ok((progress, meter.map(|read| read()).transpose()?))
+        anyhow::Ok((progress, account()?))
     };
     testbed.interrupt.sleep_until(from)?;
     let first = look()?;
+    let mut middle = None;
+    if in_halves {
+        testbed.interrupt.sleep_until(from + (to - from) / 2)?;
+        middle = account()?;
+    }
     testbed.interrupt.sleep_until(to)?;
     let last = look()?;
     let rate = last.0.zip(first.0).map_or(0.0, |(last, first)| last.rate_since(first));
-    let account = first.1.zip(last.1).map_or_else(Vec::new, |(first, last)| account::between(&first, &last));
-    Ok(Interval { rate, account })
+    let Some((first, last)) = first.1.zip(last.1) else {
+        return Ok(Interval { rate, ..Interval::default() });
+    };
+    let halves = middle.map(|middle| [account::between(&first, &middle), account::between(&middle, &last)]);
+    Ok(Interval { rate, account: account::between(&first, &last), halves })
 }
 
 #[cfg(test)]
@@ -129,9 +150,9 @@ mod tests {
     #[test]
     fn the_speed_is_the_rate_over_the_time_held() {
         let account = vec![Shares { batch_threads: 0.3, batch_runtime: 0.2, free: 0.5, ..Shares::default() }];
-        let held = Interval { rate: 200.0, account }.rate_held().expect("an account");
+        let held = Interval { rate: 200.0, account, halves: None }.rate_held().expect("an account");
         assert!((held - 400.0).abs() < 1e-6, "{held}");
-        assert_eq!(Interval { rate: 200.0, account: Vec::new() }.rate_held(), None);
+        assert_eq!(Interval { rate: 200.0, ..Interval::default() }.rate_held(), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tailwater_loadgen::{Measurement, Plan};
 use tailwater_workload::{Figures, ServiceTime};
 
 use crate::account::Shares;
-use crate::batch::BatchRates;
+use crate::batch::{BatchRates, Part};
 
 /// A system that loses more than this part of its requests is saturated: it achieves less than 99 %
 /// of the offered rate.
@@ -33,6 +33,10 @@ pub struct Measured {
     /// Where the time of the managed cores went in the counted part; empty where no account is
     /// kept.
     pub account: Vec<Shares>,
+    /// The same of each half of the counted part, where [`on_tailwater::Setting`] requests it.
+    ///
+    /// [`on_tailwater::Setting`]: crate::on_tailwater::Setting
+    pub halves: Option<[Vec<Shares>; 2]>,
 }
 
 /// Returns the median latency above which requests for `service` stand in a queue, in microseconds.
@@ -53,9 +57,10 @@ pub fn latency_or_timeout(us: Option<f64>) -> f64 {
     us.unwrap_or(DEFAULT_TIMEOUT_NS as f64 / 1e3)
 }
 
-/// Beginning and end of the counted part of a plan that starts at `start`.
-pub(crate) fn counted_part(plan: &Plan, start: Instant) -> (Instant, Instant) {
-    (start + Duration::from_nanos(plan.warm_up_ns), start + Duration::from_nanos(plan.schedule.length_ns()))
+/// Returns the counted part of a plan that starts at `start`.
+pub(crate) fn counted_part(plan: &Plan, start: Instant) -> Part {
+    let at = |ns| start + Duration::from_nanos(ns);
+    Part { from: at(plan.warm_up_ns), to: at(plan.schedule.length_ns()), in_halves: false }
 }
 
 #[cfg(test)]

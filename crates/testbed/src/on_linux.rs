@@ -160,7 +160,7 @@ fn measure(
     })?;
     service.end()?;
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, None)).transpose()?;
-    Ok(Measured { measurement, batch, account: Vec::new() })
+    Ok(Measured { measurement, batch, account: Vec::new(), halves: None })
 }
 
 /// Waits until the server answers, and has it store the items that it is asked for later.

@@ -15,7 +15,7 @@ use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
 
 use crate::account::Snapshot;
-use crate::batch::{self, Companion, Meter};
+use crate::batch::{self, Companion, Meter, Part};
 use crate::bed::Testbed;
 use crate::child::{Batch, Service, Spec};
 use crate::cores::CorePlan;
@@ -55,6 +55,8 @@ pub struct Setting {
     /// Percentage of the polling core for other programs; 0 is for a machine without any, as the
     /// papers' are: a point that begins must not share the core with the start of its processes.
     pub neighbour_share: u8,
+    /// Whether the account of the managed cores is also kept for each half of the counted part.
+    pub in_halves: bool,
 }
 
 impl Default for Setting {
@@ -67,6 +69,7 @@ impl Default for Setting {
             batch: true,
             quantum_us: 0,
             neighbour_share: 0,
+            in_halves: false,
         }
     }
 }
@@ -111,12 +114,13 @@ pub fn measure(
     let service = iokernel.start_service(testbed, program)?;
     let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
+    let part = Part { in_halves: setting.in_halves, ..part };
     let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), meter, part)?;
     let measurement = iokernel.generator.finish(testbed, plan)?;
     handoffs.add(&iokernel.embedded.stats);
     service.end()?;
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, meter)).transpose()?;
-    Ok(Measured { measurement, batch, account: beside.account })
+    Ok(Measured { measurement, batch, account: beside.account, halves: beside.halves })
 }
 
 /// An IOKernel with the generator as its port.

@@ -1,21 +1,27 @@
 //! `tailwater-lab bench cores`: how soon new threads run, by where they are placed at their
-//! creation; and how soon a background thread gives way.
+//! creation; how soon a background thread gives way; and how cores follow a load that rises and
+//! falls ([`ramp`]).
 //!
-//! Owns the rounds and the report. The measured process is this program on its own OS threads
-//! ([`child`]): two kthreads, which both have a CPU on the smallest machine. The placements take
-//! turns; each figure is the median over the rounds. The background has one kthread.
+//! Owns the rounds and the report. For the first two the measured process is this program on its
+//! own OS threads ([`child`]): two kthreads, which both have a CPU on the smallest machine. The
+//! placements take turns; each figure is the median over the rounds. The background has one
+//! kthread.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
 use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::machine::Machine;
 use tailwater_testbed::table::{Table, number};
 
 mod child;
+mod ramp;
 
 use super::median;
 pub use child::{ChildArgs, run as run_child};
@@ -24,7 +30,7 @@ use child::{Load, Way};
 /// Kthreads of the measured process.
 const KTHREADS: u16 = 2;
 
-/// Measure how soon new threads run, by where they are placed, and background threads give way
+/// Measure how soon new threads run, background threads give way, and cores follow a load
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "bursts: one thread creates 16 threads of 2 us each, all together, then waits for them.
@@ -33,25 +39,50 @@ start_us: from before a thread's creation to its first instruction; create_ns: t
 for one thread.
 background_switch_ns: from the last loop of a background thread to the first instruction of the
 ordinary thread, woken by a timer on the same kthread, to which it gives way.
+ramp: a spin server beside a batch job; load rises from 5 to 95 % of its capacity and falls again, or
+falls and rises, in turn. follow_ms: by how much the time on cores lags behind the load, from
+the difference between the two halves. p999_over_steady: 99.9th percentiles of windows of 100 ms over
+those under constant loads. batch_of_rest: the batch job's part of the capacity that requests leave.
 
 Examples:
   tailwater-lab bench cores
+  tailwater-lab bench cores --only ramp --rounds 4
   tailwater-lab bench cores --rounds 11 --json cores.json"
 )]
 pub struct CoresArgs {
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+    /// Measure this part only
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+    /// Length of a ramp in seconds
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// New threads, by where they are placed
+    Creation,
+    /// Background threads that give way
+    Background,
+    /// A load that rises and falls
+    Ramp,
+}
+
 /// The figures of a run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Report {
-    creation: Vec<Row>,
-    background_switch_ns: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    creation: Option<Vec<Row>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    background_switch_ns: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ramp: Option<ramp::Ramp>,
 }
 
 #[derive(Debug, Serialize)]
@@ -72,28 +103,45 @@ struct Quantiles {
 ///
 /// # Errors
 /// If a process does not start, or on a signal.
-pub fn run(args: &CoresArgs) -> anyhow::Result<Report> {
-    let interrupt = Interrupt::catch()?;
+pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
+    let interrupt = Arc::new(Interrupt::catch()?);
+    let wants = |part| args.only.is_none_or(|only| only == part);
+    let mut report = Report::default();
+    if wants(Part::Creation) {
+        let rows = measure_creation(args.rounds, &interrupt)?;
+        writeln!(stdout(), "{}", describe(&rows))?;
+        report.creation = Some(rows);
+    }
+    if wants(Part::Background) {
+        let rounds = (0..args.rounds).map(|_| measure(Load::Background, None, 1, &interrupt));
+        let switch_ns = median(&rounds.collect::<anyhow::Result<Vec<_>>>()?, "switch_ns");
+        writeln!(stdout(), "a background thread gives way in {} ns\n", number(switch_ns))?;
+        report.background_switch_ns = Some(switch_ns);
+    }
+    if wants(Part::Ramp) {
+        let ramp = ramp::measure(machine, interrupt, args.rounds, Duration::from_secs(args.seconds))?;
+        write!(stdout(), "{}", ramp::describe(&ramp))?;
+        report.ramp = Some(ramp);
+    }
+    Ok(report)
+}
+
+/// Measures how soon new threads run.
+fn measure_creation(rounds: u16, interrupt: &Interrupt) -> anyhow::Result<Vec<Row>> {
     let cases: Vec<(Load, Way)> =
         Load::ALL.into_iter().flat_map(|load| Way::ALL.map(|way| (load, way))).collect();
-    let (mut figures, mut switches) = (vec![Vec::new(); cases.len()], Vec::new());
-    for _ in 0..args.rounds {
+    let mut figures = vec![Vec::new(); cases.len()];
+    for _ in 0..rounds {
         for (&(load, way), figures) in cases.iter().zip(&mut figures) {
-            figures.push(measure(load, Some(way), KTHREADS, &interrupt)?);
+            figures.push(measure(load, Some(way), KTHREADS, interrupt)?);
         }
-        switches.push(measure(Load::Background, None, 1, &interrupt)?);
     }
     let row = |(&(load, placement), figures): (&(Load, Way), &Vec<Value>)| {
         let of = |key| median(figures, key);
         let start_us = Quantiles { p50: of("p50_us"), p99: of("p99_us") };
         Row { load, placement, start_us, create_ns: of("create_ns") }
     };
-    let report = Report {
-        creation: cases.iter().zip(&figures).map(row).collect(),
-        background_switch_ns: median(&switches, "switch_ns"),
-    };
-    write!(stdout(), "{}", describe(&report))?;
-    Ok(report)
+    Ok(cases.iter().zip(&figures).map(row).collect())
 }
 
 /// Runs a child; returns its figures.
@@ -105,11 +153,11 @@ fn measure(load: Load, way: Option<Way>, kthreads: u16, interrupt: &Interrupt) -
     serde_json::from_str(&line).with_context(|| format!("the child printed {line:?}, no figures"))
 }
 
-fn describe(report: &Report) -> String {
+fn describe(rows: &[Row]) -> Table {
     let mut table = Table::new(["threads created", "placed", "start p50, us", "p99", "creator, ns each"]);
-    for Row { load, placement, start_us, create_ns } in &report.creation {
+    for Row { load, placement, start_us, create_ns } in rows {
         let figures = [start_us.p50, start_us.p99, *create_ns].map(number);
         table.row([load.as_str().to_owned(), placement.as_str().to_owned()].into_iter().chain(figures));
     }
-    format!("{table}\na background thread gives way in {} ns\n", number(report.background_switch_ns))
+    table
 }
