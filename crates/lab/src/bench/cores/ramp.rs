@@ -12,12 +12,12 @@
 //! program has in any one window, in which the number of requests is random.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tailwater_loadgen::Plan;
 use tailwater_testbed::account::Shares;
-use tailwater_testbed::bed::Testbed;
+use tailwater_testbed::bed::{START_TIMEOUT, Testbed};
 use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
@@ -88,11 +88,10 @@ pub fn measure(
         on_tailwater::point(&testbed, speed, plan, seed, setting, &mut HandoffRecord::default())
     };
     let constant = |rps| anyhow::Ok(LoadSchedule::constant(Rate::new(rps)?, nanos(length / 10)));
-    let alone = on_tailwater::Setting { batch: false, ..Default::default() };
-    let trial = point(&plan(constant(TRIAL * CORE_RPS * cores)?)?, 0, alone)?;
-    let answered = trial.measurement.summary.figures().completed as f64 / (length / 10).as_secs_f64();
-    anyhow::ensure!(answered > 0.0, "no request was answered: the machine is overloaded");
-    let capacity_rps = answered * cores / had(&trial.account);
+    let capacity_rps = measure_capacity(cores, length / 10, |plan| {
+        let alone = on_tailwater::Setting { batch: false, ..Default::default() };
+        point(plan, 0, alone)
+    })?;
     note!("capacity: {capacity_rps:.0} requests a second");
     let (mut lags, mut rests, mut windows) = (Vec::new(), Vec::new(), Vec::new());
     let mut steady = vec![Vec::new(); STEADY.len()];
@@ -124,6 +123,27 @@ pub fn measure(
         batch_of_rest: quantile(rests, 0.5),
         steady,
     })
+}
+
+/// Returns how many requests a second so many cores serve: those that are answered below it, per
+/// core in fact had. Repeated for longer while other programs have the cores.
+fn measure_capacity(
+    cores: f64,
+    mut length: Duration,
+    point: impl Fn(&Plan) -> anyhow::Result<Measured>,
+) -> anyhow::Result<f64> {
+    let rate = Rate::new(TRIAL * CORE_RPS * cores)?;
+    let give_up = Instant::now() + START_TIMEOUT;
+    loop {
+        let trial = point(&plan(LoadSchedule::constant(rate, nanos(length)))?)?;
+        let answered = trial.measurement.summary.figures().completed as f64 / length.as_secs_f64();
+        let had = had(&trial.account);
+        if answered > 0.0 && had > 0.0 {
+            return Ok(answered * cores / had);
+        }
+        anyhow::ensure!(Instant::now() < give_up, "no request is answered: the machine is overloaded");
+        length *= 2;
+    }
 }
 
 fn nanos(length: Duration) -> u64 {
