@@ -98,12 +98,12 @@ pub fn measure(
     for round in 0..rounds {
         let (seed, rises_first) = (u64::from(round), round % 2 == 0);
         let setting = on_tailwater::Setting { in_halves: true, ..Default::default() };
-        let ramp = point(&plan(schedule(capacity_rps, length, rises_first)?)?, seed, setting)?;
+        let ramp = point(&plan(&schedule(capacity_rps, length, rises_first)?)?, seed, setting)?;
         lags.extend(lag_ms(&ramp, length, rises_first));
         rests.extend(ramp.batch.map(|batch| BatchRates::share(batch) / (1.0 - middle(ENDS))));
         windows.extend(tails(&ramp).map(|(window, p999_us)| (load_of(window, rises_first), p999_us)));
         for (&load, tails_us) in STEADY.iter().zip(&mut steady) {
-            let measured = point(&plan(constant(load * capacity_rps)?)?, seed, Default::default())?;
+            let measured = point(&plan(&constant(load * capacity_rps)?)?, seed, Default::default())?;
             tails_us.extend(tails(&measured).map(|(_, p999_us)| p999_us));
         }
     }
@@ -135,7 +135,7 @@ fn measure_capacity(
     let rate = Rate::new(TRIAL * CORE_RPS * cores)?;
     let give_up = Instant::now() + START_TIMEOUT;
     loop {
-        let trial = point(&plan(LoadSchedule::constant(rate, nanos(length)))?)?;
+        let trial = point(&plan(&LoadSchedule::constant(rate, nanos(length)))?)?;
         let answered = trial.measurement.summary.figures().completed as f64 / length.as_secs_f64();
         let had = had(&trial.account);
         if answered > 0.0 && had > 0.0 {
@@ -163,7 +163,7 @@ fn schedule(capacity_rps: f64, length: Duration, rises_first: bool) -> anyhow::R
 }
 
 /// Returns the plan of a schedule, with a warm-up at the rate at which it begins.
-fn plan(schedule: LoadSchedule) -> anyhow::Result<Plan> {
+fn plan(schedule: &LoadSchedule) -> anyhow::Result<Plan> {
     let warm_up = LoadSchedule::constant(schedule.rate_at(0), nanos(WARM_UP));
     let segments = [warm_up.segments(), schedule.segments()].concat();
     let whole = Plan::new(LoadSchedule::new(segments)?, SERVICE.parse()?);
