@@ -11,9 +11,10 @@ use rustix::thread::{
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::thread;
 use tailwater_sched::CoreId;
 use tailwater_sched::topology::{Core, Topology, TopologyError};
-use tailwater_shm::priority::HIGHEST;
+use tailwater_shm::priority::{self, HIGHEST, LOWEST, Rank};
 
 use crate::config::{Config, PolicyName, Priority};
 
@@ -183,9 +184,13 @@ pub fn neighbours(polled: u16, managed: &[u16], share: u8) -> String {
 }
 
 /// Returns whether Linux lets this thread lower the rank of others and raise it again
-/// (capabilities(7)).
+/// (capabilities(7)). Linux refuses the way back from the lowest one in a user namespace, whatever
+/// the capabilities there, so a thread tries it.
 pub(crate) fn may_rank() -> bool {
-    capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_NICE))
+    let there_and_back = || priority::set_rank(0, Rank::Behind) && priority::set_rank(0, Rank::Ordinary);
+    let may_others = capabilities(None).is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_NICE));
+    may_others
+        && thread::Builder::new().spawn(there_and_back).is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
 /// Returns how many of the machine's cores are not among so many of the IOKernel.
@@ -249,6 +254,7 @@ pub(crate) struct SessionWeight {
     file: File,
     before: i32,
     now: i32,
+    wanted: i32,
 }
 
 impl SessionWeight {
@@ -262,7 +268,7 @@ impl SessionWeight {
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         let before = parse_autogroup(&text).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self { file, before, now: before })
+        Ok(Self { file, before, now: before, wanted: before })
     }
 
     /// Opens the weight and sets the nice value of the session.
@@ -283,6 +289,26 @@ impl SessionWeight {
         self.file.write_all(nice.to_string().as_bytes())?;
         self.now = nice;
         Ok(())
+    }
+
+    /// Says what [`settle`](Self::settle) is to set: the lowest weight, or the former one.
+    pub(crate) fn want_lowest(&mut self, lowest: bool) {
+        self.wanted = if lowest { LOWEST } else { self.before };
+    }
+
+    /// Sets the value that is wanted, unless it is set already; returns whether it was not.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set). Where Linux takes no more changes for the moment, as without
+    /// `CAP_SYS_ADMIN`, this returns true as well, to be called again.
+    pub(crate) fn settle(&mut self) -> io::Result<bool> {
+        if self.now == self.wanted {
+            return Ok(false);
+        }
+        match self.set(self.wanted) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(true),
+        }
     }
 
     /// Sets the nice value that the session had before.

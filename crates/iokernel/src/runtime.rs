@@ -12,7 +12,7 @@ use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, ControlError, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
-use tailwater_shm::priority::{LOWEST, Rank};
+use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
@@ -206,6 +206,8 @@ pub(crate) struct Runtime {
     pub(crate) stats: Arc<RuntimeStats>,
     /// The weight of its session, if that is to be lowered beside other programs; restored on drop.
     pub(crate) session: Option<SessionWeight>,
+    /// Its user is root, the IOKernel's own, or the one who started it by sudo.
+    pub(crate) trusted: bool,
     /// Evictions of late.
     pub(crate) evictions: Evictions,
     /// Earliest timer of its kthreads, as of the last look.
@@ -305,6 +307,7 @@ impl Runtime {
             rules,
             stats,
             session: None,
+            trusted: false,
             evictions: Evictions::default(),
             next_timer: Cycles::MAX,
             woken: false,
@@ -353,14 +356,22 @@ impl Runtime {
         self.budget.throttled_until().max(self.back_off.until())
     }
 
-    /// Tells its kthreads whether other programs compete for the cores, and gives its session the
-    /// weight for that.
+    /// Tells its kthreads whether other programs compete for the cores.
     pub(crate) fn set_contested(&mut self, contested: bool) {
         self.region.set_contested(contested);
         if let Some(session) = &mut self.session {
-            // Fails if the process is gone.
-            let _ = if contested { session.set(LOWEST) } else { session.restore() };
+            session.want_lowest(contested);
         }
+    }
+
+    /// Gives its session the weight that it is to have; returns whether it had another one.
+    pub(crate) fn weigh_session(&mut self) -> bool {
+        let Some(session) = &mut self.session else { return false };
+        let before = session.settle();
+        if before.is_err() {
+            self.session = None;
+        }
+        !matches!(before, Ok(false))
     }
 
     /// Returns the shared words of one kthread.

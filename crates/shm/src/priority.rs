@@ -18,7 +18,7 @@
 //! A **best-effort** kthread holds its core for as long as no service needs it, so ordinary
 //! programs must not wait for it: its policy is `SCHED_IDLE` then. Linux counts a core on which
 //! only such threads run as idle when it places a waking thread, and preempts them at once
-//! (sched(7)). It keeps the default slice: a thread with a shorter one preempts at its wake
+//! (sched(7)). Its slice goes back to the default: a thread with a shorter one preempts at its wake
 //! (`PREEMPT_SHORT`, Linux 6.12). Among kthreads the grant decides: a kthread without a core
 //! sleeps, or yields to those that are awake ([`yields`]).
 //!
@@ -90,6 +90,9 @@ pub fn set_rank(tid: i32, rank: Rank) -> bool {
         Rank::Ordinary => end_real_time(tid),
         Rank::RealTime => set_real_time(tid, SERVICE_RANK),
         Rank::Behind => {
+            // In `SCHED_IDLE` a thread keeps the slice that it had; refused, it only keeps that.
+            let nice = rustix::process::getpriority_process(Pid::from_raw(tid)).unwrap_or(0);
+            let _ = set_attributes(tid, &libc::sched_attr { sched_nice: nice, ..NO_ATTRIBUTES });
             set_attributes(tid, &libc::sched_attr { sched_policy: libc::SCHED_IDLE as u32, ..NO_ATTRIBUTES })
         }
     }

@@ -83,6 +83,8 @@ pub(crate) struct Allocator {
     ranks: Ranks,
     /// Other programs compete for the cores.
     contested: bool,
+    /// A session may have another weight than it is to have.
+    weigh_sessions: bool,
     last_rest_look: Cycles,
     /// Earliest timer of a runtime without a core, as of the last look at it.
     earliest_timer: Cycles,
@@ -162,6 +164,7 @@ impl Allocator {
             withdrawn: Vec::new(),
             ranks: Ranks::default(),
             contested: false,
+            weigh_sessions: false,
             last_rest_look: 0,
             earliest_timer: Cycles::MAX,
             next_policy: 0,
@@ -203,6 +206,7 @@ impl Allocator {
         self.observation.set_on_hold(id, true);
         look::publish_granted(&runtime, self.policy.takes_requests());
         runtime.set_contested(self.contested && self.ranks.may_lower);
+        self.weigh_sessions = true;
         world.runtimes.insert(runtime);
         self.policy.attach(id, &self.ledger);
         if let Some(error) = refused {

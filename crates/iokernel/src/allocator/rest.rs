@@ -4,6 +4,10 @@
 //! ranks than those they start with: services real time, best-effort programs behind all ordinary
 //! threads. A kthread with a core gets its rank at once, the others when they are lent one.
 //!
+//! Only services of trusted users (`Runtime::trusted`) have real-time rank: a thread may leave the
+//! core that it is bound to, and a real-time one that computes on the polling thread's core stops
+//! everything while that thread rests.
+//!
 //! A kthread with real-time rank preempts an ordinary program on its core at once, and is not
 //! preempted by one: with ordinary rank it would wait for a turn of a timer tick (4 ms at 250 Hz)
 //! where sessions or control groups compete. Linux stops real-time threads that use more than 95 %
@@ -19,6 +23,7 @@ use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
 use super::phase::Phase;
+use crate::runtime::Runtime;
 use crate::world::World;
 
 /// Time that services may hold a core in real time before a rest, in microseconds.
@@ -57,6 +62,7 @@ impl Allocator {
         for runtime in world.runtimes.iter_mut() {
             runtime.set_contested(contested && self.ranks.may_lower);
         }
+        self.weigh_sessions = true;
         for at in 0..self.cores.len() {
             self.cores[at].real_time.resting = None;
             let (owner, former) = match self.cores[at].phase {
@@ -72,9 +78,10 @@ impl Allocator {
 
     /// Gives a kthread the rank that it has on a lent core.
     pub(super) fn rank_for_core(&mut self, world: &mut World, id: KthreadId) {
+        let trusted = world.runtimes.get(id.runtime).is_some_and(|runtime| runtime.trusted);
         let rank = match self.class_of(id.runtime) {
             _ if !self.contested => Rank::Ordinary,
-            Class::LatencyCritical if self.ranks.real_time => Rank::RealTime,
+            Class::LatencyCritical if self.ranks.real_time && trusted => Rank::RealTime,
             Class::LatencyCritical => Rank::Ordinary,
             Class::BestEffort => Rank::Behind,
         };
@@ -89,6 +96,14 @@ impl Allocator {
             if world.runtimes.kthread(id).1.rank.is_some() {
                 self.rank(world, id, Rank::Ordinary);
             }
+        }
+    }
+
+    /// Changes the weight of one session, if any has another than it is to have: Linux takes locks
+    /// of all cores for it. Called every few hundred microseconds.
+    pub(crate) fn weigh_a_session(&mut self, world: &mut World) {
+        if self.weigh_sessions {
+            self.weigh_sessions = world.runtimes.iter_mut().any(Runtime::weigh_session);
         }
     }
 
@@ -108,6 +123,8 @@ impl Allocator {
             };
             let service = holder.filter(|holder| self.class_of(holder.runtime) == Class::LatencyCritical);
             let RealTime { used, resting } = self.cores[at].real_time;
+            // One that has left the core gets its rank when it is lent another, or has ended.
+            let resting = resting.filter(|&kthread| holder == Some(kthread));
             if let Some(kthread) = resting {
                 self.rank_for_core(world, kthread);
             }
@@ -134,9 +151,10 @@ impl Allocator {
         if kthread.rank == Some(rank) {
             return;
         }
-        // Fails if Linux refuses it or the thread is gone: then its rank stays.
-        let _ = self.threads.set_rank(runtime.pid, kthread.tid, rank);
-        world.runtimes.kthread_mut(id).rank = Some(rank);
+        // Linux may refuse it, or the thread is gone: then its rank stays.
+        if self.threads.set_rank(runtime.pid, kthread.tid, rank).is_ok() {
+            world.runtimes.kthread_mut(id).rank = Some(rank);
+        }
     }
 
     /// Returns how many kthreads are runnable, at least and at most: the owners of lent cores, and

@@ -3,6 +3,7 @@ mod requests;
 mod reserved;
 mod steps;
 
+use std::collections::HashMap;
 use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
@@ -625,6 +626,8 @@ enum Happening {
     Tick,
     End(u32),
     Add(u32, u16, bool),
+    Contest(bool),
+    Rest,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -641,6 +644,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         6 => Just(Happening::Tick),
         1 => (0u32..4).prop_map(Happening::End),
         2 => (0u32..4, 1u16..=3, any::<bool>()).prop_map(|(r, k, be)| Happening::Add(r, k, be)),
+        1 => any::<bool>().prop_map(Happening::Contest),
+        6 => Just(Happening::Rest),
     ]
 }
 
@@ -652,8 +657,11 @@ proptest! {
     #[test]
     fn no_behaviour_of_runtimes_confuses_the_books(cores in 1u16..4, happenings in prop::collection::vec(happening(), 1..300)) {
         let mut sandbox = Sandbox::new(cores, Vec::new());
+        sandbox.alloc.allow_ranks(Ranks { may_lower: true, real_time: true });
+        let mut given = HashMap::new();
         for happening in happenings {
             play(&mut sandbox, happening);
+            given.extend(ranks(&mut sandbox));
         }
         // All runtimes behave from now on: in the end each with work that can have a core has one.
         sandbox.settle();
@@ -663,6 +671,9 @@ proptest! {
         }
         sandbox.tick();
         prop_assert!(sandbox.is_quiet(), "a core is lost");
+        given.extend(ranks(&mut sandbox));
+        let left: Vec<_> = given.into_iter().filter(|&(_, rank)| rank != Rank::Ordinary).collect();
+        prop_assert_eq!(left, [], "ranks are left behind");
     }
 }
 
@@ -694,11 +705,20 @@ fn play(sandbox: &mut Sandbox, happening: Happening) {
         Happening::Pass(ns) => sandbox.pass(ns),
         Happening::Tick => sandbox.tick(),
         Happening::End(r) if sandbox.peers.contains_key(&r) => sandbox.end(RuntimeId(r)),
+        Happening::Contest(contested) => contest(sandbox, contested),
+        Happening::Rest => rest(sandbox),
         Happening::Add(r, k, best_effort) if !sandbox.peers.contains_key(&r) => {
             sandbox.add(r, k, 0, if best_effort { BestEffort } else { LatencyCritical });
         }
         _ => {}
     }
+}
+
+/// Lets the time between two looks pass.
+fn rest(sandbox: &mut Sandbox) {
+    sandbox.pass(250_000);
+    let now = sandbox.now;
+    sandbox.alloc.rest_services(&mut sandbox.world, now);
 }
 
 /// Lets time pass as services' kthreads have it: looks every 250 us, for this many milliseconds;
@@ -707,9 +727,7 @@ fn rests(sandbox: &mut Sandbox, ms: u64) -> u64 {
     let (mut resting, mut looks_at_rest) = (false, 0);
     sandbox.deeds();
     for _ in 0..ms * 4 {
-        sandbox.pass(250_000);
-        let now = sandbox.now;
-        sandbox.alloc.rest_services(&mut sandbox.world, now);
+        rest(sandbox);
         for deed in sandbox.deeds() {
             if let Deed::Ranked { tid: 101, rank } = deed {
                 resting = rank == Rank::Ordinary;
@@ -825,4 +843,46 @@ fn a_service_that_is_moved_off_its_core_by_force_loses_its_rank_until_it_is_back
     sandbox.tick();
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)], "it has ceded, and has the core again");
+}
+
+/// Lets time pass until a service's kthread that has the core rests.
+fn until_it_rests(sandbox: &mut Sandbox) {
+    contest(sandbox, true);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    sandbox.deeds();
+    while !ranks(sandbox).contains(&(101, Rank::Ordinary)) {
+        rest(sandbox);
+    }
+}
+
+#[test]
+fn a_service_that_ends_while_it_rests_is_forgotten() {
+    let mut sandbox = shared_machine();
+    until_it_rests(&mut sandbox);
+    sandbox.end(RuntimeId(SERVICE));
+    rest(&mut sandbox);
+    assert_eq!(ranks(&mut sandbox), []);
+}
+
+#[test]
+fn a_service_that_is_moved_off_its_core_while_it_rests_keeps_ordinary_rank() {
+    let mut sandbox = shared_machine();
+    until_it_rests(&mut sandbox);
+    let id = tailwater_sched::KthreadId { runtime: RuntimeId(SERVICE), index: 0 };
+    sandbox.peer(BATCH).queue(0, 1);
+    let now = sandbox.now;
+    sandbox.alloc.evict(&mut sandbox.world, 0, id, now, now);
+    rest(&mut sandbox);
+    assert!(!ranks(&mut sandbox).contains(&(101, Rank::RealTime)));
+}
+
+#[test]
+fn a_service_of_another_user_never_has_real_time_rank() {
+    let mut sandbox = shared_machine();
+    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().trusted = false;
+    contest(&mut sandbox, true);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
 }

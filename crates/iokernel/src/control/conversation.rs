@@ -377,7 +377,8 @@ impl Control {
         let rules = self.parts.stats.firewall();
         let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, tids);
-        if !is_trusted(uid) {
+        runtime.trusted = is_trusted(uid);
+        if !runtime.trusted {
             // What nobody granted its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;
             let key = Key { uid, grant: self.parts.directory.grant(id) };

@@ -7,6 +7,9 @@
 //! [`CONFIRM_US`], there is a contest, until none was seen for [`HOLD_US`]: a compiler that starts
 //! one process after the other is one contest, and a daemon that wakes for a moment is none.
 //!
+//! Threads that may not run on Tailwater's cores count as well, once they are more than the other
+//! cores: Linux does not say where a runnable thread may run.
+//!
 //! Threads that may only run on Tailwater's cores, in a container perhaps, compete although another
 //! core is free. Linux does not say for which core a thread waits, but it says for how long the
 //! polling thread has waited behind one: [`WAITED_US`] are a contest, too.

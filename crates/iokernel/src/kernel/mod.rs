@@ -467,6 +467,7 @@ impl Polling {
                 self.tell(Notice::TraceEnded(tracer));
             }
             self.allocator.rest_services(&mut self.world, now);
+            self.allocator.weigh_a_session(&mut self.world);
             self.tell_reserved(now, false);
             self.next_death_check = now + self.death_check;
         }
@@ -489,6 +490,9 @@ impl Polling {
             self.give_share(now);
         } else if self.patience.as_ref().is_some_and(|patience| quiet > patience.threshold()) {
             return self.sleep(stop, now);
+        } else if self.patience.is_none() {
+            // Without sleep others have no other moment.
+            self.give_share(now);
         }
         if moved == 0 && self.switch.has_local_peer() {
             self.give_way(now);

@@ -11,7 +11,8 @@
 //! the number leaves open whether the surplus thread is such a kthread, the polling thread looks
 //! again a slice later, and sleeps after [`MAX_POSTPONED`] such looks. Once a second it compares
 //! how long the core was idle (`/proc/stat`) with the time it gave: when it was idle for half of
-//! it, the other threads run on other cores, and it gives none for a second.
+//! it, the other threads run on other cores, and it gives none for a second, doubled each time in
+//! a row.
 //!
 //! # Real time
 //! Ordinary threads of other sessions would take the rest in turns of a timer tick (4 ms at 250
@@ -29,6 +30,9 @@ use tailwater_shm::Cycles;
 pub(super) const SLICE_US: u64 = 100;
 /// Interval of the looks at the idle time of the core. A look takes 40 on two cores.
 pub(super) const IDLE_LOOK_US: u64 = 1_000_000;
+
+/// Maximum number of doublings of the time for which nothing is given: 8 s.
+const UNUSED_DOUBLINGS: u32 = 3;
 
 /// Maximum number of looks in a row after which nothing is given: at 10 % the thread uses 93 % of
 /// its core then.
@@ -50,6 +54,8 @@ pub(super) struct Share {
     next_idle_look: Cycles,
     /// No slices are given before this time: those before it were not used.
     unused_until: Cycles,
+    /// How often in a row they were not.
+    unused: u32,
 }
 
 /// What to do now.
@@ -97,6 +103,7 @@ impl Share {
             given: 0,
             next_idle_look: 0,
             unused_until: 0,
+            unused: 0,
         }
     }
 
@@ -133,8 +140,9 @@ impl Share {
     /// Takes in how long the core was idle since the last such look: the slices end for a while if
     /// it was for half of them.
     pub(super) fn idled(&mut self, idle: Cycles, now: Cycles) {
-        if idle >= self.given / 2 {
-            self.unused_until = now + self.idle_look;
+        self.unused = if idle >= self.given / 2 { self.unused + 1 } else { 0 };
+        if let Some(doublings) = self.unused.checked_sub(1) {
+            self.unused_until = now + (self.idle_look << doublings.min(UNUSED_DOUBLINGS));
         }
         self.given = 0;
     }
