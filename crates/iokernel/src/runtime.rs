@@ -57,8 +57,8 @@ pub enum EndReason {
     },
     /// Its threads had to be moved off their cores by force too often.
     #[error(
-        "its threads had to be moved off their cores by force {0} times within a short time; call `tailwater::poll()` \
-         in long loops"
+        "its threads had to be moved off their cores by force {0} times within a short time, those of an \
+         earlier program of its user included; call `tailwater::poll()` in long loops"
     )]
     NeverYields(u32),
     /// Its offences cost the polling thread too much.

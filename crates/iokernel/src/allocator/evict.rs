@@ -40,6 +40,8 @@ pub(super) const CEDES_PER_EVICTION: u32 = 16;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Evictions {
     count: u32,
+    /// Cores that the program counted for can hold; 0 before the first count.
+    share: u32,
     /// Cores given up in time since that last made an eviction forgotten.
     ceded: u32,
     /// Time up to which evictions have been forgotten.
@@ -47,19 +49,27 @@ pub(crate) struct Evictions {
 }
 
 impl Evictions {
-    /// Counts one more, after those that are forgotten by now: one every `forget`. Returns how many
-    /// there are.
-    pub(crate) fn count(&mut self, now: Cycles, forget: Cycles) -> u32 {
+    /// Counts one more of a program that can hold `share` cores, after those that are forgotten by
+    /// now: one every `forget` for each core. Returns how many there are. Those of a former program
+    /// count by core: they are as far from this one's limit as from that one's.
+    pub(crate) fn count(&mut self, now: Cycles, forget: Cycles, share: u32) -> u32 {
+        let former = core::mem::replace(&mut self.share, share);
+        if former != 0 && former != share {
+            let scaled = (u64::from(self.count) * u64::from(share)).div_ceil(former.into());
+            self.count = u32::try_from(scaled).unwrap_or(u32::MAX);
+        }
+        let forget = forget / Cycles::from(share.max(1));
         let forgotten = now.saturating_sub(self.at) / forget.max(1);
         self.count = self.count.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
         self.at = if self.count == 0 { now } else { self.at + forgotten * forget.max(1) };
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         self.count
     }
 
-    /// Returns the time until all are forgotten, of a program with one core.
+    /// Returns the time until all are forgotten.
     pub(crate) fn time_left(&self, now: Cycles, clock: &Clock) -> Cycles {
-        let needed = clock.from_ns(FORGET_EVICTION_US * 1_000).saturating_mul(self.count.into());
+        let forget = clock.from_ns(FORGET_EVICTION_US * 1_000) / Cycles::from(self.share.max(1));
+        let needed = forget.saturating_mul(self.count.into());
         needed.saturating_sub(now.saturating_sub(self.at))
     }
 
@@ -155,7 +165,7 @@ impl Allocator {
         // It can keep as many cores at once.
         let share = cores.min(runtime.kthreads.len() as u32).max(1);
         let limit = limit.saturating_mul(share);
-        if runtime.evictions.count(now, forget / Cycles::from(share)) >= limit {
+        if runtime.evictions.count(now, forget, share) >= limit {
             world.doom(id.runtime, EndReason::NeverYields(limit));
         }
     }
@@ -266,21 +276,35 @@ mod tests {
     #[test]
     fn evictions_are_forgotten_one_by_one() {
         let mut evictions = Evictions::default();
-        assert_eq!([5, 5, 104].map(|now| evictions.count(now, 100)), [1, 2, 3]);
-        assert_eq!(evictions.count(305, 100), 1, "three are forgotten");
-        assert_eq!([306, 405, 406, 605].map(|now| evictions.count(now, 100)), [2, 2, 3, 2]);
-        assert_eq!(evictions.count(10_000, 100), 1);
+        assert_eq!([5, 5, 104].map(|now| evictions.count(now, 100, 1)), [1, 2, 3]);
+        assert_eq!(evictions.count(305, 100, 1), 1, "three are forgotten");
+        assert_eq!([306, 405, 406, 605].map(|now| evictions.count(now, 100, 1)), [2, 2, 3, 2]);
+        assert_eq!(evictions.count(10_000, 100, 1), 1);
+    }
+
+    #[test]
+    fn evictions_that_a_program_of_more_cores_has_left_count_by_core() {
+        let clock = Clock::from_hz(1_000_000_000);
+        let forget = clock.from_ns(FORGET_EVICTION_US * 1_000);
+        let mut left = Evictions::default();
+        (0..200).for_each(|_| assert!(left.count(0, forget, 8) <= 200));
+        assert_eq!(left.time_left(0, &clock), 25 * forget, "eight cores forget eight times as fast");
+        let mut next = left;
+        assert_eq!(next.count(0, forget, 1), 26);
+        assert_eq!(next.count(0, forget, 8), 209, "26 for each of eight cores");
+        assert_eq!(left.count(0, forget, 8), 201, "a program of as many goes on");
+        assert_eq!(left.count(100 * forget, forget, 1), 1);
     }
 
     #[test]
     fn cores_given_up_in_time_make_evictions_forgotten() {
         let mut evictions = Evictions::default();
-        assert_eq!([0, 0, 0].map(|now| evictions.count(now, 100)), [1, 2, 3]);
+        assert_eq!([0, 0, 0].map(|now| evictions.count(now, 100, 1)), [1, 2, 3]);
         (1..CEDES_PER_EVICTION).for_each(|_| evictions.note_cede());
-        assert_eq!(evictions.count(0, 100), 4, "not yet");
+        assert_eq!(evictions.count(0, 100, 1), 4, "not yet");
         evictions.note_cede();
-        assert_eq!(evictions.count(0, 100), 4, "one is forgotten");
+        assert_eq!(evictions.count(0, 100, 1), 4, "one is forgotten");
         (0..100 * CEDES_PER_EVICTION).for_each(|_| evictions.note_cede());
-        assert_eq!(evictions.count(0, 100), 1, "nothing is put by for later");
+        assert_eq!(evictions.count(0, 100, 1), 1, "nothing is put by for later");
     }
 }

@@ -46,7 +46,14 @@ impl Debts {
         while self.debts.values().map(Vec::len).sum::<usize>() >= MAX_DEBTS {
             let least = |debts: &Vec<Debt>| debts.iter().map(|debt| self.time_left(debt, now)).min();
             let first = self.debts.iter().min_by_key(|(_, debts)| least(debts)).map(|(&key, _)| key);
-            first.and_then(|key| self.debts.remove(&key));
+            let Some(key) = first else { break };
+            // The user's fuller accounts stay, which an almost empty one would take along.
+            let mut debts = self.debts.remove(&key).unwrap_or_default();
+            debts.sort_unstable_by_key(|debt| core::cmp::Reverse(self.time_left(debt, now)));
+            debts.pop();
+            if !debts.is_empty() {
+                self.debts.insert(key, debts);
+            }
         }
         self.debts.entry(key).or_default().push(debt);
     }
@@ -145,10 +152,22 @@ mod tests {
     }
 
     #[test]
+    fn an_almost_empty_account_beside_a_full_one_makes_room_by_itself() {
+        let mut debts = Debts::new(terms());
+        for tenths in [1, 19] {
+            debts.leave(key(0), offended(Debt::default(), tenths, MS).0, MS);
+        }
+        for uid in 1..MAX_DEBTS as u32 {
+            debts.leave(key(uid), offended(Debt::default(), 10, MS).0, MS);
+        }
+        assert_eq!(offended(debts.take(key(0), MS), 2, MS).1, Sentence::Throttle, "the full one is there");
+    }
+
+    #[test]
     fn evictions_are_left_too_and_what_is_kept_is_bounded() {
         let mut debts = Debts::new(terms());
         let mut evicted = Debt::default();
-        evicted.evictions.count(MS, 50 * MS);
+        evicted.evictions.count(MS, 50 * MS, 1);
         for uid in 0..MAX_DEBTS as u32 + 10 {
             debts.leave(key(uid), evicted, MS);
         }

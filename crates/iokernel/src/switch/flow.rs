@@ -13,6 +13,9 @@
 /// Groups per runtime.
 pub(crate) const GROUPS: usize = 128;
 
+/// Position of a group that has no frame in the ring: all of it is behind this one.
+pub(super) const NONE: u64 = 0;
+
 /// The map of one runtime.
 #[derive(Debug, Clone)]
 pub(crate) struct FlowGroups {
@@ -22,7 +25,7 @@ pub(crate) struct FlowGroups {
     serving: Vec<u8>,
     /// Kthread whose ring has the latest frame, by group.
     ring: [u8; GROUPS],
-    /// Position behind that frame.
+    /// Position behind that frame; [`NONE`] if the ring has none of the group.
     position: [u64; GROUPS],
 }
 
@@ -44,7 +47,7 @@ impl FlowGroups {
             map: [0; GROUPS],
             serving: Vec::with_capacity(kthreads.into()),
             ring: [0; GROUPS],
-            position: [0; GROUPS],
+            position: [NONE; GROUPS],
         }
     }
 
@@ -67,7 +70,8 @@ impl FlowGroups {
         Mark { kthread: self.ring[group].into(), position: self.position[group] }
     }
 
-    /// Notes that frames of this flow hash now go to the ring of its kthread.
+    /// Notes that frames of this flow hash now go to the ring of its kthread. The position is still
+    /// one of the ring before until [`note`](Self::note) is called.
     pub(crate) fn follow(&mut self, hash: u32) {
         let group = hash as usize % GROUPS;
         self.ring[group] = self.map[group];

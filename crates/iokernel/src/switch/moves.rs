@@ -6,7 +6,12 @@
 //! first: the kthread that gets the flow takes over what its predecessor had not read, as in IX
 //! section 4.5. Frames stay where they are, so a move drops none, and no frame waits in the switch.
 //!
-//! Also measures how long the fences hold frames up: until the older ring has been read.
+//! From the first frame that is meant for the new ring on, the mark of a group names that ring,
+//! whether or not the frame finds room there. A position of one ring never stands beside another
+//! ring: a fence could then name records that are not committed yet, and fences wait in a circle.
+//!
+//! Also measures how long the fences hold frames up: until the older ring has been read, for a
+//! second at most.
 //!
 //! # Crash and lie
 //!
@@ -16,18 +21,23 @@
 //! | never reads the older ring | its frames behind the fence wait, and then are dropped at the full ring and counted |
 //! | passes the fence all the same | its own frames are out of order |
 //! | gives cores back and takes them, to have groups moved | a fence for each group with frames, 64 bytes of its own ring; its cores change hands at a bounded rate |
+//! | never passes fences | they take [`MEASURED_EACH`] places of the measurements, for a second |
 //! | ends | its measurements are dropped |
 
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::ReserveError;
 
-use super::flow::Mark;
+use super::flow::{Mark, NONE};
 use crate::runtime::Runtime;
 use crate::world::World;
 
 /// Maximum number of fences whose time is measured at once; those beyond are counted only.
 const MEASURED: usize = 64;
+/// Those of one runtime.
+const MEASURED_EACH: usize = 8;
+/// Time after which a fence that was not passed is measured no further.
+const LONGEST_NS: u64 = 1_000_000_000;
 
 /// Fences that the readers have not been seen to pass.
 #[derive(Debug, Default)]
@@ -57,18 +67,28 @@ impl Moves {
         now: Cycles,
     ) -> Result<(), ReserveError> {
         let mark = runtime.groups.mark(hash);
+        let mut position = NONE;
         if !runtime.kthreads[usize::from(mark.kthread)].ingress.has_passed(mark.position) {
             let next = &mut runtime.kthreads[usize::from(runtime.groups.kthread(hash))].ingress;
             next.fence(mark.kthread, mark.position)?;
-            runtime.groups.note(hash, next.position());
+            position = next.position();
             counters.fenced_groups.add(1);
-            if self.held.len() < MEASURED {
+            if self.has_room(runtime.id) {
                 self.held.push(Held { runtime: runtime.id, mark, since: now });
             }
         }
         runtime.groups.follow(hash);
-        counters.moved_groups.add(1);
+        runtime.groups.note(hash, position);
+        if mark.position != NONE {
+            counters.moved_groups.add(1);
+        }
         Ok(())
+    }
+
+    /// Returns whether a further fence of the runtime is measured.
+    fn has_room(&self, id: RuntimeId) -> bool {
+        let own = self.held.iter().filter(|held| held.runtime == id).count();
+        self.held.len() < MEASURED && own < MEASURED_EACH
     }
 
     /// Records the time of the fences whose older ring has been read.
@@ -81,14 +101,21 @@ impl Moves {
 
     #[cold]
     fn measure_held(&mut self, world: &World, now: Cycles) {
+        let longest = world.clock().from_ns(LONGEST_NS);
         self.held.retain(|held| {
             let (_, older) = world.runtimes.kthread(KthreadId::new(held.runtime, held.mark.kthread));
             let waits = !older.ingress.has_passed(held.mark.position);
             if !waits {
                 world.stats.fence.record(world.clock().to_ns(now.saturating_sub(held.since)));
             }
-            waits
+            waits && now.saturating_sub(held.since) < longest
         });
+    }
+
+    /// Returns the number of fences whose time is being measured.
+    #[cfg(test)]
+    pub(super) fn measured(&self) -> usize {
+        self.held.len()
     }
 
     /// Forgets the fences of a runtime that ends.
