@@ -102,7 +102,26 @@ impl Undo {
         entry.is_some_and(|entry| read(file).is_ok_and(|present| !entry.written.contains(&present)))
     }
 
-    /// Changes a setting; what it was before is in the state file then.
+    /// Keeps the values of settings before any of them is changed, for the change of one may alter
+    /// what another one shows. The last of them is the first to be put back. Those that cannot be
+    /// read are left out.
+    ///
+    /// # Errors
+    /// If the values cannot be kept.
+    pub(crate) fn note(&mut self, files: impl IntoIterator<Item = PathBuf>) -> io::Result<()> {
+        let known = self.entries.len();
+        for file in files {
+            if self.before(&file).is_none()
+                && let Ok(before) = read(&file)
+            {
+                self.entries.push(Entry { file, before, written: Vec::new() });
+            }
+        }
+        if self.entries.len() > known { self.keep() } else { Ok(()) }
+    }
+
+    /// Changes a setting, unless it is so since the last change; what it was before is in the state
+    /// file then.
     ///
     /// # Errors
     /// If it cannot be read or written, or its former value not be kept.
@@ -111,12 +130,16 @@ impl Undo {
         let at = match self.entries.iter().position(|entry| entry.file == file) {
             Some(at) => at,
             None => {
-                let (file, before) = (file.to_owned(), present);
+                let (file, before) = (file.to_owned(), present.clone());
                 self.entries.push(Entry { file, before, written: Vec::new() });
                 self.entries.len() - 1
             }
         };
-        self.entries[at].written.push(word.to_owned());
+        let written = &mut self.entries[at].written;
+        if written.first().is_some_and(|last| last == word) && written.contains(&present) {
+            return Ok(());
+        }
+        written.push(word.to_owned());
         self.keep()?;
         write(file, word)?;
         self.entries[at].written = vec![word.to_owned(), read(file)?];
@@ -135,6 +158,10 @@ impl Undo {
     fn put_back(&mut self) -> usize {
         let (what, mut count) = (self.kind.what, 0);
         while let Some(Entry { file, before, written }) = self.entries.pop() {
+            if written.is_empty() {
+                // Noted and never changed.
+                continue;
+            }
             // Gone if the file is.
             let Some(present) = read(&file).ok().filter(|present| *present != before) else { continue };
             let name = file.display();

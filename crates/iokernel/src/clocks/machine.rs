@@ -2,7 +2,8 @@
 //!
 //! Owns the reading of cpufreq's folders (Documentation/admin-guide/pm/cpufreq.rst); writes
 //! nothing. A *domain* is a group of processors with one clock. A domain that the polling thread's
-//! core is in is left alone, for that core never waits.
+//! core is in is left alone, for that core never waits. So is the switch of Turbo Boost where an
+//! administrator has switched it off: there is no turbo step then.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,6 +14,10 @@ use tailwater_sched::alloc::{Clock, Clocks};
 /// Most rates between the lowest and the nominal one, both included. IX used 13.
 const MAX_RATES: u32 = 13;
 const STEP_MHZ: u32 = 100;
+/// A domain's limit.
+pub(super) const LIMIT: &str = "scaling_max_freq";
+/// A domain's preference between speed and energy.
+pub(super) const PREFERENCE: &str = "energy_performance_preference";
 
 /// Domains whose clock is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,8 +87,19 @@ impl Machine {
         let switches = [("cpufreq/boost", ["0", "1"]), ("intel_pstate/no_turbo", ["1", "0"])];
         let boost = switches.map(|(file, words)| (root.join(file), words));
         let boost = boost.into_iter().find(|(file, _)| number(file).is_some());
-        let turbo_mhz = (high > nominal).then_some(high);
+        let is_off = |(file, [off, _]): &(PathBuf, [&str; 2])| number(file) == off.parse().ok();
+        let turbo_is_off = boost.as_ref().is_some_and(is_off);
+        let boost = boost.filter(|_| !turbo_is_off);
+        let turbo_mhz = (high > nominal && !turbo_is_off).then_some(high);
         Ok((Self { domains, boost, nominal_mhz: nominal }, Clocks { mhz, turbo_mhz }))
+    }
+
+    /// Returns all files that are ever written, the switch of Turbo Boost last: with turbo off
+    /// intel_pstate shows lower limits, so it is to be put back before these.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let folders = self.domains.iter().map(|(folder, _)| folder);
+        let files = folders.flat_map(|folder| [LIMIT, PREFERENCE].map(|name| folder.join(name)));
+        files.chain(self.boost.iter().map(|(file, _)| file.clone())).collect()
     }
 
     /// Returns the files that a clock rate stands for, with the word of each, in the order in which
@@ -100,11 +116,11 @@ impl Machine {
                 Clock::Mhz(mhz) if mhz < self.nominal_mhz => (mhz * 1000, "balance_power"),
                 Clock::Mhz(mhz) => (mhz * 1000, "performance"),
             };
-            words.push((folder.join("scaling_max_freq"), khz.to_string()));
+            words.push((folder.join(LIMIT), khz.to_string()));
             let available = folder.join("energy_performance_available_preferences");
             let available = fs::read_to_string(available).unwrap_or_default();
             if available.split_whitespace().any(|word| word == preference) {
-                words.push((folder.join("energy_performance_preference"), preference.to_owned()));
+                words.push((folder.join(PREFERENCE), preference.to_owned()));
             }
         }
         words

@@ -3,8 +3,9 @@
 //! Owns [`Setter`], the control thread's side: the polling thread says which rate the
 //! policy is at, and this writes it through cpufreq. [`machine`] reads what there is to set,
 //! [`crate::undo`] keeps what was there before and puts it back: at the end, after an error, and
-//! at the next start after a crash. Without cpufreq, or without the right to write it, the policies
-//! move cores only.
+//! at the next start after a crash. Domains that are offline are set when they are back; an energy
+//! preference that Linux refuses is left out. Without cpufreq, or the right to write it, the
+//! policies move cores only.
 
 mod machine;
 #[cfg(test)]
@@ -12,7 +13,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use machine::Machine;
+use machine::{LIMIT, Machine, PREFERENCE};
 use tailwater_sched::alloc::{Clock, Clocks};
 
 use crate::config::Config;
@@ -72,7 +73,9 @@ impl Setter {
 
     fn at(root: &Path, config: &Config, managed: &[u16], polling: u16) -> (Self, Clocks) {
         let (state_file, root) = (config.ix.state_file.clone(), root.to_owned());
-        let none = Self { root, state_file, machine: None, undo: None, wanted: None, waits: false };
+        let mut none = Self { root, state_file, machine: None, undo: None, wanted: None, waits: false };
+        // First: with turbo off, as a crash may leave it, the highest rate is not to be seen.
+        none.recover();
         let policy = config.policy;
         if !crate::policy::has_steps(policy) {
             return (none, Clocks::default());
@@ -97,7 +100,6 @@ impl Setter {
     pub(crate) fn recover(&mut self) {
         if self.state_file.exists()
             && let Err(error) = Undo::lock(KIND, &self.state_file, &self.root)
-            && error.kind() != std::io::ErrorKind::PermissionDenied
         {
             self.log_state_file(&error);
         }
@@ -132,10 +134,17 @@ impl Setter {
         }
         self.wanted = None;
         let Some(undo) = &mut self.undo else { return };
-        let failed = words.iter().find_map(|(file, word)| Some((file, undo.set(file, word).err()?)));
-        if let Some((file, error)) = failed {
-            tracing::warn!(file = %file.display(), %error, "cannot set a clock rate: all are put back, and only cores are moved");
-            self.give_up();
+        if let Err(error) = undo.note(machine.files()) {
+            self.log_state_file(&error);
+            return self.give_up();
+        }
+        match set_all(undo, &words) {
+            Ok(true) => {}
+            Ok(false) => self.wanted = Some(clock),
+            Err((file, error)) => {
+                tracing::warn!(file = %file.display(), %error, "cannot set a clock rate: all are put back, and only cores are moved");
+                self.give_up();
+            }
         }
     }
 
@@ -145,6 +154,28 @@ impl Setter {
 
     fn log_state_file(&self, error: &std::io::Error) {
         let file = self.state_file.display();
-        tracing::warn!(%file, %error, "cannot use the file that keeps clock settings (ix.state-file)");
+        tracing::warn!(%file, %error, "cannot use the file that keeps clock settings (ix.state-file); what a crashed IOKernel has left stays until `tailwater doctor --repair` runs as root");
     }
+}
+
+/// Sets all settings of a clock rate; returns whether all domains were there to be set.
+fn set_all(undo: &mut Undo, words: &[(PathBuf, String)]) -> Result<bool, (PathBuf, std::io::Error)> {
+    let mut complete = true;
+    for (file, word) in words {
+        let Err(error) = undo.set(file, word) else { continue };
+        if file.ends_with(PREFERENCE) {
+            // Linux lists preferences that it refuses under the governor `performance`.
+            tracing::debug!(file = %file.display(), %error, "an energy preference is left as it is");
+        } else if file.ends_with(LIMIT) && is_offline(&error) {
+            complete = false;
+        } else {
+            return Err((file.clone(), error));
+        }
+    }
+    Ok(complete)
+}
+
+/// Returns whether an error is that of a domain whose processors are all offline.
+fn is_offline(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::ResourceBusy | std::io::ErrorKind::NotFound)
 }

@@ -29,7 +29,7 @@ impl Folder {
                 folder.write(&format!("cpu{core}/cpufreq/{name}"), text);
             }
         }
-        folder.write("intel_pstate/no_turbo", "1\n");
+        folder.write("intel_pstate/no_turbo", "0\n");
         folder
     }
 
@@ -66,7 +66,7 @@ impl Drop for Folder {
     }
 }
 
-const BEFORE: [&str; 3] = ["2900000", "default", "1"];
+const BEFORE: [&str; 3] = ["2900000", "default", "0"];
 
 #[test]
 fn rates_are_set_on_managed_cores_and_put_back_at_the_end() {
@@ -110,7 +110,7 @@ fn a_setting_that_an_administrator_has_changed_meanwhile_stays() {
     setter.want(Clock::Mhz(1200));
     folder.write("cpu1/cpufreq/scaling_max_freq", "2000000\n");
     drop(setter);
-    assert_eq!(folder.read(), ["2000000", "default", "1"]);
+    assert_eq!(folder.read(), ["2000000", "default", "0"]);
 }
 
 #[test]
@@ -132,11 +132,82 @@ fn after_an_error_everything_is_put_back() {
     let folder = Folder::new();
     let (mut setter, _) = folder.setter();
     setter.want(Clock::Mhz(1200));
-    fs::remove_file(folder.0.join("cpu2/cpufreq/energy_performance_preference")).unwrap();
+    let limit = folder.0.join("cpu2/cpufreq/scaling_max_freq");
+    fs::remove_file(&limit).unwrap();
+    fs::create_dir(&limit).unwrap();
     setter.want(Clock::Turbo);
     assert_eq!(folder.read(), BEFORE);
     setter.want(Clock::Turbo);
     assert_eq!(folder.read(), BEFORE, "it has given up");
+}
+
+#[test]
+fn values_before_are_those_before_the_first_write_and_turbo_is_put_back_first() {
+    let folder = Folder::new();
+    let root = fs::canonicalize(&folder.0).unwrap();
+    let (machine, _) = super::Machine::detect(&root, &[1, 2], 0).unwrap();
+    let mut undo = super::Undo::lock(super::KIND, &folder.state_file(), &root).unwrap().unwrap();
+    undo.note(machine.files()).unwrap();
+    for (file, word) in machine.words(Clock::Mhz(1200)) {
+        undo.set(&file, &word).unwrap();
+        if file.ends_with("no_turbo") {
+            // As intel_pstate does.
+            folder.write("cpu1/cpufreq/scaling_max_freq", "2400000\n");
+        }
+    }
+    let kept: Vec<serde_json::Value> =
+        serde_json::from_str(&fs::read_to_string(folder.state_file()).unwrap()).unwrap();
+    assert!(kept.last().unwrap()["file"].as_str().unwrap().ends_with("no_turbo"));
+    drop(undo);
+    assert_eq!(folder.read(), BEFORE);
+}
+
+#[test]
+fn a_domain_that_is_offline_is_set_when_it_is_back_and_the_others_at_once() {
+    let folder = Folder::new();
+    let (mut setter, _) = folder.setter();
+    setter.want(Clock::Mhz(1200));
+    let away = "cpu2/cpufreq/scaling_max_freq";
+    fs::remove_file(folder.0.join(away)).unwrap();
+    setter.want(Clock::Mhz(2400));
+    assert_eq!(folder.read()[0], "2400000");
+    folder.write(away, "1200000\n");
+    setter.keep();
+    assert_eq!(fs::read_to_string(folder.0.join(away)).unwrap().trim(), "2400000");
+}
+
+#[test]
+fn an_energy_preference_that_cannot_be_set_is_left_out() {
+    let folder = Folder::new();
+    let (mut setter, _) = folder.setter();
+    let preference = folder.0.join("cpu2/cpufreq/energy_performance_preference");
+    fs::remove_file(&preference).unwrap();
+    fs::create_dir(&preference).unwrap();
+    setter.want(Clock::Mhz(1200));
+    assert_eq!(folder.read(), ["1200000", "balance_power", "1"]);
+}
+
+#[test]
+fn turbo_that_an_administrator_has_switched_off_stays_off() {
+    let folder = Folder::new();
+    folder.write("intel_pstate/no_turbo", "1\n");
+    let (mut setter, clocks) = folder.setter();
+    assert_eq!(clocks.turbo_mhz, None);
+    setter.want(Clock::Mhz(2400));
+    drop(setter);
+    assert_eq!(folder.read(), ["2900000", "default", "1"]);
+}
+
+#[test]
+fn rates_are_detected_after_what_a_crash_has_left_was_put_back() {
+    let folder = Folder::new();
+    let (mut setter, _) = folder.setter();
+    setter.want(Clock::Mhz(1200));
+    let kept = fs::read_to_string(folder.state_file()).unwrap();
+    drop(setter);
+    folder.write("state", &kept);
+    folder.write("intel_pstate/no_turbo", "1\n");
+    assert_eq!(folder.setter().1.turbo_mhz, Some(3000));
 }
 
 #[test]

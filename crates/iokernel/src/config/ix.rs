@@ -73,6 +73,18 @@ impl Default for IxSettings {
 }
 
 impl IxStep {
+    /// Returns whether the step has more cores, hyperthreads or clock than another one, or a clock
+    /// that cannot be compared.
+    fn has_more_than(&self, other: &Self) -> bool {
+        let clock = |step: &Self| if step.turbo { Some(u32::MAX) } else { step.mhz };
+        let is_faster = match (clock(self), clock(other)) {
+            (Some(mhz), Some(other)) => mhz > other,
+            (None, None) => false,
+            _ => true,
+        };
+        self.cores > other.cores || self.threads > other.threads || is_faster
+    }
+
     /// Returns the step on a machine with these clock rates: without any it leaves the clock alone,
     /// and a rate that is out of range is the nearest that is not.
     pub(crate) fn resolve(&self, clocks: &Clocks) -> Step {
@@ -109,10 +121,16 @@ impl IxSettings {
         if self.steps.len() > most {
             return Err(out_of_range("ix.steps", self.steps.len(), format!("at most {most} steps")));
         }
-        match self.steps.iter().find(|step| step.cores == 0 || step.threads == 0) {
-            Some(step) => {
-                let value = format!("cores = {}, threads = {}", step.cores, step.threads);
-                Err(out_of_range("ix.steps", value, "a step has at least one core and one thread"))
+        let wrong = |step: &IxStep, expected: &str| {
+            let value = format!("cores = {}, threads = {}", step.cores, step.threads);
+            Err(out_of_range("ix.steps", value, expected))
+        };
+        if let Some(step) = self.steps.iter().find(|step| step.cores == 0 || step.threads == 0) {
+            return wrong(step, "a step has at least one core and one thread");
+        }
+        match self.steps.windows(2).find(|pair| !pair[1].has_more_than(&pair[0])) {
+            Some(pair) => {
+                wrong(&pair[1], "the least step comes first: each has more of something than the one before")
             }
             None => Ok(()),
         }
@@ -122,6 +140,19 @@ impl IxSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_that_has_less_of_everything_than_the_one_before_is_refused() {
+        let step = |cores, threads, mhz| IxStep { cores, threads, mhz, turbo: false };
+        let check = |steps: &[IxStep]| IxSettings { steps: steps.to_vec(), ..IxSettings::default() }.check();
+        let (small, fast) = (step(2, 1, Some(1200)), step(2, 1, Some(2400)));
+        assert!(check(&[small, fast, step(4, 1, Some(1200)), step(2, 2, Some(1200))]).is_ok());
+        assert!(check(&[fast, IxStep { turbo: true, ..fast }]).is_ok());
+        for wrong in [[fast, small], [small, small], [step(8, 1, None), step(2, 1, None)]] {
+            let error = check(&wrong).unwrap_err().to_string();
+            assert!(error.contains("least step comes first"), "{error}");
+        }
+    }
 
     #[test]
     fn a_step_is_of_the_rates_that_the_machine_has() {
