@@ -4,6 +4,7 @@
 //! simulated numbers. A claim that does not hold is printed as such: the aim is to know, not to
 //! pass.
 
+mod ix;
 mod preemption;
 mod shenango;
 mod shinjuku;
@@ -25,13 +26,37 @@ pub enum Figure {
     Shinjuku4,
     /// Shinjuku (NSDI'19) figure 6: two and three types of requests.
     Shinjuku6,
+    /// IX (TOCS'17) figure 8: the static frontier for energy and for a batch job.
+    Ix8,
+    /// IX (TOCS'17) figure 9: clock rates alone against the whole frontier.
+    Ix9,
+    /// IX (TOCS'17) figure 10: the control loop under a slope.
+    Ix10,
+    /// IX (TOCS'17) figure 11: the control loop under steps.
+    Ix11,
+    /// IX (TOCS'17) figure 12: the control loop under a sine with noise.
+    Ix12,
+    /// IX (TOCS'17) table IV: what the control loop gains.
+    IxTable4,
 }
 
 impl Figure {
     /// Returns all figures.
     #[must_use]
     pub fn all() -> &'static [Self] {
-        &[Self::Shenango1, Self::Shinjuku1, Self::Shinjuku2, Self::Shinjuku4, Self::Shinjuku6]
+        &[
+            Self::Shenango1,
+            Self::Shinjuku1,
+            Self::Shinjuku2,
+            Self::Shinjuku4,
+            Self::Shinjuku6,
+            Self::Ix8,
+            Self::Ix9,
+            Self::Ix10,
+            Self::Ix11,
+            Self::Ix12,
+            Self::IxTable4,
+        ]
     }
 
     /// Returns its name on the command line and in file names.
@@ -43,6 +68,12 @@ impl Figure {
             Self::Shinjuku2 => "shinjuku-fig2",
             Self::Shinjuku4 => "shinjuku-fig4",
             Self::Shinjuku6 => "shinjuku-fig6",
+            Self::Ix8 => "ix-fig8",
+            Self::Ix9 => "ix-fig9",
+            Self::Ix10 => "ix-fig10",
+            Self::Ix11 => "ix-fig11",
+            Self::Ix12 => "ix-fig12",
+            Self::IxTable4 => "ix-table4",
         }
     }
 
@@ -55,6 +86,12 @@ impl Figure {
             Self::Shinjuku2 => "Short and long requests apart",
             Self::Shinjuku4 => "Connections needed for balance under RSS",
             Self::Shinjuku6 => "Several types of requests with SLOs of their own",
+            Self::Ix8 => "Static frontier for energy and for a batch job",
+            Self::Ix9 => "Energy with clock rates only, and with cores and hyperthreads",
+            Self::Ix10 => "The control loop under the slope pattern",
+            Self::Ix11 => "The control loop under the step pattern",
+            Self::Ix12 => "The control loop under the sine+noise pattern",
+            Self::IxTable4 => "Energy and batch work gained by the control loop",
         }
     }
 
@@ -67,6 +104,12 @@ impl Figure {
             Self::Shinjuku2 => "Shinjuku (NSDI'19), figure 2",
             Self::Shinjuku4 => "Shinjuku (NSDI'19), figure 4",
             Self::Shinjuku6 => "Shinjuku (NSDI'19), figure 6",
+            Self::Ix8 => "IX (TOCS'17), figure 8",
+            Self::Ix9 => "IX (TOCS'17), figure 9",
+            Self::Ix10 => "IX (TOCS'17), figure 10",
+            Self::Ix11 => "IX (TOCS'17), figure 11",
+            Self::Ix12 => "IX (TOCS'17), figure 12",
+            Self::IxTable4 => "IX (TOCS'17), table IV",
         }
     }
 
@@ -82,6 +125,12 @@ impl Figure {
             Self::Shinjuku2 => shinjuku::figure2(options, tick),
             Self::Shinjuku4 => shinjuku::figure4(options, tick),
             Self::Shinjuku6 => preemption::figure6(options, tick),
+            Self::Ix8 => ix::figure8(options, tick),
+            Self::Ix9 => ix::figure9(options, tick),
+            Self::Ix10 => ix::over_time(options, ix::Pattern::Slope, 10, tick),
+            Self::Ix11 => ix::over_time(options, ix::Pattern::Step, 11, tick),
+            Self::Ix12 => ix::over_time(options, ix::Pattern::Sine, 12, tick),
+            Self::IxTable4 => ix::table4(options, tick),
         }
     }
 
@@ -95,6 +144,10 @@ impl Figure {
             Self::Shinjuku2 => 4 * shinjuku::LOADS as u64 * replications,
             Self::Shinjuku4 => 12,
             Self::Shinjuku6 => preemption::POINTS as u64 * replications,
+            Self::Ix8 => ix::configurations(options),
+            Self::Ix9 => ix::energy_configurations(options),
+            Self::Ix10 | Self::Ix11 | Self::Ix12 => ix::ticks(options, 1),
+            Self::IxTable4 => ix::ticks(options, 3),
         }
     }
 }
