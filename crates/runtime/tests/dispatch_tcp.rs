@@ -352,9 +352,8 @@ fn a_class_that_fills_its_places_holds_up_no_other() {
     let server = TcpServer::start(listener, lines(), service.clone(), settings).unwrap();
     let (mut greedy, mut other) = (connect(&server), connect(&server));
     greedy.write_all("zzz\n".repeat(10).as_bytes()).unwrap();
-    // One runs and one has the place; the third waits.
-    wait_until(|| server.connections().held_back == 1);
-    assert_eq!(server.stats()[1].accepted, 2);
+    // One runs and one has the place; the third waits. The second may have waited before.
+    wait_until(|| server.stats()[1].accepted == 2 && server.connections().held_back >= 1);
     other.write_all(b"short\n").unwrap();
     wait_until(|| server.stats()[0].accepted == 1);
     const DELAY: Duration = Duration::from_millis(20);

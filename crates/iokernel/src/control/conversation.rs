@@ -89,8 +89,10 @@ impl Control {
         } else {
             return self.end(token, &ControlError::TooOften);
         };
-        if sent.is_err() {
-            self.end(token, &ControlError::Closed);
+        match sent {
+            Ok(()) => {}
+            Err(error @ ControlError::TooLong) => self.end(token, &error),
+            Err(_) => self.end(token, &ControlError::Closed),
         }
     }
 

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
+use tailwater_shm::control::MAX_MESSAGE;
 use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
 
 use crate::control::watch::Progress;
@@ -571,7 +572,7 @@ impl Stats {
             .map(|r| {
                 json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "ip6": r.ip6, "mac": r.mac.to_string(),
                         "class": r.class, "kthreads": r.kthreads, "guaranteed": r.guaranteed,
-                        "counters": r.counters.to_json(), "classes": r.classes_to_json() })
+                        "counters": r.counters.to_json(), "classes": [], "classes_left_out": 0 })
             })
             .collect();
         let captures: Vec<Value> = self
@@ -586,7 +587,7 @@ impl Stats {
             json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime, "sampled": t.sampled.get(),
                     "events": t.events.get(), "dropped": t.dropped.get(), "lost": t.lost.get() })
         });
-        json!({
+        let mut document = json!({
             "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
             "loop": self.polling.to_json(),
             "switch": self.switch.to_json(),
@@ -603,9 +604,38 @@ impl Stats {
             "captures": captures,
             "exiles": self.exiles(),
             "trace": trace,
-        })
+        });
+        self.add_classes(&mut document);
+        document
+    }
+
+    /// Adds what programs publish of their classes, as far as the document stays a message: what is
+    /// left of its length is divided evenly among them.
+    fn add_classes(&self, document: &mut Value) {
+        let mut published: Vec<_> = self.runtimes().iter().map(|r| r.classes_to_json()).collect();
+        let programs = published.iter().filter(|classes| !classes.is_empty()).count();
+        let left = MAX_MESSAGE.saturating_sub(document.to_string().len() + REST_OF_MESSAGE);
+        let share = left / programs.max(1);
+        for (runtime, classes) in
+            document["runtimes"].as_array_mut().into_iter().flatten().zip(&mut published)
+        {
+            let mut used = 0;
+            let shown = classes.iter().take_while(|class| {
+                // With a comma.
+                used += class.to_string().len() + 1;
+                used <= share
+            });
+            let shown = shown.count();
+            runtime["classes_left_out"] = json!(classes.len() - shown);
+            classes.truncate(shown);
+            runtime["classes"] = Value::Array(core::mem::take(classes));
+        }
     }
 }
+
+/// What a message has besides the document, and what counts of classes take more than the 0 that
+/// each is at first, in bytes.
+const REST_OF_MESSAGE: usize = 1024;
 
 fn quantiles(histogram: &SharedHistogram) -> Value {
     let h = histogram.snapshot();
@@ -642,6 +672,8 @@ impl core::ops::Deref for StatsHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_shm::classes::{CLASSES, NAME_LEN};
+    use tailwater_shm::control::ServerMessage;
     use tailwater_shm::layout::{Region, RegionSpec};
 
     #[test]
@@ -671,19 +703,7 @@ mod tests {
         // More finished than accepted.
         let class =
             ClassRecord { name, slo_ns: 2_000, finished: u64::MAX, latency, ..ClassRecord::default() };
-        stats.add_runtime(Arc::new(RuntimeStats {
-            id: RuntimeId(7),
-            name: "spin".to_owned(),
-            pid: 1,
-            ip: Ipv4Addr::LOCALHOST,
-            ip6: None,
-            mac: MacAddr::default(),
-            class: Class::LatencyCritical,
-            kthreads: 2,
-            guaranteed: 1,
-            counters: RuntimeCounters::default(),
-            classes: Some(region.class_reader()),
-        }));
+        stats.add_runtime(runtime(7, Some(region.class_reader())));
         assert_eq!(stats.to_json()["runtimes"][0]["name"], "spin");
         assert_eq!(stats.to_json()["runtimes"][0]["classes"], json!([]));
         region.classes().write(3, &class);
@@ -694,5 +714,57 @@ mod tests {
         assert_eq!(stats.to_json()["runtimes"][0]["classes"][0]["slo_ratio"], Value::Null);
         stats.remove_runtime(RuntimeId(7));
         assert!(stats.runtimes().is_empty());
+    }
+
+    #[test]
+    fn what_programs_publish_leaves_the_document_a_message() {
+        let stats = Stats::new(Vec::new(), &FirewallConfig::default(), []);
+        let spec = RegionSpec::new(1, 1 << 15).unwrap();
+        let (region, ..) = Region::create("tailwater-test", spec, 1_000_000_000).unwrap();
+        for entry in 0..CLASSES {
+            let (most, times) = (u64::MAX, Percentiles { p50_ns: u64::MAX, p99_ns: u64::MAX });
+            let class = ClassRecord {
+                // A quote is escaped in the document.
+                name: "\"".repeat(NAME_LEN),
+                dispatcher: most,
+                slo_ns: most,
+                accepted: most,
+                dropped: most,
+                finished: most,
+                panicked: most,
+                preemptions: most,
+                held: most,
+                late: most,
+                queue_delay: times,
+                service: times,
+                latency: times,
+            };
+            region.classes().write(entry, &class);
+        }
+        for id in 0..40 {
+            stats.add_runtime(runtime(id, Some(region.class_reader())));
+        }
+        let document = stats.to_json();
+        let bytes = tailwater_shm::control::encode(&ServerMessage::Stats(document.clone()));
+        assert!(bytes.len() <= MAX_MESSAGE, "{} bytes", bytes.len());
+        let shown = |at: usize| document["runtimes"][at]["classes"].as_array().unwrap().len();
+        assert!((0..40).all(|at| shown(at) == shown(0) && shown(0) > 0), "each its share: {}", shown(0));
+        assert_eq!(document["runtimes"][39]["classes_left_out"], json!(CLASSES - shown(0)));
+    }
+
+    fn runtime(id: u32, classes: Option<ClassReader>) -> Arc<RuntimeStats> {
+        Arc::new(RuntimeStats {
+            id: RuntimeId(id),
+            name: "spin".to_owned(),
+            pid: 1,
+            ip: Ipv4Addr::LOCALHOST,
+            ip6: None,
+            mac: MacAddr::default(),
+            class: Class::LatencyCritical,
+            kthreads: 2,
+            guaranteed: 1,
+            counters: RuntimeCounters::default(),
+            classes,
+        })
     }
 }

@@ -62,7 +62,8 @@ impl XdpPort {
         let mut queues = Vec::new();
         while let (Some(socket), Some(memory)) = (devices.next(), devices.next()) {
             let queue = Queue::adopt(socket, memory, found.chunk).map_err(|error| match error {
-                OpenError::Rings(Errno::INVAL) => self.fail(format!(
+                // What Linux before 6.4 says of the rings of a bound socket.
+                OpenError::Rings(Errno::BUSY | Errno::INVAL) => self.fail(format!(
                     "Linux before 6.4 lets no other process go on with an AF_XDP socket; {STOP_FIRST}"
                 )),
                 error => self.fail(format!("{error}; {STOP_FIRST}")),

@@ -264,8 +264,10 @@ impl Connection {
         // client's: one that reads no replies would have old requests, which policies prefer.
         let request = request.arrives();
         let ticket = Ticket { connection: Arc::clone(self), number, len, replied: false };
-        let (place, waited) = shared.places.take(request.class());
-        self.counters.held_back.fetch_add(waited.into(), Relaxed);
+        let place = shared.places.try_take(request.class()).unwrap_or_else(|| {
+            self.counters.held_back.fetch_add(1, Relaxed);
+            shared.places.take(request.class())
+        });
         let from = Source::Connection(ticket);
         // With a place, it is not refused.
         dispatcher.submit(request, Job { bytes, from, place }).map_err(|_refused| End::Over)

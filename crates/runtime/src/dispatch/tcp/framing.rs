@@ -155,7 +155,8 @@ impl Framing {
     /// A request takes room for itself and for its [longest reply](super::Service::reply_len) as
     /// soon as its length is known. The room that the reply does not need is returned when it is
     /// made, the rest when it is written. While there is no room the connection is not read. So
-    /// clients that read no replies hold up others, for at most the [idle](Self::idle) time.
+    /// clients that read no replies, or announce requests and do not send them, hold up others, for
+    /// at most the [idle](Self::idle) time.
     ///
     /// # Examples
     /// ```

@@ -22,14 +22,10 @@ impl Places {
     }
 
     /// Waits for a place for a request of this class; classes beyond the last are the last.
-    /// Returns also whether there was none at first.
-    pub fn take(&self, class: usize) -> (Place, bool) {
-        if let Some(place) = self.try_take(class) {
-            return (place, false);
-        }
+    pub fn take(&self, class: usize) -> Place {
         let share = class.min(self.0.len() - 1);
         self.0[share].acquire().forget();
-        (Place(share), true)
+        Place(share)
     }
 
     /// Returns a place for a request of this class, if there is one.
@@ -61,8 +57,8 @@ mod tests {
             assert_eq!(free(&Places::new(queue, classes)), shares);
         }
         let places = Places::new(4, 2);
-        let (of_last, waited) = places.take(7);
-        assert_eq!((free(&places), waited), (vec![2, 1], false));
+        let of_last = places.take(7);
+        assert_eq!(free(&places), [2, 1]);
         let other = places.try_take(1).unwrap();
         assert!(places.try_take(2).is_none());
         places.give_back(other);
