@@ -74,18 +74,29 @@ impl Target {
     /// # Panics
     /// If it does not get ready.
     pub fn start_service(more: &[&str], variables: &[(&str, &str)]) -> Self {
+        let settings = ["--config", concat!(env!("CARGO_MANIFEST_DIR"), "/dedicated.toml")];
+        let settings = if more.contains(&"--config") { &[][..] } else { &settings };
+        Self::launch(&[settings, more].concat(), variables)
+    }
+
+    /// As [`start_command`](Self::start_command), without a configuration file.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start_without_file() -> Self {
+        Self::launch(&[], &[])
+    }
+
+    fn launch(more: &[&str], variables: &[(&str, &str)]) -> Self {
         let turn = super::turn();
         let socket = socket_name("target");
         let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
         let words = ["iokernel", "--share-cores", "--managed-cores", &core, "--socket", &socket];
-        let settings = ["--config", concat!(env!("CARGO_MANIFEST_DIR"), "/dedicated.toml")];
-        let settings = if more.contains(&"--config") { &[][..] } else { &settings };
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\""]);
         command
             .arg(binary("tailwater-cli", "tailwater"))
             .args(words)
-            .args(settings)
             .args(more)
             .envs(variables.iter().copied());
         let mut program = Program::start(&mut command);

@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::Arc;
 use tailwater_testkit::{PATIENCE, has_two_cpus};
 use tailwater_tests::attack::Target;
 
@@ -66,7 +67,9 @@ fn without_a_configuration_file_a_closed_terminal_ends_the_iokernel_cleanly() {
     if !has_two_cpus() {
         return;
     }
-    let mut target = Target::start_command();
+    // A program inherits an ignored signal, as below nohup(1), but not one that is caught.
+    signal_hook::flag::register(Signal::HUP.as_raw(), Arc::default()).unwrap();
+    let mut target = Target::start_without_file();
     target.program.signal(Signal::HUP);
     target.program.error_line_with(" stopped");
     assert!(target.program.wait().success());
