@@ -187,6 +187,20 @@ fn shinjuku_fig6_has_three_systems_under_two_mixtures() {
     assert_eq!((distinct(&json, "workload").len(), distinct(&json, "system").len()), (2, 3));
 }
 
+#[test]
+fn shinjuku_fig7_has_three_quanta_and_two_costs_of_a_dispatcher() {
+    let json = reproduce("shinjuku-fig7", false);
+    let rows = json["rows"].as_array().unwrap();
+    let of = |part: &str| rows.iter().filter(|row| row["part"] == part).count();
+    assert_eq!((of("a"), of("b")), (2 * 3 * 3, 2 * 2 * 3));
+}
+
+#[test]
+fn shinjuku_fig8_has_three_mixtures() {
+    let json = reproduce("shinjuku-fig8", false);
+    assert_eq!((distinct(&json, "workload").len(), distinct(&json, "system").len()), (3, 5));
+}
+
 /// Returns whether memcached is installed; figures leave it out elsewhere.
 fn has_memcached() -> bool {
     is_installed("memcached", "memcached")

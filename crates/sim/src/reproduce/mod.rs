@@ -4,8 +4,11 @@
 //! simulated numbers. A claim that does not hold is printed as such: the aim is to know, not to
 //! pass.
 
+mod curves;
+mod dispatchers;
 mod ix;
 mod preemption;
+mod rocks;
 mod shenango;
 mod shinjuku;
 
@@ -26,6 +29,10 @@ pub enum Figure {
     Shinjuku4,
     /// Shinjuku (NSDI'19) figure 6: two and three types of requests.
     Shinjuku6,
+    /// Shinjuku (NSDI'19) figure 7: preemption intervals; dispatchers over workers.
+    Shinjuku7,
+    /// Shinjuku (NSDI'19) figure 8: RocksDB, one queue and a queue for each type.
+    Shinjuku8,
     /// IX (TOCS'17) figure 8: the static frontier for energy and for a batch job.
     Ix8,
     /// IX (TOCS'17) figure 9: clock rates alone against the whole frontier.
@@ -50,6 +57,8 @@ impl Figure {
             Self::Shinjuku2,
             Self::Shinjuku4,
             Self::Shinjuku6,
+            Self::Shinjuku7,
+            Self::Shinjuku8,
             Self::Ix8,
             Self::Ix9,
             Self::Ix10,
@@ -68,6 +77,8 @@ impl Figure {
             Self::Shinjuku2 => "shinjuku-fig2",
             Self::Shinjuku4 => "shinjuku-fig4",
             Self::Shinjuku6 => "shinjuku-fig6",
+            Self::Shinjuku7 => "shinjuku-fig7",
+            Self::Shinjuku8 => "shinjuku-fig8",
             Self::Ix8 => "ix-fig8",
             Self::Ix9 => "ix-fig9",
             Self::Ix10 => "ix-fig10",
@@ -86,6 +97,8 @@ impl Figure {
             Self::Shinjuku2 => "Short and long requests apart",
             Self::Shinjuku4 => "Connections needed for balance under RSS",
             Self::Shinjuku6 => "Several types of requests with SLOs of their own",
+            Self::Shinjuku7 => "Preemption intervals, and dispatchers over workers",
+            Self::Shinjuku8 => "GETs beside SCANs: one queue, a queue for each type, no preemption",
             Self::Ix8 => "Static frontier for energy and for a batch job",
             Self::Ix9 => "Energy with clock rates only, and with cores and hyperthreads",
             Self::Ix10 => "The control loop under the slope pattern",
@@ -104,6 +117,8 @@ impl Figure {
             Self::Shinjuku2 => "Shinjuku (NSDI'19), figure 2",
             Self::Shinjuku4 => "Shinjuku (NSDI'19), figure 4",
             Self::Shinjuku6 => "Shinjuku (NSDI'19), figure 6",
+            Self::Shinjuku7 => "Shinjuku (NSDI'19), figure 7",
+            Self::Shinjuku8 => "Shinjuku (NSDI'19), figure 8",
             Self::Ix8 => "IX (TOCS'17), figure 8",
             Self::Ix9 => "IX (TOCS'17), figure 9",
             Self::Ix10 => "IX (TOCS'17), figure 10",
@@ -125,6 +140,8 @@ impl Figure {
             Self::Shinjuku2 => shinjuku::figure2(options, tick),
             Self::Shinjuku4 => shinjuku::figure4(options, tick),
             Self::Shinjuku6 => preemption::figure6(options, tick),
+            Self::Shinjuku7 => dispatchers::figure7(options, tick),
+            Self::Shinjuku8 => rocks::figure8(options, tick),
             Self::Ix8 => ix::figure8(options, tick),
             Self::Ix9 => ix::figure9(options, tick),
             Self::Ix10 => ix::over_time(options, ix::Pattern::Slope, 10, tick),
@@ -144,6 +161,8 @@ impl Figure {
             Self::Shinjuku2 => 4 * shinjuku::LOADS as u64 * replications,
             Self::Shinjuku4 => 12,
             Self::Shinjuku6 => preemption::POINTS as u64 * replications,
+            Self::Shinjuku7 => dispatchers::points(options),
+            Self::Shinjuku8 => rocks::points(options),
             Self::Ix8 => ix::configurations(options),
             Self::Ix9 => ix::energy_configurations(options),
             Self::Ix10 | Self::Ix11 | Self::Ix12 => ix::ticks(options, 1),
