@@ -18,6 +18,7 @@ use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
 
 use crate::allocator::evict::Evictions;
+use crate::allocator::unbound::Unbound;
 use crate::allocator::vain::BackOff;
 use crate::budget::Budget;
 use crate::control::client::ClientSocket;
@@ -195,6 +196,8 @@ pub(crate) struct Runtime {
     pub(crate) budget: Budget,
     /// Pauses in which it is lent no core.
     pub(crate) back_off: BackOff,
+    /// Cores to which Linux does not bind its threads.
+    pub(crate) unbound: Unbound,
     /// Fingerprint of its words, as of the last look.
     pub(crate) mark: u64,
     /// The mark and its number of cores before the polling thread last announced that it sleeps.
@@ -301,6 +304,7 @@ impl Runtime {
             spent: Spent::default(),
             budget: Budget::default(),
             back_off: BackOff::default(),
+            unbound: Unbound::default(),
             mark: 0,
             noted: (0, 0),
             guard,

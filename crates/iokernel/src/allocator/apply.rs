@@ -1,12 +1,13 @@
 //! Carrying a decision out: binding, the grant word, the request to cede.
 //!
 //! Owns the order of steps of a hand-off: bind the new thread to the core, if it last ran elsewhere
-//! (a thread that Linux does not bind there gets another free core, or no core for a while); enter
-//! the decision into the ledger; take the core from an idle victim; write the new owner's grant;
-//! then ask the victim to cede, or wake the new owner of a free core. A new owner that sleeps is
-//! woken when the victim is seen parked ([`Allocator::follow`]). Without a rebinding and a sleeper
-//! the hand-off makes no system call.
+//! (a thread that Linux does not bind there gets another free core, or waits for the next decision;
+//! see [`super::unbound`]); enter the decision into the ledger; take the core from an idle victim;
+//! write the new owner's grant; then ask the victim to cede, or wake the new owner of a free core.
+//! A new owner that sleeps is woken when the victim is seen parked ([`Allocator::follow`]). Without
+//! a rebinding and a sleeper the hand-off makes no system call.
 
+use rustix::io::Errno;
 use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::ledger::CoreState;
 use tailwater_sched::{CoreId, KthreadId};
@@ -42,9 +43,12 @@ impl Allocator {
             // A decision before this one got it for a thread that could not be bound to another.
             return;
         }
-        let Some(core) = self.bind_somewhere(world, to, core, victim.is_none()) else {
-            let cost = clock::now().saturating_sub(started);
-            return self.hold_unbound(world, to.runtime, cost, now);
+        let core = match self.bind_somewhere(world, to, core, victim.is_none(), now) {
+            Ok(core) => core,
+            Err(error) => {
+                let cost = clock::now().saturating_sub(started);
+                return self.give_up_binding(world, to.runtime, error, cost, now);
+            }
         };
         Self::note_bound(world, to.runtime);
         let Some(at) = self.ledger.topology().position(core) else { return };
@@ -96,47 +100,42 @@ impl Allocator {
         to: KthreadId,
         core: CoreId,
         is_free: bool,
-    ) -> Option<CoreId> {
-        if self.bind(world, to, core) {
-            return Some(core);
-        }
+        now: Cycles,
+    ) -> Result<CoreId, Errno> {
+        let Err(error) = self.bind(world, to, core, now) else { return Ok(core) };
         if !is_free {
-            return None;
+            return Err(error);
         }
         let others: [Option<CoreId>; OTHERS] = {
-            let others = self.cores.iter().filter(|slot| {
+            let look = self.observation.runtime(to.runtime);
+            let others = (0..).zip(&self.cores).filter(|&(at, slot)| {
                 slot.id != core
                     && !slot.absent
                     && self.ledger.core(slot.id) == Some(CoreState::Free)
+                    && look.is_none_or(|look| !look.is_refused(at))
                     && self.policy.may_serve(to.runtime, slot.id, &self.ledger)
             });
-            let mut ids = others.map(|slot| slot.id);
+            let mut ids = others.map(|(_, slot)| slot.id);
             core::array::from_fn(|_| ids.next())
         };
-        others.into_iter().flatten().find(|&other| self.bind(world, to, other))
+        others.into_iter().flatten().find(|&other| self.bind(world, to, other, now).is_ok()).ok_or(error)
     }
 
-    /// Binds the thread to the core unless it is bound there already, and returns whether it is:
-    /// a system call of 1 us.
-    fn bind(&mut self, world: &mut World, to: KthreadId, core: CoreId) -> bool {
+    /// Binds the thread to the core unless it is bound there already: a system call of 1 us.
+    fn bind(&mut self, world: &mut World, to: KthreadId, core: CoreId, now: Cycles) -> Result<(), Errno> {
         let (runtime, kthread) = world.runtimes.kthread(to);
         if kthread.bound == Some(core) {
-            return true;
+            return Ok(());
         }
-        match self.threads.bind(runtime.pid, kthread.tid, &cpu_set([&core])) {
+        let bound = self.threads.bind(runtime.pid, kthread.tid, &cpu_set([&core]));
+        match bound {
             Ok(()) => {
                 world.runtimes.kthread_mut(to).bound = Some(core);
                 world.stats.cores.rebinds.add(1);
-                true
             }
-            Err(error) => {
-                // The thread is gone (its process will follow), or the administrator took the core
-                // out of its cpuset.
-                tracing::debug!(%to, %core, %error, "cannot bind");
-                world.stats.cores.rebind_failures.add(1);
-                false
-            }
+            Err(error) => self.note_refused(world, to, core, error, now),
         }
+        bound
     }
 
     /// Lends a free core: wakes the new owner.

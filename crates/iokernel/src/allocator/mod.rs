@@ -8,7 +8,8 @@
 //! chooses the cores that ordinary threads are kept off. It decides
 //! nothing itself (that is `tailwater-sched`), and touches no frames: egress rings are handed to
 //! the switch through [`World::arriving`]. Runtimes that do nothing with a core are lent fewer
-//! ([`vain`]).
+//! ([`vain`]); cores to which Linux does not bind their threads are not chosen for them
+//! ([`unbound`]).
 //!
 //! # Phases of a core
 //!
@@ -41,6 +42,7 @@ mod reserved;
 mod rest;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unbound;
 pub(crate) mod vain;
 
 use rustix::thread::CpuSet;
@@ -86,6 +88,8 @@ pub(crate) struct Allocator {
     /// A session may have another weight than it is to have.
     weigh_sessions: bool,
     last_rest_look: Cycles,
+    /// When the log may next warn of a program's cpuset.
+    next_warning: Cycles,
     /// Earliest timer of a runtime without a core, as of the last look at it.
     earliest_timer: Cycles,
     /// When the policy's interval has passed.
@@ -166,6 +170,7 @@ impl Allocator {
             contested: false,
             weigh_sessions: false,
             last_rest_look: 0,
+            next_warning: 0,
             earliest_timer: Cycles::MAX,
             next_policy: 0,
             cursor: 0,

@@ -2,9 +2,9 @@ use proptest::prelude::*;
 mod requests;
 mod reserved;
 mod steps;
+mod unbound;
 
 use std::collections::HashMap;
-use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
@@ -476,72 +476,6 @@ fn a_decision_for_a_thread_that_is_gone_is_dropped() {
     arrival(&mut sandbox);
     assert_eq!(sandbox.world.stats.cores.rebind_failures.get(), 1);
     assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
-}
-
-#[test]
-fn a_thread_whose_cpuset_lacks_a_free_core_gets_another_free_one() {
-    for lacks in [CoreId(0), CoreId(1)] {
-        let mut sandbox = Sandbox::new(2, Vec::new());
-        sandbox.add(0, 1, 0, LatencyCritical);
-        sandbox.bar_thread(1, lacks);
-        sandbox.peer(0).queue(0, 1);
-        sandbox.settle();
-        assert_eq!(sandbox.peer(0).state(0), KthreadState::Running, "{lacks}");
-    }
-}
-
-#[test]
-fn a_thread_that_cannot_be_bound_to_a_core_of_its_partition_gets_none_of_another() {
-    let mut sandbox =
-        Sandbox::with_config(2, Vec::new(), &Config { policy: PolicyName::Static, ..Config::default() });
-    sandbox.add(0, 1, 0, LatencyCritical);
-    sandbox.add(1, 1, 0, LatencyCritical);
-    sandbox.bar_thread(1, CoreId(0));
-    sandbox.peer(0).queue(0, 1);
-    sandbox.settle();
-    assert_eq!(sandbox.world.stats.cores.rebind_failures.get(), 1);
-    assert_eq!(sandbox.peer(0).state(0), KthreadState::Parked);
-    // The other runtime finds its core.
-    sandbox.peer(1).queue(0, 1);
-    sandbox.settle();
-    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
-}
-
-#[test]
-fn a_runtime_of_which_a_thread_cannot_be_bound_is_lent_no_further_core_for_a_while_and_loses_none() {
-    let mut sandbox = Sandbox::new(2, Vec::new());
-    sandbox.add(0, 2, 0, LatencyCritical);
-    sandbox.add(1, 1, 0, BestEffort);
-    sandbox.bar_thread(1, CoreId(1));
-    sandbox.bar_thread(2, CoreId(1));
-    // More than one core does in time.
-    sandbox.peer(0).queue(0, 8);
-    sandbox.settle();
-    let failures = |sandbox: &Sandbox| sandbox.world.stats.cores.rebind_failures.get();
-    assert_eq!(failures(&sandbox), 1);
-    let look = |sandbox: &Sandbox| sandbox.alloc.observation.runtime(RuntimeId(0)).unwrap().clone();
-    assert!(look(&sandbox).on_hold() && look(&sandbox).has_work());
-    let is_left_alone =
-        |sandbox: &Sandbox| sandbox.world.runtimes.get(RuntimeId(0)).unwrap().is_left_alone(sandbox.now);
-    assert!(!is_left_alone(&sandbox));
-    // Another runtime may have that core meanwhile.
-    sandbox.peer(1).queue(0, 1);
-    sandbox.settle();
-    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
-    assert_eq!(failures(&sandbox), 1);
-    sandbox.pass(1_000_000);
-    sandbox.settle();
-    assert_eq!(failures(&sandbox), 2, "it is tried again");
-    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
-    // After twice that time, and at its own expense.
-    sandbox.pass(1_000_000);
-    sandbox.settle();
-    assert_eq!(failures(&sandbox), 2);
-    sandbox.pass(1_000_000);
-    sandbox.settle();
-    assert_eq!(failures(&sandbox), 3);
-    let charged = |id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.offence_ns.get();
-    assert!(charged(0) > 0 && charged(1) == 0);
 }
 
 #[test]

@@ -5,11 +5,9 @@
 //! there and one back, is bounded here: after [`FREE`] cores in vain in a row the runtime is lent
 //! none for a pause, which doubles each time from [`PAUSE_US`] up to [`DOUBLINGS`] times. Races
 //! make single ones, and any core with which something was done ends the row; one given up beside
-//! another core proves nothing. A thread of it that can be bound to no core causes a pause in which
-//! it is lent no *further* core: its words are read as before. That pause, too, doubles from
-//! [`UNBOUND_US`] on, until it was lent a core, and the attempts are charged.
+//! another core proves nothing.
 
-use tailwater_sched::{KthreadId, RuntimeId};
+use tailwater_sched::KthreadId;
 use tailwater_shm::Cycles;
 
 use super::Allocator;
@@ -21,11 +19,6 @@ const FREE: u32 = 3;
 const PAUSE_US: u64 = 100;
 /// Maximum number of doublings: 25.6 ms.
 const DOUBLINGS: u32 = 8;
-/// First time for which a runtime is lent no further core after a thread could not be bound to one,
-/// in microseconds: the thread's own cpuset lacks the core, or the thread is gone.
-const UNBOUND_US: u64 = 1_000;
-/// Maximum number of its doublings: 64 ms.
-const UNBOUND_DOUBLINGS: u32 = 6;
 
 /// The back-off of one runtime.
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,10 +26,6 @@ pub(crate) struct BackOff {
     /// Cores in vain in a row.
     row: u32,
     until: Cycles,
-    /// When the runtime may be lent further cores; `None` if it may.
-    held_until: Option<Cycles>,
-    /// Threads in a row that could not be bound.
-    unbound: u32,
 }
 
 impl BackOff {
@@ -91,45 +80,6 @@ impl Allocator {
             self.withdrawn.iter().any(|withdrawn| withdrawn.kthread == kthread)
         };
         (0..).zip(&look.kthreads).any(|(index, look)| look.has_work() && !is_withdrawn(index))
-    }
-
-    /// Lends a runtime no further core for a while, of which a thread could not be bound to one.
-    /// The policy serves others meanwhile, and may choose another core afterwards.
-    ///
-    /// The attempts have taken `cost`.
-    pub(super) fn hold_unbound(&mut self, world: &mut World, id: RuntimeId, cost: Cycles, now: Cycles) {
-        let first = self.clock.from_ns(UNBOUND_US * 1_000);
-        if let Some(runtime) = world.runtimes.get_mut(id) {
-            let until = now.saturating_add(first << runtime.back_off.unbound.min(UNBOUND_DOUBLINGS));
-            runtime.back_off.unbound = runtime.back_off.unbound.saturating_add(1);
-            runtime.back_off.held_until = Some(until);
-            self.observation.set_on_hold(id, true);
-            self.earliest_timer = self.earliest_timer.min(until);
-        }
-        world.charge(id, cost, now);
-    }
-
-    /// Ends the row of threads that could not be bound.
-    #[inline]
-    pub(super) fn note_bound(world: &mut World, id: RuntimeId) {
-        if let Some(runtime) = world.runtimes.get_mut(id) {
-            runtime.back_off.unbound = 0;
-        }
-    }
-
-    /// Ends the hold of [`hold_unbound`](Self::hold_unbound) when its time has come.
-    #[inline(always)]
-    pub(super) fn end_hold(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
-        let Some(runtime) = world.runtimes.get_mut(id) else { return };
-        let Some(until) = runtime.back_off.held_until else { return };
-        if now < until {
-            self.earliest_timer = self.earliest_timer.min(until);
-            return;
-        }
-        runtime.back_off.held_until = None;
-        if !runtime.doomed {
-            self.observation.set_on_hold(id, false);
-        }
     }
 }
 

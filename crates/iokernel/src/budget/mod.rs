@@ -9,13 +9,13 @@
 //! | a frame to a group beyond `broadcast-copies` | the same |
 //! | a doorbell that ends a sleep, and none of the program's words has changed since the sleep was announced | the sleep but for the waiting |
 //! | the program's only core given up although its words ask for one, and none of them has changed since the core was lent | the look and the decision that follow |
-//! | a thread that can be bound to no core: it is gone, or its cpuset lacks them | the attempts |
+//! | a core to which none of its threads can be bound, because its cpuset lacks it, or a thread that is gone | the attempts |
 //!
 //! An honest program commits none of them, however busy it is: the network stack sends from its own
 //! addresses, a doorbell is rung after a word was changed, and a kthread that was lent a core does
 //! something before it parks. A race can make single ones; thousands a second are needed to reach
-//! the bound. A thread that cannot be bound is tried seldom
-//! ([`vain`](crate::allocator::vain)).
+//! the bound. A core to which a thread cannot be bound is tried seldom
+//! ([`unbound`](crate::allocator::unbound)).
 //!
 //! The account is a leaky bucket. Charges fill it, and it leaks with the program's share of the
 //! polling thread's time. Over [`DEPTH_US`] the program is *throttled*: its egress rings are not

@@ -380,12 +380,14 @@ impl Control {
         let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, tids);
         runtime.trusted = is_trusted(uid);
+        let mut taken = None;
         if !runtime.trusted {
             // What nobody granted its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;
             let key = Key { uid, grant: self.parts.directory.grant(id) };
             let debt = self.debts.take(key, clock::now());
             (runtime.budget, runtime.evictions) = (debt.budget, debt.evictions);
+            taken = Some((key, debt));
         }
         let class = runtime.stats.class;
         runtime.session = rank::session(pid, class, config.is_dedicated());
@@ -395,6 +397,10 @@ impl Control {
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
         if let Err(error) = self.populate_and_attach(runtime) {
+            if let Some((key, debt)) = taken {
+                // It was never charged to a program.
+                self.debts.leave(key, debt, clock::now());
+            }
             self.parts.stats.remove_runtime(id);
             self.refuse(uid, &**served, &Refusal::Thread(error.to_string()));
             self.parts.directory.release(id);

@@ -242,7 +242,7 @@ impl CongestionDetection {
                 self.claim(view, runtime, spare(account, self.share(runtime, account)))
             })
             .filter(|claim| holder.is_none_or(|h| !h.keeps || self.may_preempt(claim, h)))
-            .filter(|claim| self.selector.reaches(claim.class, at))
+            .filter(|claim| self.selector.reaches(view, claim, at))
             .min_by_key(|claim| self.queue_key(claim))
     }
 

@@ -37,11 +37,14 @@ impl Static {
     /// Grants `runtime` up to `limit` of its own free cores, lowest first.
     fn grant(&self, view: View<'_>, runtime: RuntimeId, limit: u16, actions: &mut Vec<Action>) {
         let Some(account) = view.ledger.account(runtime) else { return };
+        let is_refused = |at| view.obs.runtime(runtime).is_some_and(|look| look.is_refused(at));
         let cores = view.ledger.topology().cores().iter().zip(view.ledger.cores());
         let own = cores
             .zip(&self.assigned)
-            .filter(|((_, state), owner)| **owner == Some(runtime) && **state == CoreState::Free)
-            .map(|((core, _), _)| core.id);
+            .enumerate()
+            .filter(|(_, ((_, state), owner))| **owner == Some(runtime) && **state == CoreState::Free)
+            .filter(|(at, _)| !is_refused(*at))
+            .map(|(_, ((core, _), _))| core.id);
         // Pairs the n-th free core with the n-th parked kthread. Partitions never move, so caches
         // stay warm with any pairing.
         let room = account.room().min(limit);

@@ -64,6 +64,8 @@ pub(super) fn queued(head: u32, tail: u32) -> bool {
 pub struct RuntimeLook {
     pub(super) on_hold: bool,
     pub(super) requests: Requests,
+    /// By position: cores to which Linux does not bind its threads; empty if none are known.
+    pub(super) refused: Vec<bool>,
     /// Its kthreads, by index.
     pub kthreads: Vec<KthreadLook>,
 }
@@ -74,6 +76,18 @@ impl RuntimeLook {
     #[must_use]
     pub fn on_hold(&self) -> bool {
         self.on_hold
+    }
+
+    /// Returns whether Linux is known not to bind its threads to the core at this position.
+    #[must_use]
+    pub fn is_refused(&self, at: usize) -> bool {
+        self.refused.get(at).is_some_and(|&refused| refused)
+    }
+
+    /// Returns true if there is any such core.
+    #[must_use]
+    pub fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// Returns the cores that it requests. Only the policy `arbiter` uses this.
@@ -118,6 +132,24 @@ impl Observation {
         };
         look.on_hold = on_hold;
         self.revision += 1;
+    }
+
+    /// Has the policies that run live lend a runtime the core at this position no more, because
+    /// Linux does not bind its threads there; ignores one that is not attached. Allocates at a
+    /// runtime's first such core.
+    pub fn refuse(&mut self, runtime: RuntimeId, at: usize) {
+        let Some(look) = self.runtimes.get_mut(runtime) else { return };
+        if look.refused.len() <= at {
+            look.refused.resize(at + 1, false);
+        }
+        look.refused[at] = true;
+    }
+
+    /// Forgets all such cores of a runtime.
+    pub fn forget_refused(&mut self, runtime: RuntimeId) {
+        if let Some(look) = self.runtimes.get_mut(runtime) {
+            look.refused = Vec::new();
+        }
     }
 
     /// Sets the cores that a runtime requests; ignores one that is not attached.

@@ -21,7 +21,7 @@
 //! that no bursting runtime is singled out.
 
 use super::View;
-use super::observe::{Activity, Observation};
+use super::observe::{Activity, Observation, RuntimeLook};
 use super::requests::Share;
 use crate::ids::{KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
@@ -165,9 +165,11 @@ impl Selector {
         reach.extend_from_slice(cores);
     }
 
-    /// Returns whether runtimes of a class may be lent the core at this position.
-    pub(super) fn reaches(&self, class: Class, at: usize) -> bool {
-        self.reach[class as usize].get(at).is_none_or(|&allowed| allowed)
+    /// Returns whether the claimant may be lent the core at this position: as all runtimes of its
+    /// class, and as far as Linux binds its threads there.
+    pub(super) fn reaches(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
+        self.reach[claim.class as usize].get(at).is_none_or(|&allowed| allowed)
+            && view.obs.runtime(claim.runtime).is_none_or(|look| !look.is_refused(at))
     }
 
     /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no
@@ -247,7 +249,7 @@ impl Selector {
         let (critical, effort) = (Use::Idle(Class::LatencyCritical), Use::Idle(Class::BestEffort));
         // An idle core that its owner requested is not lent.
         let lent = |owner: RuntimeId| owner != claim.runtime && self.spares[owner.0 as usize].1 > 0;
-        let of_others = |at: usize| self.reaches(claim.class, at) && owner(view.ledger, at).is_none_or(lent);
+        let of_others = |at: usize| self.reaches(view, claim, at) && owner(view.ledger, at).is_none_or(lent);
         let home = home(view, claim);
         let first = |kind: Use| {
             let usable = |&at: &usize| self.uses[at] == kind && of_others(at);
@@ -277,14 +279,16 @@ impl Selector {
                 return Some(at);
             }
         }
-        self.exhausted[claim.class as usize] = true;
+        // One whose threads Linux does not bind everywhere proves nothing about the others.
+        let reaches_all = !view.obs.runtime(claim.runtime).is_some_and(RuntimeLook::has_refused);
+        self.exhausted[claim.class as usize] = reaches_all;
         None
     }
 
     /// Returns true if this core is busy, belongs to a runtime of this class, and may be preempted
     /// for the claim.
     fn is_eligible(&self, view: View<'_>, claim: &Claim, class: Class, at: usize) -> bool {
-        if self.uses[at] != Use::Busy(class) || !self.reaches(claim.class, at) {
+        if self.uses[at] != Use::Busy(class) || !self.reaches(view, claim, at) {
             return false;
         }
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };

@@ -579,3 +579,24 @@ fn the_cores_of_a_runtime_are_kept_on_one_socket_while_that_has_others() {
     assert_eq!(cores[2..4], [2, 3], "then those of the other, before any busy one");
     assert_eq!(cores[4], 4, "of busy ones, that of its own socket first");
 }
+
+#[test]
+fn a_core_that_was_refused_to_a_runtime_is_chosen_for_others_only_until_that_is_forgotten() {
+    let mut machine = Machine::of_cores(2);
+    let batch = machine.runtime(BestEffort, 0, 2);
+    let (bound, free) = (machine.runtime(LatencyCritical, 0, 1), machine.runtime(LatencyCritical, 0, 1));
+    let kthreads = [0, 1].map(|core| machine.runs(batch, core));
+    (0..2).for_each(|at| machine.obs.refuse(bound, at));
+    machine.queue(bound, 1);
+    // The claim that finds nothing ends no later one of its class.
+    machine.queue(free, 1);
+    let actions = machine.look();
+    assert!(matches!(actions[..], [Action::Grant { runtime, .. }] if runtime == free), "{actions:?}");
+    let Action::Grant { core, .. } = actions[0];
+    machine.cedes(core.0);
+    assert_eq!(machine.look(), []);
+    assert_eq!(machine.idle(1 - core.0), [], "nor one that idles");
+    machine.obs.forget_refused(bound);
+    machine.look();
+    assert_eq!(machine.ledger.account(bound).unwrap().held(), 1, "{kthreads:?}");
+}

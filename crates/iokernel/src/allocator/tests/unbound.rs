@@ -1,0 +1,170 @@
+//! Programs whose cpusets lack managed cores.
+
+use tailwater_sched::alloc::PolicyName;
+use tailwater_sched::{CoreId, RuntimeId};
+use tailwater_shm::KthreadState;
+use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+
+use super::{BATCH, SERVICE};
+use crate::config::Config;
+use crate::fixture::Sandbox;
+
+/// A batch job that runs on all of so many cores, and a service whose first `kthreads` threads have
+/// only the cores of `cpuset`.
+fn beside_batch(cores: u16, kthreads: u16, cpuset: &[u16]) -> Sandbox {
+    let mut sandbox = Sandbox::new(cores, Vec::new());
+    sandbox.add(BATCH, cores, 0, BestEffort);
+    sandbox.add(SERVICE, kthreads, 0, LatencyCritical);
+    (0..cores).for_each(|k| sandbox.peer(BATCH).queue(k, 9));
+    (0..cores).for_each(|_| sandbox.settle());
+    assert_eq!(running(&mut sandbox, BATCH, cores), usize::from(cores));
+    for core in (0..cores).filter(|core| !cpuset.contains(core)) {
+        (0..kthreads).for_each(|k| sandbox.bar_thread(101 + i32::from(k), CoreId(core)));
+    }
+    sandbox
+}
+
+fn running(sandbox: &mut Sandbox, id: u32, kthreads: u16) -> usize {
+    (0..kthreads).filter(|&k| sandbox.peer(id).state(k) == KthreadState::Running).count()
+}
+
+fn failures(sandbox: &Sandbox) -> u64 {
+    sandbox.world.stats.cores.rebind_failures.get()
+}
+
+/// Lets `ms` pass, in which all runtimes do as they are asked.
+fn run(sandbox: &mut Sandbox, ms: u64) {
+    for _ in 0..ms {
+        sandbox.pass(900_000);
+        sandbox.settle();
+    }
+}
+
+#[test]
+fn a_service_finds_the_two_cores_of_sixteen_that_its_cpuset_has_at_once_and_remembers_them() {
+    let mut sandbox = beside_batch(16, 2, &[5, 11]);
+    sandbox.peer(SERVICE).queue(0, 4);
+    sandbox.peer(SERVICE).queue(1, 4);
+    let began = sandbox.now;
+    while running(&mut sandbox, SERVICE, 2) < 2 {
+        sandbox.settle();
+        assert!(sandbox.now - began < 1_000_000, "{} attempts", failures(&sandbox));
+    }
+    let found = failures(&sandbox);
+    assert!((1..=14).contains(&found), "{found}");
+    for _ in 0..20 {
+        for k in 0..2 {
+            sandbox.peer(SERVICE).queue(k, 0);
+            sandbox.peer(SERVICE).park(k);
+        }
+        sandbox.settle();
+        (0..2).for_each(|k| sandbox.peer(SERVICE).queue(k, 4));
+        sandbox.settle();
+    }
+    assert!(failures(&sandbox) <= 14, "no core is tried twice");
+    assert_eq!(sandbox.world.runtimes.get(RuntimeId(SERVICE)).unwrap().stats.counters.throttled.get(), 0);
+}
+
+#[test]
+fn a_free_core_that_its_cpuset_lacks_does_not_keep_a_service_from_a_busy_one() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.bar_thread(1, CoreId(1));
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
+    sandbox.bar_thread(101, CoreId(1));
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
+}
+
+#[test]
+fn a_thread_whose_cpuset_lacks_a_free_core_gets_another_free_one() {
+    for lacks in [CoreId(0), CoreId(1)] {
+        let mut sandbox = Sandbox::new(2, Vec::new());
+        sandbox.add(0, 1, 0, LatencyCritical);
+        sandbox.bar_thread(1, lacks);
+        sandbox.peer(0).queue(0, 1);
+        sandbox.settle();
+        assert_eq!(sandbox.peer(0).state(0), KthreadState::Running, "{lacks}");
+    }
+}
+
+#[test]
+fn a_thread_that_cannot_be_bound_to_a_core_of_its_partition_gets_none_of_another() {
+    let mut sandbox =
+        Sandbox::with_config(2, Vec::new(), &Config { policy: PolicyName::Static, ..Config::default() });
+    sandbox.add(0, 1, 0, LatencyCritical);
+    sandbox.add(1, 1, 0, LatencyCritical);
+    sandbox.bar_thread(1, CoreId(0));
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 1);
+    assert_eq!(sandbox.peer(0).state(0), KthreadState::Parked);
+    // The other runtime finds its core.
+    sandbox.peer(1).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
+}
+
+#[test]
+fn a_core_that_was_refused_is_lent_to_others_and_tried_again_after_ten_seconds() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(0, 2, 0, LatencyCritical);
+    sandbox.add(1, 1, 0, BestEffort);
+    sandbox.bar_thread(1, CoreId(1));
+    sandbox.bar_thread(2, CoreId(1));
+    // More than one core does in time.
+    sandbox.peer(0).queue(0, 8);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 1);
+    let look = sandbox.alloc.observation.runtime(RuntimeId(0)).unwrap();
+    assert!(!look.on_hold() && look.has_work(), "another core could be lent to it");
+    sandbox.peer(1).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
+    sandbox.pass(9_000_000_000);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 1);
+    sandbox.pass(1_000_000_000);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 2, "it is tried again");
+    assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
+    let charged = |id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.offence_ns.get();
+    assert!(charged(0) > 0 && charged(1) == 0);
+}
+
+#[test]
+fn a_program_without_any_managed_core_is_held_for_longer_and_longer_and_gets_one_once_it_may() {
+    let mut sandbox = beside_batch(2, 1, &[]);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 2, "each core once");
+    assert!(sandbox.alloc.observation.runtime(RuntimeId(SERVICE)).unwrap().on_hold());
+    run(&mut sandbox, 2);
+    assert_eq!(failures(&sandbox), 4, "again after a millisecond");
+    run(&mut sandbox, 3);
+    assert_eq!(failures(&sandbox), 6, "then after two");
+    run(&mut sandbox, 1_000);
+    let many = failures(&sandbox);
+    assert!(many <= 6 + 2 * 20, "64 ms in the end: {many}");
+    sandbox.widen_cpusets();
+    run(&mut sandbox, 70);
+    assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
+    assert_eq!(failures(&sandbox), many);
+}
+
+#[test]
+fn a_thread_that_is_gone_is_tried_at_growing_intervals() {
+    let mut sandbox = beside_batch(2, 1, &[0, 1]);
+    sandbox.kill_thread(101);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(failures(&sandbox), 1);
+    run(&mut sandbox, 2);
+    assert_eq!(failures(&sandbox), 2);
+    run(&mut sandbox, 200);
+    assert!(failures(&sandbox) <= 9, "{}", failures(&sandbox));
+}
