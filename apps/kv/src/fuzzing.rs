@@ -22,7 +22,10 @@ const NOW: Now = Now { seconds: 100, start_unix: 1_700_000_000 };
 /// Returns a service over a store so small that items make way.
 #[must_use]
 pub fn service() -> Arc<Service> {
-    let config = Config { memory: MEMORY, max_item: MAX_ITEM, evict: true, secret: [1, 2] };
+    service_over(Config { memory: MEMORY, max_item: MAX_ITEM, evict: true, secret: [1, 2] })
+}
+
+pub(crate) fn service_over(config: Config) -> Arc<Service> {
     let settings = Settings {
         tcp_port: 11211,
         udp_port: 0,

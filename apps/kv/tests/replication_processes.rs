@@ -158,6 +158,56 @@ fn a_promoted_backup_replicates_to_its_own() {
 }
 
 #[test]
+fn a_complete_copy_outlives_a_primary_that_starts_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = secret(folder.path(), "b3");
+    let mut backup = start(&secret, &["--backup", "0"]);
+    let words = ["--replicate", &backup.primary, "--backup-timeout", "600"];
+    let mut first = start(&secret, &words);
+    first.program.error_line_with(" is in step");
+    assert_eq!(Client::connect(&first.clients).set("a", "1").unwrap(), "STORED");
+    first.program.kill();
+    // As a service manager does.
+    let mut again = start(&secret, &words);
+    again.program.error_line_with("keeps the complete copy of another primary");
+    let refused = Client::connect(&again.clients).set("a", "2").unwrap();
+    assert!(refused.starts_with("SERVER_ERROR a backup is lost"), "{refused}");
+    backup.program.error_line_with("promote this with SIGUSR1, or restart it");
+    let mut client = Client::connect(&backup.clients);
+    assert_eq!(client.get("a").as_deref(), Some("1"));
+    backup.program.signal(Signal::USR1);
+    backup.program.error_line_with("promoted: this is a primary now");
+    assert_eq!(client.set("a", "3").unwrap(), "STORED");
+    again.program.error_line_with("it was promoted and is a primary now; stop this one");
+}
+
+#[test]
+fn a_promoted_backup_takes_the_other_backups_from_its_primary() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = secret(folder.path(), "b4");
+    let shared = start(&secret, &["--backup", "0"]);
+    let words = ["--backup", "0", "--replicate", &shared.primary, "--backup-timeout", "600"];
+    let mut promoted = start(&secret, &words);
+    let both = format!("{},{}", promoted.primary, shared.primary);
+    let mut old = start(&secret, &["--replicate", &both, "--backup-timeout", "600"]);
+    for _ in 0..2 {
+        old.program.error_line_with(" is in step");
+    }
+    assert_eq!(Client::connect(&old.clients).set("a", "1").unwrap(), "STORED");
+    // The old one is alive, and connected to both.
+    promoted.program.signal(Signal::USR1);
+    promoted.program.error_line_with(" is in step");
+    assert_eq!(Client::connect(&promoted.clients).set("a", "2").unwrap(), "STORED");
+    // Without an answer the outcome is unknown; later changes are refused.
+    let answer = Client::connect(&old.clients).set("a", "3").unwrap_or_default();
+    assert!(answer.is_empty() || answer.starts_with("SERVER_ERROR a backup is lost"), "{answer}");
+    old.program.error_line_with("stop this one, which is out of date");
+    for node in [&promoted, &shared] {
+        assert_eq!(Client::connect(&node.clients).get("a").as_deref(), Some("2"));
+    }
+}
+
+#[test]
 fn backups_that_cannot_serve_say_why() {
     let folder = tempfile::tempdir().unwrap();
     let (ours, theirs) = (secret(folder.path(), "c3"), secret(folder.path(), "d4"));

@@ -9,12 +9,12 @@ use std::io::{self, BufReader, Read, Write};
 use super::backup::{Copy, Replica};
 use super::wire::{self, Ack, AckState, Invalid, Message};
 use super::{SEND, described};
-use crate::server::{Clock, System};
+use crate::server::Clock;
 use crate::service::Service;
 use crate::store::{Image, MAX_KEY, Refusal};
 
-/// Bytes of a value after which the last acknowledgment is repeated, so that the primary does not
-/// take a large one for silence.
+/// Bytes of items after which the last acknowledgment is repeated, so that the primary does not
+/// take the time for many or large ones for silence.
 const REPEAT: usize = 256 << 10;
 
 /// Why a connection to a primary ends.
@@ -26,7 +26,7 @@ pub(super) enum Ended {
     Invalid(#[from] Invalid),
     #[error("an item finds no room; start this backup with a larger -m")]
     NoRoom,
-    #[error("the primary has connected anew")]
+    #[error("it has connected anew, or another primary in its place")]
     Replaced,
     #[error("this backup was promoted")]
     Promoted,
@@ -39,19 +39,21 @@ fn receive(input: &mut impl Read, to: &mut [u8]) -> Result<(), Ended> {
 }
 
 /// The thread of a connection that may change the store.
-pub(super) struct Applier<'a, S: System> {
+pub(super) struct Applier<'a, T: Read + Write> {
     pub service: &'a Service,
     pub replica: &'a Replica,
     pub session: u64,
     pub clock: Clock,
-    pub input: BufReader<S::Stream>,
+    pub input: BufReader<T>,
     /// The last mark.
     pub number: u64,
+    /// Bytes of items received since the last acknowledgment.
+    pub since_ack: usize,
     /// A value that is read as a whole.
     pub value: Vec<u8>,
 }
 
-impl<S: System> Applier<'_, S> {
+impl<T: Read + Write> Applier<'_, T> {
     /// Applies messages until the connection ends.
     pub fn run(&mut self) -> Result<std::convert::Infallible, Ended> {
         let mut key = [0; MAX_KEY];
@@ -92,6 +94,7 @@ impl<S: System> Applier<'_, S> {
         let copy = self.replica.allow(self.session)?.copy;
         let state = if copy == Copy::Complete { AckState::InStep } else { AckState::Copying };
         let ack = Ack { number: self.number, state };
+        self.since_ack = 0;
         Ok(self.input.get_mut().write_all(&ack.encode())?)
     }
 
@@ -103,10 +106,18 @@ impl<S: System> Applier<'_, S> {
         if image.value_len > SEND {
             return self.large_item(key, image);
         }
-        self.value.resize(image.value_len, 0);
-        receive(&mut self.input, &mut self.value)?;
+        self.receive_value(image.value_len)?;
         let _allowed = self.replica.allow(self.session)?;
         store.lock(key, self.clock.now()).restore(image, &self.value).map_err(|_| Ended::NoRoom)
+    }
+
+    /// Receives `len` bytes of a value.
+    fn receive_value(&mut self, len: usize) -> Result<(), Ended> {
+        self.value.resize(len, 0);
+        receive(&mut self.input, &mut self.value)?;
+        // With the head, and the key, so that many empty values count.
+        self.since_ack += len + MAX_KEY;
+        if self.since_ack >= REPEAT { self.acknowledge() } else { Ok(()) }
     }
 
     /// Receives a large value piece by piece into the store.
@@ -117,17 +128,8 @@ impl<S: System> Applier<'_, S> {
             Refusal::NoMemory => Ended::NoRoom,
             Refusal::TooLarge => Invalid.into(),
         })?;
-        let mut since_ack = 0;
         while filling.left() > 0 {
-            let len = filling.left().min(SEND);
-            self.value.resize(len, 0);
-            let mut received = receive(&mut self.input, &mut self.value);
-            since_ack += len;
-            if received.is_ok() && since_ack >= REPEAT {
-                since_ack = 0;
-                received = self.acknowledge();
-            }
-            if let Err(ended) = received {
+            if let Err(ended) = self.receive_value(filling.left().min(SEND)) {
                 store.abandon(filling);
                 return Err(ended);
             }

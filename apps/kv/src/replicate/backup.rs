@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tailwater::sync::{Mutex, MutexGuard};
 
 use super::apply::{Applier, Ended};
+use super::origin::{self, Origin};
 use super::wire::{self, Ack, AckState, HELLO, Hello, Nonces, PREFACE, Verdict};
 use super::{HANDSHAKE, SEND, STRANGERS, nonce, report};
 use crate::server::{Clock, System};
@@ -67,8 +68,10 @@ pub(super) struct State {
     promoted: bool,
     /// Number of the connection that may change the store.
     session: u64,
-    /// The primary behind it, while it is connected.
-    primary: Option<u64>,
+    /// True while it is open.
+    is_connected: bool,
+    /// Whose store the copy is of, or the store of this process since its promotion.
+    origin: Option<Origin>,
     /// Unix time of a scheduled flush.
     pub flush: Option<i64>,
     /// Time from which the next refusal is reported.
@@ -100,6 +103,10 @@ impl Replica {
             return Err(PromotionRefused::Incomplete);
         }
         state.promoted = true;
+        // Without a copy it begins a store, which is not to replace any other.
+        let copied = state.origin.filter(|_| state.copy == Copy::Complete);
+        let id = replication.id;
+        state.origin = Some(copied.map_or_else(|| Origin::begin(id), |origin| origin.promoted(id)));
         if let Some(unix) = state.flush.take() {
             let now = clock.now();
             let second = u32::try_from(unix.saturating_sub(now.start_unix))
@@ -111,18 +118,21 @@ impl Replica {
         Ok(())
     }
 
-    /// Gives the right to change the store to a new connection of `primary`, unless another primary
-    /// has it. Returns the number of the connection.
-    fn admit(&self, primary: u64) -> Result<u64, Verdict> {
+    /// Returns whose store this process has as a primary with number `id`.
+    pub fn origin(&self, id: u64) -> Origin {
+        self.lock().origin.unwrap_or_else(|| Origin::begin(id))
+    }
+
+    /// Gives the right to change the store to a new connection of a primary, unless
+    /// [`origin::decide`] refuses it. Returns the number of the connection.
+    pub fn admit(&self, offered: Origin) -> Result<u64, Verdict> {
         let mut state = self.lock();
         if state.promoted {
             return Err(Verdict::Promoted);
         }
-        if state.primary.is_some_and(|there| there != primary) {
-            return Err(Verdict::Taken);
-        }
+        origin::decide(state.origin, state.copy == Copy::Complete, state.is_connected, offered)?;
         state.session += 1;
-        state.primary = Some(primary);
+        (state.is_connected, state.origin) = (true, Some(offered));
         Ok(state.session)
     }
 
@@ -149,7 +159,7 @@ impl Replica {
     fn leave(&self, session: u64) {
         let mut state = self.lock();
         if state.session == session {
-            state.primary = None;
+            state.is_connected = false;
         }
     }
 }
@@ -195,13 +205,14 @@ fn serve<S: System>(service: &Service, mut stream: S::Stream, peer: SocketAddr, 
             return;
         }
     };
-    let mut applier = Applier::<S> {
+    let mut applier = Applier {
         service,
         replica,
         session,
         clock,
         input: BufReader::with_capacity(SEND, stream),
         number: 0,
+        since_ack: 0,
         value: Vec::new(),
     };
     let Err(ended) = applier.run();
@@ -228,25 +239,13 @@ fn greet<S: System>(service: &Service, stream: &mut S::Stream) -> io::Result<u64
     let mut hello = [0; HELLO];
     read_by::<S>(stream, &mut hello, deadline)?;
     let verdict = match Hello::decode(&hello, secret, &nonces) {
-        None => Err((Verdict::WrongSecret, "it has another secret")),
-        Some(hello) if !fits(service, &hello) => Err((
-            Verdict::Smaller,
-            "its store is larger, or differs in -M; start this one with the same -m, -I and -M",
-        )),
-        Some(hello) => {
-            replication.replica.admit(hello.id).map(|session| (session, hello)).map_err(|verdict| {
-                let why = if verdict == Verdict::Promoted {
-                    "this was promoted"
-                } else {
-                    "another primary is connected"
-                };
-                (verdict, why)
-            })
-        }
+        None => Err(Verdict::WrongSecret),
+        Some(hello) if !fits(service, &hello) => Err(Verdict::Smaller),
+        Some(hello) => replication.replica.admit(hello.origin).map(|session| (session, hello)),
     };
-    let answer = verdict.as_ref().map_or_else(|(verdict, _)| *verdict, |_| Verdict::Welcome);
+    let answer = verdict.as_ref().map_or_else(|verdict| *verdict, |_| Verdict::Welcome);
     let sent = stream.write_all(&answer.encode(secret, &nonces));
-    let (session, hello) = verdict.map_err(|(_, why)| refused(why))?;
+    let (session, hello) = verdict.map_err(|verdict| refused(verdict.reason()))?;
     let limit = Duration::from_millis(hello.timeout_ms.max(1).into()) * SILENCE;
     // Otherwise the next primary would be refused for ever.
     let ready = sent.and_then(|()| S::prepare(stream, Some(limit)));
@@ -292,14 +291,19 @@ mod tests {
 
     #[test]
     fn one_primary_at_a_time_may_change_the_store() {
-        let replica = Replica::default();
-        let first = replica.admit(7).unwrap();
-        assert_eq!(replica.admit(8), Err(Verdict::Taken));
-        let again = replica.admit(7).unwrap();
+        let (replica, [one, other]) = (Replica::default(), [7, 8].map(Origin::begin));
+        let first = replica.admit(one).unwrap();
+        assert_eq!(replica.admit(other), Err(Verdict::Taken));
+        let again = replica.admit(one).unwrap();
         assert!(matches!(replica.allow(first), Err(Ended::Replaced)) && replica.allow(again).is_ok());
         replica.leave(first);
-        assert_eq!(replica.admit(8), Err(Verdict::Taken), "the replaced connection is not the last");
+        assert_eq!(replica.admit(other), Err(Verdict::Taken), "the replaced connection is not the last");
         replica.leave(again);
-        assert!(replica.admit(8).is_ok());
+        let next = replica.admit(other).unwrap();
+        replica.allow(next).unwrap().copy = Copy::Complete;
+        replica.leave(next);
+        assert_eq!(replica.admit(one), Err(Verdict::Keeps), "the copy is all that is left of a store");
+        assert!(replica.admit(other.promoted(9)).is_ok());
+        assert_eq!(replica.admit(other), Err(Verdict::Superseded));
     }
 }

@@ -6,6 +6,7 @@
 //! keep_link      the primary's side of a link: copy, changes, reconnection   primary
 //! Replica        the backup's side: who may change the store, promotion       backup
 //! Applier        the backup's side: messages change the store                apply
+//! Origin         whose copy a backup has, and whose it takes instead         origin
 //! messages       bytes of both                                               wire
 //! ```
 //!
@@ -17,7 +18,8 @@
 //! links, copies and connections before; no version is compared.
 //!
 //! A backup that comes back forgets everything and gets a *copy*: the items of one bucket after the
-//! other, between the changes that happen meanwhile, over the same connection.
+//! other, with the changes that happen meanwhile after each [`SEND`] bytes, over the same
+//! connection.
 //!
 //! Reads wait, too: a command that locks a shard waits for the last change of that shard, so an
 //! answer shows no change that a backup lacks. The exception is a read while changes are refused.
@@ -29,6 +31,7 @@
 //! | primary | before the answer | all have it; its client got no answer |
 //! | primary | after the answer | all that counted have it |
 //! | primary | during a copy | the backup in question is incomplete and refuses to be promoted |
+//! | primary | and is started anew, empty | a complete copy refuses it, until its backup is promoted or started anew |
 //! | backup | at any time | refuse: waiting clients lose their connections, later changes are refused; degrade: both go on without it |
 //!
 //! | lies | then |
@@ -45,8 +48,11 @@
 
 mod apply;
 mod backup;
+mod origin;
 mod primary;
 mod progress;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::hash::{BuildHasher, Hasher};

@@ -24,6 +24,9 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
 /// Changes that are sent before anything else is looked at.
 const BATCH: usize = 256;
+/// Steps of the copy between two looks at the changes: each is a bucket with items, or some hundred
+/// without.
+const COPY_STEPS: usize = 1024;
 /// Largest value that is sent with its head.
 const INLINE: usize = 16 << 10;
 /// Pause before memory is requested again for a value that is sent piece by piece.
@@ -87,7 +90,7 @@ fn greet<S: System>(
     let nonces = Nonces { primary: own, backup: wire::decode_preface(&preface).map_err(refused)? };
     let config = service.store.config();
     let hello = Hello {
-        id: replication.id,
+        origin: replication.replica.origin(replication.id),
         memory: service.store.limit(),
         max_item: config.max_item as u64,
         timeout_ms: u32::try_from(settings.timeout.as_millis()).unwrap_or(u32::MAX),
@@ -123,13 +126,15 @@ fn serve<S: System>(
     if let Err(error) = started {
         return (false, error);
     }
-    let mut sender = Sender::<S> {
+    let mut sender = Sender {
         service,
         journal,
         backup: session.backup,
         clock,
         stream,
+        sleep: S::sleep,
         out: Vec::with_capacity(2 * SEND),
+        sent: 0,
         copy: Some(Crawl::default()),
         keys: Vec::new(),
     };
@@ -180,23 +185,27 @@ fn next_ack(stream: &mut impl Read) -> io::Result<Ack> {
 }
 
 /// The sending thread's view of a connection.
-struct Sender<'a, S: System> {
-    service: &'a Service,
-    journal: &'a Journal,
-    backup: usize,
-    clock: Clock,
-    stream: S::Stream,
+pub(super) struct Sender<'a, T: Write> {
+    pub service: &'a Service,
+    pub journal: &'a Journal,
+    pub backup: usize,
+    pub clock: Clock,
+    pub stream: T,
+    /// Blocks the thread.
+    pub sleep: fn(Duration),
     /// Encoded and not sent.
-    out: Vec<u8>,
+    pub out: Vec<u8>,
+    /// Bytes sent.
+    pub sent: u64,
     /// Progress of the copy, until it is complete.
-    copy: Option<Crawl>,
+    pub copy: Option<Crawl>,
     /// Keys of one step of the copy, each behind its length.
-    keys: Vec<u8>,
+    pub keys: Vec<u8>,
 }
 
-impl<S: System> Sender<'_, S> {
+impl<T: Write> Sender<'_, T> {
     /// Sends until the connection ends, or this reader of the journal is detached.
-    fn run(&mut self) -> io::Result<()> {
+    pub fn run(&mut self) -> io::Result<()> {
         let ask = self.service.replication.get().expect("its thread runs").settings.timeout / 4;
         Message::Reset.encode(&mut self.out);
         self.schedule();
@@ -227,8 +236,14 @@ impl<S: System> Sender<'_, S> {
 
     fn send(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.out)?;
+        self.sent += self.out.len() as u64;
         self.out.clear();
         Ok(())
+    }
+
+    /// Returns the number of bytes encoded.
+    fn encoded(&self) -> u64 {
+        self.sent + self.out.len() as u64
     }
 
     fn schedule(&mut self) {
@@ -237,9 +252,11 @@ impl<S: System> Sender<'_, S> {
         Message::Schedule(unix).encode(&mut self.out);
     }
 
-    /// Copies up to a buffer of items.
+    /// Copies up to a buffer of items, and the rest of a bucket, from at most [`COPY_STEPS`] steps.
     fn copy_more(&mut self) -> io::Result<()> {
-        while let Some(progress) = &mut self.copy {
+        let begin = self.encoded();
+        for _ in 0..COPY_STEPS {
+            let Some(progress) = &mut self.copy else { return Ok(()) };
             let keys = &mut self.keys;
             keys.clear();
             let more = self.service.store.dump(progress, self.clock.now(), |key, _| {
@@ -260,7 +277,7 @@ impl<S: System> Sender<'_, S> {
             if !more {
                 Message::Complete.encode(&mut self.out);
             }
-            if self.out.len() >= SEND {
+            if self.encoded() - begin >= SEND as u64 {
                 return Ok(());
             }
         }
@@ -295,7 +312,7 @@ impl<S: System> Sender<'_, S> {
                 let why = "slow clients of the primary hold its memory; set --idle-timeout";
                 return Err(io::Error::other(why));
             }
-            S::sleep(PIN_PAUSE);
+            (self.sleep)(PIN_PAUSE);
         }
         if self.out.len() >= SEND { self.send() } else { Ok(()) }
     }

@@ -22,6 +22,7 @@ use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use super::origin::{Origin, Refused};
 use crate::store::{Image, MAX_KEY};
 
 /// First bytes of a connection. The last is the version of what follows.
@@ -31,7 +32,7 @@ pub const NONCE: usize = 16;
 /// Bytes of a preface.
 pub const PREFACE: usize = MAGIC.len() + NONCE;
 /// Bytes of a hello with its proof.
-pub const HELLO: usize = NONCE + 3 * 8 + 4 + 1;
+pub const HELLO: usize = NONCE + 5 * 8 + 4 + 1;
 /// Bytes of a verdict with its proof.
 pub const VERDICT: usize = 1 + NONCE;
 /// Bytes of an acknowledgment.
@@ -116,8 +117,8 @@ fn equal(left: &[u8], right: &[u8]) -> bool {
 /// What a primary says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// Differs from primary to primary, and from start to start.
-    pub id: u64,
+    /// Whose store it has.
+    pub origin: Origin,
     /// Bytes of memory of its store.
     pub memory: u64,
     /// Bytes of its largest item.
@@ -131,11 +132,13 @@ pub struct Hello {
 impl Hello {
     fn rest(&self) -> [u8; HELLO - NONCE] {
         let mut out = [0; HELLO - NONCE];
-        out[..8].copy_from_slice(&self.id.to_be_bytes());
-        out[8..16].copy_from_slice(&self.memory.to_be_bytes());
-        out[16..24].copy_from_slice(&self.max_item.to_be_bytes());
-        out[24..28].copy_from_slice(&self.timeout_ms.to_be_bytes());
-        out[28] = self.evict.into();
+        let Origin { store, generation, primary } = self.origin;
+        let numbers = [store, generation, primary, self.memory, self.max_item];
+        for (to, number) in out.chunks_exact_mut(8).zip(numbers) {
+            to.copy_from_slice(&number.to_be_bytes());
+        }
+        out[40..44].copy_from_slice(&self.timeout_ms.to_be_bytes());
+        out[44] = self.evict.into();
         out
     }
 
@@ -156,8 +159,9 @@ impl Hello {
             return None;
         }
         let eight = |at: usize| u64::from_be_bytes(rest[at..at + 8].try_into().expect("eight bytes"));
-        let timeout_ms = u32::from_be_bytes(rest[24..28].try_into().expect("four bytes"));
-        Some(Self { id: eight(0), memory: eight(8), max_item: eight(16), timeout_ms, evict: rest[28] == 1 })
+        let timeout_ms = u32::from_be_bytes(rest[40..44].try_into().expect("four bytes"));
+        let origin = Origin { store: eight(0), generation: eight(8), primary: eight(16) };
+        Some(Self { origin, memory: eight(24), max_item: eight(32), timeout_ms, evict: rest[44] == 1 })
     }
 }
 
@@ -175,9 +179,42 @@ pub enum Verdict {
     Taken = 3,
     /// Its store is smaller, or treats a full memory differently.
     Smaller = 4,
+    /// It has a copy of a primary that was promoted after this one.
+    Superseded = 5,
+    /// It has a complete copy of another store.
+    Keeps = 6,
+}
+
+impl From<Refused> for Verdict {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Taken => Self::Taken,
+            Refused::Superseded => Self::Superseded,
+            Refused::Keeps => Self::Keeps,
+        }
+    }
 }
 
 impl Verdict {
+    /// Returns what a backup reports about a primary that it refuses.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Welcome => "it is welcome",
+            Self::WrongSecret => "it has another secret",
+            Self::Promoted => "this was promoted",
+            Self::Taken => "another primary is connected",
+            Self::Smaller => {
+                "its store is larger, or differs in -M; start this one with the same -m, -I and -M"
+            }
+            Self::Superseded => "this has a copy of a primary that was promoted after it",
+            Self::Keeps => {
+                "it has another store, and this keeps a complete copy; promote this with SIGUSR1, or restart it to \
+                 give the copy up"
+            }
+        }
+    }
+
     /// Returns the message, with the proof of a welcome.
     #[must_use]
     pub fn encode(self, secret: &Secret, nonces: &Nonces) -> [u8; VERDICT] {
@@ -197,10 +234,20 @@ impl Verdict {
         match bytes[0] {
             0 if equal(&bytes[1..], &secret.proof(b'B', nonces, &[])) => Ok(()),
             0 | 1 => Err("it has another secret; give both sides the same --secret"),
-            2 => Err("it was promoted and is no backup any more; restart it with --backup"),
+            2 => Err(
+                "it was promoted and is a primary now; stop this one, and start it with --backup to make it a backup",
+            ),
             3 => Err("it is the backup of another primary; end that one, or give another backup"),
             4 => Err(
                 "its store is smaller, or differs in -M; start it with at least the same -m and -I, and the same -M",
+            ),
+            5 => Err(
+                "it has a copy of a backup that was promoted after this primary began; stop this one, which is out \
+                 of date, and start it with --backup to make it a backup",
+            ),
+            6 => Err(
+                "it keeps the complete copy of another primary, which this one would erase; promote it with SIGUSR1, \
+                 or restart it to give the copy up",
             ),
             _ => Err("its answer is unknown; run the same release on both sides"),
         }
@@ -434,7 +481,13 @@ mod tests {
 
     #[test]
     fn only_those_who_know_the_secret_are_believed() {
-        let hello = Hello { id: 1, memory: 2, max_item: 3, timeout_ms: 4, evict: true };
+        let hello = Hello {
+            origin: Origin::begin(1).promoted(5),
+            memory: 2,
+            max_item: 3,
+            timeout_ms: 4,
+            evict: true,
+        };
         let bytes = hello.encode(&secret("a"), &NONCES);
         assert_eq!(Hello::decode(&bytes, &secret("a"), &NONCES), Some(hello));
         assert_eq!(Hello::decode(&bytes, &secret("b"), &NONCES), None);
@@ -447,9 +500,13 @@ mod tests {
         assert_eq!(Verdict::check(&welcome, &secret("a"), &NONCES), Ok(()));
         let error = Verdict::check(&welcome, &secret("b"), &NONCES).unwrap_err();
         assert!(error.contains("--secret"), "{error}");
-        for (verdict, advice) in
-            [(Verdict::Promoted, "restart"), (Verdict::Taken, "another primary"), (Verdict::Smaller, "-m")]
-        {
+        for (verdict, advice) in [
+            (Verdict::Promoted, "stop this one"),
+            (Verdict::Taken, "another primary"),
+            (Verdict::Smaller, "-m"),
+            (Verdict::Superseded, "stop this one"),
+            (Verdict::Keeps, "SIGUSR1"),
+        ] {
             let bytes = verdict.encode(&secret("a"), &NONCES);
             assert!(Verdict::check(&bytes, &secret("a"), &NONCES).unwrap_err().contains(advice));
         }
