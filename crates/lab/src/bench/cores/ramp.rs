@@ -46,8 +46,10 @@ const FLOWS: u16 = 64;
 pub struct Ramp {
     /// Requests a second that the managed cores serve.
     capacity_rps: f64,
-    /// By how much cores follow the load later, in milliseconds.
+    /// By how much cores follow the load later, in milliseconds: the median over the rounds.
     follow_ms: f64,
+    /// The same of each round.
+    follow_ms_rounds: Vec<f64>,
     p999_over_steady: Ratios,
     /// The batch job's part of what the requests leave.
     batch_of_rest: f64,
@@ -114,7 +116,8 @@ pub fn measure(
         windows.into_iter().map(|(load, p999_us)| p999_us / steady_us(&steady, load)).collect();
     Ok(Ramp {
         capacity_rps,
-        follow_ms: quantile(lags, 0.5),
+        follow_ms: quantile(lags.clone(), 0.5),
+        follow_ms_rounds: lags,
         p999_over_steady: Ratios {
             within_twice: ratios.iter().filter(|&&ratio| ratio <= 2.0).count() as f64 / ratios.len() as f64,
             p50: quantile(ratios.clone(), 0.5),
@@ -126,7 +129,7 @@ pub fn measure(
 }
 
 /// Returns how many requests a second so many cores serve: those that are answered below it, per
-/// core in fact had. Repeated for longer while other programs have the cores.
+/// core in fact used. Repeated for longer while other programs have the cores.
 fn measure_capacity(
     cores: f64,
     mut length: Duration,
@@ -137,9 +140,10 @@ fn measure_capacity(
     loop {
         let trial = point(&plan(&LoadSchedule::constant(rate, nanos(length)))?)?;
         let answered = trial.measurement.summary.figures().completed as f64 / length.as_secs_f64();
-        let had = had(&trial.account);
-        if answered > 0.0 && had > 0.0 {
-            return Ok(answered * cores / had);
+        // Alone, it polls on when it has no request.
+        let used = had(&trial.account) - trial.account.iter().map(|shares| shares.service_idle).sum::<f64>();
+        if answered > 0.0 && used > 0.0 {
+            return Ok(answered * cores / used);
         }
         anyhow::ensure!(Instant::now() < give_up, "no request is answered: the machine is overloaded");
         length *= 2;
@@ -234,12 +238,13 @@ pub fn describe(ramp: &Ramp) -> String {
     let Ratios { p50, p90, within_twice } = &ramp.p999_over_steady;
     format!(
         "{table}\ncapacity {} requests a second; load from {} to {} % and back:\n\
-         cores follow within {} ms; p99.9 over that of a constant load: median {}, nine tenths within {}, {} % within 2;\n\
+         cores follow within {} ms (rounds: {}); p99.9 over that of a constant load: median {}, nine tenths within {}, {} % within 2;\n\
          the batch job gets {} of what is left\n",
         number(ramp.capacity_rps),
         number(100.0 * ENDS[0]),
         number(100.0 * ENDS[1]),
         number(ramp.follow_ms),
+        ramp.follow_ms_rounds.iter().copied().map(number).collect::<Vec<_>>().join(", "),
         number(*p50),
         number(*p90),
         number(100.0 * within_twice),
