@@ -231,8 +231,17 @@ fn the_doctor_puts_back_what_a_killed_iokernel_has_left_and_names_what_it_cannot
     assert_eq!(text(&repaired.stdout), "cpusets: nothing to put back\nclock settings: nothing to put back\n");
     // None of these files is a cpuset.
     std::fs::write(file("cpusets"), r#"[{"file":"/etc/passwd","before":"","written":[]}]"#).unwrap();
+    let refused = run(&["doctor", "--repair", "--config", &config]);
+    let message = text(&refused.stderr);
+    assert!(
+        !refused.status.success() && message.contains("names /etc/passwd, none of the cpusets"),
+        "{message}"
+    );
+    // The control group is gone.
+    let gone = r#"[{"file":"/sys/fs/cgroup/tailwater-absent/cpuset.cpus","before":"0","written":["1"]}]"#;
+    std::fs::write(file("cpusets"), gone).unwrap();
     let repaired = text(&run(&["doctor", "--repair", "--config", &config]).stdout);
-    assert!(repaired.starts_with("cpusets: 0 put back\n"), "{repaired}");
+    assert!(repaired.starts_with("cpusets: 0 put back, 0 changed by others, 0 failed\n"), "{repaired}");
     std::fs::write(file("cpusets"), "garbage").unwrap();
     let refused = run(&["doctor", "--repair", "--config", &config]);
     let (message, done) = (text(&refused.stderr), text(&refused.stdout));

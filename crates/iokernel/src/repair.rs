@@ -5,12 +5,14 @@
 use std::path::Path;
 
 use crate::config::Config;
-use crate::undo::{Kind, Undo};
+use crate::undo::{Kind, Outcome, Undo};
 use crate::{clocks, reserve};
 
 /// Puts back the clock rates and cpusets that an IOKernel with this configuration has changed and,
-/// because it was killed, has left so. Returns in words what was done, for each of the two, or why
-/// its state file cannot be used: an IOKernel that runs may use it.
+/// because it was killed, has left so. Returns for each of the two in words how many settings were
+/// put back, which ones another program has changed since, so that they stay, and which ones could
+/// not be put back: with one of these it is an error, and the state file still says what they were.
+/// It is also an error if the state file cannot be used, as while an IOKernel runs that uses it.
 ///
 /// # Examples
 /// ```no_run
@@ -33,10 +35,68 @@ fn repair_kind(kind: Kind, file: &Path, root: &Path) -> Result<String, String> {
         return Ok(format!("{what}: nothing to put back"));
     }
     match Undo::lock(kind, file, root) {
-        Ok(Some(undo)) => Ok(format!("{what}: {} put back", undo.repaired)),
+        Ok(Some(undo)) => describe(what, file, &undo.recovered),
         Ok(None) => {
             Err(format!("{what}: an IOKernel that runs has changed them, and puts them back when it ends"))
         }
         Err(error) => Err(format!("{what}: cannot use {} ({}): {error}", file.display(), kind.key)),
+    }
+}
+
+/// Returns the three counts in words, and the files of those that were not put back.
+fn describe(what: &str, state_file: &Path, outcome: &Outcome) -> Result<String, String> {
+    let Outcome { put_back, changed, failed } = outcome;
+    let files = |files: Vec<String>| match files.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", files.join(", ")),
+    };
+    let others = files(changed.iter().map(|file| file.display().to_string()).collect());
+    let named = files(failed.iter().map(|(file, error)| format!("{}: {error}", file.display())).collect());
+    let counts = format!(
+        "{what}: {put_back} put back, {} changed by others{others}, {} failed{named}",
+        changed.len(),
+        failed.len()
+    );
+    if failed.is_empty() {
+        return Ok(counts);
+    }
+    Err(format!("{counts}; {} still has what these were: run this again as root", state_file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_fails_is_named_and_an_error_and_is_put_back_by_the_next_repair() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(folder.path()).unwrap();
+        let (state, mut entries) = (root.join("state"), Vec::new());
+        for (group, present) in [("mine", "0"), ("theirs", "1"), ("stuck", "0"), ("gone", "0")] {
+            let file = root.join(group).join("cpuset.cpus");
+            fs::create_dir(root.join(group)).unwrap();
+            entries.push(format!("{{\"file\":{file:?},\"before\":\"0-3\",\"written\":[\"0\"]}}"));
+            match group {
+                // Can be read by no process.
+                "stuck" => fs::create_dir(file).unwrap(),
+                "gone" => {}
+                _ => fs::write(file, present).unwrap(),
+            }
+        }
+        fs::write(&state, format!("[{}]", entries.join(","))).unwrap();
+        let repair = || repair_kind(reserve::KIND, &state, &root);
+        let why = repair().unwrap_err();
+        assert!(why.starts_with("cpusets: 1 put back, 1 changed by others ("), "{why}");
+        assert!(
+            why.contains("theirs/cpuset.cpus), 1 failed (") && why.contains("stuck/cpuset.cpus: "),
+            "{why}"
+        );
+        fs::remove_dir(root.join("stuck/cpuset.cpus")).unwrap();
+        fs::write(root.join("stuck/cpuset.cpus"), "0\n").unwrap();
+        assert_eq!(repair().unwrap(), "cpusets: 1 put back, 0 changed by others, 0 failed");
+        assert_eq!(repair().unwrap(), "cpusets: nothing to put back");
+        let read = |group: &str| fs::read_to_string(root.join(group).join("cpuset.cpus")).unwrap();
+        assert_eq!(["mine", "theirs", "stuck"].map(read), ["0-3\n", "1", "0-3\n"]);
     }
 }

@@ -27,6 +27,7 @@ pub(crate) const KIND: Kind = Kind {
     what: "clock settings",
     key: "ix.state-file",
     files: &["scaling_max_freq", "energy_performance_preference", "boost", "no_turbo"],
+    shown: |_, value| value.to_owned(),
 };
 
 /// Sets clock rates. See the module header.
@@ -134,13 +135,17 @@ impl Setter {
         }
         self.wanted = None;
         let Some(undo) = &mut self.undo else { return };
-        if let Err(error) = undo.note(machine.files()) {
-            self.log_state_file(&error);
-            return self.give_up();
-        }
-        match set_all(undo, &words) {
-            Ok(true) => {}
-            Ok(false) => self.wanted = Some(clock),
+        undo.note(machine.files());
+        let failed = match undo.set(&words) {
+            Ok(failed) => failed,
+            Err(error) => {
+                self.log_state_file(&error);
+                return self.give_up();
+            }
+        };
+        match are_offline(failed) {
+            Ok(false) => {}
+            Ok(true) => self.wanted = Some(clock),
             Err((file, error)) => {
                 tracing::warn!(file = %file.display(), %error, "cannot set a clock rate: all are put back, and only cores are moved");
                 self.give_up();
@@ -154,25 +159,28 @@ impl Setter {
 
     fn log_state_file(&self, error: &std::io::Error) {
         let file = self.state_file.display();
-        tracing::warn!(%file, %error, "cannot use the file that keeps clock settings (ix.state-file); what a crashed IOKernel has left stays until `tailwater doctor --repair` runs as root");
+        tracing::warn!(%file, %error, "cannot use the file that keeps clock settings (ix.state-file); what a crashed IOKernel may have left stays until `tailwater doctor --repair` runs as root");
     }
 }
 
-/// Sets all settings of a clock rate; returns whether all domains were there to be set.
-fn set_all(undo: &mut Undo, words: &[(PathBuf, String)]) -> Result<bool, (PathBuf, std::io::Error)> {
-    let mut complete = true;
-    for (file, word) in words {
-        let Err(error) = undo.set(file, word) else { continue };
+/// Judges the settings of a clock rate that could not be changed. Returns whether some belong to
+/// domains that are offline.
+///
+/// # Errors
+/// One that should have been changed.
+fn are_offline(failed: Vec<(PathBuf, std::io::Error)>) -> Result<bool, (PathBuf, std::io::Error)> {
+    let mut offline = false;
+    for (file, error) in failed {
         if file.ends_with(PREFERENCE) {
             // Linux lists preferences that it refuses under the governor `performance`.
             tracing::debug!(file = %file.display(), %error, "an energy preference is left as it is");
         } else if file.ends_with(LIMIT) && is_offline(&error) {
-            complete = false;
+            offline = true;
         } else {
-            return Err((file.clone(), error));
+            return Err((file, error));
         }
     }
-    Ok(complete)
+    Ok(offline)
 }
 
 /// Returns whether an error is that of a domain whose processors are all offline.

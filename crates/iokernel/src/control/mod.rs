@@ -516,7 +516,7 @@ impl Control {
     /// Takes back what the polling thread has released. Returns false if the thread must stop.
     fn read_notices(&mut self) -> bool {
         self.parts.to_control.silence();
-        let mut retired = false;
+        let (mut retired, mut rate) = (false, None);
         while let Ok(notice) = self.parts.notices.try_recv() {
             match notice {
                 Notice::Attached(id) => self.greet(id),
@@ -537,10 +537,14 @@ impl Control {
                     // Fails if the caller has ended and needs no answer.
                     let _ = answer.send(self.reload(&config, authority));
                 }
-                Notice::Clock(clock) => self.parts.clocks.want(clock),
+                // Of several only the last one counts: each costs a write for every domain.
+                Notice::Clock(clock) => rate = Some(clock),
                 Notice::Reserved(cores) => self.parts.keeper.reserve(&cores),
                 Notice::Stop => return false,
             }
+        }
+        if let Some(clock) = rate {
+            self.parts.clocks.want(clock);
         }
         if retired {
             // A registration may have waited for a name or an address that is free now.

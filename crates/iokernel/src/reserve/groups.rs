@@ -2,7 +2,8 @@
 //!
 //! Owns where their files are, in version 2 (Linux, Documentation/admin-guide/cgroup-v2.rst) and
 //! version 1 (cpuset(7)), and what is written there; writes nothing itself. In version 1 a group
-//! cannot be limited to fewer cores than a group within it has.
+//! cannot be limited to fewer cores than a group within it has, and Linux takes cores that go
+//! offline out of the lists.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,28 @@ pub(super) const CPUS: &str = "cpuset.cpus";
 /// The same as far as the groups above have them, in version 2; there `cpuset.cpus` is empty in a
 /// group that has all of them.
 const EFFECTIVE: &str = "cpuset.cpus.effective";
+/// The same in version 1.
+const EFFECTIVE1: &str = "cpuset.effective_cpus";
+/// First version of Linux in which a thread whose cpuset has changed keeps the affinity that it
+/// asked for (sched_setaffinity(2)).
+const KEEPS_AFFINITIES: (u32, u32) = (6, 2);
+
+/// The cores of a group that is not limited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Full {
+    pub(super) listed: Vec<CoreId>,
+    /// Those of them on which Linux runs its threads: of cores that are there, and that the groups
+    /// above have.
+    pub(super) usable: Vec<CoreId>,
+}
+
+/// What a group is limited to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Limit {
+    /// As Linux writes it.
+    pub(super) word: String,
+    pub(super) lost: Vec<CoreId>,
+}
 
 /// The hierarchy of groups that the controller of cpusets is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,10 +95,12 @@ impl Hierarchy {
     }
 
     /// Returns the cores of a group that is not limited.
-    pub(super) fn cores_of(&self, folder: &Path) -> Vec<CoreId> {
+    pub(super) fn cores_of(&self, folder: &Path) -> Full {
         let list = |name| parse_list(&fs::read_to_string(folder.join(name)).unwrap_or_default());
-        let own = list(CPUS);
-        if own.is_empty() { list(EFFECTIVE) } else { own }
+        let (own, effective) = (list(CPUS), list(if self.version == 2 { EFFECTIVE } else { EFFECTIVE1 }));
+        let listed = if own.is_empty() { effective.clone() } else { own };
+        let usable = if effective.is_empty() { listed.clone() } else { effective };
+        Full { listed, usable }
     }
 
     /// Returns that of `groups` in which a process is, by the text of its `/proc/PID/cgroup`
@@ -97,15 +122,55 @@ impl Hierarchy {
     }
 }
 
-/// Returns the list of cores of a group without those taken from it; `None` if it loses none. One
-/// beside the polling thread's is always left.
-pub(super) fn limit(full: &[CoreId], taken: &[CoreId], polling: CoreId) -> Option<String> {
-    let (lost, mut left): (Vec<CoreId>, Vec<CoreId>) = full.iter().partition(|core| taken.contains(core));
-    let mut lost = lost.into_iter();
-    if left.iter().all(|&core| core == polling) {
-        left.extend(lost.next_back());
+/// Returns what a group has without the cores taken from it; `None` if it loses none. It keeps one
+/// that it can use beside the polling thread's.
+pub(super) fn limit(full: &Full, taken: &[CoreId], polling: CoreId) -> Option<Limit> {
+    let (mut lost, mut left): (Vec<CoreId>, Vec<CoreId>) =
+        full.listed.iter().partition(|core| taken.contains(core));
+    let is_usable = |core: &CoreId| full.usable.contains(core);
+    if !left.iter().any(|core| *core != polling && is_usable(core)) {
+        left.extend(lost.iter().rposition(is_usable).map(|at| lost.remove(at)));
     }
-    lost.next()?;
-    left.sort_unstable();
-    Some(left.iter().map(|core| core.0.to_string()).collect::<Vec<_>>().join(","))
+    (!lost.is_empty()).then(|| Limit { word: to_list(left), lost })
+}
+
+/// Returns the list of cores as Linux writes it: `0-2,5`.
+fn to_list(mut cores: Vec<CoreId>) -> String {
+    cores.sort_unstable();
+    cores.dedup();
+    let runs = cores.chunk_by(|one, next| one.0 + 1 == next.0).map(|run| match run {
+        [.., last] if run.len() > 1 => format!("{}-{}", run[0].0, last.0),
+        _ => run[0].0.to_string(),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
+/// Returns a list of cores as the hierarchy below `root` shows it at present: as ranges, and in
+/// version 1 without cores that are offline, unless all are.
+pub(super) fn shown(root: &Path, list: &str) -> String {
+    let mut cores = parse_list(list);
+    if let Ok(Hierarchy { version: 1, point }) = Hierarchy::detect(root) {
+        // That of the outermost group has all that are online.
+        let online = parse_list(&fs::read_to_string(point.join(CPUS)).unwrap_or_default());
+        if cores.iter().any(|core| online.contains(core)) {
+            cores.retain(|core| online.contains(core));
+        }
+    }
+    to_list(cores)
+}
+
+/// Checks that this release of Linux keeps the affinities of threads whose cpuset changes.
+///
+/// # Errors
+/// What happens otherwise, in words.
+pub(super) fn check_release(release: &str) -> Result<(), String> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>().ok());
+    match numbers.next().flatten().zip(numbers.next().flatten()) {
+        Some(version) if version < KEEPS_AFFINITIES => Err(format!(
+            "Linux {} makes all threads of a control group forget what taskset(1) has given them when its cpuset \
+             changes; Linux 6.2 or later is needed",
+            release.trim()
+        )),
+        _ => Ok(()),
+    }
 }

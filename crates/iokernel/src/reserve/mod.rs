@@ -13,9 +13,9 @@
 //! | reserved: a program requested it, was granted it and has had it | none of the named groups |
 //! | any other | run whenever no kthread does; kthreads without work park after 50 us |
 //!
-//! A group always keeps a core that is neither reserved nor the polling thread's. If it had none
-//! left, the highest of the reserved ones stays open to it. Threads outside of the named groups,
-//! such as the kernel's own, are not kept off.
+//! A group always keeps a core that it can use and that is neither reserved nor the polling
+//! thread's. If it had none left, the highest of the reserved ones stays open to it. Threads
+//! outside of the named groups, such as the kernel's own, are not kept off.
 //!
 //! A core that is no longer reserved is given back at once, within 10 ms of the end of the request.
 //! Cores are taken at most once per [`PAUSE`], so that a program whose request changes all the time
@@ -31,20 +31,22 @@
 //! | the IOKernel is in a named group | nothing is kept off |
 //! | a group is removed | nothing to do |
 //! | a group is made while cores are reserved | it is limited at the next change |
-//! | an administrator changes a cpuset meanwhile | it stays as it is, from then on |
-//! | another IOKernel keeps threads off | this one begins when that one ends |
+//! | an administrator changes a cpuset meanwhile | it stays as it is until no core is reserved; the next reservation takes it for its value before |
+//! | a cpuset cannot be put back | nothing is kept off any more; the state file still has what it was |
+//! | another IOKernel keeps threads off | this one begins when that one ends. With another state file it takes limited cpusets for what they were before |
+//! | Linux is older than 6.2 | nothing is kept off: each change would make threads forget their affinities |
 
 mod groups;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use groups::{Hierarchy, limit};
+use groups::{Full, Hierarchy, limit};
 use rustix::thread::CpuSet;
 use tailwater_sched::CoreId;
 
@@ -55,7 +57,8 @@ use crate::undo::{Kind, Undo};
 /// Where Linux mounts control groups.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// The settings that are changed.
-pub(crate) const KIND: Kind = Kind { what: "cpusets", key: "reserve.state-file", files: &[groups::CPUS] };
+pub(crate) const KIND: Kind =
+    Kind { what: "cpusets", key: "reserve.state-file", files: &[groups::CPUS], shown: groups::shown };
 /// Shortest time after cores were taken from the groups before more are.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -81,8 +84,14 @@ pub(crate) struct Keeper {
     /// Those that were taken from the groups, ascending.
     taken: Vec<CoreId>,
     undo: Option<Undo>,
-    /// Cores of each group before it was limited.
-    full: HashMap<PathBuf, Vec<CoreId>>,
+    /// Cores of each group before any was limited, by its file.
+    full: HashMap<PathBuf, Full>,
+    /// Those of `taken` that a group has lost.
+    lost: BTreeSet<CoreId>,
+    /// Files that other programs have changed, which was logged.
+    skipped: HashSet<PathBuf>,
+    /// No group loses a core, which was logged.
+    vain: bool,
     not_before: Option<Instant>,
     /// Programs have come or gone since `barrier` was found out.
     stale: bool,
@@ -105,7 +114,13 @@ pub(crate) struct Keeper {
 /// }
 /// ```
 pub fn cpusets() -> Result<String, String> {
+    groups::check_release(&release())?;
     Ok(Hierarchy::detect(Path::new(ROOT))?.describe())
+}
+
+/// Returns the release of Linux; empty if it is not known.
+fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
 impl Keeper {
@@ -113,10 +128,10 @@ impl Keeper {
     /// that any are to be.
     pub(crate) fn new(config: &Config, cores: &Cores) -> Self {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::at(Path::new(ROOT), config, cores.iokernel, &own)
+        Self::at(Path::new(ROOT), config, cores.iokernel, &own, &release())
     }
 
-    fn at(root: &Path, config: &Config, polling: CoreId, own_groups: &str) -> Self {
+    fn at(root: &Path, config: &Config, polling: CoreId, own_groups: &str, release: &str) -> Self {
         let mut keeper = Self {
             root: root.to_owned(),
             state_file: config.reserve.state_file.clone(),
@@ -127,6 +142,9 @@ impl Keeper {
             taken: Vec::new(),
             undo: None,
             full: HashMap::new(),
+            lost: BTreeSet::new(),
+            skipped: HashSet::new(),
+            vain: false,
             not_before: None,
             stale: false,
             barrier: None,
@@ -135,10 +153,19 @@ impl Keeper {
         if keeper.groups.is_empty() {
             return keeper;
         }
-        match keeper.probe(config.policy, own_groups) {
+        let probed = groups::check_release(release).and_then(|()| keeper.probe(config.policy, own_groups));
+        match probed {
             Ok(hierarchy) => {
                 let (groups, how) = (keeper.groups.join(", "), hierarchy.describe());
                 tracing::info!(groups, how, "keeps ordinary threads off requested cores");
+                let absent = keeper.absent(&hierarchy).join(", ");
+                if !absent.is_empty() {
+                    tracing::warn!(
+                        absent,
+                        "reserve.keep-off names control groups that do not exist: no thread is kept off by them until \
+                         they do; /proc/PID/cgroup has the names"
+                    );
+                }
                 keeper.hierarchy = Some(hierarchy);
             }
             Err(why) => tracing::warn!("ordinary threads are not kept off requested cores: {why}"),
@@ -161,11 +188,16 @@ impl Keeper {
         Ok(hierarchy)
     }
 
+    /// Returns the named groups that do not exist.
+    fn absent(&self, hierarchy: &Hierarchy) -> Vec<&str> {
+        let groups = self.groups.iter().map(String::as_str);
+        groups.filter(|group| !hierarchy.folder(group).exists()).collect()
+    }
+
     /// Puts back what a crashed IOKernel has left, whatever the configuration of this one.
     pub(crate) fn recover(&mut self) {
         if self.state_file.exists()
             && let Err(error) = Undo::lock(KIND, &self.state_file, &self.root)
-            && error.kind() != io::ErrorKind::PermissionDenied
         {
             self.log_state_file(&error);
         }
@@ -182,9 +214,9 @@ impl Keeper {
         self.stale = true;
     }
 
-    /// Returns the number of cores that were taken from the groups.
+    /// Returns the number of cores that at least one group has lost.
     pub(crate) fn taken(&self) -> usize {
-        self.taken.len()
+        self.lost.len()
     }
 
     /// Takes reserved cores from the groups as far as that is due, and gives others back.
@@ -260,35 +292,71 @@ impl Keeper {
             }
             return Ok(false);
         };
-        for group in &self.groups {
-            let folder = hierarchy.folder(group);
-            let file = folder.join(groups::CPUS);
-            if !file.exists() || undo.is_changed_by_others(&file) {
+        learn(&hierarchy, &self.groups, !self.taken.is_empty(), &mut self.full);
+        let (mut words, mut lost) = (Vec::new(), BTreeSet::new());
+        for file in self.groups.iter().map(|group| hierarchy.folder(group).join(groups::CPUS)) {
+            let Some(full) = self.full.get(&file).filter(|_| file.exists()) else { continue };
+            if undo.is_changed_by_others(&file) {
+                if self.skipped.insert(file.clone()) {
+                    tracing::warn!(file = %file.display(), "another program has changed a cpuset, which stays until no core is reserved");
+                }
                 continue;
             }
-            let full = self.full.entry(file.clone()).or_insert_with(|| hierarchy.cores_of(&folder));
-            let word = match (limit(full, target, self.polling), undo.before(&file)) {
-                (Some(left), _) => left,
-                (None, Some(before)) => before.to_owned(),
-                (None, None) => continue,
-            };
-            match undo.set(&file, &word) {
-                Err(error) if file.exists() => return Err((file, error)),
-                _ => {}
+            match (limit(full, target, self.polling), undo.before(&file)) {
+                (Some(limit), _) => {
+                    lost.extend(limit.lost);
+                    words.push((file, limit.word));
+                }
+                (None, Some(before)) => words.push((file.clone(), before.to_owned())),
+                (None, None) => {}
             }
         }
+        let words: Vec<_> =
+            words.into_iter().map(|(file, word)| (file, groups::shown(&self.root, &word))).collect();
+        let failed = undo.set(&words).map_err(|error| (self.state_file.clone(), error))?;
+        if let Some(failed) = failed.into_iter().find(|(file, _)| file.exists()) {
+            return Err(failed);
+        }
+        if lost.is_empty() && !core::mem::replace(&mut self.vain, true) {
+            tracing::info!(
+                "no control group loses a requested core: each is absent, was changed by another program, or keeps its only \
+                 core beside the polling thread's"
+            );
+        }
+        self.lost = lost;
         Ok(true)
     }
 
     /// Gives all cores back to the groups.
     fn give_back(&mut self) {
-        self.undo = None;
+        let failed = self.undo.take().is_some_and(|mut undo| !undo.put_back().failed.is_empty());
+        if failed {
+            // Each of them was logged.
+            tracing::warn!("ordinary threads are no longer kept off requested cores");
+            self.hierarchy = None;
+        }
         self.taken.clear();
         self.full.clear();
+        self.lost.clear();
+        self.skipped.clear();
     }
 
     fn log_state_file(&self, error: &io::Error) {
         let file = self.state_file.display();
-        tracing::warn!(%file, %error, "cannot use the file that keeps cpusets (reserve.state-file)");
+        tracing::warn!(%file, %error, "cannot use the file that keeps cpusets (reserve.state-file); what a crashed IOKernel may have left stays until `tailwater doctor --repair` runs as root");
+    }
+}
+
+/// Reads the cores of groups that are not known yet, before any is limited. One within a limited
+/// group is limited with that, and its own cores can be read only when that has all of its own.
+fn learn(hierarchy: &Hierarchy, groups: &[String], limited: bool, full: &mut HashMap<PathBuf, Full>) {
+    for folder in groups.iter().map(|group| hierarchy.folder(group)) {
+        let file = folder.join(groups::CPUS);
+        let outer_is_limited = || {
+            limited && full.keys().any(|outer| outer.parent().is_some_and(|outer| folder.starts_with(outer)))
+        };
+        if file.exists() && !full.contains_key(&file) && !outer_is_limited() {
+            full.insert(file, hierarchy.cores_of(&folder));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tailwater_sched::CoreId;
 use tailwater_sched::alloc::PolicyName;
 
-use super::groups::{Hierarchy, limit};
+use super::groups::{Full, Hierarchy, check_release, limit};
 use super::{Keeper, Member, PAUSE};
 use crate::config::{Config, ReserveSettings};
 use crate::machine::cpu_set;
@@ -59,7 +59,11 @@ impl Folder {
     }
 
     fn keeper_in(&self, own_groups: &str) -> Keeper {
-        Keeper::at(&fs::canonicalize(&self.0).unwrap(), &self.config(), POLLING, own_groups)
+        self.keeper_of(&self.config(), own_groups)
+    }
+
+    fn keeper_of(&self, config: &Config, own_groups: &str) -> Keeper {
+        Keeper::at(&fs::canonicalize(&self.0).unwrap(), config, POLLING, own_groups, "6.2.0")
     }
 
     fn keeper(&self) -> Keeper {
@@ -93,7 +97,8 @@ fn reserved_cores_are_taken_from_groups_and_given_back_at_once() {
     assert_eq!(folder.read(), ["0,2", "0,2"]);
     assert_eq!(keeper.taken(), 2);
     reserve(&mut keeper, &[3], start);
-    assert_eq!(folder.read(), ["0,1,2", "0-2"]);
+    assert_eq!(folder.read(), ["0-2", "0-2"]);
+    assert_eq!(keeper.taken(), 1);
     reserve(&mut keeper, &[], start);
     assert_eq!(folder.read(), BEFORE);
     assert_eq!(keeper.taken(), 0);
@@ -107,7 +112,7 @@ fn cores_are_taken_once_per_pause_however_often_a_request_changes() {
     reserve(&mut keeper, &[2], start + Duration::from_millis(1));
     assert_eq!(folder.read(), BEFORE, "core 1 is given back, core 2 not yet taken");
     keeper.keep(Vec::new, start + PAUSE);
-    assert_eq!(folder.read(), ["0,1,3", "0,1"]);
+    assert_eq!(folder.read(), ["0-1,3", "0-1"]);
 }
 
 #[test]
@@ -144,10 +149,10 @@ fn of_two_iokernels_the_second_waits_for_the_end_of_the_first() {
     let (mut first, mut second, start) = (folder.keeper(), folder.keeper(), Instant::now());
     reserve(&mut first, &[1], start);
     reserve(&mut second, &[2], start);
-    assert_eq!((folder.read()[0].as_str(), second.taken()), ("0,2,3", 0));
+    assert_eq!((folder.read()[0].as_str(), second.taken()), ("0,2-3", 0));
     drop(first);
     second.keep(Vec::new, start + PAUSE);
-    assert_eq!(folder.read()[0], "0,1,3");
+    assert_eq!(folder.read()[0], "0-1,3");
 }
 
 #[test]
@@ -213,13 +218,108 @@ fn what_stands_in_the_way_is_found_at_the_start() {
 }
 
 #[test]
-fn a_group_keeps_a_core_beside_the_polling_threads() {
-    let limit = |full: &[u16], taken: &[u16]| limit(&cores(full), &cores(taken), POLLING);
-    assert_eq!(limit(&[0, 1, 2], &[1]), Some("0,2".to_owned()));
-    assert_eq!(limit(&[0, 1, 2], &[1, 2]), Some("0,2".to_owned()), "the highest stays");
-    assert_eq!(limit(&[0, 1], &[1]), None);
-    assert_eq!(limit(&[1], &[1, 2]), None);
-    assert_eq!(limit(&[0, 1], &[5]), None);
+fn a_group_keeps_a_core_that_it_can_use_beside_the_polling_threads() {
+    let limit = |listed: &[u16], usable: &[u16], taken: &[u16]| {
+        let full = Full { listed: cores(listed), usable: cores(usable) };
+        limit(&full, &cores(taken), POLLING).map(|limit| limit.word)
+    };
+    let (two, three) = ([0, 1], [0, 1, 2]);
+    assert_eq!(limit(&three, &three, &[1]), Some("0,2".to_owned()));
+    assert_eq!(limit(&three, &three, &[1, 2]), Some("0,2".to_owned()), "the highest stays");
+    assert_eq!(limit(&two, &two, &[1]), None);
+    assert_eq!(limit(&[1], &[1], &[1, 2]), None);
+    assert_eq!(limit(&two, &two, &[5]), None);
+    let all: Vec<u16> = (0..8).collect();
+    assert_eq!(limit(&all, &[0, 1, 2, 3], &[1, 2, 3]), Some("0,3-7".to_owned()), "4 to 7 are offline");
+}
+
+#[test]
+fn a_list_that_the_kernel_shows_in_other_words_is_put_back() {
+    let folder = Folder::new();
+    let file = fs::canonicalize(&folder.0).unwrap().join(SYSTEM);
+    // Killed in the write: the record has the word, and not what the kernel shows.
+    let entry = format!("[{{\"file\":{file:?},\"before\":\"0-3\",\"written\":[\"0,1,2\"]}}]");
+    folder.write("state", &entry);
+    folder.write(SYSTEM, "0-2\n");
+    folder.keeper().recover();
+    assert_eq!((folder.read_one(SYSTEM).as_str(), folder.0.join("state").exists()), ("0-3", false));
+}
+
+#[test]
+fn cores_that_version_1_takes_out_of_all_lists_are_no_administrators_change() {
+    let folder = Folder::new();
+    fs::remove_file(folder.0.join("cgroup.controllers")).unwrap();
+    let (root, group) = ("cpuset/cpuset.cpus", "cpuset/system.slice/cpuset.cpus");
+    folder.write(root, "0-3\n");
+    folder.write(group, "0-3\n");
+    let (mut keeper, start) = (folder.keeper_in("3:cpuset:/\n"), Instant::now());
+    reserve(&mut keeper, &[1], start);
+    assert_eq!(folder.read_one(group), "0,2-3");
+    // Core 3 goes offline.
+    folder.write(root, "0-2\n");
+    folder.write(group, "0,2\n");
+    reserve(&mut keeper, &[2], start + PAUSE);
+    assert_eq!((folder.read_one(group).as_str(), keeper.taken()), ("0-1", 1));
+    drop(keeper);
+    assert_eq!(folder.read_one(group), "0-2", "all that are online");
+}
+
+#[test]
+fn a_group_made_within_a_limited_one_is_not_limited_by_what_it_has_then() {
+    let folder = Folder::new();
+    let inner = "user.slice/inner/cpuset.cpus";
+    let mut config = folder.config();
+    config.reserve.keep_off.push("/user.slice/inner".to_owned());
+    let (mut keeper, start) = (folder.keeper_of(&config, "0::/\n"), Instant::now());
+    reserve(&mut keeper, &[1], start);
+    folder.write(inner, "\n");
+    folder.write("user.slice/inner/cpuset.cpus.effective", "0,2\n");
+    reserve(&mut keeper, &[2], start + PAUSE);
+    assert_eq!((folder.read(), folder.read_one(inner).as_str()), (["0-1,3", "0-1"].map(str::to_owned), ""));
+    reserve(&mut keeper, &[], start + PAUSE);
+    folder.write("user.slice/inner/cpuset.cpus.effective", "0-2\n");
+    reserve(&mut keeper, &[2], start + 2 * PAUSE);
+    assert_eq!(folder.read_one(inner), "0-1");
+}
+
+#[test]
+fn cores_are_counted_that_a_group_has_lost() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    assert_eq!(keeper.absent(keeper.hierarchy.as_ref().unwrap()), ["/absent.slice"]);
+    reserve(&mut keeper, &[3], start);
+    assert_eq!(keeper.taken(), 1);
+    // By systemd, for example. The other group does not have core 3.
+    folder.write(SYSTEM, "0-3\n");
+    reserve(&mut keeper, &[3, 7], start + PAUSE);
+    assert_eq!((keeper.taken(), folder.read()), (0, ["0-3", "0-2"].map(str::to_owned)));
+}
+
+#[test]
+fn cpusets_that_cannot_be_put_back_stay_in_the_record_and_no_more_are_changed() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[1], start);
+    let file = folder.0.join(USER);
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    reserve(&mut keeper, &[], start + PAUSE);
+    reserve(&mut keeper, &[1], start + 2 * PAUSE);
+    assert_eq!((folder.read_one(SYSTEM).as_str(), keeper.taken()), ("", 0));
+    fs::remove_dir(&file).unwrap();
+    folder.write(USER, "0,2\n");
+    folder.keeper().recover();
+    assert_eq!(folder.read(), BEFORE);
+}
+
+#[test]
+fn linux_before_6_2_is_refused() {
+    for release in ["5.15.0-130-generic\n", "6.1.0-28-amd64\n", "6.1"] {
+        assert!(check_release(release).unwrap_err().contains("Linux 6.2 or later"), "{release}");
+    }
+    for release in ["6.2.0", "6.18.44-fc", "7.0-rc1", "10.1", ""] {
+        assert_eq!(check_release(release), Ok(()), "{release}");
+    }
 }
 
 #[test]
