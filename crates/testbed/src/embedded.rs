@@ -25,12 +25,24 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Starts an IOKernel. With `usable` its thread may use these cores, where the calling thread
-    /// may not use all: an IOKernel lends only cores that its own thread may use.
+    /// Starts an IOKernel with one port: see [`with_ports`](Self::with_ports).
     ///
     /// # Errors
     /// If the IOKernel or the thread does not start.
     pub fn start(config: Config, port: Box<dyn Port>, usable: Option<Vec<usize>>) -> anyhow::Result<Self> {
+        Self::with_ports(config, vec![port], usable)
+    }
+
+    /// Starts an IOKernel. With `usable` its thread may use these cores, where the calling thread
+    /// may not use all: an IOKernel lends only cores that its own thread may use.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn with_ports(
+        config: Config,
+        ports: Vec<Box<dyn Port>>,
+        usable: Option<Vec<usize>>,
+    ) -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
         let (ready, started) = channel();
@@ -41,7 +53,7 @@ impl Embedded {
                     // The IOKernel checks its cores itself and reports those it may not use.
                     let _ = rustix::thread::sched_setaffinity(None, &cpu_set(&usable));
                 }
-                match IoKernel::new(config, vec![port]) {
+                match IoKernel::new(config, ports) {
                     Ok(iokernel) => {
                         // The receiver is gone only if this program is ending.
                         let _ = ready.send(Ok(iokernel.stats()));

@@ -42,15 +42,24 @@ pub enum Generator {
 /// Returns a generator at `ip`, and its port.
 ///
 /// # Errors
-/// If the kernel gives no descriptor or no random numbers.
+/// As [`named_port`].
 pub fn port(medium: Medium, ip: Ipv4Addr) -> anyhow::Result<(Box<dyn Port>, Generator)> {
+    named_port("generator", medium, ip)
+}
+
+/// Returns a generator at `ip`, and its port, whose name differs from those of the IOKernel's other
+/// ports.
+///
+/// # Errors
+/// If the kernel gives no descriptor or no random numbers.
+pub fn named_port(name: &str, medium: Medium, ip: Ipv4Addr) -> anyhow::Result<(Box<dyn Port>, Generator)> {
     match medium {
         Medium::Datagram => {
-            let (port, handle) = station::station("generator", ip).context("cannot make the generator")?;
+            let (port, handle) = station::station(name, ip).context("cannot make the generator")?;
             Ok((Box::new(port), Generator::Datagrams(handle)))
         }
         Medium::Stream => {
-            let (port, handle) = tcp_port("generator", ip)?;
+            let (port, handle) = tcp_port(name, ip)?;
             Ok((port, Generator::Connections(handle)))
         }
     }
