@@ -201,6 +201,19 @@ fn shinjuku_fig8_has_three_mixtures() {
     assert_eq!((distinct(&json, "workload").len(), distinct(&json, "system").len()), (3, 5));
 }
 
+#[test]
+fn arachne_fig4_has_every_window_of_four_systems() {
+    let json = reproduce("arachne-fig4", false);
+    assert_eq!(distinct(&json, "system").len(), 4);
+    assert_eq!(json["rows"].as_array().unwrap().len(), 4 * 16);
+}
+
+#[test]
+fn arachne_fig6_has_three_systems_under_eight_skews() {
+    let json = reproduce("arachne-fig6", false);
+    assert_eq!((distinct(&json, "system").len(), distinct(&json, "hot_part").len()), (3, 8));
+}
+
 /// Returns whether memcached is installed; figures leave it out elsewhere.
 fn has_memcached() -> bool {
     is_installed("memcached", "memcached")

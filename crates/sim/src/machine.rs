@@ -31,7 +31,7 @@ use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 
 use crate::costs::Costs;
-use crate::course::{Course, Window};
+use crate::course::{Course, Reading, Window};
 use crate::engine::MAX_BACKLOG;
 use crate::hardware::{self, Hardware, Meter};
 use crate::measure::Measured;
@@ -77,16 +77,17 @@ pub struct Outcome {
     pub core_ns: u64,
     /// Its cores.
     pub cores: usize,
-    /// What its cores used; all zero without [`Hardware`].
+    /// What its cores used.
     pub used: Used,
 }
 
-/// What the cores of a machine with [`Hardware`] used over the measured part.
+/// What the cores of a machine used over the measured part.
 #[derive(Clone, Debug, Default)]
 pub struct Used {
-    /// Energy in joules.
+    /// Energy in joules; 0 without [`Hardware`].
     pub joules: f64,
-    /// Work of the batch job, in nanoseconds of a core that is alone at the nominal clock rate.
+    /// Work of the batch job, in nanoseconds of a core that is alone at the nominal clock rate; 0
+    /// without [`Hardware`].
     pub batch_work_ns: f64,
     /// The run over time, if [`Setup::window_ns`] was given.
     pub course: Vec<Window>,
@@ -142,7 +143,7 @@ pub struct Setup<'a> {
     pub duration_ns: u64,
     /// Clock rates, hyperthreads and power; `None`: all cores are alike and independent.
     pub hardware: Option<Hardware>,
-    /// Length of the windows in which [`Used::course`] is reported, with hardware; `None`: none.
+    /// Length of the windows in which [`Used::course`] is reported; `None`: none.
     pub window_ns: Option<u64>,
 }
 
@@ -179,7 +180,6 @@ impl<'a> Machine<'a> {
     pub fn new(setup: Setup<'a>) -> anyhow::Result<Self> {
         let cores = setup.topology.len();
         let meter = setup.hardware.map(|hardware| Meter::new(hardware, &setup.topology, setup.warmup_ns));
-        let course = setup.window_ns.filter(|_| meter.is_some());
         let mut machine = Self {
             costs: setup.costs,
             policy: setup.policy,
@@ -199,7 +199,7 @@ impl<'a> Machine<'a> {
             handoff_ns: 0,
             handoffs: 0,
             meter,
-            course: course.map(|length_ns| Course::new(length_ns, setup.warmup_ns)),
+            course: setup.window_ns.map(|length_ns| Course::new(length_ns, setup.warmup_ns)),
         };
         for service in setup.services {
             let name = service.dispatch.name();
@@ -272,21 +272,34 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Closes the accounts of the hardware.
+    /// Closes the accounts of the hardware and the last window.
     fn take_used(&mut self) -> Used {
-        let Some(meter) = &mut self.meter else { return Used::default() };
-        meter.count(self.now_ns);
-        let (joules, batch_work_ns) = meter.used();
         self.close_window();
         let course = self.course.take().map_or_else(Vec::new, |course| course.windows);
+        let Some(meter) = &mut self.meter else { return Used { course, ..Used::default() } };
+        meter.count(self.now_ns);
+        let (joules, batch_work_ns) = meter.used();
         Used { joules, batch_work_ns, course }
     }
 
     fn close_window(&mut self) {
-        let (Some(meter), Some(course)) = (&mut self.meter, &mut self.course) else { return };
-        meter.count(self.now_ns);
+        let Some(mut course) = self.course.take() else { return };
+        for core in 0..self.cores.len() {
+            self.account(core);
+        }
+        let services = self.tenants.iter().filter(|tenant| tenant.service.is_some());
+        let held_ns = services.map(|tenant| tenant.held_ns).sum::<u64>() as f64;
+        let (joules, batch_ns) = match &mut self.meter {
+            None => (0.0, self.batch_ns as f64),
+            Some(meter) => {
+                meter.count(self.now_ns);
+                meter.used()
+            }
+        };
         let setting = self.policy.setting().map_or((0, 0), |s| (s.step, s.cores));
-        course.close(self.now_ns, meter.used(), setting, meter.clock());
+        let clock = self.meter.as_ref().and_then(Meter::clock);
+        course.close(self.now_ns, Reading { joules, held_ns, batch_ns }, setting, clock);
+        self.course = Some(course);
     }
 
     /// Enters what the cores do into the meter, and puts off the ends of requests whose cores have

@@ -8,9 +8,11 @@ mod curves;
 mod dispatchers;
 mod ix;
 mod preemption;
+mod ramp;
 mod rocks;
 mod shenango;
 mod shinjuku;
+mod skew;
 
 use serde::Serialize;
 
@@ -33,6 +35,10 @@ pub enum Figure {
     Shinjuku7,
     /// Shinjuku (NSDI'19) figure 8: RocksDB, one queue and a queue for each type.
     Shinjuku8,
+    /// Arachne (OSDI'18) figure 4: cores and latency as the load rises and falls.
+    Arachne4,
+    /// Arachne (OSDI'18) figure 6: connections that are not equally active.
+    Arachne6,
     /// IX (TOCS'17) figure 8: the static frontier for energy and for a batch job.
     Ix8,
     /// IX (TOCS'17) figure 9: clock rates alone against the whole frontier.
@@ -59,6 +65,8 @@ impl Figure {
             Self::Shinjuku6,
             Self::Shinjuku7,
             Self::Shinjuku8,
+            Self::Arachne4,
+            Self::Arachne6,
             Self::Ix8,
             Self::Ix9,
             Self::Ix10,
@@ -79,6 +87,8 @@ impl Figure {
             Self::Shinjuku6 => "shinjuku-fig6",
             Self::Shinjuku7 => "shinjuku-fig7",
             Self::Shinjuku8 => "shinjuku-fig8",
+            Self::Arachne4 => "arachne-fig4",
+            Self::Arachne6 => "arachne-fig6",
             Self::Ix8 => "ix-fig8",
             Self::Ix9 => "ix-fig9",
             Self::Ix10 => "ix-fig10",
@@ -99,6 +109,8 @@ impl Figure {
             Self::Shinjuku6 => "Several types of requests with SLOs of their own",
             Self::Shinjuku7 => "Preemption intervals, and dispatchers over workers",
             Self::Shinjuku8 => "GETs beside SCANs: one queue, a queue for each type, no preemption",
+            Self::Arachne4 => "A load that rises and falls, with the cores over time",
+            Self::Arachne6 => "Throughput when connections are not equally active",
             Self::Ix8 => "Static frontier for energy and for a batch job",
             Self::Ix9 => "Energy with clock rates only, and with cores and hyperthreads",
             Self::Ix10 => "The control loop under the slope pattern",
@@ -119,6 +131,8 @@ impl Figure {
             Self::Shinjuku6 => "Shinjuku (NSDI'19), figure 6",
             Self::Shinjuku7 => "Shinjuku (NSDI'19), figure 7",
             Self::Shinjuku8 => "Shinjuku (NSDI'19), figure 8",
+            Self::Arachne4 => "Arachne (OSDI'18), figure 4",
+            Self::Arachne6 => "Arachne (OSDI'18), figure 6",
             Self::Ix8 => "IX (TOCS'17), figure 8",
             Self::Ix9 => "IX (TOCS'17), figure 9",
             Self::Ix10 => "IX (TOCS'17), figure 10",
@@ -142,6 +156,8 @@ impl Figure {
             Self::Shinjuku6 => preemption::figure6(options, tick),
             Self::Shinjuku7 => dispatchers::figure7(options, tick),
             Self::Shinjuku8 => rocks::figure8(options, tick),
+            Self::Arachne4 => ramp::figure4(options, tick),
+            Self::Arachne6 => skew::figure6(options, tick),
             Self::Ix8 => ix::figure8(options, tick),
             Self::Ix9 => ix::figure9(options, tick),
             Self::Ix10 => ix::over_time(options, ix::Pattern::Slope, 10, tick),
@@ -163,6 +179,8 @@ impl Figure {
             Self::Shinjuku6 => preemption::POINTS as u64 * replications,
             Self::Shinjuku7 => dispatchers::points(options),
             Self::Shinjuku8 => rocks::points(options),
+            Self::Arachne4 => ramp::POINTS,
+            Self::Arachne6 => skew::POINTS,
             Self::Ix8 => ix::configurations(options),
             Self::Ix9 => ix::energy_configurations(options),
             Self::Ix10 | Self::Ix11 | Self::Ix12 => ix::ticks(options, 1),
