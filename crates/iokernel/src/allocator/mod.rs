@@ -395,6 +395,11 @@ impl Allocator {
         if core::mem::take(&mut self.rate.1) { self.rate.0 } else { None }
     }
 
+    /// Tells the policy whether its clock rates are set.
+    pub(crate) fn allow_clocks(&mut self, set: bool) {
+        self.policy.allow_clocks(set, &self.ledger);
+    }
+
     /// Returns when the policy may next lend a core although nothing happens until then.
     pub(crate) fn next_pending(&self, now: Cycles) -> Option<Cycles> {
         let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };

@@ -112,6 +112,12 @@ impl Setter {
         self.keep();
     }
 
+    /// Returns whether rates that the policy is at are set: not after an error, nor while another
+    /// IOKernel sets them.
+    pub(crate) fn sets(&self) -> bool {
+        self.machine.is_some() && (self.undo.is_some() || !self.waits)
+    }
+
     /// Goes on with what could not be done yet.
     pub(crate) fn keep(&mut self) {
         let (Some(clock), Some(machine)) = (self.wanted, &self.machine) else { return };

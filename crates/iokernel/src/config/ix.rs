@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tailwater_sched::alloc::{Clock, Clocks, Step};
+use tailwater_sched::alloc::{Clock, Clocks, HYPERTHREAD_GAIN, Step};
 
 use super::{ConfigError, out_of_range};
 
@@ -85,6 +85,22 @@ impl IxStep {
         self.cores > other.cores || self.threads > other.threads || is_faster
     }
 
+    /// Returns whether the step has less throughput than another one before it, whatever turbo
+    /// gives.
+    fn is_slower_than(&self, before: &Self, turbo_mhz: u32) -> bool {
+        let throughput = |step: &Self| {
+            let threads = 1.0 + HYPERTHREAD_GAIN * f64::from(step.threads.saturating_sub(1));
+            let mhz = if step.turbo { turbo_mhz } else { step.mhz.unwrap_or(1) };
+            f64::from(step.cores) * threads * f64::from(mhz)
+        };
+        let is_known = before.turbo || !self.turbo;
+        is_known && throughput(self) < throughput(before)
+    }
+
+    fn has_clock(&self) -> bool {
+        self.turbo || self.mhz.is_some()
+    }
+
     /// Returns the step on a machine with these clock rates: without any it leaves the clock alone,
     /// and a rate that is out of range is the nearest that is not.
     pub(crate) fn resolve(&self, clocks: &Clocks) -> Step {
@@ -128,10 +144,18 @@ impl IxSettings {
         if let Some(step) = self.steps.iter().find(|step| step.cores == 0 || step.threads == 0) {
             return wrong(step, "a step has at least one core and one thread");
         }
-        match self.steps.windows(2).find(|pair| !pair[1].has_more_than(&pair[0])) {
-            Some(pair) => {
-                wrong(&pair[1], "the least step comes first: each has more of something than the one before")
-            }
+        if let Some(pair) = self.steps.windows(2).find(|pair| pair[0].has_clock() != pair[1].has_clock()) {
+            return wrong(&pair[1], "either all steps have `mhz` or `turbo`, or none has");
+        }
+        // Turbo is at least as fast as any other rate.
+        let turbo_mhz = self.steps.iter().filter_map(|step| step.mhz).max().unwrap_or(1);
+        let is_in_order =
+            |pair: &[IxStep]| pair[1].has_more_than(&pair[0]) && !pair[1].is_slower_than(&pair[0], turbo_mhz);
+        match self.steps.windows(2).find(|pair| !is_in_order(pair)) {
+            Some(pair) => wrong(
+                &pair[1],
+                "the least step comes first: each has more of something than the one before, and no less throughput",
+            ),
             None => Ok(()),
         }
     }
@@ -142,16 +166,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_has_less_of_everything_than_the_one_before_is_refused() {
+    fn a_step_with_less_throughput_than_the_one_before_is_refused() {
         let step = |cores, threads, mhz| IxStep { cores, threads, mhz, turbo: false };
         let check = |steps: &[IxStep]| IxSettings { steps: steps.to_vec(), ..IxSettings::default() }.check();
         let (small, fast) = (step(2, 1, Some(1200)), step(2, 1, Some(2400)));
-        assert!(check(&[small, fast, step(4, 1, Some(1200)), step(2, 2, Some(1200))]).is_ok());
-        assert!(check(&[fast, IxStep { turbo: true, ..fast }]).is_ok());
-        for wrong in [[fast, small], [small, small], [step(8, 1, None), step(2, 1, None)]] {
+        let turbo = |cores, threads| IxStep { turbo: true, ..step(cores, threads, None) };
+        assert!(check(&[small, fast, step(4, 1, Some(1200)), step(4, 2, Some(1200))]).is_ok());
+        assert!(check(&[fast, turbo(2, 1)]).is_ok());
+        assert!(check(&[step(3, 1, Some(2400)), turbo(2, 2)]).is_ok(), "what turbo gives is not known");
+        assert!(check(&[step(1, 1, None), step(1, 2, None), step(2, 1, None)]).is_ok());
+        for wrong in [
+            [fast, small],
+            [small, small],
+            [step(8, 1, None), step(2, 1, None)],
+            [step(8, 1, Some(1200)), fast],
+            [turbo(4, 1), step(3, 1, Some(2400))],
+        ] {
             let error = check(&wrong).unwrap_err().to_string();
             assert!(error.contains("least step comes first"), "{error}");
         }
+        let error = check(&[small, step(4, 1, None)]).unwrap_err().to_string();
+        assert!(error.contains("all steps have `mhz`"), "{error}");
     }
 
     #[test]

@@ -108,6 +108,8 @@ pub(crate) enum Command {
     EndTrace(u64),
     /// These of the managed cores can be used at present.
     Present(Box<CpuSet>),
+    /// Whether the clock rates of the policy are set.
+    Clocks(bool),
 }
 
 /// Firewall rules that come into effect while programs run.
@@ -209,6 +211,8 @@ pub(crate) struct Control {
     successor: Option<Arc<ClientSocket>>,
     /// Until when places are kept for the programs of the IOKernel that ran before.
     reunion_ends: Option<Instant>,
+    /// What the policy was last told about clock rates.
+    sets_clocks: bool,
     /// A descriptor to close when there is no other: a connection is then accepted to be refused.
     spare: Option<OwnedFd>,
     /// Until when the listener is out of `epoll`.
@@ -302,6 +306,7 @@ impl Control {
             answers: Answers::default(),
             successor: None,
             reunion_ends: None,
+            sets_clocks: true,
             spare,
             accepts_again: None,
             next_token: BELL + 1,
@@ -364,7 +369,16 @@ impl Control {
                 self.log_left_out();
                 self.end_reunion();
                 self.parts.clocks.keep();
+                self.tell_of_clocks();
             }
+        }
+    }
+
+    /// Tells the policy when clock rates are set no more, or again.
+    fn tell_of_clocks(&mut self) {
+        let sets = self.parts.clocks.sets();
+        if core::mem::replace(&mut self.sets_clocks, sets) != sets {
+            self.tell(Command::Clocks(sets));
         }
     }
 

@@ -574,6 +574,7 @@ impl Polling {
                     let named = runtimes.map(|runtime| (runtime.stats.name.as_str(), runtime.id));
                     self.switch.captures.add(tap, named);
                 }
+                Command::Clocks(set) => self.allocator.allow_clocks(set),
                 Command::Present(cores) => self.allocator.set_present(&mut self.world, &cores, now),
                 Command::Trace(tracer) => self.allocator.begin_trace(&mut self.world, tracer, now),
                 Command::EndTrace(id) => {

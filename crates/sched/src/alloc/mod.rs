@@ -135,6 +135,11 @@ pub trait Policy {
         None
     }
 
+    /// Sets whether the clock rates of [`Setting`] can be set, as they can at first.
+    fn allow_clocks(&mut self, allowed: bool, ledger: &Ledger) {
+        let _ = (allowed, ledger);
+    }
+
     /// Returns true if cores that runtimes request become their own.
     fn takes_requests(&self) -> bool {
         false

@@ -1,64 +1,71 @@
 //! What IX's control loop measures, and its decision to add or to remove.
 //!
-//! Owns, per latency-critical runtime, the smoothed depths of its ingress rings and run queues, and
-//! what it took out of them; and the smoothed number of busy kthreads of all of them.
+//! Owns, per latency-critical runtime, what waited in its ingress rings and run queues and what it
+//! took out of them since the latest decision; and the smoothed number of busy kthreads of all.
 //!
-//! A reading holds from its sample to the next one, however late that is: while nothing happens
-//! there are no samples. The queueing delay is the depth divided by the rate at which the queue was
-//! served while the runtime ran (Little's law), which IX writes as iterations of bounded batches.
-//! Frames and user threads wait one after the other, so the delays of both add up; each is measured
-//! in its own unit, lines of the ring and entries of the run queue. Two averages run in parallel:
-//! the fast one raises, the slow one lowers.
+//! The queueing delay is the mean over what was served (Little's law): the sum of the depth over
+//! time, divided by the number of entries taken out in the same time. So neither idle time nor a
+//! burst that is short beside the period makes it smaller. IX writes it as iterations of bounded
+//! batches. A reading of the depth holds from its sample to the next one, however late that is:
+//! while nothing happens there are no samples. Frames and user threads wait one after the other, so
+//! the delays of both add up; each is measured in its own unit, lines of the ring and entries of
+//! the run queue. The mean of the latest period raises, an average over several of them lowers.
+//!
+//! | a runtime that has work and | its depth counts |
+//! |---|---|
+//! | runs | yes |
+//! | has no core, because others have those of the step or its cpuset lacks them | yes: with nothing served each entry counts with all of the period |
+//! | was lent a core on which it does not run yet | no: a further core would not come sooner |
 
 use super::super::observe::queued;
 use super::super::{Activity, RuntimeLook};
 use crate::ids::Nanos;
 
-/// Time constants of the fast and the slow average. IX smooths samples of 10 ms with several
-/// factors.
-const FAST: Nanos = Nanos::from_millis(10);
+/// Time constant of averages over several periods. IX smooths with several factors.
 const SLOW: Nanos = Nanos::from_millis(100);
+/// Delay, in multiples of the bound, beyond which one counts no more in the average.
+const MAX_OVER: f64 = 16.0;
 /// Entries of a queue beyond which a kthread's claim counts no more: the ends are its own words.
 const MAX_DEPTH: u32 = 1 << 16;
 
-/// An exponentially weighted average over time, with both constants.
+/// An exponentially weighted average over time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Smoothed {
-    latest: f64,
-    pub(super) fast: f64,
-    pub(super) slow: f64,
-}
+struct Smoothed(f64);
 
 impl Smoothed {
-    /// Lets the latest reading count for `elapsed`, and replaces it.
-    fn read(&mut self, elapsed: Nanos, reading: f64) {
-        let weight = |constant: Nanos| elapsed.0 as f64 / (elapsed.0 + constant.0) as f64;
-        self.fast += weight(FAST) * (self.latest - self.fast);
-        self.slow += weight(SLOW) * (self.latest - self.slow);
-        self.latest = reading;
+    /// Lets a value that held for `elapsed` count.
+    fn add(&mut self, elapsed: Nanos, value: f64) {
+        let weight = elapsed.0 as f64 / (elapsed.0 + SLOW.0) as f64;
+        self.0 += weight * (value - self.0);
     }
 }
 
 /// One kind of queue of a runtime, over all its kthreads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
-    depth: Smoothed,
+    depth: u32,
     head: u32,
+    /// Sum of the depth over time since the latest decision, in nanoseconds.
+    waited_ns: f64,
+    /// Entries taken out in that time.
     served: u64,
 }
 
 impl Queue {
     fn read(&mut self, elapsed: Nanos, depth: u32, head: u32) {
-        self.depth.read(elapsed, f64::from(depth));
+        self.waited_ns += f64::from(self.depth) * elapsed.0 as f64;
+        self.depth = depth;
         // The sum of free-running heads; one that goes back has served nothing.
         let served = head.wrapping_sub(self.head) as i32;
         self.served += u64::from(served.max(0).unsigned_abs());
         self.head = head;
     }
 
-    /// Returns how long a depth waits, in nanoseconds.
-    fn delay(&self, depth: f64, active_ns: u64) -> f64 {
-        depth * active_ns as f64 / self.served.max(1) as f64
+    /// Returns how long an entry has waited on average, in nanoseconds, and begins a new period.
+    fn take_delay(&mut self) -> f64 {
+        let delay = self.waited_ns / self.served.max(1) as f64;
+        (self.waited_ns, self.served) = (0.0, 0);
+        delay
     }
 }
 
@@ -67,14 +74,12 @@ impl Queue {
 pub(super) struct Service {
     ingress: Queue,
     runq: Queue,
-    busy: u32,
-    /// Time in which any of its kthreads ran, since the latest decision.
-    active_ns: u64,
+    slow: Smoothed,
 }
 
 impl Service {
     /// Takes in a look, `elapsed` after the one before; returns the number of busy kthreads.
-    pub(super) fn read(&mut self, look: &RuntimeLook, elapsed: Nanos) -> u32 {
+    pub(super) fn read(&mut self, look: &RuntimeLook, has_core: bool, elapsed: Nanos) -> u32 {
         let depth = |head: u32, tail: u32| if queued(head, tail) { tail.wrapping_sub(head) } else { 0 };
         let (mut ingress, mut runq, mut heads, mut busy) = (0u32, 0u32, (0u32, 0u32), 0);
         for kthread in &look.kthreads {
@@ -86,39 +91,39 @@ impl Service {
             heads.1 = heads.1.wrapping_add(kthread.runq_head);
             busy += u32::from(kthread.activity == Activity::Running);
         }
-        self.active_ns += if self.busy > 0 { elapsed.0 } else { 0 };
-        self.busy = busy;
+        if has_core && busy == 0 {
+            (ingress, runq) = (0, 0);
+        }
         self.ingress.read(elapsed, ingress, heads.0);
         self.runq.read(elapsed, runq, heads.1);
         busy
     }
 
-    /// Returns the queueing delay by the fast and by the slow average, and begins a new period.
-    pub(super) fn delays(&mut self) -> (f64, f64) {
-        let of = |depth: fn(&Smoothed) -> f64| {
-            let delay = |queue: &Queue| queue.delay(depth(&queue.depth), self.active_ns);
-            delay(&self.ingress) + delay(&self.runq)
-        };
-        let delays = (of(|depth| depth.fast), of(|depth| depth.slow));
-        (self.ingress.served, self.runq.served, self.active_ns) = (0, 0, 0);
-        delays
+    /// Returns the queueing delay of this period and that over several ones, and begins a new
+    /// period. However long one is, it keeps the average over the bound for a few periods only.
+    pub(super) fn delays(&mut self, period: Nanos, bound: Nanos) -> (f64, f64) {
+        let delay = self.ingress.take_delay() + self.runq.take_delay();
+        self.slow.add(period, delay.min(bound.0 as f64 * MAX_OVER));
+        (delay, self.slow.0)
     }
 }
 
 /// The measurements of all services together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
+    latest: u32,
     busy: Smoothed,
 }
 
 impl Usage {
     pub(super) fn read(&mut self, elapsed: Nanos, busy: u32) {
-        self.busy.read(elapsed, f64::from(busy));
+        self.busy.add(elapsed, f64::from(self.latest));
+        self.latest = busy;
     }
 
-    /// Returns the fraction of so many cores that services kept busy, by the slow average.
+    /// Returns the fraction of so many cores that services kept busy, on average.
     pub(super) fn of(&self, cores: u16) -> f64 {
-        (self.busy.slow / f64::from(cores.max(1))).min(1.0)
+        (self.busy.0 / f64::from(cores.max(1))).min(1.0)
     }
 }
 
@@ -156,31 +161,39 @@ mod tests {
     use heap::vec;
 
     const MS: Nanos = Nanos::from_millis(1);
+    const PERIOD: Nanos = Nanos::from_millis(100);
+    const BOUND: Nanos = Nanos::from_micros(50);
 
     fn look(kthread: KthreadLook) -> RuntimeLook {
         RuntimeLook { kthreads: vec![kthread], ..RuntimeLook::default() }
+    }
+
+    /// Returns what a run queue shows.
+    fn runq(head: u32, waiting: u32, activity: Activity) -> RuntimeLook {
+        look(KthreadLook { runq_head: head, runq_tail: head + waiting, activity, ..KthreadLook::default() })
     }
 
     /// Returns the delays in microseconds after a second of 10,000 served entries with so many
     /// waiting in each queue.
     fn delays(ingress: u32, runq: u32) -> (f64, f64) {
         let mut service = Service::default();
-        for ms in 0..=1000 {
+        let mut delays = (0.0, 0.0);
+        for ms in 0..=2_000 {
             let head = ms * 10;
-            service.read(
-                &look(KthreadLook {
-                    ingress_head: head,
-                    ingress_tail: head + ingress,
-                    runq_head: head,
-                    runq_tail: head + runq,
-                    activity: Activity::Running,
-                    ..KthreadLook::default()
-                }),
-                if ms == 0 { Nanos::ZERO } else { MS },
-            );
+            let shown = look(KthreadLook {
+                ingress_head: head,
+                ingress_tail: head + ingress,
+                runq_head: head,
+                runq_tail: head + runq,
+                activity: Activity::Running,
+                ..KthreadLook::default()
+            });
+            service.read(&shown, true, if ms == 0 { Nanos::ZERO } else { MS });
+            if ms > 0 && ms % 100 == 0 {
+                delays = service.delays(PERIOD, BOUND);
+            }
         }
-        let (fast, slow) = service.delays();
-        (fast / 1e3, slow / 1e3)
+        (delays.0 / 1e3, delays.1 / 1e3)
     }
 
     #[test]
@@ -193,15 +206,46 @@ mod tests {
     }
 
     #[test]
-    fn a_late_sample_is_not_taken_for_the_time_before_it() {
+    fn idle_time_between_bursts_does_not_make_a_delay_shorter() {
         let mut service = Service::default();
-        service.read(&look(KthreadLook::default()), MS);
-        let busy = KthreadLook { runq_tail: 9, activity: Activity::Running, ..KthreadLook::default() };
-        service.read(&look(busy), Nanos::from_millis(60_000));
-        assert_eq!(service.delays(), (0.0, 0.0), "nothing waited for that minute");
+        let mut head = 0;
+        // Bursts of 2 ms every 20 ms, in which 40 wait and 100 are served in each millisecond.
+        for ms in 0..100 {
+            let in_burst = ms % 20 < 2;
+            head += if (1..3).contains(&(ms % 20)) { 100 } else { 0 };
+            let activity = if in_burst { Activity::Running } else { Activity::Idle };
+            service.read(&runq(head, if in_burst { 40 } else { 0 }, activity), true, MS);
+        }
+        let (fast, _) = service.delays(PERIOD, BOUND);
+        assert!((fast - 400e3).abs() < 1.0, "{fast} ns");
+        service.read(&runq(head, 0, Activity::Idle), true, PERIOD);
+        let (fast, slow) = service.delays(PERIOD, BOUND);
+        assert!(fast == 0.0 && slow > 0.0, "a period without work has no delay: {fast} ns");
+    }
+
+    #[test]
+    fn work_without_a_core_is_delayed_and_work_whose_core_is_on_its_way_is_not() {
+        for (has_core, expected) in [(false, 100e6), (true, 0.0)] {
+            let mut service = Service::default();
+            for ms in 0..=100 {
+                let elapsed = if ms == 0 { Nanos::ZERO } else { MS };
+                service.read(&runq(0, 1, Activity::Parked), has_core, elapsed);
+            }
+            let (fast, _) = service.delays(PERIOD, BOUND);
+            assert!((fast - expected).abs() < 1.0, "{fast} ns");
+        }
+    }
+
+    #[test]
+    fn a_late_sample_is_not_taken_for_the_time_before_it() {
+        let minute = Nanos::from_millis(60_000);
+        let mut service = Service::default();
+        service.read(&look(KthreadLook::default()), true, MS);
+        service.read(&runq(0, 9, Activity::Running), true, minute);
+        assert_eq!(service.delays(minute, BOUND), (0.0, 0.0), "nothing waited for that minute");
         let mut usage = Usage::default();
         usage.read(MS, 0);
-        usage.read(Nanos::from_millis(60_000), 4);
+        usage.read(minute, 4);
         assert_eq!(usage.of(4), 0.0);
     }
 
@@ -216,9 +260,9 @@ mod tests {
                 activity: Activity::Running,
                 ..KthreadLook::default()
             };
-            service.read(&look(lie), MS);
+            service.read(&look(lie), true, MS);
         }
-        let (fast, slow) = service.delays();
+        let (fast, slow) = service.delays(PERIOD, BOUND);
         assert!(fast.is_finite() && slow.is_finite());
     }
 
@@ -227,7 +271,7 @@ mod tests {
         let bound = Nanos::from_micros(50);
         let after = |fast, slow, usage| judge((fast, slow), bound, usage, (3.0, 2.0), 0.25);
         assert_eq!(after(60e3, 10e3, 0.2), Verdict::Add);
-        assert_eq!(after(10e3, 60e3, 0.2), Verdict::Stay, "the slow average is over the bound");
+        assert_eq!(after(10e3, 60e3, 0.2), Verdict::Stay, "the average is over the bound");
         assert_eq!(after(10e3, 10e3, 0.5), Verdict::Remove, "1.5 of 3 in use: three quarters of 2");
         assert_eq!(after(10e3, 10e3, 0.51), Verdict::Stay);
     }

@@ -19,9 +19,10 @@
 //! A kthread that runs on a core outside of the step when that is taken back has to give it up
 //! ([`Policy::surplus`]).
 //!
-//! The step is never so low that it has fewer cores than are guaranteed, so a guarantee is met as
-//! under congestion detection. Requests for cores have no effect. Steps that add only cores beyond
-//! the limits of all services are passed over.
+//! The step is never so low that it has fewer cores than are guaranteed; if even the last one has
+//! fewer, further cores belong to it. So a guarantee is met as under congestion detection. Requests
+//! for cores have no effect. Steps that add only cores beyond the limits of all services are passed
+//! over.
 //!
 //! What runtimes report is not trusted: a false queue takes the loop to its last step at worst, as
 //! load does.
@@ -37,6 +38,7 @@ use super::per_runtime::PerRuntime;
 use super::{Action, Config, CongestionDetection, Policy, Setting, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger};
+use crate::topology::Topology;
 use control::{Service, Usage, Verdict, judge};
 use heap::vec;
 use heap::vec::Vec;
@@ -47,7 +49,7 @@ pub struct IxConfig {
     /// Of the policy that lends the cores of a step.
     pub lending: Config,
     /// Time between samples of the metrics; IX computes them every 10 ms, here they are averaged
-    /// from finer samples.
+    /// from finer samples, well below the bound on the delay.
     pub sample: Nanos,
     /// Time between decisions; 100 ms in IX.
     pub period: Nanos,
@@ -67,7 +69,7 @@ impl Default for IxConfig {
     fn default() -> Self {
         Self {
             lending: Config::default(),
-            sample: Nanos::from_micros(100),
+            sample: Nanos::from_micros(20),
             period: Nanos::from_millis(100),
             delay_bound: Nanos::from_micros(50),
             hysteresis: 0.25,
@@ -93,6 +95,8 @@ pub struct IxControl {
     /// The first step that has a core for each that is guaranteed.
     least: usize,
     steps: Vec<Step>,
+    /// False while no clock rate can be set: then `steps` are those that differ in cores.
+    has_clocks: bool,
     /// Positions of cores, by physical core.
     physical: Vec<Vec<usize>>,
     /// By position: true if the step uses the core.
@@ -116,6 +120,7 @@ impl IxControl {
             cores: 0,
             least: 0,
             steps: Vec::new(),
+            has_clocks: true,
             physical: Vec::new(),
             used: Vec::new(),
             present: 0,
@@ -128,18 +133,19 @@ impl IxControl {
         let mut busy = 0;
         for &runtime in view.ledger.runtimes() {
             let Some(service) = self.services.get_mut(runtime) else { continue };
+            let has_core = view.ledger.account(runtime).is_some_and(|account| account.cores() > 0);
             if let Some(look) = view.obs.runtime(runtime) {
-                busy += service.read(look, elapsed);
+                busy += service.read(look, has_core, elapsed);
             }
         }
         self.usage.read(elapsed, busy);
     }
 
-    fn decide(&mut self, view: View<'_>) {
+    fn decide(&mut self, view: View<'_>, period: Nanos) {
         let mut worst = (0.0f64, 0.0f64);
         for &runtime in view.ledger.runtimes() {
             let Some(service) = self.services.get_mut(runtime) else { continue };
-            let delays = service.delays();
+            let delays = service.delays(period, self.config.delay_bound);
             worst = (worst.0.max(delays.0), worst.1.max(delays.1));
         }
         let limit = self.limit(view.ledger);
@@ -153,6 +159,13 @@ impl IxControl {
             Verdict::Stay => self.step,
         };
         self.enter(step, view.ledger);
+    }
+
+    /// Returns the steps to take, as far as they differ.
+    fn all_steps(&self, topology: &Topology) -> Vec<Step> {
+        let IxConfig { sequence, steps, clocks, .. } = &self.config;
+        let steps = if steps.is_empty() { sequence.steps(topology, clocks) } else { steps.clone() };
+        if self.has_clocks { steps } else { steps::without_clocks(steps) }
     }
 
     /// Returns how many cores all services together may have.
@@ -176,21 +189,30 @@ impl IxControl {
         (self.step + 1..self.steps.len()).find(adds)
     }
 
-    /// Returns the first step that has a core for each that is guaranteed.
-    fn least_step(&self, ledger: &Ledger) -> usize {
-        let guaranteed = ledger.guaranteed_cores().min(ledger.present_cores());
+    /// Returns the first step that has so many cores, or the last one.
+    fn least_step(&self, ledger: &Ledger, guaranteed: usize) -> usize {
         let enough = |&step: &Step| self.count(step, ledger) >= guaranteed;
         self.steps.iter().position(enough).unwrap_or(self.steps.len() - 1)
     }
 
-    /// Makes the cores of a step, or of the least one if that is higher, those that are lent.
+    /// Makes the cores of a step, or of the least one if that is higher, those that are lent; if
+    /// even the last has fewer than are guaranteed, as many more as that takes.
     fn enter(&mut self, step: usize, ledger: &Ledger) {
-        self.least = self.least_step(ledger);
+        let guaranteed = ledger.guaranteed_cores().min(ledger.present_cores());
+        self.least = self.least_step(ledger, guaranteed);
         self.step = step.max(self.least);
         self.present = ledger.present_cores();
         self.used.fill(false);
         self.cores = 0;
         for at in steps::cores_of(self.steps[self.step], &self.physical, ledger) {
+            self.used[at] = true;
+            self.cores += 1;
+        }
+        let missing = guaranteed.saturating_sub(usize::from(self.cores));
+        let more =
+            steps::cores_of(Step { cores: u16::MAX, threads: u16::MAX, clock: None }, &self.physical, ledger);
+        let more: Vec<usize> = more.filter(|&at| !self.used[at]).take(missing).collect();
+        for at in more {
             self.used[at] = true;
             self.cores += 1;
         }
@@ -222,8 +244,7 @@ impl Policy for IxControl {
         let Some(account) = ledger.account(runtime) else { return };
         if self.steps.is_empty() {
             let topology = ledger.topology();
-            let paper = || self.config.sequence.steps(topology, &self.config.clocks);
-            self.steps = if self.config.steps.is_empty() { paper() } else { self.config.steps.clone() };
+            self.steps = self.all_steps(topology);
             self.physical = steps::physical(topology);
             self.used = vec![false; topology.len()];
         }
@@ -246,9 +267,10 @@ impl Policy for IxControl {
         if view.now.since(self.sampled) >= self.config.sample {
             self.sample(view);
         }
-        if view.now.since(self.decided) >= self.config.period {
+        let period = view.now.since(self.decided);
+        if period >= self.config.period {
             self.decided = view.now;
-            self.decide(view);
+            self.decide(view, period);
         } else if self.present != view.ledger.present_cores() {
             self.enter(self.step, view.ledger);
         }
@@ -283,6 +305,17 @@ impl Policy for IxControl {
             CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => None,
         };
         view.ledger.cores().iter().enumerate().find_map(is_outside)
+    }
+
+    fn allow_clocks(&mut self, allowed: bool, ledger: &Ledger) {
+        if core::mem::replace(&mut self.has_clocks, allowed) == allowed || self.steps.is_empty() {
+            return;
+        }
+        let cores = self.count(self.steps[self.step], ledger);
+        self.steps = self.all_steps(ledger.topology());
+        let enough = |&step: &Step| self.count(step, ledger) >= cores;
+        let step = self.steps.iter().position(enough).unwrap_or(self.steps.len() - 1);
+        self.enter(step, ledger);
     }
 
     fn setting(&self) -> Option<Setting> {

@@ -126,6 +126,15 @@ impl Sequence {
     }
 }
 
+/// Returns the steps where no clock rate can be set: those that add cores, the fewest first.
+pub(super) fn without_clocks(mut steps: Vec<Step>) -> Vec<Step> {
+    steps.iter_mut().for_each(|step| step.clock = None);
+    let none = Clocks::default();
+    steps.sort_by(|a, b| a.capacity(&none).total_cmp(&b.capacity(&none)));
+    steps.dedup();
+    steps
+}
+
 /// Returns the positions of the cores, by physical core.
 pub(super) fn physical(topology: &Topology) -> Vec<Vec<usize>> {
     let mut seen = vec![false; topology.len()];

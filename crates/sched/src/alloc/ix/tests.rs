@@ -61,6 +61,7 @@ impl Machine {
 
     fn show(&mut self, runtime: RuntimeId, depth: u32) {
         let account = self.ledger.account(runtime).unwrap();
+        let served = if depth > 0 && account.cores() > 0 { 10 } else { 0 };
         for (index, state) in account.kthreads().enumerate() {
             let has_core = matches!(state, crate::ledger::KthreadState::Granted { .. });
             let look = self.obs.kthread_mut(KthreadId::new(runtime, index as u16)).unwrap();
@@ -70,7 +71,7 @@ impl Machine {
                 (true, _) => Activity::Running,
             };
             if index == 0 {
-                let head = look.runq_head + if depth > 0 { 10 } else { 0 };
+                let head = look.runq_head + served;
                 *look = KthreadLook { runq_head: head, runq_tail: head + depth, ..*look };
             }
         }
@@ -195,4 +196,52 @@ fn steps_that_are_given_replace_those_of_the_sequence() {
     assert_eq!(machine.setting(), (0, 2, None));
     machine.run(1_000, &[(0, 40)]);
     assert_eq!(machine.setting(), (1, 4, None));
+}
+
+#[test]
+fn a_service_whose_cpuset_has_none_of_the_first_cores_takes_the_loop_to_one_that_it_has() {
+    let mut machine = Machine::new(two_way(8), Sequence::Consolidation);
+    machine.add(0, Class::LatencyCritical, 0, 8);
+    for at in [0, 1, 4, 5] {
+        machine.obs.refuse(RuntimeId(0), at);
+    }
+    machine.run(50, &[(0, 1)]);
+    assert_eq!(machine.cores_of(0), []);
+    machine.run(250, &[(0, 1)]);
+    assert!(machine.setting().1 >= 6, "{:?}", machine.setting());
+    let has = machine.cores_of(0);
+    assert!(!has.is_empty() && has.iter().all(|core| [2, 3, 6, 7].contains(core)), "{has:?}");
+}
+
+#[test]
+fn guarantees_beyond_the_last_step_that_was_given_have_their_cores_all_the_same() {
+    let mut machine = Machine::new(two_way(8), Sequence::Energy);
+    let steps = vec![Step { cores: 1, threads: 1, clock: None }];
+    machine.policy = IxControl::new(IxConfig { steps, ..machine.policy.config });
+    machine.add(0, Class::LatencyCritical, 3, 8);
+    assert_eq!(machine.setting(), (0, 3, None));
+    machine.run(50, &[(0, 40)]);
+    assert_eq!(machine.cores_of(0).len(), 3);
+    machine.ledger.unregister(RuntimeId(0), machine.now).unwrap();
+    machine.policy.detach(RuntimeId(0));
+    machine.add(1, Class::LatencyCritical, 0, 8);
+    assert_eq!(machine.setting(), (0, 1, None));
+}
+
+#[test]
+fn without_a_clock_to_set_the_loop_takes_no_step_of_the_clock_and_has_them_back_with_it() {
+    let mut machine = Machine::new(two_way(8), Sequence::Energy);
+    machine.add(0, Class::LatencyCritical, 0, 8);
+    machine.run(150, &[(0, 40)]);
+    assert_eq!(machine.setting(), (1, 2, Some(Clock::Mhz(1_000))));
+    machine.policy.allow_clocks(false, &machine.ledger);
+    assert_eq!(machine.setting(), (1, 2, None), "the cores stay");
+    machine.run(2_000, &[(0, 40)]);
+    assert_eq!(machine.setting(), (4, 8, None), "hyperthreads are the last step");
+    while machine.setting() == (4, 8, None) {
+        machine.run(1, &[]);
+    }
+    assert_eq!(machine.setting(), (3, 4, None), "and the first to go");
+    machine.policy.allow_clocks(true, &machine.ledger);
+    assert_eq!(machine.setting(), (3, 4, Some(Clock::Mhz(1_000))));
 }
