@@ -211,6 +211,9 @@ pub(crate) struct Runtime {
     pub(crate) session: Option<SessionWeight>,
     /// Its user is root, the IOKernel's own, or the one who started it by sudo.
     pub(crate) trusted: bool,
+    /// When it registered, its process was in a control group that is kept off reserved cores: it
+    /// is lent none of these.
+    pub(crate) confined: bool,
     /// Evictions of late.
     pub(crate) evictions: Evictions,
     /// Earliest timer of its kthreads, as of the last look.
@@ -312,6 +315,7 @@ impl Runtime {
             stats,
             session: None,
             trusted: false,
+            confined: false,
             evictions: Evictions::default(),
             next_timer: Cycles::MAX,
             woken: false,

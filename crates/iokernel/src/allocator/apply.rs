@@ -121,9 +121,18 @@ impl Allocator {
         others.into_iter().flatten().find(|&other| self.bind(world, to, other, now).is_ok()).ok_or(error)
     }
 
-    /// Binds the thread to the core unless it is bound there already: a system call of 1 us.
+    /// Binds the thread to the core unless it is bound there already: a system call of 1 us. None
+    /// of a confined program is bound to a reserved core.
     fn bind(&mut self, world: &mut World, to: KthreadId, core: CoreId, now: Cycles) -> Result<(), Errno> {
         let (runtime, kthread) = world.runtimes.kthread(to);
+        if runtime.confined && self.is_closed(core) {
+            // Linux takes the core from its control group, now or soon.
+            world.runtimes.kthread_mut(to).bound = None;
+            if let Some(at) = self.ledger.topology().position(core) {
+                self.remember_refused(world, to.runtime, at, now);
+            }
+            return Err(Errno::INVAL);
+        }
         if kthread.bound == Some(core) {
             return Ok(());
         }

@@ -6,18 +6,26 @@
 //! while other programs are lent it meanwhile; without that, threads would be moved back and forth
 //! with each burst. When the program has had another core instead for [`AWAY`], that one is
 //! reserved in its place. The end of a request or of its program ends the reservation.
+//!
+//! Linux keeps the threads of a program that is in one of these control groups off them, too: such
+//! a program is *confined* ([`Runtime::confined`](crate::runtime::Runtime::confined)). No core is
+//! reserved for it, and it is lent no reserved one, nor for [`REOPENED`] after the reservation:
+//! until then its control group may not have the core back. Other programs lose nothing by it.
 
 use rustix::thread::CpuSet;
 use tailwater_sched::ledger::{CoreState, Ledger};
-use tailwater_sched::{Nanos, RuntimeId};
+use tailwater_sched::{CoreId, Nanos, RuntimeId};
 use tailwater_shm::Cycles;
 
 use super::Allocator;
 use crate::machine::cpu_set;
+use crate::world::World;
 
 /// Time for which a program has another core in place of a reserved one, before that one is
 /// reserved.
 const AWAY: Nanos = Nanos::from_millis(100);
+/// Time after which the control groups have a core back that is no longer reserved.
+const REOPENED: Nanos = Nanos::from_millis(100);
 /// Time between two looks. A request that ends is found at the next one.
 const LOOK: Nanos = Nanos::from_millis(5);
 
@@ -33,6 +41,9 @@ struct Reservation {
 pub(super) struct Reserved {
     /// By the position of the core in the topology.
     cores: Vec<Option<Reservation>>,
+    /// By position, too: when the core was last seen reserved; `None` if confined programs may be
+    /// lent it.
+    closed: Vec<Option<Nanos>>,
     /// Others than when they were last taken.
     changed: bool,
     next_look: Nanos,
@@ -50,11 +61,12 @@ fn holder(state: CoreState) -> Option<RuntimeId> {
 impl Reserved {
     /// Of a machine with this many managed cores.
     pub(super) fn new(cores: usize) -> Self {
-        Self { cores: vec![None; cores], changed: false, next_look: Nanos::ZERO }
+        Self { cores: vec![None; cores], closed: vec![None; cores], changed: false, next_look: Nanos::ZERO }
     }
 
-    /// Looks at who has which core; `granted` returns how many cores are a runtime's own.
-    fn look(&mut self, ledger: &Ledger, now: Nanos, granted: impl Fn(RuntimeId) -> u16) {
+    /// Looks at who has which core; `granted` returns how many cores are reserved for a runtime at
+    /// most. Returns whether confined programs may be lent one that they could not.
+    fn look(&mut self, ledger: &Ledger, now: Nanos, granted: impl Fn(RuntimeId) -> u16) -> bool {
         self.next_look = now + LOOK;
         for (slot, &state) in self.cores.iter_mut().zip(ledger.cores()) {
             let Some(reservation) = slot else { continue };
@@ -71,6 +83,24 @@ impl Reserved {
                 self.adjust(ledger, runtime, granted, now);
             }
         }
+        self.reopen(now)
+    }
+
+    fn reopen(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for (closed, reservation) in self.closed.iter_mut().zip(&self.cores) {
+            if reservation.is_some() {
+                *closed = Some(now);
+            } else if closed.is_some_and(|then| now.since(then) >= REOPENED) {
+                (*closed, any) = (None, true);
+            }
+        }
+        any
+    }
+
+    /// Returns whether the core at this position is lent to no confined program.
+    fn is_closed(&self, at: usize) -> bool {
+        self.cores[at].is_some() || self.closed[at].is_some()
     }
 
     /// Reserves as many cores for a runtime as it is granted, as far as it has had them.
@@ -106,23 +136,47 @@ impl Reserved {
 impl Allocator {
     /// Looks at which cores are reserved, if that is due, or `at_once`. Returns them if they are
     /// others than at the last call that did.
-    pub(crate) fn take_reserved(&mut self, now: Cycles, at_once: bool) -> Option<CpuSet> {
+    pub(crate) fn take_reserved(&mut self, world: &mut World, now: Cycles, at_once: bool) -> Option<CpuSet> {
         let now = self.nanos(now);
         let reserved = self.reserved.as_mut().filter(|reserved| at_once || now >= reserved.next_look)?;
-        reserved.look(&self.ledger, now, |id| self.policy.granted(id));
-        core::mem::take(&mut reserved.changed).then(|| {
+        let is_confined = |id| world.runtimes.get(id).is_some_and(|runtime| runtime.confined);
+        let granted = |id| if is_confined(id) { 0 } else { self.policy.granted(id) };
+        let reopened = reserved.look(&self.ledger, now, granted);
+        let changed = core::mem::take(&mut reserved.changed).then(|| {
             let all = self.ledger.topology().cores().iter().zip(&reserved.cores);
             cpu_set(all.filter(|(_, slot)| slot.is_some()).map(|(core, _)| &core.id))
-        })
+        });
+        if reopened {
+            self.reopen_cores(world);
+        }
+        changed
+    }
+
+    /// Lets confined programs be lent all cores again that are not closed to them.
+    fn reopen_cores(&mut self, world: &mut World) {
+        let runtimes: Vec<RuntimeId> = self.ledger.runtimes().to_vec();
+        for id in runtimes {
+            if world.runtimes.get(id).is_some_and(|runtime| runtime.confined) {
+                self.try_cores_again(world, id);
+            }
+        }
+    }
+
+    /// Returns whether the core is lent to no confined program at present.
+    pub(super) fn is_closed(&self, core: CoreId) -> bool {
+        let (Some(reserved), Some(at)) = (&self.reserved, self.ledger.topology().position(core)) else {
+            return false;
+        };
+        reserved.is_closed(at)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_sched::KthreadId;
     use tailwater_sched::ledger::{Class, RuntimeSpec};
     use tailwater_sched::topology::Topology;
-    use tailwater_sched::{CoreId, KthreadId};
 
     #[test]
     fn reservations_follow_a_program_that_has_another_core_for_long() {

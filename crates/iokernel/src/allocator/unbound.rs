@@ -9,7 +9,8 @@
 //! A runtime for which no core is left to choose, or whose thread is gone, is lent none for a time
 //! that doubles from [`UNBOUND_US`] on, [`UNBOUND_DOUBLINGS`] times, until it was lent one. Its
 //! words are read as before. Then all its cores are tried again. Each attempt is a system call of
-//! 1 us, and is charged.
+//! 1 us, and is charged. A core that is [reserved](super::reserved) and that the control group of a
+//! program will lose is refused without one.
 //!
 //! | what a program does | what happens |
 //! |---|---|
@@ -68,11 +69,9 @@ impl Allocator {
         tracing::debug!(%kthread, %core, %error, "cannot bind");
         world.stats.cores.rebind_failures.add(1);
         let Some(at) = at.filter(|_| error != Errno::SRCH) else { return };
-        self.observation.refuse(id, at);
-        let end = now.saturating_add(self.clock.from_ns(REMEMBERED_US * 1_000));
+        self.remember_refused(world, id, at, now);
         let may_warn = now >= self.next_warning;
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
-        let end = *runtime.unbound.forget_at.get_or_insert(end);
         if may_warn && !core::mem::replace(&mut runtime.unbound.has_warned, true) {
             self.next_warning = now.saturating_add(self.clock.from_ns(WARNING_US * 1_000));
             tracing::warn!(
@@ -81,6 +80,14 @@ impl Allocator {
                  managed cores (cpuset.cpus, AllowedCPUs)"
             );
         }
+    }
+
+    /// Has the policy choose the core at this position no more for the runtime.
+    pub(super) fn remember_refused(&mut self, world: &mut World, id: RuntimeId, at: usize, now: Cycles) {
+        self.observation.refuse(id, at);
+        let end = now.saturating_add(self.clock.from_ns(REMEMBERED_US * 1_000));
+        let Some(runtime) = world.runtimes.get_mut(id) else { return };
+        let end = *runtime.unbound.forget_at.get_or_insert(end);
         self.earliest_timer = self.earliest_timer.min(end);
     }
 
@@ -139,7 +146,7 @@ impl Allocator {
     }
 
     #[cold]
-    fn try_cores_again(&mut self, world: &mut World, id: RuntimeId) {
+    pub(super) fn try_cores_again(&mut self, world: &mut World, id: RuntimeId) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
         runtime.unbound.forget_at = None;
         let was_held = runtime.unbound.held_until.take().is_some();

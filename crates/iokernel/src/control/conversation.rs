@@ -389,8 +389,19 @@ impl Control {
             (runtime.budget, runtime.evictions) = (debt.budget, debt.evictions);
             taken = Some((key, debt));
         }
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let group = self.parts.keeper.group_of(&groups).map(str::to_owned);
+        runtime.confined = group.is_some();
+        if let Some(group) = group.filter(|_| self.may_log_for(token)) {
+            tracing::info!(
+                name = runtime.stats.name,
+                group,
+                "is in a control group that is kept off requested cores (reserve.keep-off): it is lent none of others, \
+                 and ordinary threads run on its own; start it in another group"
+            );
+        }
         let class = runtime.stats.class;
-        runtime.session = rank::session(pid, class, config.is_dedicated());
+        runtime.session = rank::session(pid, class, self.parts.config.is_dedicated());
         if self.may_log_for(token) {
             tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");
         }
@@ -428,9 +439,6 @@ impl Control {
     /// Sends `Ready`, then lets the runtime have cores: the switch has its address, so a runtime is
     /// reachable once it is ready.
     pub(super) fn greet(&mut self, id: RuntimeId) {
-        // Before the program is lent cores, which its control group may not have.
-        self.parts.keeper.programs_changed();
-        self.keep_reserved();
         let mut sessions = self.sessions.values();
         let Some(session) =
             sessions.find(|session| matches!(session.state, State::Registered(other) if other == id))

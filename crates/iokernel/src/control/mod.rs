@@ -61,9 +61,9 @@ use crate::capture::Tap;
 use crate::clocks::Setter;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
-use crate::reserve::{Keeper, Member};
+use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
-use crate::stats::{ExileStats, FirewallStats, RuntimeStats, Stats};
+use crate::stats::{ExileStats, FirewallStats, Stats};
 use crate::sys::peer;
 use crate::trace::Tracer;
 use answers::Answers;
@@ -402,13 +402,8 @@ impl Control {
 
     /// Keeps ordinary threads off the reserved cores.
     fn keep_reserved(&mut self) {
-        let stats = &self.parts.stats;
-        let member = |runtime: &Arc<RuntimeStats>| Member {
-            name: runtime.name.clone(),
-            groups: std::fs::read_to_string(format!("/proc/{}/cgroup", runtime.pid)).unwrap_or_default(),
-        };
-        self.parts.keeper.keep(|| stats.runtimes().iter().map(member).collect(), Instant::now());
-        stats.cores.reserved.set(self.parts.keeper.taken() as u64);
+        self.parts.keeper.keep(Instant::now());
+        self.parts.stats.cores.reserved.set(self.parts.keeper.taken() as u64);
     }
 
     fn accept(&mut self) {
@@ -604,7 +599,6 @@ impl Control {
             let _ = crate::sys::bind_thread(runtime.pid, kthread.tid, cores);
         }
         self.parts.stats.remove_runtime(id);
-        self.parts.keeper.programs_changed();
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
         // Unmaps its memory, which takes long if there is much of it, and restores the weight of

@@ -616,7 +616,7 @@ impl Polling {
     /// Tells the control thread which cores ordinary threads are to be kept off, if they have
     /// changed.
     fn tell_reserved(&mut self, now: Cycles, at_once: bool) {
-        if let Some(cores) = self.allocator.take_reserved(now, at_once) {
+        if let Some(cores) = self.allocator.take_reserved(&mut self.world, now, at_once) {
             self.tell(Notice::Reserved(Box::new(cores)));
         }
     }

@@ -26,7 +26,7 @@
 //! | | |
 //! |---|---|
 //! | the IOKernel is killed | the groups stay limited until the next one starts, or `tailwater doctor --repair` |
-//! | a program is in a named group | Linux would refuse its kthreads the cores: nothing is kept off while it is registered |
+//! | a program is in a named group when it registers | Linux would refuse its kthreads the cores: it is lent no reserved core, and none is reserved for it ([`crate::allocator`]) |
 //! | it is moved into one later | Linux moves its kthreads; they are bound to other cores, or lent none |
 //! | the IOKernel is in a named group | nothing is kept off |
 //! | a group is removed | nothing to do |
@@ -62,14 +62,6 @@ pub(crate) const KIND: Kind =
 /// Shortest time after cores were taken from the groups before more are.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A registered program.
-#[derive(Debug, Clone)]
-pub(crate) struct Member {
-    pub(crate) name: String,
-    /// The text of its `/proc/PID/cgroup`.
-    pub(crate) groups: String,
-}
-
 /// Keeps ordinary threads off reserved cores. See the module header.
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -93,10 +85,6 @@ pub(crate) struct Keeper {
     /// No group loses a core, which was logged.
     vain: bool,
     not_before: Option<Instant>,
-    /// Programs have come or gone since `barrier` was found out.
-    stale: bool,
-    /// A program that is in a named group, in words.
-    barrier: Option<String>,
     /// Another IOKernel keeps threads off, which was logged.
     waits: bool,
 }
@@ -146,8 +134,6 @@ impl Keeper {
             skipped: HashSet::new(),
             vain: false,
             not_before: None,
-            stale: false,
-            barrier: None,
             waits: false,
         };
         if keeper.groups.is_empty() {
@@ -209,9 +195,10 @@ impl Keeper {
         self.reserved = (0..CpuSet::MAX_CPU as u16).filter(is_reserved).map(CoreId).collect();
     }
 
-    /// Takes in that a program has come or gone.
-    pub(crate) fn programs_changed(&mut self) {
-        self.stale = true;
+    /// Returns the group that is kept off reserved cores and in which a process is, by the text of
+    /// its `/proc/PID/cgroup`; `None` if there is none.
+    pub(crate) fn group_of(&self, text: &str) -> Option<&str> {
+        self.hierarchy.as_ref()?.named_group(text, &self.groups)
     }
 
     /// Returns the number of cores that at least one group has lost.
@@ -220,15 +207,11 @@ impl Keeper {
     }
 
     /// Takes reserved cores from the groups as far as that is due, and gives others back.
-    /// `members` returns the registered programs.
-    pub(crate) fn keep(&mut self, members: impl FnOnce() -> Vec<Member>, now: Instant) {
+    pub(crate) fn keep(&mut self, now: Instant) {
         if self.hierarchy.is_none() || (self.reserved.is_empty() && self.taken.is_empty()) {
             return;
         }
-        if core::mem::take(&mut self.stale) {
-            self.find_barrier(&members());
-        }
-        let mut target = if self.barrier.is_some() { Vec::new() } else { self.reserved.clone() };
+        let mut target = self.reserved.clone();
         let may_take = self.not_before.is_none_or(|time| now >= time);
         if !may_take {
             target.retain(|core| self.taken.contains(core));
@@ -250,22 +233,6 @@ impl Keeper {
                 self.hierarchy = None;
                 self.give_back();
             }
-        }
-    }
-
-    fn find_barrier(&mut self, members: &[Member]) {
-        let Some(hierarchy) = &self.hierarchy else { return };
-        let barrier = members.iter().find_map(|Member { name, groups }| {
-            Some(format!("{name} is in {}", hierarchy.named_group(groups, &self.groups)?))
-        });
-        if barrier != self.barrier {
-            match &barrier {
-                Some(why) => tracing::warn!(
-                    "ordinary threads are not kept off requested cores: {why}; start that program in another group"
-                ),
-                None => tracing::info!("ordinary threads are kept off requested cores again"),
-            }
-            self.barrier = barrier;
         }
     }
 

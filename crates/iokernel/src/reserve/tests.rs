@@ -9,7 +9,7 @@ use tailwater_sched::CoreId;
 use tailwater_sched::alloc::PolicyName;
 
 use super::groups::{Full, Hierarchy, check_release, limit};
-use super::{Keeper, Member, PAUSE};
+use super::{Keeper, PAUSE};
 use crate::config::{Config, ReserveSettings};
 use crate::machine::cpu_set;
 
@@ -86,7 +86,7 @@ fn cores(numbers: &[u16]) -> Vec<CoreId> {
 /// Reserves these cores at a time, with no program registered.
 fn reserve(keeper: &mut Keeper, numbers: &[u16], now: Instant) {
     keeper.reserve(&cpu_set(&cores(numbers)));
-    keeper.keep(Vec::new, now);
+    keeper.keep(now);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn cores_are_taken_once_per_pause_however_often_a_request_changes() {
     reserve(&mut keeper, &[1], start);
     reserve(&mut keeper, &[2], start + Duration::from_millis(1));
     assert_eq!(folder.read(), BEFORE, "core 1 is given back, core 2 not yet taken");
-    keeper.keep(Vec::new, start + PAUSE);
+    keeper.keep(start + PAUSE);
     assert_eq!(folder.read(), ["0-1,3", "0-1"]);
 }
 
@@ -151,7 +151,7 @@ fn of_two_iokernels_the_second_waits_for_the_end_of_the_first() {
     reserve(&mut second, &[2], start);
     assert_eq!((folder.read()[0].as_str(), second.taken()), ("0,2-3", 0));
     drop(first);
-    second.keep(Vec::new, start + PAUSE);
+    second.keep(start + PAUSE);
     assert_eq!(folder.read()[0], "0-1,3");
 }
 
@@ -170,20 +170,13 @@ fn after_an_error_everything_is_put_back() {
 }
 
 #[test]
-fn nothing_is_kept_off_beside_a_program_that_is_in_a_named_group() {
+fn a_program_in_a_named_group_is_known_unless_nothing_can_be_kept_off() {
     let folder = Folder::new();
-    let (mut keeper, start) = (folder.keeper(), Instant::now());
-    let member = |groups: &str| vec![Member { name: "spin".to_owned(), groups: groups.to_owned() }];
-    reserve(&mut keeper, &[1], start);
-    keeper.programs_changed();
-    keeper.keep(|| member("0::/tailwater.slice/spin.service\n"), start);
-    assert_eq!(keeper.taken(), 1);
-    keeper.programs_changed();
-    keeper.keep(|| member("0::/system.slice/spin.service\n"), start);
-    assert_eq!((folder.read(), keeper.taken()), (BEFORE.map(str::to_owned), 0));
-    keeper.programs_changed();
-    keeper.keep(Vec::new, start + PAUSE);
-    assert_eq!(keeper.taken(), 1);
+    let keeper = folder.keeper();
+    assert_eq!(keeper.group_of("0::/system.slice/spin.service\n"), Some("/system.slice"));
+    assert_eq!(keeper.group_of("0::/tailwater.slice/spin.service\n"), None);
+    let useless = folder.keeper_in("0::/user.slice\n");
+    assert_eq!(useless.group_of("0::/system.slice/spin.service\n"), None);
 }
 
 #[test]

@@ -14,6 +14,8 @@ use crate::machine::cpu_set;
 
 const BATCH: u32 = 0;
 const SERVICE: u32 = 1;
+/// In the property test.
+const CONFINED: u32 = 2;
 const CORES: u16 = 8;
 
 fn machine() -> Sandbox {
@@ -41,7 +43,7 @@ fn settle(sandbox: &mut Sandbox) {
 
 /// Looks now; returns the reserved cores if they have changed.
 fn look(sandbox: &mut Sandbox) -> Option<Vec<usize>> {
-    let cores = sandbox.alloc.take_reserved(sandbox.now, true)?;
+    let cores = sandbox.alloc.take_reserved(&mut sandbox.world, sandbox.now, true)?;
     Some((0..usize::from(CORES)).filter(|&core| cores.is_set(core)).collect())
 }
 
@@ -79,7 +81,9 @@ fn the_cores_that_a_program_requests_and_has_are_reserved_until_the_request_ends
     // Within 5 ms: the next look that is due.
     sandbox.pass(5_000_000);
     let now = sandbox.now;
-    assert!(sandbox.alloc.take_reserved(now, false).is_some_and(|cores| cores.count() == 0));
+    assert!(
+        sandbox.alloc.take_reserved(&mut sandbox.world, now, false).is_some_and(|cores| cores.count() == 0)
+    );
 }
 
 #[test]
@@ -135,11 +139,55 @@ fn nothing_is_reserved_unless_threads_are_to_be_kept_off() {
     assert_eq!((had(&sandbox, SERVICE).len(), look(&mut sandbox)), (2, None));
 }
 
+/// Takes a look in each of `times` steps of 5 ms.
+fn pass_looking(sandbox: &mut Sandbox, times: u32) {
+    for _ in 0..times {
+        sandbox.pass(5_000_000);
+        look(sandbox);
+        settle(sandbox);
+    }
+}
+
+#[test]
+fn a_program_in_a_named_group_is_lent_no_reserved_core_and_nothing_is_reserved_for_it() {
+    let mut sandbox = shared_machine();
+    sandbox.world.runtimes.get_mut(RuntimeId(BATCH)).unwrap().confined = true;
+    sandbox.peer(SERVICE).request(2);
+    settle(&mut sandbox);
+    let reserved = look(&mut sandbox).unwrap();
+    assert_eq!(reserved.len(), 2);
+    park(&mut sandbox);
+    pass_looking(&mut sandbox, 40);
+    let others: Vec<usize> = (0..8).filter(|core| !reserved.contains(core)).collect();
+    assert_eq!(had(&sandbox, BATCH), others, "the reserved ones stay free");
+    let failures = |sandbox: &Sandbox| sandbox.world.stats.cores.rebind_failures.get();
+    assert_eq!(failures(&sandbox), 0, "Linux is not even asked");
+    sandbox.peer(SERVICE).request(0);
+    pass_looking(&mut sandbox, 5);
+    assert_eq!(had(&sandbox, BATCH), others, "its control group may not have them back yet");
+    pass_looking(&mut sandbox, 20);
+    assert_eq!(had(&sandbox, BATCH).len(), 8);
+    sandbox.peer(BATCH).request(3);
+    pass_looking(&mut sandbox, 1);
+    assert_eq!((sandbox.alloc.policy.granted(RuntimeId(BATCH)), look(&mut sandbox)), (3, None));
+}
+
+#[test]
+fn a_program_outside_of_the_named_groups_is_lent_reserved_cores_meanwhile() {
+    let mut sandbox = shared_machine();
+    sandbox.peer(SERVICE).request(2);
+    settle(&mut sandbox);
+    assert_eq!(look(&mut sandbox).map(|cores| cores.len()), Some(2));
+    park(&mut sandbox);
+    pass_looking(&mut sandbox, 1);
+    assert_eq!(had(&sandbox, BATCH).len(), 8);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// No more is reserved than is granted, nothing for programs that are gone, and nothing is left
-    /// when all are gone.
+    /// No more is reserved than is granted, nothing for programs that are gone or confined, which
+    /// have no reserved core, and nothing is left when all are gone.
     #[test]
     fn no_history_reserves_more_than_is_granted(deeds in prop::collection::vec(happening_or_request(), 1..300)) {
         let mut sandbox = machine();
@@ -150,8 +198,14 @@ proptest! {
                 Err((id, word)) if sandbox.peers.contains_key(&id) => sandbox.peer(id).request(word),
                 Err(_) => {}
             }
+            if let Some(runtime) = sandbox.world.runtimes.get_mut(RuntimeId(CONFINED)) {
+                runtime.confined = true;
+            }
             reserved = look(&mut sandbox).unwrap_or(reserved);
-            let granted: u16 = sandbox.peers.keys().map(|&id| sandbox.alloc.policy.granted(RuntimeId(id))).sum();
+            let others = sandbox.peers.keys().filter(|&&id| id != CONFINED);
+            let granted: u16 = others.map(|&id| sandbox.alloc.policy.granted(RuntimeId(id))).sum();
+            let confined = had(&sandbox, CONFINED);
+            prop_assert!(confined.iter().all(|core| !reserved.contains(core)), "{confined:?} has one of {reserved:?}");
             prop_assert!(reserved.len() <= usize::from(granted), "{reserved:?} of {granted}");
         }
         let ids: Vec<u32> = sandbox.peers.keys().copied().collect();
