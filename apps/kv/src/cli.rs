@@ -191,7 +191,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         options.dispatch.is_none() || options.udp_port == 0,
         "datagrams are not served by a dispatcher: leave -U or --dispatch out"
     );
-    let (store, clock, replication) = (store(options)?, Clock::start(), options.replication.settings()?);
+    let (clock, replication) = (Clock::start(), options.replication.settings()?);
+    let store = store(options, replication.as_ref())?;
     if options.linux {
         let service = service(store, settings(options, 1), replication)?;
         serve_linux(&service, clock, options.accepted.pid_file.as_deref(), signals)
@@ -212,12 +213,16 @@ fn service(
     Ok(service)
 }
 
-fn store(options: &Options) -> anyhow::Result<Store> {
+fn store(options: &Options, replication: Option<&replicate::Settings>) -> anyhow::Result<Store> {
     // The standard library's secrets are random, and differ from call to call.
-    let secret = || RandomState::new().build_hasher().finish();
+    let random = || RandomState::new().build_hasher().finish();
     let memory = usize::try_from(options.memory << 20).context("more memory than there are addresses")?;
-    let (evict, secret) = (!options.no_evictions, [secret(), secret()]);
-    let beside = resident().unwrap_or_default().min(memory / MAX_BESIDE);
+    let evict = !options.no_evictions;
+    // A primary and its backups divide the same memory in the same way, whatever else they have.
+    let (secret, beside) = match replication {
+        Some(replication) => (replication.secret.hash_keys(), memory / MAX_BESIDE),
+        None => ([random(), random()], resident().unwrap_or_default().min(memory / MAX_BESIDE)),
+    };
     // Items take up to 2.4 times their size.
     let max_item = options.max_item.unwrap_or_else(|| MAX_ITEM.min((memory - beside) / 12 * 5));
     Ok(Store::beside(Config { memory, max_item, evict, secret }, beside)?)
@@ -368,7 +373,7 @@ mod tests {
     }
 
     fn store_with(memory: &str, item: &str) -> anyhow::Result<Store> {
-        store(&Command::parse_from(["kv", "-m", memory, "-I", item]).options)
+        store(&Command::parse_from(["kv", "-m", memory, "-I", item]).options, None)
     }
 
     #[test]
@@ -386,7 +391,7 @@ mod tests {
     #[test]
     fn the_largest_item_fits_into_a_small_memory_by_default() {
         for (memory, at_least) in [("1", 400_000), ("2", 800_000), ("3", MAX_ITEM), ("64", MAX_ITEM)] {
-            let store = store(&Command::parse_from(["kv", "-m", memory]).options).unwrap();
+            let store = store(&Command::parse_from(["kv", "-m", memory]).options, None).unwrap();
             let largest = store.config().max_item;
             assert!((at_least..=MAX_ITEM).contains(&largest), "-m {memory}: {largest}");
         }

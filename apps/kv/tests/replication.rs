@@ -279,6 +279,10 @@ fn a_lost_backup_refuses_writes_and_is_brought_up_to_date() {
     for change in ["ms a 1\r\n2\r\n", "md a\r\n", "ma a\r\n", "mg a T0\r\n", "mg a N0\r\n"] {
         assert_eq!(ask(&mut reader, change), BACKUP);
     }
+    // A client of a backup cannot renew an item, and does not keep others from being asked to.
+    assert_eq!(ask(&mut client, "set s 0 0 1\r\n1\r\nmd s I\r\n"), "STORED\r\nHD\r\n");
+    assert_eq!(ask(&mut reader, "mg s\r\n"), "HD X\r\n");
+    assert_eq!(ask(&mut client, "mg s\r\nmd s\r\n"), "HD X W\r\nHD\r\n");
     gate.shut();
     wait_until("the backup is lost", || primary.link() == Link::Lost);
     assert_eq!(
@@ -362,7 +366,7 @@ fn verdict_without_secret(address: SocketAddr) -> std::io::Result<u8> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"TWKVREP\x01................")?;
     stream.read_exact(&mut [0; 24])?;
-    stream.write_all(&[0; 61])?;
+    stream.write_all(&[0; 77])?;
     let mut verdict = Vec::new();
     stream.read_to_end(&mut verdict)?;
     assert!(verdict.is_empty() || verdict.len() == 17, "it ends the connection after its verdict");

@@ -223,6 +223,12 @@ fn backups_that_cannot_serve_say_why() {
         let refused = Client::connect(&primary.clients).set("a", "1").unwrap();
         assert!(refused.starts_with("SERVER_ERROR a backup is lost"), "{refused}");
     }
+    // Without evictions, what one part holds has to fit into one part.
+    let full = start(&ours, &["--backup", "0", "-m", "32", "-M"]);
+    for (memory, line) in [("17", "exactly the same -m and -I"), ("32", " is in step")] {
+        let mut primary = start(&ours, &["--replicate", &full.primary, "-m", memory, "-M"]);
+        primary.program.error_line_with(line);
+    }
     // The port of clients is not that of primaries.
     let mut primary = start(&ours, &["--replicate", &backup.clients, "-m", "32"]);
     primary.program.error_line_with("give the port after --backup");

@@ -205,11 +205,13 @@ fn get<'a>(words: &Words<'a>, turn: &mut Turn) -> Next<'a> {
     }
     let key = flags.key.as_ref().map_or(words[1], DecodedKey::as_bytes);
     let changes = flags.vivify.is_some() || flags.touch.is_some();
-    if let Some(why) = turn.refusal().filter(|_| changes) {
+    let refusal = turn.refusal();
+    if let Some(why) = refusal.filter(|_| changes) {
         return refuse(turn, why);
     }
     let vivify = flags.vivify.map(|expiry| (expiry, flags.key.is_some()));
-    let meta = Some(MetaGet { vivify, version: flags.version, recache: flags.recache });
+    let meta =
+        Some(MetaGet { vivify, version: flags.version, recache: flags.recache, passive: refusal.is_some() });
     let mut locked = turn.lock(key);
     let hit = locked.get(&Get { touch: flags.touch, bump: !flags.no_bump, fetch: true, meta });
     let out = &mut *turn.out;

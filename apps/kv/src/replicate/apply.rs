@@ -24,7 +24,10 @@ pub(super) enum Ended {
     Io(#[from] io::Error),
     #[error("{0}; run the same release on both sides")]
     Invalid(#[from] Invalid),
-    #[error("an item finds no room; start this backup with a larger -m")]
+    #[error(
+        "an item finds no room; start this backup with the same -m and -I, and with --idle-timeout if slow clients \
+         read large items"
+    )]
     NoRoom,
     #[error("it has connected anew, or another primary in its place")]
     Replaced,
@@ -107,8 +110,24 @@ impl<T: Read + Write> Applier<'_, T> {
             return self.large_item(key, image);
         }
         self.receive_value(image.value_len)?;
-        let _allowed = self.replica.allow(self.session)?;
-        store.lock(key, self.clock.now()).restore(image, &self.value).map_err(|_| Ended::NoRoom)
+        self.with_room(|| {
+            let _allowed = self.replica.allow(self.session)?;
+            Ok(store.lock(key, self.clock.now()).restore(image, &self.value))
+        })
+    }
+
+    /// Calls `attempt`; if there is no room, removes dead items and calls it again: a primary that
+    /// does not evict may have used the room of items that are dead here too.
+    fn with_room<R>(&self, attempt: impl Fn() -> Result<Result<R, Refusal>, Ended>) -> Result<R, Ended> {
+        let mut done = attempt()?;
+        if matches!(done, Err(Refusal::NoMemory)) {
+            self.service.store.sweep(self.clock.now());
+            done = attempt()?;
+        }
+        done.map_err(|refusal| match refusal {
+            Refusal::NoMemory => Ended::NoRoom,
+            Refusal::TooLarge => Invalid.into(),
+        })
     }
 
     /// Receives `len` bytes of a value.
@@ -123,10 +142,9 @@ impl<T: Read + Write> Applier<'_, T> {
     /// Receives a large value piece by piece into the store.
     fn large_item(&mut self, key: &[u8], image: &Image) -> Result<(), Ended> {
         let store = &self.service.store;
-        let reserved = store.lock(key, self.clock.now()).reserve(image.value_len);
-        let mut filling = reserved.map_err(|refusal| match refusal {
-            Refusal::NoMemory => Ended::NoRoom,
-            Refusal::TooLarge => Invalid.into(),
+        let mut filling = self.with_room(|| {
+            let _allowed = self.replica.allow(self.session)?;
+            Ok(store.lock(key, self.clock.now()).reserve_image(image.value_len))
         })?;
         while filling.left() > 0 {
             if let Err(ended) = self.receive_value(filling.left().min(SEND)) {

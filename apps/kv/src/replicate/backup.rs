@@ -274,7 +274,10 @@ fn read_by<S: System>(stream: &mut S::Stream, mut to: &mut [u8], deadline: Insta
 /// Returns true if everything in the store of a primary fits into this one.
 fn fits(service: &Service, hello: &Hello) -> bool {
     let (store, config) = (&service.store, service.store.config());
-    store.limit() >= hello.memory && config.max_item as u64 >= hello.max_item && config.evict == hello.evict
+    store.limit() >= hello.memory
+        && config.max_item as u64 >= hello.max_item
+        && config.evict == hello.evict
+        && (config.evict || store.room().holds(hello.room))
 }
 
 #[cfg(test)]

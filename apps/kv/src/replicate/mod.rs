@@ -40,9 +40,9 @@
 //! | a backup's impostor | cannot prove the secret either, and gets no item |
 //! | a peer with the secret | is believed; invalid messages end its connection |
 //!
-//! Memory: the journal has the changes of commands whose connections wait, at most one input buffer
-//! of each; a link has a buffer of [`SEND`] and one bucket's keys; large values are sent from and
-//! received into the store, piece by piece.
+//! Memory: the journal has the changes of commands whose connections wait, an entry for each
+//! command in at most one input buffer of each; a link has a buffer of [`SEND`] and one bucket's
+//! keys; large values are sent from and received into the store, piece by piece.
 //!
 //! [`Journal`]: crate::store::Journal
 
@@ -137,7 +137,8 @@ impl Replication {
     /// replicates from its promotion on.
     ///
     /// # Errors
-    /// If there are too many backups, one is there twice, or the service does so already.
+    /// If there are too many backups, one is there twice, the service does so already, or its store
+    /// does not evict and its hash function has not the keys of [`Secret::hash_keys`].
     pub fn prepare(service: &Service, settings: Settings) -> io::Result<()> {
         let invalid = |message: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         if settings.backups.len() > MAX_BACKUPS {
@@ -148,6 +149,12 @@ impl Replication {
         }
         if service.settings.udp_port != 0 {
             return invalid("datagrams are not replicated: leave -U or --replicate and --backup out");
+        }
+        let config = service.store.config();
+        if !config.evict && config.secret != settings.secret.hash_keys() {
+            return invalid(
+                "a store that does not evict is replicated with the hash keys of its secret only",
+            );
         }
         let progress = Progress::new(settings.backups.len(), settings.on_loss);
         let is_backup = settings.port.is_some();

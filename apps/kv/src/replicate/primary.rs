@@ -29,7 +29,7 @@ const BATCH: usize = 256;
 const COPY_STEPS: usize = 1024;
 /// Largest value that is sent with its head.
 const INLINE: usize = 16 << 10;
-/// Pause before memory is requested again for a value that is sent piece by piece.
+/// Pause before a value is pinned again that has too many pins.
 const PIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Keeps the link to a backup for ever, once this process is a primary.
@@ -92,6 +92,7 @@ fn greet<S: System>(
     let hello = Hello {
         origin: replication.replica.origin(replication.id),
         memory: service.store.limit(),
+        room: service.store.room(),
         max_item: config.max_item as u64,
         timeout_ms: u32::try_from(settings.timeout.as_millis()).unwrap_or(u32::MAX),
         evict: config.evict,
@@ -156,7 +157,8 @@ fn read_acks<S: System>(mut stream: S::Stream, acks: &Acks) {
         match next_ack(&mut stream) {
             Err(error) => break error,
             Ok(Ack { state: AckState::NoRoom, .. }) => {
-                let why = "it has no room for an item; start it with a larger -m";
+                let why = "it has no room for an item; start it with the same -m and -I, and with --idle-timeout \
+                           if slow clients read large items there";
                 break io::Error::new(io::ErrorKind::OutOfMemory, why);
             }
             Ok(Ack { number, state }) => {
@@ -299,7 +301,7 @@ impl<T: Write> Sender<'_, T> {
                 locked.append_value(&hit, &mut self.out);
                 break;
             }
-            if let Some(mut pinned) = locked.pin(&hit) {
+            if let Some(mut pinned) = locked.pin_image(&hit) {
                 drop(locked);
                 Message::Item(key, image).encode(&mut self.out);
                 let sent = self.value(&mut pinned);
@@ -307,9 +309,9 @@ impl<T: Write> Sender<'_, T> {
                 return sent;
             }
             drop(locked);
-            // Clients hold too much memory for the moment.
+            // Clients send it so often that its pins cannot be counted.
             if begin.elapsed() > HANDSHAKE {
-                let why = "slow clients of the primary hold its memory; set --idle-timeout";
+                let why = "too many slow clients of the primary read one item; set --idle-timeout";
                 return Err(io::Error::other(why));
             }
             (self.sleep)(PIN_PAUSE);

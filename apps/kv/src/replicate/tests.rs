@@ -12,7 +12,9 @@ use super::wire::{self, ACK, Ack, AckState, Invalid, Message};
 use super::{Copy, OnLoss, Replication, SEND, Secret, Settings};
 use crate::server::Clock;
 use crate::service::Service;
-use crate::store::{Config, Crawl, Expiry, Horizon, Journal, MAX_KEY, Mode, Put};
+use crate::store::{
+    Config, Crawl, Expiry, Horizon, Image, Journal, MAX_KEY, Mode, Pinned, Put, Room, Stored,
+};
 
 fn service(config: Config, role: impl FnOnce(&mut Settings)) -> Arc<Service> {
     let service = crate::fuzzing::service_over(config);
@@ -78,7 +80,33 @@ impl Write for Changing<'_> {
     }
 }
 
-/// What is read: a message, and where it begins.
+fn sender<T: Write>(service: &Service, clock: Clock, stream: T) -> Sender<'_, T> {
+    Sender {
+        service,
+        journal: service.store.journal().unwrap(),
+        backup: 0,
+        clock,
+        stream,
+        sleep: |_| panic!("no client keeps it waiting"),
+        out: Vec::new(),
+        sent: 0,
+        copy: Some(Crawl::default()),
+        keys: Vec::new(),
+    }
+}
+
+fn image(expires: Option<i64>, value_len: usize) -> Image {
+    let (stale, token_sent, binary_key) = (false, false, false);
+    Image { flags: 0, cas: 1, expires, stale, token_sent, binary_key, value_len }
+}
+
+/// Appends an item's message and value.
+fn push_item(bytes: &mut Vec<u8>, key: &str, image: Image) {
+    Message::Item(key.as_bytes(), image).encode(bytes);
+    bytes.resize(bytes.len() + image.value_len, b'v');
+}
+
+/// What is read.
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
     Item(String),
@@ -154,18 +182,7 @@ fn changes_are_sent_between_the_items_of_a_copy() {
     let journal = service.store.journal().unwrap();
     journal.attach(0, drop);
     let stream = Changing { service: &service, journal, clock, bytes: Vec::new(), changes: Vec::new() };
-    let mut sender = Sender {
-        service: &service,
-        journal,
-        backup: 0,
-        clock,
-        stream,
-        sleep: |_| panic!("no client holds memory"),
-        out: Vec::new(),
-        sent: 0,
-        copy: Some(Crawl::default()),
-        keys: Vec::new(),
-    };
+    let mut sender = sender(&service, clock, stream);
     sender.run().unwrap();
     let Changing { bytes, changes, .. } = sender.stream;
     let messages = decode(&bytes);
@@ -197,17 +214,7 @@ fn many_items_without_a_mark_are_acknowledged_meanwhile() {
     let items = [small; 40].into_iter().chain([large; 10]);
     let mut bytes = vec![b'R'];
     for (number, value_len) in items.enumerate() {
-        let image = crate::store::Image {
-            flags: 0,
-            cas: 1,
-            expires: None,
-            stale: false,
-            token_sent: false,
-            binary_key: false,
-            value_len,
-        };
-        Message::Item(format!("key{number}").as_bytes(), image).encode(&mut bytes);
-        bytes.resize(bytes.len() + value_len, b'v');
+        push_item(&mut bytes, &format!("key{number}"), image(None, value_len));
     }
     let (backup, clock) = (backup(LARGE), Clock::start());
     let (ended, acks) = apply(&backup, clock, bytes);
@@ -215,4 +222,122 @@ fn many_items_without_a_mark_are_acknowledged_meanwhile() {
     // 1.8 MB, one for each 256 KiB.
     assert_eq!(acks, vec![Ack { number: 0, state: AckState::Copying }; 6]);
     assert_eq!(keys(&backup, clock).len(), 50);
+}
+
+/// A store that does not evict, of a few shards.
+fn tight() -> Config {
+    let secret = Secret::decode(&"7e".repeat(16)).unwrap().hash_keys();
+    Config { memory: 4 << 20, max_item: 64 << 10, evict: false, secret }
+}
+
+#[test]
+fn a_full_store_that_does_not_evict_fits_into_the_same_memory() {
+    let clock = Clock::start();
+    let full = service(tight(), |settings| settings.backups = vec![([127, 0, 0, 1], 1).into()]);
+    assert!(full.store.room().shards > 1);
+    let (mut refused, put) = (0, Put::new(Mode::Set, 0, Expiry::NEVER));
+    for number in 0.. {
+        let (key, value) = (format!("key{number}"), vec![b'v'; number * 7919 % 40_000]);
+        let stored = full.store.lock(key.as_bytes(), clock.now()).put(&put, &value);
+        refused += u32::from(stored == Stored::NoMemory);
+        if refused == 300 {
+            break;
+        }
+    }
+    let journal = full.store.journal().unwrap();
+    journal.attach(0, drop);
+    // No key of it is changed.
+    let changes = (0..3).map(|_| (String::new(), 0, 0)).collect();
+    let stream = Changing { service: &full, journal, clock, bytes: Vec::new(), changes };
+    let mut sender = sender(&full, clock, stream);
+    sender.run().unwrap();
+    let copied = backup(tight());
+    let (ended, acks) = apply(&copied, clock, sender.stream.bytes);
+    assert!(matches!(ended, Ended::Io(_)), "{ended}");
+    assert_eq!(acks.last().map(|ack| ack.state), Some(AckState::InStep));
+    assert_eq!(keys(&copied, clock), keys(&full, clock));
+}
+
+#[test]
+fn stores_that_do_not_evict_must_share_a_hash_function() {
+    let other = crate::fuzzing::service_over(Config { secret: [1, 2], ..tight() });
+    let (secret, timeout) = (Secret::decode(&"7e".repeat(16)).unwrap(), Duration::from_secs(1));
+    let settings = Settings { backups: Vec::new(), on_loss: OnLoss::Refuse, timeout, port: Some(0), secret };
+    assert!(Replication::prepare(&other, settings).unwrap_err().to_string().contains("hash keys"));
+}
+
+/// One shard, in which a value that is received piece by piece is a large part.
+const ONE_SHARD: Config = Config { memory: 512 << 10, max_item: 64 << 10, evict: true, secret: [3, 4] };
+
+#[test]
+fn dead_items_make_room_in_a_store_that_does_not_evict() {
+    let clock = Clock::start();
+    for large in [1000, 40_000] {
+        let store = backup(Config { evict: false, secret: tight().secret, ..ONE_SHARD });
+        let mut bytes = vec![b'R'];
+        push_item(&mut bytes, "living", image(None, 1000));
+        // More than fit, if they lived; the oldest item, which is looked at first, does.
+        for number in 0..600 {
+            push_item(&mut bytes, &format!("dead{number}"), image(Some(1), 1000));
+        }
+        push_item(&mut bytes, "last", image(None, large));
+        let (ended, _) = apply(&store, clock, bytes);
+        assert!(matches!(ended, Ended::Io(_)), "{ended}");
+        assert_eq!(keys(&store, clock), [b"last".to_vec(), b"living".to_vec()]);
+    }
+}
+
+/// Has clients pin as much as they may; returns what they hold.
+fn pin_all(service: &Service, clock: Clock) -> Vec<Pinned> {
+    (0..100)
+        .map_while(|number| {
+            let key = format!("slow{number}");
+            set(service, clock, &key, 20_000);
+            let mut locked = service.store.lock(key.as_bytes(), clock.now());
+            let (_, hit) = locked.image().unwrap();
+            locked.pin(&hit)
+        })
+        .collect()
+}
+
+#[test]
+fn slow_clients_keep_no_memory_from_a_link() {
+    let clock = Clock::start();
+    let backup = backup(ONE_SHARD);
+    let held = pin_all(&backup, clock);
+    assert!((5..100).contains(&held.len()), "{}", held.len());
+    let mut bytes = vec![b'R'];
+    push_item(&mut bytes, "large", image(None, 60_000));
+    let (ended, _) = apply(&backup, clock, bytes);
+    assert!(matches!(ended, Ended::Io(_)), "{ended}");
+    assert_eq!(keys(&backup, clock), [b"large".to_vec()]);
+    held.into_iter().for_each(|pinned| backup.store.release(pinned));
+    // At the primary, where each value is sent piece by piece.
+    let primary = service(ONE_SHARD, |settings| settings.backups = vec![([127, 0, 0, 1], 1).into()]);
+    set(&primary, clock, "large", 60_000);
+    let held = pin_all(&primary, clock);
+    let journal = primary.store.journal().unwrap();
+    journal.attach(0, drop);
+    let changes = (0..3).map(|_| (String::new(), 0, 0)).collect();
+    let stream = Changing { service: &primary, journal, clock, bytes: Vec::new(), changes };
+    let mut sender = sender(&primary, clock, stream);
+    sender.run().unwrap();
+    let sent = decode(&sender.stream.bytes);
+    assert!(sent.iter().any(|(_, sent)| *sent == Sent::Item("large".to_owned())), "{sent:?}");
+    held.into_iter().for_each(|pinned| primary.store.release(pinned));
+    for service in [&backup, &primary] {
+        service.store.check();
+        assert_eq!(service.store.totals(clock.now()).pinned_cells, 0);
+    }
+}
+
+#[test]
+fn what_holds_a_full_store_depends_on_its_shards() {
+    let room = |shards, cells| Room { shards, cells };
+    let primary = room(4, 100);
+    assert!(primary.holds(primary) && !primary.holds(room(4, 101)));
+    // All items of one of its shards may be in one shard of the other.
+    assert!(room(8, 100).holds(primary) && !room(8, 99).holds(primary));
+    assert!(room(2, 200).holds(primary) && !room(2, 199).holds(primary));
+    assert!(!room(1, u64::MAX).holds(room(u64::MAX, u64::MAX)) && !room(0, 5).holds(primary));
 }

@@ -23,7 +23,7 @@ use std::hash::Hasher;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::origin::{Origin, Refused};
-use crate::store::{Image, MAX_KEY};
+use crate::store::{Image, MAX_KEY, Room};
 
 /// First bytes of a connection. The last is the version of what follows.
 const MAGIC: [u8; 8] = *b"TWKVREP\x01";
@@ -32,7 +32,7 @@ pub const NONCE: usize = 16;
 /// Bytes of a preface.
 pub const PREFACE: usize = MAGIC.len() + NONCE;
 /// Bytes of a hello with its proof.
-pub const HELLO: usize = NONCE + 5 * 8 + 4 + 1;
+pub const HELLO: usize = NONCE + 7 * 8 + 4 + 1;
 /// Bytes of a verdict with its proof.
 pub const VERDICT: usize = 1 + NONCE;
 /// Bytes of an acknowledgment.
@@ -91,6 +91,26 @@ impl Secret {
         u128::from_str_radix(text, 16).ok().map(|number| Self(number.to_be_bytes()))
     }
 
+    /// Returns the secret of a hash function that only those know who know this one: stores that do
+    /// not evict have it, so that keys that share a shard of a primary share one of its backups.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tailwater_kv::replicate::Secret;
+    ///
+    /// let [one, other] = ["5a", "5b"].map(|digits| Secret::decode(&digits.repeat(16)));
+    /// assert_ne!(one.unwrap().hash_keys(), other.unwrap().hash_keys());
+    /// ```
+    #[must_use]
+    pub fn hash_keys(&self) -> [u64; 2] {
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        // Shorter than what a proof hashes.
+        hasher.write(b"hash");
+        let hash = hasher.finish128();
+        [hash.h1, hash.h2]
+    }
+
     fn proof(&self, of: u8, nonces: &Nonces, rest: &[u8]) -> [u8; NONCE] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         for part in [&[of][..], &nonces.primary, &nonces.backup, rest] {
@@ -121,6 +141,8 @@ pub struct Hello {
     pub origin: Origin,
     /// Bytes of memory of its store.
     pub memory: u64,
+    /// How that is divided.
+    pub room: Room,
     /// Bytes of its largest item.
     pub max_item: u64,
     /// Milliseconds after which it believes a silent peer to be lost.
@@ -133,12 +155,13 @@ impl Hello {
     fn rest(&self) -> [u8; HELLO - NONCE] {
         let mut out = [0; HELLO - NONCE];
         let Origin { store, generation, primary } = self.origin;
-        let numbers = [store, generation, primary, self.memory, self.max_item];
+        let Room { shards, cells } = self.room;
+        let numbers = [store, generation, primary, self.memory, shards, cells, self.max_item];
         for (to, number) in out.chunks_exact_mut(8).zip(numbers) {
             to.copy_from_slice(&number.to_be_bytes());
         }
-        out[40..44].copy_from_slice(&self.timeout_ms.to_be_bytes());
-        out[44] = self.evict.into();
+        out[56..60].copy_from_slice(&self.timeout_ms.to_be_bytes());
+        out[60] = self.evict.into();
         out
     }
 
@@ -159,9 +182,11 @@ impl Hello {
             return None;
         }
         let eight = |at: usize| u64::from_be_bytes(rest[at..at + 8].try_into().expect("eight bytes"));
-        let timeout_ms = u32::from_be_bytes(rest[40..44].try_into().expect("four bytes"));
+        let timeout_ms = u32::from_be_bytes(rest[56..60].try_into().expect("four bytes"));
         let origin = Origin { store: eight(0), generation: eight(8), primary: eight(16) };
-        Some(Self { origin, memory: eight(24), max_item: eight(32), timeout_ms, evict: rest[44] == 1 })
+        let room = Room { shards: eight(32), cells: eight(40) };
+        let evict = rest[60] == 1;
+        Some(Self { origin, memory: eight(24), room, max_item: eight(48), timeout_ms, evict })
     }
 }
 
@@ -239,7 +264,8 @@ impl Verdict {
             ),
             3 => Err("it is the backup of another primary; end that one, or give another backup"),
             4 => Err(
-                "its store is smaller, or differs in -M; start it with at least the same -m and -I, and the same -M",
+                "its store is smaller, or differs in -M; start it with at least the same -m and -I, and the same -M; \
+                 with -M, exactly the same -m and -I",
             ),
             5 => Err(
                 "it has a copy of a backup that was promoted after this primary began; stop this one, which is out \
@@ -484,6 +510,7 @@ mod tests {
         let hello = Hello {
             origin: Origin::begin(1).promoted(5),
             memory: 2,
+            room: Room { shards: 6, cells: 7 },
             max_item: 3,
             timeout_ms: 4,
             evict: true,

@@ -7,7 +7,7 @@
 use super::cells::state;
 use super::read::{Facts, Hit};
 use super::time::{Expiry, Now};
-use super::{Filling, Locked, Refusal, Store};
+use super::{Filling, Locked, Pinned, Refusal, Store};
 
 /// An item without key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,30 @@ impl Locked<'_> {
     pub fn image(&mut self) -> Option<(Image, Hit)> {
         let hit = self.peek_hit()?;
         Some((Image::of(&hit.facts, self.now), hit))
+    }
+
+    /// Pins the value as [`pin`](Self::pin) does, whatever clients have pinned; `None` if it has
+    /// too many pins.
+    pub fn pin_image(&mut self, hit: &Hit) -> Option<Pinned> {
+        self.shard.pin_beyond(hit.item).then(|| self.pinned(hit))
+    }
+
+    /// Reserves room for the item of an image as [`reserve`](Self::reserve) does, whatever clients
+    /// have pinned.
+    ///
+    /// # Errors
+    /// If it is too large or there is no room. The key then has no item.
+    pub fn reserve_image(&mut self, value_len: usize) -> Result<Filling, Refusal> {
+        if !self.store.fits(self.key.len(), value_len) {
+            self.forget();
+            return Err(Refusal::TooLarge);
+        }
+        let Some((item, cursor)) = self.shard.create(self.key, self.hash, value_len, self.now) else {
+            self.forget();
+            return Err(Refusal::NoMemory);
+        };
+        assert!(self.shard.pin_beyond(item), "a new item has no pins");
+        Ok(Filling { shard: self.index, item, cursor, left: value_len })
     }
 
     /// Replaces the key's item by that of an image.

@@ -181,6 +181,19 @@ impl Store {
         self.limit.load(Relaxed)
     }
 
+    /// Returns how the limit is divided.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        // All shards have the same.
+        Room { shards: self.shards.len() as u64, cells: self.shard(0).cells.limit() as u64 }
+    }
+
+    /// Removes all dead items.
+    pub fn sweep(&self, now: Now) {
+        let mut progress = Crawl::default();
+        while !self.crawl(&mut progress, now) {}
+    }
+
     /// Sets the limit, at most to what the store was created with, and evicts items that are too
     /// many (`cache_memlimit`); returns false if it is out of bounds: each shard must keep room for
     /// two items of the largest size. Memory that was in use stays with the process, for later
@@ -398,6 +411,27 @@ impl Store {
         self.each().for_each(|shard| shard.check());
         let totals = self.totals(Now { seconds: Now::FIRST, start_unix: 0 });
         assert!(totals.memory <= self.config.memory as u64, "{totals:?}");
+    }
+}
+
+/// The room of a store: that of each shard, since a key belongs into one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Number of shards, a power of two.
+    pub shards: u64,
+    /// Cells of each.
+    pub cells: u64,
+}
+
+impl Room {
+    /// Returns true if all items of a full store with this `other` room, and with the same secret
+    /// of its hash function, fit into this one.
+    #[must_use]
+    pub fn holds(self, other: Self) -> bool {
+        // Some bits of the hash select the shard: all items of one are in one of fewer shards, and
+        // those of one of more shards are all in one.
+        let joined = other.shards.div_ceil(self.shards.max(1));
+        other.cells.checked_mul(joined).is_some_and(|cells| cells <= self.cells)
     }
 }
 

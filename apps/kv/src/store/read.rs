@@ -29,6 +29,8 @@ pub struct MetaGet {
     /// The first client that fetches an item that expires before this is asked to renew it (flag
     /// R).
     pub recache: Option<Expiry>,
+    /// True if the client cannot store at present, and is not asked to renew the item.
+    pub passive: bool,
 }
 
 impl Get {
@@ -66,7 +68,7 @@ pub struct Facts {
 /// An item that was found; valid while its shard is locked.
 #[derive(Debug)]
 pub struct Hit {
-    item: u32,
+    pub(super) item: u32,
     /// Facts about it.
     pub facts: Facts,
 }
@@ -135,7 +137,7 @@ impl Locked<'_> {
         let item = self.shard.item(item);
         let wanted = item.state & state::STALE != 0
             || meta.recache.is_some_and(|recache| Expiry::from_raw(item.expiry).is_before(recache));
-        wanted && item.state & state::TOKEN_SENT == 0
+        wanted && !meta.passive && item.state & state::TOKEN_SENT == 0
     }
 
     /// Returns the facts about an item, before it is used.
@@ -184,8 +186,13 @@ impl Locked<'_> {
             self.shard.counters.out_of_memory += 1;
             return None;
         }
+        Some(self.pinned(hit))
+    }
+
+    /// Returns an item that has just been pinned.
+    pub(super) fn pinned(&self, hit: &Hit) -> Pinned {
         let mut cursor = Cursor::start(hit.item);
         self.shard.cells.skip(&mut cursor, self.key.len());
-        Some(Pinned { shard: self.index, item: hit.item, cursor, left: hit.facts.value_len })
+        Pinned { shard: self.index, item: hit.item, cursor, left: hit.facts.value_len }
     }
 }

@@ -9,8 +9,9 @@
 //! | linked | yes | may be pinned by readers, and is not evicted then |
 //! | unlinked | no | is freed with the last pin |
 //!
-//! Pinned cells are at most half of all, and all others can be evicted, so slow clients never keep
-//! others from storing.
+//! Clients pin at most half of the cells, and all others can be evicted, so slow clients never keep
+//! others from storing. Replication pins beyond that half, one item for each link, so slow clients
+//! do not keep it from sending or receiving.
 
 use super::MAX_KEY;
 use super::cells::{CELL, Cell, Cells, Cursor, HEADER, NONE, state};
@@ -210,10 +211,21 @@ impl Shard {
     /// Pins an item's memory, whatever happens to the item; returns false if too much is pinned
     /// already.
     pub fn pin(&mut self, item: u32) -> bool {
-        let cells = if self.item(item).pins == 0 { self.cells.size(item) } else { 0 };
-        if self.item(item).pins == u16::MAX || (self.pinned_cells + cells) * 2 > self.cells.limit() {
+        (self.pinned_cells + self.newly_pinned(item)) * 2 <= self.cells.limit() && self.pin_beyond(item)
+    }
+
+    /// Returns the number of cells that a pin of an item adds to those that are pinned.
+    fn newly_pinned(&self, item: u32) -> usize {
+        if self.item(item).pins == 0 { self.cells.size(item) } else { 0 }
+    }
+
+    /// Pins an item's memory even if clients have pinned their half; returns false if the item has
+    /// too many pins.
+    pub fn pin_beyond(&mut self, item: u32) -> bool {
+        if self.item(item).pins == u16::MAX {
             return false;
         }
+        let cells = self.newly_pinned(item);
         self.pinned_cells += cells;
         let moves = cells > 0 && self.is_linked(item);
         if moves {

@@ -15,9 +15,9 @@ use super::{Locked, Store};
 pub struct Filling {
     pub(super) shard: usize,
     pub(super) item: u32,
-    cursor: Cursor,
+    pub(super) cursor: Cursor,
     /// Bytes of the value that are missing.
-    left: usize,
+    pub(super) left: usize,
 }
 
 /// An item that is being sent.
