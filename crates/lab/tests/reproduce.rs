@@ -406,6 +406,18 @@ fn arachne_table2_has_the_papers_primitives() {
     assert!(distinct(&json, "system").is_superset(&set(&["tailwater", "std", "tokio", "may"])));
 }
 
+#[test]
+fn arachne_fig2_has_every_system_on_one_core() {
+    let json = reproduce("arachne-fig2", true);
+    let rows = json["rows"].as_array().unwrap().iter().filter(|row| row["cores"] == 1.0);
+    let systems: BTreeSet<String> = rows.map(|row| row["system"].as_str().unwrap().to_owned()).collect();
+    assert!(systems.is_superset(&set(&["tailwater", "std", "tokio", "may"])), "{systems:?}");
+    assert!(
+        json["rows"].as_array().unwrap().iter().all(|row| number(row, "threads_per_s") > 0.0),
+        "{json:#}"
+    );
+}
+
 /// Returns the children of a run, as soon as there are any.
 fn first_children(run: &mut Program) -> BTreeSet<u32> {
     eventually("the run has a child process", || {

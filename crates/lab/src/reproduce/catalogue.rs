@@ -18,6 +18,7 @@ pub fn all() -> Vec<Box<dyn Figure>> {
         Box::new(shinjuku::table2::Table2),
         Box::new(shinjuku::fig5::Figure5),
         Box::new(arachne::table2::Table2),
+        Box::new(arachne::fig2::Figure2),
         Box::new(arachne::fig3::Figure3),
         Box::new(arachne::fig8::Figure8),
         Box::new(ix::table3::Table3),

@@ -98,12 +98,13 @@ pub fn run(args: &ThreadsArgs, machine: &Machine) -> Result<Report> {
         .or_else(|error| interrupt.check().map_or_else(|e| Err(e.into()), |()| Err(error)))
 }
 
-/// Measures all operations of all available systems, without printing and without the idle threads.
-/// Also returns the version of Go. `quick` is as on the command line.
+/// Measures operations of all available systems, without printing. Also returns the version of Go.
+/// `quick` is as on the command line.
 ///
 /// # Errors
 /// As [`run`].
 pub fn measure_rows(
+    operations: &[Operation],
     quick: bool,
     machine: &Machine,
     interrupt: &Interrupt,
@@ -114,7 +115,8 @@ pub fn measure_rows(
         let mut systems = args.chosen();
         systems.retain(|&system| system != System::Go || go.is_some());
         let program = go.as_ref().map(GoProgram::path);
-        let rows = rounds::measure(&systems, args.effort(), machine, program.as_deref(), interrupt)?;
+        let rows =
+            rounds::measure(operations, &systems, args.effort(), machine, program.as_deref(), interrupt)?;
         Ok((rows, go.map(|go| go.version)))
     };
     measure().or_else(|error| interrupt.check().map_or_else(|e| Err(e.into()), |()| Err(error)))
@@ -137,7 +139,8 @@ fn measure(args: &ThreadsArgs, machine: &Machine, interrupt: &Interrupt) -> Resu
     }
     let program = go.as_ref().map(GoProgram::path);
     let effort = args.effort();
-    let mut rows = rounds::measure(&systems, effort, machine, program.as_deref(), interrupt)?;
+    let mut rows =
+        rounds::measure(&Operation::ROUNDS, &systems, effort, machine, program.as_deref(), interrupt)?;
     writeln!(out, "{}", table(&rows, machine.tsc_hz))?;
     rows.extend(rounds::measure_idle(&systems, effort, machine, program.as_deref(), interrupt)?);
     writeln!(out, "{}", idle_table(&rows))?;

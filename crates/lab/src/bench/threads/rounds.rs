@@ -88,11 +88,12 @@ fn row_name(op: Operation, cores: usize) -> String {
     }
 }
 
-/// Measures all operations of `systems` in rounds.
+/// Measures operations of `systems` in rounds.
 ///
 /// # Errors
 /// If a system does not start or fails, or on a signal.
 pub fn measure(
+    operations: &[Operation],
     systems: &[System],
     effort: Effort,
     machine: &Machine,
@@ -108,7 +109,7 @@ pub fn measure(
         }
     }
     let mut courses = Vec::new();
-    for op in Operation::ROUNDS {
+    for &op in operations {
         for (index, seat) in seats.iter_mut().enumerate() {
             if seat.system.has(op) && runs_on(op, seat.cores) {
                 courses.extend(calibrate(op, index, seat, effort.order)?);

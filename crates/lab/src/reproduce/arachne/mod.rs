@@ -1,5 +1,6 @@
 //! Arachne: Core-Aware Thread Management (OSDI'18).
 
+pub mod fig2;
 pub mod fig3;
 pub mod fig8;
 pub mod table2;

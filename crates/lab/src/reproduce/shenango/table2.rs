@@ -43,7 +43,8 @@ impl Figure for Table2 {
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
         let rig = context.rig()?;
-        let (rows, go) = measure_rows(context.options.quick, &context.machine, context.interrupt()?)?;
+        let (machine, quick) = (&context.machine, context.options.quick);
+        let (rows, go) = measure_rows(&Operation::ROUNDS, quick, machine, context.interrupt()?)?;
         let rows: Vec<Row> = rows.into_iter().filter(|row| operation(row).is_some()).collect();
         let go = go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + ".");
         let mut notes = vec![

@@ -39,7 +39,8 @@ impl Figure for Table2 {
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
         let rig = context.rig()?;
-        let (rows, go) = measure_rows(context.options.quick, &context.machine, context.interrupt()?)?;
+        let (machine, quick) = (&context.machine, context.options.quick);
+        let (rows, go) = measure_rows(&Operation::ROUNDS, quick, machine, context.interrupt()?)?;
         let rows: Vec<Row> = rows.into_iter().filter(|row| row.operation == Some(Operation::Yield)).collect();
         let hz = context.machine.tsc_hz as f64;
         let mut notes = vec![
