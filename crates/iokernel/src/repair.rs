@@ -60,7 +60,10 @@ fn describe(what: &str, state_file: &Path, outcome: &Outcome) -> Result<String, 
     if failed.is_empty() {
         return Ok(counts);
     }
-    Err(format!("{counts}; {} still has what these were: run this again as root", state_file.display()))
+    Err(format!(
+        "{counts}; {} still has what these were: mend the cause, and run this again as root",
+        state_file.display()
+    ))
 }
 
 #[cfg(test)]
