@@ -303,6 +303,17 @@ fn ix_connections_has_both_systems_under_every_number_of_connections() {
 }
 
 #[test]
+fn ix_fig13_has_every_bound_under_the_least_and_the_most_load() {
+    let json = reproduce("ix-fig13", true);
+    let mut points: Vec<_> = json["rows"].as_array().unwrap().iter().collect();
+    points.sort_by_key(|row| (number(row, "bound") as u64, number(row, "outstanding") as u64));
+    let points: Vec<_> =
+        points.iter().map(|row| (number(row, "bound"), number(row, "outstanding"))).collect();
+    let expected = [1.0, 16.0, 64.0].map(|bound| [(bound, 1.0), (bound, 64.0)]);
+    assert_eq!(points, expected.concat());
+}
+
+#[test]
 fn shenango_fig4_has_three_systems_under_three_distributions() {
     let json = reproduce("shenango-fig4", true);
     assert_eq!(distinct(&json, "panel"), set(&["constant", "exponential", "bimodal"]));

@@ -23,6 +23,7 @@ pub fn all() -> Vec<Box<dyn Figure>> {
         Box::new(arachne::fig8::Figure8),
         Box::new(ix::table3::Table3),
         Box::new(ix::connections::Connections),
+        Box::new(ix::fig13::Figure13),
         Box::new(own::dns_slo::DnsSlo),
     ]);
     figures

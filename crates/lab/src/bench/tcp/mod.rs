@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+pub mod bounds;
 mod bulk;
 mod event_service;
 pub mod events;

@@ -2,4 +2,5 @@
 //! and Efficiency in a Protected Dataplane" (TOCS'17).
 
 pub mod connections;
+pub mod fig13;
 pub mod table3;

@@ -1,0 +1,273 @@
+//! Figure 13: latency over throughput, by the bound of adaptive batches.
+
+use std::time::Duration;
+
+use tailwater_plot::{Line, Panel, draw};
+use tailwater_sim::report::Table;
+
+use super::super::claim::Claim;
+use super::super::contest::turns;
+use super::super::context::Context;
+use super::super::figure::{Figure, Outcome};
+use super::super::spread::{Spread, cell};
+use crate::bench::tcp::bounds::{self, MAX_OUTSTANDING};
+use crate::bench::tcp::many::Length;
+use tailwater_testbed::table::number;
+
+/// The bounds of the paper, and outstanding requests, over as many connections as the most.
+const BOUNDS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const LOADS: [u32; 5] = [1, 4, 16, 32, MAX_OUTSTANDING];
+const QUICK_BOUNDS: [usize; 3] = [1, 16, 64];
+const QUICK_LOADS: [u32; 2] = [1, MAX_OUTSTANDING];
+const ROUNDS: usize = 5;
+/// Gain in throughput of a bound of 16 over one of 1 in the paper.
+const PAPERS_GAIN: f64 = 1.29;
+/// "No impact" and "no gain": within the spread of a virtual machine.
+const EQUAL: f64 = 0.15;
+
+/// The figure.
+#[derive(Debug)]
+pub struct Figure13;
+
+impl Figure for Figure13 {
+    fn name(&self) -> &'static str {
+        "ix-fig13"
+    }
+
+    fn title(&self) -> &'static str {
+        "Latency over throughput, by the bound of batches"
+    }
+
+    fn paper(&self) -> &'static str {
+        "IX (TOCS'17), figure 13"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/ix-fig13.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let quick = context.options.quick;
+        let points = measure(self.name(), context)?;
+        let mut notes = vec![
+            format!(
+                "{} round(s), {} ms counted per point; the bounds in turn, each over {MAX_OUTSTANDING} connections, and a service \
+                 started anew for each round.",
+                rounds(quick),
+                length(quick).lasts.as_millis()
+            ),
+            "An echo of 64 bytes with a fixed number of requests outstanding, not the paper's key-value store under USR, whose clients \
+             send at a rate: latencies at a load are not those of the paper. Service and client have a core each."
+                .to_owned(),
+        ];
+        notes.extend(rig.noise_notes());
+        if quick {
+            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
+        }
+        Ok(Outcome {
+            svg: draw(self.title(), &[panel(&points)]),
+            data: data(&points),
+            summary: summary(&points),
+            claims: claims(&points),
+            notes,
+        })
+    }
+}
+
+/// A bound under a load, with a sample for each round.
+#[derive(Debug, Clone)]
+struct Point {
+    bound: usize,
+    outstanding: u32,
+    samples: Vec<Sample>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Sample {
+    rate_rps: f64,
+    p50_us: f64,
+    p99_us: f64,
+}
+
+impl Point {
+    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
+    }
+
+    /// Medians over the rounds.
+    fn rate_rps(&self) -> f64 {
+        self.spread(|sample| sample.rate_rps).map_or(0.0, |spread| spread.median)
+    }
+
+    fn p99_us(&self) -> f64 {
+        self.spread(|sample| sample.p99_us).map_or(f64::NAN, |spread| spread.median)
+    }
+}
+
+fn rounds(quick: bool) -> usize {
+    if quick { 1 } else { ROUNDS }
+}
+
+fn length(quick: bool) -> Length {
+    let lasts = Duration::from_millis(if quick { 100 } else { 300 });
+    Length { warm_up: Duration::from_millis(50), lasts }
+}
+
+/// Measures all points in interleaved rounds.
+fn measure(name: &str, context: &Context) -> anyhow::Result<Vec<Point>> {
+    let interrupt = &context.rig()?.testbed.interrupt;
+    let quick = context.options.quick;
+    let (all, loads): (&[usize], &[u32]) =
+        if quick { (&QUICK_BOUNDS, &QUICK_LOADS) } else { (&BOUNDS, &LOADS) };
+    let mut points: Vec<Point> = Vec::new();
+    for &bound in all {
+        points.extend(loads.iter().map(|&outstanding| Point { bound, outstanding, samples: Vec::new() }));
+    }
+    let progress = context.progress(name, (points.len() * rounds(quick)) as u64);
+    for round in 0..rounds(quick) {
+        let in_turn = turns(all.len(), round).map(|index| all[index]);
+        bounds::round(in_turn, loads, length(quick), interrupt, |bound, outstanding, echoed| {
+            let latency_us = |quantile| echoed.latency_us(quantile);
+            let sample =
+                Sample { rate_rps: echoed.rate(), p50_us: latency_us(0.5), p99_us: latency_us(0.99) };
+            let point = points.iter_mut().find(|p| (p.bound, p.outstanding) == (bound, outstanding));
+            point.expect("one of the points").samples.push(sample);
+            progress.inc(1);
+        })?;
+    }
+    progress.finish_and_clear();
+    Ok(points)
+}
+
+fn data(points: &[Point]) -> Table {
+    let mut table = Table::new(&["bound", "outstanding", "round", "rate_rps", "p50_us", "p99_us"]);
+    for Point { bound, outstanding, samples } in points {
+        for (round, Sample { rate_rps, p50_us, p99_us }) in samples.iter().enumerate() {
+            table.push(vec![
+                bound.to_string(),
+                outstanding.to_string(),
+                round.to_string(),
+                format!("{rate_rps:.0}"),
+                format!("{p50_us:.3}"),
+                format!("{p99_us:.3}"),
+            ]);
+        }
+    }
+    table
+}
+
+fn summary(points: &[Point]) -> Table {
+    let mut table = Table::new(&["bound", "outstanding", "thousand messages/s", "p50 us", "p99 us"]);
+    for point in points {
+        table.push(vec![
+            point.bound.to_string(),
+            point.outstanding.to_string(),
+            cell(point.spread(|sample| sample.rate_rps / 1e3)),
+            cell(point.spread(|sample| sample.p50_us)),
+            cell(point.spread(|sample| sample.p99_us)),
+        ]);
+    }
+    table
+}
+
+fn panel(points: &[Point]) -> Panel {
+    let line = |of: &[Point]| {
+        let points = of.iter().map(|point| (point.rate_rps() / 1e3, point.p99_us()));
+        Line::new(format!("B = {}", of[0].bound), points.collect())
+    };
+    Panel {
+        title: "64 bytes there and back".to_owned(),
+        x_label: "thousand messages/s".to_owned(),
+        y_label: "p99 us".to_owned(),
+        lines: points.chunk_by(|a, b| a.bound == b.bound).map(line).collect(),
+        ..Panel::default()
+    }
+}
+
+/// Returns the point of a bound under the least or the most load.
+fn at(points: &[Point], bound: usize, most: bool) -> Option<&Point> {
+    let mut of = points.iter().filter(|point| point.bound == bound);
+    if most { of.next_back() } else { of.next() }
+}
+
+fn bounds(points: &[Point]) -> impl Iterator<Item = usize> {
+    points.chunk_by(|a, b| a.bound == b.bound).map(|of| of[0].bound)
+}
+
+fn claims(points: &[Point]) -> Vec<Claim> {
+    vec![low_load(points), gain(points), plateau(points)]
+}
+
+fn low_load(points: &[Point]) -> Claim {
+    let paper = "at low load the bound does not change the tail of the latency";
+    let tails = bounds(points).filter_map(|bound| Some(at(points, bound, false)?.p99_us()));
+    let Some(tails) = Spread::of(tails) else {
+        return Claim::not_comparable(paper, "there is no point".to_owned());
+    };
+    let ours = format!(
+        "one request at a time: p99 of {} to {} us over all bounds",
+        number(tails.min),
+        number(tails.max)
+    );
+    Claim::new(paper, ours, tails.max <= tails.min * (1.0 + EQUAL))
+}
+
+fn gain(points: &[Point]) -> Claim {
+    let paper = format!("a bound of 16 has {PAPERS_GAIN} times the throughput of one of 1");
+    let (Some(one), Some(sixteen)) = (at(points, 1, true), at(points, 16, true)) else {
+        return Claim::not_comparable(&paper, "there is no point".to_owned());
+    };
+    let times = sixteen.rate_rps() / one.rate_rps();
+    Claim::new(&paper, format!("{} times", number(times)), times >= PAPERS_GAIN)
+}
+
+fn plateau(points: &[Point]) -> Claim {
+    let paper = "a bound of 16 or more maximises throughput";
+    let of = |is: fn(usize) -> bool| {
+        let rates = bounds(points).filter(|&bound| is(bound)).filter_map(|bound| at(points, bound, true));
+        Spread::of(rates.map(Point::rate_rps))
+    };
+    let (Some(small), Some(large)) = (of(|bound| bound < 16), of(|bound| bound >= 16)) else {
+        return Claim::not_comparable(paper, "there is no point".to_owned());
+    };
+    let ours = format!(
+        "thousand messages/s: at most {} below, {} to {} from 16 on",
+        number(small.max / 1e3),
+        number(large.min / 1e3),
+        number(large.max / 1e3)
+    );
+    Claim::new(paper, ours, large.max >= small.max && large.min >= large.max * (1.0 - EQUAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
+    use super::*;
+
+    /// Judges points with one request at a time and with the most, by bound.
+    fn verdicts(points: &[(usize, f64, f64)]) -> Vec<Verdict> {
+        let point = |bound, outstanding, rate_rps, p99_us| Point {
+            bound,
+            outstanding,
+            samples: vec![Sample { rate_rps, p50_us: 1.0, p99_us }],
+        };
+        let points: Vec<Point> = points
+            .iter()
+            .flat_map(|&(bound, rate, p99)| {
+                [point(bound, 1, 5e5, p99), point(bound, MAX_OUTSTANDING, rate, 60.0)]
+            })
+            .collect();
+        assert_eq!((data(&points).rows().len(), summary(&points).rows().len()), (points.len(), points.len()));
+        assert_eq!(panel(&points).lines.len() * 2, points.len());
+        claims(&points).iter().map(|claim| claim.verdict).collect()
+    }
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        assert_eq!(verdicts(&[(1, 1e6, 2.0), (16, 1.3e6, 2.1), (64, 1.3e6, 2.2)]), [Reached; 3]);
+        assert_eq!(verdicts(&[(1, 1.8e6, 2.0), (16, 1.4e6, 2.1), (64, 1.7e6, 4.0)]), [NotReached; 3]);
+        assert_eq!(verdicts(&[(1, 1e6, 2.0)]), [Reached, NotComparable, NotComparable]);
+        assert_eq!(verdicts(&[]), [NotComparable; 3]);
+    }
+}
