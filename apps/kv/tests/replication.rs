@@ -364,7 +364,7 @@ fn without_backups_writes_go_on_where_that_is_asked_for() {
 fn verdict_without_secret(address: SocketAddr) -> std::io::Result<u8> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(b"TWKVREP\x01................")?;
+    stream.write_all(b"TWKVREP\x02................")?;
     stream.read_exact(&mut [0; 24])?;
     stream.write_all(&[0; 77])?;
     let mut verdict = Vec::new();
@@ -378,7 +378,7 @@ fn strangers_change_nothing() {
     let address = backup.listening.backup.unwrap();
     assert_eq!(ask(&mut primary.client(), "set a 0 0 1\r\n1\r\n"), "STORED\r\n");
     for garbage in
-        [&b"flush_all\r\nflush_all\r\nflush_all\r\n"[..], b"TWKVREP\x02................", &[0; 5000]]
+        [&b"flush_all\r\nflush_all\r\nflush_all\r\n"[..], b"TWKVREP\x03................", &[0; 5000]]
     {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -16,6 +16,9 @@ use crate::store::{Image, MAX_KEY, Refusal};
 /// Bytes of items after which the last acknowledgment is repeated, so that the primary does not
 /// take the time for many or large ones for silence.
 const REPEAT: usize = 256 << 10;
+/// Steps of a sweep after which it is repeated: some 65,000 buckets, which take tens of
+/// milliseconds.
+const SWEEP: usize = 256;
 
 /// Why a connection to a primary ends.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +80,7 @@ impl<T: Read + Write> Applier<'_, T> {
                     match other {
                         Message::Reset => {
                             store.flush(None, now);
-                            (state.copy, state.flush) = (Copy::Partial, None);
+                            state.begin_copy();
                         }
                         Message::Complete => state.copy = Copy::Complete,
                         Message::Absent(key) => store.lock(key, now).forget(),
@@ -110,24 +113,45 @@ impl<T: Read + Write> Applier<'_, T> {
             return self.large_item(key, image);
         }
         self.receive_value(image.value_len)?;
-        self.with_room(|| {
-            let _allowed = self.replica.allow(self.session)?;
-            Ok(store.lock(key, self.clock.now()).restore(image, &self.value))
+        self.with_room(key, |this| {
+            let _allowed = this.replica.allow(this.session)?;
+            Ok(store.lock(key, this.clock.now()).restore(image, &this.value))
         })
     }
 
-    /// Calls `attempt`; if there is no room, removes dead items and calls it again: a primary that
-    /// does not evict may have used the room of items that are dead here too.
-    fn with_room<R>(&self, attempt: impl Fn() -> Result<Result<R, Refusal>, Ended>) -> Result<R, Ended> {
-        let mut done = attempt()?;
+    /// Calls `attempt`; if there is no room, removes dead items beside `key` and calls it again: a
+    /// primary that does not evict may have used the room of items that are dead here too.
+    fn with_room<R>(
+        &mut self,
+        key: &[u8],
+        attempt: impl Fn(&Self) -> Result<Result<R, Refusal>, Ended>,
+    ) -> Result<R, Ended> {
+        let mut done = attempt(self)?;
         if matches!(done, Err(Refusal::NoMemory)) {
-            self.service.store.sweep(self.clock.now());
-            done = attempt()?;
+            self.sweep(key)?;
+            done = attempt(self)?;
         }
         done.map_err(|refusal| match refusal {
             Refusal::NoMemory => Ended::NoRoom,
             Refusal::TooLarge => Invalid.into(),
         })
+    }
+
+    /// Removes the dead items that share the room of `key`, and repeats the last acknowledgment
+    /// meanwhile.
+    fn sweep(&mut self, key: &[u8]) -> Result<(), Ended> {
+        let mut bucket = 0;
+        for step in 0_usize.. {
+            tailwater::poll();
+            if step.is_multiple_of(SWEEP) {
+                self.acknowledge()?;
+            }
+            let _allowed = self.replica.allow(self.session)?;
+            if self.service.store.sweep(key, &mut bucket, self.clock.now()) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Receives `len` bytes of a value.
@@ -142,9 +166,9 @@ impl<T: Read + Write> Applier<'_, T> {
     /// Receives a large value piece by piece into the store.
     fn large_item(&mut self, key: &[u8], image: &Image) -> Result<(), Ended> {
         let store = &self.service.store;
-        let mut filling = self.with_room(|| {
-            let _allowed = self.replica.allow(self.session)?;
-            Ok(store.lock(key, self.clock.now()).reserve_image(image.value_len))
+        let mut filling = self.with_room(key, |this| {
+            let _allowed = this.replica.allow(this.session)?;
+            Ok(store.lock(key, this.clock.now()).reserve_image(image.value_len))
         })?;
         while filling.left() > 0 {
             if let Err(ended) = self.receive_value(filling.left().min(SEND)) {

@@ -72,10 +72,23 @@ pub(super) struct State {
     is_connected: bool,
     /// Whose store the copy is of, or the store of this process since its promotion.
     origin: Option<Origin>,
+    /// Whose store the open connection is to bring, before its [`Message::Reset`]: the former copy
+    /// is still there.
+    ///
+    /// [`Message::Reset`]: wire::Message::Reset
+    expected: Option<Origin>,
     /// Unix time of a scheduled flush.
     pub flush: Option<i64>,
     /// Time from which the next refusal is reported.
     next_report: Option<Instant>,
+}
+
+impl State {
+    /// Records that the former copy is forgotten, and another one begins.
+    pub fn begin_copy(&mut self) {
+        (self.copy, self.flush) = (Copy::Partial, None);
+        self.origin = self.expected.take().or(self.origin);
+    }
 }
 
 impl Replica {
@@ -130,9 +143,10 @@ impl Replica {
         if state.promoted {
             return Err(Verdict::Promoted);
         }
-        origin::decide(state.origin, state.copy == Copy::Complete, state.is_connected, offered)?;
+        let has = state.expected.or(state.origin);
+        origin::decide(has, state.copy == Copy::Complete, state.is_connected, offered)?;
         state.session += 1;
-        (state.is_connected, state.origin) = (true, Some(offered));
+        (state.is_connected, state.expected) = (true, Some(offered));
         Ok(state.session)
     }
 
@@ -159,7 +173,7 @@ impl Replica {
     fn leave(&self, session: u64) {
         let mut state = self.lock();
         if state.session == session {
-            state.is_connected = false;
+            (state.is_connected, state.expected) = (false, None);
         }
     }
 }
@@ -292,6 +306,32 @@ mod tests {
         assert_eq!(reported, [true, false, false, true, false, true]);
     }
 
+    /// Has a connection make a copy.
+    fn complete(replica: &Replica, session: u64) {
+        let mut state = replica.allow(session).unwrap();
+        state.begin_copy();
+        state.copy = Copy::Complete;
+    }
+
+    #[test]
+    fn a_copy_keeps_its_origin_until_another_one_begins() {
+        let (replica, first) = (Replica::default(), Origin::begin(7));
+        complete(&replica, replica.admit(first).unwrap());
+        let promoted = first.promoted(8);
+        let lost = replica.admit(promoted).unwrap();
+        assert_eq!(replica.admit(first), Err(Verdict::Superseded), "while the newer one is connected");
+        replica.leave(lost);
+        // The items are still those of the first.
+        assert_eq!((replica.copy(), replica.origin(0)), (Copy::Complete, first));
+        let again = replica.admit(first).unwrap();
+        replica.leave(again);
+        let next = replica.admit(promoted).unwrap();
+        replica.allow(next).unwrap().begin_copy();
+        replica.leave(next);
+        assert_eq!((replica.copy(), replica.origin(0)), (Copy::Partial, promoted));
+        assert_eq!(replica.admit(first), Err(Verdict::Superseded));
+    }
+
     #[test]
     fn one_primary_at_a_time_may_change_the_store() {
         let (replica, [one, other]) = (Replica::default(), [7, 8].map(Origin::begin));
@@ -303,7 +343,7 @@ mod tests {
         assert_eq!(replica.admit(other), Err(Verdict::Taken), "the replaced connection is not the last");
         replica.leave(again);
         let next = replica.admit(other).unwrap();
-        replica.allow(next).unwrap().copy = Copy::Complete;
+        complete(&replica, next);
         replica.leave(next);
         assert_eq!(replica.admit(one), Err(Verdict::Keeps), "the copy is all that is left of a store");
         assert!(replica.admit(other.promoted(9)).is_ok());

@@ -281,10 +281,28 @@ fn dead_items_make_room_in_a_store_that_does_not_evict() {
             push_item(&mut bytes, &format!("dead{number}"), image(Some(1), 1000));
         }
         push_item(&mut bytes, "last", image(None, large));
-        let (ended, _) = apply(&store, clock, bytes);
+        let (ended, acks) = apply(&store, clock, bytes);
         assert!(matches!(ended, Ended::Io(_)), "{ended}");
         assert_eq!(keys(&store, clock), [b"last".to_vec(), b"living".to_vec()]);
+        // Two for 768 KiB, and one for each time that no room was found.
+        assert!(acks.len() > 2, "{large}: {acks:?}");
     }
+}
+
+#[test]
+fn a_sweep_is_of_one_keys_shard() {
+    let clock = Clock::start();
+    let store = &backup(tight()).store;
+    for number in 0..100 {
+        let put = Put::new(Mode::Set, 0, Expiry::decode(-1, clock.now()));
+        store.lock(format!("dead{number}").as_bytes(), clock.now()).put(&put, b"v");
+    }
+    let (mut bucket, mut steps) = (0, 1);
+    while !store.sweep(b"dead0", &mut bucket, clock.now()) {
+        steps += 1;
+    }
+    let left = store.totals(clock.now()).items;
+    assert!(steps > 1 && (1..100).contains(&left), "{steps} {left}");
 }
 
 /// Has clients pin as much as they may; returns what they hold.

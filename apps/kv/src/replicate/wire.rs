@@ -26,7 +26,7 @@ use super::origin::{Origin, Refused};
 use crate::store::{Image, MAX_KEY, Room};
 
 /// First bytes of a connection. The last is the version of what follows.
-const MAGIC: [u8; 8] = *b"TWKVREP\x01";
+const MAGIC: [u8; 8] = *b"TWKVREP\x02";
 /// Bytes of a nonce, a secret, and a proof.
 pub const NONCE: usize = 16;
 /// Bytes of a preface.
@@ -543,8 +543,10 @@ mod tests {
     fn strangers_and_other_versions_are_told_apart() {
         let mut bytes = preface([9; NONCE]);
         assert_eq!(decode_preface(&bytes), Ok([9; NONCE]));
-        bytes[7] = 2;
-        assert!(decode_preface(&bytes).unwrap_err().contains("version"));
+        for other in [1, 3] {
+            bytes[7] = other;
+            assert!(decode_preface(&bytes).unwrap_err().contains("version"));
+        }
         assert!(decode_preface(b"get a\r\nget b\r\nget c\r\nget").unwrap_err().contains("port"));
     }
 

@@ -188,10 +188,13 @@ impl Store {
         Room { shards: self.shards.len() as u64, cells: self.shard(0).cells.limit() as u64 }
     }
 
-    /// Removes all dead items.
-    pub fn sweep(&self, now: Now) {
-        let mut progress = Crawl::default();
-        while !self.crawl(&mut progress, now) {}
+    /// Removes the dead items of the shard of `key` in some of its buckets, from `bucket` on, which
+    /// it advances; returns true after the last one. A bounded piece of work.
+    pub fn sweep(&self, key: &[u8], bucket: &mut usize, now: Now) -> bool {
+        let mut shard = self.shard(self.place(key).0);
+        shard.crawl(*bucket, CRAWL, now);
+        *bucket += CRAWL;
+        *bucket >= shard.buckets()
     }
 
     /// Sets the limit, at most to what the store was created with, and evicts items that are too
@@ -234,14 +237,19 @@ impl Store {
     pub fn lock<'a>(&'a self, key: &'a [u8], now: Now) -> Locked<'a> {
         assert!(key.len() <= MAX_KEY, "protocols refuse longer keys");
         self.flush_if_due(now);
+        let (index, hash) = self.place(key);
+        Locked { shard: self.shard(index), store: self, key, hash, index, now, horizon: None, wrote: false }
+    }
+
+    /// Returns the index of the key's shard, and the hash that selects its bucket.
+    #[inline]
+    fn place(&self, key: &[u8]) -> (usize, u32) {
         let [first, second] = self.config.secret;
         let mut hasher = SipHasher13::new_with_keys(first, second);
         hasher.write(key);
         let hash = hasher.finish();
-        // The upper half chooses the shard, the lower one the bucket.
-        let index = (hash >> 32) as usize & (self.shards.len() - 1);
-        let (shard, hash) = (self.shard(index), hash as u32);
-        Locked { shard, store: self, key, hash, index, now, horizon: None, wrote: false }
+        // The upper half selects the shard, the lower one the bucket.
+        ((hash >> 32) as usize & (self.shards.len() - 1), hash as u32)
     }
 
     /// Locks a shard. A panic with a lock held would be a defect of this module; other connections
