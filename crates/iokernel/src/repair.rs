@@ -31,10 +31,12 @@ pub fn repair(config: &Config) -> Vec<Result<String, String>> {
 
 fn repair_kind(kind: Kind, file: &Path, root: &Path) -> Result<String, String> {
     let what = kind.what;
-    if !file.exists() {
-        return Ok(format!("{what}: nothing to put back"));
-    }
-    match Undo::lock(kind, file, root) {
+    let locked = match file.try_exists() {
+        Ok(false) => return Ok(format!("{what}: nothing to put back")),
+        Ok(true) => Undo::lock(kind, file, root),
+        Err(error) => Err(error),
+    };
+    match locked {
         Ok(Some(undo)) => describe(what, file, &undo.recovered),
         Ok(None) => {
             Err(format!("{what}: an IOKernel that runs has changed them, and puts them back when it ends"))

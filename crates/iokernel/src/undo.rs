@@ -149,10 +149,11 @@ impl Undo {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        let entries = load(kind, path, root)?;
         let (path, root) = (path.to_owned(), root.to_owned());
-        let recovered = Outcome::default();
+        let (entries, recovered) = (Vec::new(), Outcome::default());
         let mut undo = Self { kind, path, root, lock, entries, dirty: false, recovered };
+        // Unlocks if it fails.
+        undo.entries = load(kind, &undo.path, &undo.root)?;
         undo.recovered = undo.put_back();
         Ok(Some(undo))
     }

@@ -52,6 +52,7 @@ fn tcp_servers_on_one_kthread() {
 #[derive(Clone, Default)]
 struct Lines {
     go: Arc<AtomicBool>,
+    begun: Arc<AtomicU32>,
     handled: Arc<AtomicU32>,
 }
 
@@ -71,6 +72,7 @@ impl Service for Lines {
     }
 
     fn handle(&self, line: &[u8], reply: &mut Vec<u8>) {
+        self.begun.fetch_add(1, Relaxed);
         assert_ne!(line[0], b'p', "expected by this test");
         let start = Instant::now();
         while line[0] == b'w' && !self.go.load(Relaxed) {
@@ -351,9 +353,11 @@ fn a_class_that_fills_its_places_holds_up_no_other() {
     let settings = settings().queue(2).blocked(0);
     let server = TcpServer::start(listener, lines(), service.clone(), settings).unwrap();
     let (mut greedy, mut other) = (connect(&server), connect(&server));
-    greedy.write_all("zzz\n".repeat(10).as_bytes()).unwrap();
-    // One runs and one has the place; the third waits. The second may have waited before.
-    wait_until(|| server.stats()[1].accepted == 2 && server.connections().held_back >= 1);
+    greedy.write_all(b"zzz\n").unwrap();
+    wait_until(|| service.begun.load(Relaxed) == 1);
+    greedy.write_all("zzz\n".repeat(9).as_bytes()).unwrap();
+    // One runs and one has the place; the third waits, and has arrived.
+    wait_until(|| server.stats()[1].accepted == 2 && server.connections().held_back == 1);
     other.write_all(b"short\n").unwrap();
     wait_until(|| server.stats()[0].accepted == 1);
     const DELAY: Duration = Duration::from_millis(20);

@@ -99,7 +99,8 @@ impl Setter {
 
     /// Puts back what a crashed IOKernel has left, whatever the policy of this one.
     pub(crate) fn recover(&mut self) {
-        if self.state_file.exists()
+        // Also if it cannot be told whether it exists.
+        if !matches!(self.state_file.try_exists(), Ok(false))
             && let Err(error) = Undo::lock(KIND, &self.state_file, &self.root)
         {
             self.log_state_file(&error);

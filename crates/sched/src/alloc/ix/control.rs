@@ -78,8 +78,9 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Takes in a look, `elapsed` after the one before; returns the number of busy kthreads.
-    pub(super) fn read(&mut self, look: &RuntimeLook, has_core: bool, elapsed: Nanos) -> u32 {
+    /// Takes in a look, `elapsed` after the one before; returns the number of busy kthreads. What
+    /// is queued while no kthread is busy counts only if the service `waits` for a core.
+    pub(super) fn read(&mut self, look: &RuntimeLook, waits: bool, elapsed: Nanos) -> u32 {
         let depth = |head: u32, tail: u32| if queued(head, tail) { tail.wrapping_sub(head) } else { 0 };
         let (mut ingress, mut runq, mut heads, mut busy) = (0u32, 0u32, (0u32, 0u32), 0);
         for kthread in &look.kthreads {
@@ -91,7 +92,7 @@ impl Service {
             heads.1 = heads.1.wrapping_add(kthread.runq_head);
             busy += u32::from(kthread.activity == Activity::Running);
         }
-        if has_core && busy == 0 {
+        if !waits && busy == 0 {
             (ingress, runq) = (0, 0);
         }
         self.ingress.read(elapsed, ingress, heads.0);
@@ -188,7 +189,7 @@ mod tests {
                 activity: Activity::Running,
                 ..KthreadLook::default()
             });
-            service.read(&shown, true, if ms == 0 { Nanos::ZERO } else { MS });
+            service.read(&shown, false, if ms == 0 { Nanos::ZERO } else { MS });
             if ms > 0 && ms % 100 == 0 {
                 delays = service.delays(PERIOD, BOUND);
             }
@@ -214,11 +215,11 @@ mod tests {
             let in_burst = ms % 20 < 2;
             head += if (1..3).contains(&(ms % 20)) { 100 } else { 0 };
             let activity = if in_burst { Activity::Running } else { Activity::Idle };
-            service.read(&runq(head, if in_burst { 40 } else { 0 }, activity), true, MS);
+            service.read(&runq(head, if in_burst { 40 } else { 0 }, activity), false, MS);
         }
         let (fast, _) = service.delays(PERIOD, BOUND);
         assert!((fast - 400e3).abs() < 1.0, "{fast} ns");
-        service.read(&runq(head, 0, Activity::Idle), true, PERIOD);
+        service.read(&runq(head, 0, Activity::Idle), false, PERIOD);
         let (fast, slow) = service.delays(PERIOD, BOUND);
         assert!(fast == 0.0 && slow > 0.0, "a period without work has no delay: {fast} ns");
     }
@@ -229,7 +230,7 @@ mod tests {
             let mut service = Service::default();
             for ms in 0..=100 {
                 let elapsed = if ms == 0 { Nanos::ZERO } else { MS };
-                service.read(&runq(0, 1, Activity::Parked), has_core, elapsed);
+                service.read(&runq(0, 1, Activity::Parked), !has_core, elapsed);
             }
             let (fast, _) = service.delays(PERIOD, BOUND);
             assert!((fast - expected).abs() < 1.0, "{fast} ns");
@@ -240,8 +241,8 @@ mod tests {
     fn a_late_sample_is_not_taken_for_the_time_before_it() {
         let minute = Nanos::from_millis(60_000);
         let mut service = Service::default();
-        service.read(&look(KthreadLook::default()), true, MS);
-        service.read(&runq(0, 9, Activity::Running), true, minute);
+        service.read(&look(KthreadLook::default()), false, MS);
+        service.read(&runq(0, 9, Activity::Running), false, minute);
         assert_eq!(service.delays(minute, BOUND), (0.0, 0.0), "nothing waited for that minute");
         let mut usage = Usage::default();
         usage.read(MS, 0);
@@ -260,7 +261,7 @@ mod tests {
                 activity: Activity::Running,
                 ..KthreadLook::default()
             };
-            service.read(&look(lie), true, MS);
+            service.read(&look(lie), false, MS);
         }
         let (fast, slow) = service.delays(PERIOD, BOUND);
         assert!(fast.is_finite() && slow.is_finite());

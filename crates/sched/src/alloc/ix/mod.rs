@@ -35,7 +35,7 @@ mod tests;
 pub use steps::{Clock, Clocks, HYPERTHREAD_GAIN, Sequence, Step};
 
 use super::per_runtime::PerRuntime;
-use super::{Action, Config, CongestionDetection, Policy, Setting, View};
+use super::{Action, Config, CongestionDetection, Policy, RuntimeLook, Setting, View};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger};
 use crate::topology::Topology;
@@ -78,6 +78,15 @@ impl Default for IxConfig {
             clocks: Clocks::default(),
         }
     }
+}
+
+/// Returns whether a runtime waits for its first core, and could have one: no core helps a program
+/// whose threads cannot run, or that is on hold for another reason than the cores it cannot have.
+fn waits(ledger: &Ledger, runtime: RuntimeId, look: &RuntimeLook) -> bool {
+    let lacks = ledger.account(runtime).is_some_and(|account| account.cores() == 0 && account.room() > 0);
+    let held = look.on_hold() && !look.has_refused();
+    let mut cores = (0..).zip(ledger.cores());
+    lacks && !held && cores.any(|(at, &state)| state != CoreState::Absent && !look.is_refused(at))
 }
 
 /// IX's controller. See the module header.
@@ -133,9 +142,8 @@ impl IxControl {
         let mut busy = 0;
         for &runtime in view.ledger.runtimes() {
             let Some(service) = self.services.get_mut(runtime) else { continue };
-            let has_core = view.ledger.account(runtime).is_some_and(|account| account.cores() > 0);
             if let Some(look) = view.obs.runtime(runtime) {
-                busy += service.read(look, has_core, elapsed);
+                busy += service.read(look, waits(view.ledger, runtime, look), elapsed);
             }
         }
         self.usage.read(elapsed, busy);

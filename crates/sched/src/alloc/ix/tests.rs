@@ -214,6 +214,29 @@ fn a_service_whose_cpuset_has_none_of_the_first_cores_takes_the_loop_to_one_that
 }
 
 #[test]
+fn a_service_that_no_core_can_help_does_not_move_the_loop() {
+    let mut machine = Machine::new(two_way(8), Sequence::Energy);
+    machine.add(0, Class::LatencyCritical, 0, 8);
+    machine.obs.set_on_hold(RuntimeId(0), true);
+    let least = machine.setting();
+    machine.run(1_000, &[(0, 9)]);
+    assert_eq!(machine.setting(), least, "it is on hold");
+    machine.obs.set_on_hold(RuntimeId(0), false);
+    (0..8).for_each(|at| machine.obs.refuse(RuntimeId(0), at));
+    machine.run(1_000, &[(0, 9)]);
+    assert_eq!(machine.setting(), least, "all cores refuse it");
+    machine.obs.forget_refused(RuntimeId(0));
+    machine.obs.set_on_hold(RuntimeId(0), true);
+    (1..8).for_each(|at| machine.obs.refuse(RuntimeId(0), at));
+    machine.run(1_000, &[(0, 9)]);
+    assert_ne!(
+        machine.setting(),
+        least,
+        "it has seen that others refuse it, and waits for one that does not"
+    );
+}
+
+#[test]
 fn guarantees_beyond_the_last_step_that_was_given_have_their_cores_all_the_same() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
     let steps = vec![Step { cores: 1, threads: 1, clock: None }];
