@@ -65,3 +65,18 @@ fn a_ramp_is_compared_with_constant_loads() {
     }
     assert_eq!(ramp["steady"].as_array().map(Vec::len), Some(7), "{ramp}");
 }
+
+#[test]
+fn every_requested_core_runs_a_user_thread() {
+    if !has_two_cpus() {
+        return;
+    }
+    let Some((report, shown)) = bench(&["--only", "request", "--requests", "4"]) else { return };
+    let figures = &report["request_to_first_thread_us"];
+    for latencies in [figures, &figures["work_alone"]] {
+        for key in ["idle_p50", "busy_p50", "p99"] {
+            assert!(latencies[key].as_f64().is_some_and(|us| us > 0.0), "{key}: {figures}");
+        }
+        assert_eq!(latencies["count"], 4, "{shown}");
+    }
+}

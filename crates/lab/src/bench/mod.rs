@@ -39,7 +39,7 @@ const ROUND_US: u64 = 1_000_000;
 #[command(after_help = "Examples:
   tailwater-lab bench handoff                    how fast a core changes hands, next to signal and eventfd
   tailwater-lab bench switch --json switch.json  frames per second through one IOKernel core
-  tailwater-lab bench cores                      how soon new threads run, by where they are placed; a ramp of load
+  tailwater-lab bench cores                      how soon new threads and requested cores run; a ramp of load
   tailwater-lab bench dispatch                   what poll points cost, and how exact a quantum is
   tailwater-lab bench energy                     processor time by load, sleeping and polling
   tailwater-lab bench events                     an echo run to completion, next to user threads and epoll

@@ -1,5 +1,5 @@
 //! The measured process: creates threads, and prints when they began as one line of JSON; or how
-//! long a background thread takes to give way.
+//! long a background thread takes to give way; or when requested cores run a user thread.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use serde::Serialize;
 use serde_json::json;
 use tailwater::thread::{self, Class, Placement};
 use tailwater_shm::{Clock, clock};
+
+use super::request;
 
 /// Threads of one burst.
 const BURST: usize = 16;
@@ -26,8 +28,14 @@ const WORK_NS: u64 = 2_000;
 #[derive(Debug, Args)]
 pub struct ChildArgs {
     load: Load,
-    /// None for the background
+    /// None for the background and for requests
     way: Option<Way>,
+    /// Number of requests
+    #[arg(long, default_value_t = 0)]
+    count: u32,
+    /// Request no core
+    #[arg(long)]
+    work_alone: bool,
 }
 
 /// What else runs.
@@ -40,6 +48,8 @@ pub enum Load {
     Skew,
     /// A background thread, which gives way.
     Background,
+    /// Nothing; cores are requested.
+    Requests,
 }
 
 impl Load {
@@ -51,6 +61,7 @@ impl Load {
             Self::Bursts => "bursts",
             Self::Skew => "skew",
             Self::Background => "background",
+            Self::Requests => "requests",
         }
     }
 }
@@ -86,8 +97,11 @@ impl Way {
 /// Measures and prints.
 ///
 /// # Errors
-/// If the runtime does not start.
+/// If the runtime does not start, or a requested core does not come.
 pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
+    if matches!(args.load, Load::Requests) {
+        return request::child::run(args.count, !args.work_alone);
+    }
     let placement = args.way.map_or(Placement::Parent, Way::placement);
     let (load, clock) = (args.load, Clock::calibrate(20));
     let figures = tailwater::Builder::new().run(move || {

@@ -1,6 +1,6 @@
 //! `tailwater-lab bench cores`: how soon new threads run, by where they are placed at their
-//! creation; how soon a background thread gives way; and how cores follow a load that rises and
-//! falls ([`ramp`]).
+//! creation; how soon a background thread gives way; how cores follow a load that rises and falls
+//! ([`ramp`]); and how soon a requested core runs a user thread ([`request`]).
 //!
 //! Owns the rounds and the report. For the first two the measured process is this program on its
 //! own OS threads ([`child`]): two kthreads, which both have a CPU on the smallest machine. The
@@ -22,6 +22,7 @@ use tailwater_testbed::table::{Table, number};
 
 mod child;
 mod ramp;
+pub mod request;
 
 use super::median;
 pub use child::{ChildArgs, run as run_child};
@@ -30,7 +31,8 @@ use child::{Load, Way};
 /// Kthreads of the measured process.
 const KTHREADS: u16 = 2;
 
-/// Measure how soon new threads run, background threads give way, and cores follow a load
+/// Measure how soon new threads and requested cores run, background threads give way, and cores
+/// follow a load
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "bursts: one thread creates 16 threads of 2 us each, all together, then waits for them.
@@ -43,10 +45,14 @@ ramp: a spin server beside a batch job; load rises from 5 to 95 % of its capacit
 falls and rises, in turn. follow_ms: by how much the time on cores lags behind the load, from
 the difference between the two halves. p999_over_steady: 99.9th percentiles of windows of 100 ms over
 those under constant loads. batch_of_rest: the batch job's part of the capacity that requests leave.
+request_to_first_thread_us: from a program's request of a core to the first instruction of the user
+thread that it makes runnable, while the core is free (idle) and while a batch job holds it (busy).
+work_alone: the same without the request.
 
 Examples:
   tailwater-lab bench cores
   tailwater-lab bench cores --only ramp --rounds 4
+  tailwater-lab bench cores --only request --requests 500
   tailwater-lab bench cores --rounds 11 --json cores.json"
 )]
 pub struct CoresArgs {
@@ -59,6 +65,9 @@ pub struct CoresArgs {
     /// Length of a ramp in seconds
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
+    /// Core requests of a round, of each kind
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    requests: u32,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -72,6 +81,8 @@ enum Part {
     Background,
     /// A load that rises and falls
     Ramp,
+    /// Requested cores
+    Request,
 }
 
 /// The figures of a run.
@@ -83,6 +94,8 @@ pub struct Report {
     background_switch_ns: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ramp: Option<ramp::Ramp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_to_first_thread_us: Option<request::Figures>,
 }
 
 #[derive(Debug, Serialize)]
@@ -117,6 +130,11 @@ pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
         let switch_ns = median(&rounds.collect::<anyhow::Result<Vec<_>>>()?, "switch_ns");
         writeln!(stdout(), "a background thread gives way in {} ns\n", number(switch_ns))?;
         report.background_switch_ns = Some(switch_ns);
+    }
+    if wants(Part::Request) {
+        let figures = request::measure(machine, &interrupt, args.rounds, args.requests)?;
+        writeln!(stdout(), "{}", request::describe(&figures))?;
+        report.request_to_first_thread_us = Some(figures);
     }
     if wants(Part::Ramp) {
         let ramp = ramp::measure(machine, interrupt, args.rounds, Duration::from_secs(args.seconds))?;

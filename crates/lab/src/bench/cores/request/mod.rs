@@ -1,0 +1,294 @@
+//! The latency of a core request: from a program's request to the first user thread on the core.
+//!
+//! Owns the IOKernel, the programs beside it, and the figures; [`child`] is the program that
+//! requests. One core polls and one is lent, under `policy = "arbiter"`. That core is either free,
+//! and its kthread parked, or held by a best-effort batch job that computes.
+//!
+//! The program cannot request from a kthread: the lent core is the only one it could run on. An
+//! ordinary thread requests, then makes a user thread runnable. It has a core of its own if the
+//! machine has a third one. With two it shares the polling core, at the rank of the polling thread,
+//! so each latency includes the switch from it back to the polling thread.
+//!
+//! Work alone fetches a core, too. So the same is also measured without the request: by the
+//! difference a request costs or saves time.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use serde::Serialize;
+use tailwater_iokernel::Config;
+use tailwater_iokernel::config::{PolicyName, Priority};
+
+use tailwater_shm::Clock;
+use tailwater_testbed::child::{Batch, ChildProcess, Spec};
+use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::machine::Machine;
+use tailwater_testbed::note;
+use tailwater_testbed::table::{Table, number};
+
+pub mod child;
+
+/// Requests of a round that are not counted.
+const WARM_UP: u32 = 5;
+
+/// Times of one request on the machine's clock, in cycles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Before the request.
+    pub requested: u64,
+    /// The user thread had been made runnable.
+    pub runnable: u64,
+    /// The user thread ran.
+    pub ran: u64,
+}
+
+impl Sample {
+    /// Reads the line that the child prints.
+    fn parse(line: &str) -> Option<Self> {
+        let mut times = line.split(' ').map(str::parse);
+        let mut next = || times.next()?.ok();
+        let sample = Self { requested: next()?, runnable: next()?, ran: next()? };
+        (sample.requested <= sample.runnable && sample.requested <= sample.ran).then_some(sample)
+    }
+
+    /// Returns the time from the request until the user thread ran, in microseconds.
+    pub fn us(self, clock: &Clock) -> f64 {
+        clock.to_ns(self.ran - self.requested) as f64 / 1e3
+    }
+}
+
+/// A situation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    /// Whether a batch job holds the core.
+    pub busy: bool,
+    /// Whether a core is requested; otherwise there is work only.
+    pub requests: bool,
+}
+
+impl Case {
+    const ALL: [Self; 4] = [
+        Self { busy: false, requests: true },
+        Self { busy: true, requests: true },
+        Self { busy: false, requests: false },
+        Self { busy: true, requests: false },
+    ];
+}
+
+/// The cores of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Places {
+    polling: usize,
+    managed: usize,
+    /// That of the ordinary thread.
+    requester: usize,
+}
+
+impl Places {
+    fn new(usable: &[usize]) -> anyhow::Result<Self> {
+        match *usable {
+            [polling, managed] => Ok(Self { polling, managed, requester: polling }),
+            [polling, managed, requester, ..] => Ok(Self { polling, managed, requester }),
+            _ => anyhow::bail!("two cores are needed: one polls, the other is requested"),
+        }
+    }
+}
+
+/// The figures, in microseconds.
+#[derive(Debug, Serialize)]
+pub struct Figures {
+    #[serde(flatten)]
+    requested: Latencies,
+    /// The same without the request.
+    work_alone: Latencies,
+    /// Whether the requesting thread has a core of its own.
+    own_core: bool,
+}
+
+/// Times from a request until the first user thread runs.
+#[derive(Debug, Serialize)]
+struct Latencies {
+    /// The core is free.
+    idle_p50: f64,
+    /// A batch job has it.
+    busy_p50: f64,
+    /// Of both.
+    p99: f64,
+    idle_p99: f64,
+    busy_p99: f64,
+    /// Number of requests of each kind.
+    count: usize,
+}
+
+impl Latencies {
+    /// Sorts both lists.
+    fn of(mut idle: Vec<f64>, mut busy: Vec<f64>) -> Self {
+        let mut both = [idle.as_slice(), &busy].concat();
+        [&mut idle, &mut busy, &mut both].into_iter().for_each(|all| all.sort_by(f64::total_cmp));
+        Self {
+            idle_p50: quantile(&idle, 0.5),
+            busy_p50: quantile(&busy, 0.5),
+            p99: quantile(&both, 0.99),
+            idle_p99: quantile(&idle, 0.99),
+            busy_p99: quantile(&busy, 0.99),
+            count: idle.len(),
+        }
+    }
+}
+
+/// Returns the value below which this part of the sorted values lies; NaN without values.
+pub fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let at = (sorted.len() as f64 * part) as usize;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+/// Measures so many rounds of `count` requests in each situation, in turn.
+///
+/// # Errors
+/// If a process does not start or ends, or on a signal.
+pub fn measure(
+    machine: &Machine,
+    interrupt: &Arc<Interrupt>,
+    rounds: u16,
+    count: u32,
+) -> anyhow::Result<Figures> {
+    let clock = Clock::calibrate(20);
+    let mut all: [Vec<f64>; Case::ALL.len()] = Default::default();
+    for round in 1..=rounds {
+        note!("requests, round {round} of {rounds}");
+        for (case, all) in Case::ALL.into_iter().zip(&mut all) {
+            let samples = sample(machine, interrupt, case, count)?;
+            all.extend(samples.into_iter().map(|sample| sample.us(&clock)));
+        }
+    }
+    let [idle, busy, idle_work, busy_work] = all;
+    let places = Places::new(&machine.usable_cores)?;
+    Ok(Figures {
+        requested: Latencies::of(idle, busy),
+        work_alone: Latencies::of(idle_work, busy_work),
+        own_core: places.requester != places.polling,
+    })
+}
+
+/// Measures one round in a situation.
+///
+/// # Errors
+/// As [`measure`].
+pub fn sample(
+    machine: &Machine,
+    interrupt: &Interrupt,
+    case: Case,
+    count: u32,
+) -> anyhow::Result<Vec<Sample>> {
+    let places = Places::new(&machine.usable_cores)?;
+    let setup = Setup { places, socket: format!("@tailwater-requests-{}", std::process::id()) };
+    let _iokernel = setup.start_iokernel(machine)?;
+    let _batch = case.busy.then(|| setup.start_batch(interrupt)).transpose()?;
+    setup.run_child(interrupt, case, count)
+}
+
+/// One IOKernel and its programs.
+struct Setup {
+    places: Places,
+    socket: String,
+}
+
+impl Setup {
+    fn start_iokernel(&self, machine: &Machine) -> anyhow::Result<Embedded> {
+        let config = Config {
+            socket: self.socket.clone(),
+            policy: PolicyName::Arbiter,
+            iokernel_core: Some(self.places.polling as u16),
+            managed_cores: Some(vec![self.places.managed as u16]),
+            neighbour_share: 0,
+            priority: Priority::Thread,
+            ..Config::default()
+        };
+        Embedded::with_ports(config, Vec::new(), Some(machine.usable_cores.clone()))
+    }
+
+    fn start_batch(&self, interrupt: &Interrupt) -> anyhow::Result<Batch> {
+        let spec = Spec {
+            app: "swaptions",
+            arguments: vec!["--report-on-input".to_owned()],
+            settings: self.settings("batch", "best-effort"),
+            cores: vec![self.places.requester],
+            ..Spec::default()
+        };
+        Batch::start(&spec, interrupt)
+    }
+
+    /// Runs the requesting program; returns the counted requests.
+    fn run_child(&self, interrupt: &Interrupt, case: Case, count: u32) -> anyhow::Result<Vec<Sample>> {
+        let mut arguments = vec!["requests".to_owned(), "--count".to_owned(), count.to_string()];
+        if !case.requests {
+            arguments.push("--work-alone".to_owned());
+        }
+        let spec = Spec {
+            app: "cores",
+            arguments,
+            settings: self.settings("requester", "latency-critical"),
+            cores: vec![self.places.requester],
+            raise: true,
+            ..Spec::default()
+        };
+        let mut child = ChildProcess::start(&spec)?;
+        let lines = (0..WARM_UP + count).map(|_| {
+            let line = child.read_line_within(child::PATIENCE, interrupt)?;
+            Sample::parse(&line).with_context(|| format!("the child printed {line:?}, no times"))
+        });
+        Ok(lines.collect::<anyhow::Result<Vec<_>>>()?.split_off(WARM_UP as usize))
+    }
+
+    fn settings(&self, name: &str, class: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("TAILWATER_IOKERNEL", self.socket.clone()),
+            ("TAILWATER_NAME", name.to_owned()),
+            ("TAILWATER_CLASS", class.to_owned()),
+            ("TAILWATER_KTHREADS", "1".to_owned()),
+        ]
+    }
+}
+
+/// Returns the figures as a table.
+pub fn describe(figures: &Figures) -> String {
+    let mut table =
+        Table::new(["until the first user thread runs, us", "free p50", "p99", "held p50", "p99", "all p99"]);
+    let rows = [("request, then work", &figures.requested), ("work alone", &figures.work_alone)];
+    for (what, of) in rows {
+        let cells = [of.idle_p50, of.idle_p99, of.busy_p50, of.busy_p99, of.p99].map(number);
+        table.row([what.to_owned()].into_iter().chain(cells));
+    }
+    let place = if figures.own_core { "a core of its own" } else { "the polling core" };
+    format!("{table}\n{} requests of each kind; the requesting thread has {place}\n", figures.requested.count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_runs_before_its_request_is_refused() {
+        let sample = Sample { requested: 5, runnable: 7, ran: 6 };
+        assert_eq!(Sample::parse("5 7 6"), Some(sample), "the thread may run before the call returns");
+        for line in ["5 7 4", "5 4 7", "5 7", "", "a b c"] {
+            assert_eq!(Sample::parse(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_requester_has_a_core_of_its_own_from_three_on() {
+        assert!(Places::new(&[3]).is_err());
+        let requester = |usable: &[usize]| Places::new(usable).unwrap().requester;
+        assert_eq!([requester(&[3, 5]), requester(&[3, 5, 8, 9])], [3, 8]);
+    }
+
+    #[test]
+    fn the_tail_is_that_of_free_and_held_cores_together() {
+        let latencies = Latencies::of(vec![3.0, 1.0, 2.0], vec![9.0, 7.0, 8.0]);
+        assert_eq!((latencies.idle_p50, latencies.busy_p50), (2.0, 8.0));
+        assert_eq!((latencies.idle_p99, latencies.busy_p99, latencies.p99), (3.0, 9.0, 9.0));
+        assert!(Latencies::of(Vec::new(), Vec::new()).p99.is_nan());
+    }
+}
