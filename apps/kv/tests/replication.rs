@@ -366,7 +366,7 @@ fn verdict_without_secret(address: SocketAddr) -> std::io::Result<u8> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"TWKVREP\x02................")?;
     stream.read_exact(&mut [0; 24])?;
-    stream.write_all(&[0; 77])?;
+    stream.write_all(&[0; 117])?;
     let mut verdict = Vec::new();
     stream.read_to_end(&mut verdict)?;
     assert!(verdict.is_empty() || verdict.len() == 17, "it ends the connection after its verdict");

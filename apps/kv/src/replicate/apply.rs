@@ -11,7 +11,7 @@ use super::wire::{self, Ack, AckState, Invalid, Message};
 use super::{SEND, described};
 use crate::server::Clock;
 use crate::service::Service;
-use crate::store::{Image, MAX_KEY, Refusal};
+use crate::store::{Image, MAX_KEY, Now, Refusal};
 
 /// Bytes of items after which the last acknowledgment is repeated, so that the primary does not
 /// take the time for many or large ones for silence.
@@ -53,6 +53,8 @@ pub(super) struct Applier<'a, T: Read + Write> {
     pub input: BufReader<T>,
     /// The last mark.
     pub number: u64,
+    /// The primary's clock, as Unix time, was at least this.
+    pub time: i64,
     /// Bytes of items received since the last acknowledgment.
     pub since_ack: usize,
     /// A value that is read as a whole.
@@ -71,6 +73,7 @@ impl<T: Read + Write> Applier<'_, T> {
             let store = &self.service.store;
             match message {
                 Message::Item(key, image) => self.item(key, &image)?,
+                Message::Time(unix) => self.time = unix,
                 Message::Mark(number) => {
                     self.number = number;
                     self.acknowledge()?;
@@ -89,7 +92,7 @@ impl<T: Read + Write> Applier<'_, T> {
                             state.flush = None;
                         }
                         Message::Schedule(unix) => state.flush = (unix != 0).then_some(unix),
-                        Message::Item(..) | Message::Mark(_) => {}
+                        Message::Time(_) | Message::Item(..) | Message::Mark(_) => {}
                     }
                 }
             }
@@ -120,7 +123,7 @@ impl<T: Read + Write> Applier<'_, T> {
     }
 
     /// Calls `attempt`; if there is no room, removes dead items beside `key` and calls it again: a
-    /// primary that does not evict may have used the room of items that are dead here too.
+    /// primary that does not evict may have used the room of items that are dead by its clock.
     fn with_room<R>(
         &mut self,
         key: &[u8],
@@ -137,8 +140,15 @@ impl<T: Read + Write> Applier<'_, T> {
         })
     }
 
-    /// Removes the dead items that share the room of `key`, and repeats the last acknowledgment
-    /// meanwhile.
+    /// Returns the later one of the present second here and the last known one at the primary.
+    fn later(&self) -> Now {
+        let now = self.clock.now();
+        let theirs = self.time.saturating_sub(now.start_unix).clamp(0, u32::MAX.into()) as u32;
+        Now { seconds: now.seconds.max(theirs), ..now }
+    }
+
+    /// Removes the items that share the room of `key` and are dead here or at the primary, and
+    /// repeats the last acknowledgment meanwhile.
     fn sweep(&mut self, key: &[u8]) -> Result<(), Ended> {
         let mut bucket = 0;
         for step in 0_usize.. {
@@ -147,7 +157,7 @@ impl<T: Read + Write> Applier<'_, T> {
                 self.acknowledge()?;
             }
             let _allowed = self.replica.allow(self.session)?;
-            if self.service.store.sweep(key, &mut bucket, self.clock.now()) {
+            if self.service.store.sweep(key, &mut bucket, self.later()) {
                 break;
             }
         }

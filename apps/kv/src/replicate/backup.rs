@@ -226,6 +226,7 @@ fn serve<S: System>(service: &Service, mut stream: S::Stream, peer: SocketAddr, 
         clock,
         input: BufReader::with_capacity(SEND, stream),
         number: 0,
+        time: i64::MIN,
         since_ack: 0,
         value: Vec::new(),
     };

@@ -30,7 +30,7 @@
 //! | primary | between two backups | some have it; its client got no answer |
 //! | primary | before the answer | all have it; its client got no answer |
 //! | primary | after the answer | all that counted have it |
-//! | primary | during a copy | the backup in question is incomplete and refuses to be promoted |
+//! | primary | during a copy | the backup in question is incomplete and refuses to be promoted; unless another is in step, the others still have what they had |
 //! | primary | and is started anew, empty | a complete copy refuses it, until its backup is promoted or started anew |
 //! | backup | at any time | refuse: waiting clients lose their connections, later changes are refused; degrade: both go on without it |
 //!

@@ -1,29 +1,33 @@
 //! Whose copy a backup has, and whose it takes instead.
 //!
 //! Owns the decision, which has no effect. A store begins empty in one process, and goes on in a
-//! backup that is promoted with a complete copy of it. The number of these promotions is its
-//! *generation*: of two processes that have the same store, the older generation is out of date.
+//! backup that is promoted with a complete copy of it. The processes that have had it are its
+//! *line*. A store *follows* those of the processes before in its line: it has gone on where they
+//! were copied, and they are out of date. Two that were promoted with the same copy have parted,
+//! and so have all that follow one but not the other.
 //!
 //! | a primary comes | while the backup has | then |
 //! |---|---|---|
-//! | with the same store, of an older generation | a copy, complete or not | [`Refused::Superseded`] |
-//! | with the same store, of a newer generation | a copy, and its primary or none | welcome |
+//! | whose store the copy follows | a copy, complete or not | [`Refused::Superseded`] |
+//! | whose store follows the copy | a copy, and its primary or none | welcome |
 //! | again | its own copy | welcome |
 //! | any other | another primary, connected | [`Refused::Taken`] |
 //! | any other | a complete copy | [`Refused::Keeps`]: it may be all that is left of that store |
 //! | any other | no copy, or an incomplete one | welcome |
 //!
+//! A line has the last [`LINE`] processes. A store that is further behind counts as any other.
+//!
 //! All of this is in memory: a backup that is started anew has nothing, and takes any primary.
+
+/// Processes in a line.
+pub const LINE: usize = 8;
 
 /// Whose store it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
-    /// The process in which the store began.
-    pub store: u64,
-    /// Promotions since.
-    pub generation: u64,
-    /// The process that has it. Differs from process to process, and from start to start.
-    pub primary: u64,
+    /// The process that has it, and those that had it before, the last one first; zeros before the
+    /// beginning. The numbers differ from process to process, and from start to start.
+    pub line: [u64; LINE],
 }
 
 /// Why a primary is refused.
@@ -31,7 +35,7 @@ pub struct Origin {
 pub enum Refused {
     /// Another one is connected.
     Taken,
-    /// Its store has a newer generation.
+    /// The copy follows its store.
     Superseded,
     /// The copy of another store is complete.
     Keeps,
@@ -40,12 +44,22 @@ pub enum Refused {
 impl Origin {
     /// A store that begins empty.
     pub fn begin(primary: u64) -> Self {
-        Self { store: primary, generation: 0, primary }
+        let mut line = [0; LINE];
+        line[0] = primary;
+        Self { line }
     }
 
     /// The same store in a process that was promoted.
     pub fn promoted(self, primary: u64) -> Self {
-        Self { generation: self.generation.saturating_add(1), primary, ..self }
+        let mut line = self.line;
+        line.rotate_right(1);
+        line[0] = primary;
+        Self { line }
+    }
+
+    /// Returns true if this store has gone on where a copy of `other` ended.
+    fn follows(self, other: Self) -> bool {
+        self.line[1..].contains(&other.line[0])
     }
 }
 
@@ -57,10 +71,9 @@ pub fn decide(
     offered: Origin,
 ) -> Result<(), Refused> {
     let Some(has) = has else { return Ok(()) };
-    let same_store = has.store == offered.store;
-    if same_store && offered.generation < has.generation {
+    if has.follows(offered) {
         Err(Refused::Superseded)
-    } else if (same_store && offered.generation > has.generation) || has == offered {
+    } else if offered.follows(has) || has == offered {
         Ok(())
     } else if is_connected {
         Err(Refused::Taken)
@@ -99,6 +112,13 @@ mod tests {
             // Two were promoted: neither is newer.
             (Some(promoted), true, false, twin, Err(Refused::Keeps)),
             (Some(promoted), true, true, twin, Err(Refused::Taken)),
+            // What follows one of them does not follow the other.
+            (Some(twin), true, false, later, Err(Refused::Keeps)),
+            (Some(twin), true, true, later, Err(Refused::Taken)),
+            (Some(twin), false, false, later, Ok(())),
+            (Some(later), true, false, twin, Err(Refused::Keeps)),
+            (Some(first), true, true, (10..16).fold(promoted, Origin::promoted), Ok(())),
+            (Some(first), true, false, (10..17).fold(promoted, Origin::promoted), Err(Refused::Keeps)),
         ] {
             let decided = decide(has, is_complete, is_connected, offered);
             assert_eq!(decided, expected, "{has:?} {is_complete} {is_connected} {offered:?}");

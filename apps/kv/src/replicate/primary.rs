@@ -19,7 +19,7 @@ use crate::store::{Change, Crawl, Journal, MAX_KEY};
 
 /// Pauses before a connection is tried again: doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LAST_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum time between two looks at a scheduled flush.
 const LOOK: Duration = Duration::from_millis(500);
 /// Changes that are sent before anything else is looked at.
@@ -39,6 +39,9 @@ pub(super) fn keep_link<S: System>(service: &Arc<Service>, backup: usize, clock:
     let (mut pause, mut last_reason) = (FIRST_PAUSE, String::new());
     replication.is_primary.wait();
     loop {
+        while !replication.progress.claim(backup, Instant::now()) {
+            S::sleep(FIRST_PAUSE);
+        }
         let (was_in_step, error) = connection::<S>(service, replication, backup, clock);
         let reason = error.to_string();
         if was_in_step || reason != last_reason {
@@ -60,7 +63,10 @@ fn connection<S: System>(
     let address = replication.settings.backups[backup];
     let stream = match greet::<S>(service, replication, address) {
         Ok(stream) => stream,
-        Err(error) => return (false, error),
+        Err(error) => {
+            replication.progress.release(backup);
+            return (false, error);
+        }
     };
     let journal = service.store.journal().expect("a replicated store has one");
     // A change between the two would be answered without this backup, and the copy would not be
@@ -68,7 +74,7 @@ fn connection<S: System>(
     let session = journal.attach(backup, |last| replication.progress.begin(backup, last));
     let ended = serve::<S>(service, journal, session, stream, clock);
     journal.detach(backup);
-    replication.progress.end(session);
+    replication.progress.end(session, Instant::now());
     ended
 }
 
@@ -136,6 +142,7 @@ fn serve<S: System>(
         sleep: S::sleep,
         out: Vec::with_capacity(2 * SEND),
         sent: 0,
+        time: i64::MIN,
         copy: Some(Crawl::default()),
         keys: Vec::new(),
     };
@@ -199,6 +206,8 @@ pub(super) struct Sender<'a, T: Write> {
     pub out: Vec<u8>,
     /// Bytes sent.
     pub sent: u64,
+    /// The last [`Message::Time`].
+    pub time: i64,
     /// Progress of the copy, until it is complete.
     pub copy: Option<Crawl>,
     /// Keys of one step of the copy, each behind its length.
@@ -286,12 +295,23 @@ impl<T: Write> Sender<'_, T> {
         Ok(())
     }
 
+    /// Encodes the present second, if it is a new one. With the item's shard locked, it is no
+    /// earlier than the second in which the item was stored.
+    fn time(&mut self) {
+        let unix = self.clock.now().unix();
+        if unix != self.time {
+            self.time = unix;
+            Message::Time(unix).encode(&mut self.out);
+        }
+    }
+
     /// Sends the present item of a key, or that there is none.
     fn item(&mut self, key: &[u8]) -> io::Result<()> {
         debug_assert!(key.len() <= MAX_KEY);
         let begin = Instant::now();
         loop {
             let mut locked = self.service.store.lock(key, self.clock.now());
+            self.time();
             let Some((image, hit)) = locked.image() else {
                 Message::Absent(key).encode(&mut self.out);
                 break;

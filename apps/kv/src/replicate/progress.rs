@@ -10,14 +10,26 @@
 //! | copying | the backup accepted this primary | all since | yes |
 //! | in step | the backup says that its copy is complete | all since | yes |
 //!
+//! A copy replaces the former one, which may be complete. So that one is left if the primary dies
+//! meanwhile, a link must *claim* its copy before it connects: while no backup is in step, only one
+//! has a claim. Others wait for [`HELD`] after a copy that broke off; its own backup, which has no
+//! complete copy to lose, may be connected at any time.
+//!
 //! A link that comes back counts as having all changes before: those are in the copy. Each
 //! connection has a number, so that an acknowledgment of an ended one changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use tailwater::sync::{Event, Mutex, MutexGuard};
+
+use super::HANDSHAKE;
+use super::primary::LAST_PAUSE;
+
+/// Time for which other copies wait for one that broke off: that of another connection.
+const HELD: Duration = LAST_PAUSE.saturating_add(HANDSHAKE);
 
 /// What happens to writes while a backup is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -57,6 +69,10 @@ struct Backup {
     session: u64,
     /// Number of the last change that it has.
     has: u64,
+    /// True while it is connected for a copy, and during the copy.
+    claims: bool,
+    /// Its last copy broke off; others wait until then.
+    held_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -90,7 +106,7 @@ impl Progress {
     /// Creates the state of `backups`, all of them lost.
     #[must_use]
     pub fn new(backups: usize, on_loss: OnLoss) -> Self {
-        let new = || Backup { link: Link::Lost, session: 0, has: 0 };
+        let new = || Backup { link: Link::Lost, session: 0, has: 0, claims: false, held_until: None };
         let state = State {
             backups: (0..backups).map(|_| new()).collect(),
             waiting: BTreeMap::new(),
@@ -123,6 +139,24 @@ impl Progress {
         self.lock().backups.iter().map(|backup| (backup.link, backup.has)).collect()
     }
 
+    /// Returns true if a backup may be connected for a copy, which it then claims.
+    pub fn claim(&self, backup: usize, now: Instant) -> bool {
+        let mut state = self.lock();
+        let (before, rest) = state.backups.split_at_mut(backup);
+        let (own, after) = rest.split_first_mut().expect("it is one of the backups");
+        let others = || before.iter().chain(&*after);
+        let waits = |other: &Backup| other.claims || other.held_until.is_some_and(|until| now < until);
+        own.claims = own.held_until.is_some()
+            || others().any(|other| other.link == Link::InStep)
+            || !others().any(waits);
+        own.claims
+    }
+
+    /// Gives a claim up: the backup could not be connected.
+    pub fn release(&self, backup: usize) {
+        self.lock().backups[backup].claims = false;
+    }
+
     /// Records that a backup takes all changes after `last`, and a copy of everything before.
     pub fn begin(&self, backup: usize, last: u64) -> Session {
         let mut state = self.lock();
@@ -145,17 +179,22 @@ impl Progress {
         let completes = in_step && entry.link == Link::Copying;
         if completes {
             entry.link = Link::InStep;
+            (entry.claims, entry.held_until) = (false, None);
         }
         self.update(&mut state);
         completes
     }
 
     /// Records that a connection has ended.
-    pub fn end(&self, session: Session) {
+    pub fn end(&self, session: Session, now: Instant) {
         let mut state = self.lock();
         let entry = &mut state.backups[session.backup];
         if entry.session == session.number {
-            entry.link = Link::Lost;
+            if entry.link == Link::Copying {
+                // From the first time on, so that copies which always break off end the wait, too.
+                entry.held_until.get_or_insert(now + HELD);
+            }
+            (entry.link, entry.claims) = (Link::Lost, false);
             self.update(&mut state);
         }
     }
@@ -227,6 +266,34 @@ mod tests {
     }
 
     #[test]
+    fn complete_copies_are_replaced_one_at_a_time_until_one_is_in_step() {
+        let (progress, now) = (Progress::new(3, OnLoss::Refuse), Instant::now());
+        assert!(progress.claim(1, now) && !progress.claim(0, now));
+        progress.release(1);
+        assert!(
+            progress.claim(0, now) && !progress.claim(1, now),
+            "one that is not there keeps none waiting"
+        );
+        let first = progress.begin(0, 0);
+        progress.acknowledge(first, 1, false);
+        assert!(!progress.claim(1, now) && !progress.claim(2, now));
+        progress.acknowledge(first, 1, true);
+        assert!(progress.claim(1, now) && progress.claim(2, now), "one is in step");
+        let [second, third] = [progress.begin(1, 1), progress.begin(2, 1)];
+        // The complete copy is left alone while the others are incomplete.
+        progress.end(first, now);
+        assert!(!progress.claim(0, now));
+        progress.end(second, now);
+        progress.end(third, now);
+        assert!(!progress.claim(0, now) && progress.claim(1, now) && progress.claim(2, now));
+        progress.release(1);
+        // It breaks off again, later.
+        progress.end(progress.begin(2, 1), now + HELD / 2);
+        assert!(!progress.claim(0, now + HELD - Duration::from_nanos(1)), "they may come back");
+        assert!(progress.claim(0, now + HELD));
+    }
+
+    #[test]
     fn a_change_is_settled_when_all_backups_have_it() {
         let progress = Arc::new(Progress::new(2, OnLoss::Refuse));
         assert!(progress.refuses(), "none has been there yet");
@@ -248,13 +315,13 @@ mod tests {
         let [first, second] = [progress.begin(0, 0), progress.begin(1, 0)];
         progress.acknowledge(first, 5, true);
         let waits = waiting(&progress, 5);
-        progress.end(second);
+        progress.end(second, Instant::now());
         assert_eq!(waits.join().unwrap(), Err(Unsettled));
         assert_eq!((progress.refuses(), progress.wait(5), progress.wait(0)), (true, Err(Unsettled), Ok(())));
         // What an ended connection said late changes nothing, nor does its second end.
         progress.acknowledge(second, 9, true);
         let again = progress.begin(1, 7);
-        progress.end(second);
+        progress.end(second, Instant::now());
         assert_eq!(progress.links()[1], (Link::Copying, 7));
         assert!(!progress.refuses());
         assert!(progress.acknowledge(again, 8, true) && !progress.acknowledge(again, 9, true));
@@ -267,10 +334,10 @@ mod tests {
         let [first, second] = [progress.begin(0, 77), progress.begin(1, 77)];
         progress.acknowledge(first, 80, true);
         let waits = waiting(&progress, 80);
-        progress.end(second);
+        progress.end(second, Instant::now());
         assert_eq!(waits.join().unwrap(), Ok(()));
         let waits = waiting(&progress, 81);
-        progress.end(first);
+        progress.end(first, Instant::now());
         assert_eq!(waits.join().unwrap(), Ok(()), "none is left");
     }
 }

@@ -90,6 +90,7 @@ fn sender<T: Write>(service: &Service, clock: Clock, stream: T) -> Sender<'_, T>
         sleep: |_| panic!("no client keeps it waiting"),
         out: Vec::new(),
         sent: 0,
+        time: i64::MIN,
         copy: Some(Crawl::default()),
         keys: Vec::new(),
     }
@@ -110,6 +111,7 @@ fn push_item(bytes: &mut Vec<u8>, key: &str, image: Image) {
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
     Item(String),
+    Time(i64),
     Mark(u64),
     Complete,
     Other,
@@ -129,6 +131,7 @@ fn decode(bytes: &[u8]) -> Vec<(usize, Sent)> {
                 at += image.value_len;
                 Sent::Item(String::from_utf8(key.to_vec()).unwrap())
             }
+            Message::Time(unix) => Sent::Time(unix),
             Message::Mark(number) => Sent::Mark(number),
             Message::Complete => Sent::Complete,
             _ => Sent::Other,
@@ -165,9 +168,9 @@ fn apply(service: &Service, clock: Clock, bytes: Vec<u8>) -> (Ended, Vec<Ack>) {
     let replica: &Replica = &service.replication.get().unwrap().replica;
     let session = replica.admit(Origin::begin(1)).unwrap();
     let stream = Scripted { input: Cursor::new(bytes), output: Vec::new() };
-    let input = BufReader::new(stream);
+    let (input, value) = (BufReader::new(stream), Vec::new());
     let mut applier =
-        Applier { service, replica, session, clock, input, number: 0, since_ack: 0, value: Vec::new() };
+        Applier { service, replica, session, clock, input, number: 0, time: i64::MIN, since_ack: 0, value };
     let Err(ended) = applier.run();
     let acks = applier.input.get_ref().output.chunks(ACK);
     (ended, acks.map(|ack| Ack::decode(ack.try_into().unwrap()).unwrap()).collect())
@@ -176,6 +179,7 @@ fn apply(service: &Service, clock: Clock, bytes: Vec<u8>) -> (Ended, Vec<Ack>) {
 #[test]
 fn changes_are_sent_between_the_items_of_a_copy() {
     let (service, clock) = (primary(), Clock::start());
+    let before = clock.now().unix();
     for item in 0..400 {
         set(&service, clock, &format!("old{item}"), 4000);
     }
@@ -187,6 +191,9 @@ fn changes_are_sent_between_the_items_of_a_copy() {
     let Changing { bytes, changes, .. } = sender.stream;
     let messages = decode(&bytes);
     let complete = messages.iter().find(|(_, sent)| *sent == Sent::Complete).unwrap().0;
+    // A backup knows the second in which the first item may have been stored.
+    let early = messages.iter().find(|(_, sent)| matches!(sent, Sent::Time(_) | Sent::Item(_)));
+    assert!(matches!(early, Some((_, Sent::Time(unix))) if (before..=clock.now().unix()).contains(unix)));
     assert_eq!(changes.len(), 3, "the copy is longer than the last change is late");
     for (key, number, after) in &changes {
         let later = messages.iter().filter(|(at, _)| at >= after);
@@ -286,6 +293,38 @@ fn dead_items_make_room_in_a_store_that_does_not_evict() {
         assert_eq!(keys(&store, clock), [b"last".to_vec(), b"living".to_vec()]);
         // Two for 768 KiB, and one for each time that no room was found.
         assert!(acks.len() > 2, "{large}: {acks:?}");
+    }
+}
+
+#[test]
+fn items_that_are_dead_by_the_primarys_clock_make_room() {
+    let clock = Clock::start();
+    let dies = clock.now().unix() + 100_000;
+    let config = Config { evict: false, secret: tight().secret, ..ONE_SHARD };
+    let (probe, put) = (backup(config), Put::new(Mode::Set, 0, Expiry::NEVER));
+    let fit = (0..1000).take_while(|number| {
+        let key = format!("dead{number:03}");
+        let stored = probe.store.lock(key.as_bytes(), clock.now()).put(&put, &[b'v'; 1000]);
+        matches!(stored, Stored::Stored { .. })
+    });
+    let fit = fit.count();
+    for (passes, large) in [(true, 1000), (true, 40_000), (false, 1000)] {
+        let store = backup(config);
+        let mut bytes = vec![b'R'];
+        push_item(&mut bytes, "living", image(Some(dies + 1), 1000));
+        // They fill the store, and live by the clock of the backup.
+        for number in 1..fit {
+            push_item(&mut bytes, &format!("dead{number:03}"), image(Some(dies), 1000));
+        }
+        Message::Time(dies - i64::from(!passes)).encode(&mut bytes);
+        push_item(&mut bytes, "last", image(None, large));
+        let (ended, _) = apply(&store, clock, bytes);
+        if passes {
+            assert!(matches!(ended, Ended::Io(_)), "{ended}");
+            assert_eq!(keys(&store, clock), [b"last".to_vec(), b"living".to_vec()]);
+        } else {
+            assert!(matches!(ended, Ended::NoRoom), "{ended}");
+        }
     }
 }
 

@@ -10,7 +10,7 @@
 //! Proof of the secret, Hello                 ->
 //!                                            <-     Verdict, its own proof
 //! Reset, Schedule, then in any order:        ->
-//!   Item | Absent | Flush | Schedule | Mark
+//!   Time | Item | Absent | Flush | Schedule | Mark
 //!   Complete, once                           ->
 //!                                            <-     Ack: the last Mark, and the copy's state
 //! ```
@@ -22,7 +22,7 @@ use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use super::origin::{Origin, Refused};
+use super::origin::{LINE, Origin, Refused};
 use crate::store::{Image, MAX_KEY, Room};
 
 /// First bytes of a connection. The last is the version of what follows.
@@ -32,7 +32,9 @@ pub const NONCE: usize = 16;
 /// Bytes of a preface.
 pub const PREFACE: usize = MAGIC.len() + NONCE;
 /// Bytes of a hello with its proof.
-pub const HELLO: usize = NONCE + 7 * 8 + 4 + 1;
+pub const HELLO: usize = NONCE + NUMBERS * 8 + 4 + 1;
+/// Numbers of eight bytes in a hello.
+const NUMBERS: usize = LINE + 4;
 /// Bytes of a verdict with its proof.
 pub const VERDICT: usize = 1 + NONCE;
 /// Bytes of an acknowledgment.
@@ -154,14 +156,14 @@ pub struct Hello {
 impl Hello {
     fn rest(&self) -> [u8; HELLO - NONCE] {
         let mut out = [0; HELLO - NONCE];
-        let Origin { store, generation, primary } = self.origin;
         let Room { shards, cells } = self.room;
-        let numbers = [store, generation, primary, self.memory, shards, cells, self.max_item];
-        for (to, number) in out.chunks_exact_mut(8).zip(numbers) {
+        let numbers = self.origin.line.into_iter().chain([self.memory, shards, cells, self.max_item]);
+        let (eights, others) = out.split_at_mut(NUMBERS * 8);
+        for (to, number) in eights.chunks_exact_mut(8).zip(numbers) {
             to.copy_from_slice(&number.to_be_bytes());
         }
-        out[56..60].copy_from_slice(&self.timeout_ms.to_be_bytes());
-        out[60] = self.evict.into();
+        others[..4].copy_from_slice(&self.timeout_ms.to_be_bytes());
+        others[4] = self.evict.into();
         out
     }
 
@@ -181,12 +183,13 @@ impl Hello {
         if !equal(proof, &secret.proof(b'P', nonces, rest)) {
             return None;
         }
-        let eight = |at: usize| u64::from_be_bytes(rest[at..at + 8].try_into().expect("eight bytes"));
-        let timeout_ms = u32::from_be_bytes(rest[56..60].try_into().expect("four bytes"));
-        let origin = Origin { store: eight(0), generation: eight(8), primary: eight(16) };
-        let room = Room { shards: eight(32), cells: eight(40) };
-        let evict = rest[60] == 1;
-        Some(Self { origin, memory: eight(24), room, max_item: eight(48), timeout_ms, evict })
+        let (eights, others) = rest.split_at(NUMBERS * 8);
+        let number = |at: usize| u64::from_be_bytes(eights[at * 8..][..8].try_into().expect("eight bytes"));
+        let origin = Origin { line: std::array::from_fn(number) };
+        let [memory, shards, cells, max_item] = std::array::from_fn(|at| number(LINE + at));
+        let timeout_ms = u32::from_be_bytes(others[..4].try_into().expect("four bytes"));
+        let (room, evict) = (Room { shards, cells }, others[4] == 1);
+        Some(Self { origin, memory, room, max_item, timeout_ms, evict })
     }
 }
 
@@ -325,6 +328,9 @@ impl Ack {
 pub enum Message<'a> {
     /// Forget all items: a copy begins.
     Reset,
+    /// The clock of the primary's store, as Unix time, is at least this: it may have used the room
+    /// of items that have expired by then for the next ones.
+    Time(i64),
     /// The key has this item.
     Item(&'a [u8], Image),
     /// The key has none.
@@ -366,6 +372,10 @@ impl Message<'_> {
                 out.extend_from_slice(&[b'A', key.len() as u8]);
                 out.extend_from_slice(key);
             }
+            Self::Time(unix) => {
+                out.push(b'T');
+                out.extend_from_slice(&unix.to_be_bytes());
+            }
             Self::Flush => out.push(b'F'),
             Self::Schedule(unix) => {
                 out.push(b'S');
@@ -404,6 +414,10 @@ pub fn read<'k, E: From<Invalid>>(
         b'M' => {
             fill(&mut eight)?;
             Message::Mark(u64::from_be_bytes(eight))
+        }
+        b'T' => {
+            fill(&mut eight)?;
+            Message::Time(i64::from_be_bytes(eight))
         }
         b'S' => {
             fill(&mut eight)?;
@@ -477,6 +491,7 @@ mod tests {
         };
         let sent = [
             Message::Reset,
+            Message::Time(1_700_000_000),
             Message::Item(b"key", image),
             Message::Item(&[b'k'; MAX_KEY], Image { expires: None, token_sent: true, ..image }),
             Message::Absent(b"other"),
