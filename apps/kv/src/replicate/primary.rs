@@ -348,3 +348,104 @@ impl<T: Write> Sender<'_, T> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    use super::super::{OnLoss, Secret, Settings};
+    use super::*;
+
+    thread_local! {
+        static SERVICE: RefCell<Option<Arc<Service>>> = const { RefCell::new(None) };
+        static CONNECTED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// A system without network whose time is that of a script.
+    struct Script;
+
+    /// No part of [`Script`].
+    type Unused = std::net::TcpStream;
+
+    impl System for Script {
+        type Listener = ();
+        type Stream = Unused;
+        type Datagrams = ();
+
+        /// Ends the other link's claim, if it has one; otherwise checks that it may have one, and
+        /// ends the thread.
+        fn sleep(_: Duration) {
+            let service = SERVICE.with_borrow(|service| Arc::clone(service.as_ref().unwrap()));
+            let progress = &service.replication.get().unwrap().progress;
+            if CONNECTED.get() == 0 {
+                progress.release(1);
+            } else {
+                assert!(progress.claim(1, Instant::now()), "an attempt that failed claims nothing");
+                resume_unwind(Box::new(()));
+            }
+        }
+
+        fn connect(_: SocketAddr, _: Duration) -> io::Result<Unused> {
+            let service = SERVICE.with_borrow(|service| Arc::clone(service.as_ref().unwrap()));
+            let progress = &service.replication.get().unwrap().progress;
+            assert!(!progress.claim(1, Instant::now()), "it has claimed the copy before");
+            CONNECTED.set(CONNECTED.get() + 1);
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+
+        fn spawn(_: &str, _: impl FnOnce() + Send + 'static) -> io::Result<()> {
+            unreachable!()
+        }
+
+        fn listen(_: (&str, u16)) -> io::Result<((), SocketAddr)> {
+            unreachable!()
+        }
+
+        fn accept((): &()) -> io::Result<(Unused, SocketAddr)> {
+            unreachable!()
+        }
+
+        fn handle_of(_: &Unused) -> io::Result<Unused> {
+            unreachable!()
+        }
+
+        fn end(_: &Unused) {
+            unreachable!()
+        }
+
+        fn prepare(_: &Unused, _: Option<Duration>) -> io::Result<()> {
+            unreachable!()
+        }
+
+        fn bind(_: (&str, u16)) -> io::Result<((), SocketAddr)> {
+            unreachable!()
+        }
+
+        fn recv_from((): &(), _: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+            unreachable!()
+        }
+
+        fn send_to((): &(), _: &[u8], _: SocketAddr) -> io::Result<usize> {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn a_link_connects_only_with_a_claim_and_gives_it_up_without_a_connection() {
+        let config =
+            crate::store::Config { memory: 4 << 20, max_item: 64 << 10, evict: true, secret: [3, 4] };
+        let service = crate::fuzzing::service_over(config);
+        let backups = [1, 2].map(|port| ([127, 0, 0, 1], port).into()).to_vec();
+        let (secret, timeout) = (Secret::decode(&"7e".repeat(16)).unwrap(), Duration::from_secs(3600));
+        let settings = Settings { backups, on_loss: OnLoss::Refuse, timeout, port: None, secret };
+        Replication::prepare(&service, settings).unwrap();
+        let progress = &service.replication.get().unwrap().progress;
+        assert!(progress.claim(1, Instant::now()));
+        SERVICE.set(Some(Arc::clone(&service)));
+        let ended = catch_unwind(AssertUnwindSafe(|| keep_link::<Script>(&service, 0, Clock::start())));
+        let why = ended.unwrap_err();
+        assert!(why.is::<()>(), "an assertion of the script failed");
+        assert_eq!(CONNECTED.get(), 1);
+    }
+}
