@@ -4,7 +4,7 @@ import sys
 
 from pymemcache.client.base import Client
 
-client = Client((sys.argv[1], 11211), timeout=20)
+client = Client((sys.argv[1], 11211), timeout=120)
 client.flush_all(noreply=False)
 large = bytes(range(256)) * 3000
 assert client.set("large", large, noreply=False)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 )
@@ -13,6 +14,8 @@ import (
 func main() {
 	client := memcache.New(os.Args[1])
 	client.MaxIdleConns = 8
+	// Not half a second: the machine may be busy.
+	client.Timeout = 2 * time.Minute
 	check(client.FlushAll())
 	large := bytes.Repeat([]byte("0123456789abcdef"), 50_000)
 	check(client.Set(&memcache.Item{Key: "large", Value: large, Flags: 7}))

@@ -6,7 +6,6 @@
 //! times as often, by sending its last mark again.
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,9 +38,6 @@ pub(super) fn keep_link<S: System>(service: &Arc<Service>, backup: usize, clock:
     let (mut pause, mut last_reason) = (FIRST_PAUSE, String::new());
     replication.is_primary.wait();
     loop {
-        while !replication.progress.claim(backup, Instant::now()) {
-            S::sleep(FIRST_PAUSE);
-        }
         let (was_in_step, error) = connection::<S>(service, replication, backup, clock);
         let reason = error.to_string();
         if was_in_step || reason != last_reason {
@@ -60,8 +56,11 @@ fn connection<S: System>(
     backup: usize,
     clock: Clock,
 ) -> (bool, io::Error) {
-    let address = replication.settings.backups[backup];
-    let stream = match greet::<S>(service, replication, address) {
+    let stream = match dial::<S>(replication, backup) {
+        Ok(stream) => stream,
+        Err(error) => return (false, error),
+    };
+    let stream = match greet::<S>(service, replication, stream) {
         Ok(stream) => stream,
         Err(error) => {
             replication.progress.release(backup);
@@ -78,15 +77,28 @@ fn connection<S: System>(
     ended
 }
 
-/// Connects and proves the secret, both ways.
+/// Connects to a backup and then claims its copy, so that none waits for a machine that is gone.
+fn dial<S: System>(replication: &Replication, backup: usize) -> io::Result<S::Stream> {
+    let Replication { settings, progress, .. } = replication;
+    loop {
+        while !progress.is_free(backup, Instant::now()) {
+            S::sleep(FIRST_PAUSE);
+        }
+        let stream = S::connect(settings.backups[backup], settings.timeout.min(HANDSHAKE))?;
+        if progress.claim(backup, Instant::now()) {
+            return Ok(stream);
+        }
+    }
+}
+
+/// Proves the secret, both ways, and learns whether the backup accepts this primary.
 fn greet<S: System>(
     service: &Service,
     replication: &Replication,
-    address: SocketAddr,
+    mut stream: S::Stream,
 ) -> io::Result<S::Stream> {
     let settings = &replication.settings;
     let refused = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
-    let mut stream = S::connect(address, settings.timeout.min(HANDSHAKE))?;
     S::prepare(&stream, Some(HANDSHAKE))?;
     let own = nonce();
     stream.write_all(&wire::preface(own))?;
@@ -352,6 +364,7 @@ impl<T: Write> Sender<'_, T> {
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
+    use std::net::SocketAddr;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     use super::super::{OnLoss, Secret, Settings};

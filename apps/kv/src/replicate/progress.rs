@@ -11,9 +11,9 @@
 //! | in step | the backup says that its copy is complete | all since | yes |
 //!
 //! A copy replaces the former one, which may be complete. So that one is left if the primary dies
-//! meanwhile, a link must *claim* its copy before it connects: while no backup is in step, only one
-//! has a claim. Others wait for [`HELD`] after a copy that broke off; its own backup, which has no
-//! complete copy to lose, may be connected at any time.
+//! meanwhile, a link must *claim* its copy before it says so: while no backup is in step, only one
+//! has a claim. Others wait for [`HELD`] after a copy that broke off; the one to its own backup,
+//! which has lost the former copy as a rule, need not.
 //!
 //! A link that comes back counts as having all changes before: those are in the copy. Each
 //! connection has a number, so that an acknowledgment of an ended one changes nothing.
@@ -89,6 +89,17 @@ struct State {
     next_waiter: u64,
 }
 
+impl State {
+    /// Returns whether a copy to this backup need not wait for one to another.
+    fn is_free(&self, backup: usize, now: Instant) -> bool {
+        let own = &self.backups[backup];
+        let others = || self.backups.iter().enumerate().filter(|&(other, _)| other != backup);
+        let holds = |other: &Backup| other.held_until.is_some_and(|until| now < until);
+        others().any(|(_, other)| other.link == Link::InStep)
+            || !others().any(|(_, other)| other.claims || own.held_until.is_none() && holds(other))
+    }
+}
+
 /// The state of all links.
 #[derive(Debug)]
 pub struct Progress {
@@ -139,20 +150,21 @@ impl Progress {
         self.lock().backups.iter().map(|backup| (backup.link, backup.has)).collect()
     }
 
-    /// Returns true if a backup may be connected for a copy, which it then claims.
-    pub fn claim(&self, backup: usize, now: Instant) -> bool {
-        let mut state = self.lock();
-        let (before, rest) = state.backups.split_at_mut(backup);
-        let (own, after) = rest.split_first_mut().expect("it is one of the backups");
-        let others = || before.iter().chain(&*after);
-        let waits = |other: &Backup| other.claims || other.held_until.is_some_and(|until| now < until);
-        own.claims = own.held_until.is_some()
-            || others().any(|other| other.link == Link::InStep)
-            || !others().any(waits);
-        own.claims
+    /// Returns whether a copy to a backup need not wait for one to another.
+    #[must_use]
+    pub fn is_free(&self, backup: usize, now: Instant) -> bool {
+        self.lock().is_free(backup, now)
     }
 
-    /// Gives a claim up: the backup could not be connected.
+    /// Claims the copy to a backup, if it need not wait for another one. Returns whether it does.
+    pub fn claim(&self, backup: usize, now: Instant) -> bool {
+        let mut state = self.lock();
+        let is_free = state.is_free(backup, now);
+        state.backups[backup].claims = is_free;
+        is_free
+    }
+
+    /// Gives a claim up: the backup did not accept this primary.
     pub fn release(&self, backup: usize) {
         self.lock().backups[backup].claims = false;
     }
@@ -285,8 +297,9 @@ mod tests {
         assert!(!progress.claim(0, now));
         progress.end(second, now);
         progress.end(third, now);
-        assert!(!progress.claim(0, now) && progress.claim(1, now) && progress.claim(2, now));
+        assert!(!progress.claim(0, now) && progress.claim(1, now) && !progress.is_free(2, now));
         progress.release(1);
+        assert!(progress.is_free(1, now) && progress.claim(2, now));
         // It breaks off again, later.
         progress.end(progress.begin(2, 1), now + HELD / 2);
         assert!(!progress.claim(0, now + HELD - Duration::from_nanos(1)), "they may come back");
