@@ -202,6 +202,21 @@ fn shinjuku_fig8_has_three_mixtures() {
 }
 
 #[test]
+fn arachne_fig10_has_every_request_of_a_free_and_of_a_held_core() {
+    let json = reproduce("arachne-fig10", true);
+    assert_eq!(distinct(&json, "situation"), set(&["free core", "core held by a batch job"]));
+    assert_eq!(json["rows"].as_array().unwrap().len(), 2 * 10);
+}
+
+#[test]
+fn arachne_fig11_has_the_steps_from_the_request_to_the_user_thread() {
+    let json = reproduce("arachne-fig11", true);
+    // On a busy machine a program may keep its core from one request to the next, without the rest.
+    let steps = distinct(&json, "step");
+    assert!(steps.is_superset(&set(&["work is runnable", "user thread runs"])), "{steps:?}");
+}
+
+#[test]
 fn arachne_fig4_has_every_window_of_four_systems() {
     let json = reproduce("arachne-fig4", false);
     assert_eq!(distinct(&json, "system").len(), 4);

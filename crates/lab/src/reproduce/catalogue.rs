@@ -21,6 +21,8 @@ pub fn all() -> Vec<Box<dyn Figure>> {
         Box::new(arachne::fig2::Figure2),
         Box::new(arachne::fig3::Figure3),
         Box::new(arachne::fig8::Figure8),
+        Box::new(arachne::fig10::Figure10),
+        Box::new(arachne::fig11::Figure11),
         Box::new(ix::table3::Table3),
         Box::new(ix::connections::Connections),
         Box::new(ix::fig13::Figure13),

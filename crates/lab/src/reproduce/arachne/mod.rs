@@ -1,5 +1,7 @@
 //! Arachne: Core-Aware Thread Management (OSDI'18).
 
+pub mod fig10;
+pub mod fig11;
 pub mod fig2;
 pub mod fig3;
 pub mod fig8;

@@ -28,6 +28,9 @@ use tailwater_testbed::note;
 use tailwater_testbed::table::{Table, number};
 
 pub mod child;
+pub mod steps;
+
+use steps::{CoreEvent, Trace};
 
 /// Requests of a round that are not counted.
 const WARM_UP: u32 = 5;
@@ -67,13 +70,14 @@ pub struct Case {
     pub requests: bool,
 }
 
+/// A free core is requested.
+pub const FREE: Case = Case { busy: false, requests: true };
+/// A core that a batch job holds is requested.
+pub const HELD: Case = Case { busy: true, requests: true };
+
 impl Case {
-    const ALL: [Self; 4] = [
-        Self { busy: false, requests: true },
-        Self { busy: true, requests: true },
-        Self { busy: false, requests: false },
-        Self { busy: true, requests: false },
-    ];
+    const ALL: [Self; 4] =
+        [FREE, HELD, Self { busy: false, requests: false }, Self { busy: true, requests: false }];
 }
 
 /// The cores of the measurement.
@@ -181,11 +185,29 @@ pub fn sample(
     case: Case,
     count: u32,
 ) -> anyhow::Result<Vec<Sample>> {
-    let places = Places::new(&machine.usable_cores)?;
-    let setup = Setup { places, socket: format!("@tailwater-requests-{}", std::process::id()) };
+    let setup = Setup::new(machine)?;
     let _iokernel = setup.start_iokernel(machine)?;
     let _batch = case.busy.then(|| setup.start_batch(interrupt)).transpose()?;
     setup.run_child(interrupt, case, count)
+}
+
+/// As [`sample`], with the steps of all cores meanwhile. The trace costs the polling thread some
+/// tens of nanoseconds for each.
+///
+/// # Errors
+/// As [`measure`], or if there is no trace.
+pub fn sample_traced(
+    machine: &Machine,
+    interrupt: &Interrupt,
+    case: Case,
+    count: u32,
+) -> anyhow::Result<(Vec<Sample>, Vec<CoreEvent>)> {
+    let setup = Setup::new(machine)?;
+    let _iokernel = setup.start_iokernel(machine)?;
+    let _batch = case.busy.then(|| setup.start_batch(interrupt)).transpose()?;
+    let mut trace = Trace::begin(&setup.socket)?;
+    let samples = setup.run_child(interrupt, case, count)?;
+    Ok((samples, trace.read()?))
 }
 
 /// One IOKernel and its programs.
@@ -195,6 +217,11 @@ struct Setup {
 }
 
 impl Setup {
+    fn new(machine: &Machine) -> anyhow::Result<Self> {
+        let places = Places::new(&machine.usable_cores)?;
+        Ok(Self { places, socket: format!("@tailwater-requests-{}", std::process::id()) })
+    }
+
     fn start_iokernel(&self, machine: &Machine) -> anyhow::Result<Embedded> {
         let config = Config {
             socket: self.socket.clone(),

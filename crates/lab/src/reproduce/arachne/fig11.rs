@@ -1,0 +1,189 @@
+//! Figure 11: the steps of a core request over time.
+
+use tailwater_plot::{Bar, Panel, draw};
+use tailwater_shm::Clock;
+use tailwater_sim::report::Table;
+
+use super::super::claim::Claim;
+use super::super::context::Context;
+use super::super::figure::{Figure, Outcome};
+use super::fig10::{PAPERS_US, SITUATIONS, notes, size};
+use crate::bench::cores::request::steps::Steps;
+use crate::bench::cores::request::{quantile, sample_traced};
+use tailwater_testbed::table::number;
+
+/// The time of a step, in microseconds since the request; `None` if the request had no such step.
+type Time = fn(&Steps) -> Option<f64>;
+
+/// The steps by their names, in their usual order.
+const STEPS: [(&str, Time); 5] = [
+    ("work is runnable", |steps| Some(steps.runnable)),
+    ("IOKernel decides, asks holder", |steps| steps.decided),
+    ("core seen given up", |steps| steps.ceded),
+    ("kthread seen running", |steps| steps.running),
+    ("user thread runs", |steps| Some(steps.ran)),
+];
+
+/// The requests of each situation.
+type Requests = [Vec<Steps>; SITUATIONS.len()];
+
+/// The figure.
+#[derive(Debug)]
+pub struct Figure11;
+
+impl Figure for Figure11 {
+    fn name(&self) -> &'static str {
+        "arachne-fig11"
+    }
+
+    fn title(&self) -> &'static str {
+        "Timeline of a core request"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Arachne (OSDI'18), figure 11"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/arachne-fig11.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let clock = Clock::from_hz(context.machine.tsc_hz);
+        let (rounds, count) = size(context.options.quick);
+        let mut all = Requests::default();
+        let progress = context.progress(self.name(), (rounds * SITUATIONS.len()) as u64);
+        for _ in 0..rounds {
+            for ((_, case), all) in SITUATIONS.into_iter().zip(&mut all) {
+                let (samples, events) = sample_traced(&context.machine, context.interrupt()?, case, count)?;
+                all.extend(samples.into_iter().map(|sample| Steps::of(sample, &events, &clock)));
+                progress.inc(1);
+            }
+        }
+        progress.finish_and_clear();
+        let mut notes = notes(context)?;
+        notes.push(
+            "Each step's median over the requests that have it, so steps need not be in order. The IOKernel looks every 5 us: \
+             it may see a kthread run after its user thread has."
+                .to_owned(),
+        );
+        Ok(Outcome {
+            svg: draw(self.title(), &panels(&all)),
+            data: data(&all),
+            summary: summary(&all),
+            claims: claims(&all),
+            notes,
+        })
+    }
+}
+
+/// Returns the times of a step, ascending.
+fn times(requests: &[Steps], time: Time) -> Vec<f64> {
+    let mut times: Vec<f64> = requests.iter().filter_map(time).collect();
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+/// Draws the median of each step that occurs, with the quartiles.
+fn panels(all: &Requests) -> Vec<Panel> {
+    let bars = |requests: &[Steps]| {
+        let all = STEPS.into_iter().map(|(name, time)| (name, times(requests, time)));
+        let bar = |(name, times): (&str, Vec<f64>)| Bar {
+            name: name.to_owned(),
+            value: quantile(&times, 0.5),
+            range: (quantile(&times, 0.25), quantile(&times, 0.75)),
+        };
+        all.filter(|(_, times)| !times.is_empty()).map(bar).collect()
+    };
+    let panel = |((name, _), requests): (&(&str, _), &Vec<Steps>)| Panel {
+        title: (*name).to_owned(),
+        y_label: "us since the request".to_owned(),
+        bars: bars(requests),
+        ..Panel::default()
+    };
+    SITUATIONS.iter().zip(all).map(panel).collect()
+}
+
+fn data(all: &Requests) -> Table {
+    let mut table = Table::new(&["situation", "request", "step", "us"]);
+    for ((name, _), requests) in SITUATIONS.iter().zip(all) {
+        for (request, steps) in requests.iter().enumerate() {
+            for (step, time) in STEPS {
+                let Some(us) = time(steps) else { continue };
+                table.push(vec![
+                    (*name).to_owned(),
+                    request.to_string(),
+                    step.to_owned(),
+                    format!("{us:.3}"),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+fn summary(all: &Requests) -> Table {
+    let mut table = Table::new(&["situation", "step", "us since the request, median", "p90", "requests"]);
+    for ((name, _), requests) in SITUATIONS.iter().zip(all) {
+        for (step, time) in STEPS {
+            let times = times(requests, time);
+            if times.is_empty() {
+                continue;
+            }
+            let [median, late] = [0.5, 0.9].map(|part| number(quantile(&times, part)));
+            let count = times.len().to_string();
+            table.push(vec![(*name).to_owned(), step.to_owned(), median, late, count]);
+        }
+    }
+    table
+}
+
+fn claims(all: &Requests) -> Vec<Claim> {
+    const WHOLE: &str = "a core that another application holds is had about 30 us after the request";
+    const SOCKETS: &str = "about 80 % of the time is spent in socket communication";
+    let held = &all[1];
+    if held.is_empty() {
+        return [WHOLE, SOCKETS].map(|paper| Claim::not_comparable(paper, "no request".to_owned())).into();
+    }
+    let median = |time: Time| quantile(&times(held, time), 0.5);
+    let (decided, ran) = (median(|steps| steps.decided), median(|steps| Some(steps.ran)));
+    let parts = format!(
+        "a request is a word in shared memory: the IOKernel has decided {} us after it, {} % of the time until the thread runs",
+        number(decided),
+        number(100.0 * decided / ran)
+    );
+    vec![
+        Claim::new(WHOLE, format!("{} us", number(ran)), ran <= PAPERS_US),
+        Claim::not_comparable(SOCKETS, parts),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{NotComparable, NotReached, Reached};
+    use super::*;
+
+    fn steps(ceded: Option<f64>, ran: f64) -> Steps {
+        Steps { runnable: 1.0, decided: Some(2.0), ceded, running: Some(ran - 1.0), ran }
+    }
+
+    #[test]
+    fn each_claim_follows_the_held_core() {
+        let verdicts = |ran| {
+            let all = [vec![steps(None, 90.0)], vec![steps(Some(3.0), ran)]];
+            claims(&all).iter().map(|claim| claim.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(30.0), [Reached, NotComparable]);
+        assert_eq!(verdicts(31.0), [NotReached, NotComparable]);
+        let none = claims(&Requests::default());
+        assert!(none.iter().all(|claim| claim.verdict == NotComparable));
+    }
+
+    #[test]
+    fn a_free_core_is_given_up_by_none() {
+        let all = [vec![steps(None, 9.0)], vec![steps(Some(3.0), 9.0)]];
+        let bars = panels(&all).iter().map(|panel| panel.bars.len()).collect::<Vec<_>>();
+        assert_eq!(bars, [4, 5]);
+        assert_eq!((data(&all).rows().len(), summary(&all).rows().len()), (9, 9));
+    }
+}
