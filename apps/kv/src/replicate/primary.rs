@@ -367,7 +367,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-    use super::super::{OnLoss, Secret, Settings};
+    use super::super::{OnLoss, Progress, Secret, Settings};
     use super::*;
 
     thread_local! {
@@ -375,36 +375,59 @@ mod tests {
         static CONNECTED: Cell<u32> = const { Cell::new(0) };
     }
 
+    /// A connection whose other end goes away when it is greeted.
+    struct Stream;
+
+    impl Read for Stream {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            unreachable!()
+        }
+    }
+
+    impl Write for Stream {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            assert!(!with_progress(|progress| progress.claim(1, Instant::now())), "it has claimed the copy");
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            unreachable!()
+        }
+    }
+
+    fn with_progress<T>(then: impl FnOnce(&Progress) -> T) -> T {
+        let service = SERVICE.with_borrow(|service| Arc::clone(service.as_ref().unwrap()));
+        then(&service.replication.get().unwrap().progress)
+    }
+
     /// A system without network whose time is that of a script.
     struct Script;
 
-    /// No part of [`Script`].
-    type Unused = std::net::TcpStream;
-
     impl System for Script {
         type Listener = ();
-        type Stream = Unused;
+        type Stream = Stream;
         type Datagrams = ();
 
         /// Ends the other link's claim, if it has one; otherwise checks that it may have one, and
         /// ends the thread.
         fn sleep(_: Duration) {
-            let service = SERVICE.with_borrow(|service| Arc::clone(service.as_ref().unwrap()));
-            let progress = &service.replication.get().unwrap().progress;
-            if CONNECTED.get() == 0 {
-                progress.release(1);
-            } else {
-                assert!(progress.claim(1, Instant::now()), "an attempt that failed claims nothing");
-                resume_unwind(Box::new(()));
-            }
+            let connected = CONNECTED.get();
+            with_progress(|progress| match connected {
+                0 | 1 => progress.release(1),
+                _ => {
+                    assert!(progress.claim(1, Instant::now()), "an attempt that failed claims nothing");
+                    resume_unwind(Box::new(()));
+                }
+            });
         }
 
-        fn connect(_: SocketAddr, _: Duration) -> io::Result<Unused> {
-            let service = SERVICE.with_borrow(|service| Arc::clone(service.as_ref().unwrap()));
-            let progress = &service.replication.get().unwrap().progress;
-            assert!(!progress.claim(1, Instant::now()), "it has claimed the copy before");
-            CONNECTED.set(CONNECTED.get() + 1);
-            Err(io::ErrorKind::ConnectionRefused.into())
+        /// While the first connection is made, the other link claims its copy.
+        fn connect(_: SocketAddr, _: Duration) -> io::Result<Stream> {
+            let connected = CONNECTED.replace(CONNECTED.get() + 1);
+            if connected == 0 {
+                assert!(with_progress(|progress| progress.claim(1, Instant::now())), "nobody claims before");
+            }
+            Ok(Stream)
         }
 
         fn spawn(_: &str, _: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -415,20 +438,20 @@ mod tests {
             unreachable!()
         }
 
-        fn accept((): &()) -> io::Result<(Unused, SocketAddr)> {
+        fn accept((): &()) -> io::Result<(Stream, SocketAddr)> {
             unreachable!()
         }
 
-        fn handle_of(_: &Unused) -> io::Result<Unused> {
+        fn handle_of(_: &Stream) -> io::Result<Stream> {
             unreachable!()
         }
 
-        fn end(_: &Unused) {
+        fn end(_: &Stream) {
             unreachable!()
         }
 
-        fn prepare(_: &Unused, _: Option<Duration>) -> io::Result<()> {
-            unreachable!()
+        fn prepare(_: &Stream, _: Option<Duration>) -> io::Result<()> {
+            Ok(())
         }
 
         fn bind(_: (&str, u16)) -> io::Result<((), SocketAddr)> {
@@ -445,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_connects_only_with_a_claim_and_gives_it_up_without_a_connection() {
+    fn a_link_greets_only_with_a_claim_and_gives_it_up_if_it_is_not_accepted() {
         let config =
             crate::store::Config { memory: 4 << 20, max_item: 64 << 10, evict: true, secret: [3, 4] };
         let service = crate::fuzzing::service_over(config);
@@ -459,6 +482,6 @@ mod tests {
         let ended = catch_unwind(AssertUnwindSafe(|| keep_link::<Script>(&service, 0, Clock::start())));
         let why = ended.unwrap_err();
         assert!(why.is::<()>(), "an assertion of the script failed");
-        assert_eq!(CONNECTED.get(), 1);
+        assert_eq!(CONNECTED.get(), 2);
     }
 }
