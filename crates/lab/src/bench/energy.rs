@@ -53,6 +53,8 @@ const TICK_NS: u64 = 10_000_000;
     after_help = "busy: processor time of the IOKernel, with the clients in its port, and of the service, as a fraction
 of the polling core and the managed ones. A load of 1 keeps all managed cores busy with the work of requests
 (exponential, 10 us). sleeping: the defaults; polling: neither the IOKernel nor a kthread ever sleeps.
+bar: the largest busy fraction that is accepted; bars met: that, and a p99 of at most 1.5 times that
+of polling.
 
 Examples:
   tailwater-lab bench energy

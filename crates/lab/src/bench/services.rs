@@ -55,7 +55,8 @@ const SITUATIONS: [&[f64]; 9] = [
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "One total load on one service, on two and on four; a service at 10 % alone and beside one that asks for
-120 %; and two that ask for 100 % each.
+120 %; and two that ask for 100 % each. answered: requests answered over those due. Loads are in
+percent of the shared cores; other programs have no share (neighbour-share = 0).
 
 Example:
   tailwater-lab bench services --seconds 5 --rounds 5 --json services.json"

@@ -64,13 +64,14 @@ const ALL: &str = "all";
 /// Reproduce the papers' figures, simulated and measured on this machine
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  tailwater-lab reproduce                          everything: three quarters of an hour, an otherwise idle machine
+  tailwater-lab reproduce                          everything: an hour, an otherwise idle machine
   tailwater-lab reproduce shenango-fig4            one figure, about four minutes
   tailwater-lab reproduce all --quick              the shapes, in about two minutes
   tailwater-lab reproduce shinjuku-fig1 --out /tmp/figures
 
-Writes NAME.svg, NAME.csv, NAME.json and NAME.md for each figure and report.html over all. Measured figures need two cores and
-compare with Linux in the same run. What each figure runs and what the paper claims stands in experiments/.")]
+Writes NAME.svg, NAME.csv, NAME.json and NAME.md for each figure and report.html over all. Measured
+figures need two cores; most compare with Linux in the same run. What each figure runs, and what its
+paper states, is in report.html.")]
 pub struct ReproduceArgs {
     /// Figures to reproduce, or all (the default)
     #[arg(value_name = "FIGURE", value_parser = PossibleValuesParser::new(names()))]
