@@ -10,7 +10,7 @@
 //! | the program | consequence |
 //! |---|---|
 //! | dies amid an entry | the version stays odd: the entry is not shown |
-//! | changes an entry without end | the reader gives it up after [`ATTEMPTS`] |
+//! | changes an entry without end | the reader gives it up after `ATTEMPTS` |
 //! | writes any numbers and names | they are shown as that program's, with nothing but printable ASCII |
 
 use crate::memory::Mapping;
@@ -288,6 +288,7 @@ mod tests {
                     assert_eq!(record, written(record.accepted));
                 }
             }
+            writer.join().unwrap();
         });
         assert_eq!(reader.read(), [written(50_000)]);
     }

@@ -1,7 +1,7 @@
 //! What a machine did over time, in windows of equal length.
 //!
 //! Owns the latencies of the present window; the rest of a [`Window`] is the difference of two
-//! [`Reading`]s of the machine.
+//! readings of the machine.
 
 use serde::Serialize;
 use tailwater_sched::alloc::Clock;

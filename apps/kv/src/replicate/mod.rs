@@ -18,7 +18,7 @@
 //! links, copies and connections before; no version is compared.
 //!
 //! A backup that comes back forgets everything and gets a *copy*: the items of one bucket after the
-//! other, with the changes that happen meanwhile after each [`SEND`] bytes, over the same
+//! other, with the changes that happen meanwhile after each `SEND` bytes, over the same
 //! connection.
 //!
 //! Reads wait, too: a command that locks a shard waits for the last change of that shard, so an
@@ -36,12 +36,12 @@
 //!
 //! | lies | then |
 //! |---|---|
-//! | a stranger, on the port of a backup | cannot prove the secret; its connection ends within [`HANDSHAKE`], at most [`STRANGERS`] are open, and few are reported |
+//! | a stranger, on the port of a backup | cannot prove the secret; its connection ends within `HANDSHAKE`, at most `STRANGERS` are open, and few are reported |
 //! | a backup's impostor | cannot prove the secret either, and gets no item |
 //! | a peer with the secret | is believed; invalid messages end its connection |
 //!
 //! Memory: the journal has the changes of commands whose connections wait, an entry for each
-//! command in at most one input buffer of each; a link has a buffer of [`SEND`] and one bucket's
+//! command in at most one input buffer of each; a link has a buffer of `SEND` and one bucket's
 //! keys; large values are sent from and received into the store, piece by piece.
 //!
 //! [`Journal`]: crate::store::Journal

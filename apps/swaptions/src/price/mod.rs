@@ -2,7 +2,7 @@
 //! payoff.
 //!
 //! Owns the inner loops of the batch job. Invariants: they do not allocate; between two calls of
-//! `poll` they do at most [`PART`] products or one step, and value at most [`COUPONS`] coupons; and
+//! `poll` they do at most `PART` products or one step, and value at most `COUPONS` coupons; and
 //! sums are integers, so that adding blocks in any order gives the same bits.
 //!
 //! The loops do not poll: they run in parts, with a poll after each. So there is one copy of them,

@@ -41,8 +41,9 @@ pub struct ParetoArgs {
     /// Service time at the nominal clock rate [default: exp:10us].
     #[arg(long)]
     pub service: Option<String>,
-    /// Objective: p50, p90, p99 or p99.9, then < and a time [default: p99<500us].
-    #[arg(long)]
+    /// Objective.
+    // Rustdoc would take the default for a link.
+    #[arg(long, help = "Objective: p50, p90, p99 or p99.9, then < and a time [default: p99<500us]")]
     pub slo: Option<String>,
     /// Number of loads up to the throughput of the whole machine [default: 24].
     #[arg(long)]
