@@ -232,6 +232,10 @@ impl Allocator {
     pub(crate) fn detach(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> Option<Box<Runtime>> {
         world.arriving.retain(|egress| egress.sender.owner.runtime != id);
         self.withdrawn.retain(|withdrawn| withdrawn.kthread.runtime != id);
+        // The next runtime with this number may have fewer kthreads.
+        for slot in &mut self.cores {
+            slot.last = slot.last.filter(|last| last.runtime != id);
+        }
         self.unbind_threads(world, id);
         self.end_ranks(world, id);
         // Before the ledger forgets its class.
@@ -427,10 +431,14 @@ impl Allocator {
         self.ledger.account(id).is_some_and(|account| account.held() > 0)
     }
 
-    /// Checks that ledger and phases are consistent.
+    /// Checks that ledger, phases and former owners are consistent.
     #[cfg(test)]
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self, world: &World) -> Result<(), String> {
         use tailwater_sched::ledger::CoreState;
+        let (least, most) = self.runnable_kthreads(world);
+        if least > self.cores.len() || most > 3 * self.cores.len() {
+            return Err(format!("{least} to {most} runnable kthreads on {} cores", self.cores.len()));
+        }
         self.ledger.check().map_err(|e| e.to_string())?;
         for (slot, state) in self.cores.iter().zip(self.ledger.cores()) {
             let agree = match (slot.phase, state) {

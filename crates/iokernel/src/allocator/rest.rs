@@ -18,11 +18,12 @@
 
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
+use tailwater_shm::layout::KthreadShared;
 use tailwater_shm::priority::Rank;
 use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
-use super::phase::Phase;
+use super::phase::{How, Phase, Withdrawn};
 use crate::runtime::Runtime;
 use crate::world::World;
 
@@ -157,10 +158,14 @@ impl Allocator {
         }
     }
 
-    /// Returns how many kthreads are runnable, at least and at most: the owners of lent cores, and
-    /// perhaps those that have ceded one to another kthread or lost it otherwise.
+    /// Returns how many kthreads are runnable on managed cores, at least and at most: the owners of
+    /// lent cores, and perhaps those that have ceded one to another kthread or lost it otherwise.
+    ///
+    /// What a program writes hides no more than two other threads for each core, however many
+    /// kthreads it has.
     pub(crate) fn runnable_kthreads(&self, world: &World) -> (usize, usize) {
-        let (mut least, mut most) = (0, self.withdrawn.len());
+        let lost = self.withdrawn.iter().filter(|withdrawn| may_run(world, withdrawn)).count();
+        let (mut least, mut most) = (0, lost.min(self.cores.len()));
         for slot in &self.cores {
             least += usize::from(!matches!(slot.phase, Phase::Free));
             most += match slot.phase {
@@ -176,7 +181,21 @@ impl Allocator {
 /// Returns whether a kthread that has ceded its core still yields to its successor, as its slot
 /// says.
 fn is_awake(world: &World, id: KthreadId) -> bool {
-    let Some(runtime) = world.runtimes.get(id.runtime) else { return false };
-    let shared = runtime.shared(id.index);
+    let Some(shared) = words(world, id) else { return false };
     shared.state.0.load().0 == KthreadState::Parked && !shared.slot.is_asleep()
+}
+
+/// Returns whether a withdrawn kthread may be runnable on the managed core that it lost. One that
+/// was moved off by force competes for the other cores, like the thread of any program.
+fn may_run(world: &World, withdrawn: &Withdrawn) -> bool {
+    withdrawn.how != How::ByForce
+        && words(world, withdrawn.kthread).is_some_and(|shared| {
+            shared.state.0.load().0 != KthreadState::Parked || !shared.slot.is_asleep()
+        })
+}
+
+/// Returns the words of a kthread, if there is one of this number.
+fn words(world: &World, id: KthreadId) -> Option<&KthreadShared> {
+    let runtime = world.runtimes.get(id.runtime)?;
+    (usize::from(id.index) < runtime.kthreads.len()).then(|| runtime.shared(id.index))
 }

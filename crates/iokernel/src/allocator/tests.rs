@@ -820,3 +820,41 @@ fn a_service_of_another_user_never_has_real_time_rank() {
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
 }
+
+#[test]
+fn a_program_that_returns_with_fewer_kthreads_is_not_taken_for_the_former_owner_of_a_core() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(BATCH, 2, 0, BestEffort);
+    sandbox.add(SERVICE, 2, 2, LatencyCritical);
+    sandbox.peer(BATCH).queue(0, 9);
+    sandbox.peer(BATCH).queue(1, 9);
+    sandbox.settle();
+    assert_eq!(sandbox.alloc.runnable_kthreads(&sandbox.world), (2, 2), "the batch job has both cores");
+    sandbox.peer(SERVICE).queue(0, 9);
+    sandbox.peer(SERVICE).queue(1, 9);
+    sandbox.settle();
+    assert_eq!(sandbox.alloc.runnable_kthreads(&sandbox.world), (2, 4), "it has ceded both");
+    sandbox.end(RuntimeId(BATCH));
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    assert_eq!(sandbox.alloc.runnable_kthreads(&sandbox.world), (2, 2));
+}
+
+#[test]
+fn kthreads_that_were_moved_off_by_force_hide_no_thread_of_another_program() {
+    let config = Config { max_evictions: 1_000, ..Config::default() };
+    let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
+    sandbox.add(BATCH, 20, 0, BestEffort);
+    for index in 0..20 {
+        sandbox.peer(BATCH).queue(index, 1);
+        sandbox.settle();
+        let holder = (0..20).find(|&k| sandbox.peers[&BATCH].state(k) == KthreadState::Running);
+        let index = holder.expect("a kthread with the core");
+        let id = tailwater_sched::KthreadId { runtime: RuntimeId(BATCH), index };
+        sandbox.peer(BATCH).queue(index, 0);
+        let now = sandbox.now;
+        sandbox.alloc.evict(&mut sandbox.world, 0, id, now, now);
+    }
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 20);
+    let (_, most) = sandbox.alloc.runnable_kthreads(&sandbox.world);
+    assert!(most <= 2, "{most} of one core");
+}
