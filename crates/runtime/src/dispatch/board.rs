@@ -16,20 +16,23 @@
 //! | ended | [`Board::finish`] of one that is listed | waiting | none |
 //!
 //! A request that blocks with its lane may wait for a suspended one, which only a lane that asks
-//! resumes. So all suspended requests are detached then, and run as any threads; the policy, which
-//! cannot forget them, has them *listed* until it names them. While a lane is kept no request
-//! without a lane is suspended: all lanes may be kept.
+//! resumes. So all suspended requests are *released* then: they are detached, and run as any
+//! threads. The policy, which cannot forget them, has them *listed* until it names them. While a
+//! lane is kept no request without a lane is suspended: all lanes may be kept.
 //!
 //! A preempted request stays in the hand of its lane until that asks again: requests that arrive in
 //! between are queued first, so the policy compares it with them.
 //!
 //! # Invariants ([`Board::check`])
 //! - A lane has at most one request, which knows it.
-//! - At most `queue` requests are new, at most `preempted` suspended or in hand, at most `blocked`
-//!   detached; those detached beyond that count as preempted.
+//! - At most `queue` requests are new, and at most `blocked` are detached because they blocked.
+//! - At most `preempted` requests are suspended, in hand or released, and of each class at most its
+//!   share of them.
+//! - `suspended` has the numbers of all suspended requests, each at the index that its entry knows.
 //! - While all lanes are kept by requests that have blocked, no request is suspended.
 
 use super::settings::Settings;
+use super::shares::Shares;
 use super::stats::ClassStats;
 use std::io;
 use tailwater_sched::Nanos;
@@ -89,10 +92,16 @@ enum State<P, S> {
     New(P),
     Running,
     InHand(S),
-    Suspended(S),
+    Suspended {
+        thread: S,
+        /// Its index in `Board::suspended`.
+        at: u32,
+    },
     Detached {
         /// It has not blocked since `since`.
         runs: bool,
+        /// It was released, and holds the place of a preempted request.
+        released: bool,
         /// The policy has it as waiting.
         listed: bool,
     },
@@ -122,8 +131,10 @@ pub struct Board<P, S> {
     classes: Vec<ClassStats>,
     new: usize,
     new_max: usize,
-    preempted: usize,
-    preempted_max: usize,
+    preempted: Shares,
+    /// The suspended requests, in any order.
+    suspended: Vec<Number>,
+    /// Requests that are detached because they blocked.
     detached: usize,
     detached_max: usize,
     /// Number of lanes whose requests have blocked with them.
@@ -155,6 +166,8 @@ impl<P, S> Board<P, S> {
         let most = settings.queue + settings.preempted + settings.blocked + lanes;
         entries.try_reserve_exact(most)?;
         free.try_reserve_exact(most)?;
+        let mut suspended = Vec::new();
+        suspended.try_reserve_exact(settings.preempted)?;
         let stats = |class: &super::Class| ClassStats::new(class.name.clone(), class.slo);
         Ok(Self {
             policy,
@@ -164,8 +177,8 @@ impl<P, S> Board<P, S> {
             classes: settings.classes.iter().map(stats).collect(),
             new: 0,
             new_max: settings.queue,
-            preempted: 0,
-            preempted_max: settings.preempted,
+            preempted: Shares::new(settings.preempted, settings.classes.len()),
+            suspended,
             detached: 0,
             detached_max: settings.blocked,
             kept: 0,
@@ -182,9 +195,11 @@ impl<P, S> Board<P, S> {
         self.policy.queued()
     }
 
-    /// Returns whether one more request may be preempted.
-    pub fn has_room_for_preempted(&self) -> bool {
-        self.preempted + self.detached.saturating_sub(self.detached_max) < self.preempted_max
+    /// Returns whether this request may be preempted: it was released, and holds a place, or fewer
+    /// of its class are than are allowed.
+    pub fn may_preempt(&self, number: Number) -> bool {
+        let entry = self.entries[number as usize].as_ref();
+        entry.is_some_and(|entry| entry.is_released() || self.preempted.has_room(entry.request.class))
     }
 
     /// Returns whether a request that blocks now leaves a lane: it has one, and fewer have left
@@ -259,8 +274,9 @@ impl<P, S> Board<P, S> {
                 class.queue_delay.add(now.since(entry.request.arrived_ns).0);
                 Next::Start(number, payload)
             }
-            State::Suspended(thread) => {
-                self.preempted -= 1;
+            State::Suspended { thread, at } => {
+                self.preempted.give_back(entry.request.class);
+                self.unsuspend(at);
                 Next::Resume(thread)
             }
             State::Running | State::InHand(_) | State::Detached { .. } | State::Ended => {
@@ -280,6 +296,23 @@ impl<P, S> Board<P, S> {
         true
     }
 
+    /// Makes a request suspended, which holds the place of a preempted one.
+    fn suspend(&mut self, number: Number, thread: S) {
+        let at = self.suspended.len() as u32;
+        self.suspended.push(number);
+        self.entry(number).state = State::Suspended { thread, at };
+    }
+
+    /// Takes from the list the suspended request at this index, whose state has changed.
+    fn unsuspend(&mut self, at: u32) {
+        self.suspended.swap_remove(at as usize);
+        if let Some(&moved) = self.suspended.get(at as usize)
+            && let State::Suspended { at: index, .. } = &mut self.entry(moved).state
+        {
+            *index = at;
+        }
+    }
+
     fn forget(&mut self, number: Number) {
         self.entries[number as usize] = None;
         self.free.push(number);
@@ -292,8 +325,8 @@ impl<P, S> Board<P, S> {
         match core::mem::replace(&mut entry.state, State::Running) {
             State::InHand(thread) => {
                 entry.lane = None;
-                entry.state = State::Suspended(thread);
                 let request = entry.request;
+                self.suspend(number, thread);
                 self.policy.on_preempt(lane, now, request)
             }
             _ => unreachable!("a lane that asks has nothing, or a preempted request"),
@@ -305,13 +338,17 @@ impl<P, S> Board<P, S> {
         let lane = self.leave_lane(number, now);
         let entry = self.entry(number);
         let (was_detached, is_listed) = (entry.end_detached_run(now), entry.is_listed());
-        let (request, ran) = (entry.request, entry.ran);
+        let (request, ran, released) = (entry.request, entry.ran, entry.is_released());
         if is_listed {
             entry.state = State::Ended;
         } else {
             self.forget(number);
         }
-        self.detached -= usize::from(was_detached);
+        if released {
+            self.preempted.give_back(request.class);
+        } else {
+            self.detached -= usize::from(was_detached);
+        }
         let class = &mut self.classes[request.class.index()];
         let latency = now.since(request.arrived_ns);
         class.finished += 1;
@@ -325,28 +362,31 @@ impl<P, S> Board<P, S> {
     /// Records that a request gave its core up, with the suspended thread.
     ///
     /// # Errors
-    /// The thread, if as many requests are preempted as are allowed, or if it has no lane and might
+    /// The thread, if it [may not be preempted](Self::may_preempt), or if it has no lane and might
     /// wait for one in vain.
     pub fn preempt(&mut self, number: Number, now: Nanos, thread: S) -> Result<Preempted, S> {
-        let (is_full, lanes_are_kept) = (!self.has_room_for_preempted(), self.kept > 0);
+        let (is_full, lanes_are_kept) = (!self.may_preempt(number), self.kept > 0);
         let entry = self.entry(number);
         if is_full || entry.lane.is_none() && (lanes_are_kept || entry.is_listed()) {
             return Err(thread);
         }
-        self.preempted += 1;
-        let entry = self.entries[number as usize].as_mut().expect("a request that runs is known");
-        self.classes[entry.request.class.index()].preemptions += 1;
-        match entry.lane {
+        let (lane, request, released) = (entry.lane, entry.request, entry.is_released());
+        if !released {
+            self.preempted.take(request.class);
+        }
+        self.classes[request.class.index()].preemptions += 1;
+        match lane {
             Some(lane) => {
+                let entry = self.entry(number);
                 entry.stop(now);
                 entry.state = State::InHand(thread);
                 Ok(Preempted::Free(lane))
             }
             None => {
-                entry.end_detached_run(now);
-                self.detached -= 1;
-                entry.state = State::Suspended(thread);
-                let request = entry.request;
+                self.entry(number).end_detached_run(now);
+                let request = self.entry(number).request;
+                self.detached -= usize::from(!released);
+                self.suspend(number, thread);
                 Ok(Preempted::Queued(self.policy.on_arrival(now, request)))
             }
         }
@@ -365,30 +405,25 @@ impl<P, S> Board<P, S> {
             let class = entry.request.class.index();
             self.classes[class].held += 1;
             self.kept += 1;
-            return Blocked::Kept(self.detach_suspended(now));
+            return Blocked::Kept(self.release_suspended(now));
         }
-        entry.state = State::Detached { runs: false, listed: false };
+        entry.state = State::Detached { runs: false, released: false, listed: false };
         self.detached += 1;
         self.leave_lane(number, now).map_or(Blocked::Detached, Blocked::Left)
     }
 
     /// Returns the threads of all suspended requests, which run on without lanes.
-    fn detach_suspended(&mut self, now: Nanos) -> Vec<S> {
-        let mut threads = Vec::new();
-        if self.preempted == 0 {
-            return threads;
-        }
-        for entry in self.entries.iter_mut().flatten() {
-            match core::mem::replace(&mut entry.state, State::Detached { runs: true, listed: true }) {
-                State::Suspended(thread) => {
-                    entry.since = now;
-                    threads.push(thread);
-                }
-                other => entry.state = other,
+    fn release_suspended(&mut self, now: Nanos) -> Vec<S> {
+        let mut threads = Vec::with_capacity(self.suspended.len());
+        while let Some(number) = self.suspended.pop() {
+            let entry = self.entry(number);
+            entry.since = now;
+            let released = State::Detached { runs: true, released: true, listed: true };
+            match core::mem::replace(&mut entry.state, released) {
+                State::Suspended { thread, .. } => threads.push(thread),
+                _ => unreachable!("the list has suspended requests"),
             }
         }
-        self.preempted -= threads.len();
-        self.detached += threads.len();
         threads
     }
 
@@ -433,14 +468,21 @@ impl<P, S> Board<P, S> {
         let count =
             |is: fn(&State<P, S>) -> bool| self.entries.iter().flatten().filter(|e| is(&e.state)).count();
         assert_eq!(self.new, count(|state| matches!(state, State::New(_))));
-        let suspended = count(|state| matches!(state, State::Suspended(_)));
-        assert_eq!(self.preempted, suspended + count(|state| matches!(state, State::InHand(_))));
-        let listed = self.entries.iter().flatten();
-        let listed = listed.filter(|entry| entry.is_listed() || matches!(entry.state, State::Ended)).count();
+        let suspended = count(|state| matches!(state, State::Suspended { .. }));
+        assert_eq!(self.suspended.len(), suspended);
+        for (index, number) in self.suspended.iter().enumerate() {
+            let entry = self.entries[*number as usize].as_ref().expect("known");
+            assert!(matches!(entry.state, State::Suspended { at, .. } if at as usize == index));
+        }
+        let entries = || self.entries.iter().flatten();
+        let listed = entries().filter(|e| e.is_listed() || matches!(e.state, State::Ended)).count();
         assert_eq!(self.waiting(), self.new + suspended + listed);
-        assert_eq!(self.detached, count(|state| matches!(state, State::Detached { .. })));
-        assert!(self.new <= self.new_max && self.preempted <= self.preempted_max);
-        assert!(self.preempted + self.detached.saturating_sub(self.detached_max) <= self.preempted_max);
+        let released = entries().filter(|entry| entry.is_released()).count();
+        let in_hand = count(|state| matches!(state, State::InHand(_)));
+        assert_eq!(self.preempted.taken(), suspended + in_hand + released);
+        let detached = count(|state| matches!(state, State::Detached { .. }));
+        assert_eq!(self.detached, detached - released);
+        assert!(self.new <= self.new_max && self.detached <= self.detached_max);
         assert_eq!(self.kept, self.entries.iter().flatten().filter(|entry| entry.keeps_lane).count());
         assert!(self.kept < self.lanes.len() || suspended == 0, "nothing resumes them");
         for (lane, number) in self.lanes.iter().enumerate() {
@@ -459,6 +501,11 @@ impl<P, S> Entry<P, S> {
     /// Returns whether it is detached, and the policy has it as waiting.
     fn is_listed(&self) -> bool {
         matches!(self.state, State::Detached { listed: true, .. })
+    }
+
+    /// Returns whether it was released, and holds the place of a preempted request.
+    fn is_released(&self) -> bool {
+        matches!(self.state, State::Detached { released: true, .. })
     }
 
     /// Ends the present run of a detached request, if it runs; returns whether it is detached.

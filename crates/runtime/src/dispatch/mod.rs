@@ -55,7 +55,7 @@
 //!
 //! # Bounds
 //! A request that finds [`queue`](Settings::queue) others waiting is dropped and counted. At most
-//! [`preempted`](Settings::preempted) requests are preempted at once, and at most
+//! [`preempted`](Settings::preempted) requests are preempted at once, of each class its share, and at most
 //! [`blocked`](Settings::blocked) have left their lanes because they blocked; one more keeps its
 //! lane while it waits, so that others wait in the queue. Both bound the threads of a dispatcher,
 //! of which it keeps 64 and one for each lane while they have nothing to do.
@@ -69,6 +69,7 @@ mod pool;
 mod publish;
 mod server;
 mod settings;
+mod shares;
 mod stats;
 #[cfg(feature = "tcp")]
 mod tcp;

@@ -267,8 +267,11 @@ impl<P: Send + 'static> Requests for Server<P> {
             return Err(runnable);
         }
         let now = self.time(clock::now());
-        let Ok(mut pool) = self.lock_with_spare(Board::has_room_for_preempted) else { return Err(runnable) };
-        let called = match pool.board.preempt(thread.number(), now, Suspended { thread, runnable }) {
+        let number = thread.number();
+        let Ok(mut pool) = self.lock_with_spare(|board| board.may_preempt(number)) else {
+            return Err(runnable);
+        };
+        let called = match pool.board.preempt(number, now, Suspended { thread, runnable }) {
             Ok(Preempted::Free(lane)) => Some(pool.hand_over(lane)),
             Ok(Preempted::Queued(reaction)) => pool.apply(reaction),
             Err(suspended) => return Err(suspended.runnable),
@@ -311,18 +314,19 @@ impl<P: Send + 'static> Requests for Server<P> {
             return (false, no_memory_until);
         }
         let mut pool = self.pool.lock();
-        if !pool.board.has_room_for_preempted() {
+        let number = thread.number();
+        if !pool.board.may_preempt(number) {
             return (false, now.saturating_add(self.slice));
         }
-        match pool.board.quantum(thread.number(), self.time(now)) {
+        match pool.board.quantum(number, self.time(now)) {
             Verdict::Preempt => (true, 0),
             Verdict::Again(after) => (false, now.saturating_add(self.runtime.clock.from_ns(after.0))),
             Verdict::RunOn => (false, Cycles::MAX),
         }
     }
 
-    fn has_room(&self) -> bool {
-        self.pool.lock().board.has_room_for_preempted()
+    fn may_preempt(&self, thread: &RequestThread) -> bool {
+        self.pool.lock().board.may_preempt(thread.number())
     }
 
     fn makes_way(&self) -> bool {

@@ -34,8 +34,8 @@ pub trait Requests: Debug + Sync {
     /// Returns whether a request that has used up its slice gives way, and when to ask again.
     fn is_over(&'static self, thread: &'static RequestThread, now: Cycles) -> (bool, Cycles);
 
-    /// Returns whether one more request may be preempted.
-    fn has_room(&self) -> bool;
+    /// Returns whether there is room for the request if it is preempted.
+    fn may_preempt(&self, thread: &RequestThread) -> bool;
 
     /// Returns whether requests wait and a running one may be preempted. Takes no lock.
     fn makes_way(&self) -> bool;
@@ -93,7 +93,7 @@ impl RequestThread {
 
     /// Returns whether the request was to give way, and there is room for one that does.
     pub fn is_stopped(&self) -> bool {
-        self.stop.load(Relaxed) && self.requests.has_room()
+        self.stop.load(Relaxed) && self.requests.may_preempt(self)
     }
 
     /// Returns whether the request, whose slice is over, gives way.

@@ -4,7 +4,7 @@
 use super::super::settings::{Class, Requeue};
 use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const MAX_DETACHED: usize = 3;
@@ -67,6 +67,8 @@ struct Model {
     /// What has blocked with its lane.
     kept: [Option<Number>; 3],
     detached: Vec<Number>,
+    /// Those of them that were released.
+    released: BTreeSet<Number>,
     /// Payloads of finished requests.
     finished: Vec<u32>,
 }
@@ -78,7 +80,7 @@ impl Model {
             .class(Class::new("middle"))
             .class(Class::new("long").slo(Duration::from_millis(5)))
             .queue(20)
-            .preempted(4)
+            .preempted(6)
             .blocked(MAX_DETACHED)
             .complete();
         Self {
@@ -91,6 +93,7 @@ impl Model {
             lanes: [None; 3],
             kept: [None; 3],
             detached: Vec::new(),
+            released: BTreeSet::new(),
             finished: Vec::new(),
         }
     }
@@ -113,6 +116,7 @@ impl Model {
     fn finish(&mut self, number: Number, lane: Option<usize>) {
         let freed = self.board.finish(number, self.now, false);
         assert_eq!(freed.map(WorkerId::index), lane);
+        self.released.remove(&number);
         self.finished.push(self.begun.remove(&number).expect("it runs"));
     }
 
@@ -140,7 +144,10 @@ impl Model {
                 if let Some(number) = self.lanes[lane].take() {
                     match self.board.preempt(number, self.now, number) {
                         Ok(freed) => assert_eq!(freed, Preempted::Free(WorkerId(lane as u32))),
-                        Err(_) => self.lanes[lane] = Some(number),
+                        Err(_) => {
+                            assert!(!self.board.may_preempt(number));
+                            self.lanes[lane] = Some(number);
+                        }
                     }
                 }
             }
@@ -152,7 +159,7 @@ impl Model {
             Step::Block(lane) => {
                 if let Some(number) = self.lanes[lane] {
                     let leaves = self.board.may_leave_lane(number);
-                    assert_eq!(leaves, self.detached.len() < MAX_DETACHED);
+                    assert_eq!(leaves, self.detached.len() - self.released.len() < MAX_DETACHED);
                     self.lanes[lane] = None;
                     match self.board.block(number, self.now, leaves) {
                         Blocked::Left(left) => {
@@ -163,6 +170,7 @@ impl Model {
                             assert!(!leaves);
                             self.held += 1;
                             self.kept[lane] = Some(number);
+                            self.released.extend(&released);
                             self.detached.extend(released);
                         }
                         Blocked::Detached => panic!("it had a lane"),
@@ -192,7 +200,10 @@ impl Model {
                 if index < self.detached.len() {
                     let number = self.detached.swap_remove(index);
                     match self.board.preempt(number, self.now, number) {
-                        Ok(freed) => assert!(matches!(freed, Preempted::Queued(_))),
+                        Ok(freed) => {
+                            assert!(matches!(freed, Preempted::Queued(_)));
+                            self.released.remove(&number);
+                        }
                         Err(_) => self.detached.push(number),
                     }
                 }
@@ -307,4 +318,53 @@ fn service_time_is_all_that_a_request_runs() {
     let service = board.stats()[0].service.quantile(1.0).as_nanos() as u64;
     assert!((400_000..=450_000).contains(&service), "{service}");
     assert_eq!(board.stats()[0].held, 1);
+}
+
+/// Returns a board of two classes, and what its lanes run: each a request of the class given.
+fn running<const N: usize>(settings: Settings, classes: [usize; N]) -> (Board<(), Number>, [Number; N]) {
+    let settings = settings.class(Class::new("first")).class(Class::new("second"));
+    let mut board = Board::new(&settings.complete(), N).unwrap();
+    let numbers = core::array::from_fn(|lane| {
+        let (flow, arrived) = (FlowHash(0), Nanos::ZERO);
+        let offer = Offer { class: classes[lane], flow, work_ns: Nanos::ZERO, arrived };
+        board.submit(Nanos::ZERO, offer, ()).unwrap();
+        match board.next(WorkerId(lane as u32), Nanos::ZERO).0 {
+            Next::Start(number, ()) => number,
+            next => panic!("{next:?}"),
+        }
+    });
+    (board, numbers)
+}
+
+#[test]
+fn a_class_with_all_its_preempted_requests_leaves_the_others_theirs() {
+    let policy = super::super::Policy::single_queue(QUANTUM, Requeue::Tail);
+    let (mut board, numbers) = running(Settings::new(policy).preempted(3), [0, 0, 1, 1]);
+    let mut preempt = |lane: usize| board.preempt(numbers[lane], Nanos(1), numbers[lane]);
+    assert_eq!(preempt(0), Ok(Preempted::Free(WorkerId(0))));
+    assert_eq!(preempt(1), Err(numbers[1]), "half of three is one");
+    assert_eq!(preempt(2), Ok(Preempted::Free(WorkerId(2))));
+    assert_eq!(preempt(3), Err(numbers[3]));
+    // The first runs on, and its place is free.
+    assert_eq!(board.next(WorkerId(0), Nanos(2)).0, Next::Resume(numbers[0]));
+    assert!(board.may_preempt(numbers[1]));
+    board.check();
+}
+
+#[test]
+fn released_requests_keep_their_places_until_they_end() {
+    let policy = super::super::Policy::single_queue(QUANTUM, Requeue::Tail);
+    let settings = Settings::new(policy).preempted(2).blocked(1);
+    let (mut board, [first, second, third]) = running(settings, [0, 0, 1]);
+    // The first is suspended when its lane asks, which has nothing else.
+    board.preempt(first, Nanos(1), first).unwrap();
+    board.empty_hand(WorkerId(0), Nanos(1));
+    assert_eq!(board.block(third, Nanos(2), false), Blocked::Kept(vec![first]));
+    board.check();
+    assert!(board.may_preempt(first) && !board.may_preempt(second));
+    // It does not count as one that has left its lane because it blocked.
+    assert!(board.may_leave_lane(second));
+    assert_eq!(board.finish(first, Nanos(3), false), None);
+    assert!(board.may_preempt(second));
+    board.check();
 }

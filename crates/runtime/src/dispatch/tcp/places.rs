@@ -4,6 +4,7 @@
 //! Each class has an equal share of the queue, so that requests of one class do not wait for those
 //! of another before the policy has them. All shares together are at most the queue.
 
+use super::super::shares::{divide, share_of};
 use crate::sync::Semaphore;
 
 /// See the module documentation.
@@ -17,20 +18,20 @@ pub struct Place(usize);
 impl Places {
     /// Divides a queue of so many requests. One shorter than there are classes is not divided.
     pub fn new(queue: usize, classes: usize) -> Self {
-        let shares = if classes <= queue { classes.max(1) } else { 1 };
-        Self((0..shares).map(|_| Semaphore::new(queue / shares)).collect())
+        let (shares, places) = divide(queue, classes);
+        Self((0..shares).map(|_| Semaphore::new(places)).collect())
     }
 
     /// Waits for a place for a request of this class; classes beyond the last are the last.
     pub fn take(&self, class: usize) -> Place {
-        let share = class.min(self.0.len() - 1);
+        let share = share_of(class, self.0.len());
         self.0[share].acquire().forget();
         Place(share)
     }
 
     /// Returns a place for a request of this class, if there is one.
     pub fn try_take(&self, class: usize) -> Option<Place> {
-        let share = class.min(self.0.len() - 1);
+        let share = share_of(class, self.0.len());
         self.0[share].try_acquire().map(|permit| {
             permit.forget();
             Place(share)

@@ -1,0 +1,84 @@
+//! A number of places that classes share equally, so that one class leaves the others theirs.
+//!
+//! Owns the arithmetic of the division. The places of preempted requests are counted here under the
+//! dispatcher's lock; those of the queue are semaphores (`Places`), for which threads wait.
+
+use tailwater_sched::dispatch::ClassId;
+
+/// Divides `places` among `classes`: returns the number of shares and the places in each. Fewer
+/// places than classes are not divided.
+pub fn divide(places: usize, classes: usize) -> (usize, usize) {
+    let shares = if classes <= places { classes.max(1) } else { 1 };
+    (shares, places / shares)
+}
+
+/// Returns the index of a class's share; classes beyond the last are the last.
+pub fn share_of(class: usize, shares: usize) -> usize {
+    class.min(shares - 1)
+}
+
+/// Places that are taken and given back.
+#[derive(Debug)]
+pub struct Shares {
+    /// Those taken of each share.
+    taken: Box<[usize]>,
+    most: usize,
+}
+
+impl Shares {
+    /// Divides `places` among `classes`.
+    pub fn new(places: usize, classes: usize) -> Self {
+        let (shares, most) = divide(places, classes);
+        Self { taken: vec![0; shares].into(), most }
+    }
+
+    /// Returns whether this class has a place left.
+    pub fn has_room(&self, class: ClassId) -> bool {
+        self.taken[share_of(class.index(), self.taken.len())] < self.most
+    }
+
+    /// Takes a place, which the caller knows is there.
+    pub fn take(&mut self, class: ClassId) {
+        debug_assert!(self.has_room(class));
+        self.taken[share_of(class.index(), self.taken.len())] += 1;
+    }
+
+    /// Gives a place back.
+    pub fn give_back(&mut self, class: ClassId) {
+        self.taken[share_of(class.index(), self.taken.len())] -= 1;
+    }
+
+    /// Returns how many places are taken, of all shares.
+    #[cfg(test)]
+    pub fn taken(&self) -> usize {
+        assert!(self.taken.iter().all(|&taken| taken <= self.most));
+        self.taken.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_that_has_taken_its_share_leaves_the_others_theirs() {
+        let (first, second, beyond) = (ClassId(0), ClassId(1), ClassId(9));
+        let mut shares = Shares::new(5, 2);
+        (0..2).for_each(|_| shares.take(first));
+        assert!(!shares.has_room(first) && shares.has_room(second));
+        (0..2).for_each(|_| shares.take(beyond));
+        assert!(!shares.has_room(second), "a class beyond the last is the last");
+        shares.give_back(first);
+        assert!(shares.has_room(first));
+        assert_eq!(shares.taken(), 3);
+    }
+
+    #[test]
+    fn shares_are_equal_and_at_most_what_there_is() {
+        for (places, classes, divided) in
+            [(10, 3, (3, 3)), (3, 3, (3, 1)), (2, 3, (1, 2)), (5, 0, (1, 5)), (0, 2, (1, 0))]
+        {
+            assert_eq!(divide(places, classes), divided);
+        }
+    }
+}
