@@ -1,4 +1,4 @@
-//! A GET that arrives while SCANs run: the purpose of the quantum (Shinjuku, NSDI'19, section 5).
+//! A GET that arrives while SCANs run: the purpose of the quantum (Shinjuku, NSDI'19, section 4).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
