@@ -133,7 +133,11 @@ impl Mix {
         let info = |c: &Class| {
             let mean_ns = c.service.mean_ns();
             let slo_ns = if c.slo_ns == 0 { mean_ns.ceil() as u64 } else { c.slo_ns };
-            ClassInfo { slo_ns: Nanos(slo_ns.max(1)), demand: ClassDemand { mean_ns, share: c.share } }
+            ClassInfo {
+                slo_ns: Nanos(slo_ns.max(1)),
+                demand: ClassDemand { mean_ns, share: c.share },
+                requeue: None,
+            }
         };
         self.classes.iter().map(info).collect()
     }

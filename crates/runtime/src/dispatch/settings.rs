@@ -137,12 +137,13 @@ pub enum PolicyError {
 pub struct Class {
     pub(super) name: String,
     pub(super) slo: Duration,
+    requeue: Option<Requeue>,
 }
 
 impl Class {
     /// A class with an SLO of 1 ms.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), slo: DEFAULT_SLO }
+        Self { name: name.into(), slo: DEFAULT_SLO, requeue: None }
     }
 
     /// Sets the target for the 99th percentile of the latency, above 0. The multi-queue policy
@@ -150,6 +151,15 @@ impl Class {
     #[must_use]
     pub fn slo(mut self, slo: Duration) -> Self {
         self.slo = slo;
+        self
+    }
+
+    /// Sets where a preempted request of this class goes, under a policy with a quantum; the
+    /// default is where the policy says. The tail suits classes of requests that differ much in
+    /// length, the head those that differ little (Shinjuku section 3.4).
+    #[must_use]
+    pub fn requeue(mut self, requeue: Requeue) -> Self {
+        self.requeue = Some(requeue);
         self
     }
 }
@@ -279,7 +289,11 @@ impl Settings {
         }
         // No policy of a dispatcher reads the demand.
         let demand = ClassDemand { mean_ns: 1.0, share: 1.0 };
-        let classes = self.classes.iter().map(|class| ClassInfo { slo_ns: nanos(class.slo), demand });
+        let classes = self.classes.iter().map(|class| ClassInfo {
+            slo_ns: nanos(class.slo),
+            demand,
+            requeue: class.requeue,
+        });
         let setup = Setup { workers, classes: classes.collect(), seed: 1 };
         self.policy.0.build(&setup).map_err(|error| refuse(error.to_string()))
     }

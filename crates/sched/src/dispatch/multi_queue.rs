@@ -30,6 +30,8 @@ use super::{
 struct ClassQueue {
     queue: VecDeque<Request>,
     slo_ns: Nanos,
+    /// Where in the queue a preempted request goes.
+    requeue: Requeue,
     /// Overdue workers that run a request of the class, by the request's arrival.
     overdue: BTreeSet<(Nanos, WorkerId)>,
 }
@@ -43,7 +45,6 @@ pub struct MultiQueue {
     /// For each overdue worker, the class and the arrival of its request.
     overdue: Vec<Option<(usize, Nanos)>>,
     quantum_ns: Nanos,
-    requeue: Requeue,
 }
 
 impl MultiQueue {
@@ -63,9 +64,21 @@ impl MultiQueue {
         );
         assert!(slo_ns.iter().all(|slo| slo.0 > 0), "an SLO of 0 ns makes every age infinite");
         assert!(quantum_ns.0 > 0, "a quantum of 0 ns never lets a request run");
-        let class = |&slo_ns| ClassQueue { queue: VecDeque::new(), slo_ns, overdue: BTreeSet::new() };
+        let class =
+            |&slo_ns| ClassQueue { queue: VecDeque::new(), slo_ns, requeue, overdue: BTreeSet::new() };
         let (classes, overdue) = (slo_ns.iter().map(class).collect(), vec![None; workers]);
-        Self { classes, crew: Crew::new(workers), queued: 0, overdue, quantum_ns, requeue }
+        Self { classes, crew: Crew::new(workers), queued: 0, overdue, quantum_ns }
+    }
+
+    /// Sets where in its queue a preempted request of this class goes.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such class.
+    #[must_use]
+    pub fn requeue_class(mut self, class: ClassId, requeue: Requeue) -> Self {
+        self.classes[class.index()].requeue = requeue;
+        self
     }
 
     fn class_of(&self, class: ClassId) -> usize {
@@ -94,7 +107,7 @@ impl MultiQueue {
     /// Returns whether a waiting request is chosen before a running one that has used up its
     /// quantum. Each is given by class and arrival.
     fn beats(&self, now: Nanos, waiting: (usize, Nanos), running: (usize, Nanos)) -> bool {
-        if waiting.0 == running.0 && self.requeue == Requeue::Tail {
+        if waiting.0 == running.0 && self.classes[running.0].requeue == Requeue::Tail {
             return true;
         }
         let (theirs, ours) =
@@ -189,9 +202,10 @@ impl Dispatch for MultiQueue {
     fn on_preempt(&mut self, worker: WorkerId, now: Nanos, request: Request) -> Reaction {
         self.clear_overdue(worker);
         let class = self.class_of(request.class);
-        match self.requeue {
-            Requeue::Head => self.classes[class].queue.push_front(request),
-            Requeue::Tail => self.classes[class].queue.push_back(request),
+        let own = &mut self.classes[class];
+        match own.requeue {
+            Requeue::Head => own.queue.push_front(request),
+            Requeue::Tail => own.queue.push_back(request),
         }
         self.queued += 1;
         self.call_for(now, class, request.arrived_ns)

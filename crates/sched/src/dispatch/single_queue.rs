@@ -7,16 +7,18 @@
 //! 3.4: preempt any request beyond the quantum if the queue is not empty), and on an unloaded
 //! machine it saves one event per quantum.
 //!
-//! Invariant (tail re-queue): a worker is overdue only while every queued request has already
-//! called a worker.
+//! Where a preempted request goes is set for the queue, and may be set for single classes.
+//!
+//! Invariant (tail re-queue of all classes): a worker is overdue only while every queued request
+//! has already called a worker.
 
 use heap::collections::{BTreeSet, VecDeque};
 use heap::vec;
 use heap::vec::Vec;
 
 use super::{
-    Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, Requeue, Verdict,
-    WorkerId,
+    Assignment, Broken, ClassId, Crew, Dispatch, MAX_CLASSES, Nanos, Origin, Properties, Reaction, Request,
+    Requeue, Verdict, WorkerId,
 };
 
 /// One queue with a quantum.
@@ -28,7 +30,8 @@ pub struct SingleQueue {
     overdue: BTreeSet<(Nanos, WorkerId)>,
     overdue_since: Vec<Option<Nanos>>,
     quantum_ns: Nanos,
-    requeue: Requeue,
+    /// Where a preempted request of each class goes. A class beyond the last is the last.
+    requeue: [Requeue; MAX_CLASSES],
     name: &'static str,
 }
 
@@ -61,9 +64,20 @@ impl SingleQueue {
             overdue: BTreeSet::new(),
             overdue_since: vec![None; workers],
             quantum_ns,
-            requeue,
+            requeue: [requeue; MAX_CLASSES],
             name,
         }
+    }
+
+    /// Sets where a preempted request of this class goes.
+    ///
+    /// # Panics
+    ///
+    /// If the class is at or above [`MAX_CLASSES`].
+    #[must_use]
+    pub fn requeue_class(mut self, class: ClassId, requeue: Requeue) -> Self {
+        self.requeue[class.index()] = requeue;
+        self
     }
 
     fn clear_overdue(&mut self, worker: WorkerId) {
@@ -118,7 +132,8 @@ impl Dispatch for SingleQueue {
     /// would be useless.
     fn on_preempt(&mut self, worker: WorkerId, _now: Nanos, request: Request) -> Reaction {
         self.clear_overdue(worker);
-        match self.requeue {
+        let requeue = self.requeue[request.class.index().min(MAX_CLASSES - 1)];
+        match requeue {
             Requeue::Tail => self.queue.push_back(request),
             Requeue::Head => {
                 let behind_first = self.queue.len().min(1);
@@ -127,7 +142,7 @@ impl Dispatch for SingleQueue {
         }
         // At the tail it is one more waiting request, and the next overdue worker must make room,
         // as under a polling dispatcher. At the head it is next in line anyway.
-        match self.requeue {
+        match requeue {
             Requeue::Head => self.crew.call_idle(),
             Requeue::Tail => self.call_someone(),
         }
@@ -155,7 +170,7 @@ impl Dispatch for SingleQueue {
             return Err(Broken::OverdueIndex);
         }
         let waiting = self.queue.len() > self.crew.called();
-        if waiting && self.requeue == Requeue::Tail && !self.overdue.is_empty() {
+        if waiting && !self.requeue.contains(&Requeue::Head) && !self.overdue.is_empty() {
             return Err(Broken::BeyondQuantum);
         }
         self.crew.check(self.queue.len())

@@ -5,8 +5,8 @@
 //! number of workers and classes.
 
 use super::{
-    BoundedQueues, CentralFcfs, ClassDemand, Dispatch, DistributedFcfs, MAX_CLASSES, MultiQueue, Requeue,
-    Reserved, ReservedError, ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
+    BoundedQueues, CentralFcfs, ClassDemand, ClassId, Dispatch, DistributedFcfs, MAX_CLASSES, MultiQueue,
+    Requeue, Reserved, ReservedError, ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
 };
 use crate::ids::Nanos;
 use heap::boxed::Box;
@@ -63,6 +63,9 @@ pub struct ClassInfo {
     pub slo_ns: Nanos,
     /// Mean service time and share of requests; reserved cores only.
     pub demand: ClassDemand,
+    /// Where a preempted request goes, if not where the policy says; processor sharing, single
+    /// queue and multi-queue only.
+    pub requeue: Option<Requeue>,
 }
 
 /// The environment a policy is built for.
@@ -74,6 +77,14 @@ pub struct Setup {
     pub classes: Vec<ClassInfo>,
     /// Seed of any random choice the policy makes.
     pub seed: u64,
+}
+
+impl Setup {
+    /// Returns the classes whose preempted requests go elsewhere than the policy says, and where.
+    fn requeues(&self) -> impl Iterator<Item = (ClassId, Requeue)> {
+        let classes = self.classes.iter().take(MAX_CLASSES).enumerate();
+        classes.filter_map(|(i, class)| Some((ClassId(i as u16), class.requeue?)))
+    }
 }
 
 /// Why a policy cannot be built.
@@ -120,17 +131,20 @@ impl PolicySpec {
             Self::CFcfs => Box::new(CentralFcfs::new(workers)),
             Self::Stealing { batch } => Box::new(WorkStealing::new(workers, batch, setup.seed)),
             Self::ProcessorSharing { quantum_ns } => {
-                Box::new(SingleQueue::processor_sharing(workers, quantum_ns))
+                let policy = SingleQueue::processor_sharing(workers, quantum_ns);
+                Box::new(setup.requeues().fold(policy, |policy, (class, to)| policy.requeue_class(class, to)))
             }
             Self::SingleQueue { quantum_ns, requeue } => {
-                Box::new(SingleQueue::shinjuku(workers, quantum_ns, requeue))
+                let policy = SingleQueue::shinjuku(workers, quantum_ns, requeue);
+                Box::new(setup.requeues().fold(policy, |policy, (class, to)| policy.requeue_class(class, to)))
             }
             Self::MultiQueue { quantum_ns, requeue } => {
                 let slos: Vec<Nanos> = setup.classes.iter().map(|c| c.slo_ns).collect();
                 if slos.is_empty() || slos.len() > MAX_CLASSES || slos.contains(&Nanos::ZERO) {
                     return Err(SpecError::Slo);
                 }
-                Box::new(MultiQueue::new(workers, &slos, quantum_ns, requeue))
+                let policy = MultiQueue::new(workers, &slos, quantum_ns, requeue);
+                Box::new(setup.requeues().fold(policy, |policy, (class, to)| policy.requeue_class(class, to)))
             }
             Self::BoundedQueues { depth, quantum_ns } => {
                 Box::new(BoundedQueues::new(workers, depth, quantum_ns))

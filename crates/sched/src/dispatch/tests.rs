@@ -31,6 +31,7 @@ fn setup(workers: usize) -> Setup {
     let class = |slo_us: u64, mean_ns: f64| ClassInfo {
         slo_ns: Nanos(slo_us * US),
         demand: ClassDemand { mean_ns, share: 0.5 },
+        requeue: None,
     };
     Setup { workers, classes: vec![class(10, 1_000.0), class(1_000, 100_000.0)], seed: 7 }
 }
@@ -119,6 +120,37 @@ fn a_request_preempted_to_the_head_runs_before_those_that_waited_behind_the_next
         p.on_preempt(WorkerId(0), Nanos(7), first);
         assert_eq!(ids(&mut p, 0, 7), Some(2));
         assert_eq!(ids(&mut p, 0, 8), Some(then), "{requeue:?}");
+    }
+}
+
+#[test]
+fn a_class_may_requeue_elsewhere_than_the_policy_says() {
+    let quantum_ns = Nanos(5 * US);
+    for (requeue, other) in [(Requeue::Head, Requeue::Tail), (Requeue::Tail, Requeue::Head)] {
+        for spec in
+            [PolicySpec::SingleQueue { quantum_ns, requeue }, PolicySpec::MultiQueue { quantum_ns, requeue }]
+        {
+            for class in [0, 1] {
+                let mut setup = setup(1);
+                setup.classes[1].requeue = Some(other);
+                let mut p = spec.build(&setup).unwrap();
+                let first = request(1, 0, 100 * US, class);
+                for id in 1..=3 {
+                    p.on_arrival(Nanos(0), request(id, 0, 100 * US, class));
+                }
+                assert_eq!(ids(&mut *p, 0, 0), Some(1));
+                p.on_preempt(WorkerId(0), Nanos(5 * US), first);
+                let order = [5, 6, 7].map(|at| ids(&mut *p, 0, at * US).unwrap());
+                let to = if class == 1 { other } else { requeue };
+                let expected = match (to, spec) {
+                    (Requeue::Tail, _) => [2, 3, 1],
+                    // Behind the one that its own worker takes instead.
+                    (Requeue::Head, PolicySpec::SingleQueue { .. }) => [2, 1, 3],
+                    (Requeue::Head, _) => [1, 2, 3],
+                };
+                assert_eq!(order, expected, "{spec:?}, class {class}");
+            }
+        }
     }
 }
 

@@ -255,37 +255,52 @@ proptest! {
         prop_assert_eq!(sum(|class| class.held), model.held);
     }
 
-    /// One lane, a new short request at each quantum's end: a long one ends after as many quanta as
-    /// it needs, each with at most a few short requests in between.
+    /// One lane. In a single queue, with short requests in every other quantum, a long one has all
+    /// others. With a queue for each class, and short requests that would fill the lane alone, it
+    /// has the ratio of the SLOs: it wins when its age by its SLO exceeds that of the oldest short
+    /// one, which is as old as the turns that the long one has had.
     #[test]
-    fn a_long_request_gets_on(head in any::<bool>(), multi in any::<bool>(), quanta in 1..50u32) {
+    fn a_long_request_has_its_share(head in any::<bool>(), multi in any::<bool>(), ratio in 1..100_u32) {
         let requeue = if head { Requeue::Head } else { Requeue::Tail };
-        let policy = if multi {
-            super::super::Policy::multi_queue(QUANTUM, requeue)
+        let (policy, ratio) = if multi {
+            (super::super::Policy::multi_queue(QUANTUM, requeue), ratio)
         } else {
-            super::super::Policy::single_queue(QUANTUM, requeue)
+            (super::super::Policy::single_queue(QUANTUM, requeue), 2)
         };
-        let mut model = Model::new(policy);
-        let quantum_ns = QUANTUM.as_nanos() as u64;
-        model.step(&Step::Submit { class: 2, flow: 0, work: 0 });
-        model.ask(0);
-        let long = model.lanes[0].unwrap();
-        let (mut had, mut turns) = (0, 0);
-        while had < quanta {
-            turns += 1;
-            // With an SLO 250 times that of the short requests it still gets a share.
-            prop_assert!(turns < 1_000 * quanta, "{had} of {quanta} quanta after {turns} turns");
-            model.now = model.now + Nanos(quantum_ns / 2);
-            model.step(&Step::Submit { class: 0, flow: 0, work: 0 });
-            model.now = model.now + Nanos(quantum_ns / 2);
-            let number = model.lanes[0].unwrap();
-            had += u32::from(number == long);
-            if number == long {
-                model.step(&Step::Preempt(0));
-            } else {
-                model.step(&Step::Finish(0));
+        let slo = Duration::from_micros(20);
+        let settings = Settings::new(policy).class(Class::new("short").slo(slo));
+        let settings = settings.class(Class::new("long").slo(slo * ratio)).complete();
+        let mut board: Board<usize, Number> = Board::new(&settings, 1).unwrap();
+        let (lane, half) = (WorkerId(0), Nanos(QUANTUM.as_nanos() as u64 / 2));
+        let mut now = Nanos(1);
+        let submit = |board: &mut Board<usize, Number>, now, class| {
+            let offer = Offer { class, flow: FlowHash(0), work_ns: Nanos::ZERO, arrived: now };
+            board.submit(now, offer, class).unwrap();
+        };
+        submit(&mut board, now, 1);
+        let mut long = None;
+        let mut had = 0;
+        for turns in 1..=20 * ratio {
+            let (number, is_long) = match board.next(lane, now).0 {
+                Next::Start(number, class) => (number, class == 1),
+                Next::Resume(number) => (number, true),
+                Next::Idle => panic!("a request waits"),
+            };
+            prop_assert!(!is_long || long.is_none_or(|long| long == number));
+            if multi || turns % 2 == 0 {
+                submit(&mut board, now + half, 0);
             }
-            model.ask(0);
+            now = now + half + half;
+            if is_long {
+                (long, had) = (Some(number), had + 1);
+                board.preempt(number, now, number).unwrap();
+            } else {
+                board.finish(number, now, false);
+            }
+            board.check();
+            // Two turns more or less: a quantum is added to each age, and shorts arrive amid one.
+            let share = turns / ratio;
+            prop_assert!(had + 2 >= share && had <= share + 2, "{had} of {turns} turns, not 1 in {ratio}");
         }
     }
 }
