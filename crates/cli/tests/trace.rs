@@ -167,3 +167,22 @@ fn a_request_is_followed_into_the_thread_that_is_started_for_it() {
         wanted.iter().find(|(_, is_there)| !is_there).map(|(what, _)| *what)
     });
 }
+
+#[test]
+fn a_request_is_followed_through_a_dispatcher() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = socket_name("trace-dispatch");
+    let _running = start(folder.path(), &socket, &["--dispatch", "sq:15us"]);
+    trace_until(&socket, &["--sample", "1", "--duration", "500ms"], |report, document| {
+        let has = |stage| !durations(document, stage).is_empty();
+        let ran: f64 = durations(document, "run").iter().sum();
+        let wanted = [
+            ("a reply to each", !report.contains("without a reply")),
+            ("a wait in the dispatcher", has("dispatch queue")),
+            ("a long request that gave way", has("preempted")),
+            ("the work of a long request", ran > LONG_US),
+        ];
+        wanted.iter().find(|(_, is_there)| !is_there).map(|(what, _)| *what)
+    });
+}

@@ -196,6 +196,10 @@ impl<'a> Report<'a> {
                 kthread(span.who),
                 breakdown.queue.saturating_sub(1)
             ),
+            Stage::Dispatch => format!(
+                "{long} us in the queue of a dispatcher, as a request of class {}",
+                breakdown.class.unwrap_or_default()
+            ),
             Stage::Run => format!("ran for {long} us"),
             Stage::Preempted => {
                 let times = times(request, |step| step == Step::Off { asked: true });

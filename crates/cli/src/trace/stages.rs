@@ -32,6 +32,8 @@ pub enum Stage {
     Socket,
     /// Waits for its thread, which is runnable or has been started.
     RunQueue,
+    /// In the queue of a dispatcher.
+    Dispatch,
     /// Its thread runs.
     Run,
     /// Its thread had to leave the core.
@@ -46,7 +48,7 @@ pub enum Stage {
 
 impl Stage {
     /// All stages in the order of a request's path.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Port,
         Self::Switch,
         Self::Detection,
@@ -56,6 +58,7 @@ impl Stage {
         Self::Stack,
         Self::Socket,
         Self::RunQueue,
+        Self::Dispatch,
         Self::Run,
         Self::Preempted,
         Self::Blocked,
@@ -75,6 +78,7 @@ impl Stage {
             Self::Stack => "stack",
             Self::Socket => "socket",
             Self::RunQueue => "run queue",
+            Self::Dispatch => "dispatch queue",
             Self::Run => "run",
             Self::Preempted => "preempted",
             Self::Blocked => "blocked",
@@ -114,6 +118,8 @@ pub struct Breakdown {
     pub ahead: u32,
     /// Threads in the run queue after its thread was put there.
     pub queue: u32,
+    /// Its class in a dispatcher, if it waited in one.
+    pub class: Option<u16>,
 }
 
 impl Breakdown {
@@ -125,7 +131,7 @@ impl Breakdown {
         let mut cut = Cutter { at: request.due, end: left.max(request.due), spans: Vec::new(), cores };
         cut.to(Stage::Port, request.arrived, None);
         cut.to(Stage::Switch, in_ring, Some(target));
-        let (mut ahead, mut queue) = (0, 0);
+        let (mut ahead, mut queue, mut class) = (0, 0, None);
         // The kthread that has the request, and the stage that the next step ends.
         let (mut who, mut stage) = (target, Stage::Ring);
         for &(at, by, step) in &request.steps {
@@ -135,6 +141,10 @@ impl Breakdown {
                     cut.to(Stage::Stack, at, Some(by));
                     (ahead, queue) = (before, length);
                 }
+                Step::Queued { class: number } => {
+                    cut.to(stage, at, Some(who));
+                    class = Some(number);
+                }
                 Step::Received if by == who => cut.waiting(stage, at, by),
                 _ => cut.to(stage, at, Some(who)),
             }
@@ -143,6 +153,7 @@ impl Breakdown {
                 Step::Taken { .. } | Step::Refused | Step::Untracked => Stage::Stack,
                 Step::Delivered { woke: true, .. } | Step::Passed => Stage::RunQueue,
                 Step::Delivered { woke: false, .. } => Stage::Socket,
+                Step::Queued { .. } => Stage::Dispatch,
                 Step::Received | Step::On | Step::Ended => Stage::Run,
                 Step::Off { asked: true } => Stage::Preempted,
                 Step::Off { asked: false } => Stage::Blocked,
@@ -158,6 +169,7 @@ impl Breakdown {
             spans: cut.spans,
             ahead,
             queue,
+            class,
         })
     }
 

@@ -227,6 +227,18 @@ fn a_request_whose_time_slice_ended_names_its_own_program() {
 }
 
 #[test]
+fn a_request_that_waited_for_a_dispatcher_names_its_class() {
+    let mut story = undisturbed();
+    story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 }).step(300, WOKEN).step(400, Step::Received);
+    story.step(500, Step::Queued { class: 2 }).step(20_500, Step::On).step(21_500, Step::Off { asked: true });
+    story.step(31_500, Step::On).step(32_000, Step::Sent).replied(32_000, 32_100, 32_200);
+    let breakdown = story.breakdown();
+    let stages = [Stage::Dispatch, Stage::Run, Stage::Preempted].map(|stage| breakdown.in_stage(stage));
+    assert_eq!(stages, [20_000, 100 + 1_000 + 500, 10_000]);
+    assert_eq!(story.reason(), "20.0 us in the queue of a dispatcher, as a request of class 2");
+}
+
+#[test]
 fn impossible_steps_are_counted_and_left_out() {
     let mut story = undisturbed();
     story.arrives(1_000, 1_000, 1_100);
@@ -383,6 +395,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         any::<bool>().prop_map(|asked| Step::Off { asked }),
         Just(Step::On),
         Just(Step::Passed),
+        any::<u16>().prop_map(|class| Step::Queued { class }),
         Just(Step::Sent),
         Just(Step::Ended),
         Just(Step::Refused),

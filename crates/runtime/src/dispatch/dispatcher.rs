@@ -1,16 +1,18 @@
 //! What a program does with a dispatcher: starts it, submits requests, reads its counters.
 
 use super::board::{Board, Offer};
-use super::pool::{Pool, Task};
+use super::pool::{Pool, Task, Work};
 use super::publish::Entries;
-use super::server::Server;
+use super::server::{Server, begin_traced};
 use super::settings::Settings;
 use super::stats::ClassStats;
 use crate::ground::guard::NoPreempt;
+use crate::records::request;
 use crate::records::runtime::runtime;
 use crate::thread;
 use crate::verbs::quantum;
 use crate::verbs::ready::ready;
+use crate::verbs::trace;
 use core::fmt;
 use std::io;
 use std::time::Duration;
@@ -186,14 +188,23 @@ impl<P: Send + 'static> Dispatcher<P> {
         let arrived = request.arrived.map_or(now, |at| server.time(at).min(now));
         let offer = Offer { class: request.class, flow: FlowHash(request.flow), work_ns, arrived };
         // Until the lane that is called has its thread, which only this call can give it.
-        let _guard = NoPreempt::new();
+        let guard = NoPreempt::new();
+        // Before the request is in the queue, where another kthread may begin it at once.
+        let work = Work { payload, traced: queue_traced(&guard, request.class) };
         let mut pool = server.pool.lock();
-        let submitted = pool.board.submit(now, offer, payload).map_err(Refused);
+        let submitted = pool.board.submit(now, offer, work);
         let submitted = submitted.map(|reaction| pool.apply(reaction));
         server.publish(&pool);
         drop(pool);
         server.changes.note();
-        submitted.map(|called| called.into_iter().for_each(ready))
+        match submitted {
+            Ok(called) => called.into_iter().for_each(ready),
+            Err(work) => {
+                begin_traced(&guard, work.traced);
+                return Err(Refused(work.payload));
+            }
+        }
+        Ok(())
     }
 
     /// Counts a request as dropped that was not submitted, for lack of a place.
@@ -208,6 +219,16 @@ impl<P: Send + 'static> Dispatcher<P> {
         let classes = self.0.pool.lock().board.stats().len();
         // One at a time: a copy takes about a microsecond, and lanes wait for the lock.
         (0..classes).map(|class| self.0.pool.lock().board.stats()[class].clone()).collect()
+    }
+}
+
+/// Takes the traced request that the calling thread carries, if any: it waits as one of `class`
+/// from now on.
+#[inline]
+fn queue_traced(guard: &NoPreempt, class: usize) -> request::Request {
+    match guard.kthread().and_then(|kthread| Some((kthread, kthread.current()?))) {
+        Some((kthread, me)) if me.carried.is_some() => trace::queue(kthread, me, class as u16),
+        _ => request::Request { id: 0, back: 0 },
     }
 }
 

@@ -14,6 +14,7 @@
 
 use super::board::{Board, Number};
 use crate::ground::spin::SpinLock;
+use crate::records::request;
 use crate::records::serving::RequestThread;
 use crate::records::uthread::Runnable;
 use tailwater_sched::dispatch::{Reaction, WorkerId};
@@ -27,6 +28,13 @@ pub const SPARES: usize = 64;
 pub struct Suspended {
     pub thread: &'static RequestThread,
     pub runnable: Runnable,
+}
+
+/// A request that waits: what the handler gets, and the trace that follows it; its number is 0 if
+/// none does.
+pub struct Work<P> {
+    pub payload: P,
+    pub traced: request::Request,
 }
 
 /// What a thread of a dispatcher needs beside its stack. Used by a later thread when it has ended.
@@ -67,7 +75,7 @@ impl Spare {
 
 /// See the module documentation.
 pub struct Pool<P> {
-    pub board: Board<P, Suspended>,
+    pub board: Board<Work<P>, Suspended>,
     /// The thread that runs each lane's request.
     pub running: Box<[Option<&'static RequestThread>]>,
     spares: Vec<Spare>,
@@ -79,7 +87,7 @@ pub struct Pool<P> {
 
 impl<P> Pool<P> {
     /// Returns a pool without threads, whose lanes all have to ask once.
-    pub fn new(board: Board<P, Suspended>, lanes: usize) -> Self {
+    pub fn new(board: Board<Work<P>, Suspended>, lanes: usize) -> Self {
         let running = vec![None; lanes].into();
         let spares = Vec::with_capacity(lanes + SPARES);
         Self { board, running, spares, places: Vec::new(), idle: 0 }

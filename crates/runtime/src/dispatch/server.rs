@@ -20,16 +20,18 @@
 //! [`Settings::blocked`]: super::Settings::blocked
 
 use super::board::{Blocked, Board, Next, Number, Preempted};
-use super::pool::{Place, Pool, Spare, Suspended, Task};
+use super::pool::{Place, Pool, Spare, Suspended, Task, Work};
 use super::publish::Changes;
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::records::request::Request;
 use crate::records::runtime::Runtime;
 use crate::records::serving::{RequestThread, Requests};
 use crate::records::uthread::Runnable;
 use crate::thread::{Options, prepare};
 use crate::verbs::ready::ready;
 use crate::verbs::switch::{Choice, others_wait, suspend_or, yield_now};
+use crate::verbs::trace;
 use core::fmt;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -75,7 +77,7 @@ impl<P> fmt::Debug for Server<P> {
 
 /// What a thread that has asked does.
 enum Step<P> {
-    Run(Number, P),
+    Run(Number, Work<P>),
     End,
 }
 
@@ -151,7 +153,7 @@ impl<P: Send + 'static> Server<P> {
     /// The locked pool, if it is not needed, or there is no memory for a thread.
     fn lock_with_spare(
         &'static self,
-        is_needed: impl Fn(&Board<P, Suspended>) -> bool,
+        is_needed: impl Fn(&Board<Work<P>, Suspended>) -> bool,
     ) -> Result<SpinGuard<'static, Pool<P>>, SpinGuard<'static, Pool<P>>> {
         let pool = self.pool.lock();
         if !is_needed(&pool.board) {
@@ -189,9 +191,10 @@ impl<P: Send + 'static> Server<P> {
             }
             task = let_others_first(task);
             while let Some(step) = suspend_or(|me| self.settle(place, task, me)) {
-                let Step::Run(number, payload) = step else { return };
+                let Step::Run(number, work) = step else { return };
                 // The payload is gone with the panic; the state of the handler is the service's.
-                let panicked = catch(|| (self.handle)(payload)).is_none();
+                let panicked = catch(|| (self.handle)(work.payload)).is_none();
+                trace::received(None);
                 serve_as(None);
                 task = let_others_first(Task::Finish { number, panicked, ended: None });
             }
@@ -226,12 +229,13 @@ impl<P: Send + 'static> Server<P> {
         let called = pool.apply(reaction);
         self.publish(&pool);
         let choice = match next {
-            Next::Start(number, payload) => {
+            Next::Start(number, work) => {
                 pool.running[lane.index()] = Some(&place.thread);
                 place.thread.begin(number, self.slice);
                 drop(pool);
                 serve_as(Some(&place.thread));
-                Choice::Stay(Step::Run(number, payload))
+                begin_traced(&NoPreempt::new(), work.traced);
+                Choice::Stay(Step::Run(number, work))
             }
             Next::Resume(suspended) => {
                 pool.running[lane.index()] = Some(suspended.thread);
@@ -373,5 +377,16 @@ fn serve_as(thread: Option<&'static RequestThread>) {
     }
     if thread.is_some() {
         kthread.begin_turn();
+    }
+}
+
+/// Has the calling user thread carry a traced request that waited, if it is one.
+#[inline]
+pub fn begin_traced(guard: &NoPreempt, request: Request) {
+    if request.id != 0
+        && let Some(kthread) = guard.kthread()
+        && let Some(me) = kthread.current()
+    {
+        trace::begin(kthread, me, request);
     }
 }

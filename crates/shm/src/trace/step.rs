@@ -37,6 +37,12 @@ pub enum Step {
     On,
     /// The request passed to a thread that this one started.
     Passed,
+    /// It waits in the queue of a dispatcher, as a request of this class; a thread that begins it
+    /// writes [`Step::On`].
+    Queued {
+        /// Number of its class.
+        class: u16,
+    },
     /// The reply lies in the egress ring.
     Sent,
     /// The thread started other work, or ended, without a reply.
@@ -59,6 +65,7 @@ impl Step {
             Self::Passed => (8, 0),
             Self::Sent => (9, 0),
             Self::Ended => (10, 0),
+            Self::Queued { class } => (11, class.into()),
         }
     }
 
@@ -80,6 +87,7 @@ impl Step {
             (8, false) => Self::Passed,
             (9, false) => Self::Sent,
             (10, false) => Self::Ended,
+            (11, false) => Self::Queued { class: argument.try_into().ok()? },
             _ => return None,
         })
     }
@@ -115,6 +123,7 @@ mod tests {
             Step::Off { asked: false },
             Step::On,
             Step::Passed,
+            Step::Queued { class: u16::MAX },
             Step::Sent,
             Step::Ended,
         ] {
@@ -123,6 +132,7 @@ mod tests {
             assert_eq!(Step::from_bits(kind | 1 << 9, argument), None);
         }
         assert_eq!(Step::from_bits(0, 0), None);
-        assert_eq!(Step::from_bits(11, 0), None);
+        assert_eq!(Step::from_bits(11, 1 << 16), None);
+        assert_eq!(Step::from_bits(12, 0), None);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns the way of a trace's number through this process: from the ring record to the socket
 //! ([`taken`], [`delivered`]), to the user thread that reads it ([`received`]), to a thread that
-//! this one starts ([`pass_on`]), to the record of the reply ([`reply`]). Steps go into the
+//! this one starts ([`pass_on`]) or the thread of a dispatcher to which it submits it ([`queue`],
+//! [`begin`]), to the record of the reply ([`reply`]). Steps go into the
 //! kthread's buffer in the region (`tailwater_shm::trace`), with preemption off.
 //!
 //! # Which frame is the reply
@@ -10,7 +11,7 @@
 //! reversed. With one request to a datagram that is exact. Of TCP it is the first segment with data
 //! that leaves from the thread's own call after it read from the segment's connection, and before
 //! it waits there for more. A request that a thread hands to another thread, other than by starting
-//! it, loses its reply.
+//! it or through a dispatcher, loses its reply.
 //!
 //! A thread carries one request at a time; it drops it when it receives another datagram, or ends.
 //! Code that handles no traced request pays one predicted branch at each place.
@@ -62,6 +63,17 @@ impl<'a> Log<'a> {
         let request = me.carried.take();
         child.carried.set(request);
         self.write(request.id, Step::Passed);
+    }
+
+    fn queued(self, me: &Uthread, class: u16) -> Request {
+        let request = me.carried.take();
+        self.write(request.id, Step::Queued { class });
+        request
+    }
+
+    fn begun(self, me: &Uthread, request: Request) {
+        me.carried.set(request);
+        self.write(request.id, Step::On);
     }
 
     fn left(self, me: &Uthread, asked: bool) {
@@ -149,6 +161,19 @@ pub fn drop_request(me: &Uthread) {
 #[cold]
 pub fn pass_on(kthread: ThisKthread<'_>, me: &Uthread, child: &Uthread) {
     Log::of(kthread).passed_on(me, child);
+}
+
+/// Takes the request that `me`, which runs, carries: it waits from now on in the queue of a
+/// dispatcher, as a request of `class`.
+#[cold]
+pub fn queue(kthread: ThisKthread<'_>, me: &Uthread, class: u16) -> Request {
+    Log::of(kthread).queued(me, class)
+}
+
+/// Records that `me`, which runs, begins a request that waited in the queue of a dispatcher.
+#[cold]
+pub fn begin(kthread: ThisKthread<'_>, me: &Uthread, request: Request) {
+    Log::of(kthread).begun(me, request);
 }
 
 /// Records that `me` is about to leave its core, by itself or because core or time slice were

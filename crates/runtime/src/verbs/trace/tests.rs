@@ -164,3 +164,21 @@ fn ordinary_threads_write_nothing_down_and_carry_nothing() {
     drop_request(me);
     assert!(!me.carried.is_some());
 }
+
+#[test]
+fn a_request_that_waits_in_a_dispatcher_is_that_of_the_thread_which_begins_it() {
+    let (mut fixture, receiver, worker) = (Fixture::new(), thread(), thread());
+    fixture.receive(receiver, 7, 4000);
+    let request = fixture.log().queued(receiver, 3);
+    // The receiver goes on with another, which ends nothing.
+    fixture.log().turn_to(receiver, None);
+    fixture.log().begun(worker, request);
+    assert!(!receiver.carried.is_some() && worker.carried.is_some());
+    fixture.log().left(worker, true);
+    fixture.log().returned(worker);
+    assert_eq!(fixture.log().replied(worker, &reply_to(4000)), (FLAG_TRACED, 7));
+    let steps = fixture.steps();
+    let expected = [Step::Queued { class: 3 }, Step::On, Step::Off { asked: true }, Step::On, Step::Sent]
+        .map(|step| (7, step));
+    assert_eq!(steps[2..], expected);
+}
