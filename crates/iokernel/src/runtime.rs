@@ -20,6 +20,7 @@ use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
 use crate::allocator::evict::Evictions;
 use crate::allocator::unbound::Unbound;
 use crate::allocator::vain::BackOff;
+use crate::allocator::words::Kept;
 use crate::budget::Budget;
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
@@ -29,6 +30,7 @@ use crate::machine::SessionWeight;
 use crate::stats::{FirewallStats, RuntimeCounters, RuntimeStats, Stats};
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
+use crate::switch::shares::Shares;
 
 /// Why a registration ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -137,6 +139,8 @@ impl Spent {
 #[derive(Debug)]
 pub(crate) struct Kthread {
     pub(crate) ingress: Producer,
+    /// Who fills the ingress ring.
+    pub(crate) shares: Shares,
     /// `None` while the switch polls it.
     pub(crate) egress: Option<Egress>,
     /// The steps that it writes about traced requests.
@@ -198,6 +202,8 @@ pub(crate) struct Runtime {
     pub(crate) back_off: BackOff,
     /// Cores to which Linux does not bind its threads.
     pub(crate) unbound: Unbound,
+    /// Its words as last read, where not all are at each look.
+    pub(crate) kept: Kept,
     /// Fingerprint of its words, as of the last look.
     pub(crate) mark: u64,
     /// The mark and its number of cores before the polling thread last announced that it sleeps.
@@ -264,6 +270,7 @@ impl Runtime {
         let identity = Identity::new(mac, ip, ip6);
         let kthread = |(index, ends): (u16, IoKernelEnds)| Kthread {
             ingress: ends.ingress,
+            shares: Shares::default(),
             egress: Some(Egress {
                 consumer: ends.egress,
                 sender: Sender {
@@ -308,6 +315,7 @@ impl Runtime {
             budget: Budget::default(),
             back_off: BackOff::default(),
             unbound: Unbound::default(),
+            kept: Kept::new(count),
             mark: 0,
             noted: (0, 0),
             guard,

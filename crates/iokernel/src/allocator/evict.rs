@@ -142,7 +142,7 @@ impl Allocator {
             self.force_off(world, from, now);
         }
         self.follow(world, at, became, kind, decided, now);
-        self.look_at(world, from.runtime, now);
+        self.look_beside(world, from, now);
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(world, core, now);
         }
@@ -204,7 +204,7 @@ impl Allocator {
         world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
         let became = self.ledger.evict(kthread, self.nanos(now));
         self.withdrawn.push(Withdrawn { kthread, how: How::BeforeStart, not_before });
-        self.look_at(world, kthread.runtime, now);
+        self.look_beside(world, kthread, now);
         if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
             runtime.groups.lose(kthread.index);
         }

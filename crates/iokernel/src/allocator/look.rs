@@ -1,24 +1,69 @@
 //! The look at the queues of runtimes, as their status words describe them.
 //!
-//! Owns the copying from shared memory into the policy's observation, and the 5 us look itself.
-//! Bounded: runtimes with cores are always looked at, of the others as many as [`COLD_KTHREADS`]
-//! allows, in turn.
+//! Owns the 5 us look: which runtimes are looked at, and what follows. [`words`] reads the words of
+//! one. Bounded whatever programs write: runtimes with cores are always looked at, in part; of the
+//! others as many as [`COLD_KTHREADS`] and [`COLD_LOOK_NS`] allow, in turn.
 
 use core::sync::atomic::Ordering;
-use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook, View};
 use tailwater_sched::ledger::Class;
+use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Cycles, KthreadState};
 
-use super::Allocator;
 use super::phase::Phase;
+use super::words::{self, Sum, WHOLE};
+use super::{Allocator, holders};
 use crate::runtime::Runtime;
 use crate::world::{Lender, World};
 
 /// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. Frames wake
 /// such a runtime directly, so only doorbells and timers wait for their turn.
 const COLD_KTHREADS: usize = 64;
+/// Time after which no further runtime without a core is looked at, in nanoseconds: what programs
+/// write all the time takes longer to read.
+pub(super) const COLD_LOOK_NS: u64 = 1_000;
+/// Number of kthreads between two readings of the clock for that.
+const TIMED_KTHREADS: usize = 8;
+
+/// How much of each runtime a look reads, and of how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// All words of all runtimes.
+    Whole,
+    /// As much as a look may cost.
+    Bounded,
+}
+
+/// How many more runtimes without cores a look reads.
+struct ColdBudget {
+    kthreads: usize,
+    /// Read since the clock was.
+    untimed: usize,
+    began: Option<Cycles>,
+}
+
+impl ColdBudget {
+    fn new(extent: Extent) -> Self {
+        let kthreads = if extent == Extent::Whole { usize::MAX } else { COLD_KTHREADS };
+        Self { kthreads, untimed: 0, began: None }
+    }
+
+    fn spend(&mut self, kthreads: usize, most: Cycles, stopwatch: impl Fn() -> Cycles) {
+        if self.kthreads == usize::MAX {
+            return;
+        }
+        self.kthreads = self.kthreads.saturating_sub(kthreads);
+        self.untimed += kthreads;
+        if self.untimed >= TIMED_KTHREADS {
+            self.untimed = 0;
+            let now = stopwatch();
+            if now.saturating_sub(*self.began.get_or_insert(now)) > most {
+                self.kthreads = 0;
+            }
+        }
+    }
+}
 
 impl Allocator {
     /// Looks at all queues and wakes runtimes without a core that have work; and, if the policy's
@@ -26,7 +71,7 @@ impl Allocator {
     /// congestion is work that waits through a whole interval.
     pub(crate) fn tick(&mut self, world: &mut World, now: Cycles) {
         world.stats.cores.ticks.add(1);
-        self.look(world, now, COLD_KTHREADS);
+        self.look(world, now, Extent::Bounded);
         if now >= self.next_policy {
             self.next_policy = now + self.timing.policy;
             self.sample(world, now);
@@ -75,13 +120,13 @@ impl Allocator {
         self.earliest_timer
     }
 
-    /// Looks at all runtimes without a bound.
+    /// Looks at all words of all runtimes.
     pub(crate) fn look_at_all(&mut self, world: &mut World, now: Cycles) {
         self.earliest_timer = Cycles::MAX;
-        self.look(world, now, usize::MAX);
+        self.look(world, now, Extent::Whole);
     }
 
-    fn look(&mut self, world: &mut World, now: Cycles, mut budget: usize) {
+    fn look(&mut self, world: &mut World, now: Cycles, extent: Extent) {
         if self.earliest_timer <= now {
             self.earliest_timer = Cycles::MAX;
         }
@@ -89,16 +134,18 @@ impl Allocator {
         self.cursor = if self.cursor < count { self.cursor } else { 0 };
         self.stranded.clear();
         let mut next = self.cursor;
+        let mut budget = ColdBudget::new(extent);
         for step in 0..count {
             let place = (self.cursor + step) % count;
             let id = self.ledger.runtimes()[place];
             if self.has_core(id) {
                 self.end_hold(world, id, now);
-                self.look_at(world, id, now);
+                self.read(world, id, (extent, None), now);
                 self.note_pause(world, id, now);
-            } else if budget > 0 {
+            } else if budget.kthreads > 0 {
                 self.end_hold(world, id, now);
-                budget = budget.saturating_sub(self.look_at(world, id, now));
+                let read = self.read(world, id, (extent, None), now);
+                budget.spend(read, self.timing.cold_look, self.stopwatch);
                 if self.observation.runtime(id).is_some_and(RuntimeLook::has_work) {
                     self.stranded.push(id);
                 }
@@ -157,8 +204,26 @@ impl Allocator {
         self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held).into()
     }
 
-    /// Copies the status words of one runtime into the observation; returns its number of kthreads.
-    pub(super) fn look_at(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> usize {
+    /// Copies all status words of one runtime into the observation.
+    pub(super) fn look_at(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
+        self.read(world, id, (Extent::Whole, None), now);
+    }
+
+    /// Copies the status words of the runtime's kthreads with cores, of this kthread, and of as
+    /// many others as a look may cost.
+    pub(super) fn look_beside(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) {
+        self.read(world, kthread.runtime, (Extent::Bounded, Some(kthread.index)), now);
+    }
+
+    /// Copies status words of one runtime into the observation, if all are not read those of
+    /// kthread `also` among them; returns of how many kthreads.
+    fn read(
+        &mut self,
+        world: &mut World,
+        id: RuntimeId,
+        (extent, also): (Extent, Option<u16>),
+        now: Cycles,
+    ) -> usize {
         let Some(runtime) = world.runtimes.get_mut(id) else { return 0 };
         let left_alone = runtime.is_left_alone(now);
         if let Some(requests) = read_requests(runtime, left_alone) {
@@ -177,32 +242,65 @@ impl Allocator {
             publish_granted(runtime, self.policy.takes_requests());
         }
         runtime.held = runtime.held.filter(|held| now < held.until);
-        let held = runtime.held.map(|held| usize::from(held.kthread));
-        let (mut earliest, mut lost_wakes) = (runtime.held.map_or(Cycles::MAX, |held| held.until), 0);
-        let mut mark = runtime.requests;
-        for (index, (kthread, look)) in runtime.kthreads.iter().zip(&mut look.kthreads).enumerate() {
-            let status = &runtime.region.kthread(index as u16).status;
-            // Relaxed: hints; a stale value is read again at the next look.
-            look.runq_head = status.runq_head.load(Ordering::Relaxed);
-            look.runq_tail = status.runq_tail.load(Ordering::Relaxed);
-            look.overflow = status
-                .overflow
-                .load(Ordering::Relaxed)
-                .saturating_add(status.injected.load(Ordering::Relaxed));
-            let timer = status.next_timer.load(Ordering::Relaxed);
-            look.timer_due = timer <= now;
-            earliest = earliest.min(timer);
-            lost_wakes += u64::from(status.lost_wakes.load(Ordering::Relaxed));
-            look.ingress_head = kthread.ingress.unchecked_tail();
-            look.ingress_tail = if held == Some(index) { look.ingress_head } else { kthread.ingress.head() };
-            mark = fingerprint(mark, look, kthread.ingress.head(), timer);
-        }
-        runtime.next_timer = earliest;
-        runtime.mark = mark;
+        let (sum, count) = if runtime.kthreads.len() <= WHOLE {
+            let mut sum = Sum::NONE;
+            for (index, look) in look.kthreads.iter_mut().enumerate() {
+                sum.add(words::read(runtime, index, look, now));
+            }
+            (sum, look.kthreads.len())
+        } else {
+            let part = match extent {
+                Extent::Whole => None,
+                Extent::Bounded => {
+                    let held = holders(&self.cores, id).map(|(_, holder)| holder.index);
+                    Some(held.chain(also).map(usize::from))
+                }
+            };
+            let watch = (self.stopwatch, self.timing.kthread_look);
+            read_many(runtime, &mut look.kthreads, part, watch, now)
+        };
+        runtime.next_timer = runtime.held.map_or(Cycles::MAX, |held| held.until).min(sum.earliest);
+        runtime.mark = words::mix(sum.mark, runtime.requests);
         runtime.stats.counters.cores.set(self.cores_held(id));
-        runtime.stats.counters.lost_wakes.set(lost_wakes);
-        runtime.kthreads.len()
+        runtime.stats.counters.lost_wakes.set(sum.lost_wakes);
+        count
     }
+}
+
+/// Reads the words of a runtime of more than [`WHOLE`] kthreads: of all, or those of a `part` and
+/// of the slice that is due. `watch` is a clock, and the longest time that reading a kthread takes.
+fn read_many(
+    runtime: &mut Runtime,
+    looks: &mut [KthreadLook],
+    part: Option<impl Iterator<Item = usize>>,
+    watch: (fn() -> Cycles, Cycles),
+    now: Cycles,
+) -> (Sum, usize) {
+    let mut count = 0;
+    let mut read = |runtime: &mut Runtime, index: usize| {
+        let Some(look) = looks.get_mut(index) else { return };
+        let words = words::read(runtime, index, look, now);
+        runtime.kept.set(index, words);
+        count += 1;
+    };
+    match part {
+        None => (0..runtime.kthreads.len()).for_each(|index| read(runtime, index)),
+        Some(part) => {
+            let (stopwatch, most) = watch;
+            let mut slice = runtime.kept.next_slice(now).peekable();
+            if slice.peek().is_some() {
+                let began = stopwatch();
+                slice.for_each(|index| read(runtime, index));
+                runtime.kept.end_slice(stopwatch().saturating_sub(began), most, now);
+            }
+            part.for_each(|index| read(runtime, index));
+        }
+    }
+    let sum = runtime.kept.sum();
+    if sum.earliest <= now {
+        runtime.kept.mark_due_timers(looks, now);
+    }
+    (sum, count)
 }
 
 /// Returns the runtime's requests for cores, as far as it may make them, if they have changed. One
@@ -227,17 +325,6 @@ pub(super) fn publish_granted(runtime: &Runtime, takes_requests: bool) {
     // Relaxed: information only.
     runtime.region.granted().store(u64::from(runtime.granted) | flag, Ordering::Relaxed);
     runtime.stats.counters.granted_cores.set(runtime.granted.into());
-}
-
-/// Returns the fingerprint of all words of a runtime so far, with those of one more kthread. The
-/// position of the IOKernel in the ingress ring is among them: frames may come in for a kthread
-/// that has just parked, because the polling thread did not run in between.
-#[inline(always)]
-fn fingerprint(mark: u64, look: &KthreadLook, delivered: u32, timer: Cycles) -> u64 {
-    let queue = u64::from(look.runq_head) << 32 | u64::from(look.runq_tail);
-    let ring = u64::from(look.ingress_head) << 32 | u64::from(delivered);
-    let mixed = |mark: u64, word: u64| (mark.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed(mixed(mixed(mixed(mark, queue), ring), look.overflow.into()), timer)
 }
 
 fn forget_work(look: &mut KthreadLook) {

@@ -1,15 +1,14 @@
 //! Core grants: the policy's decisions carried out, and every hand-off followed to its end.
 //!
 //! Owns the ledger, the policy and its observation, and the phase of every managed core. [`look`]
-//! reads the words that runtimes write, [`apply`] carries decisions out, [`progress`] polls the
+//! and [`words`] read what runtimes write, [`apply`] carries decisions out, [`progress`] polls the
 //! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`evict`]
 //! takes cores by force, [`presence`] follows cores that Linux takes away, [`account`] enters the
 //! time of each phase into the statistics, [`quantum`] ends turns of user threads, [`reserved`]
-//! chooses the cores that ordinary threads are kept off. It decides
-//! nothing itself (that is `tailwater-sched`), and touches no frames: egress rings are handed to
-//! the switch through [`World::arriving`]. Runtimes that do nothing with a core are lent fewer
-//! ([`vain`]); cores to which Linux does not bind their threads are not chosen for them
-//! ([`unbound`]).
+//! chooses the cores that ordinary threads are kept off. It decides nothing itself (that is
+//! `tailwater-sched`), and touches no frames: egress rings are handed to the switch through
+//! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]); cores to
+//! which Linux does not bind their threads are not chosen for them ([`unbound`]).
 //!
 //! # Phases of a core
 //!
@@ -44,6 +43,7 @@ mod rest;
 mod tests;
 pub(crate) mod unbound;
 pub(crate) mod vain;
+pub(crate) mod words;
 
 use rustix::thread::CpuSet;
 use tailwater_sched::alloc::{Action, Clock as Rate, Observation, Policy, View};
@@ -81,6 +81,8 @@ pub(crate) struct Allocator {
     cores: Vec<CoreSlot>,
     unmanaged: CpuSet,
     threads: Box<dyn Threads>,
+    /// Measures what looks cost.
+    stopwatch: fn() -> Cycles,
     withdrawn: Vec<Withdrawn>,
     ranks: Ranks,
     /// Other programs compete for the cores.
@@ -124,11 +126,13 @@ pub(crate) struct Parts {
     pub(crate) unmanaged: CpuSet,
     pub(crate) policy: Box<dyn Policy + Send>,
     pub(crate) threads: Box<dyn Threads>,
+    /// The cycle counter; tests have another.
+    pub(crate) stopwatch: fn() -> Cycles,
 }
 
 impl Allocator {
     pub(crate) fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { clock, topology, unmanaged, policy, threads } = parts;
+        let Parts { clock, topology, unmanaged, policy, threads, stopwatch } = parts;
         let us = |us: u64| clock.from_ns(us * 1_000);
         let origin = tailwater_shm::clock::now();
         let slot = |core: &tailwater_sched::topology::Core| CoreSlot {
@@ -140,6 +144,7 @@ impl Allocator {
             real_time: RealTime::default(),
             last: None,
             watch: quantum::Watch::NONE,
+            idles_paid: 0,
         };
         Self {
             clock,
@@ -155,6 +160,9 @@ impl Allocator {
                 rewake: us(REWAKE_US),
                 no_start_pause: us(NO_START_PAUSE_US),
                 ack_hold: us(config.ack_hold_us),
+                cold_look: clock.from_ns(look::COLD_LOOK_NS),
+                kthread_look: clock.from_ns(phase::KTHREAD_LOOK_NS),
+                idle_pace: us(phase::IDLE_PACE_US),
             },
             max_evictions: config.max_evictions,
             reserved: (!config.reserve.keep_off.is_empty()).then(|| Reserved::new(topology.len())),
@@ -165,6 +173,7 @@ impl Allocator {
             actions: Vec::new(),
             unmanaged,
             threads,
+            stopwatch,
             withdrawn: Vec::new(),
             ranks: Ranks::default(),
             contested: false,
@@ -260,12 +269,7 @@ impl Allocator {
 
     /// Returns the cores whose present holder is a kthread of this runtime, with that kthread.
     fn cores_of(&self, id: RuntimeId) -> impl Iterator<Item = (&CoreSlot, KthreadId)> {
-        let held = self.cores.iter().filter_map(|slot| match slot.phase {
-            Phase::Free => None,
-            Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some((slot, kthread)),
-            Phase::Ceding { from, .. } => Some((slot, from)),
-        });
-        held.filter(move |(_, holder)| holder.runtime == id)
+        holders(&self.cores, id)
     }
 
     /// Returns the time since which the runtime has held each of its cores.
@@ -431,6 +435,12 @@ impl Allocator {
         self.ledger.account(id).is_some_and(|account| account.held() > 0)
     }
 
+    /// Returns whether the kthread that runs on the core at this position is known to be idle.
+    #[cfg(test)]
+    fn sees_idle(&self, at: usize) -> bool {
+        matches!(self.cores[at].phase, Phase::Running { idle: true, .. })
+    }
+
     /// Checks that ledger, phases and former owners are consistent.
     #[cfg(test)]
     pub(crate) fn check(&self, world: &World) -> Result<(), String> {
@@ -460,6 +470,16 @@ impl Allocator {
         }
         Ok(())
     }
+}
+
+/// Returns which of the cores a kthread of this runtime holds at present, and the kthreads.
+fn holders(cores: &[CoreSlot], id: RuntimeId) -> impl Iterator<Item = (&CoreSlot, KthreadId)> {
+    let held = cores.iter().filter_map(|slot| match slot.phase {
+        Phase::Free => None,
+        Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some((slot, kthread)),
+        Phase::Ceding { from, .. } => Some((slot, from)),
+    });
+    held.filter(move |(_, holder)| holder.runtime == id)
 }
 
 impl Lender for Allocator {

@@ -28,6 +28,15 @@ pub(super) const NO_START_PAUSE_US: u64 = 10_000;
 /// Maximum number of doublings: 1.28 s.
 pub(super) const NO_START_DOUBLINGS: u32 = 7;
 
+/// Longest time that reading the words of one kthread takes, in nanoseconds: two cache misses, of
+/// up to 100 ns each.
+pub(super) const KTHREAD_LOOK_NS: u64 = 200;
+/// Mean time between two decisions about a core whose kthread goes idle, runs and goes idle again,
+/// in microseconds: a program can do so in each iteration of the loop.
+pub(super) const IDLE_PACE_US: u64 = 5;
+/// How many such decisions may come at once.
+pub(super) const IDLE_BURST: Cycles = 8;
+
 /// Deadlines in cycles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
@@ -45,6 +54,12 @@ pub(super) struct Timing {
     pub(super) no_start_pause: Cycles,
     /// For which an acknowledgment that no thread waits for is no reason to lend a core.
     pub(super) ack_hold: Cycles,
+    /// After which a look goes on to no further runtime without a core.
+    pub(super) cold_look: Cycles,
+    /// See [`KTHREAD_LOOK_NS`].
+    pub(super) kthread_look: Cycles,
+    /// See [`IDLE_PACE_US`].
+    pub(super) idle_pace: Cycles,
 }
 
 /// Where a core is in the life of a grant. See the module documentation.
@@ -71,6 +86,20 @@ pub(super) struct CoreSlot {
     pub(super) last: Option<KthreadId>,
     /// The turn in progress, while its owner runs.
     pub(super) watch: Watch,
+    /// The decisions about its idle holders so far are paid for at this time; see [`IDLE_PACE_US`].
+    pub(super) idles_paid: Cycles,
+}
+
+impl CoreSlot {
+    /// Returns whether a decision about its idle holder may be made now, and counts it if so.
+    pub(super) fn may_decide_idle(&mut self, pace: Cycles, now: Cycles) -> bool {
+        let paid = self.idles_paid.max(now);
+        let may = paid - now < pace * IDLE_BURST;
+        if may {
+            self.idles_paid = paid.saturating_add(pace);
+        }
+        may
+    }
 }
 
 /// A kthread that is lent nothing for now.

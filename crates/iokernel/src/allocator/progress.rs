@@ -100,11 +100,15 @@ impl Allocator {
             Some(KthreadState::Idle) if idle => {}
             Some(KthreadState::Parked) => self.parked(world, at, kthread, now),
             Some(KthreadState::Idle) => {
+                if !self.cores[at].may_decide_idle(self.timing.idle_pace, now) {
+                    // It counts as running, and is looked at again in the next iteration.
+                    return;
+                }
                 self.begin_phase(world, at, Phase::Running { kthread, idle: true }, now);
                 self.set_activity(kthread, Activity::Idle);
                 // Work that reached its queues since the last look decides whether it may lose the
                 // core.
-                self.look_at(world, kthread.runtime, now);
+                self.look_beside(world, kthread, now);
                 self.core_fell_free(world, self.cores[at].id, now);
             }
             Some(KthreadState::Running | KthreadState::Taken) | None => {
@@ -149,9 +153,9 @@ impl Allocator {
         }
         self.begin_phase(world, at, Phase::Free, now);
         let began = clock::now();
-        self.look_at(world, kthread.runtime, now);
+        self.look_beside(world, kthread, now);
         self.note_timer(world, kthread.runtime, now);
-        let in_vain = self.was_lent_in_vain(world, kthread);
+        let in_vain = self.was_lent_in_vain(world, kthread, now);
         self.judge_core(world, kthread, in_vain, now);
         self.core_fell_free(world, core, now);
         if in_vain {
@@ -180,7 +184,7 @@ impl Allocator {
         self.leave(world, from);
         let became = self.ledger.handle_parked(from, self.nanos(now));
         self.follow(world, at, became, kind, decided, now);
-        self.look_at(world, from.runtime, now);
+        self.look_beside(world, from, now);
         self.note_timer(world, from.runtime, now);
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(world, core, now);

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+mod looks;
 mod requests;
 mod reserved;
 mod steps;

@@ -239,6 +239,7 @@ impl IoKernel {
                 unmanaged: cores.unmanaged(),
                 policy,
                 threads: Box::new(LinuxThreads),
+                stopwatch: clock::now,
             },
         );
         let make_epoll = || epoll::create(epoll::CreateFlags::CLOEXEC);

@@ -1,7 +1,7 @@
 //! Frames into ingress rings and ports: the path of a frame after its checks.
 
 use tailwater_sched::{KthreadId, RuntimeId};
-use tailwater_shm::ring::ReserveError;
+use tailwater_shm::ring::{ReserveError, lines_of};
 use tailwater_shm::trace::{Event, event};
 use tailwater_shm::{Cycles, clock};
 
@@ -14,7 +14,7 @@ use super::source::{Origin, Source};
 use crate::capture::Point;
 use crate::firewall::Direction;
 use crate::port::Delivery;
-use crate::runtime::EndReason;
+use crate::runtime::{EndReason, Kthread};
 use crate::trace;
 use crate::world::{Lender, World};
 
@@ -32,7 +32,7 @@ impl Switch {
     ) -> Delivery {
         let port = match self.macs.find(heading.destination) {
             Some(Destination::Runtime(id)) => {
-                return self.deliver::<false, _>(id, source, heading.hash, world, lender, now);
+                return self.deliver::<false, _>((origin, id), source, heading.hash, world, lender, now);
             }
             Some(Destination::Port(number)) => Some(number),
             None if is_group(heading.destination) => {
@@ -85,7 +85,8 @@ impl Switch {
         self.flooded += copies;
         for id in receivers.drain(..) {
             if origin != Origin::Runtime(id) {
-                best = better(best, self.deliver::<true, _>(id, source, heading.hash, world, lender, now));
+                let to = self.deliver::<true, _>((origin, id), source, heading.hash, world, lender, now);
+                best = better(best, to);
             }
         }
         self.receivers = receivers;
@@ -98,11 +99,12 @@ impl Switch {
     }
 
     /// Puts a frame into the ingress ring of the kthread that serves its flow, first waking the
-    /// runtime if it has no core. A frame to a `GROUP` leaves part of the ring to others.
+    /// runtime if it has no core. A frame to a `GROUP` leaves part of the ring to others, and one
+    /// of a program the shares of other programs.
     #[inline(always)]
     fn deliver<const GROUP: bool, S: Source>(
         &mut self,
-        id: RuntimeId,
+        (origin, id): (Origin, RuntimeId),
         source: &S,
         hash: u32,
         world: &mut World,
@@ -134,8 +136,13 @@ impl Switch {
         }
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
         let kthread = runtime.groups.kthread(hash);
-        let ingress = &mut runtime.kthreads[usize::from(kthread)].ingress;
-        if GROUP && !leaves_room(ingress, runtime.ring_lines) {
+        let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];
+        let may_put = match origin {
+            _ if GROUP => leaves_room(ingress, runtime.ring_lines),
+            Origin::Runtime(from) => shares.admit(ingress, runtime.ring_lines, from, lines_of(source.len())),
+            Origin::Port(_) => true,
+        };
+        if !may_put {
             runtime.stats.counters.rx_full.add(1);
             world.stats.switch.dropped_full.add(1);
             return Delivery::Full;

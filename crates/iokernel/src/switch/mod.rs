@@ -21,6 +21,7 @@
 //! | [`deliver`] | puts frames into ingress rings and ports |
 //! | [`broadcast`] | limits copies of broadcasts |
 //! | [`lone`] | tells acknowledgments that no thread waits for |
+//! | [`shares`] | divides a ring among the programs that send to it |
 //! | [`moves`] | keeps flows in order that continue in another ring |
 //!
 //! # Crash and lie
@@ -31,7 +32,7 @@
 //! | a message that only routers send, a VLAN tag, another protocol | the same |
 //! | an impossible ring record or position, a record of an earlier lap | its registration ends ([`World::doom`]) |
 //! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
-//! | more frames than its receivers take | dropped at the full ring and counted |
+//! | more frames than its receivers take | dropped and counted once it has had its share of the ring ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its share of an iteration | they wait in its rings |
 //! | refused frames without end | its rings are left alone for a while, then its registration ends ([`crate::budget`]) |
@@ -48,6 +49,7 @@ mod multicast;
 mod offload;
 pub(crate) mod packet;
 mod ports;
+pub(crate) mod shares;
 mod source;
 #[cfg(test)]
 mod tests;

@@ -75,7 +75,7 @@ impl Producer {
     pub fn fence(&mut self, kthread: u16, position: u64) -> Result<(), ReserveError> {
         // The fence and its terminator; a single line needs no wrap marker.
         if self.free() < 2 {
-            self.refresh_tail()?;
+            self.refresh()?;
             if self.free() < 2 {
                 return Err(ReserveError::Full);
             }

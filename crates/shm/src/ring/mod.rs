@@ -164,7 +164,7 @@ impl Header {
 
 /// Lines taken by a record whose frame has `len` bytes.
 #[inline(always)]
-fn lines_of(len: usize) -> u32 {
+pub fn lines_of(len: usize) -> u32 {
     (len + RECORD_HEADER).div_ceil(LINE) as u32
 }
 
@@ -392,7 +392,7 @@ impl Producer {
         // record.
         let need = u64::from(skip + lines + 1);
         if need > self.free() {
-            self.refresh_tail()?;
+            self.refresh()?;
             if need > self.free() {
                 return Err(ReserveError::Full);
             }
@@ -434,7 +434,18 @@ impl Producer {
         u64::from(self.memory.count) - (self.head - self.tail)
     }
 
-    fn refresh_tail(&mut self) -> Result<(), RingLie> {
+    /// Returns the number of lines that the consumer has not finished with, by its position as last
+    /// read: never too few.
+    #[inline(always)]
+    pub fn filled(&self) -> u32 {
+        (self.head - self.tail) as u32
+    }
+
+    /// Reads the consumer's position anew.
+    ///
+    /// # Errors
+    /// If it is impossible.
+    pub fn refresh(&mut self) -> Result<(), RingLie> {
         // Acquire: pairs with the Release in `Consumer::publish`: the consumer has finished with
         // the lines it frees.
         let tail = self.memory.tail().load(Ordering::Acquire);
@@ -595,7 +606,7 @@ impl Consumer {
     #[inline]
     pub fn publish(&mut self) {
         if self.published != self.tail {
-            // Release: pairs with the Acquire in `refresh_tail`.
+            // Release: pairs with the Acquire in `refresh`.
             self.memory.tail().store(self.tail, Ordering::Release);
             self.published = self.tail;
         }

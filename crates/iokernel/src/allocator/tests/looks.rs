@@ -1,0 +1,146 @@
+//! What a look reads of programs with many kthreads, and what programs that change their words all
+//! the time cost.
+
+use core::sync::atomic::Ordering::Relaxed;
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::{Grant, KthreadState};
+
+use crate::allocator::phase::IDLE_BURST;
+use crate::allocator::words::SLICE;
+use crate::fixture::{Sandbox, measure_as};
+
+const MANY: u16 = 256;
+
+/// Rewrites a word of every kthread; no work comes of it.
+fn rewrite(sandbox: &mut Sandbox, id: u32, word: u32) {
+    for kthread in 0..MANY {
+        let status = &sandbox.peer(id).region.kthread(kthread).status;
+        status.runq_head.store(word, Relaxed);
+        status.runq_tail.store(word, Relaxed);
+    }
+}
+
+/// Returns how many kthreads of runtime `id` were read since all had another word.
+fn read_of(sandbox: &Sandbox, id: u32, word: u32) -> usize {
+    let look = sandbox.alloc.observation.runtime(RuntimeId(id)).expect("it is registered");
+    look.kthreads.iter().filter(|look| look.runq_head == word).count()
+}
+
+#[test]
+fn a_look_reads_few_kthreads_of_a_program_that_has_many_and_all_of_them_in_turn() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, BestEffort);
+    let rounds = usize::from(MANY) / SLICE;
+    for round in 1..=rounds {
+        rewrite(&mut sandbox, 0, 7);
+        sandbox.tick();
+        assert_eq!(read_of(&sandbox, 0, 7), SLICE * round);
+    }
+    // With a core: those of the slice, and the one that has the core, whose words come to be true
+    // at each look.
+    sandbox.peer(0).queue(100, 1);
+    sandbox.settle();
+    let holder = (0..MANY).find(|&k| sandbox.peer(0).state(k) == KthreadState::Running).expect("a core");
+    for word in 20..30 {
+        rewrite(&mut sandbox, 0, word);
+        sandbox.tick();
+        let read = read_of(&sandbox, 0, word);
+        assert!((1..=SLICE + 1).contains(&read), "{read} kthreads read");
+        let look = sandbox.alloc.observation.runtime(RuntimeId(0)).unwrap().kthreads[usize::from(holder)];
+        assert_eq!(look.runq_head, word, "the one with the core");
+    }
+}
+
+#[test]
+fn programs_without_cores_whose_words_are_slow_to_read_are_read_less_often() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    (0..4).for_each(|id| sandbox.add(id, MANY, 0, BestEffort));
+    let read_by_ticks = |sandbox: &mut Sandbox, word| {
+        for _ in 0..40 {
+            (0..4).for_each(|id| rewrite(sandbox, id, word));
+            sandbox.tick();
+        }
+        (0..4).map(|id| read_of(sandbox, id, word)).sum::<usize>()
+    };
+    assert_eq!(read_by_ticks(&mut sandbox, 1), 4 * usize::from(MANY));
+    // A slice takes 1,600 ns. The next one of the program comes after 12.8 us: at the third look.
+    measure_as(1_600);
+    let read = read_by_ticks(&mut sandbox, 2);
+    measure_as(0);
+    assert!(read <= 4 * SLICE * 40usize.div_ceil(3), "{read} kthreads read");
+    assert!(read >= SLICE * 40 / 3, "only {read} kthreads read");
+}
+
+#[test]
+fn work_timers_and_sums_of_kthreads_that_a_look_leaves_out_are_found_in_turn() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(0, MANY, 0, LatencyCritical);
+    (0..16).for_each(|_| sandbox.tick());
+    let due = sandbox.now + 1_000_000;
+    sandbox.peer(0).region.kthread(200).status.next_timer.store(due, Relaxed);
+    sandbox.peer(0).region.kthread(3).status.lost_wakes.store(5, Relaxed);
+    (0..16).for_each(|_| sandbox.tick());
+    // Also at looks that read others.
+    for _ in 0..16 {
+        assert_eq!(sandbox.alloc.earliest_timer(), due);
+        let runtime = sandbox.world.runtimes.get(RuntimeId(0)).unwrap();
+        assert_eq!(runtime.stats.counters.lost_wakes.get(), 5);
+        sandbox.tick();
+    }
+    sandbox.pass(1_000_000);
+    sandbox.tick();
+    assert!((0..MANY).any(|k| matches!(sandbox.peer(0).grant(k).0, Grant::Run { .. })), "the timer");
+}
+
+#[test]
+fn a_core_given_up_after_a_change_of_any_word_was_not_lent_in_vain() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, BestEffort);
+    sandbox.peer(0).queue(0, 1);
+    (0..16).for_each(|_| sandbox.tick());
+    let vain =
+        |sandbox: &Sandbox| sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters.vain_cores.get();
+    let park = |sandbox: &mut Sandbox, change: Option<u16>| {
+        sandbox.settle();
+        let holder = (0..MANY).find(|&k| sandbox.peer(0).state(k) == KthreadState::Running).expect("a core");
+        if let Some(other) = change {
+            let timer = sandbox.now + 1_000_000_000 + u64::from(other);
+            sandbox.peer(0).region.kthread(other).status.next_timer.store(timer, Relaxed);
+        }
+        sandbox.peer(0).park(holder);
+        sandbox.pass(100);
+    };
+    for other in [70, 130, 255] {
+        park(&mut sandbox, Some(other));
+        assert_eq!(vain(&sandbox), 0, "kthread {other} has changed a word");
+    }
+    park(&mut sandbox, None);
+    assert_eq!(vain(&sandbox), 1);
+}
+
+#[test]
+fn a_kthread_that_goes_idle_again_and_again_causes_a_bounded_number_of_decisions() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, 1, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
+    sandbox.peer(0).queue(0, 0);
+    let mut decisions = 0;
+    let flaps = 1_000;
+    for _ in 0..flaps {
+        sandbox.peer(0).go_idle(0);
+        sandbox.pass(100);
+        decisions += usize::from(sandbox.alloc.sees_idle(0));
+        assert!(sandbox.peer(0).resume(0), "its core was taken");
+        sandbox.pass(100);
+        assert!(!sandbox.alloc.sees_idle(0));
+    }
+    // 200 us.
+    let most = 40 + IDLE_BURST as usize + 1;
+    assert!((40..=most).contains(&decisions), "{decisions} decisions");
+    // One that stays idle is seen at the latest 5 us later.
+    sandbox.peer(0).go_idle(0);
+    sandbox.pass(5_000);
+    assert!(sandbox.alloc.sees_idle(0));
+}

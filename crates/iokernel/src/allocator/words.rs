@@ -1,0 +1,163 @@
+//! Reading the status words of one runtime, all of them or a part.
+//!
+//! Owns what a look keeps of them beside the policy's observation, and the bound on what a look at
+//! one runtime costs. A program can rewrite its words all the time, and then each read is a cache
+//! miss (50 to 100 ns for each of a kthread's two lines). So at a look in part
+//!
+//! - the kthreads that hold cores are read each time: theirs are the words that change;
+//! - of the others, if the runtime has more than [`WHOLE`] kthreads, up to [`SLICE`] in turn. After
+//!   a slice that took a time `c` the next one comes 8 `c` later ([`SPACING`]), which is the next
+//!   look where the lines are in the cache.
+//!
+//! So the words of a kthread without a core are as of a look up to `kthreads / SLICE` slices ago.
+//! Frames wake a runtime directly, and a timer found once is known from then on. The mark, the
+//! earliest timer and the lost wakes are sums over the words of all kthreads, each as last read. A
+//! whole look, before the polling thread sleeps and before a verdict, is up to date.
+
+use core::sync::atomic::Ordering;
+use tailwater_sched::alloc::KthreadLook;
+use tailwater_shm::Cycles;
+
+use crate::runtime::Runtime;
+
+/// Maximum number of kthreads of a runtime that is read whole at each look.
+pub(super) const WHOLE: usize = 4;
+/// Maximum number of kthreads without cores of one runtime read at a look in part.
+pub(super) const SLICE: usize = 16;
+/// How many times the time of a slice passes until the next.
+const SPACING: Cycles = 8;
+
+/// What is kept of a kthread's words beside the observation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words {
+    fingerprint: u64,
+    timer: Cycles,
+    lost_wakes: u32,
+}
+
+/// What looks sum up over the words of all kthreads of a runtime.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sum {
+    pub(super) mark: u64,
+    pub(super) earliest: Cycles,
+    pub(super) lost_wakes: u64,
+}
+
+impl Sum {
+    /// Returns the sum of no words.
+    pub(super) const NONE: Self = Self { mark: 0, earliest: Cycles::MAX, lost_wakes: 0 };
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, words: Words) {
+        self.mark = self.mark.wrapping_add(words.fingerprint);
+        self.earliest = self.earliest.min(words.timer);
+        self.lost_wakes += u64::from(words.lost_wakes);
+    }
+}
+
+/// The words of a runtime of more than [`WHOLE`] kthreads, as last read; empty for others.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    words: Box<[Words]>,
+    /// First kthread of the next slice.
+    cursor: usize,
+    /// No slice is read before this time.
+    not_before: Cycles,
+}
+
+impl Kept {
+    pub(crate) fn new(kthreads: u16) -> Self {
+        let unread = Words { fingerprint: 0, timer: Cycles::MAX, lost_wakes: 0 };
+        let count = if usize::from(kthreads) > WHOLE { kthreads.into() } else { 0 };
+        Self { words: vec![unread; count].into(), cursor: 0, not_before: 0 }
+    }
+
+    /// Returns the kthreads of the slice that is due, if one is.
+    pub(super) fn next_slice(&mut self, now: Cycles) -> impl Iterator<Item = usize> + use<> {
+        let (count, first) = (self.words.len(), self.cursor);
+        let len = if now < self.not_before { 0 } else { SLICE.min(count) };
+        self.cursor = (first + len) % count.max(1);
+        (first..first + len).map(move |at| at % count)
+    }
+
+    /// Takes into account that reading a slice took `cost`. `most` is the longest time that reading
+    /// a kthread takes; the rest of a longer time was an interrupt's.
+    pub(super) fn end_slice(&mut self, cost: Cycles, most: Cycles, now: Cycles) {
+        let cost = cost.min(most * SLICE as Cycles);
+        self.not_before = self.not_before.max(now.saturating_add(cost * SPACING));
+    }
+
+    pub(super) fn set(&mut self, kthread: usize, words: Words) {
+        self.words[kthread] = words;
+    }
+
+    pub(super) fn sum(&self) -> Sum {
+        let mut sum = Sum::NONE;
+        self.words.iter().for_each(|&words| sum.add(words));
+        sum
+    }
+
+    /// Marks the timers that have expired since they were read.
+    pub(super) fn mark_due_timers(&self, looks: &mut [KthreadLook], now: Cycles) {
+        for (look, words) in looks.iter_mut().zip(&self.words) {
+            look.timer_due = words.timer <= now;
+        }
+    }
+}
+
+/// Copies the words of a kthread into the observation.
+#[inline(always)]
+pub(super) fn read(runtime: &Runtime, index: usize, look: &mut KthreadLook, now: Cycles) -> Words {
+    let kthread = &runtime.kthreads[index];
+    let is_held = runtime.held.is_some_and(|held| usize::from(held.kthread) == index);
+    let status = &runtime.region.kthread(index as u16).status;
+    // Relaxed: hints; a stale value is read again at a later look.
+    look.runq_head = status.runq_head.load(Ordering::Relaxed);
+    look.runq_tail = status.runq_tail.load(Ordering::Relaxed);
+    look.overflow =
+        status.overflow.load(Ordering::Relaxed).saturating_add(status.injected.load(Ordering::Relaxed));
+    let timer = status.next_timer.load(Ordering::Relaxed);
+    look.timer_due = timer <= now;
+    let lost_wakes = status.lost_wakes.load(Ordering::Relaxed);
+    look.ingress_head = kthread.ingress.unchecked_tail();
+    look.ingress_tail = if is_held { look.ingress_head } else { kthread.ingress.head() };
+    let fingerprint = fingerprint(index as u64, look, kthread.ingress.head(), timer);
+    Words { fingerprint, timer, lost_wakes }
+}
+
+/// Returns the fingerprint of a kthread's words. The position of the IOKernel in the ingress ring
+/// is among them: frames may come in for a kthread that has just parked, because the polling thread
+/// did not run in between.
+#[inline(always)]
+fn fingerprint(index: u64, look: &KthreadLook, delivered: u32, timer: Cycles) -> u64 {
+    let queue = u64::from(look.runq_head) << 32 | u64::from(look.runq_tail);
+    let ring = u64::from(look.ingress_head) << 32 | u64::from(delivered);
+    mix(mix(mix(mix(index, queue), ring), look.overflow.into()), timer)
+}
+
+/// Returns a fingerprint of `mark` and one more word.
+#[inline(always)]
+pub(super) fn mix(mark: u64, word: u64) -> u64 {
+    (mark.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_come_round_to_each_kthread_and_later_the_more_the_last_one_cost() {
+        let mut kept = Kept::new(40);
+        let slice = |kept: &mut Kept, now| kept.next_slice(now).collect::<Vec<_>>();
+        assert_eq!(slice(&mut kept, 0), (0..16).collect::<Vec<_>>());
+        assert_eq!(slice(&mut kept, 0), (16..32).collect::<Vec<_>>());
+        assert_eq!(slice(&mut kept, 0), (32..40).chain(0..8).collect::<Vec<_>>());
+        kept.end_slice(100, 1_000, 50);
+        assert!(slice(&mut kept, 849).is_empty());
+        assert_eq!(slice(&mut kept, 850), (8..24).collect::<Vec<_>>());
+        kept.end_slice(1 << 40, 10, 900);
+        assert!(slice(&mut kept, 900 + 8 * 160 - 1).is_empty(), "an interrupt");
+        assert_eq!(slice(&mut kept, 900 + 8 * 160).len(), 16);
+        assert!(slice(&mut Kept::new(4), 0).is_empty(), "a runtime that is read whole");
+    }
+}

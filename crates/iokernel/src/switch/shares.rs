@@ -1,0 +1,184 @@
+//! The shares of the programs that send to one ingress ring.
+//!
+//! Owns [`Shares`], a ring's account of who fills it, and the rule by which a frame of a program is
+//! refused although the ring has room. Frames of ports are not counted: they have the whole ring,
+//! of which programs always leave a part.
+//!
+//! A ring that is at most [`CALM`] full, as rings are whose receiver keeps up, has no account.
+//! Above that there are *epochs*. One ends when the receiver has read all that was in the ring when
+//! it began, and in each a program may put an equal share of [`EPOCH`] of the ring. So the ring
+//! holds what was put before the account began and the shares of two epochs at most, and as many
+//! lines of each sender leave it. A program that sends no more than its share in an epoch loses
+//! nothing, whatever the others send. One that sends alone may fill [`ALONE`] of the ring, as a TCP
+//! window presumes; one that joins it finds the rest of the ring free, where each may put half its
+//! share.
+//!
+//! All numbers are the IOKernel's own but the receiver's position, which the ring checks: a false
+//! one changes only what the receiver itself gets.
+
+use tailwater_sched::RuntimeId;
+use tailwater_shm::ring::Producer;
+
+/// Parts of a ring, of [`PARTS`] in all: up to which there is no account,
+const CALM: u32 = 1;
+/// what all programs together may put in an epoch,
+const EPOCH: u32 = 3;
+/// and up to which a program may fill it that sends alone.
+const ALONE: u32 = 6;
+const PARTS: u32 = 8;
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    /// Position of the ring's head when the epoch began.
+    began: u64,
+    epoch: u32,
+    /// Number of programs that put frames in the epoch before, and in this one.
+    senders: (u32, u32),
+    /// By slot of the runtime.
+    put: Vec<Put>,
+}
+
+/// What a program has put.
+#[derive(Debug, Clone, Copy, Default)]
+struct Put {
+    epoch: u32,
+    lines: u32,
+}
+
+impl Shares {
+    /// Returns whether a ring of `size` lines may take so many more lines from program `from`, and
+    /// counts them if so.
+    #[inline(always)]
+    pub(super) fn admit(&mut self, ring: &mut Producer, size: u32, from: RuntimeId, lines: u32) -> bool {
+        ring.filled() <= size / PARTS * CALM || self.admit_to_filled(ring, size, from, lines)
+    }
+
+    fn admit_to_filled(&mut self, ring: &mut Producer, size: u32, from: RuntimeId, lines: u32) -> bool {
+        if self.count(ring.position(), ring.filled(), size, from, lines) {
+            return true;
+        }
+        // The receiver may have read on. An impossible position is found when the frame is put.
+        ring.refresh().is_err() || self.count(ring.position(), ring.filled(), size, from, lines)
+    }
+
+    /// As [`admit`](Self::admit), for a ring with this head, in which so many lines are not read.
+    fn count(&mut self, head: u64, filled: u32, size: u32, from: RuntimeId, lines: u32) -> bool {
+        let part = |parts| size / PARTS * parts;
+        if filled <= part(CALM) {
+            return true;
+        }
+        if head - u64::from(filled) >= self.began {
+            self.epoch = self.epoch.wrapping_add(1);
+            (self.began, self.senders) = (head, (self.senders.1, 0));
+        }
+        let slot = from.0 as usize;
+        if slot >= self.put.len() {
+            self.put.resize(slot + 1, Put { epoch: self.epoch.wrapping_sub(1), lines: 0 });
+        }
+        let put = &mut self.put[slot];
+        if put.epoch != self.epoch {
+            *put = Put { epoch: self.epoch, lines: 0 };
+            self.senders.1 += 1;
+        }
+        let senders = self.senders.0.max(self.senders.1);
+        let share = part(EPOCH) / senders;
+        let share = if filled + lines <= part(ALONE) { share } else { share / 2 };
+        let may = put.lines + lines <= share || senders == 1 && filled + lines <= part(ALONE);
+        if may {
+            put.lines += lines;
+        }
+        may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u32 = 512;
+
+    /// A ring without bytes.
+    #[derive(Default)]
+    struct Ring {
+        shares: Shares,
+        /// The senders of the lines that are not read.
+        lines: std::collections::VecDeque<u32>,
+        head: u64,
+        lost: [u32; 9],
+        read: [u32; 9],
+    }
+
+    impl Ring {
+        fn put(&mut self, from: u32) {
+            let filled = self.lines.len() as u32;
+            let may = self.shares.count(self.head, filled, SIZE, RuntimeId(from), 1);
+            if may && filled < SIZE {
+                self.lines.push_back(from);
+                self.head += 1;
+            } else {
+                self.lost[from as usize] += 1;
+            }
+        }
+
+        fn read(&mut self, lines: usize) {
+            let lines = lines.min(self.lines.len());
+            self.lines.drain(..lines).for_each(|from| self.read[from as usize] += 1);
+        }
+    }
+
+    #[test]
+    fn whoever_sends_alone_has_three_quarters_of_the_ring_and_one_that_joins_has_room() {
+        let mut ring = Ring::default();
+        (0..SIZE).for_each(|_| ring.put(1));
+        assert_eq!(ring.lines.len() as u32, SIZE / 4 * 3);
+        // Nothing is read.
+        (0..SIZE).for_each(|_| [1, 0].into_iter().for_each(|from| ring.put(from)));
+        let joined = ring.lines.iter().filter(|&&from| from == 0).count() as u32;
+        assert_eq!(joined, SIZE / 8 * 3 / 2 / 2);
+        assert!((ring.lines.len() as u32) < SIZE);
+    }
+
+    #[test]
+    fn greedy_senders_get_equal_shares_of_what_is_read() {
+        for greedy in [1, 2, 4, 8_u32] {
+            let mut ring = Ring::default();
+            for _ in 0..10_000 {
+                (0..=greedy).for_each(|from| (0..8).for_each(|_| ring.put(from)));
+                ring.read(16);
+            }
+            let fair = 160_000 / (greedy + 1);
+            for from in 0..=greedy {
+                let read = ring.read[from as usize];
+                assert!(read.abs_diff(fair) < fair / 20, "{read} of {fair} lines, {greedy} others");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sender_within_its_share_loses_nothing() {
+        for greedy in [1, 2, 4, 8_u32] {
+            let (mut ring, mut due) = (Ring::default(), 0);
+            for _ in 0..10_000 {
+                (1..=greedy).for_each(|from| (0..16).for_each(|_| ring.put(from)));
+                // 16 lines are read in each pass.
+                due += 15;
+                (0..due / (greedy + 1)).for_each(|_| ring.put(0));
+                due %= greedy + 1;
+                ring.read(16);
+            }
+            assert_eq!(ring.lost[0], 0, "{greedy} others");
+            assert!(ring.lost[1..=greedy as usize].iter().all(|&lost| lost > 0));
+        }
+    }
+
+    #[test]
+    fn a_ring_whose_receiver_keeps_up_has_no_account() {
+        let mut ring = Ring::default();
+        for _ in 0..1_000 {
+            (0..9).for_each(|from| ring.put(from));
+            ring.read(9);
+        }
+        assert_eq!((ring.lost, ring.shares.put.len()), ([0; 9], 0));
+    }
+}
