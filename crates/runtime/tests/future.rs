@@ -27,6 +27,7 @@ fn futures_wait_and_are_woken() {
         .run(|| {
             an_echo_service_answers_many_clients();
             two_tasks_share_a_stream();
+            plain_and_buffered_reads_return_the_stream_in_order();
             a_refused_connection_is_an_error();
             a_dropped_connect_ends_the_handshake();
             an_accept_that_is_dropped_loses_no_connection();
@@ -152,6 +153,53 @@ fn two_tasks_share_a_stream() {
     writing.join().unwrap();
     serving.join().unwrap();
     assert_eq!(received, BYTES);
+}
+
+fn plain_and_buffered_reads_return_the_stream_in_order() {
+    const BYTES: usize = 400_000;
+    let pattern = |at: usize| (at * 31 + at / 251) as u8;
+    let mut random = 7_u32;
+    let mut below = move |limit: usize| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 8) as usize % limit
+    };
+    let (mut client, mut server) = pair();
+    let writer = spawn(async move {
+        let data: Vec<u8> = (0..BYTES).map(pattern).collect();
+        for piece in data.chunks(3_001) {
+            client.write_all(piece).await.unwrap();
+        }
+        client
+    });
+    block_on(async {
+        let (mut at, mut buf) = (0, [0; 5_000]);
+        while at < BYTES {
+            let len = match below(8) {
+                0..3 => {
+                    let len = server.read(&mut buf[..1 + below(5_000)]).await.unwrap();
+                    assert!(buf[..len].iter().zip(at..).all(|(&byte, at)| byte == pattern(at)));
+                    len
+                }
+                // What is on loan goes back to the connection.
+                3 => {
+                    server.fill_buf().await.unwrap();
+                    server = TcpStream::from(server.into_inner());
+                    0
+                }
+                _ => {
+                    let data = server.fill_buf().await.unwrap();
+                    assert!(data.iter().zip(at..).all(|(&byte, at)| byte == pattern(at)));
+                    let len = below(data.len() + 1);
+                    server.consume(len);
+                    len
+                }
+            };
+            at += len;
+        }
+        drop(writer.await.unwrap());
+        assert_eq!(server.fill_buf().await.unwrap(), b"", "the end of the stream");
+        assert_eq!(server.read(&mut buf).await.unwrap(), 0);
+    });
 }
 
 fn a_refused_connection_is_an_error() {

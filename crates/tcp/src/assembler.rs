@@ -36,6 +36,11 @@ impl Assembler {
         self.held.is_empty()
     }
 
+    /// Returns the end of the last range; `next` if there is none.
+    pub fn end(&self, next: Seq) -> Seq {
+        self.held.last().map_or(next, |held| held.range.end)
+    }
+
     /// Adds `range`, which is not empty; returns the range it is now part of.
     pub fn insert(&mut self, range: Range) -> Result<Range, TooMany> {
         debug_assert!(!range.is_empty());

@@ -93,6 +93,19 @@ impl Ring {
         len
     }
 
+    /// Puts `data` in front of the content. Up to `behind` bytes behind the end stay.
+    pub fn prepend(&mut self, data: &[u8], behind: usize) {
+        if data.is_empty() {
+            return;
+        }
+        self.reserve(data.len() + self.len() + behind);
+        self.head = self.index(self.bytes.len() - data.len()) as u32;
+        self.len += data.len() as u32;
+        let first = data.len().min(self.bytes.len() - self.head as usize);
+        self.bytes[self.head as usize..][..first].copy_from_slice(&data[..first]);
+        self.bytes[..data.len() - first].copy_from_slice(&data[first..]);
+    }
+
     /// Removes the first `bytes`.
     pub fn consume(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.len());
@@ -111,18 +124,45 @@ impl Ring {
         }
     }
 
-    /// Moves the content to one piece with `room` free bytes behind it, if it is not so already.
-    /// Bytes written behind the end are lost.
-    pub fn straighten(&mut self, room: usize) {
-        let need = self.len() + room;
-        if self.head as usize + need <= self.bytes.len() {
+    /// Moves the content to one piece, if it wraps around. Copies at most twice the content,
+    /// however large the memory is. Bytes written behind the end are lost.
+    pub fn straighten(&mut self) {
+        let (head, len, capacity) = (self.head as usize, self.len(), self.bytes.len());
+        if head + len <= capacity {
+            return;
+        }
+        let first = capacity - head;
+        if len <= head {
+            self.bytes.copy_within(..len - first, first);
+            self.bytes.copy_within(head.., 0);
+            note_moved(len);
+        } else {
+            self.bytes.rotate_left(head);
+            note_moved(capacity);
+        }
+        self.head = 0;
+    }
+
+    /// Makes `room` bytes free behind the content, which is in one piece and stays so. Bytes
+    /// written behind the end are lost.
+    ///
+    /// The content moves to the front only if that frees at least as many bytes as it copies;
+    /// otherwise the memory doubles. So, however the content grows and shrinks, no more bytes are
+    /// copied here than are added, apart from the doublings.
+    pub fn make_room(&mut self, room: usize) {
+        let (head, len, need) = (self.head as usize, self.len(), self.len() + room);
+        debug_assert!(head + len <= self.bytes.len(), "in one piece");
+        if head + need <= self.bytes.len() {
             return;
         }
         if need > self.bytes.len() {
             self.reserve(need);
-        } else {
-            self.bytes.rotate_left(self.head as usize);
+        } else if len <= head {
+            self.bytes.copy_within(head..head + len, 0);
             self.head = 0;
+            note_moved(len);
+        } else {
+            self.reserve(2 * need);
         }
     }
 
@@ -148,14 +188,29 @@ impl Ring {
         self.bytes[..front.len()].copy_from_slice(front);
         self.bytes[front.len()..old.len()].copy_from_slice(tail);
         self.head = 0;
+        note_moved(old.len());
     }
 }
 
+/// Counts bytes that were copied within a ring, for the tests that bound them.
+#[inline]
+fn note_moved(bytes: usize) {
+    #[cfg(test)]
+    tests::MOVED.set(tests::MOVED.get() + bytes);
+    let _ = bytes;
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use core::cell::Cell;
     use proptest::prelude::*;
+
+    std::thread_local! {
+        /// Bytes that this thread has copied within rings.
+        pub(crate) static MOVED: Cell<usize> = const { Cell::new(0) };
+    }
 
     #[test]
     fn an_empty_ring_owns_nothing() {
@@ -188,6 +243,9 @@ mod tests {
         Gap(usize, usize),
         Consume(usize),
         Rewind,
+        Straighten,
+        MakeRoom(usize),
+        Prepend(usize),
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
@@ -196,6 +254,9 @@ mod tests {
             (0..300_usize, 0..300_usize).prop_map(|(gap, len)| Step::Gap(gap, len)),
             (0..900_usize).prop_map(Step::Consume),
             Just(Step::Rewind),
+            Just(Step::Straighten),
+            (0..600_usize).prop_map(Step::MakeRoom),
+            (0..600_usize).prop_map(Step::Prepend),
         ]
     }
 
@@ -226,11 +287,37 @@ mod tests {
                         model.drain(..len);
                     }
                     Step::Rewind => ring.rewind(),
+                    Step::Straighten => {
+                        let before = MOVED.get();
+                        ring.straighten();
+                        prop_assert!(ring.slices(0, ring.len()).1.is_empty());
+                        prop_assert!(MOVED.get() - before <= 2 * ring.len());
+                    }
+                    // Between the two pieces of a gap.
+                    Step::Prepend(len) => {
+                        let (front, behind) = (bytes(len), bytes(7));
+                        ring.write_behind(9, &behind);
+                        ring.prepend(&front, 16);
+                        let gap = bytes(9);
+                        ring.write_behind(0, &gap);
+                        ring.extend(16);
+                        front.iter().rev().for_each(|&byte| model.push_front(byte));
+                        model.extend(gap);
+                        model.extend(behind);
+                    }
+                    Step::MakeRoom(room) => {
+                        ring.straighten();
+                        ring.make_room(room);
+                        let data = bytes(room);
+                        ring.push(&data);
+                        model.extend(data);
+                        prop_assert!(ring.slices(0, ring.len()).1.is_empty(), "in one piece");
+                    }
                 }
                 let mut out = vec![0; model.len() + 1];
                 prop_assert_eq!(ring.copy_to(0, &mut out), model.len());
                 prop_assert!(model.iter().eq(&out[..model.len()]));
-                prop_assert!(ring.capacity() <= (2 * 60 * 600_usize).next_power_of_two());
+                prop_assert!(ring.capacity() <= 1 << 20);
             }
         }
     }

@@ -6,7 +6,9 @@
 //! that is slow to finish slows its peer down, as one that is slow to read does.
 //!
 //! Bytes are copied in two cases: the application's buffer still holds bytes that it has not
-//! finished, or the connection holds data ahead of a gap, which stays where it is.
+//! finished, or the connection holds data ahead of a gap, which stays where it is. Unfinished bytes
+//! are themselves moved only when that frees at least as many; otherwise the buffer doubles. So a
+//! peer that keeps a loan nearly full costs a bounded number of copies of each byte.
 
 use super::{Connection, Set};
 use crate::error::RecvError;
@@ -72,6 +74,12 @@ impl Connection {
     pub fn recv_done(&mut self, bytes: usize) {
         self.receive.end_loan(bytes);
         self.note_read();
+    }
+
+    /// Takes back what is on loan in `from`, which is all that is on loan: it can be received
+    /// again, before all other data. It is copied only if data has arrived since.
+    pub fn return_loan(&mut self, from: &mut Buffer) {
+        self.receive.return_loan(&mut from.0);
     }
 
     /// Releases a small segment that Nagle's algorithm holds, as [`recv`](Self::recv) does: the

@@ -147,14 +147,19 @@ impl Receive {
     /// Moves all readable bytes to the end of `into`, in one piece with those there; returns their
     /// number. They are copied only if `into` holds some already, or if out-of-order data lies
     /// behind them.
+    ///
+    /// Memory that a nearly full loan has doubled beyond the limit of the window is not taken back.
     pub fn lend(&mut self, into: &mut Ring) -> usize {
         let len = self.ring.len();
+        if into.len() == 0 && into.capacity() > (self.limit as usize).next_power_of_two() {
+            into.release();
+        }
         if into.len() == 0 && self.held.is_none() {
             into.rewind();
             core::mem::swap(&mut self.ring, into);
-            into.straighten(0);
+            into.straighten();
         } else {
-            into.straighten(len);
+            into.make_room(len);
             let (a, b) = self.ring.slices(0, len);
             into.push(a);
             into.push(b);
@@ -174,6 +179,23 @@ impl Receive {
         let bytes = bytes.min(self.lent as usize);
         self.lent -= bytes as u32;
         self.note_read(bytes);
+    }
+
+    /// Takes back what is on loan in `from`, all there is: it is the first to be read. Empties
+    /// `from`.
+    pub fn return_loan(&mut self, from: &mut Ring) {
+        debug_assert_eq!(from.len(), self.lent as usize, "all that is on loan");
+        if self.ring.len() == 0 && self.held.is_none() {
+            core::mem::swap(&mut self.ring, from);
+        } else {
+            let end = self.held.as_ref().map_or(self.next, |held| held.end(self.next));
+            let behind = (end - self.next) as usize;
+            let (bytes, rest) = from.slices(0, from.len());
+            self.ring.prepend(rest, behind);
+            self.ring.prepend(bytes, behind);
+        }
+        from.release();
+        self.lent = 0;
     }
 
     /// Drops unread data.

@@ -42,6 +42,22 @@ macro_rules! write_methods {
     };
 }
 
+/// A buffered reading trait, for the half or, with the name of the field, the stream.
+#[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+macro_rules! buffered_reads {
+    ($bufread:path, $type:ty $(, $half:ident)?) => {
+        impl $bufread for $type {
+            fn poll_fill_buf(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+                self.get_mut()$(.$half)?.poll_fill_buf(context)
+            }
+
+            fn consume(self: Pin<&mut Self>, bytes: usize) {
+                self.get_mut()$(.$half)?.consume(bytes);
+            }
+        }
+    };
+}
+
 #[cfg(feature = "futures-io")]
 mod futures {
     use super::*;
@@ -62,6 +78,8 @@ mod futures {
 
     reads!(ReadHalf);
     reads!(TcpStream, reader);
+    buffered_reads!(futures_io::AsyncBufRead, ReadHalf);
+    buffered_reads!(futures_io::AsyncBufRead, TcpStream, reader);
 
     impl futures_io::AsyncWrite for WriteHalf {
         write_methods!(poll_close);
@@ -94,6 +112,8 @@ mod tokio_io {
 
     reads!(ReadHalf);
     reads!(TcpStream, reader);
+    buffered_reads!(tokio::io::AsyncBufRead, ReadHalf);
+    buffered_reads!(tokio::io::AsyncBufRead, TcpStream, reader);
 
     impl AsyncWrite for WriteHalf {
         write_methods!(poll_shutdown);

@@ -6,6 +6,9 @@
 //! Owns the polling functions that all traits are built on ([`io`](super::io) has the traits of
 //! other crates). A half is polled by one task at a time; the last waker of a half counts, as in
 //! every `AsyncRead`.
+//!
+//! A reading half may have received data on loan ([`ReadHalf::fill_buf`]): the next read takes it
+//! first, and what is left goes back to the connection with the half's end.
 
 use crate::future::operation::{Armed, Operation, Wait, WakerNode};
 use crate::net;
@@ -18,6 +21,10 @@ use core::task::{Context, Poll};
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
 use tailwater_net::tcp::Refusal;
+use tailwater_tcp::Buffer;
+
+/// Memory of a loan up to this size is kept for the next one.
+const MAX_SPARE_BYTES: usize = 16 << 10;
 
 /// A handle to a connection, and what watches one of its directions.
 #[derive(Debug)]
@@ -60,12 +67,6 @@ impl Half {
         result.map_or(Poll::Pending, Poll::Ready)
     }
 
-    fn poll_read(&mut self, context: &Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.poll(context, |stream, arm| {
-            stream.receive_or(|inner| inner.receive(buf, false), |mut inner| arm(&mut inner))
-        })
-    }
-
     fn poll_write(&mut self, context: &Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.poll(context, |stream, arm| {
             stream.send_or(|inner| inner.send(data), |mut inner| arm(&mut inner))
@@ -76,6 +77,18 @@ impl Half {
         self.stream.note_more();
         self.poll(context, |stream, arm| {
             stream.send_or(|inner| inner.send_more(data), |mut inner| arm(&mut inner))
+        })
+    }
+
+    fn poll_read(&mut self, context: &Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll(context, |stream, arm| {
+            stream.receive_or(|inner| inner.receive(buf, false), |mut inner| arm(&mut inner))
+        })
+    }
+
+    fn poll_lend(&mut self, context: &Context<'_>, into: &mut Buffer) -> Poll<io::Result<usize>> {
+        self.poll(context, |stream, arm| {
+            stream.receive_or(|inner| inner.lend(into), |mut inner| arm(&mut inner))
         })
     }
 
@@ -126,7 +139,10 @@ impl Drop for Call<'_> {
 /// }
 /// ```
 #[derive(Debug)]
-pub struct ReadHalf(Half);
+pub struct ReadHalf {
+    half: Half,
+    lent: Buffer,
+}
 
 /// The writing half of a [`TcpStream`]. Dropping it does not end the direction: see
 /// [`shutdown`](Self::shutdown).
@@ -169,7 +185,7 @@ pub struct TcpStream {
 
 impl From<net::TcpStream> for TcpStream {
     fn from(stream: net::TcpStream) -> Self {
-        let reader = ReadHalf(Half::new(stream.handle(), true));
+        let reader = ReadHalf { half: Half::new(stream.handle(), true), lent: Buffer::default() };
         Self { reader, writer: WriteHalf(Half::new(stream, false)) }
     }
 }
@@ -260,6 +276,19 @@ impl TcpStream {
         self.reader.read(buf).await
     }
 
+    /// As [`ReadHalf::fill_buf`].
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf().await
+    }
+
+    /// As [`ReadHalf::consume`].
+    pub fn consume(&mut self, bytes: usize) {
+        self.reader.consume(bytes);
+    }
+
     /// Writes a part of `data`, or all; returns how much.
     ///
     /// # Errors
@@ -318,7 +347,8 @@ impl TcpStream {
         &self.writer.0.stream
     }
 
-    /// Returns the blocking socket.
+    /// Returns the blocking socket. Data that [`fill_buf`](Self::fill_buf) has returned and that
+    /// was not consumed is read from it first.
     pub fn into_inner(self) -> net::TcpStream {
         self.get_ref().handle()
     }
@@ -330,8 +360,66 @@ impl ReadHalf {
     /// # Errors
     /// As `Read` of [`net::TcpStream`].
     pub async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let call = Call(&mut self.0);
+        if !self.lent.is_empty() {
+            return Ok(self.take_lent(buf));
+        }
+        let call = Call(&mut self.half);
         poll_fn(|context| call.0.poll_read(context, buf)).await
+    }
+
+    /// Returns received data without a copy, as much as there is; none is the end of the stream.
+    /// It stays until [`consume`](Self::consume) has removed it: until then the same bytes are
+    /// returned again, and keep their room in the window. What a program reads from
+    /// [`get_ref`](TcpStream::get_ref) meanwhile lies behind them.
+    ///
+    /// With `futures-io` and `tokio-io` this is their `AsyncBufRead`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn first_line(reader: &mut tailwater::future::net::ReadHalf) -> std::io::Result<String> {
+    /// let mut line = Vec::new();
+    /// loop {
+    ///     let data = reader.fill_buf().await?;
+    ///     let end = data.iter().position(|&byte| byte == b'\n');
+    ///     let len = end.map_or(data.len(), |end| end + 1);
+    ///     line.extend_from_slice(&data[..len]);
+    ///     reader.consume(len);
+    ///     if end.is_some() || len == 0 {
+    ///         return Ok(String::from_utf8_lossy(&line).into_owned());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub async fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.lent.is_empty() {
+            let (call, lent) = (Call(&mut self.half), &mut self.lent);
+            poll_fn(|context| call.0.poll_lend(context, lent)).await?;
+        }
+        Ok(self.lent.as_slice())
+    }
+
+    /// Removes the first `bytes` of what [`fill_buf`](Self::fill_buf) has returned, at most all.
+    pub fn consume(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.lent.len());
+        if bytes == 0 {
+            return;
+        }
+        self.lent.consume(bytes);
+        if self.lent.is_empty() && self.lent.capacity() > MAX_SPARE_BYTES {
+            self.lent = Buffer::default();
+        }
+        self.half.stream.complete_round(0, bytes);
+    }
+
+    /// Copies what is on loan to `buf`, as much as fits; returns how much.
+    fn take_lent(&mut self, buf: &mut [u8]) -> usize {
+        let len = buf.len().min(self.lent.len());
+        buf[..len].copy_from_slice(&self.lent.as_slice()[..len]);
+        self.consume(len);
+        len
     }
 
     #[cfg_attr(
@@ -339,7 +427,25 @@ impl ReadHalf {
         allow(dead_code, reason = "for the traits of other crates")
     )]
     pub(super) fn poll_read(&mut self, context: &Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.0.poll_read(context, buf)
+        if !self.lent.is_empty() {
+            return Poll::Ready(Ok(self.take_lent(buf)));
+        }
+        self.half.poll_read(context, buf)
+    }
+
+    #[cfg_attr(
+        not(any(feature = "tokio-io", feature = "futures-io")),
+        allow(dead_code, reason = "for the traits of other crates")
+    )]
+    pub(super) fn poll_fill_buf(&mut self, context: &Context<'_>) -> Poll<io::Result<&[u8]>> {
+        if self.lent.is_empty() {
+            match self.half.poll_lend(context, &mut self.lent) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(_)) => {}
+            }
+        }
+        Poll::Ready(Ok(self.lent.as_slice()))
     }
 
     /// Reads into memory that may not be initialised; initialises the returned number of bytes.
@@ -349,10 +455,29 @@ impl ReadHalf {
         context: &Context<'_>,
         buf: &mut [MaybeUninit<u8>],
     ) -> Poll<io::Result<usize>> {
-        self.0.poll(context, |stream, arm| {
+        if !self.lent.is_empty() {
+            let len = buf.len().min(self.lent.len());
+            return Poll::Ready(Ok(self.take_lent(initialised(&mut buf[..len]))));
+        }
+        self.half.poll(context, |stream, arm| {
             stream.receive_or(|inner| receive_uninit(inner, buf), |mut inner| arm(&mut inner))
         })
     }
+}
+
+impl Drop for ReadHalf {
+    fn drop(&mut self) {
+        if !self.lent.is_empty() {
+            self.half.stream.with_inner(|inner| inner.connection.return_loan(&mut self.lent));
+        }
+    }
+}
+
+/// Returns the memory, filled with zeros.
+fn initialised(buf: &mut [MaybeUninit<u8>]) -> &mut [u8] {
+    buf.fill(MaybeUninit::new(0));
+    // SAFETY: all bytes were just written.
+    unsafe { core::slice::from_raw_parts_mut(buf.as_mut_ptr().cast::<u8>(), buf.len()) }
 }
 
 /// Receives into `buf`, of which only the bytes that will be written are initialised first.
@@ -362,11 +487,7 @@ fn receive_uninit(inner: &mut Inner, buf: &mut [MaybeUninit<u8>]) -> Result<usiz
         // There is nothing to read: the end, a failure, or a reason to wait.
         return inner.receive(&mut [0], false);
     }
-    let buf = &mut buf[..len];
-    buf.fill(MaybeUninit::new(0));
-    // SAFETY: all bytes were just written.
-    let buf = unsafe { core::slice::from_raw_parts_mut(buf.as_mut_ptr().cast::<u8>(), len) };
-    inner.receive(buf, false)
+    inner.receive(initialised(&mut buf[..len]), false)
 }
 
 impl WriteHalf {

@@ -3,7 +3,11 @@
 use super::pair::{Pair, pattern};
 use crate::config::Config;
 use crate::connection::Buffer;
+use crate::connection::receive::Receive;
 use crate::error::RecvError;
+use crate::ring::Ring;
+use crate::ring::tests::MOVED;
+use crate::seq::Seq;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -60,6 +64,39 @@ fn a_connection_released_with_a_loan_is_reset() {
     assert!(pair.ends[0].error().is_some());
 }
 
+/// A peer that fills a loop's window and then has one segment after the other finished makes each
+/// loan nearly full. Copying all of it for each segment would cost the loop a hundred microseconds.
+#[test]
+fn a_nearly_full_loan_is_not_copied_again_for_each_segment() {
+    const MSS: usize = 1460;
+    const WINDOW: usize = 1 << 20;
+    let (mut receive, mut lent) = (Receive::new(WINDOW as u32), Ring::default());
+    let payload = pattern(MSS);
+    receive.start(Seq(7));
+    let (mut bytes, mut capacity, before) = (0, 0, MOVED.get());
+    for _ in 0..10_000 {
+        let next = receive.next;
+        receive.store(next, &payload);
+        assert_eq!(receive.lend(&mut lent), MSS);
+        bytes += MSS;
+        if lent.len() + MSS > WINDOW {
+            receive.end_loan(MSS);
+            lent.consume(MSS);
+        }
+        capacity = capacity.max(lent.capacity());
+    }
+    let moved = MOVED.get() - before;
+    assert!(moved <= 4 * bytes, "{moved} bytes were copied for {bytes}");
+    assert!(capacity <= 4 * WINDOW, "{capacity} bytes");
+    let left = lent.len();
+    receive.end_loan(left);
+    lent.consume(left);
+    let next = receive.next;
+    receive.store(next, &payload);
+    receive.lend(&mut lent);
+    assert!(receive.capacity() <= WINDOW, "the connection does not take the doubled memory back");
+}
+
 proptest! {
     /// Lends, ends loans, and reads what is not lent, at random times over a lossy link.
     #[test]
@@ -79,6 +116,11 @@ proptest! {
             sent += pair.ends[0].send(&data[sent..]).unwrap_or(0);
             let (what, amount) = steps.next().unwrap();
             let end = &mut pair.ends[1];
+            if what == 1 && amount % 4 == 0 {
+                let before = end.readable_bytes() + buffer.len();
+                end.return_loan(&mut buffer);
+                assert_eq!((end.readable_bytes(), buffer.len()), (before, 0));
+            }
             // A read would overtake what is lent.
             if what == 0 && buffer.is_empty() {
                 let mut out = [0; 3000];
