@@ -12,6 +12,7 @@
 //! | a limit on how many at once | [`Semaphore`] |
 //! | waiting for one another | [`Barrier`], [`WaitGroup`] |
 //! | signalling an event | [`Notify`] (one thread, once), [`Event`] (all threads, until it is reset) |
+//! | synchronisation of one's own on an atomic word, as with `futex(2)` | [`Word`]; on a list of waiting threads, [`wait`] |
 //! | initialising once | [`Once`], [`OnceLock`], [`LazyLock`] |
 //! | a few dozen instructions | [`spin::SpinLock`] |
 //!
@@ -38,6 +39,7 @@ mod rwlock;
 mod semaphore;
 pub mod wait;
 mod wait_group;
+mod word;
 
 pub use crate::ground::spin;
 pub use barrier::{Barrier, BarrierWaitResult};
@@ -53,6 +55,7 @@ pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
 pub use wait_group::{WaitGroup, WaitGroupTask};
+pub use word::{Differs, Word};
 
 #[cfg(test)]
 mod test_support {
