@@ -21,15 +21,16 @@
 //! | `relay` | calling the wakers of others |
 //! | `operation` | one operation on one object as a future |
 //! | `task` | [`block_on`], [`spawn`] |
+//! | `remedy` | what a panic for want of Tokio's runtime says |
 //! | `timer` | [`sleep`], [`timeout`] |
-//! | `sync` | the asynchronous methods of [`Event`](crate::sync::Event), [`Notify`](crate::sync::Notify) and channels |
+//! | `sync` | the asynchronous methods of [`Event`](crate::sync::Event), [`Notify`](crate::sync::Notify), [`Word`](crate::sync::Word) and channels |
 //! | [`net`] | sockets |
 //!
 //! # Traits of other crates
 //! | feature | [`net::TcpStream`] implements |
 //! |---|---|
-//! | `futures-io` | `AsyncRead`, `AsyncWrite` of `futures-io` |
-//! | `tokio-io` | `AsyncRead`, `AsyncWrite` of `tokio`; not its runtime |
+//! | `futures-io` | `AsyncRead`, `AsyncBufRead`, `AsyncWrite` of `futures-io` |
+//! | `tokio-io` | `AsyncRead`, `AsyncBufRead`, `AsyncWrite` of `tokio`; not its runtime |
 //! | `hyper` | `Read`, `Write` of `hyper::rt`; `Executor` and `Timer` are in the module `hyper` |
 //!
 //! # Examples
@@ -58,6 +59,7 @@ pub mod hyper;
 pub mod net;
 mod operation;
 mod relay;
+mod remedy;
 mod sync;
 mod task;
 mod timer;

@@ -10,13 +10,14 @@
 //! | drop of the [`Task`] | any thread | nothing: the task goes on, and its result is dropped with the cell |
 
 use super::operation::{Operation, Wait};
+use super::remedy::explain;
 use super::waker::Poller;
 use crate::ground::spin::SpinLock;
 use crate::verbs::watch::Watchers;
 use core::future::{Future, poll_fn};
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread::Result;
 
@@ -31,8 +32,10 @@ use std::thread::Result;
 /// assert_eq!(tailwater::future::block_on(async { 6 * 7 }), 42);
 /// ```
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    let run = run_unless(future, |_| false);
-    run.expect("never cancelled")
+    match catch_unwind(AssertUnwindSafe(|| run_unless(future, |_| false))) {
+        Ok(output) => output.expect("never cancelled"),
+        Err(panic) => resume_unwind(explain(panic)),
+    }
 }
 
 /// Runs a future; stops and drops it as soon as `is_cancelled` of its waker, asked before each
@@ -101,7 +104,7 @@ impl<T> Shared<T> {
         let result = match result {
             Ok(None) => return,
             Ok(Some(output)) => Ok(output),
-            Err(panic) => Err(panic),
+            Err(panic) => Err(explain(panic)),
         };
         let mut state = self.0.lock();
         state.progress = Progress::Ended(result);
