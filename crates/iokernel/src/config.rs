@@ -477,6 +477,8 @@ mod tests {
             ("max-evictions = 0", "max-evictions"),
             ("[ix]\ndelay-bound-us = 0", "ix.delay-bound-us"),
             ("[ix]\nperiod-ms = 0", "ix.period-ms"),
+            ("[ix]\nsmoothing-ms = 0", "ix.smoothing-ms"),
+            ("[ix]\nperiod-ms = 1\nsample-us = 1001", "ix.sample-us"),
             ("[ix]\nhysteresis = 91", "ix.hysteresis"),
             ("[ix]\nstate-file = \"run\"", "ix.state-file"),
             ("[[ix.steps]]\ncores = 0\nthreads = 1", "ix.steps"),

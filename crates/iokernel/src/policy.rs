@@ -68,12 +68,13 @@ fn ix(config: &Config, lending: alloc::Config, clocks: Clocks, sequence: Sequenc
     let settings = &config.ix;
     Box::new(IxControl::new(IxConfig {
         lending,
+        sample: Nanos::from_micros(settings.sample_us),
         period: Nanos::from_millis(settings.period_ms),
+        smoothing: Nanos::from_millis(settings.smoothing_ms),
         delay_bound: Nanos::from_micros(settings.delay_bound_us),
         hysteresis: f64::from(settings.hysteresis) / 100.0,
         sequence,
         steps: settings.steps.iter().map(|step| step.resolve(&clocks)).collect(),
         clocks,
-        ..IxConfig::default()
     }))
 }

@@ -25,6 +25,10 @@ pub struct IxSettings {
     pub delay_bound_us: u64,
     /// Time between decisions, in milliseconds (IX section 4.6: 100).
     pub period_ms: u64,
+    /// Time constant of the averages over several periods, in milliseconds.
+    pub smoothing_ms: u64,
+    /// Time between two looks at rings and run queues, in microseconds.
+    pub sample_us: u64,
     /// Percentage of the step before that must be idle after a step back, 0 to 90.
     pub hysteresis: u8,
     /// Whether to set clock rates, where Linux lets it.
@@ -64,6 +68,8 @@ impl Default for IxSettings {
         Self {
             delay_bound_us: 50,
             period_ms: 100,
+            smoothing_ms: 100,
+            sample_us: 20,
             hysteresis: 25,
             clocks: true,
             state_file: PathBuf::from("/run/tailwater-clocks"),
@@ -125,6 +131,14 @@ impl IxSettings {
         }
         if !(1..=60_000).contains(&self.period_ms) {
             return Err(out_of_range("ix.period-ms", self.period_ms, "1 to 60000 ms are allowed"));
+        }
+        if !(1..=600_000).contains(&self.smoothing_ms) {
+            return Err(out_of_range("ix.smoothing-ms", self.smoothing_ms, "1 to 600000 ms are allowed"));
+        }
+        let most_us = (self.period_ms * 1000).min(10_000);
+        if !(1..=most_us).contains(&self.sample_us) {
+            let expected = format!("1 to {most_us} us are allowed, at most ix.period-ms");
+            return Err(out_of_range("ix.sample-us", self.sample_us, expected));
         }
         if self.hysteresis > 90 {
             return Err(out_of_range("ix.hysteresis", self.hysteresis, "0 to 90 percent are possible"));

@@ -19,10 +19,9 @@
 
 use super::super::observe::queued;
 use super::super::{Activity, RuntimeLook};
+use super::IxConfig;
 use crate::ids::Nanos;
 
-/// Time constant of averages over several periods. IX smooths with several factors.
-const SLOW: Nanos = Nanos::from_millis(100);
 /// Delay, in multiples of the bound, beyond which one counts no more in the average.
 const MAX_OVER: f64 = 16.0;
 /// Entries of a queue beyond which a kthread's claim counts no more: the ends are its own words.
@@ -33,9 +32,9 @@ const MAX_DEPTH: u32 = 1 << 16;
 struct Smoothed(f64);
 
 impl Smoothed {
-    /// Lets a value that held for `elapsed` count.
-    fn add(&mut self, elapsed: Nanos, value: f64) {
-        let weight = elapsed.0 as f64 / (elapsed.0 + SLOW.0) as f64;
+    /// Lets a value that held for `elapsed` count, in an average with this time constant.
+    fn add(&mut self, elapsed: Nanos, value: f64, constant: Nanos) {
+        let weight = elapsed.0 as f64 / (elapsed.0 + constant.0) as f64;
         self.0 += weight * (value - self.0);
     }
 }
@@ -102,10 +101,26 @@ impl Service {
 
     /// Returns the queueing delay of this period and that over several ones, and begins a new
     /// period. However long one is, it keeps the average over the bound for a few periods only.
-    pub(super) fn delays(&mut self, period: Nanos, bound: Nanos) -> (f64, f64) {
-        let delay = self.ingress.take_delay() + self.runq.take_delay();
-        self.slow.add(period, delay.min(bound.0 as f64 * MAX_OVER));
-        (delay, self.slow.0)
+    pub(super) fn delays(&mut self, period: Nanos, config: &IxConfig) -> Delays {
+        let now = self.ingress.take_delay() + self.runq.take_delay();
+        self.slow.add(period, now.min(config.delay_bound.0 as f64 * MAX_OVER), config.smoothing);
+        Delays { now, slow: self.slow.0 }
+    }
+}
+
+/// Queueing delays in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Delays {
+    /// Mean over the latest period.
+    pub now: f64,
+    /// Average over several periods.
+    pub slow: f64,
+}
+
+impl Delays {
+    /// Returns the longer ones of both.
+    pub(super) fn max(self, other: Self) -> Self {
+        Self { now: self.now.max(other.now), slow: self.slow.max(other.slow) }
     }
 }
 
@@ -117,8 +132,8 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub(super) fn read(&mut self, elapsed: Nanos, busy: u32) {
-        self.busy.add(elapsed, f64::from(self.latest));
+    pub(super) fn read(&mut self, elapsed: Nanos, busy: u32, constant: Nanos) {
+        self.busy.add(elapsed, f64::from(self.latest), constant);
         self.latest = busy;
     }
 
@@ -141,18 +156,18 @@ pub(super) enum Verdict {
 /// time does. `hysteresis` is the fraction of the smaller capacity that must be idle after a
 /// removal.
 pub(super) fn judge(
-    delays: (f64, f64),
+    delays: Delays,
     bound: Nanos,
     usage: f64,
     capacities: (f64, f64),
     hysteresis: f64,
 ) -> Verdict {
     let (present, before) = capacities;
-    if delays.0 > bound.0 as f64 {
+    if delays.now > bound.0 as f64 {
         return Verdict::Add;
     }
     let fits = usage * present <= before * (1.0 - hysteresis);
-    if fits && delays.1 <= bound.0 as f64 { Verdict::Remove } else { Verdict::Stay }
+    if fits && delays.slow <= bound.0 as f64 { Verdict::Remove } else { Verdict::Stay }
 }
 
 #[cfg(test)]
@@ -164,6 +179,13 @@ mod tests {
     const MS: Nanos = Nanos::from_millis(1);
     const PERIOD: Nanos = Nanos::from_millis(100);
     const BOUND: Nanos = Nanos::from_micros(50);
+    const SMOOTHING: Nanos = Nanos::from_millis(100);
+
+    /// Returns the delays of a service and begins a new period.
+    fn take(service: &mut Service, period: Nanos) -> (f64, f64) {
+        let Delays { now, slow } = service.delays(period, &IxConfig::default());
+        (now, slow)
+    }
 
     fn look(kthread: KthreadLook) -> RuntimeLook {
         RuntimeLook { kthreads: vec![kthread], ..RuntimeLook::default() }
@@ -191,7 +213,7 @@ mod tests {
             });
             service.read(&shown, false, if ms == 0 { Nanos::ZERO } else { MS });
             if ms > 0 && ms % 100 == 0 {
-                delays = service.delays(PERIOD, BOUND);
+                delays = take(&mut service, PERIOD);
             }
         }
         (delays.0 / 1e3, delays.1 / 1e3)
@@ -217,10 +239,10 @@ mod tests {
             let activity = if in_burst { Activity::Running } else { Activity::Idle };
             service.read(&runq(head, if in_burst { 40 } else { 0 }, activity), false, MS);
         }
-        let (fast, _) = service.delays(PERIOD, BOUND);
+        let (fast, _) = take(&mut service, PERIOD);
         assert!((fast - 400e3).abs() < 1.0, "{fast} ns");
         service.read(&runq(head, 0, Activity::Idle), false, PERIOD);
-        let (fast, slow) = service.delays(PERIOD, BOUND);
+        let (fast, slow) = take(&mut service, PERIOD);
         assert!(fast == 0.0 && slow > 0.0, "a period without work has no delay: {fast} ns");
     }
 
@@ -232,7 +254,7 @@ mod tests {
                 let elapsed = if ms == 0 { Nanos::ZERO } else { MS };
                 service.read(&runq(0, 1, Activity::Parked), !has_core, elapsed);
             }
-            let (fast, _) = service.delays(PERIOD, BOUND);
+            let (fast, _) = take(&mut service, PERIOD);
             assert!((fast - expected).abs() < 1.0, "{fast} ns");
         }
     }
@@ -243,11 +265,24 @@ mod tests {
         let mut service = Service::default();
         service.read(&look(KthreadLook::default()), false, MS);
         service.read(&runq(0, 9, Activity::Running), false, minute);
-        assert_eq!(service.delays(minute, BOUND), (0.0, 0.0), "nothing waited for that minute");
+        assert_eq!(take(&mut service, minute), (0.0, 0.0), "nothing waited for that minute");
         let mut usage = Usage::default();
-        usage.read(MS, 0);
-        usage.read(minute, 4);
+        usage.read(MS, 0, SMOOTHING);
+        usage.read(minute, 4, SMOOTHING);
         assert_eq!(usage.of(4), 0.0);
+    }
+
+    #[test]
+    fn a_longer_time_constant_keeps_a_delay_in_mind_for_longer() {
+        let periods_over_the_bound = |smoothing_ms| {
+            let config = IxConfig { smoothing: Nanos::from_millis(smoothing_ms), ..IxConfig::default() };
+            let mut service = Service::default();
+            service.read(&runq(0, 40, Activity::Running), false, MS);
+            service.read(&runq(100, 0, Activity::Running), false, PERIOD);
+            (0..100).take_while(|_| service.delays(PERIOD, &config).slow > BOUND.0 as f64).count()
+        };
+        let periods = [10, 100, 1_000].map(periods_over_the_bound);
+        assert_eq!(periods, [2, 3, 4]);
     }
 
     #[test]
@@ -263,14 +298,13 @@ mod tests {
             };
             service.read(&look(lie), false, MS);
         }
-        let (fast, slow) = service.delays(PERIOD, BOUND);
+        let (fast, slow) = take(&mut service, PERIOD);
         assert!(fast.is_finite() && slow.is_finite());
     }
 
     #[test]
     fn a_delay_over_the_bound_adds_and_idle_capacity_removes() {
-        let bound = Nanos::from_micros(50);
-        let after = |fast, slow, usage| judge((fast, slow), bound, usage, (3.0, 2.0), 0.25);
+        let after = |now, slow, usage| judge(Delays { now, slow }, BOUND, usage, (3.0, 2.0), 0.25);
         assert_eq!(after(60e3, 10e3, 0.2), Verdict::Add);
         assert_eq!(after(10e3, 60e3, 0.2), Verdict::Stay, "the average is over the bound");
         assert_eq!(after(10e3, 10e3, 0.5), Verdict::Remove, "1.5 of 3 in use: three quarters of 2");

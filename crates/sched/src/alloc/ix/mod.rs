@@ -21,8 +21,12 @@
 //!
 //! The step is never so low that it has fewer cores than are guaranteed; if even the last one has
 //! fewer, further cores belong to it. So a guarantee is met as under congestion detection. Requests
-//! for cores have no effect. Steps that add only cores beyond the limits of all services are passed
-//! over.
+//! for cores have no effect.
+//!
+//! A service that has as many cores as it may have is helped by speed only. So the delays of such
+//! services take the loop up only if a step ahead has another clock, and do not keep it from a step
+//! back that leaves them the clock and enough cores. Steps that add only cores beyond the limits of
+//! the services that are delayed are passed over.
 //!
 //! What runtimes report is not trusted: a false queue takes the loop to its last step at worst, as
 //! load does.
@@ -39,7 +43,7 @@ use super::{Action, Config, CongestionDetection, Policy, RuntimeLook, Setting, V
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger};
 use crate::topology::Topology;
-use control::{Service, Usage, Verdict, judge};
+use control::{Delays, Service, Usage, Verdict, judge};
 use heap::vec;
 use heap::vec::Vec;
 
@@ -53,6 +57,9 @@ pub struct IxConfig {
     pub sample: Nanos,
     /// Time between decisions; 100 ms in IX.
     pub period: Nanos,
+    /// Time constant of the averages over several periods, of delays and of cores in use. IX
+    /// smooths with several factors.
+    pub smoothing: Nanos,
     /// Acceptable queueing delay.
     pub delay_bound: Nanos,
     /// Fraction of the capacity of the step before that must be idle after a step back.
@@ -71,6 +78,7 @@ impl Default for IxConfig {
             lending: Config::default(),
             sample: Nanos::from_micros(20),
             period: Nanos::from_millis(100),
+            smoothing: Nanos::from_millis(100),
             delay_bound: Nanos::from_micros(50),
             hysteresis: 0.25,
             sequence: Sequence::Consolidation,
@@ -87,6 +95,18 @@ fn waits(ledger: &Ledger, runtime: RuntimeId, look: &RuntimeLook) -> bool {
     let held = look.on_hold() && !look.has_refused();
     let mut cores = (0..).zip(ledger.cores());
     lacks && !held && cores.any(|(at, &state)| state != CoreState::Absent && !look.is_refused(at))
+}
+
+/// The longest delays of services, and the cores that would be of use to them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Worst {
+    /// Of services that may have further cores.
+    open: Delays,
+    /// Of those that have all they may have, and the number of their cores.
+    limited: Delays,
+    limited_cores: u16,
+    /// Cores that delayed services may have, and those that the others have.
+    useful: u16,
 }
 
 /// IX's controller. See the module header.
@@ -146,27 +166,51 @@ impl IxControl {
                 busy += service.read(look, waits(view.ledger, runtime, look), elapsed);
             }
         }
-        self.usage.read(elapsed, busy);
+        self.usage.read(elapsed, busy, self.config.smoothing);
     }
 
     fn decide(&mut self, view: View<'_>, period: Nanos) {
-        let mut worst = (0.0f64, 0.0f64);
-        for &runtime in view.ledger.runtimes() {
-            let Some(service) = self.services.get_mut(runtime) else { continue };
-            let delays = service.delays(period, self.config.delay_bound);
-            worst = (worst.0.max(delays.0), worst.1.max(delays.1));
-        }
-        let limit = self.limit(view.ledger);
+        let worst = self.worst(view.ledger, period);
+        let ahead = self.next_step(view.ledger, worst.useful);
+        let below = self.step.saturating_sub(1);
+        let (step, before) = (self.steps[self.step], self.steps[below]);
+        let would_lose =
+            before.clock != step.clock || usize::from(worst.limited_cores) > self.count(before, view.ledger);
+        let limited = Delays {
+            now: if ahead.is_some() || would_lose { worst.limited.now } else { 0.0 },
+            slow: if would_lose { worst.limited.slow } else { 0.0 },
+        };
         let capacity = |step: usize| self.steps[step].capacity(&self.config.clocks);
-        let (present, before) = (capacity(self.step), capacity(self.step.saturating_sub(1)));
-        let usage = self.usage.of(self.cores);
-        let bound = self.config.delay_bound;
-        let step = match judge(worst, bound, usage, (present, before), self.config.hysteresis) {
-            Verdict::Add => self.next_step(view.ledger, limit).unwrap_or(self.step),
-            Verdict::Remove => self.step.saturating_sub(1),
+        let (capacities, usage) = ((capacity(self.step), capacity(below)), self.usage.of(self.cores));
+        let IxConfig { delay_bound, hysteresis, .. } = self.config;
+        let step = match judge(worst.open.max(limited), delay_bound, usage, capacities, hysteresis) {
+            Verdict::Add => ahead.unwrap_or(self.step),
+            Verdict::Remove => below,
             Verdict::Stay => self.step,
         };
         self.enter(step, view.ledger);
+    }
+
+    /// Returns the longest delays of the period that ends now.
+    fn worst(&mut self, ledger: &Ledger, period: Nanos) -> Worst {
+        let mut worst = Worst::default();
+        for &runtime in ledger.runtimes() {
+            let (Some(service), Some(account)) = (self.services.get_mut(runtime), ledger.account(runtime))
+            else {
+                continue;
+            };
+            let delays = service.delays(period, &self.config);
+            if account.room() > 0 {
+                worst.open = worst.open.max(delays);
+            } else {
+                worst.limited = worst.limited.max(delays);
+                worst.limited_cores = worst.limited_cores.saturating_add(account.cores());
+            }
+            let is_delayed = delays.now > self.config.delay_bound.0 as f64;
+            let useful = if is_delayed { account.spec().max } else { account.cores() };
+            worst.useful = worst.useful.saturating_add(useful);
+        }
+        worst
     }
 
     /// Returns the steps to take, as far as they differ.
@@ -174,13 +218,6 @@ impl IxControl {
         let IxConfig { sequence, steps, clocks, .. } = &self.config;
         let steps = if steps.is_empty() { sequence.steps(topology, clocks) } else { steps.clone() };
         if self.has_clocks { steps } else { steps::without_clocks(steps) }
-    }
-
-    /// Returns how many cores all services together may have.
-    fn limit(&self, ledger: &Ledger) -> u16 {
-        let services = ledger.runtimes().iter().filter(|&&runtime| self.services.get(runtime).is_some());
-        let limits = services.filter_map(|&runtime| Some(ledger.account(runtime)?.spec().max));
-        limits.fold(0, u16::saturating_add)
     }
 
     /// Returns the number of cores of a step.

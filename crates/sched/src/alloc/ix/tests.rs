@@ -188,6 +188,32 @@ fn steps_that_add_only_cores_beyond_the_limits_of_all_services_are_passed_over()
 }
 
 #[test]
+fn a_saturated_service_at_its_limit_takes_the_loop_to_no_core_that_it_cannot_use() {
+    let mut machine = Machine::new(two_way(8), Sequence::Energy);
+    machine.policy.allow_clocks(false, &machine.ledger);
+    machine.add(0, Class::LatencyCritical, 0, 1);
+    machine.add(1, Class::LatencyCritical, 0, 8);
+    machine.run(2_000, &[(0, 40)]);
+    assert_eq!(machine.setting(), (0, 1, None), "the other service is idle");
+    machine.run(2_000, &[(0, 40), (1, 40)]);
+    assert_eq!(machine.setting().1, 8, "the other service is delayed, too");
+    machine.run(2_000, &[(0, 40)]);
+    // One busy core is more than three quarters of one.
+    assert_eq!(machine.setting(), (1, 2, None), "what one service lacks does not keep cores for another");
+}
+
+#[test]
+fn a_saturated_service_at_its_limit_gets_the_clock_and_keeps_it() {
+    let mut machine = Machine::new(two_way(8), Sequence::Energy);
+    machine.add(0, Class::LatencyCritical, 0, 1);
+    machine.add(1, Class::LatencyCritical, 0, 8);
+    machine.run(150, &[(0, 40)]);
+    assert_eq!(machine.setting(), (5, 8, Some(Clock::Mhz(2_000))), "all steps of more cores are passed over");
+    machine.run(2_000, &[(0, 40)]);
+    assert_eq!(machine.setting(), (6, 8, Some(Clock::Turbo)));
+}
+
+#[test]
 fn steps_that_are_given_replace_those_of_the_sequence() {
     let steps = vec![Step { cores: 2, threads: 1, clock: None }, Step { cores: 4, threads: 1, clock: None }];
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
