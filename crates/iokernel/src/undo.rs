@@ -20,7 +20,7 @@
 //! | | |
 //! |---|---|
 //! | another IOKernel holds the lock | nothing is written; tried again later |
-//! | an administrator changes a setting meanwhile | it has another value than the one written last: it is left as it is |
+//! | an administrator changes a setting meanwhile | it has another value than the one written last: putting back leaves it as it is, and before each further change [`Undo::is_changed_by_others`] says so |
 //! | a setting cannot be put back | its entry and the file stay, for the next IOKernel or `--repair`; its value before stays known |
 //! | the setting is gone, with its control group | its entry is dropped |
 //! | death while the record is written | the former one is there, whole; nothing of this step was changed |
@@ -35,6 +35,7 @@ mod tests;
 use rustix::fs::{FlockOperation, OFlags, flock, fstat};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -134,6 +135,29 @@ fn open_own(options: &mut OpenOptions, path: &Path, kind: Kind) -> io::Result<Fi
     Ok(file)
 }
 
+impl Entry {
+    /// Returns whether the present value is one written here.
+    fn is_written(&self, kind: Kind, root: &Path, present: &str) -> bool {
+        self.written.iter().any(|written| is_same(kind, root, written, present))
+    }
+}
+
+/// Returns whether the kernel shows two values as the same.
+fn is_same(kind: Kind, root: &Path, one: &str, other: &str) -> bool {
+    let shown = |value| (kind.shown)(root, value);
+    one == other || shown(one) == shown(other)
+}
+
+/// Returns the values that settings had before an IOKernel changed them, by file: those of the
+/// record that still have the value written last. Empty if there is no record that can be read.
+/// Takes no lock, for a record is replaced as a whole.
+pub(crate) fn originals(kind: Kind, path: &Path, root: &Path) -> BTreeMap<PathBuf, String> {
+    let entries = load(kind, path, root).unwrap_or_default().into_iter();
+    let is_ours =
+        |entry: &Entry| read(&entry.file).is_ok_and(|present| entry.is_written(kind, root, &present));
+    entries.filter(is_ours).map(|entry| (entry.file, entry.before)).collect()
+}
+
 impl Undo {
     /// Locks the record and puts back what a crashed IOKernel has left below `root`. Returns `None`
     /// if another one holds the lock.
@@ -169,13 +193,20 @@ impl Undo {
         entry.is_some_and(|entry| read(file).is_ok_and(|present| !self.is_written(entry, &present)))
     }
 
+    /// Leaves a setting that others have changed to them: it is not put back, whatever value it has
+    /// then.
+    pub(crate) fn leave(&mut self, file: &Path) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.file == file) {
+            entry.written.clear();
+        }
+    }
+
     fn is_same(&self, one: &str, other: &str) -> bool {
-        let shown = |value| (self.kind.shown)(&self.root, value);
-        one == other || shown(one) == shown(other)
+        is_same(self.kind, &self.root, one, other)
     }
 
     fn is_written(&self, entry: &Entry, present: &str) -> bool {
-        entry.written.iter().any(|written| self.is_same(written, present))
+        entry.is_written(self.kind, &self.root, present)
     }
 
     /// Keeps the values of settings before any of them is changed, for the change of one may alter

@@ -189,9 +189,8 @@ fn is_awake(world: &World, id: KthreadId) -> bool {
 /// was moved off by force competes for the other cores, like the thread of any program.
 fn may_run(world: &World, withdrawn: &Withdrawn) -> bool {
     withdrawn.how != How::ByForce
-        && words(world, withdrawn.kthread).is_some_and(|shared| {
-            shared.state.0.load().0 != KthreadState::Parked || !shared.slot.is_asleep()
-        })
+        && words(world, withdrawn.kthread)
+            .is_some_and(|shared| shared.state.0.load().0 != KthreadState::Parked || !shared.slot.is_asleep())
 }
 
 /// Returns the words of a kthread, if there is one of this number.

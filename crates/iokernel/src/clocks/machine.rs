@@ -2,10 +2,11 @@
 //!
 //! Owns the reading of cpufreq's folders (Documentation/admin-guide/pm/cpufreq.rst); writes
 //! nothing. A *domain* is a group of processors with one clock. A domain that the polling thread's
-//! core is in is left alone, for that core never waits. So is the switch of Turbo Boost where an
+//! core is in is left alone, for that core never waits. No rate is above the limit that a domain
+//! had before any IOKernel changed it. The switch of Turbo Boost is left alone where an
 //! administrator has switched it off: there is no turbo step then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +23,7 @@ pub(super) const PREFERENCE: &str = "energy_performance_preference";
 /// Domains whose clock is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Machine {
-    /// The folder of each domain, and its highest rate in kHz.
+    /// The folder of each domain, and its highest rate within its limit, in kHz.
     domains: Vec<(PathBuf, u32)>,
     /// File of the machine's switch for Turbo Boost, with the words for off and on.
     boost: Option<(PathBuf, [&'static str; 2])>,
@@ -44,7 +45,7 @@ fn nominal(folder: &Path, highest: u32) -> u32 {
     rates.sort_unstable();
     match rates[..] {
         // acpi-cpufreq lists Turbo Boost as the nominal rate and one MHz more.
-        [.., nominal, turbo] if turbo == nominal + 1000 => nominal,
+        [.., nominal, turbo] if turbo == nominal + 1000 => nominal.min(highest),
         [.., top] => top.min(highest),
         [] => highest,
     }
@@ -52,11 +53,21 @@ fn nominal(folder: &Path, highest: u32) -> u32 {
 
 impl Machine {
     /// Returns the domains of `managed` below `root`, `/sys/devices/system/cpu` outside of tests,
-    /// and the rates that all of them have.
+    /// and the rates that all of them have. Settings that another IOKernel has changed count with
+    /// their values in `originals`, by file.
     ///
     /// # Errors
     /// Why there are none, in words.
-    pub(super) fn detect(root: &Path, managed: &[u16], polling: u16) -> Result<(Self, Clocks), String> {
+    pub(super) fn detect(
+        root: &Path,
+        managed: &[u16],
+        polling: u16,
+        originals: &BTreeMap<PathBuf, String>,
+    ) -> Result<(Self, Clocks), String> {
+        let setting = |file: &Path| match originals.get(file) {
+            Some(before) => before.parse().ok(),
+            None => number(file),
+        };
         let folder = |core: u16| fs::canonicalize(root.join(format!("cpu{core}/cpufreq"))).ok();
         let mut folders: BTreeSet<PathBuf> = managed.iter().filter_map(|&core| folder(core)).collect();
         if folders.is_empty() {
@@ -74,20 +85,21 @@ impl Machine {
             let (Some(low), Some(high)) = (rate("cpuinfo_min_freq"), rate("cpuinfo_max_freq")) else {
                 return Err(format!("{} does not name its rates", folder.display()));
             };
+            let high = setting(&folder.join(LIMIT)).map_or(high, |limit| high.min(limit));
             let nominal = nominal(&folder, high);
             range = (range.0.max(low / 1000), range.1.min(nominal / 1000), range.2.min(high / 1000));
             domains.push((folder, high));
         }
         let (low, nominal, high) = range;
         if low >= nominal {
-            return Err("the managed cores have one clock rate only".to_owned());
+            return Err(format!("the managed cores have one clock rate only within their limits ({LIMIT})"));
         }
         let width = (nominal - low).div_ceil(MAX_RATES - 1).next_multiple_of(STEP_MHZ);
         let mhz = (low..nominal).step_by(width as usize).chain([nominal]).collect();
         let switches = [("cpufreq/boost", ["0", "1"]), ("intel_pstate/no_turbo", ["1", "0"])];
         let boost = switches.map(|(file, words)| (root.join(file), words));
         let boost = boost.into_iter().find(|(file, _)| number(file).is_some());
-        let is_off = |(file, [off, _]): &(PathBuf, [&str; 2])| number(file) == off.parse().ok();
+        let is_off = |(file, [off, _]): &(PathBuf, [&str; 2])| setting(file) == off.parse().ok();
         let turbo_is_off = boost.as_ref().is_some_and(is_off);
         let boost = boost.filter(|_| !turbo_is_off);
         let turbo_mhz = (high > nominal && !turbo_is_off).then_some(high);

@@ -4,21 +4,23 @@
 //! policy is at, and this writes it through cpufreq. [`machine`] reads what there is to set,
 //! [`crate::undo`] keeps what was there before and puts it back: at the end, after an error, and
 //! at the next start after a crash. Domains that are offline are set when they are back; an energy
-//! preference that Linux refuses is left out. Without cpufreq, or the right to write it, the
+//! preference that Linux refuses is left out. A setting that another program changes meanwhile is
+//! left to it. Without cpufreq, or the right to write it, the
 //! policies move cores only.
 
 mod machine;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use machine::{LIMIT, Machine, PREFERENCE};
 use tailwater_sched::alloc::{Clock, Clocks};
 
-use crate::config::Config;
+use crate::config::{Config, IxSettings};
 use crate::machine::Cores;
-use crate::undo::{Kind, Undo};
+use crate::undo::{Kind, Undo, originals};
 
 /// Where Linux describes processors.
 pub(crate) const ROOT: &str = "/sys/devices/system/cpu";
@@ -41,9 +43,12 @@ pub(crate) struct Setter {
     wanted: Option<Clock>,
     /// Another IOKernel sets clock rates, which was logged.
     waits: bool,
+    /// Settings that another program has changed since they were set here.
+    left: BTreeSet<PathBuf>,
 }
 
-/// Returns the clock rates of the managed cores in words.
+/// Returns the clock rates of the managed cores in words. Limits that an IOKernel with the default
+/// state file has set do not count, if the caller may read that file.
 ///
 /// # Errors
 /// Why none can be set, in words.
@@ -56,7 +61,9 @@ pub(crate) struct Setter {
 /// }
 /// ```
 pub fn clock_rates(managed: &[u16], polling: u16) -> Result<String, String> {
-    Machine::detect(Path::new(ROOT), managed, polling).map(|(_, clocks)| describe(&clocks))
+    let root = Path::new(ROOT);
+    let originals = originals(KIND, &IxSettings::default().state_file, root);
+    Machine::detect(root, managed, polling, &originals).map(|(_, clocks)| describe(&clocks))
 }
 
 fn describe(clocks: &Clocks) -> String {
@@ -74,8 +81,16 @@ impl Setter {
 
     fn at(root: &Path, config: &Config, managed: &[u16], polling: u16) -> (Self, Clocks) {
         let (state_file, root) = (config.ix.state_file.clone(), root.to_owned());
-        let mut none = Self { root, state_file, machine: None, undo: None, wanted: None, waits: false };
-        // First: with turbo off, as a crash may leave it, the highest rate is not to be seen.
+        let mut none = Self {
+            root,
+            state_file,
+            machine: None,
+            undo: None,
+            wanted: None,
+            waits: false,
+            left: BTreeSet::new(),
+        };
+        // First: the limits that a crash may leave are no administrator's.
         none.recover();
         let policy = config.policy;
         if !crate::policy::has_steps(policy) {
@@ -85,7 +100,9 @@ impl Setter {
             tracing::info!(%policy, "moves cores only: ix.clocks = false");
             return (none, Clocks::default());
         }
-        match Machine::detect(&none.root, managed, polling) {
+        // Those of an IOKernel that this one takes the place of.
+        let originals = originals(KIND, &none.state_file, &none.root);
+        match Machine::detect(&none.root, managed, polling, &originals) {
             Ok((machine, clocks)) => {
                 tracing::info!(%policy, clock_rates = describe(&clocks), "moves cores and clock rates");
                 (Self { machine: Some(machine), ..none }, clocks)
@@ -143,6 +160,14 @@ impl Setter {
         self.wanted = None;
         let Some(undo) = &mut self.undo else { return };
         undo.note(machine.files());
+        let words = leave_changed(undo, &mut self.left, words);
+        if !words.iter().any(|(file, _)| file.ends_with(LIMIT)) {
+            tracing::warn!(
+                "another program has changed the limits of all clock rates: all other settings are put back, and only cores \
+                 are moved"
+            );
+            return self.give_up();
+        }
         let failed = match undo.set(&words) {
             Ok(failed) => failed,
             Err(error) => {
@@ -168,6 +193,24 @@ impl Setter {
         let file = self.state_file.display();
         tracing::warn!(%file, %error, "cannot use the file that keeps clock settings (ix.state-file); what a crashed IOKernel may have left stays until `tailwater doctor --repair` runs as root");
     }
+}
+
+/// Returns the settings to change but for those that another program has changed since they were
+/// set here, now or earlier.
+fn leave_changed(
+    undo: &mut Undo,
+    left: &mut BTreeSet<PathBuf>,
+    mut words: Vec<(PathBuf, String)>,
+) -> Vec<(PathBuf, String)> {
+    for (file, _) in &words {
+        if !left.contains(file) && undo.is_changed_by_others(file) {
+            tracing::warn!(file = %file.display(), "another program has changed a clock setting, which stays");
+            undo.leave(file);
+            left.insert(file.clone());
+        }
+    }
+    words.retain(|(file, _)| !left.contains(file));
+    words
 }
 
 /// Judges the settings of a clock rate that could not be changed. Returns whether some belong to

@@ -74,12 +74,12 @@ fn rates_are_set_on_managed_cores_and_put_back_at_the_end() {
     let (mut setter, clocks) = folder.setter();
     assert_eq!(
         (clocks.mhz.len(), clocks.mhz[0], clocks.mhz[12], clocks.turbo_mhz),
-        (13, 1200, 2400, Some(3000))
+        (13, 1200, 2400, Some(2900))
     );
     setter.want(Clock::Mhz(1200));
     assert_eq!(folder.read(), ["1200000", "balance_power", "1"]);
     setter.want(Clock::Turbo);
-    assert_eq!(folder.read(), ["3000000", "performance", "0"]);
+    assert_eq!(folder.read(), ["2900000", "performance", "0"], "no higher than the limit before");
     let polling = fs::read_to_string(folder.0.join("cpu0/cpufreq/scaling_max_freq")).unwrap();
     assert_eq!(polling.trim(), "2900000", "the polling core is left alone");
     drop(setter);
@@ -114,6 +114,57 @@ fn a_setting_that_an_administrator_has_changed_meanwhile_stays() {
 }
 
 #[test]
+fn no_rate_is_above_the_limit_of_an_administrator() {
+    let folder = Folder::new();
+    folder.write("cpu2/cpufreq/scaling_max_freq", "2000000\n");
+    let (mut setter, clocks) = folder.setter();
+    assert_eq!((clocks.mhz.last(), clocks.turbo_mhz), (Some(&2000), None));
+    setter.want(Clock::Mhz(2000));
+    assert_eq!(folder.read()[0], "2000000");
+    drop(setter);
+    for core in [1, 2] {
+        folder.write(&format!("cpu{core}/cpufreq/scaling_max_freq"), "1200000\n");
+    }
+    let (setter, clocks) = folder.setter();
+    assert!(!setter.sets(), "one rate only");
+    assert_eq!(clocks, Clocks::default());
+}
+
+#[test]
+fn a_setting_that_an_administrator_changes_during_the_run_is_not_set_again() {
+    let folder = Folder::new();
+    let (mut setter, _) = folder.setter();
+    setter.want(Clock::Mhz(1200));
+    folder.write("cpu1/cpufreq/scaling_max_freq", "2000000\n");
+    setter.want(Clock::Mhz(1300));
+    let other = || fs::read_to_string(folder.0.join("cpu2/cpufreq/scaling_max_freq")).unwrap();
+    assert_eq!((folder.read()[0].as_str(), other().trim()), ("2000000", "1300000"));
+    assert!(setter.sets());
+    // Also if it has a value later that was written here.
+    folder.write("cpu1/cpufreq/scaling_max_freq", "1200000\n");
+    setter.want(Clock::Turbo);
+    assert_eq!(folder.read()[0], "1200000");
+    folder.write("cpu2/cpufreq/scaling_max_freq", "1800000\n");
+    setter.want(Clock::Mhz(1200));
+    assert!(!setter.sets(), "there is nothing left to set");
+    assert_eq!(folder.read(), ["1200000", "default", "0"]);
+    drop(setter);
+    assert_eq!((folder.read()[0].as_str(), other().trim()), ("1200000", "1800000"));
+}
+
+#[test]
+fn an_iokernel_that_takes_over_does_not_take_the_limits_of_the_former_for_an_administrators() {
+    let folder = Folder::new();
+    let (mut former, clocks) = folder.setter();
+    former.want(Clock::Mhz(1200));
+    let (mut next, found) = folder.setter();
+    assert_eq!(found, clocks);
+    drop(former);
+    next.want(Clock::Turbo);
+    assert_eq!(folder.read(), ["2900000", "performance", "0"]);
+}
+
+#[test]
 fn of_two_iokernels_the_second_waits_for_the_end_of_the_first() {
     let folder = Folder::new();
     let ((mut first, _), (mut second, _)) = (folder.setter(), folder.setter());
@@ -145,7 +196,7 @@ fn after_an_error_everything_is_put_back() {
 fn values_before_are_those_before_the_first_write_and_turbo_is_put_back_first() {
     let folder = Folder::new();
     let root = fs::canonicalize(&folder.0).unwrap();
-    let (machine, _) = super::Machine::detect(&root, &[1, 2], 0).unwrap();
+    let (machine, _) = super::Machine::detect(&root, &[1, 2], 0, &Default::default()).unwrap();
     let mut undo = super::Undo::lock(super::KIND, &folder.state_file(), &root).unwrap().unwrap();
     undo.note(machine.files());
     for (file, word) in machine.words(Clock::Mhz(1200)) {
@@ -207,7 +258,7 @@ fn rates_are_detected_after_what_a_crash_has_left_was_put_back() {
     drop(setter);
     folder.write("state", &kept);
     folder.write("intel_pstate/no_turbo", "1\n");
-    assert_eq!(folder.setter().1.turbo_mhz, Some(3000));
+    assert_eq!(folder.setter().1.turbo_mhz, Some(2900));
 }
 
 #[test]
@@ -237,6 +288,6 @@ fn without_cpufreq_or_with_one_clock_for_all_only_cores_are_moved() {
     let shared = folder.0.join("cpu1/cpufreq");
     fs::remove_dir_all(&shared).unwrap();
     std::os::unix::fs::symlink(folder.0.join("cpu0/cpufreq"), &shared).unwrap();
-    let why = super::Machine::detect(&folder.0, &[1], 0).unwrap_err();
+    let why = super::Machine::detect(&folder.0, &[1], 0, &Default::default()).unwrap_err();
     assert!(why.contains("share one clock"), "{why}");
 }
