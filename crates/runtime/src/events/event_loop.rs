@@ -28,8 +28,8 @@ use std::time::Duration;
 use tailwater_shm::{Cycles, clock};
 use tailwater_tcp::Buffer;
 
-/// Conditions in a round unless the program chooses: IX's bound (section 5.4), from which on a
-/// larger one gains nothing there.
+/// Conditions in a round unless the program chooses: IX's bound (TOCS'17 section 5.1). From 16 on a
+/// larger one gains nothing there (section 6).
 const DEFAULT_BATCH: usize = 64;
 const MAX_BATCH: usize = 256;
 /// Connections whose segments are shown to the IOKernel together. It polls the cache line in which

@@ -24,8 +24,8 @@
 //!   It goes through the scheduler if other threads of the kthread are runnable, if the core is
 //!   asked for, or after a number of such batches of frames; and if there are no frames, it waits
 //!   there, so its core is free for others. While conditions follow one another without a pause,
-//!   the scheduler, and with it timers and new frames, has its turn after 64 rounds, however long
-//!   the program takes for them: small batches and short handlers make that soon.
+//!   the scheduler, and with it timers and new frames, has its turn after the round in which 50 us
+//!   have passed: small batches and short handlers make that soon.
 //! * Replies leave at the end of the round, a few connections' at a time. A reply acknowledges the
 //!   request, and opens the window by what was done.
 //!

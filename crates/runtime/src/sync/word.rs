@@ -21,9 +21,9 @@ use tailwater_shm::Cycles;
 /// one's own, whose uncontended paths are single atomic operations.
 ///
 /// A program changes the value by the methods of [`AtomicU32`] and then calls
-/// [`wake_one`](Self::wake_one) or [`wake_all`](Self::wake_all). What a thread did before it changed
-/// the value is visible to one that was woken if the change is a `Release` and the woken thread
-/// loads the value by `Acquire`.
+/// [`wake_one`](Self::wake_one) or [`wake_all`](Self::wake_all). What a thread did before it
+/// changed the value is visible to one that was woken if the change is a `Release` and the woken
+/// thread loads the value by `Acquire`.
 ///
 /// # Examples
 /// ```
@@ -69,8 +69,8 @@ impl Word {
         Self { value: AtomicU32::new(value), waiters: SpinLock::new(Waiters::new()) }
     }
 
-    /// Waits while the value is `value`. It is read at once and after each wake-up; a change without
-    /// one may not be seen.
+    /// Waits while the value is `value`. It is read at once and after each wake-up; a change
+    /// without one may not be seen.
     pub fn wait_while(&self, value: u32) {
         self.wait_until(value, None);
     }
@@ -155,8 +155,8 @@ impl Word {
         Differs { word: Arc::clone(self), value }
     }
 
-    /// Returns whether the value is another one than `value`; if not, calls `arm` with the watchers,
-    /// locked.
+    /// Returns whether the value is another one than `value`; if not, calls `arm` with the
+    /// watchers, locked.
     pub(crate) fn differs_or(&self, value: u32, arm: impl FnOnce(&mut Watchers)) -> bool {
         let mut waiters = self.waiters.lock();
         let differs = self.differs(value);
