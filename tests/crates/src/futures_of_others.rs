@@ -88,18 +88,17 @@ pub fn futures() {
     assert_eq!(tailwater::blocking(|| ordinary.join().unwrap()), Ok(7));
 }
 
-/// `tokio`: reading, writing and copying, and its channels, without its runtime.
+/// `tokio`: reading, also by lines, writing and copying, and its channels, without its runtime.
 pub fn tokio_io() {
-    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
     block_on(async {
-        let (client, server) = connection().await;
+        let (mut client, server) = connection().await;
         let echo = spawn(async move {
             let (mut reader, mut writer) = tokio::io::split(server);
             tokio::io::copy(&mut reader, &mut writer).await.unwrap();
             writer.shutdown().await.unwrap();
         });
-        let mut client = BufReader::new(client);
         AsyncWriteExt::write_all(&mut client, b"one\ntwo\n").await.unwrap();
         let mut line = String::new();
         client.read_line(&mut line).await.unwrap();
@@ -132,6 +131,7 @@ pub fn tokio_time() {
         catch_unwind(AssertUnwindSafe(|| block_on(async { tokio::time::sleep(Duration::ZERO).await })));
     let message = *alone.unwrap_err().downcast::<String>().expect("tokio's message");
     assert!(message.contains("must be called from the context of a Tokio 1.x runtime"), "{message}");
+    assert!(message.contains("use what tailwater::future has in place"), "the remedy: {message}");
     let runtime = tailwater::blocking(|| {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap()
     });

@@ -74,3 +74,14 @@ pub fn std_channel() {
     sender.send(5).unwrap();
     assert_eq!(waiting.join().unwrap(), 5);
 }
+
+/// A user thread parks by `std`, for another one to unpark it.
+pub fn std_park() {
+    let (sender, receiver) = tailwater::sync::mpsc::channel();
+    let parked = thread::spawn(move || {
+        sender.send(std::thread::current()).unwrap();
+        std::thread::park();
+    });
+    receiver.recv().unwrap().unpark();
+    parked.join().unwrap();
+}

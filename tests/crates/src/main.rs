@@ -2,7 +2,8 @@
 //!
 //! Owns the list of checks. Without arguments it starts itself once for each check and each number
 //! of kthreads, because a process has one runtime, and exits with 0 if all results are as the page
-//! says. With the name of a check it runs that one.
+//! says. With the name of a check it runs that one; with `--page` it prints the table of the page,
+//! which [`page`] owns.
 //!
 //! A check ends in one of two ways: it returns, or it can never end. The second kind is a claim
 //! too: the locks and calls of those checks hold the only core on which their wait could end.
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 mod beside;
 mod futures_of_others;
 mod holds;
+mod page;
+mod pool;
 mod pure;
 mod waits;
 
@@ -46,12 +49,14 @@ const CHECKS: &[Check] = &[
     ("tokio-rustls", futures_of_others::tokio_rustls, End::Returns),
     ("hyper-http1", futures_of_others::hyper_http1, End::Returns),
     ("hyper-http2", futures_of_others::hyper_http2, End::Returns),
+    ("client-pool", pool::client_pool, End::Returns),
     ("axum", futures_of_others::axum, End::Returns),
     ("tower", futures_of_others::tower, End::Returns),
     ("std-mutex", holds::std_mutex, End::ReturnsByDetector),
     ("parking-lot", holds::parking_lot_mutex, End::ReturnsByDetector),
     ("std-net", holds::std_net, End::ReturnsByDetector),
     ("std-channel", holds::std_channel, End::ReturnsByDetector),
+    ("std-park", holds::std_park, End::ReturnsByDetector),
 ];
 
 /// Time for a check that should return.
@@ -61,6 +66,10 @@ const ENOUGH: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     if let Some(name) = std::env::args().nth(1) {
+        if name == "--page" {
+            print!("{}", page::table());
+            return ExitCode::SUCCESS;
+        }
         let Some((_, check, _)) = CHECKS.iter().find(|(known, ..)| *known == name) else {
             eprintln!("there is no check `{name}`");
             return ExitCode::from(2);
@@ -69,6 +78,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut failures = 0;
+    if let Err(why) = page::check() {
+        println!("WRONG: {why}");
+        failures += 1;
+    }
     for &(name, _, end) in CHECKS {
         for kthreads in [1, 2] {
             failures += u32::from(!as_said(name, kthreads, None, true));
