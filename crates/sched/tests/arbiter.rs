@@ -25,6 +25,8 @@ enum Op {
     Work(u32, u32),
     Request(u32, u64),
     Looks(u8),
+    /// These kthreads say that they host an exclusive thread: one bit each.
+    Host(u32, u16),
     /// A core leaves, if it is free.
     Leave(u16),
     Return(u16),
@@ -57,6 +59,7 @@ fn op(cores: u16) -> impl Strategy<Value = Op> {
         4 => (0..SLOTS, 1..40u32).prop_map(|(slot, items)| Op::Work(slot, items)),
         5 => (0..SLOTS, word).prop_map(|(slot, word)| Op::Request(slot, word)),
         6 => (1..40u8).prop_map(Op::Looks),
+        2 => (0..SLOTS, any::<u16>()).prop_map(|(slot, hosts)| Op::Host(slot, hosts)),
         2 => (0..cores).prop_map(Op::Leave),
         2 => (0..cores).prop_map(Op::Return),
     ]
@@ -180,6 +183,88 @@ fn guarantees_that_absent_cores_leave_no_room_for_are_divided_and_requests_get_n
     }
 }
 
+/// Returns a machine of this many cores with a runtime that requested one of them and has work for
+/// all, and holds them; the class is that of the runtime. Slot 1 is a service with a guaranteed
+/// core and no work.
+fn one_own_of_many(cores: u16, class: Class, seed: u64) -> World<CongestionDetection> {
+    let mut world = world(cores, 1, seed);
+    let spec = RuntimeSpec { guaranteed: 0, max: cores, kthreads: cores, class };
+    assert!(world.register(0, spec, Temper::Greedy(1)));
+    let spec = RuntimeSpec { guaranteed: 1, max: cores, kthreads: cores, class: Class::LatencyCritical };
+    assert!(world.register(1, spec, Temper::Honest(1)));
+    world.request(0, Requests::new([1, 0, 0, 0, 0, 0, 0, 0]));
+    world.work(0, 9);
+    (0..PATIENCE).for_each(|_| world.step());
+    assert_eq!((self::cores(&world, 0), world.policy.granted(RuntimeId(0))), (cores, 1));
+    world
+}
+
+/// Lets slot 1 work until it has all cores but one. Returns the kthreads of slot 0 that lost
+/// theirs, and the positions of these.
+fn taken_for_slot_1(world: &mut World<CongestionDetection>, cores: u16) -> Vec<(u16, usize)> {
+    let mut taken = Vec::new();
+    for _ in 0..u32::from(cores) * PATIENCE {
+        let mut enter = |world: &World<CongestionDetection>| {
+            for action in world.actions() {
+                let Action::Grant { victim: Some(victim), core, .. } = *action else { continue };
+                if victim.runtime.0 == 0 {
+                    taken.push((victim.index, world.ledger.topology().position(core).unwrap()));
+                }
+            }
+        };
+        world.work(1, 200);
+        enter(world);
+        world.step();
+        enter(world);
+        if self::cores(world, 1) == cores - 1 {
+            break;
+        }
+    }
+    assert_eq!((self::cores(world, 0), self::cores(world, 1)), (1, cores - 1));
+    taken
+}
+
+#[test]
+fn the_core_of_an_exclusive_thread_is_the_last_that_its_program_loses() {
+    for (seed, cores) in (0..48).map(|seed| (seed, 2 + (seed % 4) as u16)) {
+        for host in 0..cores {
+            let mut world = one_own_of_many(cores, Class::BestEffort, seed);
+            world.host(0, &[host]);
+            let taken = taken_for_slot_1(&mut world, cores);
+            assert!(taken.iter().all(|&(k, _)| k != host), "seed {seed}: {host} among {taken:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reserved_core_is_kept_before_others_and_an_exclusive_threads_before_a_reserved_one() {
+    for seed in 0..32 {
+        let mut world = one_own_of_many(3, Class::BestEffort, seed);
+        world.reserve(seed as usize % 3, 0);
+        let taken = taken_for_slot_1(&mut world, 3);
+        assert!(taken.iter().all(|&(_, at)| at != seed as usize % 3), "seed {seed}: {taken:?}");
+
+        let mut world = one_own_of_many(3, Class::BestEffort, seed);
+        let host = (seed % 3) as u16;
+        world.host(0, &[host]);
+        for at in 0..3 {
+            world.reserve(at, 0);
+            world.step();
+        }
+        let taken = taken_for_slot_1(&mut world, 3);
+        assert!(taken.iter().all(|&(k, _)| k != host), "seed {seed}: {host} among {taken:?}");
+    }
+}
+
+#[test]
+fn a_program_that_says_that_all_its_kthreads_host_keeps_no_more_cores_for_it() {
+    for seed in 0..32 {
+        let mut world = one_own_of_many(4, Class::BestEffort, seed);
+        world.host(0, &[0, 1, 2, 3]);
+        assert_eq!(taken_for_slot_1(&mut world, 4).len(), 3);
+    }
+}
+
 fn granted(world: &World<CongestionDetection>) -> u16 {
     world.ledger.runtimes().iter().map(|&runtime| world.policy.granted(runtime)).sum()
 }
@@ -195,6 +280,10 @@ proptest! {
                 Op::Register(slot, spec, temper) => drop(world.register(slot, spec, temper)),
                 Op::Kill(slot) => world.kill(slot),
                 Op::Work(slot, items) => world.work(slot, items),
+                Op::Host(slot, hosts) => {
+                    let hosts: Vec<u16> = (0..16).filter(|k| hosts & (1 << k) != 0).collect();
+                    world.host(slot, &hosts);
+                }
                 Op::Leave(core) => drop(world.ledger.withdraw(CoreId(core))),
                 Op::Return(core) => drop(world.ledger.restore(CoreId(core))),
                 Op::Request(slot, word) => world.request(slot, Requests::from_word(word)),

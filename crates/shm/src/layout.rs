@@ -54,7 +54,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Version of layout and protocols; both sides must agree.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// The polling thread polls.
@@ -123,7 +123,11 @@ pub struct StatusLine {
     /// Cores that the runtime requests: one byte per priority, priority 0 in the lowest. Counts for
     /// the runtime, published in kthread 0's line.
     pub requests: AtomicU64,
-    _rest: [AtomicU64; 3],
+    /// 1 while the kthread is the host of an exclusive thread, which is to keep its core before the
+    /// runtime's other kthreads; other values count as 1.
+    pub hosted: AtomicU32,
+    _half: AtomicU32,
+    _rest: [AtomicU64; 2],
 }
 
 impl StatusLine {
@@ -131,8 +135,19 @@ impl StatusLine {
     /// either line.
     fn take_over(&self, other: &Self) {
         // All fields by name: a new one does not compile before it is decided whether it is kept.
-        let Self { runq_head, runq_tail, overflow, injected, next_timer, doing, lost_wakes, requests, _rest } =
-            other;
+        let Self {
+            runq_head,
+            runq_tail,
+            overflow,
+            injected,
+            next_timer,
+            doing,
+            lost_wakes,
+            requests,
+            hosted,
+            _half,
+            _rest,
+        } = other;
         let words = [
             (&self.runq_head, runq_head),
             (&self.runq_tail, runq_tail),
@@ -140,6 +155,7 @@ impl StatusLine {
             (&self.injected, injected),
             (&self.doing, doing),
             (&self.lost_wakes, lost_wakes),
+            (&self.hosted, hosted),
         ];
         // Relaxed: the caller's threads synchronise by other means.
         for (to, from) in words {
@@ -217,6 +233,8 @@ impl KthreadShared {
                 doing: AtomicU32::new(IN_SCHEDULER),
                 lost_wakes: AtomicU32::new(0),
                 requests: AtomicU64::new(0),
+                hosted: AtomicU32::new(0),
+                _half: AtomicU32::new(0),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },
             ingress_tail: Padded(TailWord::new(0)),
@@ -266,6 +284,7 @@ const _: () = {
     assert!(offset_of!(RegionHeader, granted) == 32);
     assert!(offset_of!(StatusLine, doing) == 24);
     assert!(offset_of!(StatusLine, requests) == 32);
+    assert!(offset_of!(StatusLine, hosted) == 40);
     assert!(size_of::<KthreadShared>() == 512);
     assert!(offset_of!(KthreadShared, grant) == 0);
     assert!(offset_of!(KthreadShared, state) == 64);

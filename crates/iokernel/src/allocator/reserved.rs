@@ -5,7 +5,8 @@
 //! had at some time since its request. A reserved core stays so while the program has no work, and
 //! while other programs are lent it meanwhile; without that, threads would be moved back and forth
 //! with each burst. When the program has had another core instead for [`AWAY`], that one is
-//! reserved in its place. The end of a request or of its program ends the reservation.
+//! reserved in its place. The end of a request or of its program ends the reservation. Of the cores
+//! that a program has beyond its own, the policy takes those first that are not reserved.
 //!
 //! Linux keeps the threads of a program that is in one of these control groups off them, too: such
 //! a program is *confined* ([`Runtime::confined`](crate::runtime::Runtime::confined)). No core is
@@ -143,6 +144,8 @@ impl Allocator {
         let granted = |id| if is_confined(id) { 0 } else { self.policy.granted(id) };
         let reopened = reserved.look(&self.ledger, now, granted);
         let changed = core::mem::take(&mut reserved.changed).then(|| {
+            let owners = reserved.cores.iter().map(|slot| slot.map(|slot| slot.runtime));
+            self.observation.set_reserved(owners);
             let all = self.ledger.topology().cores().iter().zip(&reserved.cores);
             cpu_set(all.filter(|(_, slot)| slot.is_some()).map(|(core, _)| &core.id))
         });

@@ -630,6 +630,7 @@ fn play(sandbox: &mut Sandbox, happening: Happening) {
             let status = &sandbox.peer(r).region.kthread(k).status;
             status.next_timer.store(word, core::sync::atomic::Ordering::Relaxed);
             status.runq_head.store(word as u32, core::sync::atomic::Ordering::Relaxed);
+            status.hosted.store(word as u32 % 3, core::sync::atomic::Ordering::Relaxed);
             sandbox.peer(r).region.kthread(k).state.0.set_idle(Generation((word >> 32) as u32 % 4));
         }
         Happening::Wakeup(r) => {

@@ -116,6 +116,7 @@ pub(super) fn read(runtime: &Runtime, index: usize, look: &mut KthreadLook, now:
     look.runq_tail = status.runq_tail.load(Ordering::Relaxed);
     look.overflow =
         status.overflow.load(Ordering::Relaxed).saturating_add(status.injected.load(Ordering::Relaxed));
+    look.hosted = status.hosted.load(Ordering::Relaxed) != 0;
     let timer = status.next_timer.load(Ordering::Relaxed);
     look.timer_due = timer <= now;
     let lost_wakes = status.lost_wakes.load(Ordering::Relaxed);

@@ -346,6 +346,8 @@ impl<'g> ThisKthread<'g> {
     pub fn set_hosted(self, thread: Option<&'static Uthread>) {
         let record = thread.map_or(core::ptr::null(), core::ptr::from_ref);
         self.hosted.store(record.cast_mut(), Relaxed);
+        // Relaxed: a hint to the IOKernel.
+        self.shared.status.hosted.store(thread.is_some().into(), Relaxed);
     }
 
     /// Enters a visit to the scheduler at `now` in the meter. `queued` threads are queued here; one

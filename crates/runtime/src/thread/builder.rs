@@ -69,7 +69,8 @@ impl Builder {
         self
     }
 
-    /// Sets what the thread is to the program. By default that is what its creator is.
+    /// Sets what the thread is to the program. By default that is what its creator is, and
+    /// [`Class::Normal`] if the creator is exclusive.
     ///
     /// # Examples
     /// ```standalone_crate

@@ -6,11 +6,10 @@
 //! [`ArachneConfig::averaging`], and leaves the decision to the [`Estimator`] that live programs
 //! use, too.
 //!
-//! Requests carry one of eight priorities, 0 first; a level that does not fit is divided evenly. By
-//! default a latency-critical runtime requests at priority 0, and a best-effort runtime requests
-//! all the cores it may have at priority 7; [`Arachne::set_priority`] changes that. Guarantees rank
-//! before all priorities. Idle cores stay where they are until the next decision; Shenango's
-//! policy, in contrast, takes them at once.
+//! Requests carry one of eight priorities, 0 first; a level that does not fit is divided evenly. A
+//! latency-critical runtime requests at priority 0, a best-effort runtime all the cores it may have
+//! at priority 7. Guarantees rank before all priorities. Idle cores stay where they are
+//! until the next decision; Shenango's policy, in contrast, takes them at once.
 
 use super::per_runtime::PerRuntime;
 use super::requests::PRIORITIES;
@@ -43,7 +42,6 @@ impl Default for ArachneConfig {
 #[derive(Clone, Debug)]
 struct Estimate {
     estimator: Estimator,
-    priority: Option<u8>,
     samples: u32,
     runnable: u64,
     busy: u64,
@@ -64,14 +62,6 @@ impl Arachne {
     pub fn new(config: ArachneConfig) -> Self {
         let (runtimes, arbiter) = (PerRuntime::default(), Arbiter::default());
         Self { config, runtimes, decided: Nanos::ZERO, arbiter }
-    }
-
-    /// Sets the priority of a runtime's requests, 0 first; values above 7 count as 7. Ignores
-    /// unknown runtimes.
-    pub fn set_priority(&mut self, runtime: RuntimeId, priority: u8) {
-        if let Some(estimate) = self.runtimes.get_mut(runtime) {
-            estimate.priority = Some(priority.min(PRIORITIES - 1));
-        }
     }
 
     /// Returns the number of cores the runtime requests at present; `None` for an unknown runtime.
@@ -105,11 +95,11 @@ impl Arachne {
             let Some(estimate) = self.runtimes.get(runtime) else { continue };
             let Some(account) = view.ledger.account(runtime) else { continue };
             let spec = account.spec();
-            let (default, asks) = match spec.class {
+            let (priority, asks) = match spec.class {
                 Class::LatencyCritical => (0, estimate.estimator.cores()),
                 Class::BestEffort => (PRIORITIES - 1, spec.max),
             };
-            self.arbiter.request(runtime, account, 1 + estimate.priority.unwrap_or(default), asks);
+            self.arbiter.request(runtime, account, 1 + priority, asks);
         }
         self.arbiter.grant(view, actions);
     }
@@ -147,7 +137,7 @@ impl Policy for Arachne {
         self.arbiter.set_order((0..ledger.topology().len()).collect());
         let (least, most) = (account.spec().guaranteed.max(1), account.spec().max);
         let estimator = Estimator::new(self.config.estimate, least, most);
-        let estimate = Estimate { estimator, priority: None, samples: 0, runnable: 0, busy: 0 };
+        let estimate = Estimate { estimator, samples: 0, runnable: 0, busy: 0 };
         self.runtimes.insert(runtime, estimate);
     }
 

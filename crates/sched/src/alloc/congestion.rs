@@ -45,7 +45,7 @@
 use super::detect::{Detector, Found};
 use super::per_runtime::PerRuntime;
 use super::requests::{Share, Shares};
-use super::select::{Choice, Claim, Quanta, Rank, Selector, lendable, spare};
+use super::select::{Choice, Claim, Quanta, Rank, Selector, has_looser, idles, lendable, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
@@ -242,8 +242,18 @@ impl CongestionDetection {
                 self.claim(view, runtime, spare(account, self.share(runtime, account)))
             })
             .filter(|claim| holder.is_none_or(|h| !h.keeps || self.may_preempt(claim, h)))
-            .filter(|claim| self.selector.reaches(view, claim, at))
+            .filter(|claim| self.selector.reaches(view, claim, at) && !self.is_passed_over(view, claim, at))
             .min_by_key(|claim| self.queue_key(claim))
+    }
+
+    /// Returns true if the holder of this idle core idles on another one that it is tied to less:
+    /// the claim gets that one, at the next look at the latest.
+    fn is_passed_over(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
+        has_looser(view, at, |other| {
+            let idle = matches!(view.ledger.cores()[other],
+                CoreState::Owned { kthread, .. } if idles(view.obs, kthread));
+            idle && self.selector.reaches(view, claim, other)
+        })
     }
 
     fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {

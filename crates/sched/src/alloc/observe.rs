@@ -41,6 +41,9 @@ pub struct KthreadLook {
     pub timer_due: bool,
     /// What it reports to be doing.
     pub activity: Activity,
+    /// True if it hosts an exclusive thread. Its core is taken only where its runtime has no other
+    /// core of the same use.
+    pub hosted: bool,
 }
 
 impl KthreadLook {
@@ -108,6 +111,8 @@ impl RuntimeLook {
 pub struct Observation {
     runtimes: PerRuntime<RuntimeLook>,
     revision: u64,
+    /// By position: for which runtime the core is kept from ordinary threads; empty if none is.
+    reserved: Vec<Option<RuntimeId>>,
 }
 
 impl Observation {
@@ -150,6 +155,22 @@ impl Observation {
         if let Some(look) = self.runtimes.get_mut(runtime) {
             look.refused = Vec::new();
         }
+    }
+
+    /// Sets for which runtime each core, by position, is kept from ordinary threads. It is taken
+    /// from that runtime only where it has no other core of the same use. Allocates at the first
+    /// call.
+    pub fn set_reserved(&mut self, cores: impl Iterator<Item = Option<RuntimeId>>) {
+        self.reserved.clear();
+        self.reserved.extend(cores);
+    }
+
+    /// Returns how much a kthread should keep the core at this position before other cores of its
+    /// runtime: more if it hosts an exclusive thread than if the core is reserved.
+    pub(super) fn ties(&self, kthread: KthreadId, at: usize) -> u8 {
+        let hosted = self.kthread(kthread).is_some_and(|look| look.hosted);
+        let reserved = self.reserved.get(at).is_some_and(|&owner| owner == Some(kthread.runtime));
+        2 * u8::from(hosted) + u8::from(reserved)
     }
 
     /// Sets the cores that a runtime requests; ignores one that is not attached.

@@ -13,7 +13,14 @@
 //!    [may preempt](Claim::may_preempt);
 //! 4. busy cores of bursting `LatencyCritical` runtimes that the claimant may preempt.
 //!
-//! "Any" prefers the socket on which the claimant runs already.
+//! "Any" prefers the socket on which the claimant runs already, and there a core whose other
+//! hyperthreads no other runtime uses.
+//!
+//! How many cores a runtime keeps is counted; which ones it loses of those that it does not keep is
+//! chosen here. A core that it is [tied](Observation::ties) to, because an exclusive thread runs
+//! there or because ordinary threads are kept off it, is passed over while the runtime has another
+//! core of the same use in the claimant's reach. So a runtime that reports such ties for all its
+//! cores, or for changing ones, keeps no more cores than otherwise.
 //!
 //! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
 //! which may be halted: on three kinds of 2-vCPU VM a hand-off takes 1.4 to 3.2 us and the wake of
@@ -249,12 +256,16 @@ impl Selector {
         let (critical, effort) = (Use::Idle(Class::LatencyCritical), Use::Idle(Class::BestEffort));
         // An idle core that its owner requested is not lent.
         let lent = |owner: RuntimeId| owner != claim.runtime && self.spares[owner.0 as usize].1 > 0;
-        let of_others = |at: usize| self.reaches(view, claim, at) && owner(view.ledger, at).is_none_or(lent);
+        let of_others = |at: usize| {
+            let lent = owner(view.ledger, at).is_none_or(lent);
+            lent && self.reaches(view, claim, at) && !self.is_passed_over(view, claim, at)
+        };
         let home = home(view, claim);
         let first = |kind: Use| {
             let usable = |&at: &usize| self.uses[at] == kind && of_others(at);
-            let all = || (0..self.uses.len()).filter(usable);
-            all().find(|&at| is_at(view, home, at)).or_else(|| all().next())
+            // Lesser is better; of equals the first.
+            let rank = |&at: &usize| (!is_at(view, home, at), !self.is_apart(view, claim, at));
+            (0..self.uses.len()).filter(usable).min_by_key(rank)
         };
         let polite = |at: usize| matches!(self.uses[at], Use::Free | Use::Idle(Class::BestEffort));
         let [sooner, later] = match claim.class {
@@ -294,6 +305,31 @@ impl Selector {
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };
         kthread.runtime != claim.runtime
             && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quanta)
+            && !self.is_passed_over(view, claim, at)
+    }
+
+    /// Returns true if the runtime that has the core at this position has another one of the same
+    /// use that it is tied to less.
+    fn is_passed_over(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
+        has_looser(view, at, |other| self.uses[other] == self.uses[at] && self.reaches(view, claim, other))
+    }
+
+    /// Returns true if no other runtime uses a hyperthread of this core's physical core.
+    fn is_apart(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
+        let topology = view.ledger.topology();
+        let siblings = topology.siblings(topology.cores()[at].id).iter();
+        siblings.filter_map(|&core| topology.position(core)).all(|at| {
+            let unused = matches!(self.uses[at], Use::Free | Use::Idle(_));
+            unused
+                || match view.ledger.cores()[at] {
+                    CoreState::Owned { kthread, .. } | CoreState::Moving { to: kthread, .. } => {
+                        kthread.runtime == claim.runtime
+                    }
+                    CoreState::Absent => true,
+                    // Chosen for another claim at this event.
+                    CoreState::Free => false,
+                }
+        })
     }
 
     /// Returns a random core among the eligible ones.
@@ -316,8 +352,22 @@ impl Selector {
     }
 }
 
+/// Returns true if the runtime that has the core at this position has another one, in the same use
+/// according to `alike`, that it is tied to less.
+pub(super) fn has_looser(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool {
+    let cores = view.ledger.cores();
+    let CoreState::Owned { kthread: holder, .. } = cores[at] else { return false };
+    let ties = view.obs.ties(holder, at);
+    let is_looser = |(other, state): (usize, &CoreState)| {
+        matches!(*state, CoreState::Owned { kthread, .. }
+            if kthread.runtime == holder.runtime && view.obs.ties(kthread, other) < ties)
+            && alike(other)
+    };
+    ties > 0 && cores.iter().enumerate().any(is_looser)
+}
+
 /// Returns true if a kthread reports to be idle.
-fn idles(obs: &Observation, kthread: KthreadId) -> bool {
+pub(super) fn idles(obs: &Observation, kthread: KthreadId) -> bool {
     obs.activity(kthread) == Activity::Idle
 }
 

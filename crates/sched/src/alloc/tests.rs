@@ -235,6 +235,20 @@ fn one_packet_for_a_sleeping_runtime_takes_one_core_however_long_the_wake_takes(
 }
 
 #[test]
+fn a_first_core_is_one_whose_hyperthreads_no_stranger_uses() {
+    // Hyperthreads 0 and 2 are one physical core, 1 and 3 another.
+    for (held, first, why) in [(&[2][..], 1, "0 is the sibling of a stranger's"), (&[2, 3], 0, "all are")] {
+        let mut machine = Machine::new(Topology::uniform(4, 2, 1).unwrap());
+        let stranger = machine.runtime(BestEffort, 0, 4);
+        let service = machine.runtime(LatencyCritical, 0, 4);
+        for &core in held {
+            machine.runs(stranger, core);
+        }
+        assert_eq!(grants(&machine.wakeup(service)), [(first, None, false)], "{why}");
+    }
+}
+
+#[test]
 fn the_sibling_hyperthread_comes_first_then_the_most_recent_core_then_any() {
     let mut machine = Machine::new(Topology::uniform(8, 2, 1).unwrap());
     let a = machine.runtime(BestEffort, 0, 8);

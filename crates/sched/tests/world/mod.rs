@@ -51,6 +51,8 @@ struct Runtime {
     queue: VecDeque<u64>,
     taken: u32,
     kthreads: Vec<Kthread>,
+    /// Kthreads that host an exclusive thread, by index.
+    hosts: Vec<u16>,
 }
 
 impl Runtime {
@@ -109,7 +111,8 @@ impl<P: Policy> World<P> {
         let kthreads = (0..spec.kthreads).map(kthread).collect();
         let queue = VecDeque::new();
         let taken = COUNTER_START;
-        self.runtimes.insert(slot, Runtime { spec, temper, on_hold: false, queue, taken, kthreads });
+        let hosts = Vec::new();
+        self.runtimes.insert(slot, Runtime { spec, temper, on_hold: false, queue, taken, kthreads, hosts });
         true
     }
 
@@ -152,6 +155,20 @@ impl<P: Policy> World<P> {
     /// The runtime requests cores.
     pub fn request(&mut self, slot: u32, requests: Requests) {
         self.obs.set_requests(RuntimeId(slot), requests);
+    }
+
+    /// These kthreads, and no others of the runtime, host an exclusive thread.
+    pub fn host(&mut self, slot: u32, kthreads: &[u16]) {
+        if let Some(runtime) = self.runtimes.get_mut(&slot) {
+            runtime.hosts = kthreads.to_vec();
+            self.report(slot);
+        }
+    }
+
+    /// The core, by its position, is kept from ordinary threads for this runtime, and no other is.
+    pub fn reserve(&mut self, at: usize, slot: u32) {
+        let owner = |other| (other == at).then_some(RuntimeId(slot));
+        self.obs.set_reserved((0..self.ledger.topology().len()).map(owner));
     }
 
     /// Returns the actions of the latest event.
@@ -394,6 +411,7 @@ impl<P: Policy> World<P> {
                 runq_head: runtime.taken,
                 runq_tail: runtime.taken.wrapping_add(waiting),
                 activity: kthread.activity,
+                hosted: runtime.hosts.contains(&(index as u16)),
                 ..KthreadLook::default()
             };
             if lies {
@@ -421,5 +439,6 @@ fn garbage(random: &mut u64) -> KthreadLook {
         ingress_tail: next(),
         timer_due: next() & 1 == 0,
         activity: [Activity::Running, Activity::Idle, Activity::Parked][next() as usize % 3],
+        hosted: next() & 1 == 0,
     }
 }

@@ -107,10 +107,16 @@ pub struct AllocatorRow {
 ///
 /// # Errors
 ///
-/// If the name or its parameter is unknown; the message lists what there is.
+/// If the name or its parameter is unknown; the message lists what there is. And for `arbiter`:
+/// simulated programs request no cores by themselves.
 pub fn parse_allocator(text: &str, seed: u64) -> anyhow::Result<Box<dyn Policy>> {
     let (name, parameter) = text.trim().split_once(':').map_or((text.trim(), None), |(n, p)| (n, Some(p)));
     let name: PolicyName = name.parse()?;
+    ensure!(
+        name != PolicyName::Arbiter,
+        "`arbiter` divides the cores that programs request, and simulated programs request none: simulate \
+         `congestion-detection`, which lends all other cores, or `arachne`, which estimates the requests"
+    );
     let time = parameter.map(parse_duration_ns).transpose().with_context(|| format!("allocator `{text}`"))?;
     Ok(name.build(time.map(Nanos), seed)?)
 }
@@ -362,6 +368,14 @@ mod tests {
         };
         for row in slow.run(&|| ()).unwrap() {
             assert!(row.batch_share > 0.05 && !row.saturated, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn the_arbiter_of_requests_that_are_not_made_is_refused() {
+        for name in ["arbiter", "arbiter:5us"] {
+            let refused = study(name, "0.4").run(&|| ()).unwrap_err().to_string();
+            assert!(refused.contains("simulated programs request none"), "{refused}");
         }
     }
 
