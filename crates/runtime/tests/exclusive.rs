@@ -27,6 +27,7 @@ fn exclusive_threads() {
             no_thread_runs_where_an_exclusive_thread_is();
             one_that_waits_gives_its_kthread_up_and_is_alone_again();
             one_core_each_is_requested_and_given_back();
+            the_load_of_exclusive_threads_is_measured_apart();
             threads_of_all_classes_end();
         })
         .unwrap();
@@ -166,6 +167,34 @@ fn one_core_each_is_requested_and_given_back() {
         assert_eq!(panics.join().unwrap_err().downcast_ref(), Some(&7));
     }
     assert_eq!(cores::requested().total(), 0);
+}
+
+/// For each exclusive thread a core is requested in any case: in the load by which a policy
+/// requests cores it would count twice.
+fn the_load_of_exclusive_threads_is_measured_apart() {
+    let (stop, running) = <(Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
+    let spin = || {
+        let (stop, running) = (Arc::clone(&stop), Arc::clone(&running));
+        exclusive(move || {
+            running.fetch_add(1, Ordering::Relaxed);
+            while !stop.load(Ordering::Relaxed) {
+                tailwater::poll();
+            }
+        })
+    };
+    let two: Vec<_> = (0..2).map(|_| spin().unwrap()).collect();
+    until("both run", || {
+        thread::yield_now();
+        running.load(Ordering::Relaxed) == 2
+    });
+    let mut meter = cores::LoadMeter::new();
+    // Whatever the third kthread does meanwhile, two have nothing but these threads.
+    thread::sleep(Duration::from_millis(20));
+    let load = meter.load();
+    stop.store(true, Ordering::Relaxed);
+    two.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!((1.9..=2.0).contains(&load.exclusive), "{load:?}");
+    assert!(load.utilisation <= 1.0 && load.runnable < 2.0, "{load:?}");
 }
 
 fn threads_of_all_classes_end() {

@@ -21,11 +21,15 @@ use tailwater_shm::{Cycles, clock};
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
     /// Busy kthreads: 1.0 if one was busy all the time. At most the number of kthreads. Time of
-    /// [background threads](crate::thread::Class) is left out.
+    /// [background threads](crate::thread::Class) is left out, and that of exclusive ones.
     pub utilisation: f64,
     /// Runnable user threads, running ones included. Not counted are threads that wait for a
-    /// kthread without a core, and those that ordinary threads have just made runnable.
+    /// kthread without a core, those that ordinary threads have just made runnable, and exclusive
+    /// ones.
     pub runnable: f64,
+    /// Kthreads that run an exclusive thread, or wait for one; a core is requested for each such
+    /// thread whatever a [policy](super::CorePolicy) decides.
+    pub exclusive: f64,
     /// Cores held at the end.
     pub held: usize,
     /// Requested cores that are the program's own at the end.
@@ -82,12 +86,14 @@ impl LoadMeter {
     /// Returns the load since the last call, or since the meter was made.
     pub fn load(&mut self) -> Load {
         let before = core::mem::replace(&mut self.looks, look(runtime()));
-        let (mut utilisation, mut runnable) = (0.0, 0.0);
+        let mut load = Load { held: held().len(), granted: granted(), ..Load::default() };
         for (now, before) in self.looks.iter().zip(before) {
             let more = now.totals.since(before.totals).over(now.at.saturating_sub(before.at));
-            (utilisation, runnable) = (utilisation + more.0, runnable + more.1);
+            load.utilisation += more.busy;
+            load.runnable += more.runnable;
+            load.exclusive += more.hosted;
         }
-        Load { utilisation, runnable, held: held().len(), granted: granted() }
+        load
     }
 }
 
@@ -100,7 +106,7 @@ impl Drop for LoadMeter {
 fn look(runtime: &Runtime) -> Vec<Look> {
     let look = |kthread: &&Kthread| {
         let at = clock::now();
-        Look { at, totals: kthread.meter.look(at, kthread.waiting()) }
+        Look { at, totals: kthread.look_at_meter(at) }
     };
     runtime.kthreads.iter().map(look).collect()
 }

@@ -11,7 +11,7 @@
 
 use super::identity::IdBlock;
 use super::ingress::Ingress;
-use super::meter::Meter;
+use super::meter::{Meter, Totals};
 use super::stack::StackCache;
 use super::uthread::{Runnable, Uthread};
 use crate::ground::blocks::BlockCache;
@@ -282,6 +282,12 @@ impl Kthread {
         self.shared.status.overflow.store(len as u32, Relaxed);
     }
 
+    /// Ends a slice of its meter, and returns the sums up to now. On any thread.
+    pub fn look_at_meter(&self, now: Cycles) -> Totals {
+        // What is queued with a host is taken by others.
+        self.meter.look(now, (!self.hosts()).then(|| self.waiting()))
+    }
+
     /// Returns how many threads seem to wait for it, in its run queue and overflow list.
     pub fn waiting(&self) -> u32 {
         self.runq.len().saturating_add(self.overflowed())
@@ -351,10 +357,11 @@ impl<'g> ThisKthread<'g> {
     }
 
     /// Enters a visit to the scheduler at `now` in the meter. `queued` threads are queued here; one
-    /// of them is the thread that ran, if it was queued again.
-    pub fn meter_visit(self, now: Cycles, queued: u32) {
+    /// of them is the thread that ran, if it was queued again. `None` if the kthread was a host up
+    /// to now.
+    pub fn meter_visit(self, now: Cycles, queued: Option<u32>) {
         let again = u32::from(self.private().ran_is_queued.get());
-        self.meter.visit(now, queued.saturating_sub(again));
+        self.meter.visit(now, queued.map(|queued| queued.saturating_sub(again)));
     }
 
     /// Records which user thread runs from now on, `None` for the scheduler.

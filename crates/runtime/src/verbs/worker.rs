@@ -82,7 +82,8 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
 /// Leaves the core, and returns with another one, or when the gate is open.
 fn give_way(kthread: ThisKthread<'_>, runtime: &Runtime) {
     if runtime.measures() {
-        kthread.meter_visit(clock::now(), kthread.waiting());
+        let queued = (!kthread.hosts()).then(|| kthread.waiting());
+        kthread.meter_visit(clock::now(), queued);
     }
     kthread.meter.pause();
     host::release(kthread, runtime);
@@ -131,13 +132,13 @@ fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> 
     count(&kthread.counters.frames, poll_ingress(&kthread, kthread, guard));
     if kthread.hosts() {
         let own = host::next(kthread, runtime, now);
+        meter_visit(kthread, runtime, now, None);
         if own.is_some() || kthread.hosts() {
-            meter_visit(kthread, runtime, now, own.is_some().into());
             return own;
         }
     }
     if let Some(exclusive) = refill(kthread, runtime) {
-        meter_visit(kthread, runtime, now, kthread.waiting());
+        meter_visit(kthread, runtime, now, Some(kthread.waiting()));
         return host::admit(kthread, runtime, exclusive);
     }
     let private = kthread.private();
@@ -152,12 +153,13 @@ fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> 
         lease::report_surplus(runtime);
     }
     private.batch.set((left.min(FRAME_BATCH), until));
-    meter_visit(kthread, runtime, now, left + u32::from(found.is_some()) + kthread.overflowed());
+    let queued = left + u32::from(found.is_some()) + kthread.overflowed();
+    meter_visit(kthread, runtime, now, Some(queued));
     found.or_else(|| steal(kthread, runtime, guard, now))
 }
 
-/// Ends a slice of the meter, if the program measures; `queued` threads are queued here.
-fn meter_visit(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles, queued: u32) {
+/// Ends a slice of the meter, if the program measures: see [`ThisKthread::meter_visit`].
+fn meter_visit(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles, queued: Option<u32>) {
     if runtime.measures() {
         kthread.meter_visit(now, queued);
     }
