@@ -10,13 +10,15 @@ use tailwater_testkit::PATIENCE;
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 
-const PLACEMENTS: [Placement; 6] = [
+const PLACEMENTS: [Placement; 8] = [
     Placement::Parent,
     Placement::LeastLoaded(0),
     Placement::LeastLoaded(2),
     Placement::LeastLoaded(usize::MAX),
     Placement::Core(0),
     Placement::Core(usize::MAX),
+    Placement::Class(0),
+    Placement::Class(255),
 ];
 /// Threads that each creator makes in each way: more than a run queue holds.
 const EACH: usize = 400;
@@ -26,6 +28,8 @@ fn every_placed_thread_runs() {
     tailwater::Builder::new()
         .kthreads(3)
         .run(|| {
+            placed_threads_run_wherever_they_are_placed();
+            tailwater::cores::set_placement(tailwater::cores::Pinned::new(3));
             placed_threads_run_wherever_they_are_placed();
             a_thread_placed_behind_a_stuck_one_is_stolen();
             ordinary_threads_place_as_usual();

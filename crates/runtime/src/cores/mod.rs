@@ -11,7 +11,8 @@
 //! others by load. Under other policies, and without an IOKernel, requests have no effect.
 //!
 //! How many cores a program needs it can leave to a [`CorePolicy`], which gets the program's
-//! [load](Load) every so often. `estimate` sets the supplied one.
+//! [load](Load) every so often. `estimate` sets the supplied one. On which of its cores threads
+//! begin, by their class, it can leave to a [`PlacementPolicy`].
 //!
 //! # Examples
 //! ```standalone_crate
@@ -30,12 +31,14 @@ mod changes;
 #[cfg(feature = "estimation")]
 mod estimation;
 mod load;
+mod placing;
 mod policy;
 
 pub use changes::{Change, Changes, changes};
 #[cfg(feature = "estimation")]
 pub use estimation::{Estimation, estimate};
 pub use load::{Load, LoadMeter};
+pub use placing::{Held, PerSocket, Pinned, PlacementPolicy, WholeCores, set_placement};
 pub(crate) use policy::check as check_requests;
 pub use policy::{CorePolicy, PolicyError, clear_policy, set_policy};
 

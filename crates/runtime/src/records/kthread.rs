@@ -12,6 +12,7 @@
 use super::identity::IdBlock;
 use super::ingress::Ingress;
 use super::meter::{Meter, Totals};
+use super::placing;
 use super::stack::StackCache;
 use super::uthread::{Runnable, Uthread};
 use crate::ground::blocks::BlockCache;
@@ -125,8 +126,11 @@ pub struct Kthread {
     pub ticked: AtomicU64,
     /// Number within the runtime.
     pub index: u16,
-    /// Core lent, or [`NO_CORE`].
+    /// Core lent, or [`NO_CORE`]. Written by [`set_core`](Self::set_core).
     pub core: AtomicU16,
+    /// Classes whose threads may be placed with it, a bit each; see
+    /// [`placing`](crate::records::placing).
+    pub classes: AtomicU64,
     private: OwnerCell<Private>,
     /// Its words in the region (private memory, standalone).
     pub shared: &'static KthreadShared,
@@ -173,6 +177,7 @@ impl Kthread {
             ticked: AtomicU64::new(NO_TURN),
             index,
             core: AtomicU16::new(NO_CORE),
+            classes: AtomicU64::new(0),
             private: OwnerCell::new(Private {
                 sched_rsp: Cell::new(0),
                 switch_budget: Cell::new(0),
@@ -269,6 +274,13 @@ impl Kthread {
     pub fn end_turn(&self, turn: u64) {
         self.over.store(turn, Relaxed);
         self.head.expect_poll();
+    }
+
+    /// Records which core it is lent, or [`NO_CORE`].
+    #[inline(always)]
+    pub fn set_core(&self, core: u16) {
+        self.core.store(core, Relaxed);
+        placing::count_change();
     }
 
     /// Returns whether a frame seems to wait in its ingress ring.

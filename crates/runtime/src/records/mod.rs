@@ -11,6 +11,7 @@ pub mod ingress;
 pub mod kthread;
 pub mod loan;
 pub mod meter;
+pub mod placing;
 pub mod registry;
 pub mod request;
 pub mod runtime;

@@ -296,7 +296,7 @@ impl Runtime {
         // finds the grant withdrawn, or what it wrote of its core is overwritten here.
         fence(Ordering::SeqCst);
         for kthread in &self.kthreads {
-            kthread.core.store(NO_CORE, Ordering::Relaxed);
+            kthread.set_core(NO_CORE);
             kthread.shared.slot.rouse();
         }
     }

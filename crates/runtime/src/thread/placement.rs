@@ -1,5 +1,7 @@
 //! [`Placement`]: where a new thread is queued.
 
+use crate::records::placing;
+use crate::records::runtime::runtime;
 use crate::verbs::place::Target;
 
 /// Where a new thread is queued; see [`Builder::placement`](crate::thread::Builder::placement).
@@ -31,14 +33,23 @@ pub enum Placement {
     /// The kthread on this core, if the program has it; else as [`Parent`](Self::Parent). Without
     /// an IOKernel no kthread has a core.
     Core(usize),
+    /// A kthread on one of the cores that the program's
+    /// [`PlacementPolicy`](crate::cores::PlacementPolicy) has for this class: the less loaded of
+    /// two. Without a policy, without an IOKernel, or if the program has no such core, as
+    /// [`Parent`](Self::Parent).
+    Class(u8),
 }
 
 impl Placement {
-    /// Returns the kthread to look for, if it is not the usual one.
+    /// Returns the kthread to look for, if it is not the usual one. May call the program's policy.
     pub(crate) fn target(self) -> Option<Target> {
         match self {
             Self::Parent => None,
             Self::LeastLoaded(tries) => Some(Target::LeastLoaded(tries)),
+            Self::Class(class) => {
+                placing::update(&runtime().kthreads);
+                Some(Target::Class(class))
+            }
             Self::Core(core) => u16::try_from(core).ok().filter(|&core| core != u16::MAX).map(Target::Core),
         }
     }

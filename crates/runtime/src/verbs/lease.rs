@@ -70,7 +70,7 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: bool) {
 /// later word, since that is of another generation.
 fn begin(kthread: ThisKthread<'_>, core: u16, generation: Generation) -> bool {
     kthread.private().generation.set(generation);
-    kthread.core.store(core, Relaxed);
+    kthread.set_core(core);
     kthread.shared.state.0.set_running(generation);
     // Store-load: `Running` before the second look. The IOKernel writes the grant, pauses, and then
     // looks at the state. So either it sees `Running` and waits for this tenancy to end, or the new
@@ -79,7 +79,7 @@ fn begin(kthread: ThisKthread<'_>, core: u16, generation: Generation) -> bool {
     if kthread.shared.grant.0.load() == (Grant::Run { core }, generation) {
         return true;
     }
-    kthread.core.store(NO_CORE, Relaxed);
+    kthread.set_core(NO_CORE);
     kthread.shared.state.0.set_parked(generation);
     false
 }
@@ -94,7 +94,7 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     }
     host::release(kthread, runtime);
     count(&kthread.counters.cedes, 1);
-    kthread.core.store(NO_CORE, Relaxed);
+    kthread.set_core(NO_CORE);
     kthread.shared.state.0.set_parked(mine);
     wait_for_core(kthread, runtime, successor);
 }
@@ -183,7 +183,7 @@ fn cede_when_requested(kthread: ThisKthread<'_>, runtime: &Runtime) {
 /// after it has seen the state, so it sees work that arrives meanwhile.
 fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
     count(&kthread.counters.parks, 1);
-    kthread.core.store(NO_CORE, Relaxed);
+    kthread.set_core(NO_CORE);
     let mine = kthread.private().generation.get();
     kthread.shared.state.0.set_parked(mine);
     // Store-load: `Parked` before the look at the grant. The IOKernel may have requested the core

@@ -25,6 +25,9 @@ pub enum Target {
     LeastLoaded(usize),
     /// The one on this core.
     Core(u16),
+    /// The one with the least load of two random ones with which threads of this class may be
+    /// placed.
+    Class(u8),
 }
 
 /// Makes a new thread runnable on the kthread that `target` selects. If there is none, or the
@@ -47,15 +50,26 @@ fn choose(target: Target, kthread: ThisKthread<'_>, runtime: &Runtime) -> Option
         Target::Core(core) => all.iter().position(|k| k.core.load(Relaxed) == core && !k.hosts())?,
         Target::LeastLoaded(tries) => {
             let lent = runtime.is_attached();
-            let load = |index: usize| {
-                let has_core = !lent || all[index].core.load(Relaxed) != NO_CORE;
-                let usable = has_core && !all[index].hosts();
-                usable.then(|| load_of(all[index]))
-            };
-            lightest(all.len(), tries, |below| kthread.private().random.below(below), load)?
+            let has_core = |kthread: &Kthread| !lent || kthread.core.load(Relaxed) != NO_CORE;
+            lightest_of(kthread, all, tries, has_core)?
+        }
+        Target::Class(class) => {
+            let bit = 1u64.checked_shl(class.into()).unwrap_or(0);
+            lightest_of(kthread, all, 2, |kthread| kthread.classes.load(Relaxed) & bit != 0)?
         }
     };
     (index != usize::from(kthread.index)).then_some(all[index])
+}
+
+/// Returns the kthread with the least load of `tries` random ones that are `usable` and no hosts.
+fn lightest_of(
+    kthread: ThisKthread<'_>,
+    all: &[&'static Kthread],
+    tries: usize,
+    usable: impl Fn(&Kthread) -> bool,
+) -> Option<usize> {
+    let load = |index: usize| (usable(all[index]) && !all[index].hosts()).then(|| load_of(all[index]));
+    lightest(all.len(), tries, |below| kthread.private().random.below(below), load)
 }
 
 /// Returns the index below `n` with the least load of `tries` random ones, each the first at or

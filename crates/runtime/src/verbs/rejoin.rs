@@ -27,7 +27,6 @@ use super::{lease, quantum};
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
 use crate::records::runtime::Runtime;
-use core::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::layout::Successor;
@@ -165,7 +164,7 @@ pub fn stop(kthread: ThisKthread<'_>, runtime: &Runtime) {
     let private = kthread.private();
     // Tenancies are counted from the beginning by each IOKernel.
     private.generation.set(Generation(0));
-    kthread.core.store(NO_CORE, Relaxed);
+    kthread.set_core(NO_CORE);
     if let Some(egress) = &private.egress {
         egress.borrow_mut().restart();
     }
