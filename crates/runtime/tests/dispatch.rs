@@ -2,7 +2,7 @@
 //! panic or are too many.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tailwater::dispatch::{Class, Dispatcher, Request, Service, Settings, UdpServer};
 use tailwater::net::UdpSocket;
@@ -29,6 +29,7 @@ fn dispatchers_on_one_kthread() {
             }
             a_long_request_gets_on_beside_short_ones();
             without_preemption_requests_run_in_order();
+            a_lane_runs_a_resumed_request_at_once();
             a_request_that_blocks_lets_others_run();
             a_request_that_yields_or_blocks_is_preempted_later();
             a_panic_ends_one_request();
@@ -141,6 +142,49 @@ fn without_preemption_requests_run_in_order() {
         assert_eq!(order.iter().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4], "{text}");
         assert!(dispatcher.stats().iter().all(|class| class.preemptions == 0), "{text}");
     }
+}
+
+/// The lane waits for its turn among the other threads, and lets them go first twice more before it
+/// asks. It does not wait for a further turn when the policy names a suspended request.
+fn a_lane_runs_a_resumed_request_at_once() {
+    const OTHERS: u64 = 8;
+    const SWITCHES: usize = 101;
+    let (turns, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let others: Vec<_> = (0..OTHERS)
+        .map(|_| {
+            let (turns, stop) = (Arc::clone(&turns), Arc::clone(&stop));
+            thread::spawn(move || {
+                while !stop.load(Relaxed) {
+                    turns.fetch_add(1, Relaxed);
+                    thread::yield_now();
+                }
+            })
+        })
+        .collect();
+    let dispatcher = dispatcher(policy("sq:20us"));
+    // Turns of the others at the end of each run of a request, and before the next one's.
+    let (between, runs) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicU64::new(0)));
+    let last = Arc::new(AtomicU64::new(0));
+    for number in 1..=2 {
+        let (turns, between) = (Arc::clone(&turns), Arc::clone(&between));
+        let (runs, last) = (Arc::clone(&runs), Arc::clone(&last));
+        submit(&dispatcher, 1, move || {
+            compute_until(|| {
+                let (ended, now) = (last.swap(turns.load(Relaxed), Relaxed), turns.load(Relaxed));
+                if runs.swap(number, Relaxed) == 3 - number {
+                    between.lock().unwrap().push(now - ended);
+                }
+                between.lock().unwrap().len() >= SWITCHES
+            });
+        });
+    }
+    wait_until(|| dispatcher.stats()[1].finished == 2);
+    stop.store(true, Relaxed);
+    others.into_iter().for_each(|other| other.join().unwrap());
+    let mut between = between.lock().unwrap();
+    between.sort_unstable();
+    let median = between[between.len() / 2];
+    assert!(median < 4 * OTHERS, "{median} turns of {OTHERS} threads: {between:?}");
 }
 
 fn a_request_that_blocks_lets_others_run() {

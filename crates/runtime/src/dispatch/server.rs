@@ -6,11 +6,16 @@
 //! | event | what happens to the lane |
 //! |---|---|
 //! | a request ends | its thread asks for the next |
-//! | the lane's next request is suspended | its thread resumes; the one that asked is a spare |
+//! | the lane's next request is suspended | its thread resumes on the kthread of the one that asked, which is a spare |
 //! | there is none | the thread becomes a spare |
 //! | a request arrives for an idle lane | a spare thread asks |
 //! | a request is preempted or blocks | a spare thread asks, after the threads that are runnable |
 //! | the same, without a thread for the lane | the request keeps the lane |
+//!
+//! A lane asks when it has a core, and runs what it gets at once. So of the lanes that wait for a
+//! core, because there are more of them than the program has cores, none has a request that the
+//! policy does not know of, except what was preempted on it; and a request that arrives waits for
+//! the next lane that asks, not for the turns of those.
 //!
 //! A spare is made where none is left, before the request gives its lane up and while the lock is
 //! free: a stack takes 10 us and more. If there is no memory for one, a request is not preempted,

@@ -90,7 +90,7 @@ fn poll_slowly() {
 /// If the caller is not a user thread, or holds another spin lock.
 #[inline]
 pub fn block(guard: NoPreempt) {
-    leave_core(guard, Why::Blocks);
+    leave_core(guard, Why::Blocks, None);
 }
 
 /// Why a thread leaves its kthread.
@@ -105,9 +105,9 @@ enum Why {
     Requested,
 }
 
-/// As [`block`].
+/// As [`block`], in favour of `first` if there is one, which may run here.
 #[inline]
-fn leave_core(guard: NoPreempt, why: Why) {
+fn leave_core(guard: NoPreempt, why: Why, first: Option<Runnable>) {
     let requested = why == Why::Requested;
     let kthread = guard.kthread().expect("only a user thread can block here");
     let me = kthread.current().expect("the scheduler does not block");
@@ -123,7 +123,7 @@ fn leave_core(guard: NoPreempt, why: Why) {
     if traced {
         trace::leaves(kthread, me, requested || kthread.yield_requested());
     }
-    if let Some((rsp, fs)) = next_context(kthread, me, why) {
+    if let Some((rsp, fs)) = next_context(kthread, me, why, first) {
         let (save, released) = me.leave_slots();
         // SAFETY: `next_context` gives this kthread the right to resume the context; preemption is
         // off; `me` lives as long as the process.
@@ -139,21 +139,30 @@ fn leave_core(guard: NoPreempt, why: Why) {
     drop(guard);
 }
 
-/// Chooses what runs after `me` on this kthread, and makes it current: the next local thread, or
-/// the scheduler if something else wants attention. Returns its stack pointer and FS base, of which
-/// the caller has the one right to resume it, or `None` if that is `me`.
+/// Chooses what runs after `me` on this kthread, and makes it current: `first`, else the next local
+/// thread, or the scheduler if something else wants attention. Returns its stack pointer and FS
+/// base, of which the caller has the one right to resume it, or `None` if that is `me`.
 ///
 /// Inlined, so that a blocked thread comes back through one call less: each that the switch returns
 /// through is mispredicted, unless the last thread blocked in the same place.
 #[inline(always)]
-fn next_context(kthread: ThisKthread<'_>, me: &'static Uthread, why: Why) -> Option<(usize, usize)> {
+fn next_context(
+    kthread: ThisKthread<'_>,
+    me: &'static Uthread,
+    why: Why,
+    first: Option<Runnable>,
+) -> Option<(usize, usize)> {
     let private = kthread.private();
-    let next = if wants_scheduler(kthread) { None } else { private.runq.pop() };
+    let next = match first {
+        Some(first) => Some(first),
+        None if wants_scheduler(kthread) => None,
+        None => private.runq.pop(),
+    };
     match next {
         Some(next) if core::ptr::eq(next.thread(), me) => None,
         Some(next) => {
             prefetch_ahead(&private.runq);
-            private.switch_budget.set(private.switch_budget.get() - 1);
+            private.switch_budget.set(private.switch_budget.get().saturating_sub(1));
             let (left, until) = private.batch.get();
             private.batch.set((left.saturating_sub(1), until));
             kthread.begin_turn();
@@ -226,7 +235,7 @@ pub fn yield_now() {
     }
     // SAFETY: 1. it runs here, and `block` suspends it. 2. A running thread has no other.
     ready(unsafe { Runnable::new(me) });
-    leave_core(guard, Why::Yields);
+    leave_core(guard, Why::Yields, None);
 }
 
 /// Returns whether no other thread is runnable here.
@@ -266,7 +275,7 @@ pub fn give_up_core(at_poll_point: bool) {
     if let Err(runnable) = queued {
         ready(runnable);
     }
-    leave_core(guard, Why::Requested);
+    leave_core(guard, Why::Requested, None);
 }
 
 /// Returns whether another thread is runnable on this kthread, or the scheduler has something to
@@ -280,8 +289,9 @@ pub fn others_wait() -> bool {
 pub enum Choice<T> {
     /// It goes on; the right to resume it is dropped.
     Stay(T),
-    /// It is suspended; the right to resume it is kept elsewhere. The other thread is made runnable
-    /// first.
+    /// It is suspended; the right to resume it is kept elsewhere. The other thread runs next on
+    /// this kthread, before those that are queued there, unless the core is asked back or the
+    /// thread must run elsewhere.
     Leave(Option<Runnable>),
 }
 
@@ -304,13 +314,26 @@ pub fn suspend_or<T>(choose: impl FnOnce(Runnable) -> Choice<T>) -> Option<T> {
     match choice {
         Choice::Stay(found) => Some(found),
         Choice::Leave(next) => {
-            if let Some(next) = next {
+            let next = next.and_then(|next| {
+                if may_run_here(kthread, &next) {
+                    return Some(next);
+                }
                 ready(next);
-            }
-            block(guard);
+                None
+            });
+            leave_core(guard, Why::Blocks, next);
             None
         }
     }
+}
+
+/// Returns whether this kthread may run `next` at once.
+#[inline]
+fn may_run_here(kthread: ThisKthread<'_>, next: &Runnable) -> bool {
+    let thread = next.thread();
+    let is_elsewhere = || thread.is_background() || thread.is_exclusive() || kthread.hosts();
+    let must_wait = kthread.head().cede_requested() || runtime().has_classes() && is_elsewhere();
+    !must_wait
 }
 
 /// Ends the process when it is dropped.
@@ -358,7 +381,7 @@ fn exit(me: &'static Uthread) -> ! {
     // SAFETY: the thread leaves its stack for good below, with preemption off.
     let stack = unsafe { Stack::reclaim(me) };
     runtime().stacks.give(stack, kthread, &guard);
-    let (rsp, fs) = next_context(kthread, me, Why::Blocks).expect("a thread that ends is not queued");
+    let (rsp, fs) = next_context(kthread, me, Why::Blocks, None).expect("a thread that ends is not queued");
     let (_, released) = me.leave_slots();
     // SAFETY: 1. as in `leave_core`. 2. The record outlives the thread, whose stack ends here.
     unsafe { arch::leave_for_good(rsp, released, fs) }
