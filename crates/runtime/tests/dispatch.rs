@@ -234,7 +234,7 @@ fn a_full_queue_refuses() {
 }
 
 fn no_more_requests_are_preempted_than_allowed() {
-    let dispatcher = dispatcher(policy("sq:5us").preempted(1));
+    let dispatcher = dispatcher(policy("sq:5us").preempted(4));
     let (done, order) = mpsc::channel();
     let release = Arc::new(AtomicBool::new(false));
     for number in 0..3 {
@@ -244,11 +244,16 @@ fn no_more_requests_are_preempted_than_allowed() {
             done.send(number).unwrap();
         });
     }
-    // The first gives way to the second, which gives way to no other.
+    // Half of the places are those of this class: two give way to each other, and no third begins.
     wait_until(|| dispatcher.stats()[1].queue_delay.count() == 2);
     for _ in 0..100 {
         thread::yield_now();
     }
+    assert_eq!(dispatcher.stats()[1].queue_delay.count(), 2);
+    // They give way to other classes as before.
+    let (short, answer) = mpsc::channel();
+    submit(&dispatcher, 0, move || short.send(()).unwrap());
+    answer.recv_timeout(PATIENCE).expect("a long request gives way");
     assert_eq!(dispatcher.stats()[1].queue_delay.count(), 2);
     release.store(true, Relaxed);
     assert_eq!(order.iter().take(3).count(), 3);

@@ -20,19 +20,27 @@
 //! threads. The policy, which cannot forget them, has them *listed* until it names them. While a
 //! lane is kept no request without a lane is suspended: all lanes may be kept.
 //!
+//! # Places
+//! What the policy has as a request is a place in its order. While as many requests of a class are
+//! preempted as its share allows, no further one begins: if the policy names a new one, a suspended
+//! one of the class runs in its place, and the new one waits in the place of that. So preemption
+//! goes on however many long requests arrive, and each has its stack only when others of its class
+//! have ended.
+//!
 //! A preempted request stays in the hand of its lane until that asks again: requests that arrive in
 //! between are queued first, so the policy compares it with them.
 //!
 //! # Invariants ([`Board::check`])
 //! - A lane has at most one request, which knows it.
 //! - At most `queue` requests are new, and at most `blocked` are detached because they blocked.
-//! - At most `preempted` requests are suspended, in hand or released, and of each class at most its
-//!   share of them.
-//! - `suspended` has the numbers of all suspended requests, each at the index that its entry knows.
+//! - Of each class at most its share of `preempted`, and one for each lane, are suspended, in hand
+//!   or released.
+//! - `suspended` has the numbers of the suspended requests of each share, each at the index that
+//!   its entry knows.
 //! - While all lanes are kept by requests that have blocked, no request is suspended.
 
 use super::settings::Settings;
-use super::shares::Shares;
+use super::shares::{Shares, divide};
 use super::stats::ClassStats;
 use std::io;
 use tailwater_sched::Nanos;
@@ -48,8 +56,8 @@ pub type Number = u32;
 pub enum Next<P, S> {
     /// A new request.
     Start(Number, P),
-    /// A preempted one.
-    Resume(S),
+    /// A preempted one, which has this number from now on.
+    Resume(Number, S),
     /// Nothing: the lane idles until a reaction names it.
     Idle,
 }
@@ -94,7 +102,7 @@ enum State<P, S> {
     InHand(S),
     Suspended {
         thread: S,
-        /// Its index in `Board::suspended`.
+        /// Its index in the list of its share.
         at: u32,
     },
     Detached {
@@ -132,8 +140,8 @@ pub struct Board<P, S> {
     new: usize,
     new_max: usize,
     preempted: Shares,
-    /// The suspended requests, in any order.
-    suspended: Vec<Number>,
+    /// The suspended requests of each share, in any order.
+    suspended: Box<[Vec<Number>]>,
     /// Requests that are detached because they blocked.
     detached: usize,
     detached_max: usize,
@@ -163,11 +171,18 @@ impl<P, S> Board<P, S> {
         // Now: a vector that grows is copied under the dispatcher's lock. Pages are used when
         // requests are.
         let (mut entries, mut free) = (Vec::new(), Vec::new());
-        let most = settings.queue + settings.preempted + settings.blocked + lanes;
+        let classes = settings.classes.len();
+        let preempted = Shares::new(settings.preempted, classes, lanes);
+        let most = settings.queue + preempted.most() + settings.blocked + lanes;
         entries.try_reserve_exact(most)?;
         free.try_reserve_exact(most)?;
         let mut suspended = Vec::new();
-        suspended.try_reserve_exact(settings.preempted)?;
+        let shares = divide(settings.preempted, classes).0;
+        for _ in 0..shares {
+            let mut of_share = Vec::new();
+            of_share.try_reserve_exact(preempted.most() / shares)?;
+            suspended.push(of_share);
+        }
         let stats = |class: &super::Class| ClassStats::new(class.name.clone(), class.slo);
         Ok(Self {
             policy,
@@ -177,8 +192,8 @@ impl<P, S> Board<P, S> {
             classes: settings.classes.iter().map(stats).collect(),
             new: 0,
             new_max: settings.queue,
-            preempted: Shares::new(settings.preempted, settings.classes.len()),
-            suspended,
+            preempted,
+            suspended: suspended.into(),
             detached: 0,
             detached_max: settings.blocked,
             kept: 0,
@@ -263,6 +278,7 @@ impl<P, S> Board<P, S> {
             }
             self.policy.on_done(lane, now);
         };
+        self.prefer_suspended(number);
         self.lanes[lane.index()] = Some(number);
         let entry = self.entries[number as usize].as_mut().expect("the policy names queued requests");
         entry.lane = Some(lane);
@@ -275,9 +291,10 @@ impl<P, S> Board<P, S> {
                 Next::Start(number, payload)
             }
             State::Suspended { thread, at } => {
-                self.preempted.give_back(entry.request.class);
-                self.unsuspend(at);
-                Next::Resume(thread)
+                let class = entry.request.class;
+                self.preempted.give_back(class);
+                self.unsuspend(class, at);
+                Next::Resume(number, thread)
             }
             State::Running | State::InHand(_) | State::Detached { .. } | State::Ended => {
                 unreachable!("the policy names queued requests")
@@ -296,17 +313,41 @@ impl<P, S> Board<P, S> {
         true
     }
 
+    /// If this request is new, and as many of its class are preempted as are allowed, exchanges it
+    /// with one of them: that has the number afterwards.
+    fn prefer_suspended(&mut self, number: Number) {
+        let entry = self.entries[number as usize].as_ref().expect("the policy names queued requests");
+        let class = entry.request.class;
+        if !matches!(entry.state, State::New(_)) || !self.preempted.is_full(class) {
+            return;
+        }
+        let Some(&other) = self.suspended[self.preempted.of(class)].last() else { return };
+        // Classes that are too many for shares of their own have one list.
+        if self.entry(other).request.class != class {
+            return;
+        }
+        self.entries.swap(number as usize, other as usize);
+        for number in [number, other] {
+            self.entry(number).request.id = RequestId(number.into());
+        }
+        // It is the last of the list, which `next` takes it from.
+        *self.suspended[self.preempted.of(class)].last_mut().expect("it was there") = number;
+    }
+
     /// Makes a request suspended, which holds the place of a preempted one.
     fn suspend(&mut self, number: Number, thread: S) {
-        let at = self.suspended.len() as u32;
-        self.suspended.push(number);
+        let class = self.entry(number).request.class;
+        let share = self.preempted.of(class);
+        let at = self.suspended[share].len() as u32;
+        self.suspended[share].push(number);
         self.entry(number).state = State::Suspended { thread, at };
     }
 
-    /// Takes from the list the suspended request at this index, whose state has changed.
-    fn unsuspend(&mut self, at: u32) {
-        self.suspended.swap_remove(at as usize);
-        if let Some(&moved) = self.suspended.get(at as usize)
+    /// Takes from its list the suspended request at this index, whose state has changed.
+    fn unsuspend(&mut self, class: ClassId, at: u32) {
+        let list = &mut self.suspended[self.preempted.of(class)];
+        list.swap_remove(at as usize);
+        if let Some(&moved) = list.get(at as usize)
             && let State::Suspended { at: index, .. } = &mut self.entry(moved).state
         {
             *index = at;
@@ -414,8 +455,8 @@ impl<P, S> Board<P, S> {
 
     /// Returns the threads of all suspended requests, which run on without lanes.
     fn release_suspended(&mut self, now: Nanos) -> Vec<S> {
-        let mut threads = Vec::with_capacity(self.suspended.len());
-        while let Some(number) = self.suspended.pop() {
+        let mut threads = Vec::with_capacity(self.suspended.iter().map(Vec::len).sum());
+        while let Some(number) = self.suspended.iter_mut().find_map(Vec::pop) {
             let entry = self.entry(number);
             entry.since = now;
             let released = State::Detached { runs: true, released: true, listed: true };
@@ -469,10 +510,13 @@ impl<P, S> Board<P, S> {
             |is: fn(&State<P, S>) -> bool| self.entries.iter().flatten().filter(|e| is(&e.state)).count();
         assert_eq!(self.new, count(|state| matches!(state, State::New(_))));
         let suspended = count(|state| matches!(state, State::Suspended { .. }));
-        assert_eq!(self.suspended.len(), suspended);
-        for (index, number) in self.suspended.iter().enumerate() {
-            let entry = self.entries[*number as usize].as_ref().expect("known");
-            assert!(matches!(entry.state, State::Suspended { at, .. } if at as usize == index));
+        assert_eq!(self.suspended.iter().map(Vec::len).sum::<usize>(), suspended);
+        for (share, list) in self.suspended.iter().enumerate() {
+            for (index, number) in list.iter().enumerate() {
+                let entry = self.entries[*number as usize].as_ref().expect("known");
+                assert!(matches!(entry.state, State::Suspended { at, .. } if at as usize == index));
+                assert_eq!(self.preempted.of(entry.request.class), share);
+            }
         }
         let entries = || self.entries.iter().flatten();
         let listed = entries().filter(|e| e.is_listed() || matches!(e.state, State::Ended)).count();

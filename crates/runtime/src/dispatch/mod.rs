@@ -54,11 +54,12 @@
 //! A server and its threads last as long as the process.
 //!
 //! # Bounds
-//! A request that finds [`queue`](Settings::queue) others waiting is dropped and counted. At most
-//! [`preempted`](Settings::preempted) requests are preempted at once, of each class its share, and
-//! at most [`blocked`](Settings::blocked) have left their lanes because they blocked; one more
-//! keeps its lane while it waits, so that others wait in the queue. Both bound the threads of a
-//! dispatcher, of which it keeps 64 and one for each lane while they have nothing to do.
+//! A request that finds [`queue`](Settings::queue) others waiting is dropped and counted. While
+//! [`preempted`](Settings::preempted) requests are, of each class its share, no further one of the
+//! class begins until one has ended; each lane may add one. At most [`blocked`](Settings::blocked)
+//! have left their lanes because they blocked; one more keeps its lane while it waits, so that
+//! others wait in the queue. Both bound the threads of a dispatcher, of which it keeps 64 and one
+//! for each lane while they have nothing to do.
 //!
 //! A handler without poll points is not preempted, unless a [`quantum`](crate::Builder::quantum) is
 //! set: then the signal is sent after some milliseconds.

@@ -24,7 +24,7 @@
 //!
 //! [`Settings::blocked`]: super::Settings::blocked
 
-use super::board::{Blocked, Board, Next, Number, Preempted};
+use super::board::{Blocked, Board, Next, Preempted};
 use super::pool::{Place, Pool, Spare, Suspended, Task, Work};
 use super::publish::Changes;
 use crate::ground::guard::NoPreempt;
@@ -82,7 +82,7 @@ impl<P> fmt::Debug for Server<P> {
 
 /// What a thread that has asked does.
 enum Step<P> {
-    Run(Number, Work<P>),
+    Run(Work<P>),
     End,
 }
 
@@ -196,11 +196,13 @@ impl<P: Send + 'static> Server<P> {
             }
             task = let_others_first(task);
             while let Some(step) = suspend_or(|me| self.settle(place, task, me)) {
-                let Step::Run(number, work) = step else { return };
+                let Step::Run(work) = step else { return };
                 // The payload is gone with the panic; the state of the handler is the service's.
                 let panicked = catch(|| (self.handle)(work.payload)).is_none();
                 trace::received(None);
                 serve_as(None);
+                // Not the number that it began with: see `Next::Resume`.
+                let number = place.thread.number();
                 task = let_others_first(Task::Finish { number, panicked, ended: None });
             }
         }
@@ -240,11 +242,11 @@ impl<P: Send + 'static> Server<P> {
                 drop(pool);
                 serve_as(Some(&place.thread));
                 begin_traced(&NoPreempt::new(), work.traced);
-                Choice::Stay(Step::Run(number, work))
+                Choice::Stay(Step::Run(work))
             }
-            Next::Resume(suspended) => {
+            Next::Resume(number, suspended) => {
                 pool.running[lane.index()] = Some(suspended.thread);
-                suspended.thread.resume(self.slice);
+                suspended.thread.begin(number, self.slice);
                 leave(pool, me, Some(suspended.runnable))
             }
             Next::Idle => {

@@ -217,9 +217,9 @@ impl Settings {
     }
 
     /// Sets how many requests may be preempted at once, 0 to 1,048,576, each of which holds a
-    /// stack. Each class has an equal share of them, unless there are more classes than places:
-    /// while as many of a class are preempted, its running requests are not, and those of other
-    /// classes are. The default is 1,024.
+    /// stack. Each class has an equal share of them, unless there are more classes than places.
+    /// While as many of a class are preempted, no further one of it begins: those that have begun
+    /// run in its place. Each kthread may add one. With 0 none is preempted. The default is 1,024.
     #[must_use]
     pub fn preempted(mut self, requests: usize) -> Self {
         self.preempted = requests;

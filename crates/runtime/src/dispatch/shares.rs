@@ -17,41 +17,59 @@ pub fn share_of(class: usize, shares: usize) -> usize {
     class.min(shares - 1)
 }
 
-/// Places that are taken and given back.
+/// Places that are taken and given back. A share may be exceeded by a bounded number.
 #[derive(Debug)]
 pub struct Shares {
     /// Those taken of each share.
     taken: Box<[usize]>,
-    most: usize,
+    share: usize,
+    beyond: usize,
 }
 
 impl Shares {
-    /// Divides `places` among `classes`.
-    pub fn new(places: usize, classes: usize) -> Self {
-        let (shares, most) = divide(places, classes);
-        Self { taken: vec![0; shares].into(), most }
+    /// Divides `places` among `classes`; `beyond` a share so many more may be taken, unless there
+    /// are none.
+    pub fn new(places: usize, classes: usize, beyond: usize) -> Self {
+        let (shares, share) = divide(places, classes);
+        let beyond = if share == 0 { 0 } else { beyond };
+        Self { taken: vec![0; shares].into(), share, beyond }
     }
 
-    /// Returns whether this class has a place left.
+    /// Returns the most places that are taken at once.
+    pub fn most(&self) -> usize {
+        self.taken.len() * (self.share + self.beyond)
+    }
+
+    /// Returns the index of a class's share.
+    pub fn of(&self, class: ClassId) -> usize {
+        share_of(class.index(), self.taken.len())
+    }
+
+    /// Returns whether this class has taken its share.
+    pub fn is_full(&self, class: ClassId) -> bool {
+        self.taken[self.of(class)] >= self.share
+    }
+
+    /// Returns whether this class may take a place, in its share or beyond.
     pub fn has_room(&self, class: ClassId) -> bool {
-        self.taken[share_of(class.index(), self.taken.len())] < self.most
+        self.taken[self.of(class)] < self.share + self.beyond
     }
 
     /// Takes a place, which the caller knows is there.
     pub fn take(&mut self, class: ClassId) {
         debug_assert!(self.has_room(class));
-        self.taken[share_of(class.index(), self.taken.len())] += 1;
+        self.taken[self.of(class)] += 1;
     }
 
     /// Gives a place back.
     pub fn give_back(&mut self, class: ClassId) {
-        self.taken[share_of(class.index(), self.taken.len())] -= 1;
+        self.taken[self.of(class)] -= 1;
     }
 
     /// Returns how many places are taken, of all shares.
     #[cfg(test)]
     pub fn taken(&self) -> usize {
-        assert!(self.taken.iter().all(|&taken| taken <= self.most));
+        assert!(self.taken.iter().all(|&taken| taken <= self.share + self.beyond));
         self.taken.iter().sum()
     }
 }
@@ -63,14 +81,17 @@ mod tests {
     #[test]
     fn a_class_that_has_taken_its_share_leaves_the_others_theirs() {
         let (first, second, beyond) = (ClassId(0), ClassId(1), ClassId(9));
-        let mut shares = Shares::new(5, 2);
+        let mut shares = Shares::new(5, 2, 1);
         (0..2).for_each(|_| shares.take(first));
-        assert!(!shares.has_room(first) && shares.has_room(second));
-        (0..2).for_each(|_| shares.take(beyond));
+        assert!(shares.is_full(first) && shares.has_room(first) && !shares.is_full(second));
+        shares.take(first);
+        assert!(!shares.has_room(first));
+        (0..3).for_each(|_| shares.take(beyond));
         assert!(!shares.has_room(second), "a class beyond the last is the last");
-        shares.give_back(first);
-        assert!(shares.has_room(first));
-        assert_eq!(shares.taken(), 3);
+        assert_eq!((shares.taken(), shares.most()), (6, 6));
+        (0..2).for_each(|_| shares.give_back(first));
+        assert!(!shares.is_full(first));
+        assert!(!Shares::new(0, 2, 1).has_room(first), "no place is none beyond");
     }
 
     #[test]

@@ -60,8 +60,10 @@ struct Model {
     submitted: u32,
     refused: u32,
     held: u64,
-    /// Payload of each request that has begun.
+    /// Payload of each request that has begun and is not suspended.
     begun: BTreeMap<Number, u32>,
+    /// Payloads of those that are, by which their threads go, with the numbers they had.
+    suspended: BTreeMap<u32, Number>,
     /// What each lane runs.
     lanes: [Option<Number>; 3],
     /// What has blocked with its lane.
@@ -80,7 +82,7 @@ impl Model {
             .class(Class::new("middle"))
             .class(Class::new("long").slo(Duration::from_millis(5)))
             .queue(20)
-            .preempted(6)
+            .preempted(3)
             .blocked(MAX_DETACHED)
             .complete();
         Self {
@@ -90,6 +92,7 @@ impl Model {
             refused: 0,
             held: 0,
             begun: BTreeMap::new(),
+            suspended: BTreeMap::new(),
             lanes: [None; 3],
             kept: [None; 3],
             detached: Vec::new(),
@@ -108,9 +111,30 @@ impl Model {
                 assert_eq!(self.begun.insert(number, payload), None, "a request begins once");
                 Some(number)
             }
-            Next::Resume(number) => Some(number),
+            Next::Resume(number, payload) => {
+                self.suspended.remove(&payload).expect("it is suspended");
+                assert_eq!(self.begun.insert(number, payload), None);
+                Some(number)
+            }
             Next::Idle => None,
         };
+    }
+
+    /// Preempts a request that runs; returns false if it runs on.
+    fn preempt(&mut self, number: Number, lane: Option<usize>) -> bool {
+        let payload = self.begun[&number];
+        match (self.board.preempt(number, self.now, payload), lane) {
+            (Ok(Preempted::Free(freed)), Some(lane)) => assert_eq!(freed.index(), lane),
+            (Ok(Preempted::Queued(_)), None) => {}
+            (Ok(freed), lane) => panic!("{freed:?} of {lane:?}"),
+            (Err(thread), _) => {
+                assert_eq!(thread, payload);
+                return false;
+            }
+        }
+        self.begun.remove(&number);
+        self.suspended.insert(payload, number);
+        true
     }
 
     fn finish(&mut self, number: Number, lane: Option<usize>) {
@@ -141,14 +165,11 @@ impl Model {
                 }
             }
             Step::Preempt(lane) => {
-                if let Some(number) = self.lanes[lane].take() {
-                    match self.board.preempt(number, self.now, number) {
-                        Ok(freed) => assert_eq!(freed, Preempted::Free(WorkerId(lane as u32))),
-                        Err(_) => {
-                            assert!(!self.board.may_preempt(number));
-                            self.lanes[lane] = Some(number);
-                        }
-                    }
+                if let Some(number) = self.lanes[lane].take()
+                    && !self.preempt(number, Some(lane))
+                {
+                    assert!(!self.board.may_preempt(number));
+                    self.lanes[lane] = Some(number);
                 }
             }
             Step::Quantum(lane) => {
@@ -170,8 +191,12 @@ impl Model {
                             assert!(!leaves);
                             self.held += 1;
                             self.kept[lane] = Some(number);
-                            self.released.extend(&released);
-                            self.detached.extend(released);
+                            for payload in released {
+                                let number = self.suspended.remove(&payload).expect("it is suspended");
+                                assert_eq!(self.begun.insert(number, payload), None);
+                                self.released.insert(number);
+                                self.detached.push(number);
+                            }
                         }
                         Blocked::Detached => panic!("it had a lane"),
                     }
@@ -199,12 +224,10 @@ impl Model {
             Step::PreemptDetached(index) => {
                 if index < self.detached.len() {
                     let number = self.detached.swap_remove(index);
-                    match self.board.preempt(number, self.now, number) {
-                        Ok(freed) => {
-                            assert!(matches!(freed, Preempted::Queued(_)));
-                            self.released.remove(&number);
-                        }
-                        Err(_) => self.detached.push(number),
+                    if self.preempt(number, None) {
+                        self.released.remove(&number);
+                    } else {
+                        self.detached.push(number);
                     }
                 }
             }
@@ -278,21 +301,19 @@ proptest! {
             board.submit(now, offer, class).unwrap();
         };
         submit(&mut board, now, 1);
-        let mut long = None;
         let mut had = 0;
         for turns in 1..=20 * ratio {
             let (number, is_long) = match board.next(lane, now).0 {
                 Next::Start(number, class) => (number, class == 1),
-                Next::Resume(number) => (number, true),
+                Next::Resume(number, _) => (number, true),
                 Next::Idle => panic!("a request waits"),
             };
-            prop_assert!(!is_long || long.is_none_or(|long| long == number));
             if multi || turns % 2 == 0 {
                 submit(&mut board, now + half, 0);
             }
             now = now + half + half;
             if is_long {
-                (long, had) = (Some(number), had + 1);
+                had += 1;
                 board.preempt(number, now, number).unwrap();
             } else {
                 board.finish(number, now, false);
@@ -351,19 +372,58 @@ fn running<const N: usize>(settings: Settings, classes: [usize; N]) -> (Board<()
     (board, numbers)
 }
 
+/// One lane, the classes in turn. With one place each, a second request of the first class begins
+/// when the first has ended, and one of the second class at once.
 #[test]
-fn a_class_with_all_its_preempted_requests_leaves_the_others_theirs() {
+fn a_class_with_all_its_preempted_requests_begins_no_other_until_one_ends() {
     let policy = super::super::Policy::single_queue(QUANTUM, Requeue::Tail);
-    let (mut board, numbers) = running(Settings::new(policy).preempted(3), [0, 0, 1, 1]);
-    let mut preempt = |lane: usize| board.preempt(numbers[lane], Nanos(1), numbers[lane]);
-    assert_eq!(preempt(0), Ok(Preempted::Free(WorkerId(0))));
-    assert_eq!(preempt(1), Err(numbers[1]), "half of three is one");
-    assert_eq!(preempt(2), Ok(Preempted::Free(WorkerId(2))));
-    assert_eq!(preempt(3), Err(numbers[3]));
-    // The first runs on, and its place is free.
-    assert_eq!(board.next(WorkerId(0), Nanos(2)).0, Next::Resume(numbers[0]));
-    assert!(board.may_preempt(numbers[1]));
+    let settings = Settings::new(policy).preempted(2);
+    let (mut board, [mut first]) = running(settings, [0]);
+    for class in [0, 1] {
+        let offer = Offer { class, flow: FlowHash(0), work_ns: Nanos::ZERO, arrived: Nanos::ZERO };
+        board.submit(Nanos::ZERO, offer, ()).unwrap();
+    }
+    let lane = WorkerId(0);
+    let mut order = Vec::new();
+    for us in 1..=4 {
+        assert_eq!(board.preempt(first, Nanos(us), 77), Ok(Preempted::Free(lane)));
+        board.check();
+        match board.next(lane, Nanos(us)).0 {
+            // In the place of the other of its class.
+            Next::Resume(number, 77) => {
+                order.push("first");
+                first = number;
+            }
+            Next::Start(other, ()) => {
+                order.push("other class");
+                board.check();
+                assert_eq!(board.finish(other, Nanos(us), false), Some(lane));
+                let Next::Resume(number, 77) = board.next(lane, Nanos(us)).0 else { panic!("it waits") };
+                first = number;
+            }
+            next => panic!("{next:?}"),
+        }
+        board.check();
+    }
+    assert_eq!(order, ["first", "other class", "first", "first"]);
+    // It has ended: the second of its class begins.
+    assert_eq!(board.finish(first, Nanos(5), false), Some(lane));
+    assert!(matches!(board.next(lane, Nanos(5)).0, Next::Start(..)));
     board.check();
+    assert_eq!(board.waiting(), 0);
+}
+
+#[test]
+fn lanes_may_exceed_the_share_of_a_class_by_one_each() {
+    let policy = super::super::Policy::single_queue(QUANTUM, Requeue::Tail);
+    let (mut board, numbers) = running(Settings::new(policy).preempted(2), [0, 0, 1]);
+    for lane in [0, 1, 2] {
+        assert_eq!(board.preempt(numbers[lane], Nanos(1), 0), Ok(Preempted::Free(WorkerId(lane as u32))));
+    }
+    board.check();
+    // Without any no request is.
+    let (mut board, [number]) = running(Settings::new(policy).preempted(0), [0]);
+    assert_eq!(board.preempt(number, Nanos(1), 3), Err(3));
 }
 
 #[test]
@@ -376,10 +436,10 @@ fn released_requests_keep_their_places_until_they_end() {
     board.empty_hand(WorkerId(0), Nanos(1));
     assert_eq!(board.block(third, Nanos(2), false), Blocked::Kept(vec![first]));
     board.check();
-    assert!(board.may_preempt(first) && !board.may_preempt(second));
+    assert_eq!(board.preempted.taken(), 1);
     // It does not count as one that has left its lane because it blocked.
     assert!(board.may_leave_lane(second));
     assert_eq!(board.finish(first, Nanos(3), false), None);
-    assert!(board.may_preempt(second));
+    assert_eq!(board.preempted.taken(), 0);
     board.check();
 }
