@@ -6,10 +6,11 @@
 //! service on one core they are those of M/M/1, and unlike a formula they exist for every
 //! distribution and schedule. It runs as fast as it computes.
 //!
-//! A host that takes cores away bounds every system that runs there. With [`run_with_stalls`] the
-//! same queue stands still where the machine stood still while it was probed: a stall of a working
-//! core stops its work; a stall of the polling core holds back due requests and finished replies
-//! until it ends. Latency still counts from when a request was due.
+//! A host bounds every system that runs there, by the speed of its cores and by taking them away.
+//! [`Cores`] work at the speed at which a server worked in the run they stand beside, and stand
+//! still where the machine stood still while it was probed: a stall of a working core stops its
+//! work; a stall of the polling core holds back due requests and finished replies until it ends.
+//! Latency still counts from when a request was due.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -35,27 +36,34 @@ pub struct Ideal {
     pub idle_share: f64,
 }
 
-/// Runs `plan` on `cores` cores (brought into 1 to [`MAX_CORES`]). The same `seed` as in a real run
-/// gives the same requests. Time is virtual; nothing is random beside the plan.
-///
-/// # Errors
-/// As [`Plan::check`].
-pub fn run(plan: &Plan, seed: u64, cores: usize) -> Result<Ideal, PlanError> {
-    run_with_stalls(plan, seed, cores, &MachineStalls::default())
+/// The cores of an ideal system.
+#[derive(Debug, Clone)]
+pub struct Cores {
+    /// Their number, brought into 1 to [`MAX_CORES`].
+    pub number: usize,
+    /// Time that work takes, over the time asked for.
+    pub stretch: f64,
+    /// When they stand still.
+    pub stalls: MachineStalls,
 }
 
-/// Runs as [`run`] does, on cores that stand still now and then. The queue has no foresight: a
-/// request is begun by the first core that is free and runs, and stays there when that core stalls.
+impl Cores {
+    /// Returns cores that never stand still, on which work takes as long as asked for.
+    #[must_use]
+    pub fn new(number: usize) -> Self {
+        Self { number, stretch: 1.0, stalls: MachineStalls::default() }
+    }
+}
+
+/// Runs `plan` on `cores`. The same `seed` as in a real run gives the same requests. Time is
+/// virtual; nothing is random beside the plan. The queue has no foresight: a request is begun by
+/// the first core that is free and runs, and stays there when that core stalls.
 ///
 /// # Errors
 /// As [`Plan::check`].
-pub fn run_with_stalls(
-    plan: &Plan,
-    seed: u64,
-    cores: usize,
-    stalls: &MachineStalls,
-) -> Result<Ideal, PlanError> {
-    let mut system = System::new(cores.clamp(1, MAX_CORES), plan.schedule.length_ns(), &stalls.working);
+pub fn run(plan: &Plan, seed: u64, cores: &Cores) -> Result<Ideal, PlanError> {
+    let stalls = &cores.stalls;
+    let mut system = System::new(cores, plan.schedule.length_ns());
     let mut generator = Generator::new(plan.clone(), seed, 0)?;
     let mut replies: BTreeMap<(u64, u64), (u16, [u8; REPLY_LEN])> = BTreeMap::new();
     let mut now_ns = stalls.polling.resume_ns(0);
@@ -85,27 +93,30 @@ struct System {
     free: BinaryHeap<Reverse<(u64, usize)>>,
     /// One for each.
     stalls: Vec<Stalls>,
+    stretch: f64,
     length_ns: u64,
     /// Core time spent on requests before the schedule's end.
     busy_ns: u64,
 }
 
 impl System {
-    fn new(cores: usize, length_ns: u64, stalls: &[Stalls]) -> Self {
-        let mut stalls: Vec<Stalls> = stalls.iter().cycle().take(cores).cloned().collect();
-        stalls.resize(cores, Stalls::default());
-        let free = (0..cores).map(|core| Reverse((0, core))).collect();
-        Self { free, stalls, length_ns, busy_ns: 0 }
+    fn new(cores: &Cores, length_ns: u64) -> Self {
+        let number = cores.number.clamp(1, MAX_CORES);
+        let mut stalls: Vec<Stalls> = cores.stalls.working.iter().cycle().take(number).cloned().collect();
+        stalls.resize(number, Stalls::default());
+        let free = (0..number).map(|core| Reverse((0, core))).collect();
+        Self { free, stalls, stretch: cores.stretch, length_ns, busy_ns: 0 }
     }
 
     /// Serves the next request, which gets in at `arrival_ns`, on the core that can begin it first.
     fn serve(&mut self, request: Request, arrival_ns: u64) -> (u64, [u8; REPLY_LEN]) {
         let (start_ns, core) = self.take_core(arrival_ns);
-        let done_ns = self.stalls[core].finish_ns(start_ns, request.work_ns);
+        let served_ns = (request.work_ns as f64 * self.stretch).round() as u64;
+        let done_ns = self.stalls[core].finish_ns(start_ns, served_ns);
         self.free.push(Reverse((done_ns, core)));
         let until = |ns: u64| self.stalls[core].ran_ns(ns.min(self.length_ns));
         self.busy_ns += until(done_ns) - until(start_ns);
-        (done_ns, Reply { request, served_ns: request.work_ns }.encode())
+        (done_ns, Reply { request, served_ns }.encode())
     }
 
     /// Takes the core that is free and runs first, not before `arrival_ns`; returns that time and
@@ -141,7 +152,7 @@ mod tests {
     use super::*;
 
     fn ideal(schedule: &str, service: &str, cores: usize) -> Ideal {
-        run(&Plan::new(schedule.parse().unwrap(), service.parse().unwrap()), 1, cores).unwrap()
+        run(&Plan::new(schedule.parse().unwrap(), service.parse().unwrap()), 1, &Cores::new(cores)).unwrap()
     }
 
     #[test]
@@ -197,20 +208,20 @@ mod tests {
         plan.arrivals = "const".parse().unwrap();
         let trace = |gaps: &[Range<u64>]| Stalls::new(1_000_000_000, gaps);
         let stalls = MachineStalls { polling: trace(polling), working: vec![trace(working)] };
-        run_with_stalls(&plan, 1, 1, &stalls).unwrap()
+        run(&plan, 1, &Cores { stalls, ..Cores::new(1) }).unwrap()
     }
 
     #[test]
-    fn without_stalls_it_is_the_ideal_system_exactly() {
-        let plan = Plan::new("1s@60k".parse().unwrap(), "exp:10us".parse().unwrap());
-        for cores in [1, 3] {
-            let (with, without) = (
-                run_with_stalls(&plan, 7, cores, &MachineStalls::default()).unwrap(),
-                run(&plan, 7, cores).unwrap(),
-            );
-            assert_eq!(with.measurement.report(), without.measurement.report());
-            assert_eq!(with.idle_share, without.idle_share);
-        }
+    fn slower_work_is_more_work_for_the_same_requests() {
+        let plan = |service: &str| Plan::new("2s@30k".parse().unwrap(), service.parse().unwrap());
+        let slow = Cores { stretch: 1.5, ..Cores::new(1) };
+        let slow = run(&plan("const:10us"), 7, &slow).unwrap();
+        let long = run(&plan("const:15us"), 7, &Cores::new(1)).unwrap();
+        let (slow_figures, long_figures) =
+            (slow.measurement.report().figures, long.measurement.report().figures);
+        assert_eq!((slow_figures, slow.idle_share), (long_figures, long.idle_share));
+        let delivery = slow.measurement.report().delivery.unwrap();
+        assert_eq!((delivery.median, delivery.mean), (1.5, 1.5));
     }
 
     #[test]
@@ -251,7 +262,7 @@ mod tests {
         let figures = |polling: &[Range<u64>], working: &[Range<u64>]| {
             let trace = |gaps: &[Range<u64>]| Stalls::new(1_000_000_000, gaps);
             let stalls = MachineStalls { polling: trace(polling), working: vec![trace(working)] };
-            run_with_stalls(&plan, 3, 1, &stalls).unwrap().measurement.report().figures
+            run(&plan, 3, &Cores { stalls, ..Cores::new(1) }).unwrap().measurement.report().figures
         };
         let rows = [
             figures(&[], &[]),
@@ -278,7 +289,7 @@ mod tests {
             working: vec![Stalls::new(1_000_000_000, &[1_000_000..900_000_000]), Stalls::default()],
             ..MachineStalls::default()
         };
-        let figures = run_with_stalls(&plan, 1, 2, &stalls).unwrap().measurement.report().figures;
+        let figures = run(&plan, 1, &Cores { stalls, ..Cores::new(2) }).unwrap().measurement.report().figures;
         assert!(figures.p999_us.unwrap() < 100.0, "{figures:?}");
     }
 }

@@ -28,6 +28,7 @@ pub mod compare;
 mod contact;
 pub mod control;
 pub mod coordinate;
+pub mod delivery;
 pub mod generator;
 pub mod ideal;
 pub mod kernel_tcp;

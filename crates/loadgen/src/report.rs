@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 use tailwater_workload::{Figures, Summary};
 
+use crate::delivery::{Delivery, DeliveryFigures};
 use crate::noise::{GapFigures, Gaps};
 
 /// Counts of events that should not happen. Zero everywhere in a clean run.
@@ -68,6 +69,9 @@ impl Oddities {
 pub struct Measurement {
     /// Latencies and counts of the measured requests.
     pub summary: Summary,
+    /// The time that the server spent on the work asked for, of the measured requests.
+    #[serde(default)]
+    pub delivery: Delivery,
     /// What should not have happened, warm-up included.
     pub oddities: Oddities,
     /// Disturbances of the generator's own core.
@@ -107,6 +111,7 @@ impl Measurement {
         mine.reconnects += theirs.reconnects;
         mine.held_back += theirs.held_back;
         mine.worst_behind_ns = mine.worst_behind_ns.max(theirs.worst_behind_ns);
+        self.delivery.merge(&other.delivery);
         self.gaps.merge(&other.gaps);
         self.interrupted |= other.interrupted;
     }
@@ -116,6 +121,7 @@ impl Measurement {
     pub fn report(&self) -> Report {
         Report {
             figures: self.summary.figures(),
+            delivery: self.delivery.figures(),
             oddities: self.oddities,
             generator_core: self.gaps.figures(),
             interrupted: self.interrupted,
@@ -171,6 +177,9 @@ pub struct Report {
     /// Rates, latencies, lost and late requests.
     #[serde(flatten)]
     pub figures: Figures,
+    /// Time that the server spent on work over the time asked for, if the protocol states it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<DeliveryFigures>,
     /// What should not have happened.
     pub oddities: Oddities,
     /// Disturbances of the generator's own core.

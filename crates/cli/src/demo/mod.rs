@@ -15,7 +15,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::Context;
-use tailwater_loadgen::ideal;
+use tailwater_loadgen::ideal::{self, Cores};
 use tailwater_loadgen::stalls::MachineStalls;
 
 use tailwater_testbed::handoffs::HandoffRecord;
@@ -53,6 +53,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let outcome = demo.measure(args, machine)?;
     write(&args.json, &outcome.to_json()?)?;
     write(&args.svg, &plot::draw(&outcome))?;
+    print(&format!("\n{}", outcome::describe_work(&outcome.points)))?;
     print(&format!("\n{}", outcome::describe_account(&outcome.points)))?;
     print(&format!("\n{}", outcome.verdict.join("\n")))?;
     Ok(print(&format!("\nnumbers in {}, plot in {}", args.json.display(), args.svg.display()))?)
@@ -87,8 +88,6 @@ impl Demo {
         let mut handoffs = HandoffRecord::default();
         let mut linux_saturated = false;
         for index in 0..self.course.loads.len() {
-            let ideal = self.ideal(index, &stalls)?;
-            steps.print(&ideal.table_rows())?;
             steps.begin(&format!("Tailwater at {} %", self.course.loads[index]));
             let measured = on_tailwater::point(
                 &self.testbed,
@@ -98,18 +97,20 @@ impl Demo {
                 on_tailwater::Setting { guaranteed: self.course.guaranteed, ..Default::default() },
                 &mut handoffs,
             )?;
-            let point = self.point(System::Tailwater, index, &measured)?;
-            steps.print(&point.table_row())?;
-            points.push(point);
+            let tailwater = self.point(System::Tailwater, index, &measured)?;
             steps.begin(&format!("Linux at {} %", self.course.loads[index]));
             // Of a load past saturation only the saturation is shown.
             let plan = if linux_saturated { self.course.short_plan(index) } else { self.course.plan(index) };
             let setting = on_linux::Setting::threads(wait.mode());
             let measured = on_linux::point(&self.testbed, speed, &plan?, self.course.seed(index), setting)?;
-            let point = self.point(System::Linux, index, &measured)?;
-            linux_saturated |= point.saturated;
-            steps.print(&point.table_row())?;
-            points.push(point);
+            let linux = self.point(System::Linux, index, &measured)?;
+            linux_saturated |= linux.saturated;
+            let ideal = self.ideal(index, &stalls, outcome::fastest_work([&tailwater, &linux]))?;
+            steps.print(&ideal.table_rows())?;
+            for point in [tailwater, linux] {
+                steps.print(&point.table_row())?;
+                points.push(point);
+            }
             ideals.push(ideal);
         }
         let solo = Solo::of(&points);
@@ -153,12 +154,13 @@ impl Demo {
     }
 
     /// Runs the queue without overhead, on cores that never stall and on cores with this machine's
-    /// stalls.
-    fn ideal(&self, index: usize, stalls: &MachineStalls) -> anyhow::Result<IdealPoint> {
+    /// stalls; work takes `stretch` times as long as asked for.
+    fn ideal(&self, index: usize, stalls: &MachineStalls, stretch: f64) -> anyhow::Result<IdealPoint> {
         let plan = self.course.plan(index)?;
-        let (seed, cores) = (self.course.seed(index), self.course.cores.managed.len());
-        let ideal = ideal::run(&plan, seed, cores)?;
-        let stalled = ideal::run_with_stalls(&plan, seed, cores, stalls)?;
+        let cores = Cores { stretch, ..Cores::new(self.course.cores.managed.len()) };
+        let seed = self.course.seed(index);
+        let ideal = ideal::run(&plan, seed, &cores)?;
+        let stalled = ideal::run(&plan, seed, &Cores { stalls: stalls.clone(), ..cores })?;
         IdealPoint::new(self.course.loads[index], &ideal, &stalled)
     }
 

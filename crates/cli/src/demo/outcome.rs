@@ -1,12 +1,14 @@
 //! The results of a demo: its points, the machine's noise, the table's rows and `demo.json`.
 //!
 //! Owns the definitions of the figures: a batch share is the batch job's rate over its rate alone
-//! right before or after; a point is saturated as [`is_saturated`] has it. Every number is finite:
+//! right before or after; a point is saturated as [`is_saturated`] has it; an ideal
+//! system's cores do the service's work at the speed of the faster system. Every number is finite:
 //! a figure that would not be is an error.
 
 use anyhow::Context;
 use serde::Serialize;
 use tailwater_loadgen::Measurement;
+use tailwater_loadgen::delivery::DeliveryFigures;
 use tailwater_loadgen::ideal::Ideal;
 use tailwater_loadgen::noise::GapFigures;
 use tailwater_workload::ServiceTime;
@@ -144,6 +146,9 @@ pub struct Point {
     /// Windows that contain a stall of the generator's core.
     pub windows_cut: u64,
     pub duration_s: f64,
+    /// Time that the service spent on work over the time asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<DeliveryFigures>,
     /// Where the time of the managed cores went; empty for Linux.
     pub account: Vec<Shares>,
     /// Speed while running; `None` for Linux.
@@ -170,7 +175,8 @@ impl Point {
         measurement: &Measurement,
         batch: BatchRates,
     ) -> Self {
-        let figures = measurement.report().figures;
+        let report = measurement.report();
+        let figures = report.figures;
         Self {
             system,
             service: service.to_string(),
@@ -190,6 +196,7 @@ impl Point {
             windows: figures.windows,
             windows_cut: figures.windows_cut,
             duration_s: figures.duration_s,
+            work: report.delivery,
             account: Vec::new(),
             speed: None,
         }
@@ -302,6 +309,28 @@ impl QueueFigures {
     }
 }
 
+/// Returns the smaller ratio of work done to work asked for, which bounds what an ideal system
+/// could do at that load; 1 if neither system answered.
+pub fn fastest_work(points: [&Point; 2]) -> f64 {
+    let medians = points.into_iter().filter_map(|point| point.work).map(|work| work.median);
+    medians.reduce(f64::min).unwrap_or(1.0)
+}
+
+/// Returns the time that each system's service spent on work; empty if none was answered.
+pub fn describe_work(points: &[Point]) -> String {
+    let each = points.iter().filter_map(|point| {
+        let DeliveryFigures { median, mean } = point.work?;
+        Some(format!("{} {median:.2} ({mean:.2}) at {} %", point.system.name(), point.load))
+    });
+    let each = each.collect::<Vec<_>>().join(", ");
+    if each.is_empty() {
+        return each;
+    }
+    format!(
+        "time that the service spent on work, over the time asked for: median (mean, with interruptions): {each}"
+    )
+}
+
 /// Returns the account of the cores at each load, and the speeds while running; empty without an
 /// account.
 pub fn describe_account(points: &[Point]) -> String {
@@ -368,5 +397,20 @@ mod tests {
         };
         let (share, solo) = share_and_solo(450.0, 500.0);
         assert_eq!((share, solo), (0.9, Solo { tailwater: 0.0, linux: 500.0 }));
+    }
+
+    #[test]
+    fn an_ideal_system_works_as_fast_as_the_faster_one() {
+        let point = |median: Option<f64>| {
+            let plan = Plan::new("1s@1k".parse().unwrap(), "exp:10us".parse().unwrap());
+            let measurement = Generator::new(plan, 1, 0).unwrap().finish(1_000_000_000);
+            let batch = BatchRates { beside: 1.0, solo: 1.0, speed: None };
+            let point = Point::new(System::Linux, 10.0, &"exp:10us".parse().unwrap(), &measurement, batch);
+            Point { work: median.map(|median| DeliveryFigures { median, mean: 2.0 }), ..point }
+        };
+        let of = |a, b| fastest_work([&point(a), &point(b)]);
+        assert_eq!((of(Some(1.1), Some(0.9)), of(Some(1.1), None), of(None, None)), (0.9, 1.1, 1.0));
+        assert_eq!(describe_work(&[point(None)]), "");
+        assert!(describe_work(&[point(Some(1.0)), point(None)]).ends_with("Linux 1.00 (2.00) at 10 %"));
     }
 }

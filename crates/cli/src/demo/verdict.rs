@@ -205,6 +205,7 @@ mod tests {
             windows: 10,
             windows_cut: 0,
             duration_s: 1.0,
+            work: None,
             account: Vec::new(),
             speed: None,
         }

@@ -7,6 +7,7 @@ use std::io::{Write, stdout};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use tailwater_loadgen::delivery::DeliveryFigures;
 use tailwater_loadgen::log::{Section, write_log};
 use tailwater_loadgen::search::Bound;
 use tailwater_workload::Figures;
@@ -71,6 +72,11 @@ fn describe_point(point: &Point) -> String {
         figures.windows,
         figures.windows_cut
     );
+    if let Some(DeliveryFigures { median, mean }) = report.delivery {
+        text += &format!(
+            "the server's time for the work, over the time asked for: {median:.2} at the median, {mean:.2} with interruptions\n"
+        );
+    }
     for warning in &report.warnings {
         text += &format!("warning: {warning}\n");
     }

@@ -56,6 +56,8 @@ pub struct Case {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     pub figures: Figures,
+    /// The time that the server spent on work over the time asked for, at the median.
+    pub work: Option<f64>,
     pub batch: Option<BatchRates>,
 }
 
@@ -147,7 +149,9 @@ pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> an
 impl Sample {
     /// Returns the figures of a point.
     pub fn new(measured: &Measured) -> Self {
-        Self { figures: measured.measurement.report().figures, batch: measured.batch }
+        let report = measured.measurement.report();
+        let work = report.delivery.map(|delivery| delivery.median);
+        Self { figures: report.figures, work, batch: measured.batch }
     }
 
     /// Returns whether the system of `case` did not keep up.
@@ -188,6 +192,11 @@ impl Point {
         Spread::of(self.samples.iter().filter_map(|sample| sample.batch).map(BatchRates::share))
     }
 
+    /// Time that the server spent on work over the time asked for, over the rounds.
+    pub fn work(&self) -> Option<Spread> {
+        Spread::of(self.samples.iter().filter_map(|sample| sample.work))
+    }
+
     /// Returns whether it was saturated in most rounds.
     pub fn saturated(&self) -> bool {
         2 * self.samples.iter().filter(|sample| sample.saturated(&self.case)).count() > self.samples.len()
@@ -217,6 +226,14 @@ impl Contest {
     /// Returns the point of a curve at a load.
     pub fn at(&self, panel: &str, curve: &str, load: f64) -> Option<&Point> {
         self.curve(panel, curve).into_iter().find(|point| point.case.load == load)
+    }
+
+    /// Returns the smallest ratio of work done to work asked for among the systems at a load, which
+    /// bounds what an ideal system could do there; 1 if none states it.
+    pub fn fastest_work(&self, panel: &str, load: f64) -> f64 {
+        let here = |point: &&Point| point.case.panel == panel && point.case.load == load;
+        let ratios = self.points.iter().filter(here).filter_map(Point::work).map(|spread| spread.median);
+        ratios.reduce(f64::min).unwrap_or(1.0)
     }
 
     /// Returns the highest load that did not saturate the system, whether or not lower loads did;
@@ -258,6 +275,7 @@ impl Contest {
             "win_p999_us",
             "batch_share",
             "batch_alone",
+            "work",
             "completed",
             "lost",
             "late",
@@ -274,7 +292,8 @@ impl Contest {
         table
     }
 
-    /// Returns a table with a row for each point: medians with their extremes.
+    /// Returns a table with a row for each point: medians with their extremes. *Work* is the time
+    /// that the server spent on it over the time asked for.
     pub fn summary(&self) -> Table {
         let load = format!("load ({})", self.unit);
         let columns = [
@@ -286,6 +305,7 @@ impl Contest {
             "p99 us",
             "windowed p99.9 us",
             "batch share",
+            "work",
             "",
         ];
         let mut table = Table::new(&columns);
@@ -303,6 +323,7 @@ impl Contest {
                 cell(point.p99_us()),
                 cell(point.tail_us()),
                 cell(point.share()),
+                cell(point.work()),
                 note.to_owned(),
             ]);
         }
@@ -375,6 +396,7 @@ fn row(case: &Case, round: usize, sample: &Sample) -> Vec<String> {
         us(figures.win_p999_us),
         batch(&|rates| rates.share(), 4),
         batch(&|rates| rates.solo, 0),
+        sample.work.map_or_else(String::new, |work| format!("{work:.3}")),
         figures.completed.to_string(),
         figures.lost.to_string(),
         figures.late.to_string(),
@@ -412,6 +434,7 @@ pub mod tests {
                 late: 0,
                 duration_s: 1.0,
             },
+            work: None,
             batch: Some(BatchRates { beside: share * 1e6, solo: 1e6, speed: None }),
         };
         Point { case, samples: tails_us.iter().map(sample).collect() }
@@ -457,5 +480,23 @@ pub mod tests {
         assert_eq!(contest.batch_panel("exp", Vec::new()).lines[0].points.len(), 2);
         assert_eq!(contest.data().rows().len(), 6);
         assert_eq!(contest.summary().rows()[1][6], "20.0 (10.0 to 30.0)");
+    }
+
+    #[test]
+    fn an_ideal_system_works_as_fast_as_the_fastest_system_at_that_load() {
+        let at = |curve: &str, load: f64, work: Option<f64>| {
+            let mut point = point(curve, load, &[20.0], 0.5, false);
+            point.samples[0].work = work;
+            point
+        };
+        let contest = contest(vec![
+            at("a", 10.0, Some(1.1)),
+            at("b", 10.0, Some(1.02)),
+            at("c", 10.0, None),
+            at("a", 20.0, Some(0.9)),
+            at("a", 30.0, None),
+        ]);
+        let fastest = [10.0, 20.0, 30.0].map(|load| contest.fastest_work("exp", load));
+        assert_eq!(fastest, [1.02, 0.9, 1.0]);
     }
 }

@@ -14,8 +14,8 @@
 //! which must not go back.
 //!
 //! The engine never blocks, allocates nothing after its creation (except two numbers per 100 ms
-//! window after the first ten minutes), and does at most [`EXPIRE_BATCH`] + [`OVERFLOW_BATCH`]
-//! steps of housekeeping per call.
+//! window after the first ten minutes, and the table of work at the first answer that states it),
+//! and does at most [`EXPIRE_BATCH`] + [`OVERFLOW_BATCH`] steps of housekeeping per call.
 //!
 //! # What is counted
 //! Only requests **due** in the measured part of the schedule, from the end of the warm-up to the
@@ -29,6 +29,7 @@ use std::sync::Arc;
 use tailwater_workload::random::{Prng, stream};
 use tailwater_workload::{Arrivals, Interval, LatencyRecorder};
 
+use crate::delivery::Delivery;
 use crate::noise::GapCounter;
 use crate::outstanding::{Answer, Outstanding};
 use crate::plan::{Plan, PlanError};
@@ -76,6 +77,7 @@ pub struct Generator {
     pending: Option<Pending>,
     outstanding: Outstanding,
     recorder: LatencyRecorder,
+    delivery: Delivery,
     oddities: Oddities,
     gaps: GapCounter,
 }
@@ -177,6 +179,7 @@ impl Generator {
                 Some(interval_ns) => LatencyRecorder::with_intervals(measured.start, interval_ns),
                 None => LatencyRecorder::new(measured.start),
             },
+            delivery: Delivery::default(),
             oddities: Oddities::default(),
             gaps: GapCounter::new(start_ns),
             measured,
@@ -310,6 +313,9 @@ impl Generator {
                 let latency_ns = now_ns.saturating_sub(due_ns);
                 if self.is_measured(due_ns) {
                     self.recorder.record(now_ns, latency_ns);
+                    if let Some(served) = self.protocol.served(request, bytes) {
+                        self.delivery.record(served);
+                    }
                 }
                 ReplyOutcome::Completed { latency_ns }
             }
@@ -432,6 +438,7 @@ impl Generator {
         let reached = end_ns.clamp(self.measured.start, self.measured.end);
         Measurement {
             summary: self.recorder.finish(reached - self.measured.start),
+            delivery: self.delivery,
             oddities: self.oddities,
             gaps: self.gaps.gaps(),
             late_after_ns: self.plan.late_after_ns,

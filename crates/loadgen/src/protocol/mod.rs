@@ -16,6 +16,8 @@ use std::fmt::Debug;
 
 use tailwater_workload::Prng;
 
+use crate::delivery::Served;
+
 mod dns;
 mod echo;
 mod http;
@@ -113,6 +115,12 @@ pub trait Protocol: Debug + Send + Sync {
 
     /// Checks `answer` as the answer to `request`.
     fn check(&self, request: &Request, answer: &[u8], medium: Medium) -> Verdict;
+
+    /// Returns the work that `request` asked for and the time that the server states in `answer`,
+    /// the right answer, to have spent on it; `None` if the protocol or the server states none.
+    fn served(&self, _request: &Request, _answer: &[u8]) -> Option<Served> {
+        None
+    }
 
     /// Returns a harmless request that any server answers, used for the first contact.
     fn contact(&self) -> Ticket;

@@ -6,6 +6,7 @@ use tailwater_workload::spin::{REPLY_LEN, Reply, Request as Message};
 use tailwater_workload::{Prng, ServiceTime};
 
 use super::{Ids, Malformed, Medium, Protocol, Request, Ticket, Verdict};
+use crate::delivery::Served;
 
 /// Requests that a server compute for a time.
 #[derive(Debug, Clone)]
@@ -56,6 +57,12 @@ impl Protocol for Spin {
             Ok(reply) if reply.request == want => Verdict::Right,
             _ => Verdict::Wrong,
         }
+    }
+
+    fn served(&self, request: &Request, answer: &[u8]) -> Option<Served> {
+        let taken_ns = Reply::decode(answer).ok()?.served_ns;
+        // A server without a clock states 0.
+        (taken_ns > 0).then_some(Served { asked_ns: request.ticket, taken_ns })
     }
 
     fn contact(&self) -> Ticket {

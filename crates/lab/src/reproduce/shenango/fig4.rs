@@ -1,7 +1,7 @@
 //! Figure 4: a spin server under three service-time distributions beside a batch job; tail latency
 //! and batch throughput over load.
 
-use tailwater_loadgen::ideal::{self, Ideal};
+use tailwater_loadgen::ideal::{self, Cores, Ideal};
 use tailwater_plot::{Line, Panel, draw};
 use tailwater_workload::ServiceTime;
 
@@ -111,10 +111,12 @@ fn panels(contest: &Contest, rig: &Rig, seed: u64) -> anyhow::Result<Vec<Panel>>
         let (mut latency, mut stalled, mut share) = (Vec::new(), Vec::new(), Vec::new());
         let cores = rig.testbed.cores.managed.len();
         for Point { case, .. } in contest.curve(&panel, TAILWATER) {
+            let cores = Cores { stretch: contest.fastest_work(&panel, case.load), ..Cores::new(cores) };
             let at = |ideal: &Ideal| Some((case.load, ideal.measurement.report().figures.win_p999_us?));
-            let ideal = ideal::run(&case.plan, seed, cores)?;
+            let ideal = ideal::run(&case.plan, seed, &cores)?;
             latency.extend(at(&ideal));
-            stalled.extend(at(&ideal::run_with_stalls(&case.plan, seed, cores, &rig.stalls)?));
+            let cores = Cores { stalls: rig.stalls.clone(), ..cores };
+            stalled.extend(at(&ideal::run(&case.plan, seed, &cores)?));
             share.push((case.load, ideal.idle_share));
         }
         let name = "ideal queue";
