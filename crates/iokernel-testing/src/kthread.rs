@@ -211,6 +211,8 @@ impl RawKthread {
 
     /// Gives the core up; returns whether another kthread gets it.
     fn cede(&mut self) -> bool {
+        // Relaxed: published by `Parked`.
+        self.words().status.ceded.store(clock::now(), Ordering::Relaxed);
         self.words().state.0.set_parked(self.generation);
         self.has_successor()
     }

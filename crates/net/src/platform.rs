@@ -17,6 +17,11 @@ pub trait Platform: Debug + 'static {
     /// A traced request on its way through the program.
     type Request: Copy + Debug + PartialEq;
 
+    /// Counts one connection more, or one less, for which a thread may wait for an acknowledgment.
+    /// Called with the socket's lock held.
+    #[inline(always)]
+    fn awaits_acks(_begins: bool) {}
+
     /// Records what became of a traced request at its socket. Called with the socket's lock held.
     fn delivered(request: Self::Request, outcome: Outcome) {
         let _ = (request, outcome);

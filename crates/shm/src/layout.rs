@@ -126,8 +126,13 @@ pub struct StatusLine {
     /// 1 while the kthread is the host of an exclusive thread, which is to keep its core before the
     /// runtime's other kthreads; other values count as 1.
     pub hosted: AtomicU32,
-    _half: AtomicU32,
-    _rest: [AtomicU64; 2],
+    /// Connections for which a thread may wait for an acknowledgment; counts for the runtime,
+    /// published in kthread 0's line.
+    pub awaits_acks: AtomicU32,
+    /// TSC time at which the kthread last gave its core up, written before it is `Parked`. For the
+    /// account of cores only.
+    pub ceded: AtomicU64,
+    _rest: [AtomicU64; 1],
 }
 
 impl StatusLine {
@@ -145,7 +150,8 @@ impl StatusLine {
             lost_wakes,
             requests,
             hosted,
-            _half,
+            awaits_acks,
+            ceded,
             _rest,
         } = other;
         let words = [
@@ -156,12 +162,13 @@ impl StatusLine {
             (&self.doing, doing),
             (&self.lost_wakes, lost_wakes),
             (&self.hosted, hosted),
+            (&self.awaits_acks, awaits_acks),
         ];
         // Relaxed: the caller's threads synchronise by other means.
         for (to, from) in words {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        for (to, from) in [(&self.next_timer, next_timer), (&self.requests, requests)] {
+        for (to, from) in [(&self.next_timer, next_timer), (&self.requests, requests), (&self.ceded, ceded)] {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
@@ -234,7 +241,8 @@ impl KthreadShared {
                 lost_wakes: AtomicU32::new(0),
                 requests: AtomicU64::new(0),
                 hosted: AtomicU32::new(0),
-                _half: AtomicU32::new(0),
+                awaits_acks: AtomicU32::new(0),
+                ceded: AtomicU64::new(0),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },
             ingress_tail: Padded(TailWord::new(0)),
@@ -285,6 +293,8 @@ const _: () = {
     assert!(offset_of!(StatusLine, doing) == 24);
     assert!(offset_of!(StatusLine, requests) == 32);
     assert!(offset_of!(StatusLine, hosted) == 40);
+    assert!(offset_of!(StatusLine, awaits_acks) == 44);
+    assert!(offset_of!(StatusLine, ceded) == 48);
     assert!(size_of::<KthreadShared>() == 512);
     assert!(offset_of!(KthreadShared, grant) == 0);
     assert!(offset_of!(KthreadShared, state) == 64);

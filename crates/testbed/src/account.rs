@@ -85,7 +85,7 @@ pub struct Shares {
     pub service_idle: f64,
     /// Hand-off of a free core.
     pub handoff_wake: f64,
-    /// Hand-off: from the decision until the owner was seen ceding.
+    /// Hand-off: from the end of the owner's work until it was seen ceding.
     pub handoff_cede: f64,
     /// Hand-off: from there until the new owner was seen running.
     pub handoff_start: f64,
@@ -221,7 +221,7 @@ pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Shares)
     }
     format!(
         "{table}in % of the core; service: user threads, network stack, scheduler, idle; hand-offs: wake of a free core, \
-         until ceded, until started; batch: user threads, runtime, idle; sampled parts +- {error:.1}\n"
+         from the owner's end until it was seen ceding, until the next was seen started; batch: user threads, runtime, idle; sampled parts +- {error:.1}\n"
     )
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use tailwater_iokernel::stats::HandoffKind;
+use tailwater_iokernel::stats::{HandoffKind, SharedHistogram};
 use tailwater_shm::clock;
 
 use super::baseline::Baseline;
@@ -49,6 +49,9 @@ pub struct HandoffReport {
     pub first_p50_us: f64,
     /// The same, 99th percentile.
     pub first_p99_us: f64,
+    /// From the decision until the batch job gave the core up, by its own time stamp: its way to
+    /// the poll point.
+    pub gave_up_p50_us: f64,
     /// From the decision until the core was seen ceded.
     pub ceded_p50_us: f64,
     /// The same hand-off by signal, then eventfd (Shenango section 6.1): from the signal to the
@@ -79,6 +82,7 @@ pub struct HandoffReport {
 #[derive(Debug)]
 struct Collected {
     busy: Histogram<u64>,
+    gave_up: Histogram<u64>,
     ceded: Histogram<u64>,
     first: Histogram<u64>,
     signal: Histogram<u64>,
@@ -98,6 +102,7 @@ struct Collected {
 pub fn handoff(options: HandoffOptions, spawn: &dyn Fn() -> Command) -> Result<HandoffReport, BenchError> {
     let mut all = Collected {
         busy: histogram(),
+        gave_up: histogram(),
         ceded: histogram(),
         first: histogram(),
         signal: histogram(),
@@ -119,6 +124,7 @@ pub fn handoff(options: HandoffOptions, spawn: &dyn Fn() -> Command) -> Result<H
         busy_p99_us: quantile_us(&all.busy, 0.99),
         first_p50_us: quantile_us(&all.first, 0.5),
         first_p99_us: quantile_us(&all.first, 0.99),
+        gave_up_p50_us: quantile_us(&all.gave_up, 0.5),
         ceded_p50_us: quantile_us(&all.ceded, 0.5),
         signal_p50_us: quantile_us(&all.signal, 0.5),
         signal_p99_us: quantile_us(&all.signal, 0.99),
@@ -241,19 +247,16 @@ fn busy(
     prober.measure(Probe { target, gap: options.gap, count: options.per_round.min(50) })?;
     let stats = &running.stats;
     let handoff = stats.handoff(HandoffKind::Polling);
-    let before =
-        (handoff.running.snapshot(), handoff.ceded.snapshot(), stats.apply.snapshot(), escalated(running));
+    let sources = [&handoff.running, &handoff.gave_up, &handoff.ceded, &stats.apply];
+    let (before, escalated_before) = (sources.map(SharedHistogram::snapshot), escalated(running));
     began(prober, running, "service", options.gap, options.per_round, &mut all.first)?;
-    for (total, now, before) in [
-        (&mut all.busy, handoff.running.snapshot(), before.0),
-        (&mut all.ceded, handoff.ceded.snapshot(), before.1),
-        (&mut all.apply, stats.apply.snapshot(), before.2),
-    ] {
-        let mut difference = now;
+    let totals = [&mut all.busy, &mut all.gave_up, &mut all.ceded, &mut all.apply];
+    for ((total, source), before) in totals.into_iter().zip(sources).zip(before) {
+        let mut difference = source.snapshot();
         difference.subtract(before).expect("snapshots of one histogram only grow");
         total.add(difference).expect("both cover the same range");
     }
-    all.escalated += escalated(running) - before.3;
+    all.escalated += escalated(running) - escalated_before;
     Ok(())
 }
 

@@ -45,6 +45,8 @@ pub(crate) mod unbound;
 pub(crate) mod vain;
 pub(crate) mod words;
 
+use core::sync::atomic::Ordering;
+
 use rustix::thread::CpuSet;
 use tailwater_sched::alloc::{Action, Clock as Rate, Observation, Policy, View};
 use tailwater_sched::ledger::{Class, Fate, Ledger, TransitionError};
@@ -498,6 +500,10 @@ impl Lender for Allocator {
     #[inline]
     fn hold(&mut self, world: &mut World, id: RuntimeId, hash: u32, now: Cycles) -> bool {
         let Some(runtime) = world.runtimes.get_mut(id) else { return false };
+        // Relaxed: the program published it before its kthread parked, which was seen.
+        if runtime.shared(0).status.awaits_acks.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
         let kthread = runtime.groups.kthread(hash);
         let ingress = &runtime.kthreads[usize::from(kthread)].ingress;
         let alone = ingress.head() == ingress.unchecked_tail();

@@ -176,6 +176,7 @@ impl Allocator {
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
+        self.enter_cede(world, at, from, kind, decided, now);
         self.account_core_time(world, at, from, now);
         self.cores[at].last = Some(from);
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {

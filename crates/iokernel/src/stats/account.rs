@@ -4,7 +4,8 @@
 //! phase ends, and at each tick, so the times of a core add up to the time since its first entry,
 //! whatever programs write. What a busy kthread does inside its tenancy is sampled at ticks from
 //! the word `doing` of its status line: such a sample is the program's own statement, and tells the
-//! parts of its time from each other only.
+//! parts of its time from each other only. So does the time at which a kthread gave its core up:
+//! its run up to there counts as its own, not as hand-off.
 //!
 //! Never here: the time that the host or interrupts take, which happens inside every part and which
 //! the polling thread cannot see from its own core.
@@ -23,7 +24,8 @@ counters! {
         free,
         /// Hand-off of a free core: from the wake until the new owner was seen running.
         wake,
-        /// Hand-off, first part: from the decision until the owner was seen ceding.
+        /// Hand-off, first part: from the time at which a busy owner gave the core up, by its own
+        /// statement, or from the decision to take it from an idle one, until that was seen.
         cede,
         /// Hand-off, second part: until the new owner was seen running.
         start,

@@ -264,6 +264,8 @@ impl HandoffKind {
 /// Latencies of one kind of hand-off, from the IOKernel's decision.
 #[derive(Debug, Default)]
 pub struct HandoffHistograms {
+    /// Until the owner gave the core up, by its own statement; of busy owners only.
+    pub gave_up: SharedHistogram,
     /// Until the core was seen ceded.
     pub ceded: SharedHistogram,
     /// Until the new owner was seen running.
@@ -553,7 +555,8 @@ impl Stats {
                 let h = self.handoff(kind);
                 (
                     kind.name().to_owned(),
-                    json!({ "ceded_ns": quantiles(&h.ceded), "running_ns": quantiles(&h.running) }),
+                    json!({ "gave_up_ns": quantiles(&h.gave_up), "ceded_ns": quantiles(&h.ceded),
+                            "running_ns": quantiles(&h.running) }),
                 )
             })
             .collect();

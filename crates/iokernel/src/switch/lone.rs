@@ -1,8 +1,11 @@
 //! Acknowledgments that can wait until their program has a core anyway.
 //!
 //! The client of a service acknowledges an answer with its next request, or alone if it has none
-//! for some time. Alone, the acknowledgment frees the answer's copy in the send buffer, and nothing
-//! more: no thread waits for it. To fetch a core for it would double the hand-offs per request.
+//! for some time. Alone, the acknowledgment frees the answer's copy in the send buffer, and mostly
+//! nothing more. To fetch a core for it would double the hand-offs per request. A program of which
+//! a thread may wait for an acknowledgment (data waits for the window or by Nagle's algorithm, a
+//! writer for room, a closing one for the end) states so in its status line, and then none of its
+//! acknowledgments waits.
 //!
 //! Owns a table of the last small segment that each flow's program has sent with PSH: one that
 //! empties its send buffer. A segment without data that acknowledges exactly that is *pure*. It is

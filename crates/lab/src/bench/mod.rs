@@ -190,6 +190,7 @@ fn describe_handoff(report: &HandoffReport) -> String {
     };
     row("busy, polling batch -> service", report.busy_p50_us, Some(report.busy_p99_us));
     row("  its first own time stamp", report.first_p50_us, Some(report.first_p99_us));
+    row("  the batch job at its poll point", report.gave_up_p50_us, None);
     row("  the core seen ceded", report.ceded_p50_us, None);
     row("signal, then eventfd (Shenango section 6.1)", report.signal_p50_us, Some(report.signal_p99_us));
     row("signal and eventfd together", report.signal_together_p50_us, None);

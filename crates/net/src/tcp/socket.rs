@@ -51,6 +51,8 @@ pub struct Inner<P: Platform> {
     pub(crate) deferred: bool,
     /// True once a call has reported the failure.
     told: bool,
+    /// Counted by [`Platform::awaits_acks`].
+    awaits_acks: bool,
     /// True while a thread waits until all data is acknowledged.
     pub(crate) lingers: bool,
     pub(crate) failure: Option<Failure>,
@@ -191,6 +193,18 @@ impl<P: Platform> Inner<P> {
     /// [`is_acknowledged`](Self::is_acknowledged).
     pub fn set_lingers(&mut self, lingers: bool) {
         self.lingers = lingers;
+        self.note_awaited();
+    }
+
+    /// Tells the platform when a thread begins or ends to wait for acknowledgments. Follows every
+    /// change of the connection, and every refusal to take data, before a thread waits.
+    #[inline]
+    pub fn note_awaited(&mut self) {
+        let awaits = !self.is_acknowledged() && (self.lingers || self.connection.awaits_acks());
+        if awaits != self.awaits_acks {
+            self.awaits_acks = awaits;
+            P::awaits_acks(awaits);
+        }
     }
 
     /// Ends the connection for `failure`. No reset leaves.
@@ -276,6 +290,7 @@ impl<P: Platform> Socket<P> {
                 deferred: false,
                 vouched: false,
                 told: false,
+                awaits_acks: false,
                 lingers: false,
                 failure: None,
                 traced: None,

@@ -4,9 +4,11 @@
 //! which the rest of [`crate::net`] uses the stack.
 
 use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::records::runtime::runtime;
 use crate::verbs::trace::{self, Request};
 use crate::verbs::watch;
 use core::fmt::Debug;
+use core::sync::atomic::Ordering::Relaxed;
 use std::sync::OnceLock;
 use tailwater_net::platform::{Lock, Once, Outcome, Platform, Waiters};
 
@@ -26,6 +28,16 @@ impl Platform for Kthreads {
     type Once<T: Debug + 'static> = OnceCell<T>;
     type Waiters = watch::Waiters;
     type Request = Request;
+
+    fn awaits_acks(begins: bool) {
+        let word = &runtime().kthreads[0].shared.status.awaits_acks;
+        // Relaxed: a kthread that parks publishes it with its state word.
+        if begins {
+            word.fetch_add(1, Relaxed)
+        } else {
+            word.fetch_sub(1, Relaxed)
+        };
+    }
 
     #[cold]
     fn delivered(request: Request, outcome: Outcome) {

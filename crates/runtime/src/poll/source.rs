@@ -89,6 +89,7 @@ impl Object for Socket {
         let mut inner = self.lock();
         let readable = inner.connection.is_readable();
         let writable = !inner.is_connecting() && inner.connection.poll_writable();
+        inner.note_awaited();
         let end = readable && inner.connection.readable_bytes() == 0;
         Ready::READABLE.when(readable)
             | Ready::WRITABLE.when(writable)

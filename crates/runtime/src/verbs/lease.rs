@@ -92,6 +92,8 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     if generation != mine {
         return;
     }
+    // Relaxed: for the account of cores; `Parked` publishes it.
+    kthread.shared.status.ceded.store(clock::now(), Relaxed);
     host::release(kthread, runtime);
     count(&kthread.counters.cedes, 1);
     kthread.set_core(NO_CORE);

@@ -76,6 +76,13 @@ impl Connection {
         self.data_end().distance(self.sender.nxt().max(self.data_start)).max(0) as usize
     }
 
+    /// Returns true if the application may wait for an acknowledgment: data waits to leave, for the
+    /// window or by Nagle's algorithm, or room was requested.
+    #[inline]
+    pub fn awaits_acks(&self) -> bool {
+        self.unsent_bytes() > 0 || (self.set.contains(Set::WANTS_ROOM) && self.unacked.len() > 0)
+    }
+
     /// Returns how many bytes may be handed over before the unsent ones reach the low-water mark:
     /// none beyond it, else a segment at least.
     #[inline]

@@ -6,6 +6,7 @@ mod tests;
 
 use core::sync::atomic::Ordering;
 
+use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;
 use tailwater_shm::Cycles;
 
@@ -47,6 +48,10 @@ impl Allocator {
             Phase::Free => &ns.free,
             Phase::Starting { kind: HandoffKind::Wake, .. } => &ns.wake,
             Phase::Starting { .. } => &ns.start,
+            // Until the core was given up, its owner ran: `enter_cede` finds out when that was.
+            Phase::Ceding { from, kind: HandoffKind::Polling | HandoffKind::Signal, .. } => {
+                self.part(account, Phase::Running { kthread: from, idle: false })
+            }
             Phase::Ceding { .. } => &ns.cede,
             Phase::Running { kthread, idle } => match (self.class_of(kthread.runtime), idle) {
                 (Class::LatencyCritical, false) => &ns.service,
@@ -55,6 +60,33 @@ impl Allocator {
                 (Class::BestEffort, true) => &ns.batch_idle,
             },
         }
+    }
+
+    /// Enters the time of a core whose owner `from` was seen parked: as its own up to the time at
+    /// which it states that it gave the core up, and as that of the hand-off from there. A false
+    /// statement counts as one between the last entry and now, so it moves time only between the
+    /// program's own part and its hand-off. Also records when a busy owner reached its poll point.
+    pub(super) fn enter_cede(
+        &mut self,
+        world: &World,
+        at: usize,
+        from: KthreadId,
+        kind: HandoffKind,
+        decided: Cycles,
+        now: Cycles,
+    ) {
+        let (runtime, _) = world.runtimes.kthread(from);
+        // Relaxed: published by the state word, whose `Parked` was just read.
+        let ceded = runtime.shared(from.index).status.ceded.load(Ordering::Relaxed);
+        let stated = ceded.min(now);
+        if kind == HandoffKind::Polling && stated >= decided {
+            world.stats.handoff(kind).gave_up.record(self.clock.to_ns(stated - decided));
+        }
+        let ceded = stated.max(self.cores[at].entered);
+        self.enter_time(world, at, ceded);
+        let Some(account) = world.stats.account().get(at) else { return };
+        account.ns.cede.add(self.clock.to_ns(now.saturating_sub(ceded)));
+        self.cores[at].entered = now.max(ceded);
     }
 
     /// Enters all times up to now, and one sample of each busy kthread. Called at the policy's

@@ -24,10 +24,11 @@ fn each_phase_of_a_core_is_entered_into_its_account() {
     sandbox.tick();
     let before = account(&sandbox);
     sandbox.pass(3_000);
-    // 700 ns until the batch job cedes, 900 until the service runs, 4000 of work.
+    // 600 ns until the batch job cedes, 100 until that is seen, 900 until the service runs, 4000 of
+    // work.
     arrival(&mut sandbox);
     sandbox.pass(700);
-    sandbox.peer(BATCH).obey(0);
+    cede_at(&mut sandbox, |now| now - 100);
     sandbox.pass(0);
     sandbox.peer(SERVICE).obey(0);
     sandbox.pass(900);
@@ -55,8 +56,8 @@ fn each_phase_of_a_core_is_entered_into_its_account() {
     assert!(sandbox.peer(SERVICE).resume(0));
     sandbox.pass(0);
     let expected = [
-        ("batch", 3_500),
-        ("cede", 780),
+        ("batch", 4_100),
+        ("cede", 180),
         ("free", 50),
         ("service", 4_000),
         ("service_idle", 600),
@@ -66,6 +67,38 @@ fn each_phase_of_a_core_is_entered_into_its_account() {
     let mut found = gained(&sandbox, &before);
     found.sort();
     assert_eq!(found, expected.map(|(part, ns)| (part.to_owned(), ns)));
+}
+
+/// The batch job cedes its core and states that it did so at a time derived from now.
+fn cede_at(sandbox: &mut Sandbox, when: impl Fn(u64) -> u64) {
+    let stated = when(sandbox.now);
+    let peer = sandbox.peer(BATCH);
+    peer.region.kthread(0).status.ceded.store(stated, std::sync::atomic::Ordering::Relaxed);
+    assert!(peer.obey(0));
+}
+
+#[test]
+fn a_false_time_of_ceding_moves_only_the_programs_own_time() {
+    type Statement = fn(u64) -> u64;
+    let statements: [(Statement, u64, u64); 4] = [
+        (|now| now - 300, 400, 300),
+        (|now| now.saturating_sub(30_000), 0, 700),
+        (|_| 0, 0, 700),
+        (|_| u64::MAX, 700, 0),
+    ];
+    for (stated, batch, cede) in statements {
+        let mut sandbox = busy_batch();
+        sandbox.tick();
+        arrival(&mut sandbox);
+        let before = account(&sandbox);
+        sandbox.pass(700);
+        cede_at(&mut sandbox, stated);
+        sandbox.pass(0);
+        let found = gained(&sandbox, &before);
+        let of = |part: &str| found.iter().find(|(name, _)| name == part).map_or(0, |(_, ns)| *ns);
+        assert_eq!((of("batch"), of("cede")), (batch, cede), "{found:?}");
+        assert_eq!(found.iter().map(|(_, ns)| ns).sum::<u64>(), 700, "{found:?}");
+    }
 }
 
 #[test]

@@ -110,6 +110,19 @@ fn whatever_a_thread_may_wait_for_gets_a_core_at_once() {
         ack(&mut sandbox, number);
         assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running, "{number}, {hold} us");
     }
+    // A small segment waits behind the answer, by Nagle's algorithm.
+    let mut sandbox = after_an_answer(&Config::default());
+    let word = |sandbox: &mut Sandbox, connections: u32| {
+        let status = &sandbox.peer(SERVICE).region.kthread(0).status;
+        status.awaits_acks.store(connections, std::sync::atomic::Ordering::Relaxed);
+    };
+    word(&mut sandbox, 1);
+    ack(&mut sandbox, 100);
+    assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
+    answer_and_park(&mut sandbox, 2);
+    word(&mut sandbox, 0);
+    ack(&mut sandbox, 200);
+    assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Parked, "no connection waits any more");
     // Behind other frames that wait there.
     let mut sandbox = after_an_answer(&Config::default());
     request(&mut sandbox, 2);

@@ -73,6 +73,7 @@ impl<P: Platform> Stack<P> {
         events |= inner.connection.take_writable();
         inner.next = inner.connection.next_timeout().unwrap_or(Instant::NEVER).min(retry);
         self.arm(outlet, socket, inner);
+        inner.note_awaited();
         inner.wake(events);
     }
 

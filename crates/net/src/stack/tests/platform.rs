@@ -3,6 +3,7 @@
 
 use crate::platform::{Lock, Platform};
 use crate::single::NoWaiters;
+use core::cell::Cell;
 use core::fmt::Debug;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,6 +17,19 @@ impl Platform for Threads {
     type Once<T: Debug + 'static> = OnceLock<T>;
     type Waiters = NoWaiters;
     type Request = u32;
+
+    fn awaits_acks(begins: bool) {
+        AWAITING.with(|count| count.set(count.get() + if begins { 1 } else { -1 }));
+    }
+}
+
+thread_local! {
+    static AWAITING: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Returns the number of connections that wait for acknowledgments, of this thread's stacks.
+pub(super) fn awaiting() -> i32 {
+    AWAITING.get()
 }
 
 impl<T> crate::platform::Once<T> for OnceLock<T> {

@@ -1,6 +1,7 @@
 //! Connections between stacks, in virtual time.
 
 use super::hub::Hub;
+use super::platform::awaiting;
 use super::*;
 use crate::stack::tcp::ConnectError;
 use crate::tcp::{Failure, Key, Refusal};
@@ -253,6 +254,39 @@ fn a_closed_port_refuses_and_a_flood_is_answered_within_the_limit() {
     assert_eq!(catch.frames.len(), 1000);
     let counters = hub.hosts[1].counters();
     assert_eq!((counters.tcp_resets_sent, counters.tcp_resets_limited), (1001, 2000));
+}
+
+#[test]
+fn a_connection_counts_as_awaiting_acknowledgments_while_a_thread_may_wait_for_one() {
+    let mut hub = acquainted_hub(6);
+    let ends = pair(&mut hub, at(2, SERVER), &Config { send_buffer: 10_000, ..Config::default() });
+    let rest = |hub: &mut Hub| {
+        hub.run(hub.now + Duration::from_secs(2));
+        awaiting()
+    };
+    assert_eq!(rest(&mut hub), 0);
+    write(&mut hub, 1, &ends[0], b"an answer").unwrap();
+    assert_eq!(awaiting(), 0, "it has left, and no thread waits");
+    write(&mut hub, 1, &ends[0], b"behind it, by Nagle's algorithm").unwrap();
+    assert_eq!(awaiting(), 1);
+    assert_eq!(rest(&mut hub), 0);
+    // As much as there is room for, and a writer that finds none.
+    write(&mut hub, 1, &ends[0], &[7; 10_000]).unwrap();
+    assert_eq!(write(&mut hub, 1, &ends[0], b"more"), Err(Refusal::WouldBlock));
+    assert_eq!(awaiting(), 1);
+    assert_eq!(rest(&mut hub), 0);
+    // A thread that closes lingers.
+    write(&mut hub, 1, &ends[0], b"the last").unwrap();
+    call(&mut hub, 1, &ends[0], |it| it.inner.set_lingers(true));
+    assert_eq!(awaiting(), 1);
+    assert_eq!(rest(&mut hub), 0, "all is acknowledged");
+    // A connection that fails waits for nothing.
+    call(&mut hub, 1, &ends[0], |it| it.inner.set_lingers(false));
+    write(&mut hub, 1, &ends[0], &[7; 10_000]).unwrap();
+    assert_eq!(write(&mut hub, 1, &ends[0], b"more"), Err(Refusal::WouldBlock));
+    assert_eq!(awaiting(), 1);
+    call(&mut hub, 1, &ends[0], |it| it.events = it.inner.connection.abort());
+    assert_eq!(awaiting(), 0);
 }
 
 #[test]

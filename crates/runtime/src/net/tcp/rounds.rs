@@ -29,6 +29,8 @@ impl TcpStream {
         inner.connection.await_peer();
         if sent > 0 || inner.connection.is_flushing() || inner.connection.wants_transmit(now) {
             self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
+        } else {
+            inner.note_awaited();
         }
     }
 

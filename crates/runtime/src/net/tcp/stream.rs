@@ -475,6 +475,7 @@ impl TcpStream {
                 Some(Ok(len))
             }
             Err(Refusal::WouldBlock) => {
+                inner.note_awaited();
                 block(inner);
                 None
             }

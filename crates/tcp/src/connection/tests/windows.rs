@@ -242,8 +242,10 @@ fn nagle_holds_a_small_segment_back_behind_a_small_one() {
     pair.ends[0].send(b"a").unwrap();
     assert!(pair.ends[0].wants_transmit(pair.now));
     pair.pump();
+    assert!(!pair.ends[0].awaits_acks(), "all has left, and there is room");
     pair.ends[0].send(b"b").unwrap();
     assert!(!pair.ends[0].wants_transmit(pair.now), "until the first is acknowledged");
+    assert!(pair.ends[0].awaits_acks());
     pair.ends[0].set_nodelay(true);
     assert!(pair.ends[0].wants_transmit(pair.now));
     pair.ends[0].set_nodelay(false);
@@ -258,6 +260,7 @@ fn a_full_send_buffer_says_when_there_is_room() {
     assert_eq!(pair.ends[0].send(&pattern(20_000)), Ok(10_000));
     assert_eq!(pair.ends[0].send(b"x"), Err(SendError::WouldBlock));
     assert_eq!(pair.ends[0].send(b""), Ok(0));
+    assert!(pair.ends[0].awaits_acks(), "a writer waits for room");
     pair.events[0] = crate::Events::empty();
     pair.until(|pair| pair.events[0].contains(crate::Events::WRITABLE));
     assert!(pair.ends[0].writable_bytes() >= 2500);
