@@ -15,6 +15,7 @@ use signal_hook::iterator::Signals;
 
 use tailwater::dispatch::{ClassStats, Policy};
 
+use crate::background::Background;
 use crate::classes::{Classes, WorkClass};
 use crate::service::{CountsReader, Dispatch, Service};
 use crate::{Counts, Spinner, linux};
@@ -24,6 +25,7 @@ pub const EXAMPLES: &str = "Examples:
   tailwater-spin --listen 0.0.0.0:5000
   tailwater run --name spin --kthreads 1 --ip 10.77.0.2 -- tailwater-spin --listen 0.0.0.0:5000
   tailwater-spin --dispatch mq:5us --class 1us=50us --class 1ms=20ms
+  tailwater run --name spin --kthreads 1 -- tailwater-spin --background
   tailwater-spin --linux --listen 127.0.0.1:5000
   tailwater-spin --linux --wait busy --core 1
 
@@ -54,6 +56,10 @@ pub struct Options {
     /// for each class
     #[arg(long, value_name = "WORK=SLO", requires = "dispatch")]
     class: Vec<WorkClass>,
+    /// Price swaptions in background threads of this process, wherever no request runs; requests a
+    /// core for each kthread, and prints the trials so far for each line on standard input
+    #[arg(long, conflicts_with = "linux")]
+    background: bool,
     /// How threads wait for requests
     #[arg(long, value_enum, default_value_t = Wait::Block, requires = "linux")]
     wait: Wait,
@@ -85,6 +91,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if options.linux { serve_linux(options, spinner, signals) } else { serve(options, spinner, signals) }
 }
 
+/// A service that runs: its address, its counts, and the job in its background, if there is one.
+type Started = (SocketAddr, CountsReader, Option<Background>);
+
 /// Serves on user threads.
 fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Result<()> {
     let listen = options.listen.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 5000)));
@@ -98,20 +107,27 @@ fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Resul
         .name("spin-signals".to_owned())
         .spawn(move || end_on_signal(&started, signals))
         .context("cannot start a thread")?;
+    let in_background = options.background;
     tailwater::Builder::new().run(move || {
         let service = Service::start(listen, dispatch, spinner)?;
+        let background = in_background.then(Background::start).transpose()?;
         // Fails only if the other thread cannot print, and then it ends the process.
-        let _ = ready.send((service.local_addr()?, service.counts_reader()));
-        service.join()
+        let _ = ready.send((service.local_addr()?, service.counts_reader(), background));
+        anyhow::Ok(service.join()?)
     })??;
     Ok(())
 }
 
 /// Prints the address of the service, and ends the process on a signal.
-fn end_on_signal(started: &Receiver<(SocketAddr, CountsReader)>, mut signals: Signals) {
+fn end_on_signal(started: &Receiver<Started>, mut signals: Signals) {
     // If the service failed to start, the other thread prints the reason.
-    let Ok((address, reader)) = started.recv() else { return };
+    let Ok((address, reader, background)) = started.recv() else { return };
     let printed = announce(address).and_then(|()| {
+        if let Some(background) = background {
+            // Its end is that of standard input; the service goes on.
+            let reporter = move || background.report().unwrap_or_else(|error| eprintln!("{error:#}"));
+            std::thread::Builder::new().name("spin-background".to_owned()).spawn(reporter)?;
+        }
         let _ = signals.forever().next();
         print_counts(reader.counts())?;
         reader.classes().iter().try_for_each(print_class)

@@ -1,15 +1,16 @@
 //! Spin server: computes for as long as the request asks, then answers.
 //!
 //! Owns the [calibrated work](work), the execution of a request ([`handle`]), the [service] on
-//! Tailwater with its [classes] of requests, the same on [kernel sockets](linux) for baselines, and
-//! their [command line](cli). The service is that of Shenango NSDI'19, section 7.1; the protocol is
-//! [`tailwater_workload::spin`].
+//! Tailwater with its [classes] of requests and a batch job in its [background], the same on
+//! [kernel sockets](linux) for baselines, and their [command line](cli). The service is that of
+//! Shenango NSDI'19, section 7.1; the protocol is [`tailwater_workload::spin`].
 //!
 //! Every system under comparison runs [`handle`], so they differ only in what carries the request
 //! to it.
 
 #![forbid(unsafe_code)]
 
+pub mod background;
 pub mod classes;
 pub mod cli;
 pub mod linux;

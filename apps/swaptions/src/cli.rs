@@ -154,7 +154,12 @@ fn watch(options: &Options, job: &Job, start: Instant, finished: &AtomicBool) ->
     }
 }
 
-fn report_on_input(input: impl BufRead, job: &Job, start: Instant) -> anyhow::Result<()> {
+/// Prints the trials of `job` so far, and the time since `start`, for each line of `input`, until
+/// its end.
+///
+/// # Errors
+/// If `input` cannot be read, or nothing can be printed.
+pub fn report_on_input(input: impl BufRead, job: &Job, start: Instant) -> anyhow::Result<()> {
     for line in input.lines() {
         line.context("cannot read standard input")?;
         print_progress(job, start)?;

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod app;
 mod capture;
 mod compare;
+mod cores;
 mod demo;
 mod doctor;
 mod iokernel;
@@ -56,6 +57,7 @@ enum Command {
     Load(Box<load::LoadArgs>),
     Compare(compare::CompareArgs),
     Stats(stats::StatsArgs),
+    Cores(cores::CoresArgs),
     Capture(Box<capture::CaptureArgs>),
     Trace(Box<trace::TraceArgs>),
     Doctor(doctor::DoctorArgs),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Cores(args) => cores::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -9,7 +9,9 @@ use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
 use tailwater_shm::Clock;
-use tailwater_shm::control::{Capturing, ClientMessage, ControlError, ServerMessage, dial, receive, send};
+use tailwater_shm::control::{
+    Capturing, ClientMessage, ControlError, CoreRequest, ServerMessage, dial, receive, send,
+};
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
 use tailwater_shm::ring::Consumer;
@@ -39,6 +41,20 @@ pub fn rights(socket: &str) -> anyhow::Result<String> {
     send(&connection, &ClientMessage::Rights, &[])?;
     match answer(&connection)?.0 {
         ServerMessage::Rights { may } => Ok(may),
+        other => Err(of_another_kind(&other)),
+    }
+}
+
+/// Requests cores for a program at the IOKernel at `socket`; returns how many that may own by
+/// requests.
+///
+/// # Errors
+/// As [`statistics`], and why the IOKernel refuses.
+pub fn request_cores(socket: &str, request: CoreRequest) -> anyhow::Result<u16> {
+    let connection = connect(socket, PATIENCE)?;
+    send(&connection, &ClientMessage::RequestCores(request), &[])?;
+    match answer(&connection)?.0 {
+        ServerMessage::CoresRequested { limit } => Ok(limit),
         other => Err(of_another_kind(&other)),
     }
 }

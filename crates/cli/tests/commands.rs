@@ -21,6 +21,7 @@ fn every_subcommand_has_help_with_examples() {
         &["load", "--help"],
         &["compare", "--help"],
         &["stats", "--help"],
+        &["cores", "--help"],
         &["capture", "--help"],
         &["doctor", "--help"],
     ] {
@@ -43,6 +44,7 @@ fn misuse_is_explained() {
         (&["iokernel", "--xdp", "eth1", "--tap", "tw0", "--host-ip", "10.77.0.1"], "cannot be used with"),
         (&["capture"], "--write"),
         (&["run"], "PROGRAM"),
+        (&["cores", "web", "1@8"], "0, served first, to 7"),
     ] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");

@@ -6,11 +6,11 @@ use common::{Running, ask, config, endpoint, eventually};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tailwater_iokernel::config::Priority;
+use tailwater_iokernel::config::{PolicyName, Priority};
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::roles::{Burn, Echo};
 use tailwater_iokernel_testing::{RawError, RawRuntime, RawSpec, register, stats};
-use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage};
+use tailwater_shm::control::{self, ClientMessage, ControlError, CoreRequest, Register, ServerMessage};
 use tailwater_shm::layout::RegionSpec;
 
 #[track_caller]
@@ -133,6 +133,38 @@ fn a_registered_runtime_that_breaks_the_conversation_is_told_and_ended() {
     let mut all = rustix::thread::CpuSet::new();
     (0..1024).for_each(|core| all.set(core));
     rustix::thread::sched_setaffinity(None, &all).unwrap();
+}
+
+#[test]
+fn cores_are_requested_for_a_program_over_the_control_socket() {
+    let arbiter = Config { policy: PolicyName::Arbiter, ..config() };
+    for (config, refused) in [(arbiter, None), (config(), Some("policy = \"arbiter\""))] {
+        let iokernel = Running::start(config, Vec::new());
+        let spec = RawSpec::new("service");
+        let _service = RawRuntime::start(&iokernel.socket, &spec, |_| Box::<Echo>::default()).unwrap();
+        let request = |runtime: &str, cores: u8| {
+            let client = control::dial(&iokernel.socket).unwrap();
+            let cores = [0, 0, cores, 0, 0, 0, 0, 0];
+            let request = CoreRequest { runtime: runtime.to_owned(), cores };
+            control::send(&client, &ClientMessage::RequestCores(request), &[]).unwrap();
+            control::receive::<ServerMessage>(&client).unwrap().0
+        };
+        if let Some(words) = refused {
+            let ServerMessage::Refused { why } = request("service", 1) else { panic!("it was accepted") };
+            assert!(why.contains(words), "{why}");
+            continue;
+        }
+        let ServerMessage::Refused { why } = request("another", 1) else { panic!("it was accepted") };
+        assert!(why.contains("no program \"another\""), "{why}");
+        for cores in [1, 0] {
+            let limit = spec.register.kthreads;
+            assert_eq!(request("service", cores), ServerMessage::CoresRequested { limit });
+            eventually("the request is divided", || {
+                let counters = &stats(&iokernel.socket).unwrap()["runtimes"][0]["counters"];
+                counters["granted_cores"] == cores
+            });
+        }
+    }
 }
 
 #[test]

@@ -177,7 +177,9 @@ pub(crate) struct Runtime {
     pub(crate) spec: RuntimeSpec,
     /// Maximum number of cores that it may own by request.
     pub(crate) may_request: u16,
-    /// Its latest word of requests.
+    /// Cores that clients of the control socket request for it, as a word of requests.
+    pub(crate) requested_outside: u64,
+    /// Its latest word of requests, with those from outside.
     pub(crate) requests: u64,
     /// How many of the requested cores are its own, as last written for it.
     pub(crate) granted: u16,
@@ -298,6 +300,7 @@ impl Runtime {
             id,
             spec: RuntimeSpec { guaranteed: wish.guaranteed, max: count, kthreads: count, class },
             may_request: count,
+            requested_outside: 0,
             requests: 0,
             granted: 0,
             pid,

@@ -80,3 +80,19 @@ fn every_requested_core_runs_a_user_thread() {
         assert_eq!(latencies["count"], 4, "{shown}");
     }
 }
+
+#[test]
+fn a_batch_job_runs_in_the_background_of_a_service_and_beside_it() {
+    if !has_two_cpus() {
+        return;
+    }
+    let Some((report, shown)) = bench(&["--only", "demo-background"]) else { return };
+    let figures = &report["demo_background"];
+    for way in ["two_programs", "one_program"] {
+        // Beside other tests either may have no value.
+        for key in ["batch_share", "p50_us"] {
+            assert!(figures[way].get(key).is_some(), "{way}: {shown}");
+        }
+    }
+    assert!(figures["ideal_p50_us"].as_f64().is_some_and(|us| us > 0.0), "{figures}");
+}

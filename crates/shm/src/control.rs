@@ -17,9 +17,10 @@
 //!
 //! `Capture` requests copies of frames instead, and is answered with `Capturing` and a memory file
 //! whose first ingress ring carries them, until the socket is closed. `Trace` requests the steps of
-//! sampled requests in the same way, and is answered with `Tracing`. `Stats` requests the
-//! IOKernel's counters as JSON, at any time, and `Rights` what the client's user may do. An address
-//! that begins with `@` is in Linux's abstract namespace and needs no file.
+//! sampled requests in the same way, and is answered with `Tracing`. `RequestCores` requests cores
+//! for a registered runtime. `Stats` requests the IOKernel's counters as JSON, at any time, and
+//! `Rights` what the client's user may do. An address that begins with `@` is in Linux's abstract
+//! namespace and needs no file.
 //!
 //! The conversation need not be fast. The receiver bounds each message ([`MAX_MESSAGE`]); unknown
 //! fields are refused, so that a misspelt one is noticed.
@@ -90,6 +91,9 @@ pub enum ClientMessage {
     Capture(CaptureRequest),
     /// Requests a trace of single requests; from a client of the IOKernel's user, or of root.
     Trace(TraceRequest),
+    /// Requests cores for a registered runtime, besides what that requests itself; from a client of
+    /// the runtime's user, of the IOKernel's, or of root.
+    RequestCores(CoreRequest),
     /// Requests what an IOKernel needs to take the place of this one; from a client of its user.
     Takeover(Takeover),
     /// The client, which has had [`ServerMessage::Handover`], can serve: this IOKernel is to end.
@@ -134,6 +138,17 @@ pub struct TraceRequest {
     pub runtime: Option<String>,
     /// Size in bytes of the ring that holds the events, a power of two.
     pub ring_bytes: u32,
+}
+
+/// Cores that are requested for a runtime until it ends, in place of those requested so before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct CoreRequest {
+    /// Name of the runtime.
+    pub runtime: String,
+    /// Number of cores at each priority, 0 first. At each the larger of this and of what the
+    /// runtime requests itself counts.
+    pub cores: [u8; 8],
 }
 
 /// The answer to a watcher; the memory file is sent with it. A record's flow hash is the frame's
@@ -192,6 +207,11 @@ pub enum ServerMessage {
     Rights {
         /// In words.
         may: String,
+    },
+    /// The cores are requested from now on.
+    CoresRequested {
+        /// Largest number of cores that the runtime may own by requests.
+        limit: u16,
     },
     /// Frames are copied from now on.
     Capturing(Capturing),

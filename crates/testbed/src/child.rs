@@ -347,6 +347,13 @@ impl Batch {
         Ok(batch)
     }
 
+    /// Returns the batch job in the process of a server without files and backups, which ends with
+    /// it.
+    #[must_use]
+    pub fn inside(service: Service) -> Self {
+        Self { process: service.process }
+    }
+
     /// Returns its process id.
     pub fn id(&self) -> u32 {
         self.process.id()

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tailwater_iokernel::Config;
-use tailwater_iokernel::config::Priority;
+use tailwater_iokernel::config::{PolicyName, Priority};
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
@@ -50,6 +50,9 @@ pub struct Setting {
     pub packet_stealing: bool,
     /// Whether a batch job runs on the same cores.
     pub batch: bool,
+    /// Whether the batch job runs in background threads of the spin server instead of in a program
+    /// of its own; the server requests all cores, and the policy is `arbiter`.
+    pub inside: bool,
     /// Longest turn of a thread of the service while others wait, in microseconds; 0: no limit.
     pub quantum_us: u64,
     /// Percentage of the polling core for other programs; 0 is for a machine without any, as the
@@ -67,6 +70,7 @@ impl Default for Setting {
             idle_timeout_us: 50,
             packet_stealing: true,
             batch: true,
+            inside: false,
             quantum_us: 0,
             neighbour_share: 0,
             in_halves: false,
@@ -86,7 +90,10 @@ pub fn point(
     setting: Setting,
     handoffs: &mut HandoffRecord,
 ) -> anyhow::Result<Measured> {
-    let spin = Program::spin(speed, plan.service.clone());
+    let mut spin = Program::spin(speed, plan.service.clone());
+    if setting.inside {
+        spin.arguments.push("--background".to_owned());
+    }
     let load = Load { protocol: Arc::clone(&spin.protocol), seed, preload: false };
     measure(testbed, &spin, plan, &load, setting, handoffs)
 }
@@ -107,12 +114,22 @@ pub fn measure(
     let iokernel = Running::start(&testbed.cores, setting, program.medium)?;
     let read = || Snapshot::new(&iokernel.embedded.stats.to_json());
     let meter: Meter<'_> = Some(&read);
+    let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
+    if setting.inside {
+        let job = Batch::inside(iokernel.start_service(testbed, program)?);
+        let mut batch = Companion::new(testbed, job, meter)?;
+        let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
+        let beside = batch::measure(testbed, Some(&mut batch.job), meter, part)?;
+        let measurement = iokernel.generator.finish(testbed, plan)?;
+        handoffs.add(&iokernel.embedded.stats);
+        let batch = Some(batch.rates(testbed, &beside, meter)?);
+        return Ok(Measured { measurement, batch, account: beside.account, halves: None });
+    }
     let mut batch = match setting.batch {
         true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?, meter)?),
         false => None,
     };
     let service = iokernel.start_service(testbed, program)?;
-    let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
     let part = Part { in_halves: setting.in_halves, ..part };
     let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), meter, part)?;
@@ -141,6 +158,7 @@ impl Running {
             managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
             allocation_interval_us: setting.interval_us,
             neighbour_share: setting.neighbour_share,
+            policy: if setting.inside { PolicyName::Arbiter } else { Config::default().policy },
             // The priority of kthreads. With autogroup on, Linux divides a session's weight among
             // the cores by the weight of its threads there: with only one side raised, a compiler
             // in another session would starve the other.

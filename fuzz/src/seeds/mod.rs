@@ -8,7 +8,9 @@ use std::net::Ipv6Addr;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
-use tailwater_shm::control::{Class, ClientMessage, Ipv6Place, Register, ServerMessage, Welcome};
+use tailwater_shm::control::{
+    Class, ClientMessage, CoreRequest, Ipv6Place, Register, ServerMessage, Welcome,
+};
 use tailwater_shm::layout::VERSION;
 use tailwater_tcp::Seq;
 use tailwater_tcp::fuzzing::fast_open_cookie;
@@ -243,12 +245,15 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         managed_cores: vec![1],
         raise: false,
     };
+    let cores = CoreRequest { runtime: "kv".to_owned(), cores: [1, 0, 0, 0, 0, 0, 0, 2] };
     let bytes = |value: serde_json::Result<Vec<u8>>| value.expect("control messages have string keys only");
     vec![
         ("register", bytes(serde_json::to_vec(&ClientMessage::Register(register)))),
         ("kthreads", bytes(serde_json::to_vec(&ClientMessage::Kthreads { tids: vec![1, -1] }))),
         ("stats", bytes(serde_json::to_vec(&ClientMessage::Stats))),
         ("rights", bytes(serde_json::to_vec(&ClientMessage::Rights))),
+        ("request-cores", bytes(serde_json::to_vec(&ClientMessage::RequestCores(cores)))),
+        ("cores-requested", bytes(serde_json::to_vec(&ServerMessage::CoresRequested { limit: 2 }))),
         ("welcome", bytes(serde_json::to_vec(&ServerMessage::Welcome(welcome)))),
         ("refused", bytes(serde_json::to_vec(&ServerMessage::Refused { why: "no".to_owned() }))),
         ("ready", bytes(serde_json::to_vec(&ServerMessage::Ready))),

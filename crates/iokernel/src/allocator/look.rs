@@ -303,12 +303,13 @@ fn read_many(
     (sum, count)
 }
 
-/// Returns the runtime's requests for cores, as far as it may make them, if they have changed. One
-/// that is left alone requests nothing.
+/// Returns the runtime's requests for cores, with those made for it outside, as far as it may make
+/// them, if they have changed. One that is left alone requests nothing.
 #[inline(always)]
 fn read_requests(runtime: &mut Runtime, left_alone: bool) -> Option<Requests> {
     // Relaxed: the word stands for itself; a stale value is read again at the next look.
-    let word = if left_alone { 0 } else { runtime.region.kthread(0).status.requests.load(Ordering::Relaxed) };
+    let own = runtime.region.kthread(0).status.requests.load(Ordering::Relaxed);
+    let word = if left_alone { 0 } else { Requests::larger(own, runtime.requested_outside) };
     if word == runtime.requests {
         return None;
     }

@@ -7,6 +7,7 @@
 //! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread attaches it, then `Ready` is sent |
 //! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
 //! | `Fresh` | `Trace`, likewise | `Tracing`: the polling thread traces requests until the connection ends |
+//! | `Fresh` | `RequestCores`, of the runtime's user, the IOKernel's, or root | `Fresh`: the polling thread enters the request, `CoresRequested` is sent |
 //! | `Fresh` | `Takeover`, of a process with the same rights | `Succeeding`: `Handover` and the descriptors are sent |
 //! | `Succeeding` | `Succeed` | `Leaving` is sent, and the IOKernel ends |
 //! | any | `Stats`, `Rights` | the same: the answer is sent |
@@ -20,19 +21,20 @@ use std::time::Instant;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::clock;
 use tailwater_shm::control::{
-    self, CaptureRequest, Capturing, ClientMessage, ControlError, Ipv6Place, Register, ServerMessage,
-    TraceRequest, Welcome,
+    self, CaptureRequest, Capturing, ClientMessage, ControlError, CoreRequest, Ipv6Place, Register,
+    ServerMessage, TraceRequest, Welcome,
 };
 use tailwater_shm::layout::Region;
 
 use super::client::ClientSocket;
-use super::directory::{Place, Refusal};
+use super::directory::{Named, Place, Refusal};
 use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{Command, Control, PATIENCE, is_trusted, process, rank, user_of};
 use crate::authority::{Denial, Reason};
 use crate::capture::{MAX_CAPTURES, Tap};
+use crate::config::PolicyName;
 use crate::firewall::Guard;
 use crate::frame::PREFIX_LEN6;
 use crate::port::pcap::unix_ns;
@@ -62,6 +64,9 @@ impl Control {
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
             (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
+            (ClientMessage::RequestCores(request), State::Fresh) => {
+                self.request_cores(token, &socket, &request);
+            }
             (ClientMessage::Takeover(wish), State::Fresh) => self.hand_over(token, &socket, &wish),
             (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
@@ -166,6 +171,49 @@ impl Control {
                 self.drop_session(token);
             }
         }
+    }
+
+    /// Requests cores for a runtime, or refuses to with a reason. Users without rights may ask as
+    /// often as for statistics.
+    fn request_cores(&mut self, token: u64, socket: &ClientSocket, request: &CoreRequest) {
+        let uid = self.uid_of(token);
+        if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
+            return self.end(token, &ControlError::TooOften);
+        }
+        let answer = match self.check_core_request(uid, request) {
+            Ok((id, limit)) => {
+                self.tell(Command::RequestCores(id, u64::from_le_bytes(request.cores)));
+                ServerMessage::CoresRequested { limit }
+            }
+            Err(why) => ServerMessage::Refused { why },
+        };
+        let is_refused = matches!(answer, ServerMessage::Refused { .. });
+        if control::send(socket, &answer, &[]).is_err() || is_refused {
+            self.drop_session(token);
+        }
+    }
+
+    /// Returns for which runtime a user requests cores, and how many that may own by requests.
+    fn check_core_request(&self, uid: u32, request: &CoreRequest) -> Result<(RuntimeId, u16), String> {
+        let policy = self.parts.config.policy;
+        if policy != PolicyName::Arbiter {
+            return Err(format!(
+                "requests for cores have no effect under policy = \"{}\"; set policy = \"arbiter\" in the \
+                 configuration",
+                policy.as_str()
+            ));
+        }
+        let name = &request.runtime;
+        let Some(Named { id, uid: owner, kthreads, guaranteed }) = self.parts.directory.named(name) else {
+            return Err(format!("no program {name:?} is registered; `tailwater stats` lists those that are"));
+        };
+        if !is_trusted(uid) && uid != owner {
+            return Err(format!(
+                "user {uid} may not request cores for a program of user {owner}; run as root"
+            ));
+        }
+        // As for what the program requests itself.
+        Ok((id, if is_trusted(owner) { kthreads } else { guaranteed }))
     }
 
     /// Starts a trace, or refuses it with a reason.

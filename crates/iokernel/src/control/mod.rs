@@ -92,6 +92,8 @@ pub(crate) enum Command {
     /// The runtime has been sent `Ready`: it may be lent cores.
     Begin(RuntimeId),
     End(RuntimeId, EndReason),
+    /// A client requests cores for the runtime: a word of requests.
+    RequestCores(RuntimeId, u64),
     /// Ends the polling thread's work: another IOKernel takes over.
     Leave,
     /// All programs of the IOKernel before are there.

@@ -560,6 +560,11 @@ impl Polling {
                 Command::Reunited => self.reunion.end(),
                 Command::Begin(id) => self.allocator.begin(&self.world, id),
                 Command::End(id, reason) => self.world.doom(id, reason),
+                Command::RequestCores(id, word) => {
+                    if let Some(runtime) = self.world.runtimes.get_mut(id) {
+                        runtime.requested_outside = word;
+                    }
+                }
                 Command::Rules(rules) => {
                     let NewRules { guards, stats, ethertypes, multicast } = *rules;
                     for (id, guard) in guards {

@@ -53,6 +53,13 @@ impl Requests {
         Self(word.to_le_bytes())
     }
 
+    /// Returns the word that requests at each priority the larger number of two words.
+    #[must_use]
+    pub fn larger(one: u64, other: u64) -> u64 {
+        let (one, other) = (one.to_le_bytes(), other.to_le_bytes());
+        u64::from_le_bytes(core::array::from_fn(|priority| one[priority].max(other[priority])))
+    }
+
     /// Returns the number of cores requested at all priorities.
     #[must_use]
     pub fn total(self) -> u16 {
@@ -297,6 +304,7 @@ mod tests {
         assert_eq!(requests.limited_to(4), Requests::new([2, 0, 2, 0, 0, 0, 0, 0]));
         assert_eq!(requests.limited_to(0), Requests::NONE);
         assert_eq!(Requests::from_word(u64::MAX).limited_to(u16::MAX).total(), 2040);
+        assert_eq!(Requests::larger(0x0300_0000_0000_0102, 0x0100_0000_0000_0201), 0x0300_0000_0000_0202);
     }
 
     #[test]

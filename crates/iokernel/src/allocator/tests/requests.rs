@@ -203,6 +203,23 @@ fn a_program_that_may_request_nothing_owns_nothing() {
 }
 
 #[test]
+fn at_each_priority_the_larger_of_a_programs_own_request_and_that_of_a_client_counts() {
+    let mut sandbox = machine();
+    let outside = |sandbox: &mut Sandbox, word| {
+        sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().requested_outside = word;
+        settle(sandbox);
+        sandbox.alloc.policy.granted(RuntimeId(SERVICE))
+    };
+    assert_eq!(outside(&mut sandbox, 3), 3);
+    assert_eq!((held(&sandbox, SERVICE), held(&sandbox, BATCH)), (3, 5));
+    sandbox.peer(SERVICE).request(2 | 1 << 8);
+    assert_eq!(outside(&mut sandbox, 3), 4);
+    assert_eq!(outside(&mut sandbox, 0), 3);
+    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().may_request = 1;
+    assert_eq!(outside(&mut sandbox, 8), 1, "no more than the program may request itself");
+}
+
+#[test]
 fn a_priority_is_divided_evenly_and_a_higher_one_comes_first() {
     let mut sandbox = machine();
     sandbox.add(OTHER, CORES, 0, Class::LatencyCritical);

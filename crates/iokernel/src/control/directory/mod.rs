@@ -348,6 +348,17 @@ impl Entry {
     }
 }
 
+/// A registered program, for a client that names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) id: RuntimeId,
+    /// Its user.
+    pub(crate) uid: u32,
+    pub(crate) kthreads: u16,
+    /// Its guaranteed cores.
+    pub(crate) guaranteed: u16,
+}
+
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -434,6 +445,16 @@ impl Directory {
         let theirs = self.entries.values().filter(|entry| entry.grant == Some(grant));
         theirs.for_each(|entry| held.add(entry.held()));
         held
+    }
+
+    /// Returns the registered program of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<Named> {
+        let is_there = |(_, entry): &(&RuntimeId, &Entry)| {
+            !entry.expected && !entry.tids.is_empty() && entry.wish.name == name
+        };
+        let (&id, entry) = self.entries.iter().find(is_there)?;
+        let Register { kthreads, guaranteed, .. } = entry.wish;
+        Some(Named { id, uid: entry.user.uid, kthreads, guaranteed })
     }
 
     /// Returns the grant to whose limits a runtime counts.

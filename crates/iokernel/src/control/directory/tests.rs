@@ -42,6 +42,18 @@ fn places_are_distinct_and_used_again_after_release() {
 }
 
 #[test]
+fn a_program_is_found_by_its_name_from_its_threads_to_its_end() {
+    let mut directory = directory();
+    let id = directory.admit(ROOT, &wish("a")).unwrap().id;
+    assert_eq!(directory.named("a"), None, "it has announced no threads yet");
+    directory.enlist(id, 1, &[11, 12], |_| true).unwrap();
+    assert_eq!(directory.named("a"), Some(Named { id, uid: 0, kthreads: 2, guaranteed: 1 }));
+    assert_eq!(directory.named("b"), None);
+    directory.release(id);
+    assert_eq!(directory.named("a"), None);
+}
+
+#[test]
 fn a_mac_address_follows_from_the_address_or_the_configuration_and_a_ports_own_is_never_given() {
     let mut directory = directory();
     let at = |name: &str, host| Register { ip: Some([10, 77, 0, host].into()), ..wish(name) };

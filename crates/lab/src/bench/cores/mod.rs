@@ -1,6 +1,7 @@
 //! `tailwater-lab bench cores`: how soon new threads run, by where they are placed at their
 //! creation; how soon a background thread gives way; how cores follow a load that rises and falls
-//! ([`ramp`]); and how soon a requested core runs a user thread ([`request`]).
+//! ([`ramp`]); how soon a requested core runs a user thread ([`request`]); and a batch job in the
+//! background of one program instead of in a second one ([`inside`]).
 //!
 //! Owns the rounds and the report. For the first two the measured process is this program on its
 //! own OS threads ([`child`]): two kthreads, which both have a CPU on the smallest machine. The
@@ -21,6 +22,7 @@ use tailwater_testbed::machine::Machine;
 use tailwater_testbed::table::{Table, number};
 
 mod child;
+mod inside;
 mod ramp;
 pub mod request;
 
@@ -41,18 +43,22 @@ start_us: from before a thread's creation to its first instruction; create_ns: t
 for one thread.
 background_switch_ns: from the last loop of a background thread to the first instruction of the
 ordinary thread, woken by a timer on the same kthread, to which it gives way.
-ramp: a spin server beside a batch job; load rises from 5 to 95 % of its capacity and falls again, or
-falls and rises, in turn. follow_ms: by how much the time on cores lags behind the load, from
-the difference between the two halves. p999_over_steady: 99.9th percentiles of windows of 100 ms over
+ramp: a spin server beside a batch job, under policy congestion-detection; load rises from 5 to 95 %
+of its capacity and falls again, or falls and rises, in turn. follow_ms: by how much the time on
+cores lags behind the load, from the difference between the two halves. p999_over_steady: 99.9th percentiles of windows of 100 ms over
 those under constant loads. batch_of_rest: the batch job's part of the capacity that requests leave.
 request_to_first_thread_us: from a program's request of a core to the first instruction of the user
 thread that it makes runnable, while the core is free (idle) and while a batch job holds it (busy).
 work_alone: the same without the request.
+demo_background: a spin server at half of its capacity and a batch job, as two programs and as one
+with background threads. batch_share: the job's rate over its rate alone; p50_us and ideal_p50_us:
+the median latency, and that of a queue without overheads; ideal_share: what such a queue leaves.
 
 Examples:
   tailwater-lab bench cores
   tailwater-lab bench cores --only ramp --rounds 4
   tailwater-lab bench cores --only request --requests 500
+  tailwater-lab bench cores --only demo-background
   tailwater-lab bench cores --rounds 11 --json cores.json"
 )]
 pub struct CoresArgs {
@@ -83,6 +89,8 @@ enum Part {
     Ramp,
     /// Requested cores
     Request,
+    /// A batch job in the background of the service's own program
+    DemoBackground,
 }
 
 /// The figures of a run.
@@ -96,6 +104,8 @@ pub struct Report {
     ramp: Option<ramp::Ramp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_to_first_thread_us: Option<request::Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    demo_background: Option<inside::Figures>,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,6 +145,11 @@ pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
         let figures = request::measure(machine, &interrupt, args.rounds, args.requests)?;
         writeln!(stdout(), "{}", request::describe(&figures))?;
         report.request_to_first_thread_us = Some(figures);
+    }
+    if wants(Part::DemoBackground) {
+        let figures = inside::measure(machine, Arc::clone(&interrupt), args.rounds)?;
+        writeln!(stdout(), "{}", inside::describe(&figures))?;
+        report.demo_background = Some(figures);
     }
     if wants(Part::Ramp) {
         let ramp = ramp::measure(machine, interrupt, args.rounds, Duration::from_secs(args.seconds))?;

@@ -33,12 +33,12 @@ const ENDS: [f64; 2] = [0.05, 0.95];
 /// Parts of the capacity of the constant loads, ascending.
 const STEADY: [f64; 7] = [0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95];
 /// Work of a request, and how many of them a core would serve in a second without any overhead.
-const SERVICE: &str = "exp:10us";
-const CORE_RPS: f64 = 100_000.0;
+pub(super) const SERVICE: &str = "exp:10us";
+pub(super) const CORE_RPS: f64 = 100_000.0;
 /// Part of that at which the capacity is measured: few hand-offs, and no standing queue.
 const TRIAL: f64 = 0.8;
 /// How long the batch job runs alone before and after a load.
-const SOLO: Duration = Duration::from_millis(90);
+pub(super) const SOLO: Duration = Duration::from_millis(90);
 const FLOWS: u16 = 64;
 
 /// The figures.
@@ -223,7 +223,7 @@ fn steady_us(steady: &[Steady], load: f64) -> f64 {
 }
 
 /// Returns the value below which this part of the values lies; NaN without values.
-fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
+pub(super) fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = (values.len() as f64 * part) as usize;
     values.get(at.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
