@@ -6,12 +6,15 @@ use common::{Running, ask, config, endpoint, eventually};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::thread::CapabilitySet;
 use tailwater_iokernel::config::Priority;
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::roles::{Burn, Echo};
 use tailwater_iokernel_testing::{RawError, RawRuntime, RawSpec, register, stats};
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage};
 use tailwater_shm::layout::RegionSpec;
+use tailwater_shm::priority::{Rank, set_rank};
 
 #[track_caller]
 fn refusal(socket: &str, change: impl FnOnce(&mut Register)) -> String {
@@ -238,10 +241,69 @@ fn the_iokernel_sleeps_beside_a_batch_job_and_a_frame_for_a_service_wakes_it() {
     });
 }
 
+/// Returns whether Linux lets a thread of this process go behind all others and back, and the
+/// IOKernel do the same to threads of other programs.
+fn may_lower() -> bool {
+    let held = rustix::thread::capabilities(None).unwrap().effective;
+    let there_and_back = || set_rank(0, Rank::Behind) && set_rank(0, Rank::Ordinary);
+    held.contains(CapabilitySet::SYS_NICE) && std::thread::spawn(there_and_back).join().unwrap()
+}
+
+/// Returns how many threads of this process run behind all ordinary ones.
+fn threads_behind() -> usize {
+    let behind = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("stat")).ok()?;
+        // proc_pid_stat(5): after the name the fields from the third on; 19 is the nice value, 41
+        // the policy.
+        let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
+        Some(fields[41 - 3] == "5" || fields[19 - 3] == "19")
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.filter_map(|task| behind(task.path())).filter(|&behind| behind).count()
+}
+
+/// Starts an IOKernel that shares the machine, and a batch job; waits until its kthread runs behind
+/// ordinary threads. Returns both.
+fn batch_job_behind() -> (Running, RawRuntime) {
+    let iokernel = Running::start(Config { neighbour_share: 10, ..config() }, Vec::new());
+    let before = threads_behind();
+    let batch = RawRuntime::start(&iokernel.socket, &RawSpec::new("batch").best_effort(), |_| {
+        Box::new(Burn { steps: Arc::default() })
+    })
+    .unwrap();
+    batch.submit(0);
+    eventually("the batch job's kthread runs behind ordinary threads", || threads_behind() > before);
+    (iokernel, batch)
+}
+
+#[test]
+fn a_batch_job_runs_behind_ordinary_threads_while_the_iokernel_sleeps_beside_it() {
+    if !may_lower() {
+        return eprintln!("skipped: Linux does not let threads go behind others and back");
+    }
+    let (iokernel, batch) = batch_job_behind();
+    drop(iokernel);
+    eventually("it is an ordinary thread without an IOKernel", || threads_behind() == 0);
+    drop(batch);
+}
+
+#[test]
+fn without_the_privilege_a_batch_job_runs_behind_ordinary_threads_at_all_times() {
+    // The capability is one of this thread and of those that it starts.
+    std::thread::spawn(|| {
+        let mut held = rustix::thread::capabilities(None).unwrap();
+        held.effective.remove(CapabilitySet::SYS_NICE);
+        held.permitted.remove(CapabilitySet::SYS_NICE);
+        rustix::thread::set_capabilities(None, held).unwrap();
+        drop(batch_job_behind());
+    })
+    .join()
+    .unwrap();
+}
+
 #[test]
 fn programs_are_told_to_take_the_highest_rank_if_the_iokernel_never_lowers_it_or_may() {
-    let held = rustix::thread::capabilities(None).unwrap().effective;
-    let may_lower = held.contains(rustix::thread::CapabilitySet::SYS_NICE);
+    let may_lower = may_lower();
     for (share, raise) in [(0, true), (10, may_lower)] {
         let iokernel = Running::start(Config { neighbour_share: share, ..config() }, Vec::new());
         let (_connection, welcome, _files) =

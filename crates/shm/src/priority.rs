@@ -67,6 +67,9 @@ pub enum Rank {
     RealTime,
     /// Behind all ordinary threads.
     Behind,
+    /// The same, or the lowest nice value where that policy is refused. Any user may give it to own
+    /// threads; without a privilege there is no way back.
+    Last,
 }
 
 /// Returns how often a kthread of this class that has ceded its core to another one yields before
@@ -82,7 +85,8 @@ pub fn yields(class: Class, contested: bool) -> u32 {
 }
 
 /// Gives the OS thread `tid` (0: the calling one) a rank; its nice value stays. Returns false if
-/// there is no such thread, or Linux refuses it: real-time rank without `CAP_SYS_NICE` or
+/// there is no such thread, or Linux refuses it: any rank of another user's thread, and of own ones
+/// real-time rank without `CAP_SYS_NICE` or
 /// `RLIMIT_RTPRIO`, or in a control group without real-time time; the way back from
 /// [`Rank::Behind`] without `CAP_SYS_NICE`.
 pub fn set_rank(tid: i32, rank: Rank) -> bool {
@@ -94,6 +98,10 @@ pub fn set_rank(tid: i32, rank: Rank) -> bool {
             let nice = rustix::process::getpriority_process(Pid::from_raw(tid)).unwrap_or(0);
             let _ = set_attributes(tid, &libc::sched_attr { sched_nice: nice, ..NO_ATTRIBUTES });
             set_attributes(tid, &libc::sched_attr { sched_policy: libc::SCHED_IDLE as u32, ..NO_ATTRIBUTES })
+        }
+        Rank::Last => {
+            set_rank(tid, Rank::Behind)
+                || rustix::process::setpriority_process(Pid::from_raw(tid), LOWEST).is_ok()
         }
     }
 }
@@ -188,6 +196,15 @@ mod tests {
             }
             assert!(set_rank(0, Rank::Ordinary));
             assert_eq!((policy(), rustix::process::getpriority_process(None)), (libc::SCHED_OTHER, nice));
+        });
+    }
+
+    #[test]
+    fn any_thread_may_be_the_last() {
+        on_a_thread(|| {
+            assert!(set_rank(0, Rank::Last));
+            let nice = rustix::process::getpriority_process(None);
+            assert!(policy() == libc::SCHED_IDLE || nice == Ok(LOWEST), "{} {nice:?}", policy());
         });
     }
 

@@ -562,6 +562,7 @@ enum Happening {
     End(u32),
     Add(u32, u16, bool),
     Contest(bool),
+    Calm(bool),
     Rest,
 }
 
@@ -580,6 +581,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0u32..4).prop_map(Happening::End),
         2 => (0u32..4, 1u16..=3, any::<bool>()).prop_map(|(r, k, be)| Happening::Add(r, k, be)),
         1 => any::<bool>().prop_map(Happening::Contest),
+        1 => any::<bool>().prop_map(Happening::Calm),
         6 => Just(Happening::Rest),
     ]
 }
@@ -592,7 +594,7 @@ proptest! {
     #[test]
     fn no_behaviour_of_runtimes_confuses_the_books(cores in 1u16..4, happenings in prop::collection::vec(happening(), 1..300)) {
         let mut sandbox = Sandbox::new(cores, Vec::new());
-        sandbox.alloc.allow_ranks(Ranks { may_lower: true, real_time: true });
+        sandbox.alloc.allow_ranks(Ranks { may_lower: true, for_good: false, real_time: true });
         let mut given = HashMap::new();
         for happening in happenings {
             play(&mut sandbox, happening);
@@ -642,6 +644,7 @@ fn play(sandbox: &mut Sandbox, happening: Happening) {
         Happening::Tick => sandbox.tick(),
         Happening::End(r) if sandbox.peers.contains_key(&r) => sandbox.end(RuntimeId(r)),
         Happening::Contest(contested) => contest(sandbox, contested),
+        Happening::Calm(calm) => sandbox.alloc.set_calm(&mut sandbox.world, calm),
         Happening::Rest => rest(sandbox),
         Happening::Add(r, k, best_effort) if !sandbox.peers.contains_key(&r) => {
             sandbox.add(r, k, 0, if best_effort { BestEffort } else { LatencyCritical });
@@ -686,7 +689,7 @@ fn ranks(sandbox: &mut Sandbox) -> Vec<(i32, Rank)> {
 /// A sandbox in which Linux allows all ranks, with a batch job (thread 1) and a service (101).
 fn shared_machine() -> Sandbox {
     let mut sandbox = Sandbox::new(1, Vec::new());
-    sandbox.alloc.allow_ranks(Ranks { may_lower: true, real_time: true });
+    sandbox.alloc.allow_ranks(Ranks { may_lower: true, for_good: false, real_time: true });
     sandbox.add(BATCH, 1, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
     sandbox
@@ -720,9 +723,48 @@ fn kthreads_have_other_ranks_only_while_other_programs_compete_for_the_cores() {
 }
 
 #[test]
+fn only_best_effort_kthreads_run_behind_others_while_cores_hardly_change_hands() {
+    let mut sandbox = shared_machine();
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Ordinary)]);
+    sandbox.alloc.set_calm(&mut sandbox.world, true);
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Behind)]);
+    assert!([BATCH, SERVICE].iter().all(|&id| sandbox.peer(id).region.is_contested()));
+    arrival(&mut sandbox);
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
+    contest(&mut sandbox, true);
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)]);
+    sandbox.alloc.set_calm(&mut sandbox.world, false);
+    assert_eq!(ranks(&mut sandbox), [], "the contest goes on");
+    contest(&mut sandbox, false);
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary), (1, Rank::Ordinary)]);
+    assert!(!sandbox.peer(SERVICE).region.is_contested());
+}
+
+#[test]
+fn where_no_thread_can_be_raised_again_best_effort_kthreads_stay_behind() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.alloc.allow_ranks(Ranks { for_good: true, ..Ranks::default() });
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    assert!(sandbox.peer(SERVICE).region.is_contested(), "its successor runs behind it at all times");
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Last)]);
+    contest(&mut sandbox, true);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    contest(&mut sandbox, false);
+    assert!(sandbox.peer(SERVICE).region.is_contested());
+    sandbox.end(RuntimeId(BATCH));
+    assert_eq!(ranks(&mut sandbox), []);
+}
+
+#[test]
 fn a_program_that_comes_or_goes_in_a_contest_is_told_and_leaves_no_rank_behind() {
     let mut sandbox = Sandbox::new(1, Vec::new());
-    sandbox.alloc.allow_ranks(Ranks { may_lower: true, real_time: true });
+    sandbox.alloc.allow_ranks(Ranks { may_lower: true, for_good: false, real_time: true });
     contest(&mut sandbox, true);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
     assert!(sandbox.peer(SERVICE).region.is_contested());
