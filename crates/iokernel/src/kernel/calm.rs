@@ -3,8 +3,8 @@
 //! Owns [`Calm`], a pure decision: times and counts are arguments. Linux does not say that a thread
 //! waits for one particular core: one that may run only on a lent core, or a thread of Linux itself
 //! for that core, waits behind a best-effort kthread at nice -20 without a trace. So while the
-//! polling thread sleeps beside a batch job, which needs no fast hand-offs, best-effort kthreads have
-//! the lowest rank. It ends when cores change hands more than [`MOST_CHANGES`] times within
+//! polling thread sleeps beside a batch job, which needs no fast hand-offs, best-effort kthreads
+//! have the lowest rank. It ends when cores change hands more than [`MOST_CHANGES`] times within
 //! [`WINDOW_US`]: a hand-off from a kthread with another rank takes a wake instead of a yield. It
 //! does not begin again for [`HOLD_US`], so ranks change at most once in that time.
 
