@@ -3,6 +3,8 @@
 mod common;
 
 use common::{Running, ask, config, endpoint, eventually};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -249,8 +251,8 @@ fn may_lower() -> bool {
     held.contains(CapabilitySet::SYS_NICE) && std::thread::spawn(there_and_back).join().unwrap()
 }
 
-/// Returns how many threads of this process run behind all ordinary ones.
-fn threads_behind() -> usize {
+/// Returns the threads of this process that run behind all ordinary ones.
+fn threads_behind() -> BTreeSet<OsString> {
     let behind = |path: std::path::PathBuf| {
         let text = std::fs::read_to_string(path.join("stat")).ok()?;
         // proc_pid_stat(5): after the name the fields from the third on; 19 is the nice value, 41
@@ -259,12 +261,12 @@ fn threads_behind() -> usize {
         Some(fields[41 - 3] == "5" || fields[19 - 3] == "19")
     };
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    tasks.filter_map(|task| behind(task.path())).filter(|&behind| behind).count()
+    tasks.filter(|task| behind(task.path()) == Some(true)).map(|task| task.file_name()).collect()
 }
 
 /// Starts an IOKernel that shares the machine, and a batch job; waits until its kthread runs behind
-/// ordinary threads. Returns both.
-fn batch_job_behind() -> (Running, RawRuntime) {
+/// ordinary threads. Returns all three.
+fn batch_job_behind() -> (Running, RawRuntime, OsString) {
     let iokernel = Running::start(Config { neighbour_share: 10, ..config() }, Vec::new());
     let before = threads_behind();
     let batch = RawRuntime::start(&iokernel.socket, &RawSpec::new("batch").best_effort(), |_| {
@@ -272,8 +274,9 @@ fn batch_job_behind() -> (Running, RawRuntime) {
     })
     .unwrap();
     batch.submit(0);
-    eventually("the batch job's kthread runs behind ordinary threads", || threads_behind() > before);
-    (iokernel, batch)
+    let kthread = || threads_behind().difference(&before).next().cloned();
+    let kthread = tailwater_testkit::eventually("its kthread runs behind ordinary threads", kthread);
+    (iokernel, batch, kthread)
 }
 
 #[test]
@@ -281,9 +284,9 @@ fn a_batch_job_runs_behind_ordinary_threads_while_the_iokernel_sleeps_beside_it(
     if !may_lower() {
         return eprintln!("skipped: Linux does not let threads go behind others and back");
     }
-    let (iokernel, batch) = batch_job_behind();
+    let (iokernel, batch, kthread) = batch_job_behind();
     drop(iokernel);
-    eventually("it is an ordinary thread without an IOKernel", || threads_behind() == 0);
+    eventually("it is an ordinary thread without an IOKernel", || !threads_behind().contains(&kthread));
     drop(batch);
 }
 
