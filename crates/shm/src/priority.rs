@@ -3,7 +3,8 @@
 //! Kthreads start with the highest rank of ordinary threads ([`raise_thread`]) and keep it for as
 //! long as no other program competes for the cores. While one does, the IOKernel gives those of
 //! services real-time rank and those of best-effort programs the lowest there is ([`Rank`]), on a
-//! machine that is not dedicated.
+//! machine that is not dedicated. Those of best-effort programs have it also while the IOKernel
+//! sleeps beside them, and for good where Linux does not let the IOKernel raise a thread again.
 //!
 //! A **latency-critical** kthread has the core only while its program has work. Cores change hands
 //! every few microseconds, so a kthread must not wait behind another program's time slice, and
@@ -73,7 +74,7 @@ pub enum Rank {
 }
 
 /// Returns how often a kthread of this class that has ceded its core to another one yields before
-/// it sleeps. Beside other programs (`contested`) a service's kthread ranks above a best-effort
+/// it sleeps. While ranks differ (`contested`) a service's kthread is above a best-effort
 /// successor: Linux would resume it after each yield, so it sleeps at once, and its wake preempts
 /// such a kthread.
 #[must_use]
