@@ -96,15 +96,18 @@ fn send(linux: &UdpSocket, numbers: std::ops::Range<u32>) {
     }
 }
 
-/// Polls the port until it has seen these datagrams, in order, and sends each back.
+/// Polls the port until it has seen these datagrams, in any order (Linux may pass them on from
+/// several cores), and sends each back.
 fn answer(port: &mut dyn Port, linux: &UdpSocket, numbers: std::ops::Range<u32>) {
     let mut seen = Seen::default();
     until("the datagrams arrive", || {
         port.poll(clock::now(), PORT_BUDGET, &mut seen).expect("the port works");
         seen.0.len() >= numbers.len()
     });
-    for (frame, number) in seen.0.iter_mut().zip(numbers.clone()) {
-        assert_eq!(frame[42..46], number.to_be_bytes());
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
+    seen.0.sort_by_key(|frame| number(&frame[42..46]));
+    for (frame, wanted) in seen.0.iter_mut().zip(numbers.clone()) {
+        assert_eq!(number(&frame[42..46]), wanted);
         for (a, b, len) in [(0, 6, 6), (26, 30, 4), (34, 36, 2)] {
             (0..len).for_each(|i| frame.swap(a + i, b + i));
         }
@@ -115,11 +118,16 @@ fn answer(port: &mut dyn Port, linux: &UdpSocket, numbers: std::ops::Range<u32>)
             taken
         });
     }
-    for number in numbers {
-        let mut datagram = [0; 4];
-        linux.recv(&mut datagram).expect("an answer");
-        assert_eq!(datagram, number.to_be_bytes());
-    }
+    let mut answers: Vec<u32> = numbers
+        .clone()
+        .map(|_| {
+            let mut datagram = [0; 4];
+            linux.recv(&mut datagram).expect("an answer");
+            u32::from_be_bytes(datagram)
+        })
+        .collect();
+    answers.sort_unstable();
+    assert!(answers.iter().copied().eq(numbers), "{answers:?}");
 }
 
 fn ports_go_on(mode: &str) {

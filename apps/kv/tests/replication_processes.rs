@@ -252,11 +252,12 @@ fn options_that_contradict_each_other_are_refused() {
         (&good, &["--replicate", "127.0.0.1:1,127.0.0.1:1"], "named twice"),
         (&good, &[], "give --replicate or --backup"),
     ] {
-        let output = command(secret, words).output().unwrap();
+        let output = Program::start(&mut command(secret, words)).finish();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(advice), "{words:?}: {said}");
     }
     let mut without = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
-    let output = without.args(["--linux", "-p", "0", "--backup", "0"]).output().unwrap();
+    let without = without.args(["--linux", "-p", "0", "--backup", "0"]);
+    let output = Program::start(without).finish();
     assert!(String::from_utf8_lossy(&output.stderr).contains("--secret"), "{output:?}");
 }

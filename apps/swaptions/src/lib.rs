@@ -7,9 +7,9 @@
 //! *swaptions* (Bienia et al., PACT'08), which the Shenango and Arachne papers use as their batch
 //! load; the code is our own.
 //!
-//! Rules: pricing allocates nothing after set-up, calls a `poll` closure about every 200 ns, and
-//! gives the same numbers for a seed whatever the number of threads and the division of work among
-//! them.
+//! Rules: pricing allocates nothing after set-up, calls a `poll` closure about every half
+//! microsecond, and gives the same numbers for a seed whatever the number of threads and the
+//! division of work among them.
 
 pub mod analytic;
 pub mod cli;

@@ -252,6 +252,23 @@ fn the_doctor_puts_back_what_a_killed_iokernel_has_left_and_names_what_it_cannot
 }
 
 #[test]
+fn the_doctor_says_what_others_get_beside_the_iokernel_of_a_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    let config = path.display().to_string();
+    let others = |settings: &str| {
+        std::fs::write(&path, settings).unwrap();
+        let shown = text(&run(&["doctor", "--config", &config]).stdout);
+        shown.lines().find(|line| line.contains("other programs: ")).expect("a line").to_owned()
+    };
+    let shared = others("neighbour-share = 7");
+    assert!(shared.contains("7 %") || shared.starts_with("caution"), "{shared}");
+    assert!(!others("neighbour-share = 0").contains('%'));
+    // No machine has this core.
+    assert!(others("iokernel-core = 1023").starts_with("caution"), "{}", others("iokernel-core = 1023"));
+}
+
+#[test]
 fn the_doctor_names_every_part_in_words_and_in_json() {
     // What another test does meanwhile may make a part unusable for a moment.
     let (document, shown) = eventually("two looks that agree", || {

@@ -31,6 +31,7 @@ fn both_measurements_come_to_an_end_with_numbers() {
             ("idle", report.idle_p50_us),
             ("wake", report.wake_p50_us),
             ("asleep", report.asleep_p50_us),
+            ("polls again", report.polls_again_p50_us),
         ]
         .map(|(what, us)| (us <= 0.0).then_some(what));
         if lacks.iter().any(Option::is_some) {

@@ -3,15 +3,20 @@
 mod common;
 
 use common::{Running, ask, config, endpoint, eventually};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::thread::CapabilitySet;
 use tailwater_iokernel::config::{PolicyName, Priority};
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::roles::{Burn, Echo};
 use tailwater_iokernel_testing::{RawError, RawRuntime, RawSpec, register, stats};
 use tailwater_shm::control::{self, ClientMessage, ControlError, CoreRequest, Register, ServerMessage};
 use tailwater_shm::layout::RegionSpec;
+use tailwater_shm::priority::{Rank, set_rank};
 
 #[track_caller]
 fn refusal(socket: &str, change: impl FnOnce(&mut Register)) -> String {
@@ -270,10 +275,70 @@ fn the_iokernel_sleeps_beside_a_batch_job_and_a_frame_for_a_service_wakes_it() {
     });
 }
 
+/// Returns whether Linux lets a thread of this process go behind all others and back, and the
+/// IOKernel do the same to threads of other programs.
+fn may_lower() -> bool {
+    let held = rustix::thread::capabilities(None).unwrap().effective;
+    let there_and_back = || set_rank(0, Rank::Behind) && set_rank(0, Rank::Ordinary);
+    held.contains(CapabilitySet::SYS_NICE) && std::thread::spawn(there_and_back).join().unwrap()
+}
+
+/// Returns the threads of this process that run behind all ordinary ones.
+fn threads_behind() -> BTreeSet<OsString> {
+    let behind = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("stat")).ok()?;
+        // proc_pid_stat(5): after the name the fields from the third on; 19 is the nice value, 41
+        // the policy.
+        let fields: Vec<&str> = text.rsplit_once(") ")?.1.split(' ').collect();
+        Some(fields[41 - 3] == "5" || fields[19 - 3] == "19")
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.filter(|task| behind(task.path()) == Some(true)).map(|task| task.file_name()).collect()
+}
+
+/// Starts an IOKernel that shares the machine, and a batch job; waits until its kthread runs behind
+/// ordinary threads. Returns all three.
+fn batch_job_behind() -> (Running, RawRuntime, OsString) {
+    let iokernel = Running::start(Config { neighbour_share: 10, ..config() }, Vec::new());
+    let before = threads_behind();
+    let batch = RawRuntime::start(&iokernel.socket, &RawSpec::new("batch").best_effort(), |_| {
+        Box::new(Burn { steps: Arc::default() })
+    })
+    .unwrap();
+    batch.submit(0);
+    let kthread = || threads_behind().difference(&before).next().cloned();
+    let kthread = tailwater_testkit::eventually("its kthread runs behind ordinary threads", kthread);
+    (iokernel, batch, kthread)
+}
+
+#[test]
+fn a_batch_job_runs_behind_ordinary_threads_while_the_iokernel_sleeps_beside_it() {
+    if !may_lower() {
+        return eprintln!("skipped: Linux does not let threads go behind others and back");
+    }
+    let (iokernel, batch, kthread) = batch_job_behind();
+    drop(iokernel);
+    eventually("it is an ordinary thread without an IOKernel", || !threads_behind().contains(&kthread));
+    drop(batch);
+}
+
+#[test]
+fn without_the_privilege_a_batch_job_runs_behind_ordinary_threads_at_all_times() {
+    // The capability is one of this thread and of those that it starts.
+    std::thread::spawn(|| {
+        let mut held = rustix::thread::capabilities(None).unwrap();
+        held.effective.remove(CapabilitySet::SYS_NICE);
+        held.permitted.remove(CapabilitySet::SYS_NICE);
+        rustix::thread::set_capabilities(None, held).unwrap();
+        drop(batch_job_behind());
+    })
+    .join()
+    .unwrap();
+}
+
 #[test]
 fn programs_are_told_to_take_the_highest_rank_if_the_iokernel_never_lowers_it_or_may() {
-    let held = rustix::thread::capabilities(None).unwrap().effective;
-    let may_lower = held.contains(rustix::thread::CapabilitySet::SYS_NICE);
+    let may_lower = may_lower();
     for (share, raise) in [(0, true), (10, may_lower)] {
         let iokernel = Running::start(Config { neighbour_share: share, ..config() }, Vec::new());
         let (_connection, welcome, _files) =

@@ -117,7 +117,8 @@ pub struct Config {
     pub max_wake_delay_us: u64,
     /// Percentage of the polling thread's core for ordinary threads that wait for it while it must
     /// poll, 0 to 50. While other programs compete for the cores, best-effort kthreads rank behind
-    /// them, and services ahead. With 0, on a dedicated machine, all kthreads always rank ahead.
+    /// them, and services ahead; best-effort ones also while the polling thread sleeps beside them.
+    /// With 0, on a dedicated machine, all kthreads always rank ahead.
     pub neighbour_share: u8,
     /// Percentage of the polling thread's time that the offences of one runtime may cost, 1 to 100:
     /// frames that are refused, doorbells and demands for cores without need. A runtime over it is

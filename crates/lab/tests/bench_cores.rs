@@ -2,35 +2,16 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::lab;
+use common::bench;
 use serde_json::Value;
-use tailwater_testkit::{Program, has_two_cpus, text};
-
-/// Runs a round with these arguments; returns its document and what it printed, or `None` if other
-/// programs have the cores for minutes.
-fn bench(arguments: &[&str]) -> Option<(Value, String)> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("cores.json");
-    let mut command = lab(&["bench", "cores", "--rounds", "1"]);
-    let command = command.args(arguments).arg("--json").arg(&file);
-    let output = Program::start(command).finish_within(Duration::from_secs(600));
-    let (shown, errors) = (text(&output.stdout), text(&output.stderr));
-    if errors.contains("the machine is overloaded") {
-        println!("skipped: {errors}");
-        return None;
-    }
-    assert!(output.status.success(), "{shown}{errors}");
-    Some((serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap(), shown))
-}
+use tailwater_testkit::has_two_cpus;
 
 #[test]
 fn a_round_has_a_row_for_every_placement_under_every_load() {
     if !has_two_cpus() {
         return;
     }
-    let Some((report, shown)) = bench(&["--only", "creation"]) else { return };
+    let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "creation"]) else { return };
     let rows = report["creation"].as_array().unwrap();
     for load in ["bursts", "skew"] {
         for placement in ["parent", "least_loaded"] {
@@ -47,7 +28,7 @@ fn a_round_has_a_row_for_every_placement_under_every_load() {
 
 #[test]
 fn the_background_gives_way() {
-    let Some((report, shown)) = bench(&["--only", "background"]) else { return };
+    let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "background"]) else { return };
     assert!(report["background_switch_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{shown}");
 }
 
@@ -56,7 +37,9 @@ fn a_ramp_is_compared_with_constant_loads() {
     if !has_two_cpus() {
         return;
     }
-    let Some((report, shown)) = bench(&["--only", "ramp", "--seconds", "1"]) else { return };
+    let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "ramp", "--seconds", "1"]) else {
+        return;
+    };
     let ramp = &report["ramp"];
     assert!(ramp["capacity_rps"].as_f64().is_some_and(|rps| rps > 0.0), "{shown}");
     // Beside other tests any of these may have no value, for lack of answers or of a batch job's.
@@ -71,7 +54,10 @@ fn every_requested_core_runs_a_user_thread() {
     if !has_two_cpus() {
         return;
     }
-    let Some((report, shown)) = bench(&["--only", "request", "--requests", "4"]) else { return };
+    let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "request", "--requests", "4"])
+    else {
+        return;
+    };
     let figures = &report["request_to_first_thread_us"];
     for latencies in [figures, &figures["work_alone"]] {
         for key in ["idle_p50", "busy_p50", "p99"] {

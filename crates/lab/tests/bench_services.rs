@@ -2,24 +2,16 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::lab;
+use common::bench;
 use serde_json::Value;
-use tailwater_testkit::{Program, has_two_cpus, text};
+use tailwater_testkit::has_two_cpus;
 
 #[test]
 fn a_round_has_every_service_of_every_situation() {
     if !has_two_cpus() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("services.json");
-    let mut command = lab(&["bench", "services", "--rounds", "1", "--seconds", "1", "--json"]);
-    let output = Program::start(command.arg(&file)).finish_within(Duration::from_secs(600));
-    let shown = text(&output.stdout);
-    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
-    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let Some((report, shown)) = bench(&["services", "--rounds", "1", "--seconds", "1"]) else { return };
     let of = |situation: &Value| situation["services"].as_array().unwrap().len();
     let counts: Vec<usize> = report["situations"].as_array().unwrap().iter().map(of).collect();
     assert_eq!(counts, [1, 2, 4, 1, 2, 4, 1, 2, 2], "{shown}");

@@ -94,7 +94,7 @@ pub struct RegionHeader {
     _line: [AtomicU64; 3],
     /// [`AWAKE`], [`ASLEEP`] or [`ASLEEP_BESIDE_FREE_CORES`]; a line of its own.
     asleep: AtomicU32,
-    /// 1 while other programs compete for the cores; written by the IOKernel.
+    /// 1 while kthreads of services rank above best-effort ones; written by the IOKernel.
     contested: AtomicU32,
     _pad: [AtomicU32; 14],
 }
@@ -606,8 +606,9 @@ impl Region {
         &self.header().asleep
     }
 
-    /// Returns whether other programs of the machine compete for the cores, as of the IOKernel's
-    /// last look; its kthreads have other ranks then ([`crate::priority`]).
+    /// Returns whether kthreads of services rank above best-effort ones, as of the IOKernel's last
+    /// look: while other programs compete for the cores, or cores hardly change hands
+    /// ([`crate::priority`]).
     pub fn is_contested(&self) -> bool {
         // Relaxed: a hint; a kthread that sees it late yields in vain, or sleeps and is woken.
         self.header().contested.load(Ordering::Relaxed) != 0

@@ -3,7 +3,8 @@
 //! Kthreads start with the highest rank of ordinary threads ([`raise_thread`]) and keep it for as
 //! long as no other program competes for the cores. While one does, the IOKernel gives those of
 //! services real-time rank and those of best-effort programs the lowest there is ([`Rank`]), on a
-//! machine that is not dedicated.
+//! machine that is not dedicated. Those of best-effort programs have it also while the IOKernel
+//! sleeps beside them, and for good where Linux does not let the IOKernel raise a thread again.
 //!
 //! A **latency-critical** kthread has the core only while its program has work. Cores change hands
 //! every few microseconds, so a kthread must not wait behind another program's time slice, and
@@ -67,10 +68,13 @@ pub enum Rank {
     RealTime,
     /// Behind all ordinary threads.
     Behind,
+    /// The same, or the lowest nice value where that policy is refused. Any user may give it to own
+    /// threads; without a privilege there is no way back.
+    Last,
 }
 
 /// Returns how often a kthread of this class that has ceded its core to another one yields before
-/// it sleeps. Beside other programs (`contested`) a service's kthread ranks above a best-effort
+/// it sleeps. While ranks differ (`contested`) a service's kthread is above a best-effort
 /// successor: Linux would resume it after each yield, so it sleeps at once, and its wake preempts
 /// such a kthread.
 #[must_use]
@@ -82,7 +86,8 @@ pub fn yields(class: Class, contested: bool) -> u32 {
 }
 
 /// Gives the OS thread `tid` (0: the calling one) a rank; its nice value stays. Returns false if
-/// there is no such thread, or Linux refuses it: real-time rank without `CAP_SYS_NICE` or
+/// there is no such thread, or Linux refuses it: any rank of another user's thread, and of own ones
+/// real-time rank without `CAP_SYS_NICE` or
 /// `RLIMIT_RTPRIO`, or in a control group without real-time time; the way back from
 /// [`Rank::Behind`] without `CAP_SYS_NICE`.
 pub fn set_rank(tid: i32, rank: Rank) -> bool {
@@ -94,6 +99,10 @@ pub fn set_rank(tid: i32, rank: Rank) -> bool {
             let nice = rustix::process::getpriority_process(Pid::from_raw(tid)).unwrap_or(0);
             let _ = set_attributes(tid, &libc::sched_attr { sched_nice: nice, ..NO_ATTRIBUTES });
             set_attributes(tid, &libc::sched_attr { sched_policy: libc::SCHED_IDLE as u32, ..NO_ATTRIBUTES })
+        }
+        Rank::Last => {
+            set_rank(tid, Rank::Behind)
+                || rustix::process::setpriority_process(Pid::from_raw(tid), LOWEST).is_ok()
         }
     }
 }
@@ -188,6 +197,15 @@ mod tests {
             }
             assert!(set_rank(0, Rank::Ordinary));
             assert_eq!((policy(), rustix::process::getpriority_process(None)), (libc::SCHED_OTHER, nice));
+        });
+    }
+
+    #[test]
+    fn any_thread_may_be_the_last() {
+        on_a_thread(|| {
+            assert!(set_rank(0, Rank::Last));
+            let nice = rustix::process::getpriority_process(None);
+            assert!(policy() == libc::SCHED_IDLE || nice == Ok(LOWEST), "{} {nice:?}", policy());
         });
     }
 

@@ -27,6 +27,7 @@ use part::{Part, Status};
   tailwater doctor            one line per requirement; exit code 2 when something is missing that is not optional
   tailwater doctor --json     the same for programs
   tailwater doctor --iokernel /run/tailwater.sock
+  tailwater doctor --config /etc/tailwater.toml   what other programs get beside that IOKernel
   tailwater doctor --repair   after an IOKernel was killed
 
 ok       is there, or as it should be
@@ -45,13 +46,19 @@ pub struct DoctorArgs {
     /// was killed; the next one that starts does the same
     #[arg(long, conflicts_with = "json")]
     repair: bool,
-    /// Configuration of the IOKernel that was killed, if it names other state files than the
-    /// default
-    #[arg(long, value_name = "FILE", requires = "repair")]
+    /// Configuration of the IOKernel: its cores and `neighbour-share`, or, with --repair, its state
+    /// files; the default settings without it
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 /// What `--json` prints.
+impl DoctorArgs {
+    fn configuration(&self) -> anyhow::Result<Config> {
+        self.config.as_deref().map_or_else(|| Ok(Config::default()), read_configuration)
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Document {
     machine: Machine,
@@ -64,18 +71,19 @@ struct Document {
 /// Prints every finding, or repairs.
 ///
 /// # Errors
-/// [`requirements::Unsupported`] if something is missing, or standard output is closed; or why
-/// something cannot be put back.
+/// [`requirements::Unsupported`] if something is missing, or standard output is closed; what is
+/// wrong in the configuration; or why something cannot be put back.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if args.repair {
         return repair(args);
     }
+    let config = args.configuration()?;
     let findings = requirements::examine();
     let verdict = requirements::judge(&findings);
     let mut parts: Vec<Part> = findings.into_iter().map(required).collect();
     let cores = machine::usable_cores();
     parts.push(quota::examine(cores.len()));
-    parts.extend(optional::examine(&cores));
+    parts.extend(optional::examine(&cores, &config));
     parts.push(rights::examine(&args.iokernel));
     if args.json {
         let supported = parts.iter().all(|part| part.status != Status::Missing);
@@ -91,7 +99,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 
 /// Puts back what a killed IOKernel has left changed.
 fn repair(args: &DoctorArgs) -> anyhow::Result<()> {
-    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), read_configuration)?;
+    let config = args.configuration()?;
     let mut failures = Vec::new();
     for result in tailwater_iokernel::repair(&config) {
         match result {

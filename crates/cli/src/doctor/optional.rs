@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 
 use rustix::process::{Resource, getrlimit};
+use tailwater_iokernel::{Config, Cores};
 
 use super::part::{Part, Status};
 
@@ -15,8 +16,8 @@ const BPF: (u32, &str) = (39, "CAP_BPF");
 /// Locked memory of one queue of an AF_XDP port with the default options.
 const QUEUE_BYTES: u64 = tailwater_iokernel::port::xdp::QUEUE_BYTES;
 
-/// Examines a machine of which this process may use `cores`.
-pub fn examine(cores: &[usize]) -> Vec<Part> {
+/// Examines a machine of which this process may use `cores`, for an IOKernel with these settings.
+pub fn examine(cores: &[usize], config: &Config) -> Vec<Part> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let capabilities = effective(&status);
     vec![
@@ -26,28 +27,26 @@ pub fn examine(cores: &[usize]) -> Vec<Part> {
         hyperthreads(cores),
         clock_rates(cores),
         cpusets(),
-        other_programs(cores),
+        other_programs(config),
     ]
 }
 
-/// Judges what other programs get beside an IOKernel with default settings.
-fn other_programs(cores: &[usize]) -> Part {
-    let numbers: Vec<u16> = cores.iter().map(|&core| core as u16).collect();
-    let [polled, lent @ ..] = &numbers[..] else {
-        return Part {
-            name: "other programs",
-            status: Status::Caution,
-            found: "no core is usable".to_owned(),
-        };
+/// Judges what other programs get beside the IOKernel.
+fn other_programs(config: &Config) -> Part {
+    let name = "other programs";
+    let cores = match Cores::detect(config) {
+        Ok(cores) => cores,
+        Err(why) => return Part { name, status: Status::Caution, found: why.to_string() },
     };
-    let share = tailwater_iokernel::Config::default().neighbour_share;
-    let mut found = tailwater_iokernel::neighbours(*polled, lent, share);
+    let lent: Vec<u16> = cores.managed.cores().iter().map(|core| core.id.0).collect();
+    let share = config.neighbour_share;
+    let mut found = tailwater_iokernel::neighbours(cores.iokernel.0, &lent, share);
     let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").unwrap_or_default();
     if share > 0 && grouped.trim() == "1" {
         found +=
             "; Linux groups sessions: a batch job ranks below those of others if it leads its own (setsid)";
     }
-    Part { name: "other programs", status: Status::Ok, found }
+    Part { name, status: Status::Ok, found }
 }
 
 /// Returns the set of effective capabilities in the text of `/proc/PID/status`; empty if it is not

@@ -30,6 +30,9 @@ pub struct HandoffOptions {
     pub gap: Duration,
 }
 
+/// Longest wake of the polling thread that is told apart, in nanoseconds.
+const LONGEST_WAKE_NS: u64 = 10_000_000;
+
 impl Default for HandoffOptions {
     /// 5 rounds of 2000, 60 us apart: about 3 seconds.
     fn default() -> Self {
@@ -71,6 +74,8 @@ pub struct HandoffReport {
     /// Work for a parked kthread while the IOKernel sleeps: from the doorbell to the kthread's
     /// first time stamp.
     pub asleep_p50_us: f64,
+    /// The same until the IOKernel polls again, with the core of this thread awake.
+    pub polls_again_p50_us: f64,
     /// IOKernel time to carry one decision out, nanoseconds, median.
     pub iokernel_ns: u64,
     /// Hand-offs measured.
@@ -90,6 +95,7 @@ struct Collected {
     idle: Histogram<u64>,
     wake: Histogram<u64>,
     asleep: Histogram<u64>,
+    polls_again: Histogram<u64>,
     apply: Histogram<u64>,
     escalated: u64,
 }
@@ -110,6 +116,7 @@ pub fn handoff(options: HandoffOptions, spawn: &dyn Fn() -> Command) -> Result<H
         idle: histogram(),
         wake: histogram(),
         asleep: histogram(),
+        polls_again: histogram(),
         apply: histogram(),
         escalated: 0,
     };
@@ -133,6 +140,7 @@ pub fn handoff(options: HandoffOptions, spawn: &dyn Fn() -> Command) -> Result<H
         idle_p99_us: quantile_us(&all.idle, 0.99),
         wake_p50_us: quantile_us(&all.wake, 0.5),
         asleep_p50_us: quantile_us(&all.asleep, 0.5),
+        polls_again_p50_us: quantile_us(&all.polls_again, 0.5),
         iokernel_ns: if all.apply.is_empty() { 0 } else { all.apply.value_at_quantile(0.5) },
         handoffs: all.busy.len(),
         escalated: all.escalated,
@@ -226,6 +234,20 @@ fn asleep(options: HandoffOptions, running: &Running, all: &mut Collected) -> Re
         service.submit(0);
         wait_for("the wake of a kthread", || began.load(Ordering::Relaxed) > rung)?;
         all.asleep.saturating_record(clock.to_ns(began.load(Ordering::Relaxed) - rung));
+    }
+    let iterations = || running.stats.polling.iterations.get();
+    for _ in 0..options.per_round.min(50) {
+        let asleep = || service.shared.region.asleep().load(Ordering::Relaxed) != 0;
+        wait_for("the IOKernel's sleep", asleep)?;
+        let (before, rung) = (iterations(), clock::now());
+        service.submit(0);
+        // Without a sleep, which would last longer than the wake.
+        let end = rung + clock.from_ns(LONGEST_WAKE_NS);
+        while iterations() == before && clock::now() < end {
+            core::hint::spin_loop();
+        }
+        all.polls_again.saturating_record(clock.to_ns(clock::now() - rung));
+        wait_for("the wake of a kthread", || began.load(Ordering::Relaxed) > rung)?;
     }
     Ok(())
 }

@@ -89,6 +89,8 @@ pub(crate) struct Allocator {
     ranks: Ranks,
     /// Other programs compete for the cores.
     contested: bool,
+    /// Cores change hands so seldom that best-effort kthreads may run behind other programs anyway.
+    calm: bool,
     /// A session may have another weight than it is to have.
     weigh_sessions: bool,
     last_rest_look: Cycles,
@@ -179,6 +181,7 @@ impl Allocator {
             withdrawn: Vec::new(),
             ranks: Ranks::default(),
             contested: false,
+            calm: false,
             weigh_sessions: false,
             last_rest_look: 0,
             next_warning: 0,
@@ -221,7 +224,7 @@ impl Allocator {
         self.observation.attach(id, kthreads);
         self.observation.set_on_hold(id, true);
         look::publish_granted(&runtime, self.policy.takes_requests());
-        runtime.set_contested(self.contested && self.ranks.may_lower);
+        runtime.set_contested(self.ranks_differ());
         self.weigh_sessions = true;
         world.runtimes.insert(runtime);
         self.policy.attach(id, &self.ledger);

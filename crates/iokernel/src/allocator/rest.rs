@@ -2,7 +2,11 @@
 //!
 //! Only while they compete for the cores ([`Allocator::set_contested`]) do kthreads have other
 //! ranks than those they start with: services real time, best-effort programs behind all ordinary
-//! threads. A kthread with a core gets its rank at once, the others when they are lent one.
+//! threads. These also while cores hardly change hands ([`Allocator::set_calm`]). A kthread with a
+//! core gets its rank at once, the others when they are lent one.
+//!
+//! Where Linux does not let the IOKernel raise a thread again, best-effort kthreads of its user are
+//! behind ordinary threads from their first core on, and nothing else has another rank.
 //!
 //! Only services of trusted users (`Runtime::trusted`) have real-time rank: a thread may leave the
 //! core that it is bound to, and a real-time one that computes on the polling thread's core stops
@@ -46,6 +50,8 @@ pub(super) struct RealTime {
 pub(crate) struct Ranks {
     /// Kthreads may be put behind ordinary threads and back.
     pub(crate) may_lower: bool,
+    /// They may not be put back: best-effort kthreads stay behind.
+    pub(crate) for_good: bool,
     /// Services may have real-time rank.
     pub(crate) real_time: bool,
 }
@@ -60,12 +66,34 @@ impl Allocator {
     /// kthreads that have cores.
     pub(crate) fn set_contested(&mut self, world: &mut World, contested: bool) {
         self.contested = contested;
+        for slot in &mut self.cores {
+            slot.real_time.resting = None;
+        }
+        self.rank_owners(world);
+    }
+
+    /// Takes in whether cores change hands seldom: best-effort kthreads run behind other programs
+    /// then.
+    pub(crate) fn set_calm(&mut self, world: &mut World, calm: bool) {
+        self.calm = calm;
+        if !self.contested {
+            self.rank_owners(world);
+        }
+    }
+
+    /// Returns whether best-effort kthreads have another rank than services.
+    pub(super) fn ranks_differ(&self) -> bool {
+        self.ranks.for_good || (self.ranks.may_lower && (self.contested || self.calm))
+    }
+
+    /// Tells all programs whether ranks differ, and ranks the kthreads that have cores.
+    fn rank_owners(&mut self, world: &mut World) {
+        let differ = self.ranks_differ();
         for runtime in world.runtimes.iter_mut() {
-            runtime.set_contested(contested && self.ranks.may_lower);
+            runtime.set_contested(differ);
         }
         self.weigh_sessions = true;
         for at in 0..self.cores.len() {
-            self.cores[at].real_time.resting = None;
             let (owner, former) = match self.cores[at].phase {
                 Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => (Some(kthread), None),
                 Phase::Ceding { from, to, .. } => (to, Some(from)),
@@ -81,10 +109,10 @@ impl Allocator {
     pub(super) fn rank_for_core(&mut self, world: &mut World, id: KthreadId) {
         let trusted = world.runtimes.get(id.runtime).is_some_and(|runtime| runtime.trusted);
         let rank = match self.class_of(id.runtime) {
-            _ if !self.contested => Rank::Ordinary,
-            Class::LatencyCritical if self.ranks.real_time && trusted => Rank::RealTime,
-            Class::LatencyCritical => Rank::Ordinary,
-            Class::BestEffort => Rank::Behind,
+            Class::BestEffort if self.ranks.for_good => Rank::Last,
+            Class::BestEffort if self.contested || self.calm => Rank::Behind,
+            Class::LatencyCritical if self.contested && self.ranks.real_time && trusted => Rank::RealTime,
+            Class::LatencyCritical | Class::BestEffort => Rank::Ordinary,
         };
         self.rank(world, id, rank);
     }
@@ -145,15 +173,17 @@ impl Allocator {
 
     /// Gives a kthread a rank, if it has another one.
     pub(super) fn rank(&mut self, world: &mut World, id: KthreadId, rank: Rank) {
-        if !self.ranks.may_lower {
+        if !self.ranks.may_lower && rank != Rank::Last {
             return;
         }
         let (runtime, kthread) = world.runtimes.kthread(id);
         if kthread.rank == Some(rank) {
             return;
         }
-        // Linux may refuse it, or the thread is gone: then its rank stays.
-        if self.threads.set_rank(runtime.pid, kthread.tid, rank).is_ok() {
+        // Linux may refuse it, or the thread is gone: then its rank stays. What Linux refuses for
+        // good, for a thread of another user, is not tried again.
+        let set = self.threads.set_rank(runtime.pid, kthread.tid, rank);
+        if set.is_ok() || rank == Rank::Last {
             world.runtimes.kthread_mut(id).rank = Some(rank);
         }
     }

@@ -27,6 +27,11 @@ pub(super) const HOLD_US: u64 = 1_000_000;
 /// Time that the polling thread has waited for its core since the last look which is a contest, in
 /// microseconds. A kernel thread takes a core for less.
 pub(super) const WAITED_US: u64 = 1_000;
+/// Looks in a row that may leave it open whether more threads are runnable, without a new
+/// beginning. One that does is a look at a core that changes hands: both kthreads may be runnable.
+const UNDECIDED: u32 = 16;
+/// How many looks have to find more threads, where others leave it open.
+const ENOUGH: u32 = 4;
 /// Interval of the looks in a contest, as a multiple of the other one.
 const SELDOM: Cycles = 20;
 
@@ -44,8 +49,8 @@ pub(super) struct Durations {
 pub(super) struct Look {
     /// Runnable threads of the machine.
     pub(super) runnable: usize,
-    /// How many of them are Tailwater's at most.
-    pub(super) own: usize,
+    /// How many of them are Tailwater's, at least and at most.
+    pub(super) own: (usize, usize),
     /// The polling thread leaves its core to nobody.
     pub(super) polls: bool,
     /// For how long the polling thread has waited for its core since the last look.
@@ -60,16 +65,26 @@ pub(super) struct Contest {
     elsewhere: usize,
     is_on: bool,
     next: Cycles,
-    /// The first of the looks in a row that have found more runnable threads.
-    first: Option<Cycles>,
-    /// The last one that has.
+    /// The looks that have found more runnable threads, since the last one that has found no more.
+    found: Option<Found>,
+    /// The last one that has found more.
     last: Cycles,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    first: Cycles,
+    looks: u32,
+    /// A look between them has left it open.
+    doubtful: bool,
+    /// How many have since the last of them.
+    undecided: u32,
 }
 
 impl Contest {
     /// `elsewhere`: how many cores other programs have beside Tailwater's.
     pub(super) fn new(elsewhere: usize, durations: Durations) -> Self {
-        Self { durations, elsewhere, is_on: false, next: 0, first: None, last: 0 }
+        Self { durations, elsewhere, is_on: false, next: 0, found: None, last: 0 }
     }
 
     /// Returns whether other programs compete for the cores, as of the last look.
@@ -92,12 +107,22 @@ impl Contest {
             self.is_on = true;
             self.last = now;
         }
-        if look.runnable > look.own + free {
-            let first = *self.first.get_or_insert(now);
-            self.is_on |= now.saturating_sub(first) >= self.durations.confirm;
+        let (least, most) = look.own;
+        if look.runnable > most + free {
+            let found =
+                self.found.get_or_insert(Found { first: now, looks: 0, doubtful: false, undecided: 0 });
+            found.looks += 1;
+            found.undecided = 0;
+            let lasts = now.saturating_sub(found.first) >= self.durations.confirm;
+            self.is_on |= lasts && (!found.doubtful || found.looks >= ENOUGH);
             self.last = now;
         } else {
-            self.first = None;
+            let open = look.runnable > least + free;
+            self.found = self.found.filter(|found| open && found.undecided < UNDECIDED);
+            if let Some(found) = &mut self.found {
+                found.doubtful = true;
+                found.undecided += 1;
+            }
             self.is_on &= now.saturating_sub(self.last) < self.durations.hold;
         }
         let seldom = if self.is_on { SELDOM } else { 1 };
@@ -114,7 +139,7 @@ mod tests {
 
     /// What a look finds beside two threads of Tailwater, while it polls.
     fn found(runnable: usize) -> Look {
-        Look { runnable, own: 2, polls: true, waited: 0 }
+        Look { runnable, own: (2, 2), polls: true, waited: 0 }
     }
 
     /// Looks whenever one is due until the judgement changes; returns when it did.
@@ -144,6 +169,30 @@ mod tests {
             assert_eq!(contest.judge(found(3), now), None);
             assert_eq!(contest.judge(found(3), now + 500), None);
             assert_eq!(contest.judge(found(2), now + 1_000), None);
+        }
+    }
+
+    #[test]
+    fn looks_at_cores_that_change_hands_neither_begin_nor_prevent_a_contest() {
+        let open = Look { own: (2, 4), ..found(3) };
+        let mut contest = Contest::new(0, DURATIONS);
+        for now in (0..100_000).step_by(500) {
+            assert_eq!(contest.judge(open, now), None, "it never is one alone");
+        }
+        let looks = [found(3), open, open, found(3), open, open, open, found(3), open];
+        for (look, now) in looks.into_iter().zip((100_000..).step_by(500)) {
+            assert_eq!(contest.judge(look, now), None);
+        }
+        assert_eq!(contest.judge(found(3), 104_500), Some(true), "the fourth");
+    }
+
+    #[test]
+    fn a_thread_that_runs_for_a_moment_now_and_then_is_none_while_cores_change_hands() {
+        let open = Look { own: (2, 4), ..found(3) };
+        let mut contest = Contest::new(0, DURATIONS);
+        for round in 0..1_000 {
+            let look = if round % 18 == 0 { found(3) } else { open };
+            assert_eq!(contest.judge(look, round * 500), None);
         }
     }
 

@@ -45,6 +45,7 @@ use patience::Patience;
 use ports::{devices_of, network_of, start_ports};
 use reunion::Reunion;
 
+mod calm;
 mod contest;
 mod control_thread;
 mod courtesy;
@@ -469,6 +470,7 @@ impl Polling {
             }
             self.allocator.rest_services(&mut self.world, now);
             self.allocator.weigh_a_session(&mut self.world);
+            self.judge_calm(now);
             self.tell_reserved(now, false);
             self.next_death_check = now + self.death_check;
         }

@@ -3,10 +3,14 @@
 //! Owns what the polling thread does about them, with `neighbour-share` above 0: it looks whether
 //! they compete for the cores ([`Contest`]). While they do, kthreads have other ranks, the polling
 //! thread has real-time rank, and ordinary threads get their share of its core ([`Share`]). A
-//! machine of which nobody else wants a core is used as a dedicated one.
+//! machine of which no other program wants a core is used as a dedicated one.
 //!
-//! Other ranks need `CAP_SYS_NICE`. Without it kthreads are ordinary threads like those of other
-//! programs, and take turns with them; the share is given all the same.
+//! Best-effort kthreads run behind ordinary threads also while the polling thread sleeps beside a
+//! batch job ([`Calm`]).
+//!
+//! Ranks that change need `CAP_SYS_NICE`. Without it best-effort kthreads of the IOKernel's user
+//! run behind ordinary threads at all times, and services are ordinary threads, which take turns
+//! with those of other programs; the share is given all the same.
 //!
 //! While a port has peers on this machine, the polling thread yields to them
 //! ([`Courtesy`](super::courtesy::Courtesy)) and has no real-time rank, from which it could not.
@@ -16,9 +20,10 @@ use tailwater_shm::priority::{self, Rank};
 use tailwater_shm::{Cycles, clock};
 
 use super::Polling;
+use super::calm::{self, Calm};
 use super::contest::{self, Contest, Look};
 use super::share::{self, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
-use crate::allocator::Ranks;
+use crate::allocator::{Attention, Ranks};
 use crate::config::{Config, Priority};
 use crate::control::watch::Place;
 use crate::machine::{self, Cores};
@@ -27,6 +32,7 @@ use rustix::thread::{Timespec, nanosleep};
 /// What the polling thread knows of other programs.
 pub(super) struct Neighbours {
     contest: Contest,
+    calm: Calm,
     /// When the contest that goes on has begun.
     since: Cycles,
     share: Share,
@@ -43,7 +49,7 @@ impl Neighbours {
             return None;
         }
         let Some(waiting) = Waiting::of_core(cores.iokernel.0) else {
-            tracing::warn!("neighbour-share has no effect: cannot read /proc/loadavg and /proc/stat");
+            tracing::warn!("neighbour-share has no effect: cannot read /proc/loadavg");
             return None;
         };
         let us = |us: u64| clock.from_ns(us * 1_000);
@@ -55,12 +61,15 @@ impl Neighbours {
         };
         let elsewhere = machine::cores_elsewhere(1 + cores.managed_numbers().len());
         let share = share::Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
+        let calm = calm::Durations { window: us(calm::WINDOW_US), hold: us(calm::HOLD_US) };
+        let may_lower = machine::may_rank();
         Some(Self {
             contest: Contest::new(elsewhere, durations),
+            calm: Calm::new(calm),
             since: 0,
             share: Share::new(percent, share),
             waiting,
-            ranks: Ranks { may_lower: machine::may_rank(), real_time: may_be_real_time(config) },
+            ranks: Ranks { may_lower, for_good: !may_lower, real_time: may_be_real_time(config) },
         })
     }
 
@@ -101,12 +110,12 @@ impl Polling {
     #[cold]
     fn judge_neighbours(&mut self, polls: bool, now: Cycles) {
         let Some(neighbours) = &mut self.neighbours else { return };
-        let (_, most) = self.allocator.runnable_kthreads(&self.world);
+        let (least, most) = self.allocator.runnable_kthreads(&self.world);
         let waited = self.clock.from_ns(neighbours.waiting.waited());
         let look = Look {
             // Without an answer nothing changes for long.
             runnable: neighbours.waiting.runnable().unwrap_or(0),
-            own: 1 + most,
+            own: (1 + least, 1 + most),
             polls,
             // A thread that yields waits because it wants to.
             waited: if self.switch.has_local_peer() { 0 } else { waited },
@@ -128,6 +137,27 @@ impl Polling {
         } else {
             counters.contested_ns.add(self.clock.to_ns(now.saturating_sub(neighbours.since)));
             self.leave_real_time();
+        }
+    }
+
+    /// Puts best-effort kthreads behind ordinary threads, before this thread sleeps beside one that
+    /// has a core.
+    pub(super) fn begin_calm(&mut self, now: Cycles) {
+        if self.attention != Attention::Occasional {
+            return;
+        }
+        let changes = self.world.stats.cores.changes_of_hands();
+        if self.neighbours.as_mut().is_some_and(|neighbours| neighbours.calm.begins(changes, now)) {
+            self.allocator.set_calm(&mut self.world, true);
+        }
+    }
+
+    /// Ends that if cores change hands often.
+    #[inline]
+    pub(super) fn judge_calm(&mut self, now: Cycles) {
+        let changes = self.world.stats.cores.changes_of_hands();
+        if self.neighbours.as_mut().is_some_and(|neighbours| neighbours.calm.ends(changes, now)) {
+            self.allocator.set_calm(&mut self.world, false);
         }
     }
 

@@ -195,26 +195,36 @@ const MARGIN_PERCENT: i64 = 4;
 #[derive(Debug)]
 pub(super) struct Waiting {
     load: File,
-    all: File,
+    /// `None` where there is none.
+    all: Option<File>,
     /// The account of the thread that has opened it; `None` where Linux keeps none.
     own: Option<File>,
     waited_ns: u64,
     /// Beginning of the line of this core in `/proc/stat`.
     line: String,
+    /// Room for that file up to the line.
+    text: Vec<u8>,
     idle_ns: u64,
 }
 
 /// Unit of times in `/proc/stat` (proc_stat(5)): USER_HZ is 100 on x86-64.
 const STAT_UNIT_NS: u64 = 10_000_000;
 
+/// Longest line of a core in `/proc/stat`: ten numbers of up to 20 digits.
+const STAT_LINE_BYTES: usize = 224;
+
 impl Waiting {
-    /// Opens the accounts of the machine and of one core; `None` where they cannot be read.
+    /// Opens the accounts of the machine and of one core; `None` where the first cannot be read.
     pub(super) fn of_core(core: u16) -> Option<Self> {
-        let (load, all) = (File::open("/proc/loadavg").ok()?, File::open("/proc/stat").ok()?);
+        let load = File::open("/proc/loadavg").ok()?;
+        let all = File::open("/proc/stat").ok();
         let own = File::open("/proc/thread-self/schedstat").ok();
-        let mut waiting = Self { load, all, own, waited_ns: 0, line: format!("cpu{core} "), idle_ns: 0 };
+        // One line for all cores, and one for each up to this one.
+        let text = vec![0; STAT_LINE_BYTES * (usize::from(core) + 2)];
+        let mut waiting =
+            Self { load, all, own, waited_ns: 0, line: format!("cpu{core} "), text, idle_ns: 0 };
         waiting.runnable()?;
-        waiting.idle_ns = waiting.read_idle()?;
+        waiting.idled();
         waiting.waited();
         Some(waiting)
     }
@@ -240,21 +250,25 @@ impl Waiting {
         std::str::from_utf8(&text[..len]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
     }
 
-    /// Returns the nanoseconds for which the core was idle since the last call.
+    /// Returns the nanoseconds for which the core was idle since the last call; 0 where Linux does
+    /// not say it (containers may number their cores otherwise): then slices count as used.
     pub(super) fn idled(&mut self) -> u64 {
         let now = self.read_idle().unwrap_or(self.idle_ns);
         now.saturating_sub(core::mem::replace(&mut self.idle_ns, now))
     }
 
-    fn read_idle(&self) -> Option<u64> {
-        // The lines of the cores come first; 64 of them fit.
-        let mut text = [0; 8192];
-        let len = self.all.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(&text[..len]).ok()?;
-        let line = text.lines().find(|line| line.starts_with(&self.line))?;
-        let ticks: u64 = line.split_ascii_whitespace().nth(4)?.parse().ok()?;
-        Some(ticks * STAT_UNIT_NS)
+    fn read_idle(&mut self) -> Option<u64> {
+        let len = self.all.as_ref()?.read_at(&mut self.text, 0).ok()?;
+        parse_idle(std::str::from_utf8(&self.text[..len]).ok()?, &self.line)
     }
+}
+
+/// Returns the idle time of a core in nanoseconds, from the beginning of `/proc/stat` in which the
+/// lines of cores come first.
+fn parse_idle(text: &str, core: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(core))?;
+    let ticks: u64 = line.split_ascii_whitespace().nth(4)?.parse().ok()?;
+    Some(ticks * STAT_UNIT_NS)
 }
 
 /// Parses the fourth field of `/proc/loadavg`, in `0.20 0.18 0.12 1/80 11206` (proc_loadavg(5)).
@@ -346,5 +360,17 @@ mod tests {
         waiting.idled();
         assert_eq!(parse_runnable("0.20 0.18 0.12 3/80 11206\n"), Some(3));
         assert_eq!(parse_runnable("0.20"), None);
+    }
+
+    #[test]
+    fn the_line_of_a_core_of_a_large_machine_fits() {
+        let numbers = |core: u64| (0..10).map(|n| format!(" {}", u64::MAX - core - n)).collect::<String>();
+        let mut text = format!("cpu {}\n", numbers(0));
+        text.extend((0..191).map(|core| format!("cpu{core}{}\n", numbers(core))));
+        text += "cpu191 1 2 3 77 5 6 7 8 9 10\n";
+        assert!(text.len() <= STAT_LINE_BYTES * (191 + 2), "{} bytes", text.len());
+        assert_eq!(parse_idle(&text, "cpu191 "), Some(770_000_000));
+        assert_eq!(parse_idle(&text, "cpu19 "), None, "no such number of ticks");
+        assert_eq!(parse_idle("cpu 1 2 3 4\n", "cpu191 "), None);
     }
 }

@@ -84,6 +84,7 @@ impl Polling {
             self.tell_reserved(now, true);
             // The wake must not wait behind ordinary threads.
             self.end_rest(now);
+            self.begin_calm(now);
             self.world.stats.polling.sleeps.add(1);
             let awake_until = clock::now();
             self.enter(Place::Asleep);

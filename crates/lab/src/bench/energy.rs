@@ -179,6 +179,7 @@ impl<'a> Target<'a> {
             socket: socket.clone(),
             iokernel_core: Some(cores.polling as u16),
             managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
+            neighbour_share: 0,
             ..Config::default()
         };
         let mut settings = vec![

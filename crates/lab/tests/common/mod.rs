@@ -1,10 +1,34 @@
 //! What tests of the command share: running it.
+#![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tailwater_testkit::{Program, text};
+
+/// How long a benchmark of a few seconds may take on a machine that is busy.
+const BOUND: Duration = Duration::from_secs(600);
 
 /// Returns the command, with these words.
 pub fn lab(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-lab"));
     command.args(words);
     command
+}
+
+/// Runs a benchmark with these words; returns its document and what it printed, or `None` if other
+/// programs have the cores for minutes.
+pub fn bench(words: &[&str]) -> Option<(Value, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let mut command = lab(&["bench"]);
+    let output = Program::start(command.args(words).arg("--json").arg(&file)).finish_within(BOUND);
+    let (shown, errors) = (text(&output.stdout), text(&output.stderr));
+    if errors.contains("the machine is overloaded") {
+        println!("skipped: {errors}");
+        return None;
+    }
+    assert!(output.status.success(), "{shown}{errors}");
+    Some((serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap(), shown))
 }

@@ -143,7 +143,7 @@ fn measure(words: &[&str; 2], interrupt: &Interrupt) -> anyhow::Result<Value> {
     // The port is not used: an IOKernel has one.
     let (port, _client) = tcp_port("client", GENERATOR_IP)?;
     let socket = format!("@tailwater-bench-dispatch-{}", std::process::id());
-    let config = Config { socket: socket.clone(), ..Config::default() };
+    let config = Config { socket: socket.clone(), neighbour_share: 0, ..Config::default() };
     let _iokernel = Embedded::start(config, port, None)?;
     let hz = Clock::calibrate(20).hz();
     let arguments =

@@ -15,8 +15,6 @@ use tailwater_testbed::child::{Batch, Spec};
 use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::port::GENERATOR_IP;
 
-use super::NEIGHBOUR_SHARE;
-
 /// What the batch job got in a round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Got {
@@ -28,7 +26,7 @@ pub(super) struct Got {
 
 /// Runs the batch job on an IOKernel without traffic; returns what it got, and the polling thread's
 /// processor time in percent of a core.
-pub(super) fn on_tailwater(testbed: &Testbed, time: Duration) -> anyhow::Result<(Got, f64)> {
+pub(super) fn on_tailwater(testbed: &Testbed, share: u8, time: Duration) -> anyhow::Result<(Got, f64)> {
     let station = Attachment::Station { mac: MacAddr([2, 0xc1, 0, 0, 0, 1]), ip: Some(GENERATOR_IP) };
     let (port, _station) = memory::pair("station", station)?;
     let cores = &testbed.cores;
@@ -37,7 +35,7 @@ pub(super) fn on_tailwater(testbed: &Testbed, time: Duration) -> anyhow::Result<
         socket: socket.clone(),
         iokernel_core: Some(cores.polling as u16),
         managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-        neighbour_share: NEIGHBOUR_SHARE,
+        neighbour_share: share,
         ..Config::default()
     };
     let _iokernel = Embedded::start(config, Box::new(port), None)?;

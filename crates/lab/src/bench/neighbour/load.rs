@@ -1,5 +1,5 @@
 //! The machine's other programs, as this benchmark has them: a process of 100 ms of processor time
-//! every 200 ms, and a thread that wakes every 10 ms.
+//! every 200 ms, a thread that wakes every 10 ms, and one that does so on a lent core only.
 //!
 //! Owns both ends: the child, which leads a session of its own as a login does, and its figures.
 //! Both start by the clock, however late those before are: a tick that passes before the thread has
@@ -16,6 +16,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tailwater_testbed::app;
@@ -42,8 +43,13 @@ pub struct ChildArgs {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Start processes and wake a thread until a line is read, then print figures
-    Others,
+    /// Start processes and wake threads until a line is read, then print figures
+    Others {
+        /// The core that one of the threads is bound to
+        pinned: usize,
+        /// The cores that all others are confined to; none: no confinement
+        cores: Vec<usize>,
+    },
     /// Use this much processor time
     Burn {
         /// In milliseconds
@@ -58,6 +64,17 @@ pub struct Samples {
     process_us: Vec<u64>,
     /// Delays of the thread's wakes.
     wake_us: Vec<u64>,
+    /// The same of the thread that is bound to a core.
+    pinned_us: Vec<u64>,
+}
+
+/// Where the other programs run.
+#[derive(Debug)]
+pub struct Where {
+    /// `None`: anywhere.
+    pub cores: Option<Vec<usize>>,
+    /// The core of one of the threads.
+    pub pinned: usize,
 }
 
 impl Samples {
@@ -65,6 +82,7 @@ impl Samples {
     pub fn add(&mut self, other: Self) {
         self.process_us.extend(other.process_us);
         self.wake_us.extend(other.wake_us);
+        self.pinned_us.extend(other.pinned_us);
     }
 
     /// Median time from the start of a process to its end, in milliseconds.
@@ -77,8 +95,13 @@ impl Samples {
         quantile(&self.wake_us, 0.99) as f64 / 1e3
     }
 
+    /// The same of the thread that is bound to a core.
+    pub fn pinned_p99_ms(&self) -> f64 {
+        quantile(&self.pinned_us, 0.99) as f64 / 1e3
+    }
+
     fn is_empty(&self) -> bool {
-        self.process_us.is_empty() && self.wake_us.is_empty()
+        self.process_us.is_empty() && self.wake_us.is_empty() && self.pinned_us.is_empty()
     }
 
     /// Prints them in lines that a testbed reads, the last of them empty samples.
@@ -87,7 +110,9 @@ impl Samples {
         let processes = processes.map(|chunk| Self { process_us: chunk.to_vec(), ..Self::default() });
         let wakes = self.wake_us.chunks(SAMPLES_PER_LINE);
         let wakes = wakes.map(|chunk| Self { wake_us: chunk.to_vec(), ..Self::default() });
-        for line in processes.chain(wakes).chain([Self::default()]) {
+        let pinned = self.pinned_us.chunks(SAMPLES_PER_LINE);
+        let pinned = pinned.map(|chunk| Self { pinned_us: chunk.to_vec(), ..Self::default() });
+        for line in processes.chain(wakes).chain(pinned).chain([Self::default()]) {
             writeln!(stdout(), "{}", serde_json::to_string(&line)?)?;
         }
         Ok(())
@@ -103,8 +128,10 @@ impl Others {
     ///
     /// # Errors
     /// When the kernel refuses a process.
-    pub fn start() -> anyhow::Result<Self> {
-        let arguments = vec!["others".to_owned()];
+    pub fn start(place: &Where) -> anyhow::Result<Self> {
+        let cores = place.cores.iter().flatten();
+        let mut arguments = vec!["others".to_owned()];
+        arguments.extend([&place.pinned].into_iter().chain(cores).map(usize::to_string));
         let spec = Spec { app: "neighbour", arguments, own_session: true, ..Spec::default() };
         Ok(Self(ChildProcess::start(&spec)?))
     }
@@ -133,10 +160,16 @@ impl Others {
 /// # Errors
 /// When a process cannot be started.
 pub fn run_child(args: &ChildArgs) -> anyhow::Result<()> {
-    match args.role {
-        Role::Others => others(),
+    match &args.role {
+        Role::Others { pinned, cores } => {
+            if !cores.is_empty() {
+                // Threads and processes inherit it.
+                confine(cores)?;
+            }
+            others(*pinned)
+        }
         Role::Burn { ms } => {
-            burn(Duration::from_millis(ms));
+            burn(Duration::from_millis(*ms));
             Ok(())
         }
     }
@@ -151,12 +184,26 @@ fn burn(time: Duration) {
     }
 }
 
-fn others() -> anyhow::Result<()> {
+/// Confines the calling thread to these cores.
+fn confine(cores: &[usize]) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    cores.iter().for_each(|&core| set.set(core));
+    sched_setaffinity(None, &set).with_context(|| format!("confine a thread to cores {cores:?}"))
+}
+
+fn others(pinned: usize) -> anyhow::Result<()> {
     let stop = AtomicBool::new(false);
     let running = Mutex::new(HashMap::new());
     let (times, delays) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let pinned_delays = Mutex::new(Vec::new());
     scope(|scope| {
         scope.spawn(|| wakes(&stop, &delays));
+        scope.spawn(|| {
+            // A cpuset may refuse it; then there are no samples.
+            if confine(&[pinned]).is_ok() {
+                wakes(&stop, &pinned_delays);
+            }
+        });
         scope.spawn(|| {
             let mut due = Instant::now();
             for number in 0.. {
@@ -181,7 +228,8 @@ fn others() -> anyhow::Result<()> {
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
     });
-    Samples { process_us: times.into_inner()?, wake_us: delays.into_inner()? }.print()
+    let (process_us, wake_us) = (times.into_inner()?, delays.into_inner()?);
+    Samples { process_us, wake_us, pinned_us: pinned_delays.into_inner()? }.print()
 }
 
 /// Runs a process, which is among the `running` ones until its end; returns how long it took in

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tailwater_loadgen::Plan;
 use tailwater_testbed::bed::Testbed;
@@ -30,7 +31,7 @@ mod batch;
 mod load;
 
 pub use load::{ChildArgs, run_child};
-use load::{Others, Samples};
+use load::{Others, Samples, Where};
 
 /// Rounds in which the situations with Tailwater and with Linux are measured in turn.
 const ROUNDS: u32 = 5;
@@ -44,22 +45,50 @@ const SERVICE: &str = "exp:10us";
 const CORE_RPS: f64 = 100_000.0;
 /// First part of a service's load that is not counted.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// The setting that is measured: percentage of the polling thread's core for other programs.
-const NEIGHBOUR_SHARE: u8 = 10;
 /// How long the batch job runs alone before and after a service's load.
 const SOLO: Duration = Duration::from_millis(300);
 
-/// The machine's other programs beside Tailwater with `neighbour-share = 10`
+/// The machine's other programs beside Tailwater
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Example:
-  tailwater-lab bench neighbour --seconds 20 --json neighbour.json")]
+#[command(after_help = "Examples:
+  tailwater-lab bench neighbour --seconds 20 --json neighbour.json
+  tailwater-lab bench neighbour --only service --confine lent    the other programs stay off the polled core
+  tailwater-lab bench neighbour --only service --share 0         the polling thread leaves them nothing")]
 pub struct NeighbourArgs {
     /// Seconds of each of the six situations, in five rounds
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
+    /// Measure beside the batch job alone, or beside the service and the batch job
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+    /// The setting `neighbour-share`: percentage of the polling thread's core for other programs
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=50))]
+    share: u8,
+    /// Confine the other programs to the lent cores, or to the polling thread's, as a cpuset would;
+    /// beside Linux, too
+    #[arg(long, value_name = "CORES")]
+    confine: Option<Confine>,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
+}
+
+/// The situations that are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// A batch job without traffic
+    Batch,
+    /// A service at 30 % load and a batch job
+    Service,
+}
+
+/// The cores that other programs are confined to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Confine {
+    /// Those that are lent
+    Lent,
+    /// The polling thread's
+    Polled,
 }
 
 /// What was measured; times in milliseconds unless said.
@@ -68,11 +97,21 @@ pub struct Report {
     /// A process of 100 ms of processor time, with nothing else on the machine.
     quiet_ms: f64,
     /// A batch job and no traffic.
-    batch_only: BatchOnly,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_only: Option<BatchOnly>,
     /// A service at 30 % load and a batch job.
-    service_30: Service30,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_30: Option<Service30>,
     /// 99th percentile of a thread's wake-up delay beside service and batch job on Tailwater.
-    shell_p99_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shell_p99_ms: Option<f64>,
+}
+
+/// The other programs of a run, and the setting of the IOKernel beside them.
+struct Setup {
+    testbed: Testbed,
+    others: Where,
+    share: u8,
 }
 
 #[derive(Debug, Serialize)]
@@ -90,6 +129,9 @@ struct BatchOnly {
     batch_speed_over_linux: f64,
     shell_p99_ms: f64,
     linux_shell_p99_ms: f64,
+    /// Of a thread that is bound to a lent core.
+    pinned_wake_p99_ms: f64,
+    linux_pinned_wake_p99_ms: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -122,31 +164,40 @@ pub fn run(args: &NeighbourArgs, machine: &Machine) -> anyhow::Result<Report> {
         interrupt: Arc::new(Interrupt::catch()?),
         solo: SOLO,
     };
+    let cores = &testbed.cores;
+    let others = Where {
+        cores: args.confine.map(|confine| match confine {
+            Confine::Lent => cores.managed.clone(),
+            Confine::Polled => vec![cores.polling],
+        }),
+        pinned: *cores.managed.first().context("no core is lent")?,
+    };
+    let setup = Setup { testbed, others, share: args.share };
     let seconds = Duration::from_secs(args.seconds);
-    let interrupt = &*testbed.interrupt;
-    let (quiet, ()) = beside_others(interrupt, || Ok(interrupt.sleep_until(Instant::now() + seconds)?))?;
+    let interrupt = Arc::clone(&setup.testbed.interrupt);
+    let (quiet, ()) = setup.beside_others(|| Ok(interrupt.sleep_until(Instant::now() + seconds)?))?;
     note!("alone: a process takes {:.0} ms", quiet.process_ms());
-    let batch_only = measure_batch(&testbed, seconds / BATCH_ROUNDS)?;
-    note!(
-        "batch job: a process takes {:.0} ms, on Linux {:.0}",
-        batch_only.process_ms,
-        batch_only.linux_process_ms
-    );
-    let (service_30, shell_p99_ms) = measure_service(&testbed, seconds / ROUNDS)?;
+    let of = |part: Part| args.only.is_none_or(|only| only == part);
+    let batch_only = of(Part::Batch).then(|| measure_batch(&setup, seconds / BATCH_ROUNDS)).transpose()?;
+    if let Some(BatchOnly { process_ms, linux_process_ms, .. }) = &batch_only {
+        note!("batch job: a process takes {process_ms:.0} ms, on Linux {linux_process_ms:.0}");
+    }
+    let service = of(Part::Service).then(|| measure_service(&setup, seconds / ROUNDS)).transpose()?;
+    let (service_30, shell_p99_ms) = service.unzip();
     let report = Report { quiet_ms: quiet.process_ms(), batch_only, service_30, shell_p99_ms };
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
 }
 
 /// Measures the batch job without a service, `time` in each round.
-fn measure_batch(testbed: &Testbed, time: Duration) -> anyhow::Result<BatchOnly> {
-    let interrupt = &*testbed.interrupt;
+fn measure_batch(setup: &Setup, time: Duration) -> anyhow::Result<BatchOnly> {
+    let Setup { testbed, share, .. } = setup;
     let (mut others, mut linux_others) = (Samples::default(), Samples::default());
     let mut rounds = Vec::new();
     for _ in 0..BATCH_ROUNDS {
-        let (samples, (got, polling)) = beside_others(interrupt, || batch::on_tailwater(testbed, time))?;
+        let (samples, (got, polling)) = setup.beside_others(|| batch::on_tailwater(testbed, *share, time))?;
         others.add(samples);
-        let (samples, linux) = beside_others(interrupt, || batch::on_linux(testbed, time))?;
+        let (samples, linux) = setup.beside_others(|| batch::on_linux(testbed, time))?;
         linux_others.add(samples);
         rounds.push((got, linux, polling));
     }
@@ -161,16 +212,18 @@ fn measure_batch(testbed: &Testbed, time: Duration) -> anyhow::Result<BatchOnly>
         batch_speed_over_linux: over(|got| got.rate / got.core_percent),
         shell_p99_ms: others.shell_p99_ms(),
         linux_shell_p99_ms: linux_others.shell_p99_ms(),
+        pinned_wake_p99_ms: others.pinned_p99_ms(),
+        linux_pinned_wake_p99_ms: linux_others.pinned_p99_ms(),
     })
 }
 
 /// Measures the service at 30 % load, `time` in each round; returns the 99th percentile of a
 /// thread's wake-up delay beside it, too.
-fn measure_service(testbed: &Testbed, time: Duration) -> anyhow::Result<(Service30, f64)> {
-    let interrupt = &*testbed.interrupt;
+fn measure_service(setup: &Setup, time: Duration) -> anyhow::Result<(Service30, f64)> {
+    let Setup { testbed, share, .. } = setup;
     let speed = testbed.calibrate()?;
     let plan = plan(testbed, time)?;
-    let setting = on_tailwater::Setting { neighbour_share: NEIGHBOUR_SHARE, ..Default::default() };
+    let setting = on_tailwater::Setting { neighbour_share: *share, ..Default::default() };
     let tailwater =
         |handoffs: &mut HandoffRecord| on_tailwater::point(testbed, speed, &plan, 1, setting, handoffs);
     let (mut others, mut linux_others) = (Samples::default(), Samples::default());
@@ -178,9 +231,9 @@ fn measure_service(testbed: &Testbed, time: Duration) -> anyhow::Result<(Service
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let alone = tailwater(&mut HandoffRecord::default())?;
-        let (samples, beside) = beside_others(interrupt, || tailwater(&mut handoffs))?;
+        let (samples, beside) = setup.beside_others(|| tailwater(&mut handoffs))?;
         others.add(samples);
-        let (samples, linux) = beside_others(interrupt, || {
+        let (samples, linux) = setup.beside_others(|| {
             on_linux::point(testbed, speed, &plan, 1, on_linux::Setting::threads(on_linux::Wait::Block))
         })?;
         linux_others.add(samples);
@@ -224,14 +277,13 @@ fn median_of_some(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     (!values.is_empty()).then(|| median(values.into_iter()))
 }
 
-/// Measures the other programs while `work` runs; returns what they got and what it returns.
-fn beside_others<T>(
-    interrupt: &Interrupt,
-    work: impl FnOnce() -> anyhow::Result<T>,
-) -> anyhow::Result<(Samples, T)> {
-    let others = Others::start()?;
-    let done = work()?;
-    Ok((others.end(interrupt)?, done))
+impl Setup {
+    /// Measures the other programs while `work` runs; returns what they got and what it returns.
+    fn beside_others<T>(&self, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(Samples, T)> {
+        let others = Others::start(&self.others)?;
+        let done = work()?;
+        Ok((others.end(&self.testbed.interrupt)?, done))
+    }
 }
 
 /// Returns the load of the service.
@@ -243,41 +295,51 @@ fn plan(testbed: &Testbed, counted: Duration) -> anyhow::Result<Plan> {
 }
 
 fn describe(report: &Report) -> String {
-    let Report { quiet_ms, batch_only, service_30, shell_p99_ms } = report;
     let mut table = Table::new(["beside", "process of 100 ms, ms", "wake-up p99, ms", "batch job"]);
     let mut row = |name: &str, process: f64, shell: Option<f64>, batch: Option<f64>| {
         let shell = shell.map_or_else(String::new, number);
         table.row([name.to_owned(), number(process), shell, batch.map_or_else(String::new, number)]);
     };
-    row("nothing", *quiet_ms, None, None);
-    let BatchOnly { process_ms, linux_process_ms, shell_p99_ms: shell, linux_shell_p99_ms, .. } = batch_only;
-    row("batch job, Linux", *linux_process_ms, Some(*linux_shell_p99_ms), Some(1.0));
-    row("batch job, Tailwater", *process_ms, Some(*shell), Some(batch_only.batch_over_linux));
-    let s = service_30;
-    row(
-        "service at 30 % and batch job, Linux",
-        s.linux_process_ms,
-        Some(s.linux_shell_p99_ms),
-        Some(s.linux_batch_share),
+    row("nothing", report.quiet_ms, None, None);
+    if let Some(b) = &report.batch_only {
+        row("batch job, Linux", b.linux_process_ms, Some(b.linux_shell_p99_ms), Some(1.0));
+        row("batch job, Tailwater", b.process_ms, Some(b.shell_p99_ms), Some(b.batch_over_linux));
+    }
+    if let Some(s) = &report.service_30 {
+        let (process, shell) = (s.linux_process_ms, Some(s.linux_shell_p99_ms));
+        row("service at 30 % and batch job, Linux", process, shell, Some(s.linux_batch_share));
+        let name = "service at 30 % and batch job, Tailwater";
+        row(name, s.process_ms, report.shell_p99_ms, Some(s.batch_share));
+    }
+    let mut text = format!(
+        "{table}\nThe batch job's rate is over that on Linux without a service, over its own alone beside one.\n"
     );
-    row("service at 30 % and batch job, Tailwater", s.process_ms, Some(*shell_p99_ms), Some(s.batch_share));
+    if let Some(b) = &report.batch_only {
+        text += &format!(
+            "The IOKernel beside the batch job: {} % of a core; the batch job: {} %, on Linux {} %, at {} of its speed there.\n\
+             Wake-up p99 of a thread that is bound to a lent core, ms: {}, on Linux {}.\n",
+            number(b.iokernel_cpu_percent),
+            number(b.batch_cpu_percent),
+            number(b.linux_batch_cpu_percent),
+            number(b.batch_speed_over_linux),
+            number(b.pinned_wake_p99_ms),
+            number(b.linux_pinned_wake_p99_ms),
+        );
+    }
     let us = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
-    format!(
-        "{table}\nThe batch job's rate is over that on Linux without a service, over its own alone beside one.\n\
-         The IOKernel beside the batch job: {} % of a core; the batch job: {} %, on Linux {} %, at {} of its speed there.\n\
-         The service's p99 and windowed p99.9, us: {} and {} alone, {} and {} beside the other programs ({} on Linux);\n\
-         windowed p99.9 beside over alone: {}.\n",
-        number(batch_only.iokernel_cpu_percent),
-        number(batch_only.batch_cpu_percent),
-        number(batch_only.linux_batch_cpu_percent),
-        number(batch_only.batch_speed_over_linux),
-        us(s.service_p99_alone_us),
-        us(s.service_win_p999_alone_us),
-        us(s.service_p99_us),
-        us(s.service_win_p999_us),
-        us(s.linux_service_win_p999_us),
-        us(s.service_win_p999_over_alone),
-    )
+    if let Some(s) = &report.service_30 {
+        text += &format!(
+            "The service's p99 and windowed p99.9, us: {} and {} alone, {} and {} beside the other programs ({} on Linux);\n\
+             windowed p99.9 beside over alone: {}.\n",
+            us(s.service_p99_alone_us),
+            us(s.service_win_p999_alone_us),
+            us(s.service_p99_us),
+            us(s.service_win_p999_us),
+            us(s.linux_service_win_p999_us),
+            us(s.service_win_p999_over_alone),
+        );
+    }
+    text
 }
 
 #[cfg(test)]

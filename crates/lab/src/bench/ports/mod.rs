@@ -221,6 +221,7 @@ impl Terms<'_> {
             socket: socket.clone(),
             iokernel_core: Some(polling),
             managed_cores: Some(vec![managed]),
+            neighbour_share: 0,
             ..Config::default()
         };
         let iokernel = Embedded::start(config, port, None)?;
