@@ -27,13 +27,18 @@ use crate::wire::{Endpoint, udp};
 const NOBODY: u32 = 65_534;
 /// User of the first of [`Attack::ALL`]; it needs no account.
 const FIRST_USER: u32 = 65_000;
+/// User of the first of those that an attacker with ever new users is; they need no accounts.
+const FIRST_FRESH_USER: u32 = 60_000;
 /// Time between two looks of an attacker whether it still is registered.
 const LOOK: Duration = Duration::from_millis(5);
+
+mod visits;
+mod words;
 
 /// What happens to an attacker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// It is registered, or needs not be, and begins.
+    /// It is registered, or needs not be, and begins; also when it comes back.
     UnderWay,
     /// Its registration was ended, for this reason.
     Expelled(String),
@@ -45,10 +50,18 @@ pub enum Event {
 pub enum Attack {
     /// Sends frames with another's address without end.
     Spoofed,
+    /// Sends valid frames to the first latency-critical program without end.
+    Unicast,
     /// Sends frames to all without end.
     Broadcasts,
     /// Writes numbers anywhere into its region without end.
     Garbage,
+    /// Leaves valid records in its egress ring to be sent for ever.
+    Repeated,
+    /// Rewrites the words of as many kthreads as it may have without end.
+    ManyWords,
+    /// Says by turns that its kthread is idle and that it runs.
+    Flapping,
     /// Rings its doorbell without end.
     Doorbell,
     /// Asks for a core and gives it up at once, without end.
@@ -57,23 +70,36 @@ pub enum Attack {
     KeptCore,
     /// Gives each core up only some milliseconds after it has lost it.
     LateCore,
+    /// Registers and leaves without end.
+    Registrations,
+    /// Has requests refused and logged without end.
+    Refusals,
     /// Connects to the control socket and leaves without end.
     Connections,
+    /// Keeps connections to the control socket without a word.
+    IdleConnections,
     /// Asks for statistics without end.
     Statistics,
 }
 
 impl Attack {
     /// All attacks.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 16] = [
         Self::Spoofed,
+        Self::Unicast,
         Self::Broadcasts,
         Self::Garbage,
+        Self::Repeated,
+        Self::ManyWords,
+        Self::Flapping,
         Self::Doorbell,
         Self::VainCores,
         Self::KeptCore,
         Self::LateCore,
+        Self::Registrations,
+        Self::Refusals,
         Self::Connections,
+        Self::IdleConnections,
         Self::Statistics,
     ];
 
@@ -81,13 +107,20 @@ impl Attack {
     pub fn name(self) -> &'static str {
         match self {
             Self::Spoofed => "spoofed frames",
+            Self::Unicast => "frames to the service",
             Self::Broadcasts => "broadcasts",
             Self::Garbage => "garbage in its region",
+            Self::Repeated => "records for ever",
+            Self::ManyWords => "words of 256 kthreads",
+            Self::Flapping => "idle and not by turns",
             Self::Doorbell => "doorbell",
             Self::VainCores => "cores in vain",
             Self::KeptCore => "core kept",
             Self::LateCore => "cores kept, each for a while",
+            Self::Registrations => "registrations",
+            Self::Refusals => "refused requests",
             Self::Connections => "connections",
+            Self::IdleConnections => "idle connections",
             Self::Statistics => "statistics",
         }
     }
@@ -95,6 +128,11 @@ impl Attack {
     /// Returns the user that attacks, where the attacker is a process that root has started.
     pub fn user(self) -> u32 {
         FIRST_USER + self as u32
+    }
+
+    /// Returns the user number `number` of an attacker that comes back as another one each time.
+    pub fn fresh_user(number: u32) -> u32 {
+        FIRST_FRESH_USER + number
     }
 
     /// Attacks the IOKernel at `socket` until `stop` is set; reports what happens to it.
@@ -106,8 +144,12 @@ impl Attack {
         let report = &mut report;
         match self {
             Self::Spoofed => kthreads(socket, &self.spec(), stop, report, || Box::new(Flood { to: None })),
+            Self::Unicast => {
+                let to = Some(service(socket)?);
+                kthreads(socket, &self.spec(), stop, report, || Box::new(Flood { to }))
+            }
             Self::Broadcasts => kthreads(socket, &self.spec(), stop, report, || {
-                Box::new(Flood { to: Some(MacAddr([0xff; 6])) })
+                Box::new(Flood { to: Some((MacAddr([0xff; 6]), Ipv4Addr::BROADCAST)) })
             }),
             Self::VainCores => kthreads(socket, &self.spec(), stop, report, || Box::new(Fickle)),
             Self::KeptCore => kthreads(socket, &self.spec(), stop, report, || Box::<Hog>::default()),
@@ -116,6 +158,19 @@ impl Attack {
             Self::Doorbell => puppets(socket, &self.spec(), stop, report, |puppet| {
                 let _ = write(puppet.doorbell(), &1u64.to_ne_bytes());
             }),
+            Self::Repeated => words::repeat(socket, &self.spec(), stop, report),
+            Self::ManyWords => words::rewrite(socket, self.spec(), stop, report),
+            Self::Flapping => kthreads(socket, &self.spec(), stop, report, || Box::new(words::Flapping)),
+            Self::Registrations => visits::churn(socket, &self.spec(), stop, report),
+            Self::Refusals => {
+                visits::refusals(socket, &self.spec(), stop, report);
+                Ok(())
+            }
+            Self::IdleConnections => {
+                become_user(NOBODY);
+                visits::idle_connections(socket, stop, report);
+                Ok(())
+            }
             Self::Connections => {
                 become_user(NOBODY);
                 report(Event::UnderWay);
@@ -167,8 +222,8 @@ fn kthreads(
     behaviour: impl Fn() -> Box<dyn Behaviour>,
 ) -> Result<(), RawError> {
     let mut runtime = RawRuntime::start(socket, spec, |_| behaviour())?;
-    report(Event::UnderWay);
     while !stop.load(Ordering::Relaxed) {
+        report(Event::UnderWay);
         runtime.submit(0);
         let why = loop {
             if let Some(why) = runtime.farewell(LOOK) {
@@ -200,7 +255,17 @@ fn again<T>(stop: &AtomicBool, register: impl Fn() -> Result<T, RawError>) -> Re
     Ok(None)
 }
 
-/// A registered program whose only kthread sleeps for ever, and whose memory is written from
+/// Returns the addresses of the first latency-critical program, as everyone may read them.
+fn service(socket: &str) -> Result<(MacAddr, Ipv4Addr), RawError> {
+    let document = crate::stats(socket)?;
+    let runtimes = document["runtimes"].as_array();
+    let service = runtimes.into_iter().flatten().find(|runtime| runtime["class"] == "latency-critical");
+    let ip = service.and_then(|runtime| runtime["ip"].as_str()?.parse().ok());
+    ip.map(|ip| (MacAddr::derived(ip), ip))
+        .ok_or_else(|| RawError::Unexpected("statistics without a latency-critical program".to_owned()))
+}
+
+/// A registered program whose kthreads sleep for ever, and whose memory is written from
 /// outside.
 #[derive(Debug)]
 pub struct Puppet {
@@ -208,7 +273,7 @@ pub struct Puppet {
     files: Vec<OwnedFd>,
     words: u64,
     random: u64,
-    _kthread: Sender<()>,
+    _kthreads: Vec<Sender<()>>,
 }
 
 impl Puppet {
@@ -219,13 +284,17 @@ impl Puppet {
     pub fn register(socket: &str, spec: &RawSpec) -> Result<Self, RawError> {
         let (connection, _, files) = register(socket, &spec.register)?;
         let (tid_out, tid_in) = channel();
-        let (alive, until_dropped) = channel::<()>();
-        std::thread::spawn(move || {
-            // Fails only if the registering thread has panicked.
-            let _ = tid_out.send(rustix::thread::gettid().as_raw_nonzero().get());
-            let _ = until_dropped.recv();
-        });
-        let tids = tid_in.recv().into_iter().collect();
+        let kthread = |_| {
+            let (tid_out, (alive, until_dropped)) = (tid_out.clone(), channel::<()>());
+            std::thread::spawn(move || {
+                // Fails only if the registering thread has panicked.
+                let _ = tid_out.send(rustix::thread::gettid().as_raw_nonzero().get());
+                let _ = until_dropped.recv();
+            });
+            alive
+        };
+        let alive = (0..spec.register.kthreads).map(kthread).collect();
+        let tids = tid_in.iter().take(spec.register.kthreads.into()).collect();
         control::send(&connection, &ClientMessage::Kthreads { tids }, &[])?;
         match control::receive::<ServerMessage>(&connection)?.0 {
             ServerMessage::Ready => {}
@@ -234,7 +303,7 @@ impl Puppet {
         }
         let bytes = rustix::fs::fstat(&files[0]).map_or(0, |facts| facts.st_size as u64);
         let random = 0x7461_696c_7761_7465;
-        Ok(Self { connection, files, words: bytes / 8, random, _kthread: alive })
+        Ok(Self { connection, files, words: bytes / 8, random, _kthreads: alive })
     }
 
     /// Returns its doorbell.
@@ -290,14 +359,15 @@ fn puppets(
             drop(puppet);
             let Some(next) = again(stop, || Puppet::register(socket, spec))? else { return Ok(()) };
             puppet = next;
+            report(Event::UnderWay);
         }
     }
     Ok(())
 }
 
-/// Sends frames as fast as its ring takes them: to all, or with an address that is not its own.
+/// Sends frames as fast as its ring takes them: to others, or with an address that is not its own.
 struct Flood {
-    to: Option<MacAddr>,
+    to: Option<(MacAddr, Ipv4Addr)>,
 }
 
 impl Behaviour for Flood {
@@ -306,7 +376,7 @@ impl Behaviour for Flood {
         let own = Endpoint { mac: MacAddr(welcome.mac), ip: welcome.ip, port: 7 };
         let foreign = Endpoint { ip: Ipv4Addr::new(10, 77, 0, 99), ..own };
         let (from, to) = match self.to {
-            Some(mac) => (own, Endpoint { mac, ip: Ipv4Addr::BROADCAST, port: 7 }),
+            Some((mac, ip)) => (own, Endpoint { mac, ip, port: 7 }),
             None => (foreign, own),
         };
         let frame = udp(from, to, &[0; 32]);

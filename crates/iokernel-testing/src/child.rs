@@ -5,9 +5,11 @@
 //! continue after it. The child registers, writes a line to its standard output, and lives until
 //! its standard input closes, so none outlives the parent.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::attack::{self, Attack, Event};
 use crate::bench::baseline_child::{self, BaselineOrder};
@@ -47,7 +49,7 @@ impl Role {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum Order {
     Runtime { socket: String, spec: RawSpec, role: Role },
-    Attack { socket: String, attack: Attack },
+    Attack { socket: String, attack: Attack, user: u32 },
     Baseline(BaselineOrder),
 }
 
@@ -69,6 +71,28 @@ pub fn order<'a>(command: &'a mut Command, socket: &str, spec: &RawSpec, role: R
 #[derive(Debug)]
 pub struct RawChild {
     process: Child,
+    /// Of an attacker.
+    turns: Arc<Mutex<Turns>>,
+}
+
+/// When an attacker was registered.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Since then, if it is.
+    since: Option<Instant>,
+    before: Duration,
+    expulsions: u32,
+}
+
+impl Turns {
+    fn enter(&mut self, line: &str) {
+        if line.contains(READY) {
+            self.since.get_or_insert_with(Instant::now);
+        } else if line.contains(EXPELLED) {
+            self.before += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            self.expulsions += 1;
+        }
+    }
 }
 
 impl RawChild {
@@ -82,39 +106,59 @@ impl RawChild {
         Self::spawn(command)
     }
 
-    /// As [`start`](Self::start), as an attacker of the user [`Attack::user`] if this process is
-    /// root's, and waits until it is under way.
+    /// As [`start`](Self::start), as an attacker of this user if this process is root's, and waits
+    /// until it is under way.
     ///
     /// # Errors
     /// As `start`.
     ///
     /// # Panics
     /// Never: an order is plain data.
-    pub fn attack(mut command: Command, socket: &str, attack: Attack) -> Result<Self, String> {
-        let order = Order::Attack { socket: socket.to_owned(), attack };
+    pub fn attack(mut command: Command, socket: &str, attack: Attack, user: u32) -> Result<Self, String> {
+        let order = Order::Attack { socket: socket.to_owned(), attack, user };
         command.env(VARIABLE, serde_json::to_string(&order).expect("an order is plain data"));
-        Self::spawn(command)
+        let (child, lines) = Self::spawn_with_lines(command)?;
+        let turns = Arc::clone(&child.turns);
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| lock(&turns).enter(&line)));
+        Ok(child)
     }
 
-    fn spawn(mut command: Command) -> Result<Self, String> {
+    fn spawn(command: Command) -> Result<Self, String> {
+        Ok(Self::spawn_with_lines(command)?.0)
+    }
+
+    fn spawn_with_lines(mut command: Command) -> Result<(Self, Lines<BufReader<ChildStdout>>), String> {
         let process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|e| format!("cannot start {command:?}: {e}"))?;
-        let mut child = Self { process };
+        let mut child = Self { process, turns: Arc::default() };
         let out = child.process.stdout.take().ok_or("the child has no standard output")?;
+        let mut lines = BufReader::new(out).lines();
         // Test programs print lines of their own first.
-        for line in BufReader::new(out).lines() {
+        for line in &mut lines {
             let line = line.map_err(|e| e.to_string())?;
             if line.contains(READY) {
-                return Ok(child);
+                lock(&child.turns).enter(&line);
+                return Ok((child, lines));
             }
             if let Some((_, why)) = line.split_once(FAILED) {
                 return Err(why.to_owned());
             }
         }
         Err("the child ended before it was registered".to_owned())
+    }
+
+    /// Returns for how long an attacker has attacked so far: been registered, or not needed to be.
+    pub fn attacked_for(&self) -> Duration {
+        let turns = lock(&self.turns);
+        turns.before + turns.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Returns how often an attacker was expelled.
+    pub fn expulsions(&self) -> u32 {
+        lock(&self.turns).expulsions
     }
 
     /// Kills it (SIGKILL) and waits for its end.
@@ -137,6 +181,7 @@ impl Drop for RawChild {
 }
 
 const READY: &str = "tailwater-raw-runtime: ready";
+const EXPELLED: &str = "tailwater-raw-runtime: expelled";
 const FAILED: &str = "tailwater-raw-runtime: failed: ";
 
 /// Becomes a raw runtime if [`VARIABLE`] is set, and returns its exit code; `None` otherwise. Call
@@ -155,7 +200,9 @@ pub fn run_if_asked() -> Option<ExitCode> {
 fn live(order: &str) -> Result<(), String> {
     let (socket, spec, role) = match serde_json::from_str(order).map_err(|e| e.to_string())? {
         Order::Runtime { socket, spec, role } => (socket, spec, role),
-        Order::Attack { socket, attack } => return assail(&socket, attack).map_err(|e| e.to_string()),
+        Order::Attack { socket, attack, user } => {
+            return assail(&socket, attack, user).map_err(|e| e.to_string());
+        }
         Order::Baseline(order) => return baseline_child::live(&order).map_err(|e| e.to_string()),
     };
     let runtime = RawRuntime::start(&socket, &spec, |_| role.behaviour()).map_err(|e| e.to_string())?;
@@ -169,18 +216,23 @@ fn live(order: &str) -> Result<(), String> {
 }
 
 /// Attacks until standard input ends, as a user without rights where this process may become one.
-fn assail(socket: &str, attack: Attack) -> Result<(), RawError> {
-    attack::become_user(attack.user());
+fn assail(socket: &str, attack: Attack, user: u32) -> Result<(), RawError> {
+    attack::become_user(user);
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         // Nothing is to be saved.
         std::process::exit(0);
     });
     attack.run(socket, &AtomicBool::new(false), |event| {
-        if event == Event::UnderWay {
-            say(READY);
-        }
+        say(match event {
+            Event::UnderWay => READY,
+            Event::Expelled(_) => EXPELLED,
+        });
     })
+}
+
+fn lock(turns: &Mutex<Turns>) -> MutexGuard<'_, Turns> {
+    turns.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn say(line: &str) {

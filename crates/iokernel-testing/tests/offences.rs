@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Running, ask, config, endpoint, eventually};
+use std::cell::Cell;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +78,26 @@ fn a_program_that_rings_for_nothing_is_charged_for_it() {
     });
 }
 
+#[test]
+fn a_service_answers_beside_programs_whose_deeds_are_bounded_and_not_charged() {
+    let attacks = [
+        Attack::Unicast,
+        Attack::ManyWords,
+        Attack::Flapping,
+        Attack::Registrations,
+        Attack::Refusals,
+        Attack::IdleConnections,
+    ];
+    for deed in attacks {
+        println!("{}", deed.name());
+        let answers = Cell::new(0);
+        attack(deed, config(), |_| {
+            answers.set(answers.get() + 1);
+            answers.get() > 100
+        });
+    }
+}
+
 /// Returns a copy of this test program that runs only [`raw_runtime_child`], as this user.
 fn child_of(user: u32) -> Command {
     // Not by path: folders above it may be closed to the user.
@@ -97,7 +118,8 @@ fn a_user_of_whom_a_program_was_expelled_registers_none_for_a_while() {
     let (iokernel, station) = Running::with_station(Config { grant, ..config() });
     let service =
         RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
-    let attacker = RawChild::attack(child_of(Attack::Spoofed.user()), &iokernel.socket, Attack::Spoofed);
+    let user = Attack::Spoofed.user();
+    let attacker = RawChild::attack(child_of(user), &iokernel.socket, Attack::Spoofed, user);
     let _attacker = match attacker {
         Err(why) if why.contains("cannot start") || why.contains("may not bind") => {
             eprintln!("skipped: {why}");

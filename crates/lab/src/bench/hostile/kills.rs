@@ -14,7 +14,7 @@ use tailwater_iokernel_testing::child::{RawChild, Role};
 use tailwater_loadgen::Plan;
 use tailwater_testbed::note;
 
-use super::{Latency, Target};
+use super::{Latency, MOST_P50, Target};
 
 /// Number of programs.
 const TIMES: u32 = 1_000;
@@ -30,6 +30,7 @@ pub(super) struct Kills {
     /// After the last.
     after: Latency,
     seconds: f64,
+    harmless: bool,
 }
 
 impl Kills {
@@ -40,9 +41,11 @@ impl Kills {
         };
         let (times, seconds) = (self.times, self.seconds);
         let [before, during, after] = [&self.before, &self.during, &self.after].map(us);
+        let verdict = if self.harmless { "Harmless" } else { "NOT harmless" };
         format!(
-            "{times} programs registered and killed in {seconds:.0} s. Before: {before}; meanwhile: {during}; \
-             afterwards: {after}.\n"
+            "{times} programs registered and killed in {seconds:.0} s. Before: {before}; meanwhile, at worst: \
+             {during}; afterwards: {after}. {verdict}: the median meanwhile at most {MOST_P50} times that before, \
+             and no request lost.\n"
         )
     }
 }
@@ -50,14 +53,15 @@ impl Kills {
 /// Measures the service before, while and after programs are killed.
 pub(super) fn measure(target: &Target, plan: &Plan) -> anyhow::Result<Kills> {
     let before = target.latency(plan)?;
+    let meanwhile = &Plan { warm_up_ns: 0, ..plan.clone() };
     let (socket, stop) = (target.socket.as_str(), AtomicBool::new(false));
     let (during, seconds) = std::thread::scope(|scope| -> anyhow::Result<_> {
         let killer = scope.spawn(|| kill_all(socket, &stop));
-        let mut during = target.latency(plan);
+        let mut during = target.latency(meanwhile);
         while !killer.is_finished()
             && let Ok(so_far) = during
         {
-            during = target.latency(plan).map(|latency| worst(so_far, latency));
+            during = target.latency(meanwhile).map(|latency| worst(so_far, latency));
         }
         if during.is_err() {
             stop.store(true, Ordering::Relaxed);
@@ -68,7 +72,8 @@ pub(super) fn measure(target: &Target, plan: &Plan) -> anyhow::Result<Kills> {
     })?;
     let after = target.latency(plan)?;
     note!("{TIMES} programs killed in {seconds:.1} s");
-    Ok(Kills { times: TIMES, before, during, after, seconds })
+    let harmless = during.is_harmless_after(before);
+    Ok(Kills { times: TIMES, before, during, after, seconds, harmless })
 }
 
 /// Returns the larger of each percentile, and the sum of what was lost.

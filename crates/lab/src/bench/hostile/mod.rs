@@ -1,23 +1,21 @@
 //! `tailwater-lab bench hostile`: what a service beside an attacker notices of it.
 //!
 //! Owns the order: one IOKernel and one service for all attacks; before each, the service alone;
-//! then beside the attacker, which has had [`REACTION`] by then. The attackers are those of the
-//! tests ([`Attack`]), as processes; if the bench runs as root, each is of another user with a
-//! grant. One that is expelled comes back as soon as it is let in. Then programs are killed in a
-//! row ([`kills`]). Last, the IOKernel itself is killed, and taken over from ([`restart`]).
+//! then beside the attacker, which has had [`REACTION`] by then ([`attacks`]). The attackers are
+//! those of the tests ([`Attack`]), as processes; if the bench runs as root, each is of another
+//! user with a grant. Then programs are killed in a row ([`kills`]). Last, the IOKernel itself is
+//! killed, taken over from ([`restart`]), and killed without another one ([`fallback`]).
 
 use std::io::{Write, stdout};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tailwater_iokernel::{Account, Config, Grant};
 use tailwater_iokernel_testing::attack::Attack;
-use tailwater_iokernel_testing::child::RawChild;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
@@ -27,15 +25,17 @@ use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
-use tailwater_testbed::note;
 use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
 use tailwater_testbed::program::{Prepared, Program};
-use tailwater_testbed::table::{Table, number};
 use tailwater_workload::{LoadSchedule, Rate};
 
+mod attacks;
+mod fallback;
 mod kills;
 mod restart;
 
+use attacks::{Attacked, FRESH_USERS};
+use fallback::Fallback;
 pub use restart::{ChildArgs, run_child};
 use restart::{Replaced, Way};
 
@@ -45,8 +45,10 @@ const SERVICE: &str = "exp:2us";
 /// Outside the addresses that the IOKernel chooses.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const SERVICE_PORT: u16 = 5000;
-/// First part of each measurement that is not counted.
+/// First part of each measurement that is not counted, unless there is an attack.
 const WARM_UP: Duration = Duration::from_millis(300);
+/// Maximum number of kthreads of all attackers at a time.
+const MANY_KTHREADS: u32 = 1_024;
 /// Time that the IOKernel has for its reaction to an attack.
 const REACTION: Duration = Duration::from_millis(100);
 /// Bar: how much longer the median latency may be. No request may be lost.
@@ -55,14 +57,17 @@ const MOST_P50: f64 = 1.25;
 /// A service beside programs that attack the IOKernel, and programs whose IOKernel is replaced
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "attacks: a service at 50,000 requests a second, alone and beside each attacker. kills: the same while
+    after_help = "attacks: a service at 50,000 requests a second, alone and beside each attacker; as root, beside one that is
+expelled again, as another user after each time. kills: the same while
 1,000 programs are registered and killed in a row. restart, takeover: 64 busy TCP connections and a UDP
 service between programs whose IOKernel is killed (SIGKILL) and started again at once, or taken over from.
 Their pause is the longest time in which one of them completed no exchange; from_start is what of it is
-after the start of the new process, undisturbed the pause in as many windows without an event.
+after the start of the new process, undisturbed the pause in as many windows without an event. fallback: a
+program that sleeps a millisecond at a time and a batch job whose IOKernel is killed, and how they go on.
 
 Examples:
   tailwater-lab bench hostile --seconds 3 --json hostile.json
+  tailwater-lab bench hostile --only attacks --attack doorbell,many-words
   tailwater-lab bench hostile --only restart,takeover --times 20"
 )]
 pub struct HostileArgs {
@@ -75,6 +80,9 @@ pub struct HostileArgs {
     /// Measure these parts only
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     only: Vec<Part>,
+    /// Measure these attacks only
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = attack_of)]
+    attack: Vec<Attack>,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
@@ -90,6 +98,8 @@ enum Part {
     Restart,
     /// Another IOKernel takes over
     Takeover,
+    /// The IOKernel is killed and none takes its place
+    Fallback,
 }
 
 /// What was measured.
@@ -103,16 +113,8 @@ pub struct Report {
     restart: Option<Replaced>,
     #[serde(skip_serializing_if = "Option::is_none")]
     takeover: Option<Replaced>,
-}
-
-/// A service before and during one attack.
-#[derive(Debug, Serialize)]
-struct Attacked {
-    name: &'static str,
-    before: Latency,
-    during: Latency,
-    /// The attacker lost its registration at least once.
-    expelled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fallback: Option<Fallback>,
 }
 
 /// The service's latency in microseconds, and how many requests it did not answer.
@@ -124,12 +126,17 @@ struct Latency {
     lost: u64,
 }
 
-impl Attacked {
-    /// Returns whether the service noticed no more of the attack than it may.
-    fn is_harmless(&self) -> bool {
-        let slower = self.before.p50_us.zip(self.during.p50_us);
-        self.during.lost == 0 && slower.is_some_and(|(before, during)| during <= MOST_P50 * before)
+impl Latency {
+    /// Returns whether the service, which had the latency `before`, noticed no more than it may.
+    fn is_harmless_after(&self, before: Self) -> bool {
+        let slower = before.p50_us.zip(self.p50_us);
+        self.lost == 0 && slower.is_some_and(|(before, now)| now <= MOST_P50 * before)
     }
+}
+
+/// Returns the attack of this name, as in JSON.
+fn attack_of(name: &str) -> Result<Attack, String> {
+    serde_json::from_value(name.into()).map_err(|error| error.to_string())
 }
 
 /// Measures, prints, and returns the figures.
@@ -148,7 +155,8 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
         let target = Target::start(testbed, speed)?;
         let plan = plan(Duration::from_secs(args.seconds))?;
         if wants(Part::Attacks) {
-            report.attacks = target.attacked_by_all(&plan)?;
+            let all = if args.attack.is_empty() { &Attack::ALL[..] } else { &args.attack };
+            report.attacks = attacks::measure(&target, all, &plan)?;
         }
         report.kills = wants(Part::Kills).then(|| kills::measure(&target, &plan)).transpose()?;
         target.service.end()?;
@@ -159,6 +167,8 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
     };
     report.restart = replace(Part::Restart, Way::Restart)?;
     report.takeover = replace(Part::Takeover, Way::Takeover)?;
+    let fall_back = || fallback::measure(args.times, &cores, &interrupt);
+    report.fallback = wants(Part::Fallback).then(fall_back).transpose()?;
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
 }
@@ -173,7 +183,7 @@ struct Target {
     testbed: Testbed,
     service: Service,
     program: Program,
-    iokernel: Embedded,
+    _iokernel: Embedded,
     socket: String,
     generator: Generator,
 }
@@ -183,14 +193,13 @@ impl Target {
         let (port, generator) = port::port(Medium::Datagram, GENERATOR_IP)?;
         let cores = &testbed.cores;
         let socket = format!("@tailwater-hostile-{}", std::process::id());
+        let users = Attack::ALL.map(Attack::user).into_iter();
+        let users = users.chain((0..FRESH_USERS).map(Attack::fresh_user)).map(Account::Number).collect();
         let config = Config {
             socket: socket.clone(),
             iokernel_core: Some(cores.polling as u16),
             managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-            grant: vec![Grant {
-                users: Attack::ALL.map(|attack| Account::Number(attack.user())).to_vec(),
-                ..Grant::default()
-            }],
+            grant: vec![Grant { users, kthreads: MANY_KTHREADS, ..Grant::default() }],
             ..Config::default()
         };
         let kthreads = cores.managed.len().to_string();
@@ -205,30 +214,7 @@ impl Target {
         ];
         let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
         let service = Service::start(&spec, &testbed.interrupt)?.with_folder(folder);
-        Ok(Self { testbed, service, program, iokernel, socket, generator })
-    }
-
-    /// Measures the service beside each attacker.
-    fn attacked_by_all(&self, plan: &Plan) -> anyhow::Result<Vec<Attacked>> {
-        let measure = |attack| {
-            let attacked = self.attacked(attack, plan)?;
-            note!("{}: {}", attacked.name, if attacked.is_harmless() { "harmless" } else { "NOT harmless" });
-            Ok(attacked)
-        };
-        Attack::ALL.into_iter().map(measure).collect()
-    }
-
-    /// Measures the service alone, then beside an attacker.
-    fn attacked(&self, attack: Attack, plan: &Plan) -> anyhow::Result<Attacked> {
-        let before = self.latency(plan)?;
-        let expelled = self.iokernel.stats.polling.expelled.get();
-        // Not by path: a newer build may have replaced the file.
-        let attacker = RawChild::attack(Command::new("/proc/self/exe"), &self.socket, attack);
-        let _attacker = attacker.map_err(anyhow::Error::msg)?;
-        self.testbed.interrupt.sleep_until(Instant::now() + REACTION)?;
-        let during = self.latency(plan)?;
-        let expelled = self.iokernel.stats.polling.expelled.get() > expelled;
-        Ok(Attacked { name: attack.name(), before, during, expelled })
+        Ok(Self { testbed, service, program, _iokernel: iokernel, socket, generator })
     }
 
     fn latency(&self, plan: &Plan) -> anyhow::Result<Latency> {
@@ -248,7 +234,7 @@ impl Target {
 fn describe(report: &Report) -> String {
     let mut text = String::new();
     if !report.attacks.is_empty() {
-        text += &describe_attacks(&report.attacks);
+        text += &attacks::describe(&report.attacks);
     }
     if let Some(kills) = &report.kills {
         text += &format!("{}\n", kills.describe());
@@ -257,42 +243,10 @@ fn describe(report: &Report) -> String {
     if !replaced.is_empty() {
         text += &restart::describe(&replaced);
     }
-    text
-}
-
-fn describe_attacks(attacks: &[Attacked]) -> String {
-    let mut table = Table::new([
-        "attack, us",
-        "p50 before",
-        "p50",
-        "p99 before",
-        "p99",
-        "win. p99.9 before",
-        "win. p99.9",
-        "lost before",
-        "lost",
-        "expelled",
-        "harmless",
-    ]);
-    let us = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
-    let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-    for attacked in attacks {
-        let Attacked { name, before, during, expelled } = attacked;
-        let latencies = [
-            (before.p50_us, during.p50_us),
-            (before.p99_us, during.p99_us),
-            (before.win_p999_us, during.win_p999_us),
-        ];
-        let row = [(*name).to_owned()].into_iter();
-        let row = row.chain(latencies.into_iter().flat_map(|(before, during)| [us(before), us(during)]));
-        let row = row.chain([before.lost.to_string(), during.lost.to_string(), yes(*expelled)]);
-        table.row(row.chain([yes(attacked.is_harmless())]));
+    if let Some(fallback) = &report.fallback {
+        text += &fallback::describe(fallback);
     }
-    format!(
-        "{table}\nA service at {RPS} requests a second. Harmless: the median at most {MOST_P50} times that before, \
-         and no request lost, {} ms after the attack began.\n\n",
-        REACTION.as_millis()
-    )
+    text
 }
 
 #[cfg(test)]
@@ -302,8 +256,7 @@ mod tests {
     #[test]
     fn an_attack_is_harmless_if_the_median_stays_and_nothing_is_lost() {
         let latency = |p50, lost| Latency { p50_us: p50, p99_us: p50, win_p999_us: p50, lost };
-        let harmless =
-            |before, during| Attacked { name: "test", before, during, expelled: true }.is_harmless();
+        let harmless = |before, during: Latency| during.is_harmless_after(before);
         assert!(harmless(latency(Some(8.0), 3), latency(Some(10.0), 0)));
         assert!(!harmless(latency(Some(8.0), 0), latency(Some(10.1), 0)));
         assert!(!harmless(latency(Some(8.0), 0), latency(Some(8.0), 1)));

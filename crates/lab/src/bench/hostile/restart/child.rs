@@ -3,12 +3,14 @@
 use std::io::{Write, stdout};
 use std::net::SocketAddrV4;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_shm::Clock;
 
-use super::client;
+use super::super::fallback::run_rounds;
+use super::{CALIBRATION_MS, client};
 
 /// Play a part in `bench hostile`
 #[derive(Debug, Args)]
@@ -41,6 +43,11 @@ enum Role {
         /// Frequency of the time-stamp counter
         tsc_hz: u64,
     },
+    /// Do rounds for ever, and print how long they took for each line of input
+    Rounds {
+        /// Sleep of each round in microseconds
+        nap_us: u64,
+    },
 }
 
 /// Plays a role.
@@ -60,6 +67,10 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
                 ..Config::default()
             };
             serve(config, *takeover)
+        }
+        &Role::Rounds { nap_us } => {
+            let (nap, clock) = (Duration::from_micros(nap_us), Clock::calibrate(CALIBRATION_MS));
+            tailwater::Builder::new().run(move || run_rounds(nap, clock))?
         }
         &Role::Client { tcp, udp, tsc_hz } => {
             tailwater::Builder::new().run(move || client::run(tcp, udp, Clock::from_hz(tsc_hz)))?

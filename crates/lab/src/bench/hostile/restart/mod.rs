@@ -195,21 +195,25 @@ impl Bed {
 }
 
 /// Starts an IOKernel, in the place of the one before with `takeover`.
-fn start_iokernel(socket: &str, cores: &[String; 2], takeover: bool) -> anyhow::Result<ChildProcess> {
+pub(super) fn start_iokernel(
+    socket: &str,
+    cores: &[String; 2],
+    takeover: bool,
+) -> anyhow::Result<ChildProcess> {
     let words = ["iokernel", socket].into_iter().chain(cores.iter().map(String::as_str));
     let words = words.chain(takeover.then_some("--takeover"));
     let arguments = words.map(str::to_owned).collect();
     ChildProcess::start(&Spec { app: "hostile", arguments, ..Spec::default() })
 }
 
-fn expect_ready(child: &mut ChildProcess, interrupt: &Interrupt) -> anyhow::Result<()> {
+pub(super) fn expect_ready(child: &mut ChildProcess, interrupt: &Interrupt) -> anyhow::Result<()> {
     let line = child.read_line(interrupt)?;
     anyhow::ensure!(line == "ready", "a child printed {line:?}, not `ready`");
     Ok(())
 }
 
 /// Returns the settings of a program, which waits for the next IOKernel for ever.
-fn settings(socket: &str, name: &str, ip: Ipv4Addr) -> Vec<(&'static str, String)> {
+pub(super) fn settings(socket: &str, name: &str, ip: Ipv4Addr) -> Vec<(&'static str, String)> {
     vec![
         ("TAILWATER_IOKERNEL", socket.to_owned()),
         ("TAILWATER_NAME", name.to_owned()),
