@@ -114,6 +114,13 @@ pub trait Protocol: Debug + Send + Sync {
     /// Checks `answer` as the answer to `request`.
     fn check(&self, request: &Request, answer: &[u8], medium: Medium) -> Verdict;
 
+    /// Returns the class of a request, from 0: of those that a server may tell apart, the first is
+    /// the shortest. 0 if the protocol has no classes.
+    fn class(&self, ticket: Ticket) -> usize {
+        let _ = ticket;
+        0
+    }
+
     /// Returns a harmless request that any server answers, used for the first contact.
     fn contact(&self) -> Ticket;
 
