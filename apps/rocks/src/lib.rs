@@ -1,5 +1,5 @@
 //! RocksDB service: GET, SCAN and PUT of an ordered store, the service of Shinjuku's evaluation
-//! (NSDI'19, section 5.3).
+//! (NSDI'19, section 4).
 //!
 //! Owns the `store`, the execution of a request (`request`), the `service` on Tailwater, the same
 //! on kernel sockets (`linux`) for baselines with the conversion of a connection's bytes into

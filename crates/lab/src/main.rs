@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod app;
 mod bench;
+mod go;
 mod name_server;
 mod reproduce;
 mod tokio_spin;

@@ -402,13 +402,16 @@ fn shinjuku_table2_has_one_switch_of_each_system() {
 fn shinjuku_fig5_has_three_ways_on_tailwater_and_linux() {
     let json = reproduce("shinjuku-fig5", true);
     assert_eq!(distinct(&json, "panel").len(), 3);
-    let systems = set(&[
+    let mut systems = set(&[
         "Tailwater, SQ 5 us",
         "Tailwater, c-FCFS",
         "Tailwater, d-FCFS with stealing",
         "Linux, threads",
     ]);
-    assert_eq!(distinct(&json, "system"), systems);
+    let found = distinct(&json, "system");
+    // Only where there is a Go toolchain.
+    systems.extend(found.get("Linux, Go").cloned());
+    assert_eq!(found, systems);
     all_answer("shinjuku-fig5", &json, &systems);
 }
 

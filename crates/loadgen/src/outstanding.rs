@@ -93,25 +93,26 @@ impl Outstanding {
             && matches!(self.slots[self.index(sequence)], Slot::Waiting { .. })
     }
 
-    /// Gives up on the oldest request if it was due before `before_ns`; returns its due time.
-    pub(crate) fn poll_expired(&mut self, before_ns: u64) -> Option<u64> {
-        match self.oldest_due()? {
-            due_ns if due_ns < before_ns => {
-                self.oldest += 1;
-                self.pass_answered();
-                Some(due_ns)
-            }
-            _ => None,
-        }
+    /// Gives up on the oldest request if it was due before `before_ns`; returns its due time and
+    /// its ticket.
+    pub(crate) fn poll_expired(&mut self, before_ns: u64) -> Option<(u64, Ticket)> {
+        let expired = self.oldest_waiting().filter(|&(due_ns, _)| due_ns < before_ns)?;
+        self.oldest += 1;
+        self.pass_answered();
+        Some(expired)
     }
 
     /// Returns the due time of the oldest request that is waited for.
     pub(crate) fn oldest_due(&self) -> Option<u64> {
+        self.oldest_waiting().map(|(due_ns, _)| due_ns)
+    }
+
+    fn oldest_waiting(&self) -> Option<(u64, Ticket)> {
         if self.oldest == self.next {
             return None;
         }
         match self.slots[self.index(self.oldest)] {
-            Slot::Waiting { due_ns, .. } => Some(due_ns),
+            Slot::Waiting { due_ns, ticket } => Some((due_ns, ticket)),
             // Never: the oldest one is waited for.
             Slot::Answered => None,
         }
@@ -189,7 +190,7 @@ mod tests {
                         let entry = model.get_mut(&first).filter(|m| m.0 < before);
                         let want = entry.map(|m| {
                             m.1 = false;
-                            m.0
+                            (m.0, m.0 + 1)
                         });
                         prop_assert_eq!(table.poll_expired(before), want);
                     }

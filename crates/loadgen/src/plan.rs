@@ -59,6 +59,11 @@ pub struct Plan {
     /// longer ones, see [`Plan::interval_length_ns`].
     #[serde(default, alias = "series_window_ns")]
     pub interval_ns: u64,
+    /// True if the requests of the protocol's first class are also kept apart
+    /// ([`Measurement::first_class`](crate::report::Measurement::first_class)). Costs the
+    /// generator as much again for each reply.
+    #[serde(default)]
+    pub first_class: bool,
 }
 
 fn default_timeout() -> u64 {
@@ -120,6 +125,7 @@ impl Plan {
             phase: HALF_A_GAP,
             intervals: false,
             interval_ns: 0,
+            first_class: false,
         }
     }
 

@@ -72,6 +72,9 @@ pub struct Measurement {
     /// The time that the server spent on the work asked for, of the measured requests.
     #[serde(default)]
     pub delivery: Delivery,
+    /// The same of the requests of the protocol's first class, if the plan keeps them apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_class: Option<Summary>,
     /// What should not have happened, warm-up included.
     pub oddities: Oddities,
     /// Disturbances of the generator's own core.
@@ -87,6 +90,9 @@ impl Measurement {
     /// comparison.
     pub fn merge(&mut self, other: &Measurement) {
         self.summary.merge(&other.summary);
+        if let Some((mine, theirs)) = self.first_class.as_mut().zip(other.first_class.as_ref()) {
+            mine.merge(theirs);
+        }
         self.merge_rest(other);
     }
 
@@ -94,6 +100,9 @@ impl Measurement {
     /// [`Summary::merge_parallel`].
     pub fn merge_parallel(&mut self, other: &Measurement) {
         self.summary.merge_parallel(&other.summary);
+        if let Some((mine, theirs)) = self.first_class.as_mut().zip(other.first_class.as_ref()) {
+            mine.merge_parallel(theirs);
+        }
         self.merge_rest(other);
     }
 

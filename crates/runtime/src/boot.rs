@@ -11,7 +11,6 @@ use crate::config::{Builder, Config};
 use crate::error::{ConfigError, StartError};
 use crate::ground::halt::Halt;
 use crate::ground::sleepers::Sleepers;
-use crate::ground::stderr::print;
 use crate::ground::{arch, tls};
 use crate::net::{self, NetConfig};
 use crate::records::kthread::Kthread;
@@ -173,11 +172,8 @@ fn start_kthreads(
                 if let Some(loan) = runtime.loan {
                     loan.rank_kthread();
                 }
-                if let Some(Err(error)) = quantum.map(quantum::start_timer) {
-                    print(&format!(
-                        "tailwater: no timer for kthread {} ({error}): a time slice ends at poll points only\n",
-                        kthread.index
-                    ));
+                if let Some(quantum) = quantum {
+                    quantum::start_timer(kthread, quantum);
                 }
                 let tid = kthread.os_tid.load(Ordering::Relaxed);
                 // Fails if the starter has given up: a later kthread could not be started.

@@ -43,6 +43,7 @@ fn dispatchers_on_one_kthread() {
             a_lane_whose_initialisation_panics_serves();
             a_service_answers_by_datagram();
             a_classifier_that_panics_or_a_reply_too_long_costs_one_request();
+            long_datagrams_leave_room_for_short_ones();
         })
         .unwrap();
 }
@@ -472,4 +473,44 @@ fn a_classifier_that_panics_or_a_reply_too_long_costs_one_request() {
     assert_eq!(server.unsent(), 0);
     client.send(b"huge").unwrap();
     wait_until(|| server.unsent() == 1);
+}
+
+/// Long requests, in capitals, end once it is open.
+struct Gate(Arc<AtomicBool>);
+
+impl Service for Gate {
+    fn classify(&self, request: &[u8]) -> usize {
+        usize::from(request[0].is_ascii_uppercase())
+    }
+
+    fn handle(&self, request: &[u8], _: &mut Vec<u8>) {
+        while request[0].is_ascii_uppercase() && !self.0.load(Relaxed) {
+            thread::yield_now();
+        }
+    }
+}
+
+fn long_datagrams_leave_room_for_short_ones() {
+    let open = Arc::new(AtomicBool::new(false));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // The first keeps its lane while it lets others run.
+    let settings = policy("c-fcfs").queue(4).blocked(0);
+    let server = UdpServer::start(socket, Gate(Arc::clone(&open)), settings).unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(server.local_addr().unwrap()).unwrap();
+    let arrived = |class: usize| {
+        let stats = &server.stats()[class];
+        (stats.accepted, stats.dropped)
+    };
+    for sent in 1..=8 {
+        client.send(b"LONG").unwrap();
+        wait_until(|| arrived(1).0 + arrived(1).1 == sent);
+    }
+    // Half of the queue waits, and one runs or has to begin.
+    assert!((2..=3).contains(&arrived(1).0), "{:?}", arrived(1));
+    client.send(b"short").unwrap();
+    wait_until(|| arrived(0) != (0, 0));
+    assert_eq!(arrived(0), (1, 0));
+    open.store(true, Relaxed);
+    wait_until(|| server.stats()[0].finished == 1);
 }

@@ -17,7 +17,6 @@ const REQUESTS: usize = 2_000;
 fn dispatchers_on_two_kthreads() {
     tailwater::Builder::new()
         .kthreads(2)
-        .quantum(Duration::from_millis(1))
         .run(|| {
             for policy in ["c-fcfs", "steal:4", "sq:5us", "sq:5us,head", "mq:5us", "mq:20us,tail", "srpt"] {
                 every_request_is_handled_once(policy);

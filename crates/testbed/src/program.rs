@@ -137,6 +137,17 @@ impl Program {
         Some(Self::foreign(&path, &words, protocol))
     }
 
+    /// Returns the RocksDB service on Tailwater, with `keys` values of so many bytes each, and its
+    /// requests in the order of `policy`; `None` where it is not built.
+    pub fn rocks(policy: &str, keys: u64, value_len: usize, protocol: Arc<dyn Protocol>) -> Option<Self> {
+        let path = find_own("tailwater-rocks")?.display().to_string();
+        let (store, listen) = (format!("{FOLDER}/store"), format!("0.0.0.0:{PORT}"));
+        let (keys, value_len) = (keys.to_string(), value_len.to_string());
+        let words = [&path, "--listen", &listen, "--path", &store, "--load", &keys, "--value", &value_len];
+        let words = [&words[..], &["--dispatch", policy]].concat();
+        Some(Self::new(Host::Tailwater, "exec", &words, protocol).alone())
+    }
+
     /// Returns a program of the system, on Linux.
     pub fn foreign(path: &std::path::Path, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let path = path.display().to_string();
@@ -161,7 +172,8 @@ impl Program {
     /// # Errors
     /// If a file cannot be written.
     pub fn prepare(&self, port: u16) -> anyhow::Result<Prepared> {
-        let folder = match self.files.is_empty() {
+        let names_folder = self.arguments.iter().any(|word| word.contains(FOLDER));
+        let folder = match self.files.is_empty() && !names_folder {
             true => None,
             false => Some(Folder::new()?),
         };
@@ -177,6 +189,12 @@ impl Program {
         let arguments = self.arguments.iter().map(|word| fill(word)).collect();
         Ok(Prepared { arguments, folder })
     }
+}
+
+/// Returns the path of a program of this project: beside the running one, or else in PATH.
+fn find_own(name: &str) -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
+    beside.filter(|file| file.is_file()).or_else(|| find(name))
 }
 
 /// Returns the path of a program of the system; servers are often outside a user's PATH.
@@ -199,6 +217,17 @@ mod tests {
         let prepared = Program::kv(2, protocol).prepare(5000).unwrap();
         assert_eq!(prepared.arguments.join(" "), "-l 0.0.0.0 -p 5000 -U 5000 -m 256 -t 2");
         assert!(prepared.folder.is_none());
+    }
+
+    #[test]
+    fn a_program_that_names_its_folder_has_one() {
+        let mut program = Program::kv(1, Arc::new(Echo::new(8).unwrap()));
+        program.arguments = vec![format!("{FOLDER}/store")];
+        let prepared = program.prepare(5000).unwrap();
+        let folder = prepared.folder.as_ref().unwrap().path().to_owned();
+        assert!(folder.is_dir() && prepared.arguments[0] == format!("{}/store", folder.display()));
+        drop(prepared);
+        assert!(!folder.exists());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The rocks protocol: reads, scans and writes of an ordered store.
 //!
 //! Owns the layout on the wire, its checks, and the value of each key. Shinjuku measures with its
-//! mix of short reads and long scans (NSDI'19, section 5.1: RocksDB). Decoding is total: any bytes
+//! mix of short reads and long scans (NSDI'19, section 4: RocksDB). Decoding is total: any bytes
 //! give a message or a typed error, never a panic.
 //!
 //! A message is a header of [`HEADER_LEN`] bytes and a body. All integers are little-endian.

@@ -78,6 +78,8 @@ pub struct Generator {
     outstanding: Outstanding,
     recorder: LatencyRecorder,
     delivery: Delivery,
+    /// Of the requests of the protocol's first class, if the plan keeps them apart.
+    first_class: Option<LatencyRecorder>,
     oddities: Oddities,
     gaps: GapCounter,
 }
@@ -167,6 +169,11 @@ impl Generator {
         slots: usize,
     ) -> Self {
         let measured = start_ns + plan.warm_up_ns..start_ns + plan.schedule.length_ns();
+        let recorder = || match plan.interval_length_ns() {
+            Some(interval_ns) => LatencyRecorder::with_intervals(measured.start, interval_ns),
+            None => LatencyRecorder::new(measured.start),
+        };
+        let (first_class, recorder) = (plan.first_class.then(recorder), recorder());
         let mut generator = Self {
             start_ns,
             arrivals: Arrivals::new(plan.arrivals, plan.schedule.clone()).with_phase(plan.phase),
@@ -175,10 +182,8 @@ impl Generator {
             tag: draw_tag(seed),
             pending: None,
             outstanding: Outstanding::new(slots),
-            recorder: match plan.interval_length_ns() {
-                Some(interval_ns) => LatencyRecorder::with_intervals(measured.start, interval_ns),
-                None => LatencyRecorder::new(measured.start),
-            },
+            recorder,
+            first_class,
             delivery: Delivery::default(),
             oddities: Oddities::default(),
             gaps: GapCounter::new(start_ns),
@@ -200,15 +205,13 @@ impl Generator {
         for _ in 0..OVERFLOW_BATCH {
             let Pending { due_ns, ticket } = self.pending.filter(|p| p.due_ns <= now_ns)?;
             self.draw_next();
-            if self.is_measured(due_ns) {
-                self.recorder.count_offered(now_ns);
-            }
+            self.note(due_ns, ticket, |recorder| recorder.count_offered(now_ns));
             let Some(sequence) = self.outstanding.insert(due_ns, ticket) else {
                 self.oddities.overflowed += 1;
-                self.count_lost(due_ns, now_ns);
+                self.count_lost(due_ns, ticket, now_ns);
                 continue;
             };
-            self.check_schedule(due_ns, now_ns);
+            self.check_schedule(due_ns, ticket, now_ns);
             let request = Request { id: self.id_of(sequence), ticket, due_ns };
             let flow = (sequence % u64::from(self.plan.flows)) as u16;
             return Some(Outgoing { due_ns, flow, sequence, request });
@@ -226,6 +229,9 @@ impl Generator {
             && self.is_measured(gap.end)
         {
             self.recorder.note_stall(gap.start, gap.end);
+            if let Some(first) = &mut self.first_class {
+                first.note_stall(gap.start, gap.end);
+            }
         }
     }
 
@@ -295,7 +301,7 @@ impl Generator {
     /// Settles a request by its first answer.
     #[inline]
     fn settle(&mut self, now_ns: u64, request: &Request, bytes: &[u8]) -> ReplyOutcome {
-        let due_ns = request.due_ns;
+        let &Request { due_ns, ticket, .. } = request;
         let verdict = self.protocol.check(request, bytes, self.medium);
         match verdict {
             Verdict::Right => {}
@@ -305,26 +311,26 @@ impl Generator {
         }
         if due_ns.saturating_add(self.plan.timeout_ns) < now_ns {
             self.oddities.stale += 1;
-            self.count_lost(due_ns, now_ns);
+            self.count_lost(due_ns, ticket, now_ns);
             return ReplyOutcome::Stale;
         }
         match verdict {
             Verdict::Right | Verdict::Miss => {
                 let latency_ns = now_ns.saturating_sub(due_ns);
-                if self.is_measured(due_ns) {
-                    self.recorder.record(now_ns, latency_ns);
-                    if let Some(served) = self.protocol.served(request, bytes) {
-                        self.delivery.record(served);
-                    }
+                self.note(due_ns, ticket, |recorder| recorder.record(now_ns, latency_ns));
+                if self.is_measured(due_ns)
+                    && let Some(served) = self.protocol.served(request, bytes)
+                {
+                    self.delivery.record(served);
                 }
                 ReplyOutcome::Completed { latency_ns }
             }
             Verdict::Refused => {
-                self.count_lost(due_ns, now_ns);
+                self.count_lost(due_ns, ticket, now_ns);
                 ReplyOutcome::Refused
             }
             Verdict::Wrong => {
-                self.count_lost(due_ns, now_ns);
+                self.count_lost(due_ns, ticket, now_ns);
                 ReplyOutcome::Wrong
             }
         }
@@ -395,8 +401,8 @@ impl Generator {
     /// Records that request `sequence` was sent and will not be answered, because its connection
     /// had ended by clock reading `now_ns`.
     pub fn handle_connection_loss(&mut self, sequence: u64, now_ns: u64) {
-        if let Answer::First { due_ns, .. } = self.outstanding.answer(sequence) {
-            self.count_lost(due_ns, now_ns);
+        if let Answer::First { due_ns, ticket } = self.outstanding.answer(sequence) {
+            self.count_lost(due_ns, ticket, now_ns);
         }
     }
 
@@ -439,6 +445,7 @@ impl Generator {
         Measurement {
             summary: self.recorder.finish(reached - self.measured.start),
             delivery: self.delivery,
+            first_class: self.first_class.map(|recorder| recorder.finish(reached - self.measured.start)),
             oddities: self.oddities,
             gaps: self.gaps.gaps(),
             late_after_ns: self.plan.late_after_ns,
@@ -456,22 +463,34 @@ impl Generator {
     fn expire(&mut self, now_ns: u64) {
         let before_ns = now_ns.saturating_sub(self.plan.timeout_ns);
         for _ in 0..EXPIRE_BATCH {
-            let Some(due_ns) = self.outstanding.poll_expired(before_ns) else { return };
-            self.count_lost(due_ns, now_ns);
+            let Some((due_ns, ticket)) = self.outstanding.poll_expired(before_ns) else { return };
+            self.count_lost(due_ns, ticket, now_ns);
         }
     }
 
-    fn check_schedule(&mut self, due_ns: u64, now_ns: u64) {
+    fn check_schedule(&mut self, due_ns: u64, ticket: Ticket, now_ns: u64) {
         let behind_ns = now_ns - due_ns;
         if behind_ns > self.plan.late_after_ns && self.is_measured(due_ns) {
-            self.recorder.count_late();
+            self.note(due_ns, ticket, LatencyRecorder::count_late);
             self.oddities.worst_behind_ns = self.oddities.worst_behind_ns.max(behind_ns);
         }
     }
 
-    fn count_lost(&mut self, due_ns: u64, now_ns: u64) {
-        if self.is_measured(due_ns) {
-            self.recorder.count_lost(now_ns);
+    fn count_lost(&mut self, due_ns: u64, ticket: Ticket, now_ns: u64) {
+        self.note(due_ns, ticket, |recorder| recorder.count_lost(now_ns));
+    }
+
+    /// Applies `note` to the recorders that count the request, if it was due in the measured part.
+    #[inline]
+    fn note(&mut self, due_ns: u64, ticket: Ticket, note: impl Fn(&mut LatencyRecorder)) {
+        if !self.is_measured(due_ns) {
+            return;
+        }
+        note(&mut self.recorder);
+        if let Some(first) = &mut self.first_class
+            && self.protocol.class(ticket) == 0
+        {
+            note(first);
         }
     }
 

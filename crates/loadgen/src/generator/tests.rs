@@ -363,3 +363,28 @@ proptest! {
         prop_assert_eq!(generator.next_due_ns(), Some(3 * MS / 2));
     }
 }
+
+#[test]
+fn requests_of_the_first_class_are_also_kept_apart() {
+    let mut plan = plan("1s@10k", "poisson", "bimodal:0.9*1us+0.1*100us");
+    plan.first_class = true;
+    plan.intervals = true;
+    plan.warm_up_ns = 100 * MS;
+    // Every eighth request is not answered.
+    let mut sent = 0;
+    let measurement = run(plan, 1, |request| {
+        sent += 1;
+        if sent % 8 == 0 { Vec::new() } else { vec![2 * request.work_ns] }
+    });
+    let first = measurement.first_class.as_ref().unwrap();
+    let (all, own) = (measurement.summary.counts(), first.counts());
+    let share = own.offered as f64 / all.offered as f64;
+    assert!((0.87..0.93).contains(&share), "{share}");
+    assert_eq!(own.completed + own.lost, own.offered);
+    assert_eq!(all.completed + all.lost, all.offered);
+    assert!(0 < own.lost && own.lost < all.lost, "{own:?} {all:?}");
+    assert!(first.latency_ns(1.0).unwrap() < 3_000);
+    assert!(measurement.summary.latency_ns(1.0).unwrap() >= 200_000);
+    let by_interval: u64 = first.intervals().list.iter().map(|one| one.counts.completed).sum();
+    assert_eq!(by_interval, own.completed);
+}

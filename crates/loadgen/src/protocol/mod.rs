@@ -122,6 +122,13 @@ pub trait Protocol: Debug + Send + Sync {
         None
     }
 
+    /// Returns the class of a request, from 0: of those that a server may tell apart, the first is
+    /// the shortest. 0 if the protocol has no classes.
+    fn class(&self, ticket: Ticket) -> usize {
+        let _ = ticket;
+        0
+    }
+
     /// Returns a harmless request that any server answers, used for the first contact.
     fn contact(&self) -> Ticket;
 

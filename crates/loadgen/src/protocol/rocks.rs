@@ -3,7 +3,8 @@
 //! The store has the keys 0 to `keys` - 1, each with a value of the same length derived from the
 //! key. So a GET's value and a SCAN's sums are known in advance.
 //!
-//! A ticket is the operation in its two lowest bits and the key above.
+//! A ticket is the operation in its two lowest bits and the key above. GETs are of class 0, SCANs
+//! of class 1, PUTs of class 2.
 
 use tailwater_workload::random::unit_open_closed;
 use tailwater_workload::rocks::{HEADER_LEN, Header, MAX_BODY, Operation, ScanSum, Status, write_value};
@@ -61,7 +62,7 @@ impl Rocks {
         if value_len > MAX_VALUE {
             return Err(RocksError::Value { bytes: value_len });
         }
-        // Shinjuku section 5.1: scans of 5000 keys.
+        // Shinjuku section 4: scans of 5000 keys.
         Ok(Self { keys, value_len, scan_share: 0.0, put_share: 0.0, scan_count: 5_000 })
     }
 
@@ -184,6 +185,14 @@ impl Protocol for Rocks {
             Some(Status::NotFound) if operation == Operation::Get && body.is_empty() => Verdict::Miss,
             Some(Status::Refused | Status::Failed) if body.is_empty() => Verdict::Refused,
             _ => Verdict::Wrong,
+        }
+    }
+
+    fn class(&self, ticket: Ticket) -> usize {
+        match Self::asked(ticket).0 {
+            Operation::Get => 0,
+            Operation::Scan => 1,
+            Operation::Put => 2,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The spin protocol as a [`Protocol`]; its layout is in `tailwater_workload::spin`.
 //!
-//! A ticket is the work in nanoseconds.
+//! A ticket is the work in nanoseconds. Requests of at most the mean work are of class 0, longer
+//! ones of class 1.
 
 use tailwater_workload::spin::{REPLY_LEN, Reply, Request as Message};
 use tailwater_workload::{Prng, ServiceTime};
@@ -12,13 +13,14 @@ use crate::delivery::Served;
 #[derive(Debug, Clone)]
 pub struct Spin {
     service: ServiceTime,
+    mean_ns: f64,
 }
 
 impl Spin {
     /// Creates a client whose work is drawn from `service`.
     #[must_use]
     pub fn new(service: ServiceTime) -> Self {
-        Self { service }
+        Self { mean_ns: service.mean_ns(), service }
     }
 }
 
@@ -63,6 +65,10 @@ impl Protocol for Spin {
         let taken_ns = Reply::decode(answer).ok()?.served_ns;
         // A server without a clock states 0.
         (taken_ns > 0).then_some(Served { asked_ns: request.ticket, taken_ns })
+    }
+
+    fn class(&self, ticket: Ticket) -> usize {
+        usize::from(ticket as f64 > self.mean_ns)
     }
 
     fn contact(&self) -> Ticket {

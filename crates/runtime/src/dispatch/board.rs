@@ -259,7 +259,6 @@ impl<P, S> Board<P, S> {
     }
 
     /// Counts a request of `class` as dropped that is not offered.
-    #[cfg(feature = "tcp")]
     pub fn drop_unsubmitted(&mut self, class: usize) {
         let class = self.known(class);
         self.classes[class].dropped += 1;

@@ -53,7 +53,6 @@ impl Request {
     }
 
     /// Returns the number of the class.
-    #[cfg(feature = "tcp")]
     pub(super) fn class(&self) -> usize {
         self.class
     }
@@ -171,6 +170,7 @@ impl<P: Send + 'static> Dispatcher<P> {
         }
         if slice != Cycles::MAX {
             quantum::watch_slices(runtime);
+            quantum::signal_slices(runtime);
         }
         threads.into_iter().for_each(|thread| ready(thread.runnable));
         Ok(Self(server))
@@ -208,7 +208,6 @@ impl<P: Send + 'static> Dispatcher<P> {
     }
 
     /// Counts a request as dropped that was not submitted, for lack of a place.
-    #[cfg(feature = "tcp")]
     pub(super) fn drop_unsubmitted(&self, request: &Request) {
         self.0.pool.lock().board.drop_unsubmitted(request.class);
         self.0.changes.note();

@@ -54,18 +54,20 @@
 //! A server and its threads last as long as the process.
 //!
 //! # Bounds
-//! A request that finds [`queue`](Settings::queue) others waiting is dropped and counted. While
+//! A request that finds [`queue`](Settings::queue) others waiting is dropped and counted. In a
+//! server each class has an equal share of the queue, so that long requests do not take the places
+//! of short ones: a connection waits for a place, a datagram that finds none is dropped. While
 //! [`preempted`](Settings::preempted) requests are, of each class its share, no further one of the
 //! class begins until one has ended; each lane may add one. At most [`blocked`](Settings::blocked)
 //! have left their lanes because they blocked; one more keeps its lane while it waits, so that
 //! others wait in the queue. Both bound the threads of a dispatcher, of which it keeps 64 and one
 //! for each lane while they have nothing to do.
 //!
-//! A handler without poll points is not preempted, unless a [`quantum`](crate::Builder::quantum) is
-//! set: then the signal is sent after some milliseconds.
+//! A handler without poll points is preempted by a signal, after some milliseconds.
 
 mod board;
 mod dispatcher;
+mod places;
 mod pool;
 mod publish;
 mod server;

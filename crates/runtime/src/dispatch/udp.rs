@@ -4,6 +4,7 @@
 //! request are anybody's: code of the service that panics at them costs that request only.
 
 use super::dispatcher::{Dispatcher, Request};
+use super::places::{Place, Places};
 use super::server::catch;
 use super::settings::Settings;
 use super::stats::ClassStats;
@@ -160,6 +161,7 @@ impl Endpoint {
 struct Datagram {
     bytes: Box<[u8]>,
     from: SocketAddr,
+    place: Place,
 }
 
 impl UdpServer {
@@ -175,6 +177,8 @@ impl UdpServer {
         let service = Arc::new(service);
         let (endpoint, receivers) = receivers(socket, &service)?;
         let (handler, initial) = (Arc::clone(&service), service);
+        let places = Arc::new(Places::new(settings.queue, settings.classes.len()));
+        let given_back = Arc::clone(&places);
         // Set after the start: one that fails does not keep the socket's port.
         let replies = Arc::new(OnceLock::<Arc<Endpoint>>::new());
         let set_later = Arc::clone(&replies);
@@ -182,6 +186,7 @@ impl UdpServer {
             settings,
             move |core| initial.init_per_core(core),
             move |request: Datagram| {
+                given_back.give_back(request.place);
                 let mut reply = Vec::new();
                 handler.handle_datagram(&request.bytes, &mut reply);
                 if let Some(endpoint) = replies.get() {
@@ -191,8 +196,11 @@ impl UdpServer {
         )?;
         set_later.get_or_init(|| Arc::clone(&endpoint));
         Ok(Self::begin(dispatcher, endpoint, receivers, move |request, bytes, from| {
-            // One too many is dropped, and counted.
-            let _ = dispatcher.submit(request, Datagram { bytes, from });
+            let Some(place) = places.try_take(request.class()) else {
+                return dispatcher.drop_unsubmitted(&request);
+            };
+            // With a place, it is not refused.
+            let _ = dispatcher.submit(request, Datagram { bytes, from, place });
         }))
     }
 

@@ -124,6 +124,8 @@ pub struct Kthread {
     over: AtomicU64,
     /// Number of the turn that was in progress at the last tick.
     pub ticked: AtomicU64,
+    /// When the preempt signal first found that turn in progress.
+    pub ticked_at: AtomicU64,
     /// Number within the runtime.
     pub index: u16,
     /// Core lent, or [`NO_CORE`]. Written by [`set_core`](Self::set_core).
@@ -175,6 +177,7 @@ impl Kthread {
             hosted: AtomicPtr::new(core::ptr::null_mut()),
             over: AtomicU64::new(NO_TURN),
             ticked: AtomicU64::new(NO_TURN),
+            ticked_at: AtomicU64::new(0),
             index,
             core: AtomicU16::new(NO_CORE),
             classes: AtomicU64::new(0),

@@ -16,18 +16,19 @@
 //! # Code without poll points
 //! Each kthread has a timer of its processor time that sends the preempt signal to it: once per
 //! quantum, but at most every [`TICK`], and rounded up to the kernel's own tick of 1 to 10 ms
-//! (timer_create(2), `CLOCK_THREAD_CPUTIME_ID`), so that it causes no interrupt of its own. Any
-//! thread that runs at two ticks in a row while others wait gives way in the signal handler. A
-//! signal from another core would take 13 us and more in a virtual machine, and 8 us of its
-//! sender's time. A thread that sleeps in the kernel uses no processor time and is the stall
-//! detector's business (see [`debug`](crate::debug)).
+//! (timer_create(2), the clock of that thread's processor time), so that it causes no interrupt of
+//! its own. It is there where there is a quantum, or since the first preemptive dispatcher began.
+//! A thread that has run from one tick to another for its quantum or slice while others wait gives
+//! way in the signal handler. A signal from another core would take 13 us and more in a virtual
+//! machine, and 8 us of its sender's time. A thread that sleeps in the kernel uses no processor
+//! time and is the stall detector's business (see [`debug`](crate::debug)).
 //!
 //! Every request to end a turn carries the turn's number; one that comes late ends nothing.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
 //! | `Kthread::over` | tick and poll points of its OS thread; the stall detector | its OS thread |
-//! | `Kthread::ticked` | the signal handler on its OS thread | the same |
+//! | `Kthread::ticked`, `ticked_at` | the signal handler on its OS thread | the same |
 //! | `TurnLine::turns` | its OS thread, at each switch | IOKernel; stall detector; counters |
 //!
 //! [`layout::TurnLine`]: tailwater_shm::layout::TurnLine
@@ -35,11 +36,12 @@
 use super::look::{waits_for, work_visible};
 use crate::ground::slice::MAX_POLLS;
 use crate::ground::spin::SpinLock;
+use crate::ground::stderr::print;
 use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::{Runtime, runtime, started};
 use crate::records::serving::RequestThread;
 use crate::records::uthread::Uthread;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::io;
 use std::time::Duration;
 use tailwater_shm::control::Class;
@@ -56,6 +58,9 @@ const PACE_NS: u64 = 1_000;
 /// True once a dispatcher has given requests slices, or there is a background thread. The lock is
 /// held while poll points are counted or not because of that.
 static HAS_SLICES: SpinLock<bool> = SpinLock::new(false);
+
+/// True once kthreads have timers for the slices of requests.
+static SIGNALS_SLICES: AtomicBool = AtomicBool::new(false);
 
 /// Decides who looks at the clock, before the kthreads are announced to the IOKernel.
 pub fn prepare(runtime: &Runtime, quantum: Option<Duration>) {
@@ -140,14 +145,22 @@ fn look_for_others(kthread: ThisKthread<'_>) {
     }
 }
 
-/// Handles the preempt signal, from any sender: ends the turn if it was in progress at the last
-/// one. Called by the handler, on the kthread's OS thread.
+/// Handles the preempt signal, from any sender: ends the turn if it has lasted for its quantum
+/// since an earlier one. Called by the handler, on the kthread's OS thread.
 pub fn tick(kthread: &Kthread) {
-    let Some(runtime) = started().filter(|runtime| runtime.quantum != Cycles::MAX) else { return };
-    let turn = kthread.turn();
-    let same = kthread.ticked.swap(turn, Relaxed) == turn;
-    let Some(me) = kthread.current().filter(|_| same) else { return };
-    if waits_for(kthread, runtime, clock::now()) || me.serving.get().is_some_and(RequestThread::makes_way) {
+    let Some((runtime, me)) = started().zip(kthread.current()) else { return };
+    let serving = me.serving.get();
+    let quantum = serving.map_or(Cycles::MAX, RequestThread::slice).min(runtime.quantum);
+    if quantum == Cycles::MAX {
+        return;
+    }
+    let (turn, now) = (kthread.turn(), clock::now());
+    if kthread.ticked.swap(turn, Relaxed) != turn {
+        kthread.ticked_at.store(now, Relaxed);
+        return;
+    }
+    let over = now.saturating_sub(kthread.ticked_at.load(Relaxed)) >= quantum;
+    if over && (waits_for(kthread, runtime, now) || serving.is_some_and(RequestThread::makes_way)) {
         kthread.end_turn(turn);
     }
 }
@@ -159,12 +172,26 @@ pub fn end_turn(kthread: &Kthread) {
     kthread.interrupt();
 }
 
-/// Starts the timer of the calling OS thread, a kthread's, which lasts as long as the thread.
-///
-/// # Errors
-/// If the kernel refuses it.
-pub fn start_timer(quantum: Duration) -> io::Result<()> {
-    let interval = quantum.max(TICK);
+/// Has requests that reach no poll point interrupted by signal from now on, unless they are
+/// already.
+pub fn signal_slices(runtime: &Runtime) {
+    if runtime.quantum == Cycles::MAX && !SIGNALS_SLICES.swap(true, Relaxed) {
+        runtime.kthreads.iter().for_each(|kthread| start_timer(kthread, TICK));
+    }
+}
+
+/// Starts the timer of a kthread whose OS thread runs, which lasts as long as the process; prints
+/// the reason if the kernel refuses it.
+pub fn start_timer(kthread: &Kthread, quantum: Duration) {
+    if let Err(error) = try_start_timer(kthread.os_tid.load(Relaxed), quantum.max(TICK)) {
+        print(&format!(
+            "tailwater: no timer for kthread {} ({error}): a time slice ends at poll points only\n",
+            kthread.index
+        ));
+    }
+}
+
+fn try_start_timer(tid: i32, interval: Duration) -> io::Result<()> {
     let interval = libc::timespec {
         tv_sec: libc::time_t::try_from(interval.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: interval.subsec_nanos().into(),
@@ -176,9 +203,11 @@ pub fn start_timer(quantum: Duration) -> io::Result<()> {
         let mut event: libc::sigevent = core::mem::zeroed();
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = PREEMPT_SIGNAL;
-        event.sigev_notify_thread_id = libc::gettid();
+        event.sigev_notify_thread_id = tid;
         let mut timer: libc::c_int = 0;
-        let clock = libc::CLOCK_THREAD_CPUTIME_ID;
+        // The clock of a thread's processor time (pthread_getcpuclockid(3), which needs a handle of
+        // the thread): its id inverted, and 6.
+        let clock = (!tid << 3) | 6;
         let made = libc::syscall(libc::SYS_timer_create, clock, &raw mut event, &raw mut timer);
         if made == 0 {
             let none = core::ptr::null_mut::<libc::itimerspec>();

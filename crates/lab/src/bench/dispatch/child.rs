@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use tailwater::dispatch::{Dispatcher, Policy, Request, Requeue, Settings};
+use tailwater::sync::mpsc;
 use tailwater_shm::{Clock, clock};
 
 use super::programs::{COPIES, Input, Program, Run};
@@ -29,6 +31,8 @@ pub struct ChildArgs {
 enum Part {
     Programs,
     Turns,
+    /// Turns of two requests of a dispatcher instead of two threads.
+    Requests,
 }
 
 /// Measures and prints.
@@ -40,7 +44,16 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
         (args.part, Clock::from_hz(args.tsc_hz), args.count, args.quantum_ns);
     let figures = tailwater::Builder::new().run(move || match part {
         Part::Programs => programs(count),
-        Part::Turns => turns(clock, 1_000 * u64::from(count), quantum_ns),
+        Part::Turns => {
+            let turns = Turns::of(1_000 * u64::from(count));
+            let threads = [1, 2].map(|me| tailwater::thread::spawn(move || turns.take(me)));
+            let noted = threads.map(|thread| thread.join().expect("it does not panic"));
+            describe(&noted, clock, quantum_ns)
+        }
+        Part::Requests => {
+            let noted = requests(Turns::of(1_000 * u64::from(count)), quantum_ns);
+            describe(&noted, clock, quantum_ns)
+        }
     })?;
     println!("{figures}");
     Ok(())
@@ -93,48 +106,64 @@ fn time(program: Run, input: &Input, repeats: u32) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// What two threads that take turns on one kthread note.
+/// What two threads or requests that take turns on one kthread note.
 #[derive(Default)]
 struct Turns {
     owner: AtomicU64,
     began: AtomicU64,
-    /// When the thread that runs was last seen running.
+    /// When the one that runs was last seen running.
     seen: AtomicU64,
     ended: AtomicBool,
+    count: u64,
 }
 
-/// Returns percentiles of how long after the end of the quantum the next thread runs, and of the
-/// time between the last sign of one thread and the first of the next.
-fn turns(clock: Clock, count: u64, quantum_ns: u64) -> serde_json::Value {
-    static TURNS: Turns = Turns {
-        owner: AtomicU64::new(0),
-        began: AtomicU64::new(0),
-        seen: AtomicU64::new(0),
-        ended: AtomicBool::new(false),
-    };
-    let take = move |me: u64| {
-        let mut noted = Vec::with_capacity(count as usize);
-        while !TURNS.ended.load(Relaxed) {
+/// How long a turn lasted before the next one, and the time between the last sign of one and the
+/// first of the other.
+type Noted = (u64, u64);
+
+impl Turns {
+    /// Returns those of a process that measures once.
+    fn of(count: u64) -> &'static Self {
+        Box::leak(Box::new(Self { count, ..Self::default() }))
+    }
+
+    /// Computes until there have been enough turns; returns what it noted at the start of each.
+    fn take(&self, me: u64) -> Vec<Noted> {
+        let mut noted = Vec::with_capacity(self.count as usize);
+        while !self.ended.load(Relaxed) {
             tailwater::poll();
             let now = clock::now();
-            if TURNS.owner.swap(me, Relaxed) != me {
-                let (began, seen) = (TURNS.began.load(Relaxed), TURNS.seen.load(Relaxed));
+            if self.owner.swap(me, Relaxed) != me {
+                let (began, seen) = (self.began.load(Relaxed), self.seen.load(Relaxed));
                 noted.push((now.saturating_sub(began), now.saturating_sub(seen)));
-                TURNS.began.store(now, Relaxed);
-                if noted.len() as u64 == count {
-                    TURNS.ended.store(true, Relaxed);
+                self.began.store(now, Relaxed);
+                if noted.len() as u64 == self.count {
+                    self.ended.store(true, Relaxed);
                 }
             }
-            TURNS.seen.store(now, Relaxed);
+            self.seen.store(now, Relaxed);
         }
         noted
-    };
-    let threads = [1, 2].map(|me| tailwater::thread::spawn(move || take(me)));
-    let noted: Vec<(u64, u64)> = threads
-        .into_iter()
-        .flat_map(|thread| thread.join().expect("it does not panic").into_iter().skip(1))
-        .collect();
-    let sorted = |of: fn(&(u64, u64)) -> u64| {
+    }
+}
+
+/// Lets two requests of a preemptive dispatcher take turns; returns what they noted.
+fn requests(turns: &'static Turns, quantum_ns: u64) -> [Vec<Noted>; 2] {
+    let policy = Policy::single_queue(Duration::from_nanos(quantum_ns), Requeue::Tail);
+    let (sender, noted) = mpsc::channel();
+    let handle = move |me| drop(sender.send(turns.take(me)));
+    let dispatcher = Dispatcher::start(Settings::new(policy), |_| (), handle).expect("it starts");
+    for me in [1, 2] {
+        dispatcher.submit(Request::new(0), me).expect("the queue has room");
+    }
+    [(); 2].map(|()| noted.recv().expect("both end"))
+}
+
+/// Returns percentiles of how long after the end of the quantum the next one runs, and of the time
+/// between the last sign of one and the first of the next.
+fn describe(noted: &[Vec<Noted>; 2], clock: Clock, quantum_ns: u64) -> serde_json::Value {
+    let noted: Vec<&Noted> = noted.iter().flat_map(|own| own.iter().skip(1)).collect();
+    let sorted = |of: fn(&Noted) -> u64| {
         let mut all: Vec<u64> = noted.iter().map(|turn| clock.to_ns(of(turn))).collect();
         all.sort_unstable();
         all

@@ -10,11 +10,12 @@ use tailwater_testbed::table::{Table, number};
 use tailwater_workload::ServiceTime;
 use tailwater_workload::summary::NEVER_NS;
 
-use super::service::{BIMODAL, Bench, QUANTUM_DEFAULT_US, median};
+use super::bed::{self, Bench, median};
+use super::service::{BIMODAL, QUANTUM_DEFAULT_US};
 
 const SERVICES: [&str; 2] = [BIMODAL, "exp:10us"];
 /// Parts of the core's time that requests take, with the network's part of them.
-const LOADS: [f64; 3] = [0.12, 0.4, 0.7];
+const LOADS: [f64; 4] = [0.12, 0.4, 0.7, 0.95];
 /// The network's part of a request.
 const PACKET_NS: f64 = 1_000.0;
 const SECONDS: f64 = 1.0;
@@ -57,6 +58,7 @@ pub fn measure(bench: &Bench, rounds: u16) -> anyhow::Result<Vec<Load>> {
     let mut loads = Vec::new();
     for service in SERVICES {
         let mean_ns = service.parse::<ServiceTime>()?.mean_ns();
+        let server = bench.spin(service, None)?;
         for load in LOADS {
             let rps = load * 1e9 / (mean_ns + PACKET_NS);
             let mut found = [Vec::new(), Vec::new()];
@@ -64,7 +66,8 @@ pub fn measure(bench: &Bench, rounds: u16) -> anyhow::Result<Vec<Load>> {
                 // Each is first every other time.
                 for variant in [usize::from(round % 2), usize::from(round % 2 == 0)] {
                     let quantum_us = if variant == 0 { 0 } else { QUANTUM_DEFAULT_US };
-                    let point = bench.point(None, service, rps, quantum_us, SECONDS)?;
+                    let point =
+                        bench.point(&server, bed::Load { quantum_us, ..bed::Load::new(rps, SECONDS) })?;
                     let us = |quantile| point.quiet_us(quantile);
                     found[variant].push(Percentiles { p50: us(0.5), p99: us(0.99), p999: us(0.999) });
                 }

@@ -24,7 +24,7 @@ pub use child::{ChildArgs, run as run_child};
 pub use operation::{ARACHNE, Operation, READY_QUEUE, SHENANGO};
 pub use rounds::Row;
 
-use go::GoProgram;
+use crate::go::GoProgram;
 use report::{Report, idle_table, table};
 use rounds::Effort;
 use system::System;
@@ -111,7 +111,7 @@ pub fn measure_rows(
 ) -> Result<(Vec<Row>, Option<String>)> {
     let args = ThreadsArgs { systems: Vec::new(), rounds: DEFAULT_ROUNDS, quick, million: false, json: None };
     let measure = || {
-        let go = GoProgram::build()?;
+        let go = go::build()?;
         let mut systems = args.chosen();
         systems.retain(|&system| system != System::Go || go.is_some());
         let program = go.as_ref().map(GoProgram::path);
@@ -125,7 +125,7 @@ pub fn measure_rows(
 fn measure(args: &ThreadsArgs, machine: &Machine, interrupt: &Interrupt) -> Result<Report> {
     let mut out = stdout();
     let mut systems = args.chosen();
-    let go = if systems.contains(&System::Go) { GoProgram::build()? } else { None };
+    let go = if systems.contains(&System::Go) { go::build()? } else { None };
     match &go {
         Some(go) => writeln!(out, "{}", go.version)?,
         None if systems.contains(&System::Go) => {

@@ -1,6 +1,10 @@
 //! Figure 5: a single queue with preemption against systems without, under three distributions of
 //! service times.
 
+use std::sync::Arc;
+
+use tailwater_loadgen::protocol::Spin;
+use tailwater_placement::buffer;
 use tailwater_plot::draw;
 use tailwater_workload::{Rate, ServiceTime};
 
@@ -9,8 +13,9 @@ use super::super::contest::{Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Figure, Outcome};
 use super::super::stores::UNIT;
+use crate::go::GoProgram;
 use tailwater_testbed::on_linux;
-use tailwater_testbed::program::Program;
+use tailwater_testbed::program::{PORT, Program};
 use tailwater_testbed::table::number;
 
 /// Part of the figure.
@@ -56,6 +61,8 @@ const PREEMPTIVE: &str = "Tailwater, SQ 5 us";
 const CENTRAL: &str = "Tailwater, c-FCFS";
 const STEALING: &str = "Tailwater, d-FCFS with stealing";
 const LINUX: &str = "Linux, threads";
+const GO: &str = "Linux, Go";
+const CURVES: [&str; 5] = [PREEMPTIVE, CENTRAL, STEALING, LINUX, GO];
 const ROUNDS: usize = 3;
 /// Limit of the 99th percentile at which the paper compares throughput under the bimodal mixture.
 const LIMIT_US: f64 = 300.0;
@@ -89,16 +96,21 @@ impl Figure for Figure5 {
         let rig = context.rig()?;
         let quick = context.options.quick;
         let loads = |part: &Part| if quick { part.quick } else { part.loads };
-        let points: usize = PARTS.iter().map(|part| 4 * loads(part).len()).sum();
+        let go = GoProgram::build("spin", &[("spin.go", include_str!("spin.go"))])?;
+        let systems = CURVES.len() - usize::from(go.is_none());
+        let points: usize = PARTS.iter().map(|part| systems * loads(part).len()).sum();
         let pace = context.pace(points, ROUNDS);
         let mut cases = Vec::new();
         for part in &PARTS {
-            cases.extend(part.cases(rig, &pace, loads(part))?);
+            cases.extend(part.cases(rig, &pace, loads(part), go.as_ref())?);
         }
         let mut contest = run(self.name(), context, cases, pace.rounds)?;
         contest.unit = UNIT;
         let mut notes = rig.notes(&pace, quick);
         notes.push(on_linux::queue_note());
+        notes.push(
+            go.map_or("No Go toolchain in PATH: Go is not measured.".to_owned(), |go| go.version + "."),
+        );
         notes.push(
             "Worker cores are the service's own, without a batch job, as in the paper; the load is that of all worker cores."
                 .to_owned(),
@@ -117,7 +129,13 @@ impl Figure for Figure5 {
 }
 
 impl Part {
-    fn cases(&self, rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
+    fn cases(
+        &self,
+        rig: &Rig,
+        pace: &Pace,
+        loads: &[f64],
+        go: Option<&GoProgram>,
+    ) -> anyhow::Result<Vec<Case>> {
         let service: ServiceTime = self.service.parse()?;
         let spin = |words: &[&str]| {
             let mut program = Program::spin(rig.speed, service.clone()).alone();
@@ -125,13 +143,15 @@ impl Part {
             System::Dedicated(program)
         };
         let linux = on_linux::Setting { batch: false, ..on_linux::Setting::threads(rig.wait.mode()) };
-        let systems = [
+        let mut systems = vec![
             (PREEMPTIVE, spin(&["--dispatch", self.policy])),
             (CENTRAL, spin(&["--dispatch", "c-fcfs"])),
             (STEALING, spin(&[])),
             (LINUX, System::Linux(linux)),
         ];
-        let cores = rig.testbed.cores.managed.len() as f64;
+        let workers = rig.testbed.cores.managed.len();
+        systems.extend(go.map(|go| (GO, go_server(go, workers, rig.speed, &service))));
+        let cores = workers as f64;
         let mut cases = Vec::new();
         for &load in loads {
             let load = load * cores;
@@ -148,6 +168,20 @@ impl Part {
     }
 }
 
+/// Returns the server in Go.
+fn go_server(go: &GoProgram, workers: usize, speed: u64, service: &ServiceTime) -> System {
+    let (workers, speed, buffer) = (workers.to_string(), speed.to_string(), buffer::BYTES.to_string());
+    let listen = format!("127.0.0.1:{PORT}");
+    let words = ["--listen", &listen, "--threads", &workers, "--speed", &speed, "--buffer", &buffer];
+    System::Program(Program::foreign(&go.path(), &words, Arc::new(Spin::new(service.clone()))).alone())
+}
+
+/// Returns the systems that were measured, each with `text` of it.
+fn told(contest: &Contest, panel: &str, text: impl Fn(&str) -> String) -> String {
+    let measured = CURVES.iter().filter(|curve| !contest.curve(panel, curve).is_empty());
+    measured.map(|curve| format!("{curve} {}", text(curve))).collect::<Vec<_>>().join("; ")
+}
+
 fn claims(contest: &Contest) -> Vec<Claim> {
     vec![close(contest, FIXED), close(contest, EXPONENTIAL), times(contest), low(contest)]
 }
@@ -157,9 +191,8 @@ fn close(contest: &Contest, panel: &str) -> Claim {
     let paper = format!("{panel}: Shinjuku performs close to a system without preemption");
     let of = |curve: &str| contest.capacity(panel, curve);
     let text = |load: Option<f64>| load.map_or("none".to_owned(), number);
-    let curves = [PREEMPTIVE, CENTRAL, STEALING, LINUX];
-    let loads: Vec<String> = curves.iter().map(|curve| format!("{curve} {}", text(of(curve)))).collect();
-    let ours = format!("highest load sustained of those tried, {UNIT}: {}", loads.join("; "));
+    let loads = told(contest, panel, |curve| text(of(curve)));
+    let ours = format!("highest load sustained of those tried, {UNIT}: {loads}");
     match (of(PREEMPTIVE), of(CENTRAL)) {
         (_, None) => Claim::not_comparable(&paper, ours),
         (own, Some(other)) => Claim::new(&paper, ours, own.is_some_and(|own| own >= CLOSE * other)),
@@ -180,9 +213,7 @@ fn times(contest: &Contest) -> Claim {
     );
     let least = contest.curve(BIMODAL, PREEMPTIVE).first().map_or(0.0, |point| point.case.load);
     let text = |load: Option<f64>| load.map_or_else(|| format!("below {}", number(least)), number);
-    let ours = [PREEMPTIVE, CENTRAL, STEALING, LINUX]
-        .map(|curve| format!("{curve} {}", text(within(contest, curve))))
-        .join("; ");
+    let ours = told(contest, BIMODAL, |curve| text(within(contest, curve)));
     let (own, others) = (within(contest, PREEMPTIVE), within(contest, STEALING));
     let holds = own.is_some_and(|own| own >= PAPERS_TIMES * others.unwrap_or(least));
     Claim::new(&paper, format!("of the loads tried, {UNIT}: {ours}"), holds)

@@ -97,8 +97,8 @@ impl Figure for Table1 {
             claims: claims(&costs, hz),
             notes: vec![
                 format!("{rounds} round(s) of {count} notifications, {} us apart; medians of a round.", PAUSE.as_micros()),
-                "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, which this processor \
-                 or kernel lacks; timer signals."
+                "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, for which Linux has no \
+                 system calls; timer signals, which the runtime sends at the kernel's own tick only."
                     .to_owned(),
             ],
         })

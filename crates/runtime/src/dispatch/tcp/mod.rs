@@ -13,12 +13,12 @@ mod connection;
 mod framing;
 mod input;
 mod pace;
-mod places;
 mod replies;
 
 pub use framing::{Frame, Framing};
 
 use super::dispatcher::{Dispatcher, Request};
+use super::places::{Place, Places};
 use super::settings::Settings;
 use super::stats::ClassStats;
 use super::udp::{Endpoint, Service, UdpServer, receivers};
@@ -29,7 +29,6 @@ use budget::Budget;
 use connection::{Connection, Shared, Ticket};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use places::{Place, Places};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
