@@ -56,7 +56,8 @@ class Region:
     INGRESS, EGRESS = RINGS, RINGS + RING_BYTES
 
     def __init__(self, descriptor, doorbell):
-        self.memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        # With all its pages, which are charged to this program.
+        self.memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self.doorbell = doorbell
         assert self.memory[:8] == b"tailwatr"
         version, kthreads, lines, attached = struct.unpack_from("<IIII", self.memory, 8)

@@ -13,6 +13,7 @@ use std::sync::MutexGuard;
 use std::sync::mpsc::{Sender, channel};
 use tailwater_iokernel_testing::RawSpec;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
+use tailwater_shm::memory::Mapping;
 use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, socket_name};
 
 /// The IOKernel that is attacked; killed when dropped.
@@ -190,6 +191,56 @@ pub fn dial(socket: &str) -> OwnedFd {
     connection
 }
 
+/// A place that a program was offered and has not taken yet.
+#[derive(Debug)]
+pub struct Offer {
+    /// The control socket.
+    pub connection: OwnedFd,
+    /// What the IOKernel gave it.
+    pub welcome: Welcome,
+    /// The descriptors that came with it.
+    pub files: Vec<OwnedFd>,
+    kthreads: u16,
+}
+
+impl Offer {
+    /// Registers at `socket`, up to `Welcome`.
+    ///
+    /// # Errors
+    /// What the IOKernel answered instead.
+    pub fn ask(socket: &str, wish: &Register) -> Result<Self, String> {
+        let connection = dial(socket);
+        match ask(&connection, &ClientMessage::Register(wish.clone()))? {
+            (ServerMessage::Welcome(welcome), files) => {
+                Ok(Self { connection, welcome, files, kthreads: wish.kthreads })
+            }
+            (other, _) => Err(format!("{other:?}")),
+        }
+    }
+
+    /// Maps its region, and makes all pages; later it cannot be mapped.
+    ///
+    /// # Panics
+    /// If that is not possible.
+    #[track_caller]
+    pub fn map(&self) -> Mapping {
+        Mapping::new(&self.files[0], "region").expect("a region that can be mapped")
+    }
+
+    /// Sends its kthreads, and waits for `Ready`.
+    ///
+    /// # Errors
+    /// What the IOKernel answered instead.
+    pub fn take(self) -> Result<Intruder, String> {
+        let Self { connection, welcome, files, kthreads } = self;
+        let (tids, kthreads): (Vec<i32>, Vec<_>) = (0..kthreads).map(|_| sleeper()).unzip();
+        match ask(&connection, &ClientMessage::Kthreads { tids })? {
+            (ServerMessage::Ready, _) => Ok(Intruder { connection, welcome, files, _kthreads: kthreads }),
+            (other, _) => Err(format!("{other:?}")),
+        }
+    }
+}
+
 /// A registered program without a runtime: its kthreads are threads of the test that sleep.
 #[derive(Debug)]
 pub struct Intruder {
@@ -203,21 +254,14 @@ pub struct Intruder {
 }
 
 impl Intruder {
-    /// Registers at `socket`, up to `Ready`.
+    /// Registers at `socket`, up to `Ready`, with all of its memory made.
     ///
     /// # Errors
     /// What the IOKernel answered instead.
     pub fn register(socket: &str, wish: &Register) -> Result<Self, String> {
-        let connection = dial(socket);
-        let (welcome, files) = match ask(&connection, &ClientMessage::Register(wish.clone()))? {
-            (ServerMessage::Welcome(welcome), files) => (welcome, files),
-            (other, _) => return Err(format!("{other:?}")),
-        };
-        let (tids, kthreads): (Vec<i32>, Vec<_>) = (0..wish.kthreads).map(|_| sleeper()).unzip();
-        match ask(&connection, &ClientMessage::Kthreads { tids })? {
-            (ServerMessage::Ready, _) => Ok(Self { connection, welcome, files, _kthreads: kthreads }),
-            (other, _) => Err(format!("{other:?}")),
-        }
+        let offer = Offer::ask(socket, wish)?;
+        drop(offer.map());
+        offer.take()
     }
 
     /// Its doorbell.

@@ -1,10 +1,12 @@
 //! `tailwater iokernel` under a service manager: the messages of sd_notify(3).
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::fs::File;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use tailwater_testkit::{PATIENCE, has_two_cpus};
+use tailwater_testkit::{PATIENCE, binary, cpu_numbers, has_two_cpus, until};
 use tailwater_tests::attack::Target;
 
 /// The end of a service manager that its services write to.
@@ -62,6 +64,60 @@ fn the_manager_hears_of_the_start_signs_of_life_a_reload_and_the_end() {
     assert!(target.program.wait().success());
 }
 
+/// The process that has taken over, which is no child of the test; killed when dropped.
+struct Successor(Pid);
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        // Fails if it has ended.
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+#[test]
+fn the_manager_hears_of_the_process_that_takes_over_and_of_no_end() {
+    if !has_two_cpus() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (file, socket) = (folder.path().join("tailwater.toml"), folder.path().join("notify"));
+    std::fs::write(&file, "max-kthreads = 2").unwrap();
+    let manager = Manager::at(&socket);
+    let variables = [("NOTIFY_SOCKET", socket.to_str().unwrap())];
+    let settings = ["--config", file.to_str().unwrap()];
+    let mut target = Target::start_service(&settings, &variables);
+    assert_eq!(manager.message(), "READY=1");
+    let take_over = || {
+        let words = ["iokernel", "--share-cores", "--takeover", "--background", "--socket", &target.socket];
+        let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
+        let mut command = Command::new(binary("tailwater-cli", "tailwater"));
+        command.args(words).args(["--managed-cores", &core]).args(settings).envs(variables);
+        // Not by a pipe, which would be open for as long as the new one runs.
+        command.stdout(Stdio::null()).stderr(File::create(folder.path().join("log")).unwrap());
+        command.status().unwrap()
+    };
+    // It is refused: the service stays what it was, and the manager hears nothing.
+    std::fs::write(&file, "max-kthreads = 1").unwrap();
+    assert!(!take_over().success());
+    let said = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(said.contains("max-kthreads") && said.contains("has ended with status 1"), "{said}");
+    std::fs::write(&file, "max-kthreads = 2").unwrap();
+    let taken = take_over();
+    // The old one ends only after the manager knows the new one.
+    assert!(target.program.wait().success());
+    manager.0.set_nonblocking(true).unwrap();
+    let main = manager.message();
+    let pid = main.strip_prefix("MAINPID=").and_then(|pid| pid.parse().ok());
+    let successor = Successor(Pid::from_raw(pid.expect("a number")).unwrap());
+    manager.0.set_nonblocking(false).unwrap();
+    assert!(taken.success(), "{}", std::fs::read_to_string(folder.path().join("log")).unwrap());
+    assert_eq!(manager.message(), "READY=1");
+    drop(target.admits("newcomer"));
+    kill_process(successor.0, Signal::TERM).unwrap();
+    assert_eq!(manager.message(), "STOPPING=1");
+    until("the new one has ended", || test_kill_process(successor.0).is_err());
+}
+
 #[test]
 fn without_a_configuration_file_a_closed_terminal_ends_the_iokernel_cleanly() {
     if !has_two_cpus() {
@@ -77,7 +133,7 @@ fn without_a_configuration_file_a_closed_terminal_ends_the_iokernel_cleanly() {
 
 #[test]
 fn an_address_of_a_manager_that_cannot_be_is_an_error_at_the_start() {
-    let mut command = std::process::Command::new(tailwater_testkit::binary("tailwater-cli", "tailwater"));
+    let mut command = Command::new(binary("tailwater-cli", "tailwater"));
     let socket = tailwater_testkit::socket_name("unmanaged");
     command.args(["iokernel", "--share-cores", "--socket", &socket]).env("NOTIFY_SOCKET", "vsock:2:1");
     let output = tailwater_testkit::run(&mut command, b"");

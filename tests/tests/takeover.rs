@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use tailwater_iokernel::Config;
+use tailwater_shm::Version;
 use tailwater_shm::control::{
     self, Class, ClientMessage, ControlError, Estate, Handover, HandoverProgram, Network, Register,
     ServerMessage, TAKEOVER_STEPS, Takeover,
@@ -182,6 +183,9 @@ fn other_users_versions_and_addresses_do_not_get_the_place() {
     let target = Target::start();
     let as_stranger = || ask(&target, request()).1;
     let wrong_version = Takeover { version: VERSION + 1, ..request() };
+    // A newer one that serves programs of this version is asked for the next of its properties.
+    let newer = Version::new(Version::OWN.major(), Version::OWN.minor() + 1).0;
+    let newer = Takeover { version: newer, steps: 0, ..request() };
     let other_steps = Takeover { steps: 0, ..request() };
     let wrong_network = Takeover { network: Network { mtu: 1400, ..request().network }, ..request() };
     let macs = BTreeMap::from([("10.77.0.9".parse().expect("an address"), "52:54:00:00:00:09".to_owned())]);
@@ -191,6 +195,7 @@ fn other_users_versions_and_addresses_do_not_get_the_place() {
         (as_user(65_534, as_stranger), "user 65534 may not take over"),
         (Some(ask(&target, wrong_version).1), "speaks version"),
         (Some(ask(&target, other_steps).1), "without --takeover"),
+        (Some(ask(&target, newer).1), "other steps"),
         (Some(ask(&target, wrong_network).1), "MTU: 1400"),
         (Some(ask(&target, other_macs).1), "`macs`"),
         (Some(ask(&target, fewer_kthreads).1), "max-kthreads"),

@@ -17,8 +17,9 @@ use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::{Claims, Config, Cores, IoKernel, Reloader};
+use tailwater_iokernel::{Claims, Config, Cores, End, IoKernel, Reloader};
 
+use crate::background;
 use crate::log::{self, LogFormat};
 use crate::notify::Notifier;
 
@@ -58,6 +59,10 @@ pub struct IokernelArgs {
     /// pause. If this one cannot start, the other goes on
     #[arg(long)]
     takeover: bool,
+    /// End when the other IOKernel's place is taken; the new one goes on as a process of its own.
+    /// For a service manager, which waits for the end of what it runs at a reload
+    #[arg(long, requires = "takeover")]
+    background: bool,
     /// Connect runtimes with this machine's Linux through a TAP device of this name (needs
     /// CAP_NET_ADMIN). After the name: queues=N, napi, offload
     #[arg(long, value_name = "NAME[,..]", requires = "host_ip")]
@@ -119,6 +124,9 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         write!(stdout(), "{}", toml::to_string(&config)?)?;
         return Ok(());
     }
+    if args.background {
+        return background::start(&config.socket);
+    }
     log::start(args.log, args.log_format)?;
     let stop = Arc::new(AtomicBool::new(false));
     let hangup_ends = args.config.is_none() && !is_hangup_ignored();
@@ -140,7 +148,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         reloads.map(|signals| reload_on(signals, args.clone(), Arc::clone(&notifier))).transpose()?;
     let mut iokernel = match args.takeover {
         false => IoKernel::new(config, ports)?,
-        true => IoKernel::take_over(config, ports, &stop)?,
+        true => IoKernel::take_over(config, ports, &stop, |pid| notifier.main_process(pid))?,
     };
     if args.takeover && stop.load(Ordering::Relaxed) {
         tracing::warn!(
@@ -159,9 +167,12 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     warn_of_grants(iokernel.config());
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
     notifier.ready();
-    let ended = iokernel.run(&stop);
-    notifier.stopping();
-    ended?;
+    let manager = Arc::clone(&notifier);
+    iokernel.set_farewell(move |end| match end {
+        End::Stopped => manager.stopping(),
+        End::Succeeded => manager.succeeded(),
+    });
+    iokernel.run(&stop).inspect_err(|_| notifier.stopping())?;
     tracing::info!("stopped");
     Ok(())
 }

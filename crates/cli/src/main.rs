@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod app;
+mod background;
 mod capture;
 mod compare;
 mod cores;

@@ -60,6 +60,16 @@ impl Notifier {
         self.send_unless_stopping(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
     }
 
+    /// The process `pid` is the service from now on.
+    pub fn main_process(&self, pid: u32) {
+        self.send_unless_stopping(&format!("MAINPID={pid}"));
+    }
+
+    /// Another process is the service: this one says nothing more, and ends.
+    pub fn succeeded(&self) {
+        *self.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
     /// The service ends. Nothing about a reload follows, which another thread may be at.
     pub fn stopping(&self) {
         let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@
 
 use core::hint::spin_loop;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::{pwrite, write};
+use rustix::io::write;
 use rustix::process::geteuid;
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_shm::control::{self, ClientMessage, ServerMessage};
+use tailwater_shm::memory::Mapping;
 
 use crate::kthread::{Behaviour, RawKthread, Step};
 use crate::roles::Hog;
@@ -271,7 +272,7 @@ fn service(socket: &str) -> Result<(MacAddr, Ipv4Addr), RawError> {
 pub struct Puppet {
     connection: OwnedFd,
     files: Vec<OwnedFd>,
-    words: u64,
+    region: Mapping,
     random: u64,
     _kthreads: Vec<Sender<()>>,
 }
@@ -283,6 +284,8 @@ impl Puppet {
     /// The IOKernel refuses it.
     pub fn register(socket: &str, spec: &RawSpec) -> Result<Self, RawError> {
         let (connection, _, files) = register(socket, &spec.register)?;
+        // Before it has kthreads: later it cannot be mapped.
+        let region = Mapping::new(&files[0], "region")?;
         let (tid_out, tid_in) = channel();
         let kthread = |_| {
             let (tid_out, (alive, until_dropped)) = (tid_out.clone(), channel::<()>());
@@ -301,9 +304,8 @@ impl Puppet {
             ServerMessage::Refused { why } => return Err(RawError::Refused(why)),
             other => return Err(RawError::Unexpected(format!("{other:?}"))),
         }
-        let bytes = rustix::fs::fstat(&files[0]).map_or(0, |facts| facts.st_size as u64);
         let random = 0x7461_696c_7761_7465;
-        Ok(Self { connection, files, words: bytes / 8, random, _kthreads: alive })
+        Ok(Self { connection, files, region, random, _kthreads: alive })
     }
 
     /// Returns its doorbell.
@@ -311,10 +313,17 @@ impl Puppet {
         self.files.last().expect("`register` counts them")
     }
 
+    /// Returns the number of 64-bit words of its region.
+    pub fn words(&self) -> u64 {
+        self.region.len() as u64 / 8
+    }
+
     /// Overwrites the 64-bit word number `at` of its region.
+    ///
+    /// # Panics
+    /// If the region has no such word.
     pub fn store(&self, at: u64, value: u64) {
-        // The file cannot be resized, and is not sealed against writes.
-        let _ = pwrite(&self.files[0], &value.to_ne_bytes(), at * 8);
+        crate::sys::store_word(&self.region, at, value);
     }
 
     /// Returns why its registration has ended; `None` while it has not within `timeout`.
@@ -335,9 +344,9 @@ impl Puppet {
 /// which resembles an index or a length.
 fn scribble(puppet: &mut Puppet) {
     let (choice, at, value) = (puppet.next_number(), puppet.next_number(), puppet.next_number());
-    let range = if choice.is_multiple_of(2) { puppet.words.min(1024) } else { puppet.words };
+    let range = if choice.is_multiple_of(2) { puppet.words().min(1024) } else { puppet.words() };
     let value = if choice.is_multiple_of(3) { value } else { value % 70_000 };
-    puppet.store(at % range.max(1), value);
+    puppet.store(at % range, value);
 }
 
 /// Attacks with a puppet, registered again whenever it is expelled.

@@ -1,11 +1,24 @@
-//! Signal handlers and inherited descriptors: all `unsafe` of this crate.
+//! Signal handlers, inherited descriptors, words of shared memory: all `unsafe` of this crate.
 
 #![allow(unsafe_code)]
 
 use rustix::fd::BorrowedFd;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use tailwater_shm::grant::PREEMPT_SIGNAL;
+use tailwater_shm::memory::Mapping;
+
+/// Overwrites the 64-bit word number `at` of a mapping.
+///
+/// # Panics
+/// If it has no such word.
+pub(crate) fn store_word(mapping: &Mapping, at: u64, value: u64) {
+    assert!(at < mapping.len() as u64 / 8, "word {at} is behind the end");
+    let words = mapping.base().cast::<AtomicU64>();
+    // SAFETY: the word is within the mapping, which is page aligned and lives as long as the
+    // reference; other processes access it through atomics or copies.
+    unsafe { &*words.add(at as usize) }.store(value, Ordering::Relaxed);
+}
 
 thread_local! {
     /// Set by the handler of the preempt signal on the thread it interrupts. It has no destructor

@@ -5,14 +5,14 @@ mod common;
 use common::{Running, ask, child_command, config, endpoint, eventually};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tailwater_iokernel::Config;
+use tailwater_iokernel_testing::attack::Puppet;
 use tailwater_iokernel_testing::child::{RawChild, Role, run_if_asked};
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::wire::udp;
-use tailwater_iokernel_testing::{RawRuntime, RawSpec, register};
-use tailwater_shm::control::{ClientMessage, ServerMessage, receive, send};
-use tailwater_shm::memory::Mapping;
+use tailwater_iokernel_testing::{RawRuntime, RawSpec};
 
 /// Not a test: the body of the child processes the other tests start.
 #[test]
@@ -64,54 +64,26 @@ fn a_killed_runtime_leaves_nothing_behind_and_the_survivor_loses_no_request() {
     eventually("no runtime is registered", || iokernel.stats.runtimes().is_empty());
 }
 
-/// Registers with a sleeping thread as its kthread and exposes its memory for overwriting.
-struct Vandal {
-    connection: rustix::fd::OwnedFd,
-    mapping: Mapping,
-    _thread: std::sync::mpsc::Sender<()>,
+/// A puppet that overwrites words at random.
+fn vandal(socket: &str, name: &str) -> Puppet {
+    Puppet::register(socket, &RawSpec::new(name).best_effort()).unwrap()
 }
 
-fn vandal(socket: &str, name: &str) -> Vandal {
-    let (connection, _, files) = register(socket, &RawSpec::new(name).best_effort().register).unwrap();
-    let (tid_out, tid_in) = std::sync::mpsc::channel();
-    let (alive, until_dropped) = std::sync::mpsc::channel::<()>();
-    std::thread::spawn(move || {
-        tid_out.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
-        let _ = until_dropped.recv();
-    });
-    send(&connection, &ClientMessage::Kthreads { tids: vec![tid_in.recv().unwrap()] }, &[]).unwrap();
-    assert_eq!(receive::<ServerMessage>(&connection).unwrap().0, ServerMessage::Ready);
-    Vandal { connection, mapping: Mapping::new(&files[0], "region").unwrap(), _thread: alive }
+/// Overwrites `count` random 64-bit words, often with small numbers, which resemble indexes and
+/// lengths.
+fn scribble(vandal: &Puppet, random: &mut Xoshiro256PlusPlus, count: usize) {
+    let len = vandal.words();
+    for _ in 0..count {
+        // Half of the time one of the most important words.
+        let range = if random.next_u64().is_multiple_of(2) { 1024.min(len) } else { len };
+        let (at, value) = (random.next_u64() % range, random.next_u64());
+        let value = if value.is_multiple_of(3) { value } else { value % 70_000 };
+        vandal.store(at, value);
+    }
 }
 
-impl Vandal {
-    /// Overwrites `count` random 64-bit words, often with small numbers, which resemble indexes and
-    /// lengths.
-    fn scribble(&self, random: &mut Xoshiro256PlusPlus, count: usize) {
-        let len = self.mapping.len() as u64 / 8;
-        for _ in 0..count {
-            // Half of the time one of the most important words.
-            let range = if random.next_u64().is_multiple_of(2) { 1024.min(len) } else { len };
-            let (at, value) = (random.next_u64() % range, random.next_u64());
-            let value = if value.is_multiple_of(3) { value } else { value % 70_000 };
-            self.store(at, value);
-        }
-    }
-
-    /// Overwrites the 64-bit word number `at`.
-    fn store(&self, at: u64, value: u64) {
-        assert!(at < self.mapping.len() as u64 / 8);
-        let words = self.mapping.base().cast::<AtomicU64>();
-        // SAFETY: `at` is below the number of words in the mapping, which is page aligned and lives
-        // as long as self; the IOKernel reads them through atomics or copies.
-        unsafe { &*words.add(at as usize) }.store(value, Ordering::Relaxed);
-    }
-
-    fn expelled(&self) -> bool {
-        let mut fd = [rustix::event::PollFd::new(&self.connection, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut fd, Some(&now)).unwrap() > 0
-    }
+fn is_expelled(puppet: &Puppet) -> bool {
+    puppet.farewell(Duration::ZERO).is_some()
 }
 
 #[test]
@@ -128,11 +100,11 @@ fn garbage_in_a_region_costs_its_runtime_and_nobody_else() {
         let vandal = vandal(&iokernel.socket, &format!("vandal {round}"));
         let target = iokernel.endpoint_of(&format!("vandal {round}"));
         for _ in 0..20 {
-            vandal.scribble(&mut random, 2_000);
+            scribble(&vandal, &mut random, 2_000);
             station.send(&udp(common::STATION, target, &[0; 24]));
             ask(&station, endpoint(&survivor), number);
             number += 1;
-            if vandal.expelled() {
+            if is_expelled(&vandal) {
                 break;
             }
         }
@@ -159,7 +131,7 @@ fn records_written_once_are_not_sent_for_ever() {
     // A frame for it has the IOKernel lend it a core and look at its ring.
     station.send(&udp(common::STATION, target, &[0; 24]));
     eventually("the ring has been read once", || iokernel.stats.polling.expelled.get() == 1);
-    eventually("it is told", || repeater.expelled());
+    eventually("it is told", || is_expelled(&repeater));
     ask(&station, endpoint(&survivor), 0);
 }
 
@@ -170,7 +142,7 @@ fn what_a_program_claims_of_its_requests_is_shown_as_printable_text() {
         RawRuntime::start(&iokernel.socket, &RawSpec::new("survivor"), |_| Box::<Echo>::default()).unwrap();
     let liar = vandal(&iokernel.socket, "liar");
     // The last page of the region: each entry is whole, and named like an order to a terminal.
-    let len = liar.mapping.len() as u64 / 8;
+    let len = liar.words();
     let order = u64::from_le_bytes(*b"\x1b[2J\xff\n\"\x1b");
     for at in len - 512..len {
         let is_version = (len - at).is_multiple_of(32);

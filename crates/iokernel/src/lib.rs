@@ -56,7 +56,7 @@ pub use clocks::clock_rates;
 pub use config::Config;
 pub use control::directory::Refusal;
 pub use control::reload::{Changes, ReloadError, Reloader};
-pub use kernel::{IoKernel, StartError};
+pub use kernel::{End, IoKernel, StartError};
 
 pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
 pub use macs::Macs;

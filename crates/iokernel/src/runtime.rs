@@ -85,6 +85,21 @@ pub enum EndReason {
     /// There is no memory for its region.
     #[error("the IOKernel could not make the memory: {0}")]
     NoMemory(String),
+    /// The program has not made all of its memory.
+    #[error(
+        "byte {hole} of the {len} bytes of its shared memory has no memory yet: a program has to make all of it before \
+         it sends its kthreads, so that it is charged to the program; map the region with MAP_POPULATE, and look for a \
+         memory limit of its control group"
+    )]
+    Unpopulated {
+        /// The first one.
+        hole: usize,
+        /// Bytes of its region.
+        len: usize,
+    },
+    /// The memory cannot be protected from the program.
+    #[error("the program has sealed its shared memory itself, which is the IOKernel's to do: {0}")]
+    Sealed(String),
     /// The IOKernel ends.
     #[error("the IOKernel ends")]
     Shutdown,
@@ -97,7 +112,8 @@ impl EndReason {
             Self::EgressLie { .. } | Self::IngressLie { .. } => true,
             Self::NeverYields(_) | Self::TooCostly { .. } => true,
             Self::Departed | Self::Protocol(_) => false,
-            Self::Ledger(_) | Self::NoMemory(_) | Self::Shutdown => false,
+            Self::Ledger(_) | Self::NoMemory(_) | Self::Unpopulated { .. } | Self::Sealed(_) => false,
+            Self::Shutdown => false,
         }
     }
 }

@@ -168,7 +168,8 @@ pub struct Capturing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Register {
-    /// [`crate::layout::VERSION`] of the runtime's build.
+    /// [`crate::layout::VERSION`] of the runtime's build, which the IOKernel has to
+    /// [serve](crate::Version::serves).
     pub version: u32,
     /// Name in statistics; 1 to 64 printable ASCII characters, unique.
     pub name: String,

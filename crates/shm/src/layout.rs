@@ -10,7 +10,7 @@
 //!
 //! The IOKernel creates and lays out the region; it keeps its own [`RegionSpec`] and never reads
 //! the layout back. A runtime checks the header against its own build before it trusts an offset.
-//! Changing anything here changes [`VERSION`].
+//! Changing anything here changes [`VERSION`]; [`Version`] says which changes are compatible.
 //!
 //! # Ends of rings
 //! Each ring has one producer and one consumer, each buffer of steps one writer. That is so by
@@ -50,10 +50,12 @@ use crate::ring::{Consumer, Line, MAX_LINES, MIN_LINES, Producer, RingMemory, Ta
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::trace::buffer::Slots;
 use crate::trace::{TraceReader, TraceWriter};
+use crate::version::Version;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Version of layout and protocols; both sides must agree.
+/// Version of layout and protocols, as the number of a [`Version`]: the IOKernel has to
+/// [serve](Version::serves) the program's.
 pub const VERSION: u32 = 13;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
@@ -376,7 +378,8 @@ pub enum RegionError {
     Memory(#[from] MemoryError),
     /// Not a region of this version.
     #[error(
-        "the IOKernel's shared memory has version {found:#x}, this program was built for version {VERSION}: rebuild one of them"
+        "the IOKernel's shared memory has version {found:#x}, this program was built for version {}: rebuild one of them",
+        Version::OWN
     )]
     Version {
         /// Version (or magic) found.
@@ -520,7 +523,7 @@ impl Region {
         let header = region.header();
         let magic = header.magic.load(Ordering::Relaxed);
         let version = header.version.load(Ordering::Relaxed);
-        if magic != MAGIC || version != VERSION {
+        if magic != MAGIC || !Version(version).serves(Version::OWN) {
             return Err(RegionError::Version { found: if magic == MAGIC { version.into() } else { magic } });
         }
         let kthreads = header.kthreads.load(Ordering::Relaxed);
@@ -744,6 +747,10 @@ mod tests {
         let (region, _, file) = Region::create("tailwater-test", spec, HZ).unwrap();
         region.header().version.store(VERSION + 1, Ordering::Relaxed);
         assert!(matches!(Region::attach(map(&file)), Err(RegionError::Version { .. })));
+        let (region, _, file) = Region::create("tailwater-test", spec, HZ).unwrap();
+        let newer = Version::new(Version::OWN.major(), Version::OWN.minor() + 1);
+        region.header().version.store(newer.0, Ordering::Relaxed);
+        assert!(Region::attach(map(&file)).is_ok(), "of a newer IOKernel that serves this version");
         let (region, _, file) = Region::create("tailwater-test", spec, HZ).unwrap();
         region.header().kthreads.store(200, Ordering::Relaxed);
         assert!(matches!(

@@ -11,7 +11,8 @@
 //!   hand-offs;
 //! * [`memory`]: sealed memory files and their mappings;
 //! * [`control`]: the registration messages that cross the control socket;
-//! * [`clock`]: the cycle counter both sides stamp with.
+//! * [`clock`]: the cycle counter both sides stamp with;
+//! * [`version`]: which builds understand each other.
 //!
 //! # Trust
 //! A runtime trusts the IOKernel that it attached to. The IOKernel trusts **no byte** a runtime can
@@ -40,8 +41,10 @@ pub mod priority;
 pub mod ring;
 pub mod sync;
 pub mod trace;
+pub mod version;
 
 pub use clock::{Clock, Cycles};
 pub use grant::{Generation, Grant, GrantWord, KthreadState, StateWord};
 pub use layout::{KthreadShared, RegionSpec};
 pub use park::Slot;
+pub use version::Version;

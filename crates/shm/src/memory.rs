@@ -2,13 +2,18 @@
 //!
 //! The IOKernel creates every shared file as an anonymous memfd and seals it against shrinking and
 //! growing before any other process sees it: a runtime that truncated its region would otherwise
-//! kill the IOKernel with SIGBUS. Anonymous files need no clean-up: they are freed with the last
-//! process that maps them.
+//! kill the IOKernel with SIGBUS. Once the runtime has mapped the file, the IOKernel also seals it
+//! against all changes but those through mappings that exist ([`freeze`]): an access to a page that
+//! is being punched out of the file waits for the end of that (shmem_fault in mm/shmem.c), and
+//! makes a new page, which is charged to the process that accesses it. Anonymous files need no
+//! clean-up: they are freed with the last process that maps them.
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, seek,
+};
 use rustix::io::Errno;
 use rustix::mm::{
-    Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mremap_fixed, msync, munmap,
+    Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mlock, mmap, mremap_fixed, msync, munmap,
 };
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -70,7 +75,10 @@ unsafe impl Sync for Mapping {}
 
 /// Bytes that [`Mapping::populate`] makes at a time: about 5 ms.
 const POPULATE_SLICE: usize = 16 << 20;
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// Seals from the beginning.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// Seals from the time at which both sides have mapped the file.
+const FROZEN: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 /// Creates a sealed memory file of `len` zero bytes; `name` shows in `/proc/PID/maps`.
 ///
@@ -82,6 +90,31 @@ pub fn create(name: &str, len: usize) -> Result<OwnedFd, MemoryError> {
     ftruncate(&fd, len as u64).map_err(system("size"))?;
     fcntl_add_seals(&fd, SEALS).map_err(system("seal"))?;
     Ok(fd)
+}
+
+/// Seals `fd`, which both sides have mapped: from now on no page can be taken out of it
+/// (fallocate(2), `MADV_REMOVE`), and it is written to through the present mappings only. When this
+/// returns, no attempt at that is under way any more: it may wait for one. Linux before 5.1 does
+/// not have such a seal; there the file stays as it was.
+///
+/// # Errors
+/// If the other side has sealed it already.
+pub fn freeze(fd: impl AsFd) -> Result<(), MemoryError> {
+    match fcntl_add_seals(fd, FROZEN) {
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(source) => Err(MemoryError::System { action: "seal", len: 0, source }),
+    }
+}
+
+/// Returns the first byte of `fd` without memory; its length if there is none. Memory is charged to
+/// the process that touched it first.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn first_hole(fd: impl AsFd) -> Result<usize, MemoryError> {
+    // Not by the number of blocks: a huge page at the end has more than the file.
+    let hole = seek(fd, SeekFrom::Hole(0));
+    hole.map(|at| at as usize).map_err(|source| MemoryError::System { action: "inspect", len: 0, source })
 }
 
 impl Mapping {
@@ -123,22 +156,24 @@ impl Mapping {
         Ok(Self { base: base.cast(), len })
     }
 
-    /// Makes all pages, so that no page fault happens later. In slices, between which other threads
-    /// may map and unmap memory. Kernels before 5.14 make the pages when they are touched.
+    /// Makes all pages, and keeps them in memory where this process may lock as much: then no page
+    /// fault happens later, whatever limits the control group has that the pages are charged to. In
+    /// slices, between which other threads may map and unmap memory. Kernels before 5.14 make the
+    /// pages when they are touched.
     ///
     /// # Errors
     /// If there is no memory for them.
     pub fn populate(&self) -> Result<(), MemoryError> {
         for start in (0..self.len).step_by(POPULATE_SLICE) {
             let len = POPULATE_SLICE.min(self.len - start);
+            let slice = self.base.wrapping_add(start).cast();
             // SAFETY: the range is within the mapping, and the advice changes no byte of it.
-            let made =
-                unsafe { madvise(self.base.wrapping_add(start).cast(), len, Advice::LinuxPopulateWrite) };
-            match made {
-                Ok(()) => {}
-                Err(Errno::INVAL) => return Ok(()),
+            match unsafe { madvise(slice, len, Advice::LinuxPopulateWrite) } {
+                Ok(()) | Err(Errno::INVAL) => {}
                 Err(source) => return Err(MemoryError::System { action: "populate", len: self.len, source }),
             }
+            // SAFETY: as above. Fails beyond RLIMIT_MEMLOCK, without CAP_IPC_LOCK.
+            let _ = unsafe { mlock(slice, len) };
         }
         Ok(())
     }
@@ -205,12 +240,36 @@ impl Drop for Mapping {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use rustix::fs::{FallocateFlags, fallocate};
 
     #[test]
     fn a_peer_cannot_resize_the_file() {
         let fd = create("tailwater-test", 8192).unwrap();
         assert!(ftruncate(&fd, 4096).is_err(), "a sealed file was shrunk");
         assert!(ftruncate(&fd, 16384).is_err(), "a sealed file was grown");
+    }
+
+    #[test]
+    fn a_frozen_file_is_written_through_its_mappings_only_and_keeps_its_pages() {
+        let fd = create("tailwater-test", 8192).unwrap();
+        let [mapping, unlocked] = [(); 2].map(|()| Mapping::new(&fd, "x").unwrap());
+        let punch = || {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&fd, flags, 0, 4096)
+        };
+        assert_eq!((first_hole(&fd), punch()), (Ok(8192), Ok(())), "before the mapping is in use");
+        assert_eq!(first_hole(&fd), Ok(0));
+        mapping.populate().unwrap();
+        freeze(&fd).unwrap();
+        assert_eq!(punch(), Err(Errno::PERM));
+        // SAFETY: the range is the mapping's, whose only user is this test.
+        assert_eq!(unsafe { madvise(unlocked.base().cast(), 4096, Advice::LinuxRemove) }, Err(Errno::PERM));
+        assert_eq!(rustix::io::pwrite(&fd, &[1], 0), Err(Errno::PERM));
+        assert!(Mapping::new(&fd, "x").is_err(), "another writable mapping");
+        // SAFETY: as above.
+        unsafe { mapping.base().write(1) };
+        assert_eq!(first_hole(&fd), Ok(8192));
+        assert!(freeze(&fd).is_err(), "sealed twice");
     }
 
     #[test]

@@ -25,13 +25,14 @@ use tailwater_shm::control::{
     ServerMessage, TraceRequest, Welcome,
 };
 use tailwater_shm::layout::Region;
+use tailwater_shm::memory::{self, MemoryError};
 
 use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
 use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
-use super::{Command, Control, PATIENCE, is_trusted, process, rank, user_of};
+use super::{Command, Control, Notice, PATIENCE, in_ms, is_trusted, process, rank, user_of};
 use crate::authority::{Denial, Reason};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PolicyName;
@@ -61,7 +62,13 @@ impl Control {
                 session.state = state;
                 self.tell_rights(token, &socket);
             }
-            (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
+            (ClientMessage::Register(wish), State::Fresh) => match self.take_registration(token) {
+                Ok(()) => self.register(token, &socket, wish),
+                Err(refusal) => {
+                    self.refuse(self.uid_of(token), &*socket, &refusal);
+                    self.drop_session(token);
+                }
+            },
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
             (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
             (ClientMessage::RequestCores(request), State::Fresh) => {
@@ -302,6 +309,16 @@ impl Control {
         }
     }
 
+    /// Counts one more registration that the client's user asks for.
+    fn take_registration(&mut self, token: u64) -> Result<(), Refusal> {
+        let uid = self.uid_of(token);
+        if is_trusted(uid) || self.parts.directory.expected(uid).0 > 0 {
+            return Ok(());
+        }
+        let turn = self.registrations.take(uid, Instant::now());
+        turn.map_err(|wait| Refusal::TooOften { uid, ms: in_ms(wait) })
+    }
+
     fn register(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: Register) {
         match self.offer(socket, &wish) {
             Ok(offer) => self.set_state(token, State::Offered(offer)),
@@ -404,7 +421,7 @@ impl Control {
         };
         let files = [file.as_fd(), doorbell.as_fd()];
         control::send(socket, &ServerMessage::Welcome(welcome), &files)?;
-        Ok(Box::new(Offer { place, wish: wish.clone(), region, ends, doorbell, pid, process }))
+        Ok(Box::new(Offer { place, wish: wish.clone(), region, ends, file, doorbell, pid, process }))
     }
 
     fn enlist(&mut self, token: u64, socket: &Arc<ClientSocket>, offer: Box<Offer>, tids: &[i32]) {
@@ -419,7 +436,7 @@ impl Control {
             return self.drop_session(token);
         }
         self.set_state(token, State::Registered(id));
-        let Offer { place, wish, region, ends, doorbell, pid, process } = *offer;
+        let Offer { place, wish, region, ends, file, doorbell, pid, process } = *offer;
         let process = Some(process);
         let (served, socket) = (socket, Arc::clone(socket));
         let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
@@ -455,7 +472,7 @@ impl Control {
         }
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
-        if let Err(error) = self.populate_and_attach(runtime) {
+        if let Err(error) = self.populate_and_attach(runtime, file) {
             if let Some((key, debt)) = taken {
                 // It was never charged to a program.
                 self.debts.leave(key, debt, clock::now());
@@ -467,19 +484,23 @@ impl Control {
         }
     }
 
-    /// Has a thread of its own make the memory of an accepted runtime, which takes up to a second
-    /// for a program that has not touched it, and then pass the runtime to the polling thread.
-    fn populate_and_attach(&self, runtime: Box<Runtime>) -> std::io::Result<()> {
+    /// Has a thread of its own seal and make the memory of an accepted runtime, which takes up to a
+    /// second for a program that has not touched it, and then pass the runtime to the polling
+    /// thread, or back to this one with the reason why not.
+    fn populate_and_attach(&self, runtime: Box<Runtime>, file: OwnedFd) -> std::io::Result<()> {
         let (commands, bell) = (self.parts.commands.clone(), Arc::clone(&self.parts.to_polling));
-        let populate = move || {
-            let (id, populated) = (runtime.id, runtime.region.populate());
-            // Both fail only while the polling thread ends. One that has hung up meanwhile is ended
-            // by the polling thread.
-            let _ = commands.send(Command::Attach(runtime));
-            if let Err(error) = populated {
-                let _ = commands.send(Command::End(id, EndReason::NoMemory(error.to_string())));
+        let (notices, to_control) = (self.parts.own_notices.clone(), Arc::clone(&self.parts.to_control));
+        // Both fail only while the IOKernel ends. A runtime that has hung up meanwhile is ended by
+        // the polling thread.
+        let populate = move || match make_memory(&runtime, &file) {
+            Ok(()) => {
+                let _ = commands.send(Command::Attach(runtime));
+                bell.ring();
             }
-            bell.ring();
+            Err(reason) => {
+                let _ = notices.send(Notice::Retired(runtime, reason));
+                to_control.ring();
+            }
         };
         std::thread::Builder::new().name("tailwater-memory".to_owned()).spawn(populate).map(drop)
     }
@@ -509,6 +530,20 @@ impl Control {
             self.tell(Command::Reunited);
         }
     }
+}
+
+/// Seals the memory of a runtime, which has mapped it, and makes what pages are missing. Those of a
+/// user without rights are the program's to make: the pages are charged to the control group of the
+/// process that touches them first, and stay for as long as the program keeps the file.
+fn make_memory(runtime: &Runtime, file: &OwnedFd) -> Result<(), EndReason> {
+    let no_memory = |error: MemoryError| EndReason::NoMemory(error.to_string());
+    memory::freeze(file).map_err(|error| EndReason::Sealed(error.to_string()))?;
+    // After the seal: from then on no page is taken out again.
+    let (hole, len) = (memory::first_hole(file).map_err(no_memory)?, runtime.region.spec().region_len());
+    if !runtime.trusted && hole < len {
+        return Err(EndReason::Unpopulated { hole, len });
+    }
+    runtime.region.populate().map_err(no_memory)
 }
 
 fn key(uid: u32, grant: usize) -> Key {

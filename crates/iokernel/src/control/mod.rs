@@ -34,6 +34,7 @@ pub(crate) mod reload;
 mod session;
 mod standing;
 pub(crate) mod takeover;
+mod turns;
 pub(crate) mod watch;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -75,6 +76,7 @@ use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
 use takeover::REUNION;
+use turns::{CONNECTS, REGISTRATIONS, Turns};
 use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
@@ -204,6 +206,8 @@ pub(crate) struct Control {
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
     lines: Lines,
+    connects: Turns,
+    registrations: Turns,
     exiles: Exiles,
     debts: Debts,
     /// Firewall rules have changed since the start.
@@ -242,6 +246,8 @@ pub(crate) struct Parts {
     pub(crate) directory: Directory,
     pub(crate) commands: Sender<Command>,
     pub(crate) notices: Receiver<Notice>,
+    /// The other end, for threads of the control thread's own.
+    pub(crate) own_notices: Sender<Notice>,
     /// Rung after a command was queued.
     pub(crate) to_polling: Arc<Bell>,
     /// Rung by the polling thread after a notice was queued.
@@ -252,6 +258,11 @@ pub(crate) struct Parts {
     /// Keeps ordinary threads off cores, and puts back what they may use when the control thread
     /// ends.
     pub(crate) keeper: Keeper,
+}
+
+/// Returns a time in milliseconds, rounded up.
+fn in_ms(time: Duration) -> u64 {
+    time.as_micros().div_ceil(1_000) as u64
 }
 
 /// Returns whether a user is root, the IOKernel's own, or the one who started it by sudo(8).
@@ -294,6 +305,7 @@ impl Control {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let spare = Some(new_spare()?);
+        let (now, programs) = (Instant::now(), parts.config.max_runtimes);
         let debts = Debts::new(Terms::new(parts.surroundings.clock, parts.config.offence_share));
         epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self {
@@ -302,6 +314,8 @@ impl Control {
             sessions: HashMap::new(),
             closer: None,
             lines: Lines::default(),
+            connects: Turns::first(CONNECTS, programs, now),
+            registrations: Turns::first(REGISTRATIONS, programs, now),
             exiles: Exiles::default(),
             debts,
             rules_changed: false,
@@ -395,6 +409,8 @@ impl Control {
             return;
         }
         self.reunion_ends = None;
+        self.connects = Turns::new(CONNECTS, Instant::now());
+        self.registrations = Turns::new(REGISTRATIONS, Instant::now());
         self.parts.directory.take_back(false);
         let programs = self.parts.directory.forget_expected().join(", ");
         if !programs.is_empty() {
@@ -431,6 +447,10 @@ impl Control {
             let Ok(peer) = socket_peercred(&socket) else { continue };
             let uid = peer.uid.as_raw();
             let socket = ClientSocket::new(socket, self.closer.clone());
+            if let Err(refusal) = self.take_turn(uid) {
+                self.refuse(uid, &socket, &refusal);
+                continue;
+            }
             let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
             let closing = self.closer.as_ref().map_or(0, Closer::waiting);
             let expected = self.parts.directory.expected(uid);
@@ -446,6 +466,15 @@ impl Control {
                 self.sessions.insert(token, Session::new(socket, uid, Instant::now() + PATIENCE));
             }
         }
+    }
+
+    /// Counts one more connection of user `uid`.
+    fn take_turn(&mut self, uid: u32) -> Result<(), Refusal> {
+        if is_trusted(uid) || self.parts.directory.expected(uid).0 > 0 {
+            return Ok(());
+        }
+        let turn = self.connects.take(uid, Instant::now());
+        turn.map_err(|wait| Refusal::ConnectsTooOften { uid, ms: in_ms(wait) })
     }
 
     /// Returns how many connections the client's user may have.

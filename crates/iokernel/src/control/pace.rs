@@ -35,6 +35,13 @@ impl Pace {
         has_room
     }
 
+    /// Returns the time after which it may happen once more.
+    pub(super) fn wait(&self, rate: Rate, now: Instant) -> Duration {
+        // [`take`](Self::take) has room from just before the end of the burst on.
+        let from = self.paid_until + Duration::from_nanos(1);
+        from.saturating_duration_since(now + rate.interval * rate.burst)
+    }
+
     /// Returns whether the whole burst may happen again, as with a new one.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.paid_until <= now

@@ -126,15 +126,26 @@ impl Predecessor {
         fcntl_dupfd_cloexec(&self.listener, 0)
     }
 
-    /// Has it end, and returns when it serves no program any more.
+    /// Has it end, and returns when it serves no program any more. `main` is called with the number
+    /// of this process before that one may end, and with that one's if it goes on.
     ///
     /// # Errors
     /// Why it goes on, in words; that it hangs, and Linux does not let it be killed; or that it has
     /// not ended yet, and `stop` is set.
-    pub(crate) fn succeed(self, stop: &AtomicBool) -> Result<(), String> {
+    pub(crate) fn succeed(self, stop: &AtomicBool, main: &dyn Fn(u32)) -> Result<(), String> {
         if is_set(stop) {
             return Err(INTERRUPTED.to_owned());
         }
+        main(std::process::id());
+        self.ask_to_end(stop).inspect_err(|_| main(self.process.pid.as_raw_nonzero().get() as u32))?;
+        if let Err(error) = control::listen_instead(&self.listener) {
+            tracing::warn!(%error, "programs take the IOKernel for the one before");
+        }
+        self.wait_for_its_end(stop)
+    }
+
+    /// Returns when it has promised to end.
+    fn ask_to_end(&self, stop: &AtomicBool) -> Result<(), String> {
         control::send(&self.socket, &ClientMessage::Succeed, &[]).map_err(in_words)?;
         let answer = receive(&self.socket, stop).or_else(|why| {
             // From here on it cannot send the promise; it may have done so just now.
@@ -142,14 +153,10 @@ impl Predecessor {
             control::receive(&self.socket).map_err(|_| why)
         });
         match answer? {
-            (ServerMessage::Leaving, _) => {}
-            (ServerMessage::Refused { why }, _) => return Err(why),
-            (other, _) => return Err(format!("unexpected answer: {other:?}")),
+            (ServerMessage::Leaving, _) => Ok(()),
+            (ServerMessage::Refused { why }, _) => Err(why),
+            (other, _) => Err(format!("unexpected answer: {other:?}")),
         }
-        if let Err(error) = control::listen_instead(&self.listener) {
-            tracing::warn!(%error, "programs take the IOKernel for the one before");
-        }
-        self.wait_for_its_end(stop)
     }
 
     fn wait_for_its_end(&self, stop: &AtomicBool) -> Result<(), String> {

@@ -41,6 +41,8 @@ pub(super) struct Offer {
     pub(super) wish: Register,
     pub(super) region: Region,
     pub(super) ends: Vec<IoKernelEnds>,
+    /// The memory of the region, which the program has, too.
+    pub(super) file: OwnedFd,
     pub(super) doorbell: OwnedFd,
     pub(super) pid: i32,
     /// The process itself: its number may come to belong to another one.

@@ -44,10 +44,10 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::sync::Arc;
 use std::time::Duration;
+use tailwater_shm::Version;
 use tailwater_shm::control::{
     self, Handover, HandoverPort, MAX_FDS, ServerMessage, SocketFile, TAKEOVER_STEPS, Takeover,
 };
-use tailwater_shm::layout::VERSION;
 
 use super::client::ClientSocket;
 use super::session::State;
@@ -172,11 +172,12 @@ impl Control {
 
     fn may_take_over(&self, socket: &ClientSocket, wish: &Takeover) -> Result<(), String> {
         standing::check(socket)?;
-        if wish.version != VERSION {
+        let (own, other) = (Version::OWN, Version(wish.version));
+        // Its programs may be as new as this one.
+        if !other.serves(own) {
             return Err(format!(
-                "it speaks version {VERSION} of the protocol and this one version {}, with which its programs cannot go \
-                 on: stop that one and its programs, then start this one, and the programs built with it",
-                wish.version
+                "it speaks version {own} of the protocol and this one version {other}, with which its programs cannot go \
+                 on: stop that one and its programs, then start this one, and the programs built with it"
             ));
         }
         if wish.steps != TAKEOVER_STEPS {

@@ -100,6 +100,15 @@ pub enum StartError {
     },
 }
 
+/// Why an IOKernel ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its stop flag is set.
+    Stopped,
+    /// Another one has taken over.
+    Succeeded,
+}
+
 /// An IOKernel that is ready to run: its socket is open, its ports are started.
 ///
 /// ```no_run
@@ -129,6 +138,7 @@ pub struct IoKernel {
     to_control: Arc<Bell>,
     stats: Arc<Stats>,
     heartbeat: Option<Heartbeat>,
+    farewell: Option<Box<dyn FnOnce(End) + Send>>,
     control_thread: ControlThread,
     deaths: OwnedFd,
     doorbells: OwnedFd,
@@ -149,6 +159,10 @@ impl IoKernel {
     /// this one gets its listening socket and the devices of its ports. That one has ended all
     /// registrations when this returns; its programs attach to this one.
     ///
+    /// `main` is called with the number of this process just before that one is asked to end, so
+    /// that a service manager watches this process when that one has ended, and with the number of
+    /// that one if it goes on all the same.
+    ///
     /// # Errors
     /// As `new`, and if none runs there or it refuses, or `stop` is set before it has promised to
     /// end. It then goes on as if nothing had happened. Also if `stop` is set after the promise,
@@ -157,15 +171,16 @@ impl IoKernel {
         config: Config,
         ports: Vec<Box<dyn Port>>,
         stop: &AtomicBool,
+        main: impl Fn(u32),
     ) -> Result<Self, StartError> {
-        Self::make(config, ports, Some(stop))
+        Self::make(config, ports, Some((stop, &main)))
     }
 
-    /// Takes over if there is a flag that ends a takeover.
+    /// Takes over if there is a flag that ends a takeover, and something to call before it.
     fn make(
         config: Config,
         mut ports: Vec<Box<dyn Port>>,
-        takeover: Option<&AtomicBool>,
+        takeover: Option<(&AtomicBool, &dyn Fn(u32))>,
     ) -> Result<Self, StartError> {
         config.check()?;
         let cores = Cores::detect(&config)?;
@@ -175,7 +190,7 @@ impl IoKernel {
             Directory::new(&config, authority, cores.managed.len() as u32, machine::memory_bytes());
         let network = network_of(&config, &ports);
         let refused = |why: String| StartError::Takeover { socket: config.socket.clone(), why };
-        let predecessor = takeover.map(|stop| Predecessor::ask(&config, network, stop)).transpose();
+        let predecessor = takeover.map(|(stop, _)| Predecessor::ask(&config, network, stop)).transpose();
         let mut predecessor = predecessor.map_err(refused)?;
         if let Some(predecessor) = &mut predecessor {
             predecessor.pass_devices(&mut ports)?;
@@ -223,6 +238,7 @@ impl IoKernel {
             directory,
             commands: command_sender,
             notices: notice_receiver,
+            own_notices: notices.clone(),
             to_polling: Arc::clone(&to_polling),
             to_control: Arc::clone(&to_control),
             stats: Arc::clone(&stats),
@@ -252,8 +268,8 @@ impl IoKernel {
             drop(Pinned::this_thread(&cores, Priority::None)?);
         }
         // Last: from here on programs have no other IOKernel, and nothing is left to fail.
-        if let (Some(predecessor), Some(stop)) = (predecessor, takeover) {
-            predecessor.succeed(stop).map_err(refused)?;
+        if let (Some(predecessor), Some((stop, main))) = (predecessor, takeover) {
+            predecessor.succeed(stop, main).map_err(refused)?;
             control.own_socket_file();
         }
         Ok(Self {
@@ -271,6 +287,7 @@ impl IoKernel {
             to_control,
             stats,
             heartbeat: None,
+            farewell: None,
             control_thread,
             deaths,
             doorbells,
@@ -281,6 +298,11 @@ impl IoKernel {
     /// progress: a sign of life for a service manager.
     pub fn set_heartbeat(&mut self, interval: Duration, beat: impl FnMut() + Send + 'static) {
         self.heartbeat = Some(Heartbeat { interval, beat: Box::new(beat) });
+    }
+
+    /// Has [`run`](Self::run) call `farewell` when it is about to end all registrations.
+    pub fn set_farewell(&mut self, farewell: impl FnOnce(End) + Send + 'static) {
+        self.farewell = Some(Box::new(farewell));
     }
 
     /// Returns the counters and histograms; readable during and after [`run`](Self::run), from any
@@ -379,6 +401,9 @@ impl IoKernel {
             polling.iterate(stop);
         }
         polling.enter(Place::Outside);
+        if let Some(farewell) = self.farewell {
+            farewell(if polling.leaves { End::Succeeded } else { End::Stopped });
+        }
         polling.end_all();
         // Then `pinned` restores its nice value.
         polling.leave_real_time();

@@ -9,6 +9,7 @@ pub(crate) mod accounts;
 pub(crate) mod bpf;
 pub(crate) mod interface;
 pub(crate) mod peer;
+pub(crate) mod stack;
 pub(crate) mod tap;
 pub(crate) mod xsk;
 

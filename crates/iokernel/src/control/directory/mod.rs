@@ -13,11 +13,13 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 use tailwater_sched::RuntimeId;
+use tailwater_shm::Version;
 use tailwater_shm::control::{ControlError, Estate, HandoverProgram, Register};
-use tailwater_shm::layout::{RegionSpec, SpecError, VERSION};
+use tailwater_shm::layout::{RegionSpec, SpecError};
 use tailwater_shm::memory::MemoryError;
 
 use super::exile::Key;
+use super::turns::{CONNECTS, REGISTRATIONS};
 use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
@@ -53,9 +55,34 @@ pub enum Refusal {
         /// How long that takes.
         seconds: u64,
     },
+    /// The user has asked for too many registrations.
+    #[error(
+        "user {uid} has asked for too many registrations within a short time; another one is permitted in {ms} ms, \
+         and then one every {} ms",
+        REGISTRATIONS.interval.as_millis()
+    )]
+    TooOften {
+        /// The user.
+        uid: u32,
+        /// How long that takes.
+        ms: u64,
+    },
+    /// The user has connected too often.
+    #[error(
+        "user {uid} has made too many connections within a short time; another one is permitted in {ms} ms, \
+         and then one every {} ms",
+        CONNECTS.interval.as_millis()
+    )]
+    ConnectsTooOften {
+        /// The user.
+        uid: u32,
+        /// How long that takes.
+        ms: u64,
+    },
     /// Different protocol versions.
     #[error(
-        "the runtime speaks version {theirs} of the protocol, this IOKernel version {VERSION}: rebuild one of them"
+        "the runtime speaks version {} of the protocol, this IOKernel version {}: {}",
+        Version(*theirs), Version::OWN, remedy(Version(*theirs))
     )]
     Version {
         /// The runtime's version.
@@ -277,6 +304,15 @@ impl core::fmt::Display for Holders {
             Self::Others => f.write_str("programs of users without rights"),
             Self::User(uid) => write!(f, "programs of user {uid}"),
         }
+    }
+}
+
+/// Returns what to do about a version that this IOKernel does not serve.
+fn remedy(theirs: Version) -> &'static str {
+    if theirs.major() == Version::OWN.major() {
+        "start the newer IOKernel, with --takeover in the place of this one"
+    } else {
+        "rebuild one of them"
     }
 }
 
@@ -690,7 +726,7 @@ impl Directory {
 
     fn check_wish(&self, wish: &Register) -> Result<RegionSpec, Refusal> {
         let Register { version, name, kthreads, guaranteed, ring_bytes, .. } = wish;
-        if *version != VERSION {
+        if !Version::OWN.serves(Version(*version)) {
             return Err(Refusal::Version { theirs: *version });
         }
         // No other characters: some are invisible, reorder the line they are printed in, or look

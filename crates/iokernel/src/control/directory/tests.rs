@@ -19,7 +19,7 @@ fn directory() -> Directory {
 
 fn wish(name: &str) -> Register {
     Register {
-        version: VERSION,
+        version: Version::OWN.0,
         name: name.to_owned(),
         kthreads: 2,
         guaranteed: 1,

@@ -4,8 +4,9 @@
 //! count of iterations and one word that says where in an iteration the thread is. The control
 //! thread looks every [`LOOK`]. A thread that has not ended an iteration between two looks stalls
 //! if it has had processor time, or if it waits in the kernel outside of its sleep; it starves if
-//! it could run and Linux does not let it. Each stall is counted, and logged with its place at a
-//! limited [`RATE`]. A service manager gets a sign of life only while iterations end.
+//! it could run and Linux does not let it. Each stall is counted, and at a limited [`RATE`] logged
+//! with its place, followed by the stack of the thread. A service manager gets a
+//! sign of life only while iterations end.
 //!
 //! The verdict is pure: what was seen is an argument.
 
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::pace::{Pace, Rate};
 use crate::stats::Stats;
+use crate::sys::stack;
 
 /// Time between two looks: ten wakes a second cost under 0.1 % of a core.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
@@ -159,6 +161,8 @@ pub(crate) struct Watch {
     /// Since when no iteration has ended, and as what that is counted.
     unmoved: Option<(Instant, Verdict)>,
     lines: Pace,
+    /// The thread was asked for its stack.
+    asked: bool,
     heartbeat: Option<Heartbeat>,
     /// When the last sign of life was due, and the iterations by then.
     beaten: Option<(Instant, u64)>,
@@ -182,6 +186,7 @@ impl Watch {
             looked: None,
             unmoved: None,
             lines: Pace::new(now),
+            asked: false,
             heartbeat,
             beaten: None,
         }
@@ -205,6 +210,7 @@ impl Watch {
             return;
         }
         self.looked = Some(now);
+        self.log_stack();
         let sight = self.see(now, stats);
         let Some(Finding { verdict, time, logged }) = self.look(sight) else { return };
         let (place, ms) = (sight.place, time.as_millis() as u64);
@@ -214,12 +220,26 @@ impl Watch {
                 self.proc("syscall").and_then(|text| text.split(' ').next()?.parse::<u32>().ok());
             if logged {
                 tracing::error!(ms, %place, state = %sight.state, system_call, "the polling thread makes no progress");
+                self.asked = stack::ask(self.thread.as_raw_nonzero().get());
             }
         } else {
             stats.polling.starvations.add(1);
             if logged {
                 tracing::warn!(ms, %place, "Linux has not let the polling thread run");
             }
+        }
+    }
+
+    /// Logs the stack that the thread was asked for at the last look.
+    fn log_stack(&mut self) {
+        if !core::mem::take(&mut self.asked) {
+            return;
+        }
+        match stack::take() {
+            frames if frames.is_empty() => {
+                tracing::error!("the polling thread does not answer a signal: it waits in the kernel");
+            }
+            frames => tracing::error!(stack = stack::names(&frames), "where the polling thread was then"),
         }
     }
 

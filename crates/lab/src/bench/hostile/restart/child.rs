@@ -82,7 +82,7 @@ fn serve(config: Config, takeover: bool) -> anyhow::Result<()> {
     let stop = AtomicBool::new(false);
     let iokernel = match takeover {
         false => IoKernel::new(config, Vec::new())?,
-        true => IoKernel::take_over(config, Vec::new(), &stop)?,
+        true => IoKernel::take_over(config, Vec::new(), &stop, |_| ())?,
     };
     let mut out = stdout();
     writeln!(out, "ready").and_then(|()| out.flush())?;

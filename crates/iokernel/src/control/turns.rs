@@ -1,0 +1,87 @@
+//! How often each user without rights may connect, and may ask for a registration.
+//!
+//! A connection costs the control thread tens of microseconds, a registration some hundreds: memory
+//! files, mappings, threads, reads of `/proc`. On a machine of two cores that is time of the
+//! polling thread's core. So what one user causes has a bound: [`CONNECTS`] and [`REGISTRATIONS`].
+//! Programs that come back after a takeover are not counted.
+//!
+//! Pure: time is an argument.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::pace::{Pace, Rate};
+
+/// Connections of one user. `tailwater stats` makes one, a program that waits for an IOKernel two a
+/// second.
+pub(super) const CONNECTS: Rate = Rate { burst: 100, interval: Duration::from_millis(20) };
+/// Registrations that one user asks for.
+pub(super) const REGISTRATIONS: Rate = Rate { burst: 20, interval: Duration::from_millis(500) };
+/// Maximum number of users that are counted singly; all others share one pace.
+const MAX_USERS: usize = 4096;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct Turns {
+    rate: Rate,
+    users: HashMap<u32, Pace>,
+    others: Pace,
+}
+
+impl Turns {
+    pub(super) fn new(rate: Rate, now: Instant) -> Self {
+        Self { rate, users: HashMap::new(), others: Pace::new(now) }
+    }
+
+    /// As [`new`](Self::new), at the start of an IOKernel to which so many programs may come back.
+    pub(super) fn first(rate: Rate, programs: u32, now: Instant) -> Self {
+        Self::new(Rate { burst: rate.burst + programs, ..rate }, now)
+    }
+
+    /// Counts one more of user `uid`.
+    ///
+    /// # Errors
+    /// The time after which one more is permitted.
+    pub(super) fn take(&mut self, uid: u32, now: Instant) -> Result<(), Duration> {
+        if self.users.len() >= MAX_USERS {
+            self.users.retain(|_, pace| !pace.is_over(now));
+        }
+        let pace = if self.users.len() >= MAX_USERS && !self.users.contains_key(&uid) {
+            &mut self.others
+        } else {
+            self.users.entry(uid).or_insert(Pace::new(now))
+        };
+        if pace.take(self.rate, now) { Ok(()) } else { Err(pace.wait(self.rate, now)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_told_after_what_time_one_more_is_permitted() {
+        let start = Instant::now();
+        let mut turns = Turns::new(REGISTRATIONS, start);
+        for _ in 0..20 {
+            assert_eq!(turns.take(1, start), Ok(()));
+        }
+        let wait = turns.take(1, start).unwrap_err();
+        assert_eq!(turns.take(2, start), Ok(()), "another user");
+        assert!(wait <= REGISTRATIONS.interval, "{wait:?}");
+        assert_eq!(turns.take(1, start + wait), Ok(()));
+        assert!(turns.take(1, start + wait).is_err());
+        let mut turns = Turns::first(REGISTRATIONS, 100, start);
+        assert_eq!((0..1000).filter(|_| turns.take(1, start).is_ok()).count(), 120);
+    }
+
+    #[test]
+    fn users_beyond_the_table_share_a_pace_and_the_table_empties() {
+        let start = Instant::now();
+        let mut turns = Turns::new(REGISTRATIONS, start);
+        let granted = (0..2 * MAX_USERS as u32).filter(|&uid| turns.take(uid, start).is_ok()).count();
+        assert_eq!(granted, MAX_USERS + REGISTRATIONS.burst as usize);
+        assert_eq!(turns.take(u32::MAX, start + REGISTRATIONS.interval), Ok(()));
+        assert_eq!(turns.users.len(), 1);
+    }
+}

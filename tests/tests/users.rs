@@ -1,0 +1,353 @@
+//! Attackers that are processes of a user without rights, who may register best-effort programs: an
+//! IOKernel of root loses neither memory nor time to them.
+
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat};
+use rustix::io::Errno;
+use std::fs;
+use std::io::{Read, Write, stdin, stdout};
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_iokernel::frame::MacAddr;
+use tailwater_iokernel_testing::roles::Echo;
+use tailwater_iokernel_testing::wire::{Endpoint, udp};
+use tailwater_iokernel_testing::{Behaviour, RawKthread, RawRuntime, RawSpec, Step};
+use tailwater_shm::control::Register;
+use tailwater_shm::memory::Mapping;
+use tailwater_testkit::{Program, eventually, has_two_cpus, until};
+use tailwater_tests::attack::{Offer, Target, as_user};
+use tailwater_wire::checksum;
+
+/// A user without rights but for the grant of [`target`].
+const MALLORY: u32 = 65_533;
+/// What the attacker is to do, and for which IOKernel.
+const DEED: &str = "TAILWATER_TEST_DEED";
+/// Before each line of an attacker that is not the test harness's.
+const SAYS: &str = "attacker: ";
+
+/// Starts an IOKernel at which [`MALLORY`] may register. `None` where this process cannot act as
+/// another user, and then prints that the test is skipped.
+fn target(folder: &Path) -> Option<Target> {
+    if !has_two_cpus() {
+        return None;
+    }
+    as_user(MALLORY, || ())?;
+    let file = folder.join("tailwater.toml");
+    fs::write(&file, format!("neighbour-share = 0\n[[grant]]\nusers = {MALLORY}\nprograms = 200\n")).unwrap();
+    Some(Target::start_command_with(&["--config", file.to_str().unwrap()]))
+}
+
+/// Starts an attacker: a copy of this test program that runs only [`attacker`].
+fn attack(target: &Target, deed: &str) -> Program {
+    // Not by path: folders above it may be closed to the user.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["attacker", "--exact", "--nocapture", "--test-threads=1"]);
+    command.env(DEED, format!("{} {deed}", target.socket)).uid(MALLORY).gid(MALLORY);
+    Program::start(&mut command)
+}
+
+/// Returns the next line of an attacker.
+#[track_caller]
+fn said(attacker: &mut Program) -> String {
+    let line = attacker.line_with(SAYS);
+    line.split_once(SAYS).map(|(_, said)| said.to_owned()).unwrap_or(line)
+}
+
+fn say(words: &str) {
+    // After the harness's own words on the same line.
+    writeln!(stdout(), "\n{SAYS}{words}").and_then(|()| stdout().flush()).expect("the test reads it");
+}
+
+/// Waits until the test closes this process's input.
+fn stay() {
+    let _ = stdin().read_to_end(&mut Vec::new());
+}
+
+/// Not a test: the body of the attackers.
+#[test]
+fn attacker() {
+    let Ok(order) = std::env::var(DEED) else { return };
+    let words: Vec<&str> = order.split(' ').collect();
+    let (socket, deed) = (words[0], words[1]);
+    match deed {
+        "leave-memory-unmade" => leave_memory_unmade(socket),
+        "make-memory" => make_memory(socket),
+        "punch" => punch(socket),
+        "seal" => seal(socket),
+        "shrink-packets" => shrink_packets(socket, words[2].parse().expect("an address")),
+        other => panic!("{other}"),
+    }
+}
+
+/// Two large rings.
+fn large(name: &str) -> Register {
+    Register { ring_bytes: 4 << 20, ..RawSpec::new(name).best_effort().register }
+}
+
+/// Registers with memory that has not been touched, and keeps it after the answer.
+fn leave_memory_unmade(socket: &str) {
+    let mut kept = Vec::new();
+    for number in 0..8 {
+        let offer = Offer::ask(socket, &large(&format!("sparse-{number}"))).expect("a place");
+        kept.push(offer.files[0].try_clone().expect("a descriptor"));
+        say(&offer.take().map(drop).expect_err("memory was made for it"));
+    }
+    stay();
+}
+
+fn make_memory(socket: &str) {
+    let offer = Offer::ask(socket, &large("full")).expect("a place");
+    drop(offer.map());
+    let intruder = offer.take().expect("it is registered");
+    say(&fstat(&intruder.files[0]).expect("a file").st_size.to_string());
+    stay();
+}
+
+/// Takes pages out of its region while it registers, and once it is registered, and maps it once
+/// more.
+fn punch(socket: &str) {
+    let punch = |file: &OwnedFd| {
+        let len = fstat(file).expect("a file").st_size as u64;
+        fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len)
+    };
+    for number in 0..3 {
+        let offer = Offer::ask(socket, &large(&format!("hasty-{number}"))).expect("a place");
+        let (file, _mapping) = (offer.files[0].try_clone().expect("a descriptor"), offer.map());
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let punching = scope.spawn(|| while !done.load(Ordering::Relaxed) && punch(&file).is_ok() {});
+            let answer = offer.take().map(|_| "registered".to_owned());
+            done.store(true, Ordering::Relaxed);
+            punching.join().expect("it does not panic");
+            say(&answer.unwrap_or_else(|why| why));
+        });
+    }
+    let offer = Offer::ask(socket, &large("puncher")).expect("a place");
+    let _mapping = offer.map();
+    let intruder = offer.take().expect("it is registered");
+    let file = &intruder.files[0];
+    for _ in 0..1_000 {
+        assert_eq!(punch(file), Err(Errno::PERM));
+    }
+    assert!(Mapping::new(file, "region").is_err(), "it was mapped once more");
+    say("pages stay");
+    stay();
+}
+
+/// Seals its memory before the IOKernel does.
+fn seal(socket: &str) {
+    let offer = Offer::ask(socket, &large("sealer")).expect("a place");
+    drop(offer.map());
+    fcntl_add_seals(&offer.files[0], SealFlags::SEAL).expect("it may");
+    say(&offer.take().map(drop).expect_err("it is registered"));
+}
+
+/// Tells a service without end that its packets are too large for a router.
+fn shrink_packets(socket: &str, service: Ipv4Addr) {
+    let spec = RawSpec::new("router").best_effort();
+    let runtime = RawRuntime::start(socket, &spec, |_| Box::new(Router { service })).expect("a place");
+    say("under way");
+    loop {
+        runtime.submit(0);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// Sends "fragmentation needed" (RFC 792, code 4) as a router would.
+struct Router {
+    service: Ipv4Addr,
+}
+
+impl Behaviour for Router {
+    fn step(&mut self, kthread: &mut RawKthread) -> Step {
+        let welcome = &kthread.shared.welcome;
+        let own = Endpoint { mac: MacAddr(welcome.mac), ip: welcome.ip, port: 0 };
+        let service = Endpoint { mac: MacAddr::derived(self.service), ip: self.service, port: 0 };
+        // The packet that was too large, as the service had sent it to a client.
+        let client = Endpoint { ip: Ipv4Addr::new(10, 77, 0, 50), ..own };
+        let quoted = udp(Endpoint { port: 7, ..service }, Endpoint { port: 4000, ..client }, &[0; 8]);
+        let mut frame = udp(own, service, &quoted[14..]);
+        // ICMP in place of UDP: type, code, checksum, unused, the next hop's MTU.
+        frame[23] = 1;
+        frame[34..42].copy_from_slice(&[3, 4, 0, 0, 0, 0, 0, 68]);
+        frame[24..26].fill(0);
+        for (from, to, sum) in [(14, 34, 24), (34, frame.len(), 36)] {
+            let value = checksum(&frame[from..to]);
+            frame[sum..sum + 2].copy_from_slice(&value.to_be_bytes());
+        }
+        for _ in 0..16 {
+            let Ok(mut slot) = kthread.egress.reserve(frame.len()) else { break };
+            slot.write(0, &frame);
+            slot.commit(0, 0, 0);
+            kthread.ring_from_core();
+        }
+        Step::Busy
+    }
+
+    fn has_work(&self, _: &RawKthread) -> bool {
+        true
+    }
+
+    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
+        kthread.submitted().store(0, Ordering::Relaxed);
+        kthread.set_queued(0);
+    }
+
+    fn ceding(&mut self, kthread: &mut RawKthread) {
+        kthread.set_queued(1);
+    }
+}
+
+/// A control group with an account of memory; removed when dropped.
+struct MemoryGroup {
+    folder: PathBuf,
+    account: PathBuf,
+}
+
+impl MemoryGroup {
+    /// Makes one; returns `None` where that is not possible, and then prints that the test is
+    /// skipped.
+    fn new() -> Option<Self> {
+        let make = || -> std::io::Result<Self> {
+            // The two versions of control groups (cgroups(7)).
+            let kinds =
+                [("/sys/fs/cgroup/memory", "memory.usage_in_bytes"), ("/sys/fs/cgroup", "memory.current")];
+            for (parent, account) in kinds {
+                let folder = Path::new(parent).join(format!("tailwater-memory-{}", std::process::id()));
+                if !Path::new(parent).join("cgroup.procs").exists() || fs::create_dir(&folder).is_err() {
+                    continue;
+                }
+                let group = Self { account: folder.join(account), folder };
+                if group.account.exists() {
+                    return Ok(group);
+                }
+            }
+            Err(std::io::ErrorKind::NotFound.into())
+        };
+        make().inspect_err(|error| eprintln!("skipped: cannot make a memory control group ({error})")).ok()
+    }
+
+    fn admit(&self, pid: u32) -> std::io::Result<()> {
+        fs::write(self.folder.join("cgroup.procs"), pid.to_string())
+    }
+
+    fn bytes(&self) -> i64 {
+        fs::read_to_string(&self.account).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Busy until the last process in it has gone.
+        until("the control group can be removed", || {
+            let removed = fs::remove_dir(&self.folder);
+            removed.err().is_none_or(|error| error.kind() == std::io::ErrorKind::NotFound)
+        });
+    }
+}
+
+#[test]
+fn memory_that_a_program_has_not_made_is_not_made_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(target) = target(folder.path()) else { return };
+    // Shared memory that is mapped by the IOKernel (proc(5)).
+    let mapped = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", target.program.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).expect("its memory");
+        line.trim().trim_end_matches(" kB").parse::<i64>().expect("a number") << 10
+    };
+    let before = mapped();
+    let mut attacker = attack(&target, "leave-memory-unmade");
+    for _ in 0..8 {
+        let why = said(&mut attacker);
+        assert!(why.contains("MAP_POPULATE"), "{why}");
+    }
+    // Each has 8 MiB.
+    assert!(mapped() - before < 4 << 20, "{} bytes more", mapped() - before);
+    drop(target.admits("newcomer"));
+}
+
+#[test]
+fn memory_of_a_program_is_charged_to_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    // Before the IOKernel, which has to end before the group is removed.
+    let Some(group) = MemoryGroup::new() else { return };
+    let Some(target) = target(folder.path()) else { return };
+    if let Err(error) = group.admit(target.program.pid()) {
+        return eprintln!("skipped: cannot move a process into a control group ({error})");
+    }
+    let before = group.bytes();
+    let mut attacker = attack(&target, "make-memory");
+    let len: i64 = said(&mut attacker).parse().unwrap();
+    let charged = group.bytes() - before;
+    assert!(charged < len / 2, "{charged} of {len} bytes are charged to the IOKernel");
+    // Root's programs may leave it to the IOKernel.
+    let offer = Offer::ask(&target.socket, &large("trusted")).unwrap();
+    let intruder = offer.take().unwrap();
+    assert!(group.bytes() - before > len / 2, "nothing is charged here");
+    drop(intruder);
+}
+
+#[test]
+fn a_program_that_takes_pages_out_of_its_region_cannot_once_it_is_registered() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(target) = target(folder.path()) else { return };
+    let mut attacker = attack(&target, "punch");
+    for _ in 0..3 {
+        let how = said(&mut attacker);
+        assert!(how == "registered" || how.contains("MAP_POPULATE"), "{how}");
+    }
+    assert_eq!(said(&mut attacker), "pages stay");
+    drop(target.admits("newcomer"));
+    target.stats();
+}
+
+#[test]
+fn a_program_that_seals_its_memory_itself_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(target) = target(folder.path()) else { return };
+    let why = said(&mut attack(&target, "seal"));
+    assert!(why.contains("sealed its shared memory"), "{why}");
+    drop(target.admits("newcomer"));
+}
+
+#[test]
+fn what_a_program_says_of_a_path_that_needs_smaller_packets_reaches_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(target) = target(folder.path()) else { return };
+    let service =
+        RawRuntime::start(&target.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let mut attacker = attack(&target, &format!("shrink-packets {}", service.ip()));
+    assert_eq!(said(&mut attacker), "under way");
+    until("its messages are refused", || target.stats()["switch"]["dropped_refused"].as_u64() > Some(100));
+    let stats = target.stats();
+    let runtimes = stats["runtimes"].as_array().unwrap();
+    let own = runtimes.iter().find(|runtime| runtime["name"] == "service").unwrap();
+    assert_eq!(own["counters"]["rx_frames"], 0, "{own}");
+}
+
+#[test]
+fn registrations_without_end_are_refused_to_a_user_without_rights_and_to_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(target) = target(folder.path()) else { return };
+    let wish = |number: u32| RawSpec::new(&format!("m-{number}")).best_effort().register;
+    let ask_until_refused = || {
+        let mut number = 0;
+        let why = eventually("one registration too many", || {
+            number += 1;
+            Offer::ask(&target.socket, &wish(number)).map(drop).err().filter(|why| why.contains("too many"))
+        });
+        assert!(why.contains(&format!("user {MALLORY}")) && why.contains("permitted in"), "{why}");
+    };
+    as_user(MALLORY, ask_until_refused).unwrap();
+    // Root may as often as it likes.
+    for number in 0..50 {
+        drop(Offer::ask(&target.socket, &wish(number)).unwrap());
+    }
+    until("the user is offered places again", || {
+        as_user(MALLORY, || Offer::ask(&target.socket, &wish(0)).is_ok()) == Some(true)
+    });
+}
