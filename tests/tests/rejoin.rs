@@ -6,10 +6,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketFlags, accept_with};
 use std::net::Ipv4Addr;
 use std::time::Duration;
+use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage, Welcome};
 use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::layout::{Region, RegionSpec};
-use tailwater_shm::{Clock, KthreadState};
 use tailwater_testkit::{PATIENCE, eventually, socket_name, until};
 use tailwater_tests::{Role, turn};
 
@@ -132,34 +132,6 @@ fn an_iokernel_that_does_not_get_ready_is_hung_up_on_and_moves_no_orphan() {
     until("the kthread withdraws the order", || grant.load() == (Grant::Park, Generation(0)));
     assert!(program.line().is_some(), "the program goes on");
     Listener::new(&socket).attach(&program);
-}
-
-#[test]
-fn an_order_of_an_iokernel_that_has_ended_sends_no_poll_point_to_the_scheduler() {
-    let _turn = turn();
-    let socket = socket_name("rejoin-cede");
-    let listener = Listener::new(&socket);
-    let iokernel = std::thread::spawn(move || {
-        let place = listener.grant();
-        control::send(&place.control, &ServerMessage::Ready, &[]).expect("the program waits");
-        let words = place.region.kthread(0);
-        let generation = Generation(1);
-        words.grant.0.store(Grant::Run { core: 0 }, generation);
-        words.slot.wake();
-        until("it runs", || words.state.0.load() == (KthreadState::Running, generation));
-        // Its last word.
-        words.grant.0.store(Grant::Cede { successor: false }, generation);
-    });
-    let variables = [("TAILWATER_IOKERNEL_WAIT_MS", "0"), ("TAILWATER_KTHREADS", "1")];
-    let mut program = Role::start_heard(&socket, "polls", "program", "best-effort", &variables);
-    iokernel.join().expect("the program registers");
-    until("the loss is written", || program.errors().contains("lost the IOKernel"));
-    program.close_input();
-    let line = program.line().expect("the program goes on");
-    let words: Vec<&str> = line.split(' ').collect();
-    let ["switches", switches, "polls", polls] = words[..] else { panic!("{line}") };
-    let [switches, polls] = [switches, polls].map(|number| number.parse::<u64>().expect("a number"));
-    assert!(switches < polls / 100, "{line}");
 }
 
 #[test]
