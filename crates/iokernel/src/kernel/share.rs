@@ -268,7 +268,7 @@ impl Waiting {
 fn parse_idle(text: &str, core: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(core))?;
     let ticks: u64 = line.split_ascii_whitespace().nth(4)?.parse().ok()?;
-    Some(ticks * STAT_UNIT_NS)
+    ticks.checked_mul(STAT_UNIT_NS)
 }
 
 /// Parses the fourth field of `/proc/loadavg`, in `0.20 0.18 0.12 1/80 11206` (proc_loadavg(5)).
