@@ -4,7 +4,7 @@
 //! Each class has an equal share of the queue, so that requests of one class do not wait for those
 //! of another before the policy has them. All shares together are at most the queue.
 
-use super::super::shares::{divide, share_of};
+use super::shares::{divide, share_of};
 use crate::sync::Semaphore;
 
 /// See the module documentation.

@@ -9,7 +9,8 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use tailwater_loadgen::{Plan, ideal};
+use tailwater_loadgen::Plan;
+use tailwater_loadgen::ideal::{self, Cores};
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
@@ -64,7 +65,10 @@ pub fn measure(machine: &Machine, interrupt: Arc<Interrupt>, rounds: u16) -> any
             let setting = Setting { inside, ..Setting::default() };
             points.push(point(&testbed, speed, &plan, seed, setting, &mut HandoffRecord::default())?);
         }
-        ideals.push(ideal::run(&plan, seed, cores)?);
+        let ratios =
+            [&two, &one].into_iter().filter_map(|points| points.last()?.measurement.delivery.figures());
+        let stretch = ratios.map(|figures| figures.median).reduce(f64::min).unwrap_or(1.0);
+        ideals.push(ideal::run(&plan, seed, &Cores { stretch, ..Cores::new(cores) })?);
     }
     let p50_us = |ideal: &ideal::Ideal| ideal.measurement.summary.figures().p50_us;
     Ok(Figures {
