@@ -118,7 +118,11 @@ fn punch(socket: &str) {
         let (file, _mapping) = (offer.files[0].try_clone().expect("a descriptor"), offer.map());
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let punching = scope.spawn(|| while !done.load(Ordering::Relaxed) && punch(&file).is_ok() {});
+            let punching = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) && punch(&file).is_ok() {
+                    std::hint::spin_loop();
+                }
+            });
             let answer = offer.take().map(|_| "registered".to_owned());
             done.store(true, Ordering::Relaxed);
             punching.join().expect("it does not panic");
