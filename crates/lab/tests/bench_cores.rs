@@ -72,7 +72,9 @@ fn a_batch_job_runs_in_the_background_of_a_service_and_beside_it() {
     if !has_two_cpus() {
         return;
     }
-    let Some((report, shown)) = bench(&["--only", "demo-background"]) else { return };
+    let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "demo-background"]) else {
+        return;
+    };
     let figures = &report["demo_background"];
     for way in ["two_programs", "one_program"] {
         // Beside other tests either may have no value.

@@ -52,13 +52,13 @@ pub struct DoctorArgs {
     config: Option<PathBuf>,
 }
 
-/// What `--json` prints.
 impl DoctorArgs {
     fn configuration(&self) -> anyhow::Result<Config> {
         self.config.as_deref().map_or_else(|| Ok(Config::default()), read_configuration)
     }
 }
 
+/// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Document {
     machine: Machine,

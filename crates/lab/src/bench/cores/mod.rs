@@ -45,8 +45,8 @@ background_switch_ns: from the last loop of a background thread to the first ins
 ordinary thread, woken by a timer on the same kthread, to which it gives way.
 ramp: a spin server beside a batch job, under policy congestion-detection; load rises from 5 to 95 %
 of its capacity and falls again, or falls and rises, in turn. follow_ms: by how much the time on
-cores lags behind the load, from the difference between the two halves. p999_over_steady: 99.9th percentiles of windows of 100 ms over
-those under constant loads. batch_of_rest: the batch job's part of the capacity that requests leave.
+cores lags behind the load, from the difference between the two halves. p999_over_steady: 99.9th
+percentiles of windows of 100 ms over those under constant loads. batch_of_rest: the batch job's part of the capacity that requests leave.
 request_to_first_thread_us: from a program's request of a core to the first instruction of the user
 thread that it makes runnable, while the core is free (idle) and while a batch job holds it (busy).
 work_alone: the same without the request.

@@ -41,13 +41,13 @@ const QUANTUM_US: u64 = 5;
 const PLAIN: &str = "c-fcfs";
 const PREEMPTIVE: &str = "sq:5us";
 
-/// Measure what poll points cost, and how exact a quantum is
+/// Measure what poll points cost, how exact a quantum is, and what preemption is worth to a server
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "poll_overhead_percent: programs with #[tailwater::preemptible], against the same without.
 quantum_error_us: from the end of a quantum of 5 us until the next thread runs; switch_ns: from one
-thread's last instruction to the next one's first; request_*: the same of two requests. fixed_1us_mrps, low_load, batch_beside: the spin server
-with a dispatcher, without preemption and with a quantum of 5 us. bimodal, rocks: the highest loads
+thread's last instruction to the next one's first; request_*: the same of two requests.
+fixed_1us_mrps, low_load, batch_beside: the spin server with a dispatcher, without preemption and with a quantum of 5 us. bimodal, rocks: the highest loads
 with which 99 % of the short requests take at most 50 us, searched in each round, and their ratio;
 rocks needs tailwater-rocks in PATH or beside this program. 99th percentiles are those of the quiet
 half of the time, judged by the generator's own core. quantum: the server without a dispatcher, with

@@ -19,8 +19,9 @@ const ROUGH: f64 = 1.5;
 const FINE: f64 = 1.06;
 /// A round searches so many times below and above what the first search found.
 const AROUND: f64 = 2.0;
-/// Requests of a step, as far as the time allows, in seconds.
+/// Requests of a step, as far as its time allows.
 const STEP_REQUESTS: f64 = 8_000.0;
+/// Least and most time of a step, in seconds.
 const STEP: (f64, f64) = (1.0, 6.0);
 
 /// What is compared.

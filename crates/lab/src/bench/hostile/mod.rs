@@ -57,9 +57,8 @@ const MOST_P50: f64 = 1.25;
 /// A service beside programs that attack the IOKernel, and programs whose IOKernel is replaced
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "attacks: a service at 50,000 requests a second, alone and beside each attacker; as root, beside one that is
-expelled again, as another user after each time. kills: the same while
-1,000 programs are registered and killed in a row. restart, takeover: 64 busy TCP connections and a UDP
+    after_help = "attacks: a service at 50,000 requests a second, alone and beside each attacker; as root, also beside
+one that comes back as another user after each expulsion. kills: the same while 1,000 programs are registered and killed in a row. restart, takeover: 64 busy TCP connections and a UDP
 service between programs whose IOKernel is killed (SIGKILL) and started again at once, or taken over from.
 Their pause is the longest time in which one of them completed no exchange; from_start is what of it is
 after the start of the new process, undisturbed the pause in as many windows without an event. fallback: a
