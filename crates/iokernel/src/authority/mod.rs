@@ -287,6 +287,11 @@ impl Authority {
         self.covering(user).filter_map(|(_, rule)| rule.grant.connections).max().map(|n| n as usize)
     }
 
+    /// Returns how many programs a user may register by the grant that permits most.
+    pub(crate) fn programs(&self, user: &User) -> u32 {
+        self.covering(user).map(|(_, rule)| rule.grant.programs).max().unwrap_or(0)
+    }
+
     /// Says in words what a user may register.
     pub(crate) fn describe(&self, user: &User, held: impl Fn(usize) -> Held) -> String {
         if user.privileged {

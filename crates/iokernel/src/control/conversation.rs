@@ -315,7 +315,10 @@ impl Control {
         if is_trusted(uid) || self.parts.directory.expected(uid).0 > 0 {
             return Ok(());
         }
-        let turn = self.registrations.take(uid, Instant::now());
+        // A user may start at once what the grants permit.
+        let user = self.sessions.get(&token).and_then(|session| user_of(&session.socket).ok());
+        let programs = user.map_or(0, |user| self.parts.directory.authority().programs(&user));
+        let turn = self.registrations.take_of(uid, programs, Instant::now());
         turn.map_err(|wait| Refusal::TooOften { uid, ms: in_ms(wait) })
     }
 
@@ -538,10 +541,12 @@ impl Control {
 fn make_memory(runtime: &Runtime, file: &OwnedFd) -> Result<(), EndReason> {
     let no_memory = |error: MemoryError| EndReason::NoMemory(error.to_string());
     memory::freeze(file).map_err(|error| EndReason::Sealed(error.to_string()))?;
-    // After the seal: from then on no page is taken out again.
-    let (hole, len) = (memory::first_hole(file).map_err(no_memory)?, runtime.region.spec().region_len());
-    if !runtime.trusted && hole < len {
-        return Err(EndReason::Unpopulated { hole, len });
+    if !runtime.trusted {
+        // After the seal: from then on no page is taken out again.
+        let (hole, len) = (memory::first_hole(file).map_err(no_memory)?, runtime.region.spec().region_len());
+        if hole < len {
+            return Err(EndReason::Unpopulated { hole, len });
+        }
     }
     runtime.region.populate().map_err(no_memory)
 }

@@ -43,6 +43,13 @@ impl Turns {
     /// # Errors
     /// The time after which one more is permitted.
     pub(super) fn take(&mut self, uid: u32, now: Instant) -> Result<(), Duration> {
+        self.take_of(uid, 0, now)
+    }
+
+    /// As [`take`](Self::take), for a user who may do so `burst` times at once if that is more than
+    /// by the rate.
+    pub(super) fn take_of(&mut self, uid: u32, burst: u32, now: Instant) -> Result<(), Duration> {
+        let rate = Rate { burst: self.rate.burst.max(burst), ..self.rate };
         if self.users.len() >= MAX_USERS {
             self.users.retain(|_, pace| !pace.is_over(now));
         }
@@ -51,7 +58,7 @@ impl Turns {
         } else {
             self.users.entry(uid).or_insert(Pace::new(now))
         };
-        if pace.take(self.rate, now) { Ok(()) } else { Err(pace.wait(self.rate, now)) }
+        if pace.take(rate, now) { Ok(()) } else { Err(pace.wait(rate, now)) }
     }
 }
 
@@ -73,6 +80,12 @@ mod tests {
         assert!(turns.take(1, start + wait).is_err());
         let mut turns = Turns::first(REGISTRATIONS, 100, start);
         assert_eq!((0..1000).filter(|_| turns.take(1, start).is_ok()).count(), 120);
+        let mut turns = Turns::new(REGISTRATIONS, start);
+        let taken = |turns: &mut Turns, uid, burst| {
+            (0..1000).filter(|_| turns.take_of(uid, burst, start).is_ok()).count()
+        };
+        assert_eq!(taken(&mut turns, 1, 64), 64, "as many programs as a grant permits");
+        assert_eq!(taken(&mut turns, 2, 4), 20);
     }
 
     #[test]

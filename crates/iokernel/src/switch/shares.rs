@@ -84,7 +84,10 @@ impl Shares {
         let senders = self.senders.0.max(self.senders.1);
         let share = part(EPOCH) / senders;
         let share = if filled + lines <= part(ALONE) { share } else { share / 2 };
-        let may = put.lines + lines <= share || senders == 1 && filled + lines <= part(ALONE);
+        // A share may be smaller than a frame, and lines without a record at the end of the ring
+        // are among those that are filled.
+        let first = put.lines == 0 && filled + lines <= part(ALONE);
+        let may = first || put.lines + lines <= share || senders == 1 && filled < part(ALONE);
         if may {
             put.lines += lines;
         }

@@ -63,7 +63,8 @@
 //! others wait in the queue. Both bound the threads of a dispatcher, of which it keeps 64 and one
 //! for each lane while they have nothing to do.
 //!
-//! A handler without poll points is preempted by a signal, after some milliseconds.
+//! A handler without poll points is preempted by a signal, after some milliseconds, unless user
+//! threads share their thread-locals (`Builder::shared_tls`).
 
 mod board;
 mod dispatcher;

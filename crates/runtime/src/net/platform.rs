@@ -30,7 +30,10 @@ impl Platform for Kthreads {
     type Request = Request;
 
     fn awaits_acks(begins: bool) {
-        let word = &runtime().kthreads[0].shared.status.awaits_acks;
+        let runtime = runtime();
+        // A thread that is no kthread may come while the region is replaced.
+        let _held = (!crate::ground::guard::inside()).then(|| runtime.hold_region_words());
+        let word = &runtime.kthreads[0].shared.status.awaits_acks;
         // Relaxed: a kthread that parks publishes it with its state word.
         if begins {
             word.fetch_add(1, Relaxed)

@@ -260,7 +260,7 @@ impl Runtime {
     }
 
     /// Keeps threads that are no kthreads from writing words of the region: the number of injected
-    /// threads and the requested cores.
+    /// threads, the requested cores, and the connections that await acknowledgments.
     pub fn hold_region_words(&self) -> SpinGuard<'_, impl Sized> {
         self.injected.list.lock()
     }

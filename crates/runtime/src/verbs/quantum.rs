@@ -145,8 +145,8 @@ fn look_for_others(kthread: ThisKthread<'_>) {
     }
 }
 
-/// Handles the preempt signal, from any sender: ends the turn if it has lasted for its quantum
-/// since an earlier one. Called by the handler, on the kthread's OS thread.
+/// Handles the preempt signal, from any sender: ends the turn if it has lasted for about its
+/// quantum since an earlier one. Called by the handler, on the kthread's OS thread.
 pub fn tick(kthread: &Kthread) {
     let Some((runtime, me)) = started().zip(kthread.current()) else { return };
     let serving = me.serving.get();
@@ -159,7 +159,8 @@ pub fn tick(kthread: &Kthread) {
         kthread.ticked_at.store(now, Relaxed);
         return;
     }
-    let over = now.saturating_sub(kthread.ticked_at.load(Relaxed)) >= quantum;
+    // Half: signals come at ticks of the kernel, so two of them may be less than a quantum apart.
+    let over = now.saturating_sub(kthread.ticked_at.load(Relaxed)) >= quantum / 2;
     if over && (waits_for(kthread, runtime, now) || serving.is_some_and(RequestThread::makes_way)) {
         kthread.end_turn(turn);
     }

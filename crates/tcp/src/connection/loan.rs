@@ -76,8 +76,8 @@ impl Connection {
         self.note_read();
     }
 
-    /// Takes back what is on loan in `from`, which is all that is on loan: it can be received
-    /// again, before all other data. It is copied only if data has arrived since.
+    /// Takes back what is on loan in `from`: it can be received again, before all other data. It is
+    /// copied only if data has arrived since.
     pub fn return_loan(&mut self, from: &mut Buffer) {
         self.receive.return_loan(&mut from.0);
     }

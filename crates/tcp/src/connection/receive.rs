@@ -181,10 +181,9 @@ impl Receive {
         self.note_read(bytes);
     }
 
-    /// Takes back what is on loan in `from`, all there is: it is the first to be read. Empties
-    /// `from`.
+    /// Takes back what is on loan in `from`: it is the first to be read. Empties `from`.
     pub fn return_loan(&mut self, from: &mut Ring) {
-        debug_assert_eq!(from.len(), self.lent as usize, "all that is on loan");
+        let returned = from.len() as u32;
         if self.ring.len() == 0 && self.held.is_none() {
             core::mem::swap(&mut self.ring, from);
         } else {
@@ -195,7 +194,7 @@ impl Receive {
             self.ring.prepend(bytes, behind);
         }
         from.release();
-        self.lent = 0;
+        self.lent = self.lent.saturating_sub(returned);
     }
 
     /// Drops unread data.

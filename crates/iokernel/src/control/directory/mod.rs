@@ -339,6 +339,8 @@ struct Entry {
     expected: bool,
     /// The expected entry that it replaces, until the program was sent `Ready`.
     kept: Option<Box<Entry>>,
+    /// The program was sent `Ready`: the polling thread has it.
+    ready: bool,
 }
 
 impl Entry {
@@ -483,11 +485,10 @@ impl Directory {
         held
     }
 
-    /// Returns the registered program of this name.
+    /// Returns the program of this name that the polling thread has.
     pub(crate) fn named(&self, name: &str) -> Option<Named> {
-        let is_there = |(_, entry): &(&RuntimeId, &Entry)| {
-            !entry.expected && !entry.tids.is_empty() && entry.wish.name == name
-        };
+        let is_there =
+            |(_, entry): &(&RuntimeId, &Entry)| !entry.expected && entry.ready && entry.wish.name == name;
         let (&id, entry) = self.entries.iter().find(is_there)?;
         let Register { kthreads, guaranteed, .. } = entry.wish;
         Some(Named { id, uid: entry.user.uid, kthreads, guaranteed })
@@ -561,6 +562,7 @@ impl Directory {
     /// Keeps nothing any more for a program that was sent `Ready`.
     pub(crate) fn settle(&mut self, id: RuntimeId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.ready = true;
         let Some(kept) = entry.kept.take() else { return };
         if kept.place.ip != entry.place.ip {
             self.free_addresses(&kept.place);
@@ -696,6 +698,7 @@ impl Directory {
             grant,
             expected: false,
             kept: None,
+            ready: false,
         });
         Ok(place)
     }

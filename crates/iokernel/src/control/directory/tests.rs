@@ -42,11 +42,13 @@ fn places_are_distinct_and_used_again_after_release() {
 }
 
 #[test]
-fn a_program_is_found_by_its_name_from_its_threads_to_its_end() {
+fn a_program_is_found_by_its_name_from_its_greeting_to_its_end() {
     let mut directory = directory();
     let id = directory.admit(ROOT, &wish("a")).unwrap().id;
     assert_eq!(directory.named("a"), None, "it has announced no threads yet");
     directory.enlist(id, 1, &[11, 12], |_| true).unwrap();
+    assert_eq!(directory.named("a"), None, "the polling thread may not have it yet");
+    directory.settle(id);
     assert_eq!(directory.named("a"), Some(Named { id, uid: 0, kthreads: 2, guaranteed: 1 }));
     assert_eq!(directory.named("b"), None);
     directory.release(id);

@@ -88,7 +88,15 @@ impl Half {
 
     fn poll_lend(&mut self, context: &Context<'_>, into: &mut Buffer) -> Poll<io::Result<usize>> {
         self.poll(context, |stream, arm| {
-            stream.receive_or(|inner| inner.lend(into), |mut inner| arm(&mut inner))
+            let lend = |inner: &mut Inner| {
+                let lent = inner.lend(into);
+                if lent.is_err() {
+                    // Before it waits for the peer, as a read does.
+                    inner.connection.await_peer();
+                }
+                lent
+            };
+            stream.receive_or(lend, |mut inner| arm(&mut inner))
         })
     }
 
@@ -411,7 +419,7 @@ impl ReadHalf {
         if self.lent.is_empty() && self.lent.capacity() > MAX_SPARE_BYTES {
             self.lent = Buffer::default();
         }
-        self.half.stream.complete_round(0, bytes);
+        self.half.stream.end_loan(bytes);
     }
 
     /// Copies what is on loan to `buf`, as much as fits; returns how much.
@@ -468,7 +476,7 @@ impl ReadHalf {
 impl Drop for ReadHalf {
     fn drop(&mut self) {
         if !self.lent.is_empty() {
-            self.half.stream.with_inner(|inner| inner.connection.return_loan(&mut self.lent));
+            self.half.stream.return_loan(&mut self.lent);
         }
     }
 }

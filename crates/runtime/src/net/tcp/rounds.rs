@@ -34,6 +34,28 @@ impl TcpStream {
         }
     }
 
+    /// Ends the loan of `bytes`, in the middle of what was lent: sends a window update if it is due,
+    /// and releases nothing that waits for more.
+    #[inline]
+    pub(crate) fn end_loan(&self, bytes: usize) {
+        let now = Stack::tcp_now(&KthreadOutlet);
+        let mut inner = self.socket.lock();
+        inner.connection.recv_done(bytes);
+        if inner.connection.wants_transmit(now) {
+            self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
+        } else {
+            inner.note_awaited();
+        }
+    }
+
+    /// Takes back what is on loan; a thread that waits for data finds it.
+    pub(crate) fn return_loan(&self, lent: &mut tailwater_tcp::Buffer) {
+        let now = Stack::tcp_now(&KthreadOutlet);
+        let mut inner = self.socket.lock();
+        inner.connection.return_loan(lent);
+        self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::READABLE, now);
+    }
+
     /// Returns the kind of error that a call would report for `failure`.
     pub(crate) fn kind_of(failure: Failure) -> io::ErrorKind {
         failure.into_io().kind()
