@@ -171,9 +171,9 @@ mod tests {
     static QUIET: Mutex<()> = Mutex::new(());
 
     /// Waits until work of all lengths takes the time of the bare loop, which passes its value in a
-    /// register, within the tolerance in a window of some 20 ms. A window in which the host disturbs
-    /// is repeated. Where none is quiet, the medians of all windows must not be far off: a loop that
-    /// passes its value through memory takes twice as long or half as long.
+    /// register, within the tolerance in a window of some 20 ms. A window in which the host
+    /// disturbs is repeated. Where none is quiet, the medians of all windows must not be far off: a
+    /// loop that passes its value through memory takes twice as long or half as long.
     fn work_takes_the_time_of_the_bare_loop(where_: &str) {
         let (spinner, until) = (Spinner::calibrate(), Instant::now() + PATIENCE);
         let mut windows: Vec<[f64; 5]> = Vec::new();

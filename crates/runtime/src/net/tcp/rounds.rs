@@ -34,8 +34,8 @@ impl TcpStream {
         }
     }
 
-    /// Ends the loan of `bytes`, in the middle of what was lent: sends a window update if it is due,
-    /// and releases nothing that waits for more.
+    /// Ends the loan of `bytes`, in the middle of what was lent: sends a window update if it is
+    /// due, and releases nothing that waits for more.
     #[inline]
     pub(crate) fn end_loan(&self, bytes: usize) {
         let now = Stack::tcp_now(&KthreadOutlet);
