@@ -27,14 +27,15 @@
 //! Both words are hints: a thread that finds an old value queues a thread where it is found later,
 //! by the host's next visit, or by any kthread that takes from that queue.
 
-use super::look;
 use super::ready::{self, inject, inject_first};
+use super::{local, look};
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::{Runnable, Uthread};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::fence;
 use std::collections::VecDeque;
-use tailwater_shm::Cycles;
+use tailwater_shm::{Cycles, clock};
 
 /// Decides about a thread that this kthread was handed or has taken: returns it if the kthread runs
 /// it now, as its host if it is exclusive. Otherwise it is queued elsewhere.
@@ -76,8 +77,14 @@ fn begin(kthread: ThisKthread<'_>, runtime: &Runtime, thread: &'static Uthread) 
         }
         moved = true;
     }
-    if moved {
+    // A producer wakes no kthread while one is on its way, and this one may have been that one: it
+    // takes nothing else now. The fence pairs with the one in `work_injected`: either the producer
+    // finds this kthread awake, or this one finds the thread.
+    fence(SeqCst);
+    if moved || runtime.injected() > 0 {
         ready::announce_injected(runtime);
+    } else if !runtime.is_attached() && look::any_work_visible(&kthread, runtime, clock::now()) {
+        local::work_added(runtime);
     }
 }
 
