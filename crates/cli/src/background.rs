@@ -9,7 +9,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use rustix::net::sockopt::socket_peercred;
 use tailwater_shm::control;
 
 /// Time between two looks at the process.
@@ -39,8 +38,8 @@ pub fn start(socket: &str) -> anyhow::Result<()> {
 /// Returns whether the process is the one that has called listen(2) at `socket` last.
 fn listens(child: &Child, socket: &str) -> bool {
     // Fails while neither accepts: then not yet.
-    let peer = control::dial_within(socket, LOOK).ok().and_then(|socket| socket_peercred(&socket).ok());
-    peer.is_some_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == child.id())
+    let peer = control::dial_within(socket, LOOK).ok().and_then(|socket| control::Peer::of(&socket).ok());
+    peer.and_then(|peer| peer.pid).is_some_and(|pid| pid.cast_unsigned() == child.id())
 }
 
 fn how(status: ExitStatus) -> String {

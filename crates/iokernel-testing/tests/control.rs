@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Running, ask, config, endpoint, eventually};
+use common::{Running, alone, ask, config, endpoint, eventually};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -334,6 +335,29 @@ fn without_the_privilege_a_batch_job_runs_behind_ordinary_threads_at_all_times()
     })
     .join()
     .unwrap();
+}
+
+/// Returns unshare(1) for a command in a PID namespace of its own with its own `/proc`.
+fn pid_namespace() -> Command {
+    let mut unshare = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        unshare.args(["--user", "--map-root-user"]);
+    }
+    unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+    unshare
+}
+
+#[test]
+fn a_batch_job_whose_session_has_no_number_here_is_registered() {
+    // As in a container that `docker exec` enters: getsid(2) is 0, for the leader is outside.
+    if !pid_namespace().arg("true").status().is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: unshare(1) makes no PID namespace here");
+    }
+    let test = "a_batch_job_runs_behind_ordinary_threads_while_the_iokernel_sleeps_beside_it";
+    let mut inside = pid_namespace();
+    let _alone = alone();
+    let output = inside.arg(std::env::current_exe().unwrap()).args(["--exact", test]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]

@@ -16,7 +16,6 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
@@ -24,6 +23,7 @@ use rustix::process::geteuid;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use tailwater_shm::control::Peer;
 
 use crate::control::predecessor;
 use crate::machine::Cores;
@@ -87,8 +87,7 @@ impl Claims {
     pub fn beside(socket: &str, cores: &Cores, stop: &AtomicBool) -> Result<Self, CoreClaimed> {
         // Without an IOKernel there, the takeover fails.
         let other = predecessor::dial(socket, stop).ok();
-        let pid = other.and_then(|other| Some(socket_peercred(other).ok()?.pid));
-        let pid = pid.map(|pid| pid.as_raw_nonzero().get());
+        let pid = other.and_then(|other| Peer::of(other).ok()?.pid);
         Self::take_beside(pid, cores.managed_numbers().into_iter().chain([cores.iokernel.0]))
     }
 
@@ -205,11 +204,11 @@ fn claim(core: u16) -> Result<Claim, Errno> {
         let look = socket()?;
         if connect(&look, &address).is_ok() {
             // The process that listened.
-            let owner = socket_peercred(&look)?;
-            let counts = owner.uid.is_root() || owner.uid == geteuid();
+            let owner = Peer::of(&look)?;
+            let counts = owner.uid == 0 || owner.uid == geteuid().as_raw();
             return Ok(match counts {
-                true => Claim::Other { pid: Some(owner.pid.as_raw_nonzero().get()) },
-                false => Claim::Stranger { user: owner.uid.as_raw() },
+                true => Claim::Other { pid: owner.pid },
+                false => Claim::Stranger { user: owner.uid },
             });
         }
         // Not listening yet, ended just now, or a full queue of connections like this one.

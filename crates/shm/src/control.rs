@@ -27,7 +27,7 @@
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg,
@@ -41,12 +41,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 mod handover;
+mod peer;
 mod socket_file;
 
 pub use handover::{
     Estate, Handover, HandoverPort, HandoverProgram, Network, TAKEOVER_STEPS, Takeover, document_from_file,
     document_to_file,
 };
+pub use peer::Peer;
 pub use socket_file::SocketFile;
 
 /// Maximum length of a message in bytes.
@@ -379,12 +381,11 @@ fn dial_once(path: &str, patience: Duration) -> Result<OwnedFd, ControlError> {
         .and_then(|()| set_socket_timeout(&fd, Timeout::Send, None))
         .map_err(system(path, "connect"))?;
     // The user who called listen(2); another process may hold that socket by now.
-    let theirs = socket_peercred(&fd).map_err(system(path, "learn whose it is"))?.uid;
-    let ours = geteuid();
-    if theirs.is_root() || theirs == ours || named == Some(theirs.as_raw()) {
+    let theirs = Peer::of(&fd).map_err(system(path, "learn whose it is"))?.uid;
+    let ours = geteuid().as_raw();
+    if theirs == 0 || theirs == ours || named == Some(theirs) {
         return Ok(fd);
     }
-    let (theirs, ours) = (theirs.as_raw(), ours.as_raw());
     Err(ControlError::OtherUser { path: path.to_owned(), theirs, ours })
 }
 

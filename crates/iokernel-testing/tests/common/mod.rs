@@ -60,11 +60,16 @@ pub fn config() -> Config {
     }
 }
 
+/// Waits until no IOKernel runs in this process; none starts while the guard lives.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed while it held the lock has reported that.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Running {
     pub fn start(config: Config, ports: Vec<Box<dyn Port>>) -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        // A test that failed while it held the lock has reported that.
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         let socket = config.socket.clone();
         let iokernel = IoKernel::new(config, ports).unwrap();
         let (stats, stop) = (iokernel.stats(), Arc::new(AtomicBool::new(false)));

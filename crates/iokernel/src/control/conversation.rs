@@ -21,7 +21,7 @@ use std::time::Instant;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::clock;
 use tailwater_shm::control::{
-    self, CaptureRequest, Capturing, ClientMessage, ControlError, CoreRequest, Ipv6Place, Register,
+    self, CaptureRequest, Capturing, ClientMessage, ControlError, CoreRequest, Ipv6Place, Peer, Register,
     ServerMessage, TraceRequest, Welcome,
 };
 use tailwater_shm::layout::Region;
@@ -359,9 +359,10 @@ impl Control {
 
     /// Reserves a place, makes the memory and sends the welcome.
     fn offer(&mut self, socket: &ClientSocket, wish: &Register) -> Result<Box<Offer>, Refusal> {
-        let peer = rustix::net::sockopt::socket_peercred(socket).map_err(Refusal::Peer)?;
-        process::check_control(peer.uid.as_raw())?;
-        let process = process::at(socket, peer.pid).map_err(Refusal::Peer)?;
+        let peer = Peer::of(socket).map_err(Refusal::Peer)?;
+        process::check_control(peer.uid)?;
+        let pid = peer.pid.ok_or(Refusal::Unseen)?;
+        let process = process::at(socket, pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
         let now = Instant::now();
         self.update_exiled(now);
@@ -376,7 +377,7 @@ impl Control {
                 Denial { user: user.uid, grant: Some(grant + 1), reason: Reason::Expelled, file: None };
             return Err(self.with_wait(denial.into(), now));
         }
-        let (id, pid) = (place.id, peer.pid.as_raw_nonzero().get());
+        let id = place.id;
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);
         })
@@ -557,8 +558,7 @@ fn key(uid: u32, grant: usize) -> Key {
 
 /// Checks that the peer may see the traffic of this IOKernel.
 fn may_watch(socket: &ClientSocket) -> Result<(), String> {
-    let peer = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
-    let theirs = peer.uid.as_raw();
+    let theirs = Peer::of(socket).map_err(|e| e.to_string())?.uid;
     if is_trusted(theirs) {
         return Ok(());
     }

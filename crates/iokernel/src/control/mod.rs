@@ -41,7 +41,6 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, geteuid};
 use rustix::thread::CpuSet;
@@ -53,7 +52,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::Clock as Rate;
-use tailwater_shm::control::{self, ControlError, Network, ServerMessage, SocketFile};
+use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, SocketFile};
 use tailwater_shm::{Clock, clock};
 
 use crate::authority::{Authority, User};
@@ -283,10 +282,9 @@ fn started_by(is_root: bool, sudo_uid: Option<&str>) -> Option<u32> {
 /// # Errors
 /// The kernel's error.
 fn user_of(socket: impl AsFd + Copy) -> Result<User, Errno> {
-    let peer = socket_peercred(socket)?;
-    let uid = peer.uid.as_raw();
+    let Peer { uid, gid, .. } = Peer::of(socket)?;
     let mut groups = peer::groups_of(socket)?;
-    groups.push(peer.gid.as_raw());
+    groups.push(gid);
     // A user namespace lets a process repeat them, 65,536 in all.
     groups.sort_unstable();
     groups.dedup();
@@ -444,8 +442,7 @@ impl Control {
                 Err(_) => return,
             };
             // A Unix socket that was accepted has the credentials of its peer.
-            let Ok(peer) = socket_peercred(&socket) else { continue };
-            let uid = peer.uid.as_raw();
+            let Ok(Peer { uid, .. }) = Peer::of(&socket) else { continue };
             let socket = ClientSocket::new(socket, self.closer.clone());
             if let Err(refusal) = self.take_turn(uid) {
                 self.refuse(uid, &socket, &refusal);
@@ -493,7 +490,7 @@ impl Control {
         drop(spare);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accepted = accept_with(&self.parts.listener, flags).map(|socket| {
-            let uid = socket_peercred(&socket).map_or(0, |peer| peer.uid.as_raw());
+            let uid = Peer::of(&socket).map_or(0, |peer| peer.uid);
             let socket = ClientSocket::new(socket, self.closer.clone());
             self.refuse(uid, &socket, &Refusal::NoDescriptors);
         });

@@ -17,10 +17,10 @@ use crate::sys::peer;
 ///
 /// # Errors
 /// If it is gone.
-pub(super) fn at(socket: impl AsFd, pid: Pid) -> Result<OwnedFd, Errno> {
+pub(super) fn at(socket: impl AsFd, pid: i32) -> Result<OwnedFd, Errno> {
     match peer::process_of(socket) {
         // Linux before 6.5: the number must do.
-        Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty()),
+        Err(Errno::NOPROTOOPT) => pidfd_open(Pid::from_raw(pid).ok_or(Errno::SRCH)?, PidfdFlags::empty()),
         process => process,
     }
 }

@@ -5,7 +5,6 @@
 //! with every other session as an equal. Only a session that the program leads is changed, for any
 //! other may be a user's shell.
 
-use rustix::process::{Pid, getsid};
 use tailwater_shm::control::Class;
 
 use crate::machine::SessionWeight;
@@ -14,12 +13,18 @@ use crate::machine::SessionWeight;
 /// and the machine is shared: it is to be the lowest while other programs compete for the cores.
 /// Linux refuses it to other users than the program's and root.
 pub(super) fn session(pid: i32, class: Class, dedicated: bool) -> Option<SessionWeight> {
-    let leads = || {
-        let pid = Pid::from_raw(pid);
-        pid.is_some() && getsid(pid).ok() == pid
-    };
-    if class != Class::BestEffort || dedicated || !leads() {
+    if class != Class::BestEffort || dedicated || !leads_session(pid) {
         return None;
     }
     SessionWeight::open(&format!("/proc/{pid}/autogroup")).ok()
+}
+
+/// Returns whether a process leads its session. One whose leader is in another PID namespace, as of
+/// a program started by `docker exec`, has session 0 here.
+fn leads_session(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // proc_pid_stat(5): the name, which may contain anything, is in parentheses; the session is the
+    // fourth field after it.
+    let session = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(3));
+    session == Some(pid.to_string().as_str())
 }

@@ -5,10 +5,10 @@
 //! gain rights. The other process can lie about none of this: Linux says which process connected,
 //! and what its rights are.
 
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use std::fs::{read_link, read_to_string};
 use std::path::PathBuf;
+use tailwater_shm::control::Peer;
 
 use super::client::ClientSocket;
 use super::process;
@@ -64,16 +64,16 @@ impl Standing {
 /// # Errors
 /// Why it has not, and what to do.
 pub(super) fn check(socket: &ClientSocket) -> Result<(), String> {
-    let peer = socket_peercred(socket).map_err(|e| e.to_string())?;
-    let (theirs, ours) = (peer.uid.as_raw(), geteuid().as_raw());
+    let peer = Peer::of(socket).map_err(|e| e.to_string())?;
+    let (theirs, ours) = (peer.uid, geteuid().as_raw());
     if theirs != ours {
         return Err(format!(
             "user {theirs} may not take over from the IOKernel of user {ours}; run as that user"
         ));
     }
     let gone = |why: String| format!("cannot look at the process that asks ({why}); {REMEDY}");
-    let process = process::at(socket, peer.pid).map_err(|e| gone(e.to_string()))?;
-    let pid = peer.pid.as_raw_nonzero().get();
+    let pid = peer.pid.ok_or_else(|| gone("it is in another PID namespace".to_owned()))?;
+    let process = process::at(socket, pid).map_err(|e| gone(e.to_string()))?;
     let lacks = || Ok::<_, String>(Standing::of(&pid.to_string())?.lacks_of(&Standing::of("self")?));
     let lacks = lacks().map_err(gone)?;
     // After the reading: it was of this process.

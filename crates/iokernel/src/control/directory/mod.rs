@@ -269,6 +269,12 @@ pub enum Refusal {
     /// The kernel does not name the connected process.
     #[error("the process at the other end of the connection is unknown: {0}")]
     Peer(Errno),
+    /// The connected process has no number here.
+    #[error(
+        "the program is in a PID namespace that the IOKernel does not see, so it cannot move its threads; run both in one \
+         container, or the IOKernel outside of it"
+    )]
+    Unseen,
     /// There is no memory for the runtime.
     #[error("the IOKernel could not make the memory: {0}")]
     Memory(#[from] MemoryError),
