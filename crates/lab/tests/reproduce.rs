@@ -479,8 +479,11 @@ fn a_service_that_dies_fails_its_figure_and_no_other() {
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let mut run = start(folder.path(), &["shinjuku-fig4", "shenango-fig8", "--quick"]);
-    let victim = first_children(&mut run).pop_first().unwrap();
-    kill_process(Pid::from_raw(victim as i32).unwrap(), Signal::KILL).unwrap();
+    // A child may end between the look and the signal.
+    eventually("a child is killed", || {
+        let victim = first_children(&mut run).pop_first()?;
+        kill_process(Pid::from_raw(victim as i32)?, Signal::KILL).ok()
+    });
     let output = run.finish_within(BOUND);
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
@@ -492,6 +495,7 @@ fn a_service_that_dies_fails_its_figure_and_no_other() {
 
 #[test]
 fn one_core_is_enough_for_what_is_simulated_and_for_nothing_else() {
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let on_one_core = |name: &str| {
         let binary = env!("CARGO_BIN_EXE_tailwater-lab");

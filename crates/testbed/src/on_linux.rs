@@ -156,7 +156,9 @@ fn measure(
             stop.store(true, Ordering::Relaxed);
         }
         let measurement = generator.join().expect("the generator does not panic");
-        anyhow::Ok((measurement?, beside?))
+        // First why the load was stopped, of which the generator knows the effect only.
+        let beside = beside?;
+        anyhow::Ok((measurement?, beside))
     })?;
     service.end()?;
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, None)).transpose()?;

@@ -163,6 +163,8 @@ impl Running {
             // the cores by the weight of its threads there: with only one side raised, a compiler
             // in another session would starve the other.
             priority: Priority::Thread,
+            // On a busy machine evictions are no sign of a misbehaving program.
+            max_evictions: 1_000_000,
             ..Config::default()
         };
         // The calling thread may not use the managed cores; the IOKernel's has to.

@@ -142,8 +142,10 @@ fn measure_capacity(
         let answered = trial.measurement.summary.figures().completed as f64 / length.as_secs_f64();
         // Alone, it polls on when it has no request.
         let used = had(&trial.account) - trial.account.iter().map(|shares| shares.service_idle).sum::<f64>();
-        if answered > 0.0 && used > 0.0 {
-            return Ok(answered * cores / used);
+        let capacity = answered * cores / used;
+        // The work alone permits no more: then the account is of another time than the answers.
+        if answered > 0.0 && used > 0.0 && capacity <= 2.0 * CORE_RPS * cores {
+            return Ok(capacity);
         }
         anyhow::ensure!(Instant::now() < give_up, "no request is answered: the machine is overloaded");
         length *= 2;

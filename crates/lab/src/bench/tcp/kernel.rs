@@ -22,7 +22,7 @@ use super::bulk;
 pub(super) type Pair = [usize; 2];
 
 /// A peer that sends nothing for so long counts as dead.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts a server thread on a core; returns the thread and its address.
 fn serve(

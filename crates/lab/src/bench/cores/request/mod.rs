@@ -230,6 +230,8 @@ impl Setup {
             managed_cores: Some(vec![self.places.managed as u16]),
             neighbour_share: 0,
             priority: Priority::Thread,
+            // On a busy machine evictions are no sign of a misbehaving program.
+            max_evictions: 1_000_000,
             ..Config::default()
         };
         Embedded::with_ports(config, Vec::new(), Some(machine.usable_cores.clone()))
