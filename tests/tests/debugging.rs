@@ -114,7 +114,8 @@ fn a_kthread_whose_core_is_taken_is_not_reported() {
     // If the host takes the core away from a virtual machine for so long, that counts as processor
     // time of the thread that was running there, and is reported.
     let mut said = String::new();
-    // A core that is taken would count at any limit; a stall of the host has to be longer each time.
+    // A core that is taken would count at any limit; a stall of the host has to be longer each
+    // time.
     for limit in [1, 2, 4, 8, 16].map(|times| times * STALL) {
         said = reports_while_cores_are_taken(&bench, limit);
         if said.is_empty() {
@@ -124,8 +125,8 @@ fn a_kthread_whose_core_is_taken_is_not_reported() {
     panic!("each of five runs had a report; the last one:\n{said}");
 }
 
-/// Takes the cores of three programs in all ways, which report a stall of `limit`; returns what they
-/// print if that has a report.
+/// Takes the cores of three programs in all ways, which report a stall of `limit`; returns what
+/// they print if that has a report.
 fn reports_while_cores_are_taken(bench: &Bench, limit: Duration) -> String {
     let polite = heard(bench, "burn", "best-effort", limit);
     let clutch = heard(bench, "clutch", "best-effort", limit);

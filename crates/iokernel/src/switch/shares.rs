@@ -13,8 +13,8 @@
 //! window presumes; one that joins it finds the rest of the ring free, where each may put half its
 //! share.
 //!
-//! An epoch's number of senders holds for the next one, unless more than a ring was read in between:
-//! then they are as good as gone.
+//! An epoch's number of senders holds for the next one, unless more than a ring was read in
+//! between: then they are as good as gone.
 //!
 //! All numbers are the IOKernel's own but the receiver's position, which the ring checks: a false
 //! one changes only what the receiver itself gets.

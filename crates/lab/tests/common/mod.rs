@@ -25,8 +25,8 @@ pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a benchmark with these words in its turn; returns its document and what it printed, or `None` if other
-/// programs have the cores for minutes.
+/// Runs a benchmark with these words in its turn; returns its document and what it printed, or
+/// `None` if other programs have the cores for minutes.
 pub fn bench(words: &[&str]) -> Option<(Value, String)> {
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
