@@ -187,14 +187,16 @@ impl Allocator {
     }
 
     /// Returns whether the runtime has changed a word or given a core up since
-    /// [`note_words`](Self::note_words).
+    /// [`note_words`](Self::note_words), or may have: while it is too early to read all its words.
     pub(crate) fn has_news(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
         let held = self.cores_of(id).filter(|(slot, _)| matches!(slot.phase, Phase::Running { .. }));
         let parked = held.filter(|(_, holder)| self.state_of(world, *holder) == Some(KthreadState::Parked));
         if parked.count() > 0 {
             return true;
         }
-        self.look_at(world, id, now);
+        if !self.look_for_verdict(world, id, now) {
+            return true;
+        }
         let cores = self.cores_held(id);
         world.runtimes.get(id).is_some_and(|runtime| runtime.noted != (runtime.mark, cores))
     }
@@ -204,9 +206,21 @@ impl Allocator {
         self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held).into()
     }
 
-    /// Copies all status words of one runtime into the observation.
-    pub(super) fn look_at(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
+    /// Copies all status words of one runtime into the observation, for a verdict on what the
+    /// program did. Returns false, and reads nothing, if the last such look is too recent for what
+    /// it cost: the program decides how often a verdict is due.
+    pub(super) fn look_for_verdict(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
+        let Some(runtime) = world.runtimes.get(id) else { return false };
+        if !runtime.kept.is_verdict_due(now) {
+            return false;
+        }
+        let began = (self.stopwatch)();
         self.read(world, id, (Extent::Whole, None), now);
+        let cost = (self.stopwatch)().saturating_sub(began);
+        if let Some(runtime) = world.runtimes.get_mut(id) {
+            runtime.kept.end_verdict(cost, self.timing.kthread_look, now);
+        }
+        true
     }
 
     /// Copies the status words of the runtime's kthreads with cores, of this kthread, and of as

@@ -12,7 +12,9 @@
 //! So the words of a kthread without a core are as of a look up to `kthreads / SLICE` slices ago.
 //! Frames wake a runtime directly, and a timer found once is known from then on. The mark, the
 //! earliest timer and the lost wakes are sums over the words of all kthreads, each as last read. A
-//! whole look, before the polling thread sleeps and before a verdict, is up to date.
+//! whole look, before the polling thread sleeps and before a verdict, is up to date. Programs decide
+//! how often a verdict is due: after a whole look for one that took a time `c` there is none for
+//! 8 `c`.
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::alloc::KthreadLook;
@@ -24,8 +26,9 @@ use crate::runtime::Runtime;
 pub(super) const WHOLE: usize = 4;
 /// Maximum number of kthreads without cores of one runtime read at a look in part.
 pub(super) const SLICE: usize = 16;
-/// How many times the time of a slice passes until the next.
-const SPACING: Cycles = 8;
+/// How many times the time of a slice passes until the next, and likewise the time of a whole look
+/// for a verdict.
+pub(super) const SPACING: Cycles = 8;
 
 /// What is kept of a kthread's words beside the observation.
 #[derive(Debug, Clone, Copy)]
@@ -63,13 +66,15 @@ pub(crate) struct Kept {
     cursor: usize,
     /// No slice is read before this time.
     not_before: Cycles,
+    /// No verdict has all words read before this time.
+    no_verdict_before: Cycles,
 }
 
 impl Kept {
     pub(crate) fn new(kthreads: u16) -> Self {
         let unread = Words { fingerprint: 0, timer: Cycles::MAX, lost_wakes: 0 };
         let count = if usize::from(kthreads) > WHOLE { kthreads.into() } else { 0 };
-        Self { words: vec![unread; count].into(), cursor: 0, not_before: 0 }
+        Self { words: vec![unread; count].into(), cursor: 0, not_before: 0, no_verdict_before: 0 }
     }
 
     /// Returns the kthreads of the slice that is due, if one is.
@@ -85,6 +90,18 @@ impl Kept {
     pub(super) fn end_slice(&mut self, cost: Cycles, most: Cycles, now: Cycles) {
         let cost = cost.min(most * SLICE as Cycles);
         self.not_before = self.not_before.max(now.saturating_add(cost * SPACING));
+    }
+
+    /// Returns whether all words may be read for a verdict.
+    pub(super) fn is_verdict_due(&self, now: Cycles) -> bool {
+        now >= self.no_verdict_before
+    }
+
+    /// Takes into account that reading all words for a verdict took `cost`; `most` is as in
+    /// [`end_slice`](Self::end_slice).
+    pub(super) fn end_verdict(&mut self, cost: Cycles, most: Cycles, now: Cycles) {
+        let cost = cost.min(most * self.words.len() as Cycles);
+        self.no_verdict_before = now.saturating_add(cost * SPACING);
     }
 
     pub(super) fn set(&mut self, kthread: usize, words: Words) {

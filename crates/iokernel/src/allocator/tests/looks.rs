@@ -6,8 +6,8 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
-use crate::allocator::phase::IDLE_BURST;
-use crate::allocator::words::SLICE;
+use crate::allocator::phase::{IDLE_BURST, KTHREAD_LOOK_NS};
+use crate::allocator::words::{SLICE, SPACING};
 use crate::fixture::{Sandbox, measure_as};
 
 const MANY: u16 = 256;
@@ -117,6 +117,96 @@ fn a_core_given_up_after_a_change_of_any_word_was_not_lent_in_vain() {
     }
     park(&mut sandbox, None);
     assert_eq!(vain(&sandbox), 1);
+}
+
+/// Returns the kthread that runs, once runtime 0 has been lent a core.
+fn holder(sandbox: &mut Sandbox) -> u16 {
+    for _ in 0..1_000 {
+        if let Some(holder) = (0..MANY).find(|&k| sandbox.peer(0).state(k) == KthreadState::Running) {
+            return holder;
+        }
+        sandbox.tick();
+        sandbox.obey();
+        sandbox.pass(500);
+    }
+    panic!("no core was lent");
+}
+
+/// The longest time that a look at all words of runtime 0 is taken to last, and how long none
+/// follows for a verdict.
+const LONGEST_LOOK: u64 = MANY as u64 * KTHREAD_LOOK_NS;
+const NO_VERDICT: u64 = LONGEST_LOOK * SPACING;
+
+#[test]
+fn a_program_that_hides_a_change_at_each_park_does_not_buy_a_look_at_all_its_words_each_time() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, BestEffort);
+    // Never taken out.
+    sandbox.peer(0).queue(0, 1);
+    measure_as(LONGEST_LOOK);
+    let (began, mut looks) = (sandbox.now, 0);
+    for word in 1..=200 {
+        let holder = holder(&mut sandbox);
+        for other in (1..MANY).filter(|&other| other != holder) {
+            let status = &sandbox.peer(0).region.kthread(other).status;
+            status.runq_head.store(word, Relaxed);
+            status.runq_tail.store(word, Relaxed);
+        }
+        sandbox.peer(0).park(holder);
+        sandbox.pass(100);
+        looks += u64::from(read_of(&sandbox, 0, word) > usize::from(MANY) / 2);
+    }
+    measure_as(0);
+    let most = (sandbox.now - began).div_ceil(NO_VERDICT);
+    assert!((1..=most).contains(&looks), "{looks} looks at all words, {most} at most");
+    let counters = &sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters;
+    assert_eq!((counters.vain_cores.get(), counters.offence_ns.get()), (0, 0), "it changes words");
+}
+
+#[test]
+fn between_two_verdicts_a_core_in_vain_neither_counts_nor_ends_the_row() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, BestEffort);
+    (0..16).for_each(|_| sandbox.tick());
+    sandbox.peer(0).queue(0, 1);
+    measure_as(LONGEST_LOOK);
+    let park = |sandbox: &mut Sandbox| {
+        let holder = holder(sandbox);
+        sandbox.peer(0).park(holder);
+        sandbox.pass(100);
+        let runtime = sandbox.world.runtimes.get(RuntimeId(0)).unwrap();
+        (runtime.stats.counters.vain_cores.get(), runtime.back_off.is_on(sandbox.now))
+    };
+    for row in 1..=4 {
+        let verdict = park(&mut sandbox);
+        assert_eq!(verdict, (row, row == 4), "a verdict is due");
+        if row < 4 {
+            assert_eq!(park(&mut sandbox), (row, false), "none is due");
+            sandbox.pass(NO_VERDICT);
+        }
+    }
+    measure_as(0);
+}
+
+#[test]
+fn a_doorbell_does_not_buy_a_look_at_all_words_each_time() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, BestEffort);
+    (0..16).for_each(|_| sandbox.tick());
+    measure_as(LONGEST_LOOK);
+    let mut has_news = |word: u32| {
+        sandbox.alloc.note_words(&mut sandbox.world);
+        rewrite(&mut sandbox, 0, word);
+        let now = sandbox.now;
+        let news = sandbox.alloc.has_news(&mut sandbox.world, RuntimeId(0), now);
+        let read = read_of(&sandbox, 0, word);
+        sandbox.pass(NO_VERDICT / 2);
+        (news, read)
+    };
+    assert_eq!(has_news(0), (false, usize::from(MANY)));
+    assert_eq!(has_news(1), (true, 0), "nothing is read, and nothing is said against it");
+    assert_eq!(has_news(2), (true, usize::from(MANY)));
+    measure_as(0);
 }
 
 #[test]
