@@ -291,23 +291,26 @@ fn read_many(
     now: Cycles,
 ) -> (Sum, usize) {
     let mut count = 0;
-    let mut read = |runtime: &mut Runtime, index: usize| {
-        let Some(look) = looks.get_mut(index) else { return };
+    let read = |runtime: &mut Runtime, looks: &mut [KthreadLook], index: usize| {
+        let Some(look) = looks.get_mut(index) else { return 0 };
         let words = words::read(runtime, index, look, now);
         runtime.kept.set(index, words);
-        count += 1;
+        1
     };
     match part {
-        None => (0..runtime.kthreads.len()).for_each(|index| read(runtime, index)),
+        None => (0..runtime.kthreads.len()).for_each(|index| count += read(runtime, looks, index)),
         Some(part) => {
             let (stopwatch, most) = watch;
+            let waiting = words::leave_out(runtime, looks);
             let mut slice = runtime.kept.next_slice(now).peekable();
             if slice.peek().is_some() {
-                let began = stopwatch();
-                slice.for_each(|index| read(runtime, index));
-                runtime.kept.end_slice(stopwatch().saturating_sub(began), most, now);
+                let slice = slice.chain(waiting.into_iter().flatten());
+                let (began, before) = (stopwatch(), count);
+                slice.for_each(|index| count += read(runtime, looks, index));
+                let cost = stopwatch().saturating_sub(began);
+                runtime.kept.end_slice((count - before, cost), most, now);
             }
-            part.for_each(|index| read(runtime, index));
+            part.for_each(|index| count += read(runtime, looks, index));
         }
     }
     let sum = runtime.kept.sum();

@@ -102,6 +102,8 @@ struct Tracked {
     preempted: bool,
     /// True if it was woken and has not had a core since.
     woken: bool,
+    /// Work has waited through two looks, and it has got no core since.
+    congested: bool,
     /// Consecutive looks at which work waited although enough help was under way.
     looks_without_relief: u8,
     /// Time at which it last got a core, or lost one while busy.
@@ -168,18 +170,24 @@ impl CongestionDetection {
             return;
         };
         let Some(tracked) = self.runtimes.get_mut(runtime) else { return };
-        let Found { work, waiting } = tracked.detector.look(look);
+        let Found { work, waiting, unknown } = tracked.detector.look(look);
         (tracked.work, tracked.work_seen) = (work, event);
         if !work && account.leaving() == 0 {
             tracked.preempted = false;
         }
         let helped = waiting > 0 && waiting <= help_under_way(view, runtime, look);
+        // What is known to have waited last at kthreads that this look leaves out still waits, as
+        // far as is known.
+        let goes_on = waiting == 0 && unknown;
+        let still_helped = goes_on && tracked.looks_without_relief > 0;
         tracked.looks_without_relief =
-            if helped { tracked.looks_without_relief.saturating_add(1) } else { 0 };
-        let congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
+            if helped || still_helped { tracked.looks_without_relief.saturating_add(1) } else { 0 };
+        if !goes_on {
+            tracked.congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
+        }
         let stranded = account.cores() == 0 && (work || tracked.woken);
         let requests = self.shares.as_mut().is_some_and(|shares| shares.pursue(runtime, view));
-        tracked.unmet = stranded || congested || tracked.preempted || requests;
+        tracked.unmet = stranded || tracked.congested || tracked.preempted || requests;
     }
 
     /// Returns the runtime's claim if its demand is unmet and it could be lent a core now. `spare`
@@ -222,6 +230,7 @@ impl CongestionDetection {
         let index = view.ledger.account(runtime).and_then(|account| account.kthread_for(core));
         let (Some(index), Some(tracked)) = (index, self.runtimes.get_mut(runtime)) else { return };
         (tracked.unmet, tracked.preempted, tracked.woken) = (false, false, false);
+        tracked.congested = false;
         tracked.last_served = view.now;
         let Choice { victim, only_if_idle, .. } = choice;
         if let Some(loser) = victim.filter(|_| choice.preempts).and_then(|v| self.runtimes.get_mut(v.runtime))
@@ -309,6 +318,7 @@ impl Policy for CongestionDetection {
             unmet: false,
             preempted: false,
             woken: false,
+            congested: false,
             looks_without_relief: 0,
             last_served: Nanos::ZERO,
             work: false,

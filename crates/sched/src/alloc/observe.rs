@@ -44,6 +44,9 @@ pub struct KthreadLook {
     /// True if it hosts an exclusive thread. Its core is taken only where its runtime has no other
     /// core of the same use.
     pub hosted: bool,
+    /// True if the latest look at its runtime did not read it: all but `ingress_tail`, `timer_due`
+    /// and `activity` is as of an earlier look.
+    pub left_out: bool,
 }
 
 impl KthreadLook {

@@ -7,8 +7,9 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
 use crate::allocator::phase::{IDLE_BURST, KTHREAD_LOOK_NS};
-use crate::allocator::words::{SLICE, SPACING};
+use crate::allocator::words::{SLICE, SPACING, WAITING};
 use crate::fixture::{Sandbox, measure_as};
+use crate::world::Lender;
 
 const MANY: u16 = 256;
 
@@ -46,7 +47,7 @@ fn a_look_reads_few_kthreads_of_a_program_that_has_many_and_all_of_them_in_turn(
         rewrite(&mut sandbox, 0, word);
         sandbox.tick();
         let read = read_of(&sandbox, 0, word);
-        assert!((1..=SLICE + 1).contains(&read), "{read} kthreads read");
+        assert!((1..=SLICE + WAITING + 1).contains(&read), "{read} kthreads read");
         let look = sandbox.alloc.observation.runtime(RuntimeId(0)).unwrap().kthreads[usize::from(holder)];
         assert_eq!(look.runq_head, word, "the one with the core");
     }
@@ -91,6 +92,60 @@ fn work_timers_and_sums_of_kthreads_that_a_look_leaves_out_are_found_in_turn() {
     sandbox.pass(1_000_000);
     sandbox.tick();
     assert!((0..MANY).any(|k| matches!(sandbox.peer(0).grant(k).0, Grant::Run { .. })), "the timer");
+}
+
+/// Returns how many kthreads of runtime 0 have been lent a core.
+fn lent(sandbox: &mut Sandbox) -> usize {
+    (0..MANY).filter(|&k| matches!(sandbox.peer(0).grant(k).0, Grant::Run { .. })).count()
+}
+
+#[test]
+fn work_that_is_gone_when_a_look_leaves_its_kthreads_out_is_no_congestion() {
+    let mut sandbox = Sandbox::new(4, Vec::new());
+    sandbox.add(0, MANY, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    let holder = holder(&mut sandbox);
+    let queue = |sandbox: &mut Sandbox, taken: u32, queued: u32| {
+        for other in (0..MANY).filter(|&other| other != holder) {
+            let status = &sandbox.peer(0).region.kthread(other).status;
+            status.runq_head.store(taken, Relaxed);
+            status.runq_tail.store(queued, Relaxed);
+        }
+    };
+    queue(&mut sandbox, 1, 1);
+    (0..16).for_each(|_| sandbox.tick());
+    let before = lent(&mut sandbox);
+    // At one look 16 have work, and at the next it is gone: only some of them are read again.
+    queue(&mut sandbox, 1, 2);
+    sandbox.tick();
+    queue(&mut sandbox, 2, 2);
+    (0..16).for_each(|_| sandbox.tick());
+    assert_eq!(lent(&mut sandbox), before, "cores for work that was done");
+    // Work that stays is congestion, and is found in turn.
+    sandbox.peer(0).queue(130, 1);
+    (0..17).for_each(|_| sandbox.tick());
+    assert!(lent(&mut sandbox) > before, "no core for work that waits");
+}
+
+#[test]
+fn a_frame_for_a_kthread_that_a_look_leaves_out_is_work_at_that_look() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, LatencyCritical);
+    (0..16).for_each(|_| sandbox.tick());
+    // An acknowledgment, which nothing waits for.
+    let now = sandbox.now;
+    assert!(Lender::hold(&mut sandbox.alloc, &mut sandbox.world, RuntimeId(0), 7, now));
+    let runtime = sandbox.world.runtimes.get_mut(RuntimeId(0)).unwrap();
+    let held = runtime.held.expect("just held");
+    let mut frame = runtime.kthreads[usize::from(held.kthread)].ingress.reserve(64).expect("room");
+    frame.write(0, &[0; 64]);
+    frame.commit(0, 0, 0);
+    while sandbox.now + 5_000 < held.until {
+        sandbox.tick();
+        assert_eq!(lent(&mut sandbox), 0, "a core for the acknowledgment alone");
+    }
+    sandbox.tick();
+    assert_eq!(lent(&mut sandbox), 1, "the end of the hold is not seen");
 }
 
 #[test]
