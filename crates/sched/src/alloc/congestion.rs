@@ -45,7 +45,7 @@
 use super::detect::{Detector, Found};
 use super::per_runtime::PerRuntime;
 use super::requests::{Share, Shares};
-use super::select::{Choice, Claim, Quanta, Rank, Selector, has_looser, idles, lendable, spare};
+use super::select::{Choice, Claim, Quanta, Rank, Selector, lendable, refuses_cores, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
@@ -243,6 +243,18 @@ impl CongestionDetection {
 
     /// Returns the best claim to the core at this position, which is free or has this holder.
     fn best_claim(&self, view: View<'_>, at: usize, holder: Option<&Holder>) -> Option<Claim> {
+        let ties = holder.map_or(0, |holder| view.obs.ties(holder.kthread, at));
+        let tied = holder.map(|holder| holder.kthread.runtime).filter(|_| ties > 0);
+        let loosest = tied.map(|runtime| self.selector.loosest_idle(view, runtime, None));
+        // The holder may idle on another core that it is tied to less: the claim gets that one, at
+        // the next look at the latest.
+        let is_passed_over = |claim: &Claim| {
+            let (Some(runtime), Some(mut loosest)) = (tied, loosest) else { return false };
+            if refuses_cores(view, claim.runtime) {
+                loosest = self.selector.loosest_idle(view, runtime, Some(claim.runtime));
+            }
+            loosest[claim.class as usize] < ties
+        };
         let others = view.ledger.runtimes().iter().copied();
         others
             .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
@@ -251,18 +263,8 @@ impl CongestionDetection {
                 self.claim(view, runtime, spare(account, self.share(runtime, account)))
             })
             .filter(|claim| holder.is_none_or(|h| !h.keeps || self.may_preempt(claim, h)))
-            .filter(|claim| self.selector.reaches(view, claim, at) && !self.is_passed_over(view, claim, at))
+            .filter(|claim| self.selector.reaches(view, claim, at) && !is_passed_over(claim))
             .min_by_key(|claim| self.queue_key(claim))
-    }
-
-    /// Returns true if the holder of this idle core idles on another one that it is tied to less:
-    /// the claim gets that one, at the next look at the latest.
-    fn is_passed_over(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
-        has_looser(view, at, |other| {
-            let idle = matches!(view.ledger.cores()[other],
-                CoreState::Owned { kthread, .. } if idles(view.obs, kthread));
-            idle && self.selector.reaches(view, claim, other)
-        })
     }
 
     fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {

@@ -105,6 +105,7 @@ fn work_that_is_gone_when_a_look_leaves_its_kthreads_out_is_no_congestion() {
     sandbox.add(0, MANY, 0, LatencyCritical);
     sandbox.peer(0).queue(0, 1);
     let holder = holder(&mut sandbox);
+    sandbox.peer(0).queue(0, 0);
     let queue = |sandbox: &mut Sandbox, taken: u32, queued: u32| {
         for other in (0..MANY).filter(|&other| other != holder) {
             let status = &sandbox.peer(0).region.kthread(other).status;
