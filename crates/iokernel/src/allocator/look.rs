@@ -17,14 +17,18 @@ use super::{Allocator, holders};
 use crate::runtime::Runtime;
 use crate::world::{Lender, World};
 
-/// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. Frames wake
-/// such a runtime directly, so only doorbells and timers wait for their turn.
+/// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. A runtime
+/// counts as one kthread at least. Frames wake such a runtime directly, so only doorbells and
+/// timers wait for their turn.
 const COLD_KTHREADS: usize = 64;
 /// Time after which no further runtime without a core is looked at, in nanoseconds: what programs
 /// write all the time takes longer to read.
 pub(super) const COLD_LOOK_NS: u64 = 1_000;
 /// Number of kthreads between two readings of the clock for that.
 const TIMED_KTHREADS: usize = 8;
+/// Number of kthreads whose words of earlier looks take as long to go through as it takes to read
+/// one.
+const SCANNED_KTHREADS: usize = 16;
 
 /// How much of each runtime a look reads, and of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +53,13 @@ impl ColdBudget {
         Self { kthreads, untimed: 0, began: None }
     }
 
-    fn spend(&mut self, kthreads: usize, most: Cycles, stopwatch: impl Fn() -> Cycles) {
+    /// Takes a look at a runtime of `kthreads` kthreads into account that has `read` so many of
+    /// them: one that reads none goes through what is kept of all.
+    fn spend(&mut self, (read, kthreads): (usize, usize), most: Cycles, stopwatch: impl Fn() -> Cycles) {
         if self.kthreads == usize::MAX {
             return;
         }
+        let kthreads = read.max(1 + kthreads / SCANNED_KTHREADS);
         self.kthreads = self.kthreads.saturating_sub(kthreads);
         self.untimed += kthreads;
         if self.untimed >= TIMED_KTHREADS {
@@ -145,10 +152,12 @@ impl Allocator {
             } else if budget.kthreads > 0 {
                 self.end_hold(world, id, now);
                 let read = self.read(world, id, (extent, None), now);
-                budget.spend(read, self.timing.cold_look, self.stopwatch);
-                if self.observation.runtime(id).is_some_and(RuntimeLook::has_work) {
+                let look = self.observation.runtime(id);
+                let kthreads = look.map_or(0, |look| look.kthreads.len());
+                if look.is_some_and(RuntimeLook::has_work) {
                     self.stranded.push(id);
                 }
+                budget.spend((read, kthreads), self.timing.cold_look, self.stopwatch);
                 self.note_timer(world, id, now);
                 next = (place + 1) % count;
             }
