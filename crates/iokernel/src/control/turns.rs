@@ -3,7 +3,9 @@
 //! A connection costs the control thread tens of microseconds, a registration some hundreds: memory
 //! files, mappings, threads, reads of `/proc`. On a machine of two cores that is time of the
 //! polling thread's core. So what one user causes has a bound: [`CONNECTS`] and [`REGISTRATIONS`].
-//! Programs that come back after a takeover are not counted.
+//! Programs that come back after a takeover or a restart are counted, too: at the start of an
+//! IOKernel each user may do both `max-runtimes` times more at once, and no program is expected for
+//! longer.
 //!
 //! Pure: time is an argument.
 

@@ -300,7 +300,8 @@ impl IoKernel {
         self.heartbeat = Some(Heartbeat { interval, beat: Box::new(beat) });
     }
 
-    /// Has [`run`](Self::run) call `farewell` when it is about to end all registrations.
+    /// Has [`run`](Self::run) call `farewell` when it is about to end all registrations, on the
+    /// polling thread: programs wait for what it waits for.
     pub fn set_farewell(&mut self, farewell: impl FnOnce(End) + Send + 'static) {
         self.farewell = Some(Box::new(farewell));
     }
