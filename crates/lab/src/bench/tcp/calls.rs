@@ -212,10 +212,13 @@ mod tests {
         let (Some(&first), Some(&last)) = (cores.first(), cores.last()) else { return };
         let length = Length { warm_up: Duration::ZERO, lasts: Duration::from_millis(200) };
         for messages in [1, 3] {
-            let outcome = measure([first, last], 4, messages, 100, length).unwrap();
-            assert_eq!(outcome.bytes, 100 * outcome.completed);
             // Four connections have been used up and replaced, unless this machine stood still.
-            assert!(outcome.completed > 0, "{messages} messages on a connection");
+            let answered = (0..50).any(|_| {
+                let outcome = measure([first, last], 4, messages, 100, length).unwrap();
+                assert_eq!(outcome.bytes, 100 * outcome.completed);
+                outcome.completed > 4 * u64::from(messages)
+            });
+            assert!(answered, "{messages} messages on a connection");
         }
     }
 }
