@@ -520,3 +520,61 @@ fn an_unknown_figure_is_refused_with_the_names_there_are() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("shenango-fig8"), "{}", text(&output.stderr));
 }
+
+#[test]
+fn ix_fig4_has_every_length_on_tailwater_and_on_linux_in_both_ways() {
+    let json = reproduce("ix-fig4", true);
+    assert_eq!(distinct(&json, "system"), set(&["Tailwater", "Linux", "Linux, both sides spin"]));
+    for system in distinct(&json, "system") {
+        assert_eq!(places(&json, &system, "bytes"), [64, 4 << 10, 64 << 10, 512 << 10], "{system}");
+    }
+}
+
+#[test]
+fn ix_fig5_has_messages_by_number_and_by_length_on_both_systems() {
+    let json = reproduce("ix-fig5", true);
+    assert_eq!(distinct(&json, "panel").len(), 2);
+    for system in ["Tailwater", "Linux"] {
+        assert_eq!(places(&json, system, "messages_or_bytes"), [1, 64, 1_024, 8 << 10], "{system}");
+    }
+}
+
+#[test]
+fn ix_fig6b_has_rounds_with_pressure_and_without() {
+    let json = reproduce("ix-fig6b", true);
+    let mut points = Vec::new();
+    for row in json["rows"].as_array().unwrap() {
+        assert!(number(row, "conditions") >= 1.0 && number(row, "conditions") <= 64.0, "{row}");
+        assert!(number(row, "cycles") > 0.0, "{row}");
+        points.push((number(row, "connections") as u64, number(row, "outstanding") as u64));
+    }
+    points.sort_unstable();
+    assert_eq!(points, [(1, 1), (64, 1), (64, 64), (1_000, 432)]);
+}
+
+#[test]
+fn ix_fig7_has_the_store_and_memcached_where_it_is_installed() {
+    let json = reproduce("ix-fig7", true);
+    let mut systems = set(&["Tailwater, kv"]);
+    systems.extend(has_memcached().then(|| "Linux, memcached".to_owned()));
+    assert_eq!(distinct(&json, "system"), systems);
+    all_answer("ix-fig7", &json, &systems);
+}
+
+#[test]
+fn ix_table5_counts_moves_and_claims_nothing_with_one_shared_core() {
+    let json = reproduce("ix-table5", true);
+    for row in json["rows"].as_array().unwrap() {
+        assert!(number(row, "fenced") <= number(row, "moved"), "{row}");
+    }
+    if cpu_numbers().len() < 3 {
+        assert!(json["claims"].as_array().unwrap().iter().all(|claim| claim["verdict"] == "not-comparable"));
+    }
+}
+
+/// Returns a system's positions in order, each once.
+fn places(json: &Value, system: &str, column: &str) -> Vec<u64> {
+    let rows = json["rows"].as_array().unwrap().iter().filter(|row| row["system"] == system);
+    let places: BTreeSet<u64> = rows.map(|row| number(row, column) as u64).collect();
+    places.into_iter().collect()
+}

@@ -60,6 +60,8 @@ pub struct Setting {
     pub neighbour_share: u8,
     /// Whether the account of the managed cores is also kept for each half of the counted part.
     pub in_halves: bool,
+    /// Kthreads of the service beyond one for each shared core.
+    pub more_kthreads: usize,
 }
 
 impl Default for Setting {
@@ -74,6 +76,7 @@ impl Default for Setting {
             quantum_us: 0,
             neighbour_share: 0,
             in_halves: false,
+            more_kthreads: 0,
         }
     }
 }
@@ -174,7 +177,8 @@ impl Running {
 
     fn start_service(&self, testbed: &Testbed, program: &Program) -> anyhow::Result<Service> {
         let setting = &self.setting;
-        let mut settings = self.settings(program.app, "latency-critical", testbed.cores.managed.len());
+        let kthreads = testbed.cores.managed.len() + setting.more_kthreads;
+        let mut settings = self.settings(program.app, "latency-critical", kthreads);
         settings.push(("TAILWATER_GUARANTEED", setting.guaranteed.to_string()));
         settings.push(("TAILWATER_IDLE_TIMEOUT_US", setting.idle_timeout_us.to_string()));
         settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));

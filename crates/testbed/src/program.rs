@@ -192,7 +192,7 @@ impl Program {
 }
 
 /// Returns the path of a program of this project: beside the running one, or else in PATH.
-fn find_own(name: &str) -> Option<PathBuf> {
+pub fn find_own(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
     beside.filter(|file| file.is_file()).or_else(|| find(name))
 }

@@ -33,6 +33,7 @@ use std::collections::VecDeque;
 use tailwater_shm::Cycles;
 use tailwater_shm::grant::{Generation, PREEMPT_SIGNAL};
 use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
+use tailwater_shm::patience::Patience;
 use tailwater_shm::ring::Producer;
 use tailwater_shm::trace::TraceWriter;
 
@@ -107,6 +108,8 @@ pub struct Private {
     pub stacks: StackCache,
     /// Free small blocks.
     pub blocks: BlockCache,
+    /// How long it polls without work before it gives its core back; `None` before it first idles.
+    pub patience: RefCell<Option<Patience>>,
 }
 
 /// One OS thread of the runtime.
@@ -199,6 +202,7 @@ impl Kthread {
                 thread_ids: IdBlock::default(),
                 stacks: StackCache::default(),
                 blocks: BlockCache::default(),
+                patience: RefCell::new(None),
             }),
             shared,
             runq: stealer,

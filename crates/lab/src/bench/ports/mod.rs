@@ -39,7 +39,7 @@ use tailwater_testbed::machine::{Machine, cpu_set};
 
 mod client;
 mod echo;
-mod network;
+pub mod network;
 mod report;
 
 use client::Counted;
