@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `FREE` | free | `try_lock`, `lock_or_mark`: to `HELD` |
 //! | `HELD` | held | `unlock`: to `FREE`; a waiter, under the queue's lock: to `MARKED` |
-//! | `MARKED` | held, threads wait | `give` and `free` by the holder, under the queue's lock; a plain `unlock`, by mistake: to `FREE` |
+//! | `MARKED` | held, threads wait | the holder, under the queue's lock: `free` to `FREE`, `give_to_last` to `HELD`; a plain `unlock`, which does not see the mark: to `FREE` |
 //!
 //! | `waited` | meaning | left by |
 //! |---|---|---|
@@ -174,8 +174,8 @@ impl Word {
     /// from now on. Called under the queue's lock.
     pub fn give_to_last(&self) {
         // Relaxed: the new holder unlocks through the queue's lock, or by a compare-and-swap from
-        // `HELD`, which it cannot see before this store. It does not unlock plainly: it has set
-        // `waited` itself.
+        // `HELD`, which it cannot see before this store. It does not unlock plainly: it has
+        // announced itself.
         self.state.store(HELD, Ordering::Relaxed);
     }
 
