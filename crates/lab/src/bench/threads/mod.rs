@@ -38,8 +38,8 @@ const DEFAULT_ROUNDS: u16 = 31;
 /// memory
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "One core: mutex, yield (one switch), condvar (one hop), channel (a message sent and
-received), channel_hop, channel_many (many receivers), select (of two), rwlock_read, rcu_read, rcu_replace, spawn_join, fan_out (1000 started, then joined, per
-thread), null_yield, exit_turnaround. Two cores: create_remote, notify_remote and unpark_remote (until the first instruction on
+received), channel_hop, channel_many (many receivers), select (of two), rwlock_read, rwlock_write, rcu_read,
+rcu_replace, spawn_join, fan_out (1000 started, then joined, per thread), null_yield, exit_turnaround. Two cores: create_remote, notify_remote and unpark_remote (until the first instruction on
 the other core). throughput_K: threads that each start the next, on K cores. Below them the machine's floor.
 The columns Shenango and Arachne are those papers' tables 2, on their machines.
 

@@ -22,6 +22,8 @@ pub enum Operation {
     Select,
     /// Read-lock and unlock a reader-writer lock without writers.
     RwlockRead,
+    /// Write-lock and unlock such a lock without other threads.
+    RwlockWrite,
     /// Read a value that is replaced by read-copy-update.
     RcuRead,
     /// Replace such a value without readers.
@@ -65,7 +67,7 @@ pub enum Cores {
 
 impl Operation {
     /// All operations that are measured in rounds, in the order of the table.
-    pub const ROUNDS: [Self; 21] = [
+    pub const ROUNDS: [Self; 22] = [
         Self::Line,
         Self::CasPair,
         Self::Rdtsc,
@@ -77,6 +79,7 @@ impl Operation {
         Self::ChannelMany,
         Self::Select,
         Self::RwlockRead,
+        Self::RwlockWrite,
         Self::RcuRead,
         Self::RcuReplace,
         Self::SpawnJoin,
@@ -100,6 +103,7 @@ impl Operation {
             Self::ChannelMany => "channel_many",
             Self::Select => "select",
             Self::RwlockRead => "rwlock_read",
+            Self::RwlockWrite => "rwlock_write",
             Self::RcuRead => "rcu_read",
             Self::RcuReplace => "rcu_replace",
             Self::SpawnJoin => "spawn_join",

@@ -113,6 +113,15 @@ mod tests {
     }
 
     #[test]
+    fn every_operation_has_a_peer_but_those_that_only_tailwater_has() {
+        for op in Operation::ROUNDS.into_iter().filter(|&op| System::Tailwater.has(op)) {
+            let own = matches!(op, Operation::RcuRead | Operation::RcuReplace);
+            let peers = [System::Std, System::Tokio, System::May, System::Go];
+            assert_eq!(peers.into_iter().any(|system| system.has(op)), !own, "{op:?}");
+        }
+    }
+
+    #[test]
     fn the_floor_is_the_machines_alone() {
         for op in Operation::ROUNDS {
             let floor = matches!(op, Operation::Line | Operation::CasPair | Operation::Rdtsc);

@@ -33,6 +33,7 @@ macro_rules! operations {
                     Operation::Channel => mean(n, channel),
                     Operation::ChannelHop => mean(n, channel_hops),
                     Operation::RwlockRead => mean(n, rwlock_read),
+                    Operation::RwlockWrite => mean(n, rwlock_write),
                     Operation::SpawnJoin => mean(n, spawn_join),
                     Operation::FanOut => mean(n.next_multiple_of(FAN), fan_out),
                     Operation::NullYield => mean(n, |n| (0..n).for_each(|_| thread::yield_now())),
@@ -112,6 +113,13 @@ macro_rules! operations {
                 let value = RwLock::new(1u64);
                 for _ in 0..n {
                     black_box(*black_box(&value).read().expect(SOUND));
+                }
+            }
+
+            fn rwlock_write(n: u64) {
+                let value = RwLock::new(0u64);
+                for _ in 0..n {
+                    *black_box(&value).write().expect(SOUND) += 1;
                 }
             }
 

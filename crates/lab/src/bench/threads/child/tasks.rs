@@ -54,6 +54,7 @@ async fn perform(op: Operation, n: u64, kthreads: u16, clock: Clock) -> Option<A
         Operation::ChannelHop => channel_hops(n).await,
         Operation::Select => select(n).await,
         Operation::RwlockRead => rwlock_read(n).await,
+        Operation::RwlockWrite => rwlock_write(n).await,
         Operation::SpawnJoin => spawn_join(n).await,
         Operation::FanOut => fan_out(n).await,
         Operation::NullYield => null_yields(n).await,
@@ -147,6 +148,13 @@ async fn rwlock_read(n: u64) {
     let value = RwLock::new(1u64);
     for _ in 0..n {
         black_box(*black_box(&value).read().await);
+    }
+}
+
+async fn rwlock_write(n: u64) {
+    let value = RwLock::new(0u64);
+    for _ in 0..n {
+        *black_box(&value).write().await += 1;
     }
 }
 

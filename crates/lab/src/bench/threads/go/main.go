@@ -62,6 +62,7 @@ func perform(op string, n int) string {
 		"mutex": mutex, "yield": yields, "condvar": condvar, "spawn_join": spawnJoin,
 		"null_yield": nullYield, "throughput": chains,
 		"channel": channel, "channel_hop": channelHops, "channel_many": channel, "select": selects, "rwlock_read": rwlockRead,
+		"rwlock_write": rwlockWrite,
 	}
 	if operation, known := means[op]; known {
 		return mean(n, operation)
@@ -197,6 +198,14 @@ func rwlockRead(n int) {
 		shared.RUnlock()
 	}
 	runtime.KeepAlive(sum)
+}
+
+func rwlockWrite(n int) {
+	for i := 0; i < n; i++ {
+		shared.Lock()
+		shared.value++
+		shared.Unlock()
+	}
 }
 
 func spawnJoin(n int) {
