@@ -10,7 +10,7 @@ macro_rules! operations {
             use std::hint::black_box;
             use std::sync::Arc;
             use std::sync::OnceLock;
-            use std::sync::atomic::{AtomicU64, Ordering};
+            use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
             use std::time::Instant;
 
             use tailwater_shm::Clock;
@@ -18,7 +18,7 @@ macro_rules! operations {
             use $thread as thread;
 
             use crate::bench::threads::child::samples::{self, Samples, mean};
-            use crate::bench::threads::operation::{BATCH, FAN, Operation};
+            use crate::bench::threads::operation::{BATCH, CROWDS, FAN, LIVE, Operation};
             use crate::bench::threads::protocol::Answer;
 
             const SOUND: &str = "the operations do not panic";
@@ -40,9 +40,19 @@ macro_rules! operations {
                     Operation::CreateRemote => create_remote(n, clock),
                     Operation::NotifyRemote => notify_remote(n, clock),
                     Operation::UnparkRemote => unpark_remote(n, clock),
+                    Operation::UnparkAmong(crowd) => {
+                        unpark_among(n, CROWDS[usize::from(crowd)].0, clock)
+                    }
                     Operation::Throughput => mean(n, |n| chains(n, 3 * u64::from(kthreads))),
+                    Operation::Dispatch => {
+                        let start = |ended: Arc<AtomicU64>| {
+                            drop(thread::spawn(move || samples::child(clock, &ended)));
+                        };
+                        mean(n, |n| dispatch(n, LIVE * u64::from(kthreads), start))
+                    }
                     Operation::Idle => Some(idle(n)),
-                    Operation::ChannelMany
+                    Operation::DispatchPlaced
+                    | Operation::ChannelMany
                     | Operation::Select
                     | Operation::RcuRead
                     | Operation::RcuReplace
@@ -226,6 +236,55 @@ macro_rules! operations {
                 handle.unpark();
                 waiter.join().expect(SOUND);
                 samples.answer(clock)
+            }
+
+            /// As `unpark_remote`, while `others` more threads are parked.
+            fn unpark_among(n: u64, others: u64, clock: Clock) -> Option<Answer> {
+                let ended = Arc::new(AtomicBool::new(false));
+                let parked = Arc::new(AtomicU64::new(0));
+                let (sender, handles) = mpsc::channel();
+                let threads: Vec<_> = (0..others)
+                    .map(|_| {
+                        let (ended, parked) = (Arc::clone(&ended), Arc::clone(&parked));
+                        let sender = sender.clone();
+                        thread::spawn(move || {
+                            sender.send(thread::current()).expect(SOUND);
+                            // Relaxed: a counter. It parks a moment later.
+                            parked.fetch_add(1, Ordering::Relaxed);
+                            while !ended.load(Ordering::Acquire) {
+                                thread::park();
+                            }
+                        })
+                    })
+                    .collect();
+                while parked.load(Ordering::Relaxed) < others {
+                    thread::yield_now();
+                }
+                let answer = unpark_remote(n, clock);
+                // Release: pairs with the Acquire of those that are woken.
+                ended.store(true, Ordering::Release);
+                drop(sender);
+                while let Ok(thread) = handles.recv() {
+                    thread.unpark();
+                }
+                threads.into_iter().for_each(|t| t.join().expect(SOUND));
+                answer
+            }
+
+            /// Has `start` start `n` threads, at most `live` at a time, each of which counts its
+            /// end (Arachne figure 2a).
+            pub fn dispatch(n: u64, live: u64, start: impl Fn(Arc<AtomicU64>)) {
+                let ended = Arc::new(AtomicU64::new(0));
+                // Relaxed: a counter.
+                for started in 0..n {
+                    while started - ended.load(Ordering::Relaxed) >= live {
+                        thread::yield_now();
+                    }
+                    start(Arc::clone(&ended));
+                }
+                while ended.load(Ordering::Relaxed) < n {
+                    thread::yield_now();
+                }
             }
 
             /// Number of chains that have ended.

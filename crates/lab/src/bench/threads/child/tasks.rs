@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, Notify, RwLock, Semaphore};
 use tokio::task::{spawn, yield_now};
 
 use super::samples::{self, Samples};
-use crate::bench::threads::operation::{BATCH, FAN, Operation};
+use crate::bench::threads::operation::{BATCH, FAN, LIVE, Operation};
 use crate::bench::threads::protocol::{Answer, read_order, serve};
 
 const SOUND: &str = "the operations do not panic";
@@ -58,6 +58,7 @@ async fn perform(op: Operation, n: u64, kthreads: u16, clock: Clock) -> Option<A
         Operation::FanOut => fan_out(n).await,
         Operation::NullYield => null_yields(n).await,
         Operation::Throughput => chains(n, 3 * u64::from(kthreads)).await,
+        Operation::Dispatch => dispatch(n, LIVE * u64::from(kthreads), clock).await,
         Operation::ExitTurnaround => return exit_turnaround(n, clock).await,
         Operation::Idle => return Some(idle(n).await),
         _ => return None,
@@ -192,6 +193,22 @@ fn chain(left: u64, ended: Arc<Semaphore>) {
         drop(spawn(async move { chain(left - 1, ended) }));
     } else {
         ended.add_permits(1);
+    }
+}
+
+/// Starts `n` tasks that compute, at most `live` at a time (Arachne figure 2a).
+async fn dispatch(n: u64, live: u64, clock: Clock) {
+    let ended = Arc::new(AtomicU64::new(0));
+    // Relaxed: a counter.
+    for started in 0..n {
+        while started - ended.load(Ordering::Relaxed) >= live {
+            yield_now().await;
+        }
+        let ended = Arc::clone(&ended);
+        drop(spawn(async move { samples::child(clock, &ended) }));
+    }
+    while ended.load(Ordering::Relaxed) < n {
+        yield_now().await;
     }
 }
 

@@ -60,7 +60,7 @@ func main() {
 func perform(op string, n int) string {
 	means := map[string]func(int){
 		"mutex": mutex, "yield": yields, "condvar": condvar, "spawn_join": spawnJoin,
-		"null_yield": nullYield, "throughput": chains,
+		"null_yield": nullYield, "throughput": chains, "dispatch": dispatch,
 		"channel": channel, "channel_hop": channelHops, "channel_many": channel, "select": selects, "rwlock_read": rwlockRead,
 	}
 	if operation, known := means[op]; known {
@@ -338,6 +338,26 @@ func chain(left int, ended *sync.WaitGroup) {
 		return
 	}
 	go chain(left-1, ended)
+}
+
+// One goroutine starts n others, at most 56 for each core at a time, each of which computes for a
+// microsecond (Arachne figure 2a).
+func dispatch(n int) {
+	var ended atomic.Int64
+	live, work := int64(56*kthreads), uint64(1000*tscHz/1e9)
+	for started := int64(0); started < int64(n); started++ {
+		for started-ended.Load() >= live {
+			runtime.Gosched()
+		}
+		go func() {
+			for until := now() + work; now() < until; {
+			}
+			ended.Add(1)
+		}()
+	}
+	for ended.Load() < int64(n) {
+		runtime.Gosched()
+	}
 }
 
 // The second wave of one size finds the first one's stacks.
