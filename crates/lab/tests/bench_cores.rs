@@ -99,7 +99,7 @@ fn the_estimate_follows_steps_and_memory_is_counted() {
         assert!(figures[key].as_f64().is_some_and(|ms| ms > 0.0), "{key}: {shown}");
     }
     // Beside other tests the difference of two timings may be negative.
-    assert!(figures["visit_ns"].as_f64().is_some(), "{shown}");
+    assert!(figures["switch_more_ns"].as_f64().is_some(), "{shown}");
     assert_eq!(figures["count"], 10, "{shown}");
     let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "memory"]) else { return };
     for key in ["program_kib", "kthread_kib", "thread_kib"] {

@@ -21,8 +21,8 @@ pub fn has_load(quick: bool, loads: &[f64], load: f64) -> bool {
     !quick || loads.first() == Some(&load)
 }
 
-/// Judges whether requests leave tails and shares as they are without, by the medians over the loads
-/// of all panels at which both systems keep up. `other` is the curve without requests.
+/// Judges whether requests leave tails and shares as they are without, by the medians over the
+/// loads of all panels at which both systems keep up. `other` is the curve without requests.
 pub fn claim(contest: &Contest, other: &str) -> Claim {
     const PAPER: &str = "(this project's arbiter) cores requested by Arachne's estimate make the tail no longer, and leave the batch \
         job no less, than cores lent by congestion alone";

@@ -1,5 +1,5 @@
-//! Pinned threads: placed by a policy that [binds](crate::cores::PlacementPolicy::binds), they run on
-//! one core for as long as the program has it.
+//! Pinned threads: placed by a policy that [binds](crate::cores::PlacementPolicy::binds), they run
+//! on one core for as long as the program has it.
 //!
 //! Owns the list of pinned threads at each kthread, from which nobody steals. A pinned thread that
 //! becomes runnable is queued with the kthread that is lent its core. If there is none, or if that
@@ -20,8 +20,9 @@
 //! | `Kthread::pinned` | any thread that makes one of its threads runnable; its own OS thread | |
 //! | `Kthread::pinned_len` | whoever holds the lock of the list | its own OS thread, as a hint |
 //!
-//! A thread is added only under the list's lock, and after a look at the kthread's core. The kthread
-//! writes that it has no core before it takes the lock to empty the list, so nothing is left behind.
+//! A thread is added only under the list's lock, and after a look at the kthread's core. The
+//! kthread writes that it has no core before it takes the lock to empty the list, so nothing is
+//! left behind.
 
 use super::handover;
 use crate::records::kthread::{Kthread, ThisKthread};

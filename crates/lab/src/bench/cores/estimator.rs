@@ -47,8 +47,8 @@ pub struct Figures {
     raise_ms: f64,
     /// From a step down until one core is requested, at the median.
     lower_ms: f64,
-    /// What a meter adds to a visit of the scheduler, at the median.
-    visit_ns: f64,
+    /// What a meter adds to a switch between two threads, at the median.
+    switch_more_ns: f64,
     /// Steps in each direction.
     count: usize,
 }
@@ -58,7 +58,7 @@ pub struct Figures {
 struct Samples {
     raise_ms: Vec<f64>,
     lower_ms: Vec<f64>,
-    visit_ns: f64,
+    switch_more_ns: f64,
 }
 
 /// Measures so many rounds.
@@ -66,7 +66,7 @@ struct Samples {
 /// # Errors
 /// If a process does not start or ends, or on a signal.
 pub fn measure(machine: &Machine, interrupt: &Interrupt, rounds: u16) -> anyhow::Result<Figures> {
-    let (mut raises, mut lowers, mut visits) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut raises, mut lowers, mut costs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         let setup = Setup::new(machine)?;
         let _iokernel = setup.start_iokernel(machine)?;
@@ -76,20 +76,20 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, rounds: u16) -> anyhow:
             serde_json::from_str(&line).with_context(|| format!("the child printed {line:?}, no figures"))?;
         raises.extend(samples.raise_ms);
         lowers.extend(samples.lower_ms);
-        visits.push(samples.visit_ns);
+        costs.push(samples.switch_more_ns);
     }
     let count = raises.len();
-    let [raise_ms, lower_ms, visit_ns] = [raises, lowers, visits].map(|all| quantile(all, 0.5));
-    Ok(Figures { raise_ms, lower_ms, visit_ns, count })
+    let [raise_ms, lower_ms, switch_more_ns] = [raises, lowers, costs].map(|all| quantile(all, 0.5));
+    Ok(Figures { raise_ms, lower_ms, switch_more_ns, count })
 }
 
-/// Prints how the estimate follows `count` steps in each direction, and the cost of a visit.
+/// Prints how the estimate follows `count` steps in each direction, and what a meter costs.
 ///
 /// # Errors
 /// If the runtime does not start, or the IOKernel grants no requests.
 pub fn run_child(count: u32) -> anyhow::Result<()> {
     let samples = tailwater::Builder::new().run(move || {
-        let visit_ns = visit_ns();
+        let switch_more_ns = switch_more_ns();
         cores::estimate(Estimation::default())?;
         let (mut raise_ms, mut lower_ms) = (Vec::new(), Vec::new());
         await_requested(1)?;
@@ -115,7 +115,7 @@ pub fn run_child(count: u32) -> anyhow::Result<()> {
             threads.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
         }
         cores::clear_policy();
-        anyhow::Ok(Samples { raise_ms, lower_ms, visit_ns })
+        anyhow::Ok(Samples { raise_ms, lower_ms, switch_more_ns })
     })??;
     println!("{}", serde_json::to_string(&samples)?);
     Ok(())
@@ -137,7 +137,7 @@ fn await_requested(cores: usize) -> anyhow::Result<f64> {
 }
 
 /// Returns what a meter adds to a switch, at the median.
-fn visit_ns() -> f64 {
+fn switch_more_ns() -> f64 {
     let differences = (0..REPETITIONS).map(|_| {
         let without = switch_ns();
         let meter = LoadMeter::new();
@@ -158,14 +158,14 @@ fn switch_ns() -> f64 {
 
 /// Returns the figures as a table.
 pub fn describe(figures: &Figures) -> String {
-    let Figures { raise_ms, lower_ms, visit_ns, count } = *figures;
+    let Figures { raise_ms, lower_ms, switch_more_ns, count } = *figures;
     let mut table = Table::new([
         "estimate",
         "a second core requested after, ms",
         "one again after, ms",
-        "a visit costs, ns",
+        "a switch costs more, ns",
     ]);
-    let cells = [raise_ms, lower_ms, visit_ns].map(number);
+    let cells = [raise_ms, lower_ms, switch_more_ns].map(number);
     table.row([format!("{count} steps")].into_iter().chain(cells));
     format!("{table}\n")
 }

@@ -57,7 +57,7 @@ thread that it makes runnable, while the core is free (idle) and while a batch j
 work_alone: the same without the request.
 estimator: a program whose load steps from nothing to three threads that compute, and back. raise_ms
 and lower_ms: from the step until the estimate requests a second core, and one again, at the median;
-visit_ns: what measuring the load adds to a visit of the scheduler.
+switch_more_ns: what measuring the load adds to a switch between two threads.
 memory: resident KiB of a program with one kthread, of each further kthread, and of each parked user
 thread, all with the program's part of the memory that it shares with the IOKernel.
 demo_background: a spin server at half of its capacity and a batch job, as two programs and as one

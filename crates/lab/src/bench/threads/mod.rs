@@ -112,8 +112,9 @@ pub fn measure_rows(
 ) -> Result<(Vec<Row>, Option<String>)> {
     let args = ThreadsArgs { systems: Vec::new(), rounds: DEFAULT_ROUNDS, quick, million: false, json: None };
     let measure = || {
-        let go = go::build()?;
         let mut systems = args.chosen();
+        systems.retain(|system| operations.iter().any(|&op| system.has(op)));
+        let go = if systems.contains(&System::Go) { go::build()? } else { None };
         systems.retain(|&system| system != System::Go || go.is_some());
         let program = go.as_ref().map(GoProgram::path);
         let rows =

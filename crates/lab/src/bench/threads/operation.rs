@@ -186,7 +186,7 @@ pub const CROWDS: [(u64, &str); 7] = [
 pub const FAN: u64 = 1000;
 /// Work of a thread of `Dispatch`.
 pub const CHILD_NS: u64 = 1000;
-/// Most threads of `Dispatch` at a time, for each core; Arachne has room for 56.
+/// Threads of a batch of `Dispatch`, for each core: as many as Arachne has room for.
 pub const LIVE: u64 = 56;
 /// Consecutive threads whose turnarounds are timed together.
 pub const BATCH: usize = 64;

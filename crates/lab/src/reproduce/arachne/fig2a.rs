@@ -49,8 +49,8 @@ impl Figure for Figure2a {
         let go = go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + ".");
         let mut notes = vec![
             format!(
-                "All systems in turn, round by round. At most {LIVE} threads for each core exist at a time; a creator that finds \
-                 so many yields."
+                "All systems in turn, round by round. Threads are created in batches of {LIVE} for each core; the next batch \
+                 begins when all threads of the one before have ended."
             ),
             go,
         ];

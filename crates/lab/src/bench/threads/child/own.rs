@@ -3,14 +3,13 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use tailwater::sync::Rcu;
 use tailwater::sync::channel::{self, Select};
 use tailwater::thread::{Builder, Placement};
 use tailwater_shm::Clock;
 
-use super::samples::{self, mean};
+use super::samples::mean;
 use super::std_like::user;
 use crate::bench::threads::operation::{LIVE, Operation};
 use crate::bench::threads::protocol::Answer;
@@ -21,9 +20,9 @@ const SOUND: &str = "both ends are held";
 pub fn perform(op: Operation, n: u64, kthreads: u16, clock: Clock) -> Option<Answer> {
     match op {
         Operation::DispatchPlaced => mean(n, |n| {
-            let start = |ended: Arc<AtomicU64>| {
+            let start = |batch: Arc<user::Batch>| {
                 let builder = Builder::new().placement(Placement::LeastLoaded(2));
-                drop(builder.spawn(move || samples::child(clock, &ended)).expect("a stack"));
+                drop(builder.spawn(move || batch.run(clock)).expect("a stack"));
             };
             user::dispatch(n, LIVE * u64::from(kthreads), start);
         }),

@@ -28,11 +28,12 @@ const MAX_LOST: u32 = 4;
 /// Time for another core to become idle again: longer than any path to a scheduler's idle loop.
 const SETTLE_NS: u64 = 4000;
 
-/// The body of a thread of `Dispatch`: computes, and counts its end.
-pub fn child(clock: Clock, ended: &AtomicU64) {
+/// The work of a thread of `Dispatch`: computes; returns whether it is the last one of `left`.
+pub fn child(clock: Clock, left: &AtomicU64) -> bool {
     let until = clock::now() + clock.from_ns(CHILD_NS);
     while clock::now() < until {}
-    ended.fetch_add(1, Ordering::Relaxed);
+    // Relaxed: a counter; what the last one does next is ordered by a lock or a notification.
+    left.fetch_sub(1, Ordering::Relaxed) == 1
 }
 
 /// Stores the time of the first instruction.

@@ -45,8 +45,8 @@ macro_rules! operations {
                     }
                     Operation::Throughput => mean(n, |n| chains(n, 3 * u64::from(kthreads))),
                     Operation::Dispatch => {
-                        let start = |ended: Arc<AtomicU64>| {
-                            drop(thread::spawn(move || samples::child(clock, &ended)));
+                        let start = |batch: Arc<Batch>| {
+                            drop(thread::spawn(move || batch.run(clock)));
                         };
                         mean(n, |n| dispatch(n, LIVE * u64::from(kthreads), start))
                     }
@@ -271,19 +271,37 @@ macro_rules! operations {
                 answer
             }
 
-            /// Has `start` start `n` threads, at most `live` at a time, each of which counts its
-            /// end (Arachne figure 2a).
-            pub fn dispatch(n: u64, live: u64, start: impl Fn(Arc<AtomicU64>)) {
-                let ended = Arc::new(AtomicU64::new(0));
-                // Relaxed: a counter.
-                for started in 0..n {
-                    while started - ended.load(Ordering::Relaxed) >= live {
-                        thread::yield_now();
+            /// Threads that are started together.
+            pub struct Batch {
+                left: AtomicU64,
+                ended: Mutex<bool>,
+                last: Condvar,
+            }
+
+            impl Batch {
+                /// The body of each of them.
+                pub fn run(&self, clock: Clock) {
+                    if samples::child(clock, &self.left) {
+                        *self.ended.lock().expect(SOUND) = true;
+                        self.last.notify_one();
                     }
-                    start(Arc::clone(&ended));
                 }
-                while ended.load(Ordering::Relaxed) < n {
-                    thread::yield_now();
+            }
+
+            /// Has `start` start `n` threads in batches of `live`, each of which begins when all
+            /// threads of the one before have ended (Arachne figure 2a).
+            pub fn dispatch(n: u64, live: u64, start: impl Fn(Arc<Batch>)) {
+                let mut left = n;
+                while left > 0 {
+                    let size = left.min(live);
+                    let (ended, last) = (Mutex::new(false), Condvar::new());
+                    let batch = Arc::new(Batch { left: AtomicU64::new(size), ended, last });
+                    (0..size).for_each(|_| start(Arc::clone(&batch)));
+                    let mut ended = batch.ended.lock().expect(SOUND);
+                    while !*ended {
+                        ended = batch.last.wait(ended).expect(SOUND);
+                    }
+                    left -= size;
                 }
             }
 

@@ -196,19 +196,22 @@ fn chain(left: u64, ended: Arc<Semaphore>) {
     }
 }
 
-/// Starts `n` tasks that compute, at most `live` at a time (Arachne figure 2a).
+/// Starts `n` tasks that compute, in batches of `live` (Arachne figure 2a).
 async fn dispatch(n: u64, live: u64, clock: Clock) {
-    let ended = Arc::new(AtomicU64::new(0));
-    // Relaxed: a counter.
-    for started in 0..n {
-        while started - ended.load(Ordering::Relaxed) >= live {
-            yield_now().await;
+    let mut left = n;
+    while left > 0 {
+        let size = left.min(live);
+        let batch = Arc::new((AtomicU64::new(size), Notify::new()));
+        for _ in 0..size {
+            let batch = Arc::clone(&batch);
+            drop(spawn(async move {
+                if samples::child(clock, &batch.0) {
+                    batch.1.notify_one();
+                }
+            }));
         }
-        let ended = Arc::clone(&ended);
-        drop(spawn(async move { samples::child(clock, &ended) }));
-    }
-    while ended.load(Ordering::Relaxed) < n {
-        yield_now().await;
+        batch.1.notified().await;
+        left -= size;
     }
 }
 

@@ -340,23 +340,23 @@ func chain(left int, ended *sync.WaitGroup) {
 	go chain(left-1, ended)
 }
 
-// One goroutine starts n others, at most 56 for each core at a time, each of which computes for a
+// One goroutine starts n others, in batches of 56 for each core, each of which computes for a
 // microsecond (Arachne figure 2a).
 func dispatch(n int) {
-	var ended atomic.Int64
-	live, work := int64(56*kthreads), uint64(1000*tscHz/1e9)
-	for started := int64(0); started < int64(n); started++ {
-		for started-ended.Load() >= live {
-			runtime.Gosched()
+	work := uint64(1000 * tscHz / 1e9)
+	for left := n; left > 0; {
+		var batch sync.WaitGroup
+		size := min(left, 56*kthreads)
+		batch.Add(size)
+		for i := 0; i < size; i++ {
+			go func() {
+				for until := now() + work; now() < until; {
+				}
+				batch.Done()
+			}()
 		}
-		go func() {
-			for until := now() + work; now() < until; {
-			}
-			ended.Add(1)
-		}()
-	}
-	for ended.Load() < int64(n) {
-		runtime.Gosched()
+		batch.Wait()
+		left -= size
 	}
 }
 
