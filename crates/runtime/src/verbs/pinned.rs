@@ -1,10 +1,10 @@
 //! Pinned threads: placed by a policy that [binds](crate::cores::PlacementPolicy::binds), they run
 //! on one core for as long as the program has it.
 //!
-//! Owns the list of pinned threads at each kthread, from which nobody steals. A pinned thread that
-//! becomes runnable is queued with the kthread that is lent its core. If there is none, or if that
-//! kthread is a [host](super::host), it is queued as any other thread, may run anywhere, and is
-//! queued with its core again the next time.
+//! Owns the list of pinned threads at each kthread, from which no kthread steals. A pinned thread
+//! that becomes runnable is queued with the kthread that is lent its core. If there is none, or if
+//! that kthread is a [host](super::host), it is queued as any other thread, may run anywhere, and
+//! is queued with its core again the next time.
 //!
 //! | event | what becomes of the list |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! |---|---|---|
 //! | `Uthread::pinned` | its creator, before it is first queued | any thread that makes it runnable |
 //! | `Kthread::pinned` | any thread that makes one of its threads runnable; its own OS thread | |
-//! | `Kthread::pinned_len` | whoever holds the lock of the list | its own OS thread, as a hint |
+//! | `Kthread::pinned_len` | the thread that holds the lock of the list | its own OS thread, as a hint |
 //!
 //! A thread is added only under the list's lock, and after a look at the kthread's core. The
 //! kthread writes that it has no core before it takes the lock to empty the list, so nothing is
