@@ -217,10 +217,65 @@ fn arachne_fig11_has_the_steps_from_the_request_to_the_user_thread() {
 }
 
 #[test]
-fn arachne_fig4_has_every_window_of_four_systems() {
+fn arachne_fig4_has_every_window_of_six_systems() {
     let json = reproduce("arachne-fig4", false);
-    assert_eq!(distinct(&json, "system").len(), 4);
-    assert_eq!(json["rows"].as_array().unwrap().len(), 4 * 16);
+    assert_eq!(distinct(&json, "system").len(), 6);
+    let rows = json["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6 * 16);
+    let requests = rows.iter().filter(|row| row["requested_cores"].is_number());
+    assert_eq!(requests.count(), 2 * 16, "those of the arbiter");
+}
+
+#[test]
+fn arachne_fig2a_has_every_system_on_one_core_and_two_placements() {
+    let json = reproduce("arachne-fig2a", true);
+    let rows = json["rows"].as_array().unwrap();
+    let systems = distinct(&json, "system");
+    let expected = set(&["tailwater", "tailwater, least loaded", "std", "tokio", "may"]);
+    assert!(systems.is_superset(&expected), "{systems:?}");
+    assert!(rows.iter().all(|row| number(row, "threads_per_s") > 0.0), "{json:#}");
+}
+
+#[test]
+fn arachne_fig3b_has_both_stores_with_threads_for_the_cores_and_for_twice_as_many() {
+    let json = reproduce("arachne-fig3b", true);
+    let mut systems = set(&["Tailwater, kv", "Tailwater, kv, kthreads for twice the cores"]);
+    if has_memcached() {
+        systems.insert("Linux, memcached".to_owned());
+        systems.insert("Linux, memcached, twice the threads".to_owned());
+    }
+    assert_eq!(distinct(&json, "system"), systems);
+    all_answer("arachne-fig3b", &json, &systems);
+}
+
+#[test]
+fn arachne_fig5_has_windows_of_five_systems() {
+    let json = reproduce("arachne-fig5", true);
+    let systems = set(&[
+        "arbiter",
+        "arbiter, batch job",
+        "no arbiter",
+        "no arbiter, batch job at nice 10",
+        "Linux, batch job at nice 10",
+    ]);
+    all_answer_somewhere("arachne-fig5", &json, &systems);
+}
+
+#[test]
+fn arachne_fig9_has_a_signal_alone_and_among_56_threads() {
+    let json = reproduce("arachne-fig9", true);
+    // On a busy machine a system may have no figure.
+    let others = distinct(&json, "others");
+    assert!(others.is_subset(&set(&["0.0", "56.0"])), "{others:?}");
+    assert!(json["rows"].as_array().unwrap().iter().all(|row| number(row, "ns") > 0.0), "{json:#}");
+}
+
+/// Checks that a figure with a batch job has the arbiter's curve, in one of its panels.
+fn has_arbiter(name: &str, json: &Value, mut systems: BTreeSet<String>) {
+    let arbiter = set(&["Tailwater, arbiter"]);
+    all_answer_somewhere(name, json, &arbiter);
+    systems.extend(arbiter);
+    assert_eq!(distinct(json, "system"), systems);
 }
 
 #[test]
@@ -253,8 +308,8 @@ fn shenango_fig3_has_our_store_on_both_systems_and_memcached() {
         systems.insert("Linux, memcached".to_owned());
         systems.insert("Linux, memcached, nothing beside".to_owned());
     }
-    assert_eq!(distinct(&json, "system"), systems);
     all_answer("shenango-fig3", &json, &systems);
+    has_arbiter("shenango-fig3", &json, systems);
     for row in json["rows"].as_array().unwrap() {
         let is_alone = row["system"] == "Linux, memcached, nothing beside";
         assert_eq!(row["batch_share"].is_number(), !is_alone, "{row}");
@@ -280,7 +335,7 @@ fn arachne_fig3_has_both_stores_alone_and_beside_a_batch_job() {
     if has_memcached() {
         systems.insert("Linux, memcached".to_owned());
     }
-    assert_eq!(distinct(&json, "system"), systems);
+    has_arbiter("arachne-fig3", &json, systems.clone());
     assert_eq!(distinct(&json, "panel"), set(&["ETC, alone", "ETC, beside a batch job"]));
     for row in json["rows"].as_array().unwrap() {
         let is_beside = row["panel"] == "ETC, beside a batch job";
@@ -329,11 +384,11 @@ fn ix_fig13_has_every_bound_under_the_least_and_the_most_load() {
 }
 
 #[test]
-fn shenango_fig4_has_three_systems_under_three_distributions() {
+fn shenango_fig4_has_three_systems_and_the_arbiter_under_three_distributions() {
     let json = reproduce("shenango-fig4", true);
     assert_eq!(distinct(&json, "panel"), set(&["constant", "exponential", "bimodal"]));
     let systems = set(&["Tailwater", "Linux", "Tokio on Linux"]);
-    assert_eq!(distinct(&json, "system"), systems);
+    has_arbiter("shenango-fig4", &json, systems.clone());
     for row in json["rows"].as_array().unwrap() {
         assert!(row["batch_share"].as_f64().is_some_and(|share| share >= 0.0), "{row}");
     }
@@ -348,10 +403,10 @@ fn shenango_fig4_has_three_systems_under_three_distributions() {
 }
 
 #[test]
-fn shenango_fig5_has_every_window_of_both_systems() {
+fn shenango_fig5_has_every_window_of_all_systems() {
     let json = reproduce("shenango-fig5", true);
     let rows = json["rows"].as_array().unwrap();
-    for system in ["Tailwater", "Linux"] {
+    for system in ["Tailwater", "Linux", "Tailwater, arbiter"] {
         let at: Vec<u64> = rows
             .iter()
             .filter(|row| row["system"] == system)

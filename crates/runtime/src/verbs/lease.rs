@@ -11,6 +11,7 @@
 use super::handover::{self, Found};
 use super::hooks;
 use super::host;
+use super::pinned;
 use super::ready;
 use crate::records::kthread::{NO_CORE, ThisKthread, count};
 use crate::records::runtime::Runtime;
@@ -84,6 +85,7 @@ fn begin(kthread: ThisKthread<'_>, core: u16, generation: Generation) -> bool {
         return true;
     }
     kthread.set_core(NO_CORE);
+    pinned::release(&kthread);
     kthread.shared.state.0.set_parked(generation);
     false
 }
@@ -101,6 +103,7 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     host::release(kthread, runtime);
     count(&kthread.counters.cedes, 1);
     kthread.set_core(NO_CORE);
+    pinned::release(&kthread);
     kthread.shared.state.0.set_parked(mine);
     wait_for_core(kthread, runtime, successor);
 }
@@ -215,6 +218,7 @@ fn cede_when_requested(kthread: ThisKthread<'_>, runtime: &Runtime) {
 fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
     count(&kthread.counters.parks, 1);
     kthread.set_core(NO_CORE);
+    pinned::release(&kthread);
     let mine = kthread.private().generation.get();
     kthread.shared.state.0.set_parked(mine);
     // Store-load: `Parked` before the look at the grant. The IOKernel may have requested the core

@@ -60,13 +60,13 @@ impl System {
     pub fn has(self, op: Operation) -> bool {
         match op {
             Operation::Line | Operation::CasPair | Operation::Rdtsc => self == Self::Machine,
-            Operation::RcuRead | Operation::RcuReplace => {
+            Operation::RcuRead | Operation::RcuReplace | Operation::DispatchPlaced => {
                 matches!(self, Self::Tailwater | Self::TailwaterSharedTls)
             }
             Operation::ChannelMany => matches!(self, Self::Tailwater | Self::TailwaterSharedTls | Self::Go),
             Operation::Select => !matches!(self, Self::Machine | Self::Std | Self::May),
             // The others have no thread that waits for nothing but its own handle.
-            Operation::UnparkRemote => {
+            Operation::UnparkRemote | Operation::UnparkAmong(_) => {
                 matches!(self, Self::Tailwater | Self::TailwaterSharedTls | Self::Std | Self::May)
             }
             // The kernel decides when and where the next thread runs.
