@@ -6,9 +6,9 @@
 //! full barrier at some point between the beginning and the end of the call. A thread that does not
 //! run has passed one when Linux descheduled it, and passes one before it runs again.
 //!
-//! The hot side may omit its barrier while [`works`] is true. The other side calls [`decide`] before
-//! it relies on the answer, so the state leaves `UNDECIDED` once, and a process in which the call is
-//! `REFUSED` has never had a hot side without a barrier.
+//! The hot side may omit its barrier while [`works`] is true. The other side calls [`decide`]
+//! before it relies on the answer, so the state leaves `UNDECIDED` once, and a process in which the
+//! call is `REFUSED` has never had a hot side without a barrier.
 //!
 //! | state | meaning | left by |
 //! |---|---|---|

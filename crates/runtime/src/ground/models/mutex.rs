@@ -4,8 +4,8 @@
 //! of it, as a protocol of atomics: a thread that runs passes a full fence at a point of its own
 //! choice, which is any of those that the model marks with [`Barriers::pass`], before the request
 //! returns; a thread that is blocked, has ended or is in such a call itself has passed one when it
-//! left. The model does not show that the kernel does so, nor that the compiler leaves the store and the load of an
-//! unlocking in order (`Word::unlock` has a fence for it).
+//! left. The model does not show that the kernel does so, nor that the compiler leaves the store
+//! and the load of an unlocking in order (`Word::unlock` has a fence for it).
 
 use super::Waiter;
 use crate::ground::words::mutex::{Unlocked, Word};
@@ -69,7 +69,8 @@ impl Barriers {
 
     fn come_back(&self, me: usize) {
         self.0[me].away.store(false, Ordering::Relaxed);
-        // Pairs with the fence in `everywhere`: the caller is seen, or sees what was written before.
+        // Pairs with the fence of `leave` in `everywhere`: the caller is seen, or sees what was
+        // written before.
         fence(Ordering::SeqCst);
     }
 

@@ -15,22 +15,22 @@
 //!
 //! # Unlocking by a plain store
 //!
-//! A locked instruction takes 6 to 8 ns, two of which are most of an uncontended lock and unlock.
-//! While `waited` is `NEVER`, [`unlock`](Word::unlock) stores `FREE` and then loads `waited` again,
-//! with no barrier between the two but one for the compiler. The processor may execute the load
-//! before the store is visible, which makes this a store-load pair with the waiter:
+//! A locked instruction takes 2 to 8 ns, and two of them are most of an uncontended lock and
+//! unlock. While `waited` is `NEVER`, [`unlock`](Word::unlock) stores `FREE` and then loads
+//! `waited` again, with no barrier between the two but one for the compiler. The processor may
+//! execute the load before the store is visible, which makes this a store-load pair with the
+//! waiter:
 //!
 //! - unlocker U: stores `FREE`; loads `waited`
 //! - waiter W: stores `ANNOUNCED`; makes every thread pass a full barrier; looks at the state
 //!
 //! Let B be the point at which U's thread passes the barrier. If U's load is after B, it returns
 //! `ANNOUNCED` or later, because W stored that before it asked for the barrier: U *looks at the
-//! queue*. If U's load is before B, so is U's store, and W finds `FREE` or a later state: W does not
-//! queue behind a holder that has left. So a state `HELD` that W changes to `MARKED` is that of a
-//! holder whose unlocking does one of three things: it takes the path of `SETTLED`, it reads
-//! `ANNOUNCED` before its store, or it stores `FREE` over `MARKED` and looks at the queue. In the
-//! last case the queue's lock orders the two: either W queued before, and U finds it, or W takes
-//! the lock later, and finds `FREE`.
+//! queue*. If U's load is before B, so is U's store, and W finds `FREE` or a later state: W does
+//! not queue behind a holder that has left. So a state `HELD` that W changes to `MARKED` is that of
+//! a holder that finds `waited` changed when it unlocks: before its store, and then it compares and
+//! swaps, or after it, and then it looks at the queue. In the second case the queue's lock orders
+//! the two: either W queued before, and U finds it, or W takes the lock later, and finds `FREE`.
 //!
 //! Between U's store of `FREE` over `MARKED` and its look at the queue, a thread T may lock. U then
 //! marks the state again ([`claim_or_mark`](Word::claim_or_mark)), and T's unlocking finds the
