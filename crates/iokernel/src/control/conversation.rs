@@ -32,6 +32,7 @@ use super::directory::{Named, Place, Refusal};
 use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
+use super::turns::ATTEMPTS;
 use super::{Command, Control, Notice, PATIENCE, in_ms, is_trusted, process, rank, user_of};
 use crate::authority::{Denial, Reason};
 use crate::capture::{MAX_CAPTURES, Tap};
@@ -312,13 +313,15 @@ impl Control {
     /// Counts one more registration that the client's user asks for.
     fn take_registration(&mut self, token: u64) -> Result<(), Refusal> {
         let uid = self.uid_of(token);
-        if is_trusted(uid) || self.parts.directory.expected(uid).0 > 0 {
+        if is_trusted(uid) {
             return Ok(());
         }
         // A user may start at once what the grants permit.
         let user = self.sessions.get(&token).and_then(|session| user_of(&session.socket).ok());
         let programs = user.map_or(0, |user| self.parts.directory.authority().programs(&user));
-        let turn = self.registrations.take_of(uid, programs, Instant::now());
+        let expected = self.parts.directory.expected(uid).0 as u32;
+        let burst = programs.saturating_add(expected.saturating_mul(ATTEMPTS));
+        let turn = self.registrations.take_of(uid, burst, Instant::now());
         turn.map_err(|wait| Refusal::TooOften { uid, ms: in_ms(wait) })
     }
 
@@ -377,10 +380,25 @@ impl Control {
                 Denial { user: user.uid, grant: Some(grant + 1), reason: Reason::Expelled, file: None };
             return Err(self.with_wait(denial.into(), now));
         }
+        self.take_turn_of_grant(user.uid, place.id).inspect_err(|_| {
+            self.parts.directory.release(place.id);
+        })?;
         let id = place.id;
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);
         })
+    }
+
+    /// Counts one more registration by the grant of a place that its user was given, if the grant
+    /// does not name the user.
+    fn take_turn_of_grant(&mut self, uid: u32, id: RuntimeId) -> Result<(), Refusal> {
+        let directory = &self.parts.directory;
+        let Some(grant) = directory.grant(id).filter(|_| !directory.is_coming_back(id)) else {
+            return Ok(());
+        };
+        let Some(programs) = directory.authority().programs_of_unnamed(grant, uid) else { return Ok(()) };
+        let turn = self.grants.take_of(grant as u32, programs, Instant::now());
+        turn.map_err(|wait| Refusal::GrantTooOften { grant: grant + 1, ms: in_ms(wait) })
     }
 
     /// Counts a refusal for an expulsion, and adds how long its user still waits.

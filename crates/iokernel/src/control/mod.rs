@@ -75,7 +75,7 @@ use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
 use takeover::REUNION;
-use turns::{CONNECTS, REGISTRATIONS, Turns};
+use turns::{CONNECTS, GRANT_REGISTRATIONS, REGISTRATIONS, Turns};
 use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
@@ -207,6 +207,8 @@ pub(crate) struct Control {
     lines: Lines,
     connects: Turns,
     registrations: Turns,
+    /// By the number of a grant.
+    grants: Turns,
     exiles: Exiles,
     debts: Debts,
     /// Firewall rules have changed since the start.
@@ -314,6 +316,7 @@ impl Control {
             lines: Lines::default(),
             connects: Turns::first(CONNECTS, programs, now),
             registrations: Turns::first(REGISTRATIONS, programs, now),
+            grants: Turns::first(GRANT_REGISTRATIONS, programs, now),
             exiles: Exiles::default(),
             debts,
             rules_changed: false,
@@ -409,6 +412,7 @@ impl Control {
         self.reunion_ends = None;
         self.connects = Turns::new(CONNECTS, Instant::now());
         self.registrations = Turns::new(REGISTRATIONS, Instant::now());
+        self.grants = Turns::new(GRANT_REGISTRATIONS, Instant::now());
         self.parts.directory.take_back(false);
         let programs = self.parts.directory.forget_expected().join(", ");
         if !programs.is_empty() {

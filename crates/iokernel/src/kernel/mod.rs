@@ -625,6 +625,7 @@ impl Polling {
     }
 
     fn attach(&mut self, runtime: Box<Runtime>, now: Cycles) {
+        let began = clock::now();
         let data = EventData::new_u64(runtime.id.0.into());
         // If this fails, the control thread notices the hang-up.
         let watched = [
@@ -644,6 +645,14 @@ impl Polling {
         self.world.trace.handle_attached(&runtime.stats.name, id);
         self.allocator.attach(&mut self.world, runtime, now);
         self.tell(Notice::Attached(id));
+        self.count_registration(began);
+    }
+
+    /// Counts the time since `began`, in which a program was attached or a registration ended. It
+    /// is charged to no program: the pace of registrations bounds it (`control::turns`).
+    fn count_registration(&self, began: Cycles) {
+        let ns = self.clock.to_ns(clock::now().saturating_sub(began));
+        self.world.stats.polling.registration_ns.add(ns);
     }
 
     /// Tells the control thread which cores ordinary threads are to be kept off, if they have
@@ -698,6 +707,7 @@ impl Polling {
             _ => self.world.stats.polling.expelled.add(1),
         }
         self.tell(Notice::Retired(runtime, reason));
+        self.count_registration(noticed);
     }
 
     /// Records how long a dead runtime's cores took to come back: from when its death was
