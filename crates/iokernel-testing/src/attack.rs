@@ -230,8 +230,8 @@ impl Attack {
     fn spec(self) -> RawSpec {
         let spec = RawSpec::new("attacker").best_effort();
         match self {
-            // It does not idle.
-            Self::VainCores => RawSpec { spin_us: 0, idle_us: 0, ..spec },
+            // They do not idle.
+            Self::VainCores | Self::StoppedProgram => RawSpec { spin_us: 0, idle_us: 0, ..spec },
             _ => spec,
         }
     }

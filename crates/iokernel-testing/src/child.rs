@@ -252,7 +252,11 @@ fn stop(socket: &str, spec: &RawSpec, parent: u32) -> Result<(), String> {
     }
     let _runtime = RawRuntime::start(socket, spec, |_| Role::Echo.behaviour()).map_err(|e| e.to_string())?;
     say(READY);
-    kill_process(getpid(), Signal::STOP).map_err(|e| e.to_string())
+    kill_process(getpid(), Signal::STOP).map_err(|e| e.to_string())?;
+    // Another thread takes the signal, and this one may run on until then.
+    loop {
+        std::thread::park();
+    }
 }
 
 /// Returns a command that starts a copy of this process, which is such a copy itself.

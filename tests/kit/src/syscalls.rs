@@ -54,14 +54,17 @@ impl Traced {
         self.stops.div_ceil(2)
     }
 
-    /// Lets the thread run on if it has stopped, to its next system call.
+    /// Lets the thread run on if it has stopped, to its next system call; false if it has not, or
+    /// has ended.
     fn pass(&mut self) -> bool {
         let mut status = 0;
         // SAFETY: the call writes to the word it is given.
         if unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL | libc::WNOHANG) } != self.tid {
             return false;
         }
-        assert!(libc::WIFSTOPPED(status), "the thread has ended");
+        if !libc::WIFSTOPPED(status) {
+            return false;
+        }
         let signal = match libc::WSTOPSIG(status) {
             // PTRACE_O_TRACESYSGOOD.
             stop if stop == libc::SIGTRAP | 0x80 => {
@@ -72,8 +75,8 @@ impl Traced {
             _ if status >> 16 != 0 => 0,
             signal => signal,
         };
-        assert!(self.request(libc::PTRACE_SYSCALL, signal as usize), "the thread has stopped");
-        true
+        // Fails if another thread has ended the process meanwhile.
+        self.request(libc::PTRACE_SYSCALL, signal as usize)
     }
 
     fn request(&self, request: libc::c_uint, data: usize) -> bool {

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::frame::MacAddr;
+use tailwater_shm::{Cycles, clock};
 use tailwater_wire::checksum;
 
 use crate::kthread::{Behaviour, RawKthread, Step};
@@ -84,38 +85,35 @@ impl Behaviour for Late {
     }
 }
 
-/// Sends a frame to a program now and then, and keeps its core meanwhile.
+/// Sends a frame to a program now and then, and has a core for that only.
 pub(super) struct Pings {
     pub(super) to: Ipv4Addr,
-    pub(super) next: Instant,
+    /// When the next one is due.
+    pub(super) next: Cycles,
 }
 
-/// Time between two frames of [`Pings`]: as many as fill no ring at once.
-const PING_PAUSE: Duration = Duration::from_micros(100);
+/// Time between two frames of [`Pings`], in nanoseconds.
+const PING_PAUSE_NS: u64 = 1_000_000;
 
 impl Behaviour for Pings {
     fn step(&mut self, kthread: &mut RawKthread) -> Step {
-        let now = Instant::now();
-        if now >= self.next {
-            self.next = now + PING_PAUSE;
-            let frame = udp(own(kthread), at(self.to), &[0; 32]);
-            send(kthread, &frame);
+        let now = clock::now();
+        if now < self.next {
+            return Step::Nothing;
         }
-        spin_loop();
+        self.next = now + kthread.clock.from_ns(PING_PAUSE_NS);
+        kthread.words().status.next_timer.store(self.next, Ordering::Relaxed);
+        let frame = udp(own(kthread), at(self.to), &[0; 32]);
+        send(kthread, &frame);
         Step::Busy
     }
 
     fn has_work(&self, _: &RawKthread) -> bool {
-        true
+        clock::now() >= self.next
     }
 
     fn started(&mut self, kthread: &mut RawKthread, _: u64) {
         kthread.submitted().store(0, Ordering::Relaxed);
-        kthread.set_queued(0);
-    }
-
-    fn ceding(&mut self, kthread: &mut RawKthread) {
-        kthread.set_queued(1);
     }
 }
 

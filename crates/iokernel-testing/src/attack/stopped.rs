@@ -3,7 +3,6 @@
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use super::behaviours::Pings;
 use super::{Event, runtimes};
@@ -20,7 +19,7 @@ pub(super) fn disturb(
     let start = || {
         let stopped = stopped(socket, spec)?;
         let to = address_of(socket, &stopped)?;
-        let pings = |_| Box::new(Pings { to, next: Instant::now() }) as Box<_>;
+        let pings = |_| Box::new(Pings { to, next: 0 }) as Box<_>;
         Ok((RawRuntime::start(socket, spec, pings)?, stopped))
     };
     runtimes(stop, report, start, |_| ())

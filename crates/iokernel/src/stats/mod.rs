@@ -157,7 +157,8 @@ counters! {
         withheld_ns,
         /// Runtimes registered.
         registered,
-        /// Nanoseconds in which the polling thread attached programs and ended registrations.
+        /// Nanoseconds of processor time in which the polling thread attached programs and ended
+        /// registrations.
         registration_ns,
         /// Registrations refused.
         refused,
