@@ -36,11 +36,11 @@ set -euo pipefail
 started=()
 until_true() {
     local try
-    for ((try = 0; try < 200; try++)); do
+    for ((try = 0; try < 1200; try++)); do
         if eval "$1" >/dev/null 2>&1; then return 0; fi
         sleep 0.1
     done
-    echo "still fails after 20 s: $1" >&2
+    echo "still fails after 120 s: $1" >&2
     eval "$1"
 }
 programs() { tailwater stats --json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["runtimes"]))'; }

@@ -19,6 +19,7 @@ use anyhow::Context;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use tailwater::cores::{self, Estimation};
 use tailwater::dispatch::Policy;
 
 use crate::accepted::Accepted;
@@ -87,6 +88,10 @@ pub struct Options {
     #[arg(long, value_name = "KEYS", default_value_t = 100, requires = "dispatch",
           value_parser = clap::value_parser!(u32).range(1..))]
     large: u32,
+    /// Request as many cores as the load needs by Arachne's estimate; the IOKernel must have policy
+    /// = "arbiter"
+    #[arg(long, conflicts_with = "linux")]
+    estimate_cores: bool,
     #[command(flatten)]
     replication: ReplicationOptions,
     #[command(flatten)]
@@ -269,7 +274,10 @@ fn serve(
         builder = builder.kthreads(threads);
     }
     let options = options.clone();
-    builder.run(move || -> std::io::Result<()> {
+    builder.run(move || -> anyhow::Result<()> {
+        if options.estimate_cores {
+            cores::estimate(Estimation::default()).context("--estimate-cores has no effect")?;
+        }
         // Only the runtime knows what it was configured to have.
         let kthreads = tailwater::thread::available_parallelism()?.get();
         let settings = settings(&options, u32::try_from(kthreads).unwrap_or(u32::MAX));

@@ -129,3 +129,17 @@ fn dispatchers_that_cannot_serve_are_refused() {
         assert!(!output.status.success() && said.contains(advice), "{words:?}: {said}");
     }
 }
+
+#[test]
+fn an_estimate_of_cores_is_refused_where_none_can_be_requested() {
+    for (words, advice) in [
+        (&["--estimate-cores"][..], "run the program with TAILWATER_IOKERNEL"),
+        (&["--estimate-cores", "--linux"], "--linux"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+        command.args(["-p", "0"]).args(words).env("TAILWATER_KTHREADS", "1");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(advice), "{words:?}: {said}");
+    }
+}

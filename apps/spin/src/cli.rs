@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use tailwater::cores::{self, Estimation};
 use tailwater::dispatch::{ClassStats, Policy};
 
 use crate::background::Background;
@@ -26,6 +27,7 @@ pub const EXAMPLES: &str = "Examples:
   tailwater run --name spin --kthreads 1 --ip 10.77.0.2 -- tailwater-spin --listen 0.0.0.0:5000
   tailwater-spin --dispatch mq:5us --class 1us=50us --class 1ms=20ms
   tailwater run --name spin --kthreads 1 -- tailwater-spin --background
+  tailwater run --name spin --kthreads 4 -- tailwater-spin --estimate-cores
   tailwater-spin --linux --listen 127.0.0.1:5000
   tailwater-spin --linux --wait busy --core 1
 
@@ -60,6 +62,10 @@ pub struct Options {
     /// core for each kthread, and prints the trials so far for each line on standard input
     #[arg(long, conflicts_with = "linux")]
     background: bool,
+    /// Request as many cores as the load needs by Arachne's estimate; the IOKernel must have policy
+    /// = "arbiter"
+    #[arg(long, conflicts_with_all = ["linux", "background"])]
+    estimate_cores: bool,
     /// How threads wait for requests
     #[arg(long, value_enum, default_value_t = Wait::Block, requires = "linux")]
     wait: Wait,
@@ -107,8 +113,11 @@ fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Resul
         .name("spin-signals".to_owned())
         .spawn(move || end_on_signal(&started, signals))
         .context("cannot start a thread")?;
-    let in_background = options.background;
+    let (in_background, estimates) = (options.background, options.estimate_cores);
     tailwater::Builder::new().run(move || {
+        if estimates {
+            cores::estimate(Estimation::default()).context("--estimate-cores has no effect")?;
+        }
         let service = Service::start(listen, dispatch, spinner)?;
         let background = in_background.then(Background::start).transpose()?;
         // Fails only if the other thread cannot print, and then it ends the process.

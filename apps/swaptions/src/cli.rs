@@ -61,6 +61,10 @@ pub struct Options {
     /// core
     #[arg(long, requires = "linux")]
     nice_idle: bool,
+    /// Add this to the workers' nice value, as nice(1) does
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "linux", conflicts_with = "nice_idle",
+          value_parser = clap::value_parser!(u8).range(0..=39))]
+    nice: u8,
     /// Print a line of JSON with the trials so far at this interval, for instance 100ms
     #[arg(long, value_name = "DURATION", value_parser = parse_interval)]
     report_every: Option<Duration>,
@@ -120,7 +124,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn run_linux(options: &Options, job: &Arc<Job>) -> anyhow::Result<Tally> {
     let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let default_threads = if options.core.is_empty() { available } else { options.core.len() };
-    let placement = Placement { cores: options.core.clone(), idle_class: options.nice_idle };
+    let placement =
+        Placement { cores: options.core.clone(), idle_class: options.nice_idle, nice: options.nice };
     Ok(run_threads(job, options.threads.unwrap_or(default_threads), &placement)?.join()?)
 }
 

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::job::{Job, Tally};
@@ -19,6 +20,9 @@ pub struct Placement {
     /// Use scheduling class `SCHED_IDLE` (sched(7)): run if no other thread in the same scheduling
     /// group needs the core. With autogroup on, that is only the processes of the same session.
     pub idle_class: bool,
+    /// Added to their nice value, as by nice(1): the higher, the less of a core they get beside
+    /// other threads. As with the class, within a session.
+    pub nice: u8,
 }
 
 impl Placement {
@@ -40,6 +44,12 @@ impl Placement {
             }
             sched_setaffinity(None, &set)
                 .map_err(|e| explain(&e.into(), &format!("to use cores {:?}", self.cores)))?;
+        }
+        if self.nice > 0 {
+            // Of the calling thread: Linux has a nice value for each.
+            let nice = getpriority_process(None)
+                .and_then(|now| setpriority_process(None, now.saturating_add(self.nice.into())));
+            nice.map_err(|e| explain(&e.into(), &format!("{} nicer", self.nice)))?;
         }
         if self.idle_class {
             enter_idle_class().map_err(|e| explain(&e, "to enter SCHED_IDLE"))?;
@@ -139,7 +149,7 @@ mod tests {
     fn threads_compute_what_one_worker_computes() {
         let expected = job(Some(320)).work(&mut || {});
         for idle_class in [false, true] {
-            let placement = Placement { cores: vec![], idle_class };
+            let placement = Placement { idle_class, nice: 3, ..Placement::default() };
             match run_threads(&job(Some(320)), 2, &placement).unwrap().join() {
                 Ok(tally) => assert_eq!(tally, expected),
                 Err(error) if idle_class && is_refusal(&error) => eprintln!("skipped: {error}"),
@@ -151,7 +161,7 @@ mod tests {
     #[test]
     fn an_impossible_core_ends_the_job_with_its_number() {
         for core in [CpuSet::MAX_CPU - 1, CpuSet::MAX_CPU] {
-            let placement = Placement { cores: vec![core], idle_class: false };
+            let placement = Placement { cores: vec![core], ..Placement::default() };
             let error = run_threads(&job(None), 1, &placement).unwrap().join().unwrap_err();
             assert!(error.to_string().contains(&core.to_string()), "{error}");
         }

@@ -2,10 +2,12 @@
 //!
 //! Owns the socket that `NOTIFY_SOCKET` names, a path or `@` and an abstract name, and the interval
 //! that `WATCHDOG_USEC` asks for. Each message is one datagram. Without these variables nothing is
-//! sent; a manager that is gone is no reason to end.
+//! sent; a manager that is gone is no reason to end. What the threads of the IOKernel itself say
+//! waits neither for the manager nor for a message of another thread: a manager whose socket is
+//! full does not hear it.
 
 use std::env::VarError;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -23,8 +25,9 @@ pub struct Notifier {
     manager: Option<(OwnedFd, SocketAddrUnix)>,
     /// The manager restarts a service that is silent for this long.
     patience: Option<Duration>,
-    /// Held while a message is sent; set once the service ends, after which no other is.
-    stopping: Mutex<bool>,
+    /// Set once the service ends: from then on no other message begins. One that another thread
+    /// sends at that moment may follow.
+    stopping: AtomicBool,
 }
 
 impl Notifier {
@@ -39,7 +42,7 @@ impl Notifier {
         // Of another process if it has another number: this one inherited the variables.
         let own = std::process::id().to_string();
         let is_ours = variable("WATCHDOG_PID")?.is_none_or(|pid| pid == own);
-        Ok(Self { manager, patience: patience.filter(|_| is_ours), stopping: Mutex::new(false) })
+        Ok(Self { manager, patience: patience.filter(|_| is_ours), stopping: AtomicBool::new(false) })
     }
 
     /// Returns how often a sign of life is due: twice in the time after which the manager acts, as
@@ -67,20 +70,22 @@ impl Notifier {
 
     /// Another process is the service: this one says nothing more, and ends.
     pub fn succeeded(&self) {
-        *self.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        // Relaxed: the flag publishes nothing else.
+        self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// The service ends. Nothing about a reload follows, which another thread may be at.
+    /// The service ends. Does not wait: programs have their cores back after this only.
     pub fn stopping(&self) {
-        let mut stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        *stopping = true;
-        self.send("STOPPING=1");
+        self.succeeded();
+        // The manager sees the end of the process if it does not hear of it.
+        self.send_with("STOPPING=1", SendFlags::DONTWAIT);
     }
 
+    /// Sends a message, and waits for a manager whose socket is full.
     fn send_unless_stopping(&self, message: &str) {
-        let stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*stopping {
-            self.send(message);
+        // Relaxed: see `succeeded`.
+        if !self.stopping.load(Ordering::Relaxed) {
+            self.send_with(message, SendFlags::empty());
         }
     }
 
@@ -88,10 +93,6 @@ impl Notifier {
     pub fn alive(&self) {
         // Another one follows, and nothing waits for the manager meanwhile.
         self.send_with("WATCHDOG=1", SendFlags::DONTWAIT);
-    }
-
-    fn send(&self, message: &str) {
-        self.send_with(message, SendFlags::empty());
     }
 
     fn send_with(&self, message: &str, flags: SendFlags) {
@@ -133,6 +134,8 @@ fn parse_patience(usec: &str) -> anyhow::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     #[test]
     fn addresses_are_absolute_paths_or_abstract_names() {
@@ -151,12 +154,68 @@ mod tests {
         for bad in ["0", "", "-1", "1s"] {
             assert!(parse_patience(bad).is_err(), "{bad}");
         }
-        let mut notifier =
-            Notifier { manager: None, patience: Some(Duration::from_secs(1)), stopping: Mutex::new(false) };
+        let stopping = AtomicBool::new(false);
+        let mut notifier = Notifier { manager: None, patience: Some(Duration::from_secs(1)), stopping };
         assert_eq!(notifier.watchdog_interval(), None, "nothing can be sent");
         notifier.manager = Some(connect("@manager").unwrap());
         assert_eq!(notifier.watchdog_interval(), Some(Duration::from_millis(500)));
         // Nothing listens there, which is no error.
         notifier.alive();
+    }
+
+    /// Returns a manager's socket, full of signs of life, and one that waits for it without end.
+    fn full(name: &str) -> (UnixDatagram, Notifier) {
+        let name = format!("tailwater-test-{name}-{}", std::process::id());
+        let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        manager.set_nonblocking(true).unwrap();
+        let (socket, address) = connect(&format!("@{name}")).unwrap();
+        set_socket_timeout(&socket, Timeout::Send, None).unwrap();
+        let flags = SendFlags::DONTWAIT;
+        while sendto(&socket, b"WATCHDOG=1", flags, &address).is_ok() {}
+        let manager_of = Some((socket, address));
+        (manager, Notifier { manager: manager_of, patience: None, stopping: AtomicBool::new(false) })
+    }
+
+    /// Reads all that has been sent.
+    fn drain(manager: &UnixDatagram) -> Vec<String> {
+        let mut buffer = [0; 256];
+        let next =
+            || manager.recv(&mut buffer).ok().map(|len| String::from_utf8_lossy(&buffer[..len]).into());
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn the_end_waits_neither_for_the_manager_nor_for_a_message_of_another_thread() {
+        for ends in [Notifier::stopping, Notifier::succeeded] {
+            let (manager, notifier) = full("end");
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                let reload = scope.spawn(|| {
+                    tell.send(rustix::thread::gettid()).unwrap();
+                    notifier.reloading();
+                });
+                let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+                // It waits for the manager.
+                while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+                    std::thread::yield_now();
+                }
+                // Would not return if it waited.
+                ends(&notifier);
+                drain(&manager);
+                reload.join().unwrap();
+            });
+            drain(&manager);
+            notifier.ready();
+            assert_eq!(drain(&manager), [""; 0], "after the end");
+        }
+    }
+
+    #[test]
+    fn the_end_is_the_last_that_the_manager_hears() {
+        let (manager, notifier) = full("last");
+        drain(&manager);
+        notifier.stopping();
+        notifier.ready();
+        assert_eq!(drain(&manager), ["STOPPING=1"]);
     }
 }

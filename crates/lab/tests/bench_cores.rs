@@ -1,4 +1,5 @@
-//! `bench cores` measures every placement under every load, the background, and a ramp of load.
+//! `bench cores` measures every placement under every load, the background, a ramp of load,
+//! requests, the estimate of cores and memory.
 
 mod common;
 
@@ -40,13 +41,15 @@ fn a_ramp_is_compared_with_constant_loads() {
     let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "ramp", "--seconds", "1"]) else {
         return;
     };
-    let ramp = &report["ramp"];
-    assert!(ramp["capacity_rps"].as_f64().is_some_and(|rps| rps > 0.0), "{shown}");
-    // Beside other tests any of these may have no value, for lack of answers or of a batch job's.
-    for key in ["follow_ms", "p999_over_steady", "batch_of_rest"] {
-        assert!(ramp.get(key).is_some(), "{key}: {ramp}");
+    for ramp in [&report["ramp"], &report["ramp_arbiter"]] {
+        assert!(ramp["capacity_rps"].as_f64().is_some_and(|rps| rps > 0.0), "{shown}");
+        // Beside other tests any of these may have no value, for lack of answers or of the batch
+        // job's.
+        for key in ["follow_ms", "p999_over_steady", "batch_of_rest"] {
+            assert!(ramp.get(key).is_some(), "{key}: {ramp}");
+        }
+        assert_eq!(ramp["steady"].as_array().map(Vec::len), Some(7), "{ramp}");
     }
-    assert_eq!(ramp["steady"].as_array().map(Vec::len), Some(7), "{ramp}");
 }
 
 #[test]
@@ -83,4 +86,23 @@ fn a_batch_job_runs_in_the_background_of_a_service_and_beside_it() {
         }
     }
     assert!(figures["ideal_p50_us"].as_f64().is_some_and(|us| us > 0.0), "{figures}");
+}
+
+#[test]
+fn the_estimate_follows_steps_and_memory_is_counted() {
+    if !has_two_cpus() {
+        return;
+    }
+    let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "estimator"]) else { return };
+    let figures = &report["estimator"];
+    for key in ["raise_ms", "lower_ms"] {
+        assert!(figures[key].as_f64().is_some_and(|ms| ms > 0.0), "{key}: {shown}");
+    }
+    // Beside other tests the difference of two timings may be negative.
+    assert!(figures["switch_more_ns"].as_f64().is_some(), "{shown}");
+    assert_eq!(figures["count"], 10, "{shown}");
+    let Some((report, shown)) = bench(&["cores", "--rounds", "1", "--only", "memory"]) else { return };
+    for key in ["program_kib", "kthread_kib", "thread_kib"] {
+        assert!(report["memory"][key].as_f64().is_some_and(|kib| kib > 0.0), "{key}: {shown}");
+    }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::lab;
+use common::{lab, turn};
 use serde_json::Value;
 use tailwater_testkit::{Program, has_two_cpus, text};
 
@@ -14,6 +14,7 @@ fn connections_outlive_an_iokernel_that_is_killed_and_one_that_is_taken_over_fro
     if !has_two_cpus() {
         return;
     }
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hostile.json");
     let mut command =
@@ -43,6 +44,7 @@ fn a_service_is_measured_alone_and_beside_an_attacker_from_its_first_frame_on() 
     if !has_two_cpus() {
         return;
     }
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hostile.json");
     let mut command =

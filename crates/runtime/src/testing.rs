@@ -11,7 +11,11 @@
 //! its own with [`Builder::run`](crate::Builder::run) belongs in a test binary of its own.
 
 use crate::Builder;
+use crate::ground::guard::NoPreempt;
+use crate::records::kthread::NO_CORE;
+use crate::records::runtime::runtime;
 use crate::thread;
+use crate::verbs::{local, pinned};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -45,4 +49,24 @@ pub fn run<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'sta
     }
     let thread = thread::Builder::new().name(name).spawn(body).expect("a thread for the test");
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Has kthreads, by index, pretend to be lent these cores, `None` for none, as if an IOKernel had
+/// lent or taken them: for this crate's own tests of what depends on cores, in a program without an
+/// IOKernel. Linux goes on to run them anywhere.
+///
+/// # Panics
+/// If there is no runtime, or an IOKernel lends it cores.
+#[doc(hidden)]
+pub fn pretend_cores(cores: &[Option<u16>]) {
+    let runtime = runtime();
+    assert!(runtime.loan.is_none(), "the IOKernel says which cores the program has");
+    let _guard = NoPreempt::new();
+    for (kthread, core) in runtime.kthreads.iter().zip(cores) {
+        kthread.set_core(core.unwrap_or(NO_CORE));
+        if core.is_none() {
+            pinned::release(kthread);
+            local::work_injected(runtime);
+        }
+    }
 }

@@ -7,6 +7,7 @@
 //! * [`grant`]: the words through which cores are lent, taken back and given up;
 //! * [`classes`]: the page in which a program publishes what became of its requests;
 //! * [`park`]: the futex words on which kthreads sleep;
+//! * [`patience`]: how long either side polls before it sleeps;
 //! * [`priority`]: the scheduling parameters of kthreads, so that Linux does not delay their
 //!   hand-offs;
 //! * [`memory`]: sealed memory files and their mappings;
@@ -37,6 +38,7 @@ pub mod grant;
 pub mod layout;
 pub mod memory;
 pub mod park;
+pub mod patience;
 pub mod priority;
 pub mod ring;
 pub mod sync;

@@ -217,7 +217,13 @@ mod tests {
             while !slot.is_asleep() {
                 std::thread::yield_now();
             }
-            slot.word.fetch_add(wakes, SeqCst);
+            // Again where it fell between two sleeps: longer apart than one lasts.
+            while !sleeper.is_finished() {
+                if slot.is_asleep() {
+                    slot.word.fetch_add(wakes, SeqCst);
+                }
+                std::thread::sleep(Duration::from_millis(120));
+            }
             sleeper.join().unwrap()
         });
         assert!(!slot.is_asleep());

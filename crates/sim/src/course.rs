@@ -21,6 +21,8 @@ pub struct Window {
     pub watts: f64,
     /// Cores that the services held.
     pub held_cores: f64,
+    /// Cores that services with an estimate requested, at the end.
+    pub requested_cores: u16,
     /// Speed of the batch job, in cores at the nominal clock rate.
     pub batch_cores: f64,
     /// Step of the policy at the end, from 0, and its number of cores.
@@ -40,6 +42,8 @@ pub(crate) struct Reading {
     pub(crate) held_ns: f64,
     /// Work of the batch job, in nanoseconds of a core at the nominal clock rate.
     pub(crate) batch_ns: f64,
+    /// Cores that are requested now.
+    pub(crate) requested: u16,
 }
 
 /// Collects windows.
@@ -90,6 +94,7 @@ impl Course {
             p99_ns,
             watts: (used.joules - self.used.joules) / elapsed_ns * 1e9,
             held_cores: (used.held_ns - self.used.held_ns) / elapsed_ns,
+            requested_cores: used.requested,
             batch_cores: (used.batch_ns - self.used.batch_ns) / elapsed_ns,
             step: setting.0,
             cores: setting.1,
@@ -120,7 +125,7 @@ mod tests {
         course.record(999, 7);
         (1..=100).for_each(|latency| course.record(1_000, latency));
         assert!(!course.is_over(1_099) && course.is_over(1_100));
-        let reading = |joules, held_ns| Reading { joules, held_ns, batch_ns: 50.0 };
+        let reading = |joules, held_ns| Reading { joules, held_ns, batch_ns: 50.0, requested: 2 };
         course.close(1_100, reading(2e-7, 100.0), (3, 4), None);
         course.close(1_150, reading(3e-7, 200.0), (0, 1), None);
         let seen: Vec<_> = course.windows.iter().map(|w| (w.p50_ns, w.p99_ns, w.step, w.cores)).collect();
@@ -129,6 +134,7 @@ mod tests {
         assert!((first.watts - 2.0).abs() < 1e-9 && (second.watts - 2.0).abs() < 1e-9);
         assert_eq!((first.batch_cores, second.batch_cores), (0.5, 0.0));
         assert_eq!((first.held_cores, second.held_cores), (1.0, 2.0));
+        assert_eq!((first.requested_cores, second.requested_cores), (2, 2));
         assert_eq!((first.rate, second.rate), (1e9, 0.0));
     }
 }

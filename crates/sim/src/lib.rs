@@ -18,6 +18,7 @@ pub mod cli;
 pub mod costs;
 pub mod course;
 pub mod engine;
+mod estimated;
 pub mod hardware;
 pub mod machine;
 pub mod measure;

@@ -33,6 +33,7 @@ use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::costs::Costs;
 use crate::course::{Course, Reading, Window};
 use crate::engine::MAX_BACKLOG;
+use crate::estimated::Estimated;
 use crate::hardware::{self, Hardware, Meter};
 use crate::measure::Measured;
 use crate::source::{Incoming, Source};
@@ -49,6 +50,9 @@ pub struct Service {
     pub guaranteed: u16,
     /// The most cores it may have.
     pub max: u16,
+    /// Whether it requests as many cores as it needs by Arachne's estimate. Only the policy
+    /// `arbiter` grants requests.
+    pub estimates: bool,
     /// Receives its latencies.
     pub measured: Measured,
 }
@@ -113,6 +117,7 @@ enum Occupant {
 
 struct Tenant {
     service: Option<Service>,
+    estimated: Option<Estimated>,
     next: Option<Incoming>,
     held_ns: u64,
     enqueued: u32,
@@ -233,9 +238,20 @@ impl<'a> Machine<'a> {
         self.obs.attach(runtime, spec.kthreads);
         self.policy.attach(runtime, &self.ledger);
         let next = service.as_mut().and_then(|s| s.source.next_request());
+        let estimated = service.as_ref().filter(|s| s.estimates).map(|s| Estimated::new(s.max));
         let core_of = vec![None; usize::from(spec.kthreads)];
         let (held_ns, enqueued, dequeued, arrived, completed) = (0, 0, 0, 0, 0);
-        self.tenants.push(Tenant { service, next, held_ns, enqueued, dequeued, arrived, completed, core_of });
+        self.tenants.push(Tenant {
+            service,
+            estimated,
+            next,
+            held_ns,
+            enqueued,
+            dequeued,
+            arrived,
+            completed,
+            core_of,
+        });
         Ok(runtime)
     }
 
@@ -297,8 +313,10 @@ impl<'a> Machine<'a> {
             }
         };
         let setting = self.policy.setting().map_or((0, 0), |s| (s.step, s.cores));
+        let requested = self.tenants.iter().filter_map(|tenant| tenant.estimated.as_ref());
+        let requested = requested.map(Estimated::requested).sum();
         let clock = self.meter.as_ref().and_then(Meter::clock);
-        course.close(self.now_ns, Reading { joules, held_ns, batch_ns }, setting, clock);
+        course.close(self.now_ns, Reading { joules, held_ns, batch_ns, requested }, setting, clock);
         self.course = Some(course);
     }
 
@@ -382,6 +400,7 @@ impl<'a> Machine<'a> {
 
     fn handle_tick(&mut self) {
         self.next_tick_ns += self.policy.interval().0.max(1);
+        self.sample_estimates();
         self.consult(|policy, view, actions| policy.tick(view, actions));
         self.note_clock();
         if self.course.as_ref().is_some_and(|course| course.is_over(self.now_ns)) {
@@ -390,6 +409,18 @@ impl<'a> Machine<'a> {
         let view = View { now: Nanos(self.now_ns), obs: &self.obs, ledger: &self.ledger };
         if let Some(core) = self.policy.surplus(view) {
             self.take_back(core);
+        }
+    }
+
+    /// Has the services that request cores by an estimate sample their load.
+    fn sample_estimates(&mut self) {
+        for (index, tenant) in self.tenants.iter_mut().enumerate() {
+            let Some(estimated) = &mut tenant.estimated else { continue };
+            let runtime = RuntimeId(index as u32);
+            let runs = |core: &&Occupant| matches!(core, Occupant::Running { kthread, .. } if kthread.runtime == runtime);
+            let busy = self.cores.iter().filter(runs).count() as u64;
+            let runnable = tenant.arrived - tenant.completed;
+            self.obs.set_requests(runtime, estimated.sample(Nanos(self.now_ns), busy, runnable));
         }
     }
 

@@ -1,4 +1,4 @@
-//! How fast cores changed hands during the points of a run.
+//! How fast cores changed hands during the points of a run, and flow groups their kthreads.
 //!
 //! Owns the merging of the IOKernels' histograms, one IOKernel per point, and their figures.
 
@@ -12,6 +12,24 @@ use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
 #[derive(Debug, Default)]
 pub struct HandoffRecord {
     kinds: BTreeMap<&'static str, Histogram<u64>>,
+    moved: u64,
+    fenced: u64,
+    dropped: u64,
+    fences: Option<Histogram<u64>>,
+}
+
+/// How flow groups moved to other kthreads.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct MoveFigures {
+    /// Groups whose next frame went to another kthread than the one before.
+    pub moved: u64,
+    /// Of these, the ones whose earlier frames still waited, and were read first.
+    pub fenced: u64,
+    /// Frames dropped at full rings, of any flow.
+    pub dropped: u64,
+    /// Time in microseconds until the earlier frames had been read, where it was measured: mean,
+    /// 95th percentile, largest; `None` without a measurement.
+    pub waits_us: Option<[f64; 3]>,
 }
 
 /// Time from the IOKernel's decision to the service's thread running, by how the core was freed.
@@ -36,8 +54,16 @@ pub struct HandoffKindFigures {
 }
 
 impl HandoffRecord {
-    /// Adds the hand-offs of an IOKernel.
+    /// Adds the hand-offs and moves of an IOKernel.
     pub fn add(&mut self, stats: &StatsHandle) {
+        self.moved += stats.switch.moved_groups.get();
+        self.fenced += stats.switch.fenced_groups.get();
+        self.dropped += stats.switch.dropped_full.get();
+        let fences = stats.fence.snapshot();
+        match &mut self.fences {
+            Some(all) => all.add(&fences).expect("all snapshots have the same bounds"),
+            None => self.fences = Some(fences),
+        }
         for kind in HandoffKind::ALL {
             let seen = stats.handoff(kind).running.snapshot();
             match self.kinds.entry(kind.name()) {
@@ -47,6 +73,16 @@ impl HandoffRecord {
                 }
             }
         }
+    }
+
+    /// Returns how flow groups moved.
+    pub fn moves(&self) -> MoveFigures {
+        let Self { moved, fenced, dropped, .. } = *self;
+        let fences = self.fences.as_ref().filter(|fences| !fences.is_empty());
+        let waits_us = fences.map(|fences| {
+            [fences.mean(), fences.value_at_quantile(0.95) as f64, fences.max() as f64].map(|ns| ns / 1e3)
+        });
+        MoveFigures { moved, fenced, dropped, waits_us }
     }
 
     /// Returns the figures; zeros for a kind that did not occur.

@@ -1,10 +1,11 @@
 //! Linux: the same service and batch job as ordinary threads, the generator over kernel UDP.
 //!
 //! Owns the baseline's conditions, chosen in its favour. Service and batch job are pinned to the
-//! managed cores; the batch job is in the `SCHED_IDLE` class, and both are in one scheduling group
-//! (with autogroup on, `SCHED_IDLE` ranks only within a session). The generator has a core to
-//! itself. Service and generator have the priority that kthreads and the IOKernel give themselves.
-//! The UDP sockets of the spin servers and of `dns` hold as many requests as Tailwater's.
+//! managed cores; the batch job is in the `SCHED_IDLE` class, unless a figure has it at nice 10;
+//! both are in one scheduling group (with autogroup on, ranks hold only within a session). The
+//! generator has a core to itself. Service and generator have the priority that kthreads and the
+//! IOKernel give themselves. The UDP sockets of the spin servers and of `dns` hold as many requests
+//! as Tailwater's.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -34,8 +35,17 @@ const CONTACT_TURN: Duration = Duration::from_millis(500);
 pub struct Setting {
     /// How the service is written.
     pub server: Server,
-    /// Whether a batch job runs on the same cores.
-    pub batch: bool,
+    /// Whether a batch job runs on the same cores, and at which rank.
+    pub batch: Option<Rank>,
+}
+
+/// The rank of a batch job beside the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rank {
+    /// Scheduling class `SCHED_IDLE`: only where the service does not run.
+    Idle,
+    /// Nice 10 beside the service: a tenth of its weight. That of Arachne's background job.
+    Nice,
 }
 
 /// How the service is written.
@@ -61,7 +71,7 @@ pub enum Wait {
 impl Setting {
     /// Ordinary threads beside a batch job.
     pub fn threads(wait: Wait) -> Self {
-        Self { server: Server::Threads(wait), batch: true }
+        Self { server: Server::Threads(wait), batch: Some(Rank::Idle) }
     }
 }
 
@@ -107,7 +117,7 @@ pub fn measure_program(
     plan: &Plan,
     load: &Load,
 ) -> anyhow::Result<Measured> {
-    measure(testbed, plan, load, (program.medium, program.batch), || {
+    measure(testbed, plan, load, (program.medium, program.batch.then_some(Rank::Idle)), || {
         let addresses = free_addresses(1 + program.backups.as_ref().map_or(0, |backups| backups.count))?;
         let (address, others) = (addresses[0], &addresses[1..]);
         let mut prepared = program.prepare(address.port())?;
@@ -132,15 +142,13 @@ fn measure(
     testbed: &Testbed,
     plan: &Plan,
     load: &Load,
-    (medium, has_batch): (Medium, bool),
+    (medium, batch): (Medium, Option<Rank>),
     start: impl FnOnce() -> anyhow::Result<Service>,
 ) -> anyhow::Result<Measured> {
     let _off = testbed.stay_off_managed_cores()?;
     // The batch job first: beside a server that polls it would take seconds to start.
-    let mut batch = match has_batch {
-        true => Some(Companion::new(testbed, start_batch(testbed)?, None)?),
-        false => None,
-    };
+    let start_batch = |rank| Companion::new(testbed, start_batch(testbed, rank)?, None);
+    let mut batch = batch.map(start_batch).transpose()?;
     let mut service = start()?;
     let stop = AtomicBool::new(false);
     wait_ready(testbed, &mut service, load, medium, &stop)?;
@@ -156,7 +164,9 @@ fn measure(
             stop.store(true, Ordering::Relaxed);
         }
         let measurement = generator.join().expect("the generator does not panic");
-        anyhow::Ok((measurement?, beside?))
+        // First why the load was stopped, of which the generator knows the effect only.
+        let beside = beside?;
+        anyhow::Ok((measurement?, beside))
     })?;
     service.end()?;
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, None)).transpose()?;
@@ -233,12 +243,22 @@ fn start_service(testbed: &Testbed, speed: u64, server: Server) -> anyhow::Resul
     Service::start(&spec, &testbed.interrupt)
 }
 
-fn start_batch(testbed: &Testbed) -> anyhow::Result<Batch> {
+/// Starts a batch job on ordinary threads on the managed cores.
+///
+/// # Errors
+/// If it does not start, or on a signal.
+pub(crate) fn start_batch(testbed: &Testbed, rank: Rank) -> anyhow::Result<Batch> {
     let managed: Vec<String> = testbed.cores.managed.iter().map(usize::to_string).collect();
     let (threads, cores) = (managed.len().to_string(), managed.join(","));
     // Only the workers are pinned: the thread that reports stays off the managed cores, as on
     // Tailwater.
-    let words = ["--linux", "--threads", &threads, "--core", &cores, "--report-on-input", "--nice-idle"];
-    let arguments = words.map(str::to_owned).to_vec();
-    Batch::start(&Spec { app: "swaptions", arguments, ..Spec::default() }, &testbed.interrupt)
+    let mut arguments =
+        ["--linux", "--threads", &threads, "--core", &cores, "--report-on-input"].map(str::to_owned).to_vec();
+    match rank {
+        Rank::Idle => arguments.push("--nice-idle".to_owned()),
+        Rank::Nice => arguments.extend(["--nice", "10"].map(str::to_owned)),
+    }
+    // Nice 10 is relative to the service, which is raised.
+    let raise = rank == Rank::Nice;
+    Batch::start(&Spec { app: "swaptions", arguments, raise, ..Spec::default() }, &testbed.interrupt)
 }

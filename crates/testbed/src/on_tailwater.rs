@@ -22,6 +22,7 @@ use crate::cores::CorePlan;
 use crate::embedded::Embedded;
 use crate::handoffs::HandoffRecord;
 use crate::measured::{Measured, counted_part};
+use crate::on_linux::{self, Rank};
 use crate::port::{self, GENERATOR_IP, Generator};
 use crate::program::{Prepared, Program};
 
@@ -53,6 +54,14 @@ pub struct Setting {
     /// Whether the batch job runs in background threads of the spin server instead of in a program
     /// of its own; the server requests all cores, and the policy is `arbiter`.
     pub inside: bool,
+    /// Whether the spin server requests as many cores as its load needs, by Arachne's estimate; the
+    /// policy is `arbiter`.
+    pub estimates: bool,
+    /// Whether the spin server makes a user thread for every request.
+    pub spawns: bool,
+    /// Whether the batch job is an ordinary program at nice 10 on the managed cores, which Linux
+    /// divides between it and the service's kthreads, instead of one that is lent cores.
+    pub ordinary_batch: bool,
     /// Longest turn of a thread of the service while others wait, in microseconds; 0: no limit.
     pub quantum_us: u64,
     /// Percentage of the polling core for other programs; 0 is for a machine without any, as the
@@ -60,6 +69,8 @@ pub struct Setting {
     pub neighbour_share: u8,
     /// Whether the account of the managed cores is also kept for each half of the counted part.
     pub in_halves: bool,
+    /// Kthreads of the service beyond one for each shared core.
+    pub more_kthreads: usize,
 }
 
 impl Default for Setting {
@@ -71,9 +82,13 @@ impl Default for Setting {
             packet_stealing: true,
             batch: true,
             inside: false,
+            estimates: false,
+            spawns: false,
+            ordinary_batch: false,
             quantum_us: 0,
             neighbour_share: 0,
             in_halves: false,
+            more_kthreads: 0,
         }
     }
 }
@@ -94,6 +109,12 @@ pub fn point(
     if setting.inside {
         spin.arguments.push("--background".to_owned());
     }
+    if setting.spawns {
+        spin.arguments.push("--spawn".to_owned());
+    }
+    if setting.estimates {
+        spin = spin.estimating();
+    }
     let load = Load { protocol: Arc::clone(&spin.protocol), seed, preload: false };
     measure(testbed, &spin, plan, &load, setting, handoffs)
 }
@@ -111,6 +132,7 @@ pub fn measure(
     handoffs: &mut HandoffRecord,
 ) -> anyhow::Result<Measured> {
     let _off = testbed.stay_off_managed_cores()?;
+    let setting = Setting { estimates: program.estimates, ..setting };
     let iokernel = Running::start(&testbed.cores, setting, program.medium)?;
     let read = || Snapshot::new(&iokernel.embedded.stats.to_json());
     let meter: Meter<'_> = Some(&read);
@@ -126,6 +148,9 @@ pub fn measure(
         return Ok(Measured { measurement, batch, account: beside.account, halves: None });
     }
     let mut batch = match setting.batch {
+        true if setting.ordinary_batch => {
+            Some(Companion::new(testbed, on_linux::start_batch(testbed, Rank::Nice)?, None)?)
+        }
         true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?, meter)?),
         false => None,
     };
@@ -136,6 +161,7 @@ pub fn measure(
     let measurement = iokernel.generator.finish(testbed, plan)?;
     handoffs.add(&iokernel.embedded.stats);
     service.end()?;
+    let meter = if setting.ordinary_batch { None } else { meter };
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, meter)).transpose()?;
     Ok(Measured { measurement, batch, account: beside.account, halves: beside.halves })
 }
@@ -158,11 +184,16 @@ impl Running {
             managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
             allocation_interval_us: setting.interval_us,
             neighbour_share: setting.neighbour_share,
-            policy: if setting.inside { PolicyName::Arbiter } else { Config::default().policy },
+            policy: match setting.inside || setting.estimates {
+                true => PolicyName::Arbiter,
+                false => Config::default().policy,
+            },
             // The priority of kthreads. With autogroup on, Linux divides a session's weight among
             // the cores by the weight of its threads there: with only one side raised, a compiler
             // in another session would starve the other.
             priority: Priority::Thread,
+            // On a busy machine evictions are no sign of a misbehaving program.
+            max_evictions: 1_000_000,
             ..Config::default()
         };
         // The calling thread may not use the managed cores; the IOKernel's has to.
@@ -172,7 +203,8 @@ impl Running {
 
     fn start_service(&self, testbed: &Testbed, program: &Program) -> anyhow::Result<Service> {
         let setting = &self.setting;
-        let mut settings = self.settings(program.app, "latency-critical", testbed.cores.managed.len());
+        let kthreads = testbed.cores.managed.len() + setting.more_kthreads;
+        let mut settings = self.settings(program.app, "latency-critical", kthreads);
         settings.push(("TAILWATER_GUARANTEED", setting.guaranteed.to_string()));
         settings.push(("TAILWATER_IDLE_TIMEOUT_US", setting.idle_timeout_us.to_string()));
         settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));

@@ -62,6 +62,8 @@ pub struct Program {
     pub medium: Medium,
     /// Whether a batch job runs on the same cores.
     pub batch: bool,
+    /// Whether it requests as many cores as its load needs, by Arachne's estimate; on Tailwater.
+    pub estimates: bool,
     /// The backups to which it replicates.
     pub backups: Option<Backups>,
 }
@@ -80,7 +82,8 @@ impl Program {
     pub fn new(host: Host, app: &'static str, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let arguments = words.iter().map(|&word| word.to_owned()).collect();
         let (files, medium) = (Vec::new(), Medium::Datagram);
-        Self { host, app, arguments, files, protocol, medium, batch: true, backups: None }
+        let (batch, estimates, backups) = (true, false, None);
+        Self { host, app, arguments, files, protocol, medium, batch, estimates, backups }
     }
 
     /// Returns the spin server on Tailwater.
@@ -167,6 +170,14 @@ impl Program {
         Self { batch: false, ..self }
     }
 
+    /// Returns the same spin server or store on Tailwater, which requests as many cores as its load
+    /// needs.
+    #[must_use]
+    pub fn estimating(mut self) -> Self {
+        self.arguments.push("--estimate-cores".to_owned());
+        Self { estimates: true, ..self }
+    }
+
     /// Writes the program's files for a start at `port`.
     ///
     /// # Errors
@@ -192,7 +203,7 @@ impl Program {
 }
 
 /// Returns the path of a program of this project: beside the running one, or else in PATH.
-fn find_own(name: &str) -> Option<PathBuf> {
+pub fn find_own(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
     beside.filter(|file| file.is_file()).or_else(|| find(name))
 }

@@ -64,8 +64,8 @@ pub struct RunArgs {
     /// Usable bytes of each user thread's stack [default: 262144]
     #[arg(long, value_name = "BYTES")]
     stack_size: Option<usize>,
-    /// How long an idle kthread polls before it sleeps, for instance 50us; 0us polls for ever
-    /// [default: 50us]
+    /// How long an idle kthread polls at most before it sleeps, for instance 50us; 0us polls for
+    /// ever [default: 50us]
     #[arg(long, value_name = "DURATION", value_parser = parse_us)]
     idle_timeout: Option<u64>,
     /// Bytes of each packet ring, a power of two [default: 262144]

@@ -17,14 +17,18 @@ use super::{Allocator, holders};
 use crate::runtime::Runtime;
 use crate::world::{Lender, World};
 
-/// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. Frames wake
-/// such a runtime directly, so only doorbells and timers wait for their turn.
+/// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. A runtime
+/// counts as one kthread at least. Frames wake such a runtime directly, so only doorbells and
+/// timers wait for their turn.
 const COLD_KTHREADS: usize = 64;
 /// Time after which no further runtime without a core is looked at, in nanoseconds: what programs
 /// write all the time takes longer to read.
 pub(super) const COLD_LOOK_NS: u64 = 1_000;
 /// Number of kthreads between two readings of the clock for that.
 const TIMED_KTHREADS: usize = 8;
+/// Number of kthreads whose words of earlier looks take as long to go through as it takes to read
+/// one.
+const SCANNED_KTHREADS: usize = 16;
 
 /// How much of each runtime a look reads, and of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +53,13 @@ impl ColdBudget {
         Self { kthreads, untimed: 0, began: None }
     }
 
-    fn spend(&mut self, kthreads: usize, most: Cycles, stopwatch: impl Fn() -> Cycles) {
+    /// Takes a look at a runtime of `kthreads` kthreads into account that has `read` so many of
+    /// them: one that reads none goes through what is kept of all.
+    fn spend(&mut self, (read, kthreads): (usize, usize), most: Cycles, stopwatch: impl Fn() -> Cycles) {
         if self.kthreads == usize::MAX {
             return;
         }
+        let kthreads = read.max(1 + kthreads / SCANNED_KTHREADS);
         self.kthreads = self.kthreads.saturating_sub(kthreads);
         self.untimed += kthreads;
         if self.untimed >= TIMED_KTHREADS {
@@ -145,10 +152,12 @@ impl Allocator {
             } else if budget.kthreads > 0 {
                 self.end_hold(world, id, now);
                 let read = self.read(world, id, (extent, None), now);
-                budget.spend(read, self.timing.cold_look, self.stopwatch);
-                if self.observation.runtime(id).is_some_and(RuntimeLook::has_work) {
+                let look = self.observation.runtime(id);
+                let kthreads = look.map_or(0, |look| look.kthreads.len());
+                if look.is_some_and(RuntimeLook::has_work) {
                     self.stranded.push(id);
                 }
+                budget.spend((read, kthreads), self.timing.cold_look, self.stopwatch);
                 self.note_timer(world, id, now);
                 next = (place + 1) % count;
             }
@@ -187,14 +196,16 @@ impl Allocator {
     }
 
     /// Returns whether the runtime has changed a word or given a core up since
-    /// [`note_words`](Self::note_words).
+    /// [`note_words`](Self::note_words), or may have: while it is too early to read all its words.
     pub(crate) fn has_news(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
         let held = self.cores_of(id).filter(|(slot, _)| matches!(slot.phase, Phase::Running { .. }));
         let parked = held.filter(|(_, holder)| self.state_of(world, *holder) == Some(KthreadState::Parked));
         if parked.count() > 0 {
             return true;
         }
-        self.look_at(world, id, now);
+        if !self.look_for_verdict(world, id, now) {
+            return true;
+        }
         let cores = self.cores_held(id);
         world.runtimes.get(id).is_some_and(|runtime| runtime.noted != (runtime.mark, cores))
     }
@@ -204,9 +215,21 @@ impl Allocator {
         self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held).into()
     }
 
-    /// Copies all status words of one runtime into the observation.
-    pub(super) fn look_at(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
+    /// Copies all status words of one runtime into the observation, for a verdict on what the
+    /// program did. Returns false, and reads nothing, if the last such look is too recent for what
+    /// it cost: the program decides how often a verdict is due.
+    pub(super) fn look_for_verdict(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
+        let Some(runtime) = world.runtimes.get(id) else { return false };
+        if !runtime.kept.is_verdict_due(now) {
+            return false;
+        }
+        let began = (self.stopwatch)();
         self.read(world, id, (Extent::Whole, None), now);
+        let cost = (self.stopwatch)().saturating_sub(began);
+        if let Some(runtime) = world.runtimes.get_mut(id) {
+            runtime.kept.end_verdict(cost, self.timing.kthread_look, now);
+        }
+        true
     }
 
     /// Copies the status words of the runtime's kthreads with cores, of this kthread, and of as
@@ -277,23 +300,26 @@ fn read_many(
     now: Cycles,
 ) -> (Sum, usize) {
     let mut count = 0;
-    let mut read = |runtime: &mut Runtime, index: usize| {
-        let Some(look) = looks.get_mut(index) else { return };
+    let read = |runtime: &mut Runtime, looks: &mut [KthreadLook], index: usize| {
+        let Some(look) = looks.get_mut(index) else { return 0 };
         let words = words::read(runtime, index, look, now);
         runtime.kept.set(index, words);
-        count += 1;
+        1
     };
     match part {
-        None => (0..runtime.kthreads.len()).for_each(|index| read(runtime, index)),
+        None => (0..runtime.kthreads.len()).for_each(|index| count += read(runtime, looks, index)),
         Some(part) => {
             let (stopwatch, most) = watch;
+            let waiting = words::leave_out(runtime, looks);
             let mut slice = runtime.kept.next_slice(now).peekable();
             if slice.peek().is_some() {
-                let began = stopwatch();
-                slice.for_each(|index| read(runtime, index));
-                runtime.kept.end_slice(stopwatch().saturating_sub(began), most, now);
+                let slice = slice.chain(waiting.into_iter().flatten());
+                let (began, before) = (stopwatch(), count);
+                slice.for_each(|index| count += read(runtime, looks, index));
+                let cost = stopwatch().saturating_sub(began);
+                runtime.kept.end_slice((count - before, cost), most, now);
             }
-            part.for_each(|index| read(runtime, index));
+            part.for_each(|index| count += read(runtime, looks, index));
         }
     }
     let sum = runtime.kept.sum();

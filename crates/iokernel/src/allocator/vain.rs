@@ -67,16 +67,15 @@ impl Allocator {
 
     /// Returns whether the runtime gave up its only core although its words ask for one, and it has
     /// changed none of them since the core was lent. The look before may have been one in part; the
-    /// verdict is by all words. The words of withdrawn
-    /// kthreads do not count: the others cannot always do that work (frames, without packet
-    /// stealing).
+    /// verdict is by all words, and there is none while it is too early to read them. The words of
+    /// withdrawn kthreads do not count: the others cannot always do that work (frames, without
+    /// packet stealing).
     pub(super) fn was_lent_in_vain(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) -> bool {
         let read_whole = world.runtimes.kthread(kthread).0.kthreads.len() <= WHOLE;
         self.seems_lent_in_vain(world, kthread)
-            && (read_whole || {
-                self.look_at(world, kthread.runtime, now);
-                self.seems_lent_in_vain(world, kthread)
-            })
+            && (read_whole
+                || self.look_for_verdict(world, kthread.runtime, now)
+                    && self.seems_lent_in_vain(world, kthread))
     }
 
     /// As [`was_lent_in_vain`](Self::was_lent_in_vain), by the words as last read.

@@ -5,14 +5,18 @@
 //! miss (50 to 100 ns for each of a kthread's two lines). So at a look in part
 //!
 //! - the kthreads that hold cores are read each time: theirs are the words that change;
-//! - of the others, if the runtime has more than [`WHOLE`] kthreads, up to [`SLICE`] in turn. After
-//!   a slice that took a time `c` the next one comes 8 `c` later ([`SPACING`]), which is the next
-//!   look where the lines are in the cache.
+//! - of the others, if the runtime has more than [`WHOLE`] kthreads, up to [`SLICE`] in turn, and
+//!   up to [`WAITING`] at which something waits as far as is known. After a slice that took a time
+//!   `c` the next one comes 8 `c` later ([`SPACING`]), which is the next look where the lines are
+//!   in the cache.
 //!
-//! So the words of a kthread without a core are as of a look up to `kthreads / SLICE` slices ago.
-//! Frames wake a runtime directly, and a timer found once is known from then on. The mark, the
-//! earliest timer and the lost wakes are sums over the words of all kthreads, each as last read. A
-//! whole look, before the polling thread sleeps and before a verdict, is up to date.
+//! So the words of a kthread without a core are as of a look up to `kthreads / SLICE` slices ago,
+//! and the observation says that this look left it out. Frames in its ring are seen at each look,
+//! because the IOKernel has put them there, and a timer found once is known from then on. The mark,
+//! the earliest timer and the lost wakes are sums over the words of all kthreads, each as last
+//! read. A whole look, before the polling thread sleeps and before a verdict, is up to date.
+//! Programs decide how often a verdict is due: after a whole look for one that took a time `c`
+//! there is none for 8 `c`.
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::alloc::KthreadLook;
@@ -24,8 +28,11 @@ use crate::runtime::Runtime;
 pub(super) const WHOLE: usize = 4;
 /// Maximum number of kthreads without cores of one runtime read at a look in part.
 pub(super) const SLICE: usize = 16;
-/// How many times the time of a slice passes until the next.
-const SPACING: Cycles = 8;
+/// Maximum number of others read with a slice because something waits there.
+pub(super) const WAITING: usize = 4;
+/// How many times the time of a slice passes until the next, and likewise the time of a whole look
+/// for a verdict.
+pub(super) const SPACING: Cycles = 8;
 
 /// What is kept of a kthread's words beside the observation.
 #[derive(Debug, Clone, Copy)]
@@ -63,13 +70,15 @@ pub(crate) struct Kept {
     cursor: usize,
     /// No slice is read before this time.
     not_before: Cycles,
+    /// No verdict has all words read before this time.
+    no_verdict_before: Cycles,
 }
 
 impl Kept {
     pub(crate) fn new(kthreads: u16) -> Self {
         let unread = Words { fingerprint: 0, timer: Cycles::MAX, lost_wakes: 0 };
         let count = if usize::from(kthreads) > WHOLE { kthreads.into() } else { 0 };
-        Self { words: vec![unread; count].into(), cursor: 0, not_before: 0 }
+        Self { words: vec![unread; count].into(), cursor: 0, not_before: 0, no_verdict_before: 0 }
     }
 
     /// Returns the kthreads of the slice that is due, if one is.
@@ -80,11 +89,23 @@ impl Kept {
         (first..first + len).map(move |at| at % count)
     }
 
-    /// Takes into account that reading a slice took `cost`. `most` is the longest time that reading
-    /// a kthread takes; the rest of a longer time was an interrupt's.
-    pub(super) fn end_slice(&mut self, cost: Cycles, most: Cycles, now: Cycles) {
-        let cost = cost.min(most * SLICE as Cycles);
+    /// Takes into account that reading a slice, of `count` kthreads, took `cost`. `most` is the
+    /// longest time that reading a kthread takes; the rest of a longer time was an interrupt's.
+    pub(super) fn end_slice(&mut self, (count, cost): (usize, Cycles), most: Cycles, now: Cycles) {
+        let cost = cost.min(most * count as Cycles);
         self.not_before = self.not_before.max(now.saturating_add(cost * SPACING));
+    }
+
+    /// Returns whether all words may be read for a verdict.
+    pub(super) fn is_verdict_due(&self, now: Cycles) -> bool {
+        now >= self.no_verdict_before
+    }
+
+    /// Takes into account that reading all words for a verdict took `cost`; `most` is as in
+    /// [`end_slice`](Self::end_slice).
+    pub(super) fn end_verdict(&mut self, cost: Cycles, most: Cycles, now: Cycles) {
+        let cost = cost.min(most * self.words.len() as Cycles);
+        self.no_verdict_before = now.saturating_add(cost * SPACING);
     }
 
     pub(super) fn set(&mut self, kthread: usize, words: Words) {
@@ -122,8 +143,26 @@ pub(super) fn read(runtime: &Runtime, index: usize, look: &mut KthreadLook, now:
     let lost_wakes = status.lost_wakes.load(Ordering::Relaxed);
     look.ingress_head = kthread.ingress.unchecked_tail();
     look.ingress_tail = if is_held { look.ingress_head } else { kthread.ingress.head() };
+    look.left_out = false;
     let fingerprint = fingerprint(index as u64, look, kthread.ingress.head(), timer);
     Words { fingerprint, timer, lost_wakes }
+}
+
+/// Marks all kthreads as left out, until they are read, and copies what the IOKernel itself has
+/// put into their rings into the observation. Returns some of those at which something waits.
+pub(super) fn leave_out(runtime: &Runtime, looks: &mut [KthreadLook]) -> [Option<usize>; WAITING] {
+    let held = runtime.held.map(|held| usize::from(held.kthread));
+    let (mut waiting, mut free) = ([None; WAITING], 0);
+    for (index, (kthread, look)) in runtime.kthreads.iter().zip(looks).enumerate() {
+        look.left_out = true;
+        look.ingress_tail = if held == Some(index) { look.ingress_head } else { kthread.ingress.head() };
+        // Those with cores are read anyway.
+        if free < WAITING && !kthread.may_run && look.has_work() {
+            waiting[free] = Some(index);
+            free += 1;
+        }
+    }
+    waiting
 }
 
 /// Returns the fingerprint of a kthread's words. The position of the IOKernel in the ingress ring
@@ -153,10 +192,10 @@ mod tests {
         assert_eq!(slice(&mut kept, 0), (0..16).collect::<Vec<_>>());
         assert_eq!(slice(&mut kept, 0), (16..32).collect::<Vec<_>>());
         assert_eq!(slice(&mut kept, 0), (32..40).chain(0..8).collect::<Vec<_>>());
-        kept.end_slice(100, 1_000, 50);
+        kept.end_slice((16, 100), 1_000, 50);
         assert!(slice(&mut kept, 849).is_empty());
         assert_eq!(slice(&mut kept, 850), (8..24).collect::<Vec<_>>());
-        kept.end_slice(1 << 40, 10, 900);
+        kept.end_slice((16, 1 << 40), 10, 900);
         assert!(slice(&mut kept, 900 + 8 * 160 - 1).is_empty(), "an interrupt");
         assert_eq!(slice(&mut kept, 900 + 8 * 160).len(), 16);
         assert!(slice(&mut Kept::new(4), 0).is_empty(), "a runtime that is read whole");

@@ -32,7 +32,6 @@ use super::directory::{Named, Place, Refusal};
 use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
-use super::turns::ATTEMPTS;
 use super::{Command, Control, Notice, PATIENCE, in_ms, is_trusted, process, rank, user_of};
 use crate::authority::{Denial, Reason};
 use crate::capture::{MAX_CAPTURES, Tap};
@@ -319,9 +318,7 @@ impl Control {
         // A user may start at once what the grants permit.
         let user = self.sessions.get(&token).and_then(|session| user_of(&session.socket).ok());
         let programs = user.map_or(0, |user| self.parts.directory.authority().programs(&user));
-        let expected = self.parts.directory.expected(uid).0 as u32;
-        let burst = programs.saturating_add(expected.saturating_mul(ATTEMPTS));
-        let turn = self.registrations.take_of(uid, burst, Instant::now());
+        let turn = self.registrations.take_of(uid, programs, Instant::now());
         turn.map_err(|wait| Refusal::TooOften { uid, ms: in_ms(wait) })
     }
 

@@ -22,6 +22,7 @@ pub(crate) mod client;
 mod conversation;
 mod debts;
 pub(crate) mod directory;
+mod entrance;
 mod exile;
 mod limits;
 mod lines;
@@ -70,12 +71,13 @@ use answers::Answers;
 use client::{ClientSocket, Closer};
 use debts::{Debt, Debts};
 use directory::{Directory, Refusal};
+use entrance::{Entrance, REST, Round, Ruling};
 use exile::{Exiles, Key};
 use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
 use takeover::REUNION;
-use turns::{CONNECTS, GRANT_REGISTRATIONS, REGISTRATIONS, Turns};
+use turns::{GRANT_REGISTRATIONS, REGISTRATIONS, Turns};
 use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
@@ -205,7 +207,7 @@ pub(crate) struct Control {
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
     lines: Lines,
-    connects: Turns,
+    entrance: Entrance,
     registrations: Turns,
     /// By the number of a grant.
     grants: Turns,
@@ -314,7 +316,7 @@ impl Control {
             sessions: HashMap::new(),
             closer: None,
             lines: Lines::default(),
-            connects: Turns::first(CONNECTS, programs, now),
+            entrance: Entrance::first(programs, now),
             registrations: Turns::first(REGISTRATIONS, programs, now),
             grants: Turns::first(GRANT_REGISTRATIONS, programs, now),
             exiles: Exiles::default(),
@@ -345,10 +347,9 @@ impl Control {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
-            let timeout = match self.accepts_again {
-                Some(_) => watch.interval().min(PAUSE),
-                None => watch.interval(),
-            };
+            let pause = self.accepts_again.map(|time| time.saturating_duration_since(Instant::now()));
+            // The kernel may wait for whole milliseconds only.
+            let timeout = pause.map_or(watch.interval(), |pause| watch.interval().min(pause.max(REST)));
             let timeout =
                 Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
@@ -410,7 +411,7 @@ impl Control {
             return;
         }
         self.reunion_ends = None;
-        self.connects = Turns::new(CONNECTS, Instant::now());
+        self.entrance = Entrance::new(Instant::now());
         self.registrations = Turns::new(REGISTRATIONS, Instant::now());
         self.grants = Turns::new(GRANT_REGISTRATIONS, Instant::now());
         self.parts.directory.take_back(false);
@@ -431,6 +432,14 @@ impl Control {
         if self.successor.is_some() {
             return;
         }
+        let mut round = Round::default();
+        self.accept_round(&mut round);
+        if round.is_flood() && self.accepts_again.is_none() {
+            self.pause(REST);
+        }
+    }
+
+    fn accept_round(&mut self, round: &mut Round) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ACCEPTS {
             let socket = match accept_with(&self.parts.listener, flags) {
@@ -439,7 +448,12 @@ impl Control {
                     match self.refuse_for_descriptors() {
                         Ok(()) => continue,
                         Err(Errno::AGAIN) => return,
-                        Err(_) => return self.pause(),
+                        Err(_) => {
+                            if self.pause(PAUSE) {
+                                tracing::warn!("no descriptors are left to accept connections with");
+                            }
+                            return;
+                        }
                     }
                 }
                 // No connection waits, or the one that did is gone.
@@ -448,9 +462,18 @@ impl Control {
             // A Unix socket that was accepted has the credentials of its peer.
             let Ok(Peer { uid, .. }) = Peer::of(&socket) else { continue };
             let socket = ClientSocket::new(socket, self.closer.clone());
-            if let Err(refusal) = self.take_turn(uid) {
-                self.refuse(uid, &socket, &refusal);
-                continue;
+            let ruling = self.judge(uid);
+            round.note(ruling);
+            match ruling {
+                Ruling::Serve => {}
+                Ruling::Refuse(wait) => {
+                    self.refuse(uid, &socket, &Refusal::ConnectsTooOften { uid, ms: in_ms(wait) });
+                    continue;
+                }
+                Ruling::Close => {
+                    self.parts.stats.polling.refused.add(1);
+                    continue;
+                }
             }
             let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
             let closing = self.closer.as_ref().map_or(0, Closer::waiting);
@@ -470,12 +493,8 @@ impl Control {
     }
 
     /// Counts one more connection of user `uid`.
-    fn take_turn(&mut self, uid: u32) -> Result<(), Refusal> {
-        if is_trusted(uid) || self.parts.directory.expected(uid).0 > 0 {
-            return Ok(());
-        }
-        let turn = self.connects.take(uid, Instant::now());
-        turn.map_err(|wait| Refusal::ConnectsTooOften { uid, ms: in_ms(wait) })
+    fn judge(&mut self, uid: u32) -> Ruling {
+        if is_trusted(uid) { Ruling::Serve } else { self.entrance.judge(uid, Instant::now()) }
     }
 
     /// Returns how many connections the client's user may have.
@@ -502,14 +521,12 @@ impl Control {
         accepted
     }
 
-    /// Accepts nothing for [`PAUSE`]: a connection that cannot be accepted would be reported again
-    /// at once.
-    fn pause(&mut self) {
+    /// Accepts nothing for this time: connections that wait would be reported again at once.
+    /// Returns whether it did before.
+    fn pause(&mut self, time: Duration) -> bool {
         // Fails only if it is out already.
         let _ = epoll::delete(&self.epoll, &self.parts.listener);
-        if self.accepts_again.replace(Instant::now() + PAUSE).is_none() {
-            tracing::warn!("no descriptors are left to accept connections with");
-        }
+        self.accepts_again.replace(Instant::now() + time).is_none()
     }
 
     fn end_pause(&mut self) {
@@ -524,7 +541,7 @@ impl Control {
         if self.spare.is_some() && watched.is_ok() {
             self.accepts_again = None;
         } else {
-            self.pause();
+            self.pause(PAUSE);
         }
     }
 

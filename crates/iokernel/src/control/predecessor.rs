@@ -6,14 +6,14 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_shm::control::{
-    self, ClientMessage, ControlError, Estate, Handover, HandoverPort, Network, ServerMessage,
+    self, ClientMessage, ControlError, Estate, Handover, HandoverPort, Network, Peer, ServerMessage,
     TAKEOVER_STEPS, Takeover,
 };
 use tailwater_shm::layout::VERSION;
@@ -180,10 +180,17 @@ impl Predecessor {
 impl Process {
     /// Returns the process of this number and descriptor; without them the one that called
     /// listen(2), which is not killed: it may have handed the socket on.
+    ///
+    /// # Errors
+    /// The kernel's error; [`Errno::SRCH`] if that one has no number here.
     fn of(socket: &OwnedFd, number: Option<i32>, descriptor: Option<OwnedFd>) -> Result<Self, Errno> {
         match number.filter(|&number| number > 0).and_then(Pid::from_raw) {
             Some(pid) => Ok(Self { pid, descriptor }),
-            None => Ok(Self { pid: socket_peercred(socket)?.pid, descriptor: None }),
+            None => {
+                // None: in another PID namespace.
+                let pid = Peer::of(socket)?.pid.and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+                Ok(Self { pid, descriptor: None })
+            }
         }
     }
 

@@ -22,8 +22,9 @@ pub(super) fn session(pid: i32, class: Class, dedicated: bool) -> Option<Session
 /// Returns whether a process leads its session. One whose leader is in another PID namespace, as of
 /// a program started by `docker exec`, has session 0 here.
 fn leads_session(pid: i32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // proc_pid_stat(5): the name, which may contain anything, is in parentheses; the session is the
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    // proc_pid_stat(5): the name, which may contain any byte, is in parentheses; the session is the
     // fourth field after it.
     let session = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(3));
     session == Some(pid.to_string().as_str())

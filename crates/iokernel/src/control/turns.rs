@@ -4,13 +4,16 @@
 //! A connection costs the control thread tens of microseconds, a registration some hundreds: memory
 //! files, mappings, threads, reads of `/proc`. On a machine of two cores that is time of the
 //! polling thread's core. So what one user causes has a bound: [`CONNECTS`] and [`REGISTRATIONS`].
+//! Programs that come back after a takeover or a restart are counted, too: at the start of an
+//! IOKernel each user may do both `max-runtimes` times more at once, and no program is expected for
+//! longer.
+//!
 //! The polling thread itself attaches each registered program and ends its registration, some
 //! microseconds each, which no account of offences has: it is the pace that bounds them.
 //!
 //! Someone may have tens of thousands of user ids (subuid(5)), all of them in one group. So the
 //! registrations by one grant of users that it covers by a group, or as all users, have a pace in
-//! common: [`GRANT_REGISTRATIONS`]. Programs that come back after a takeover do not count there,
-//! and may try [`ATTEMPTS`] times beyond what their users may.
+//! common: [`GRANT_REGISTRATIONS`]. Programs that come back after a takeover do not count there.
 //!
 //! Pure: time is an argument.
 
@@ -26,9 +29,6 @@ pub(super) const CONNECTS: Rate = Rate { burst: 100, interval: Duration::from_mi
 pub(super) const REGISTRATIONS: Rate = Rate { burst: 20, interval: Duration::from_millis(500) };
 /// Registrations by one grant, of users that it does not name: those of five users.
 pub(super) const GRANT_REGISTRATIONS: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Registrations that a program asks for which comes back after a takeover, until one succeeds: the
-/// first attempt may come too early, and others follow every half second.
-pub(super) const ATTEMPTS: u32 = 8;
 /// Maximum number of users that are counted singly; all others share one pace.
 const MAX_USERS: usize = 4096;
 

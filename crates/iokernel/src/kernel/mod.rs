@@ -18,6 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{ControlError, SocketFile, serve};
+use tailwater_shm::patience::Patience;
 use tailwater_shm::{Clock, Cycles, clock};
 
 use crate::allocator::{self, Allocator, Attention, Ranks};
@@ -41,8 +42,8 @@ use crate::sys::{LinuxThreads, peer};
 use crate::world::World;
 use control_thread::{ControlThread, Work};
 use courtesy::Courtesy;
+use margin::Margin;
 use neighbours::Neighbours;
-use patience::Patience;
 use ports::{devices_of, network_of, start_ports};
 use reunion::Reunion;
 
@@ -50,8 +51,8 @@ mod calm;
 mod contest;
 mod control_thread;
 mod courtesy;
+mod margin;
 mod neighbours;
-mod patience;
 mod ports;
 mod reunion;
 mod share;
@@ -301,7 +302,8 @@ impl IoKernel {
         self.heartbeat = Some(Heartbeat { interval, beat: Box::new(beat) });
     }
 
-    /// Has [`run`](Self::run) call `farewell` when it is about to end all registrations.
+    /// Has [`run`](Self::run) call `farewell` when it is about to end all registrations, on the
+    /// polling thread: programs wait for what it waits for.
     pub fn set_farewell(&mut self, farewell: impl FnOnce(End) + Send + 'static) {
         self.farewell = Some(Box::new(farewell));
     }
@@ -368,6 +370,7 @@ impl IoKernel {
             leaves: false,
             reunion: Reunion::new(naps, clock::now(), us(reunion::LONGEST_US)),
             patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
+            foreseen: None,
             max_wake_delay: us(self.config.max_wake_delay_us),
             attention: Attention::None,
             courtesy: Courtesy::new(courtesy::Durations {
@@ -379,7 +382,7 @@ impl IoKernel {
             }),
             interval: self.clock.from_ns(self.interval.0),
             death_check: us(DEATH_CHECK_US),
-            margin: us(sleep::WAKE_MARGIN_US),
+            margin: Margin::new([sleep::LEAST_MARGIN_US, sleep::WAKE_MARGIN_US].map(us)),
             clock: self.clock,
             world: self.world,
             allocator,
@@ -427,6 +430,9 @@ struct Polling {
     clock: Clock,
     /// When to sleep; `None`: never.
     patience: Option<Patience>,
+    /// When the present quiet time is known to end at the latest; `None` before it has lasted for
+    /// so long that this matters.
+    foreseen: Option<Cycles>,
     max_wake_delay: Cycles,
     /// As of the last look.
     attention: Attention,
@@ -438,7 +444,7 @@ struct Polling {
     real_time: bool,
     interval: Cycles,
     death_check: Cycles,
-    margin: Cycles,
+    margin: Margin,
     world: World,
     allocator: Allocator,
     switch: Switch,
@@ -520,11 +526,20 @@ impl Polling {
         if moved > 0 || !self.may_sleep() {
             self.busy_at = now;
             if let Some(patience) = &mut self.patience {
-                patience.record(quiet);
+                if self.foreseen.take().is_some_and(|at| at <= now) {
+                    patience.record_foreseen(quiet);
+                } else {
+                    patience.record(quiet);
+                }
             }
             self.give_share(now);
-        } else if self.patience.as_ref().is_some_and(|patience| quiet > patience.threshold()) {
-            return self.sleep(stop, now);
+        } else if self.patience.as_ref().is_some_and(|patience| quiet > patience.shortest()) {
+            if self.foreseen.is_none() {
+                self.foreseen = Some(self.next_event(now));
+            }
+            if self.patience.as_ref().is_some_and(|patience| quiet > patience.threshold()) {
+                return self.sleep(stop, now);
+            }
         } else if self.patience.is_none() {
             // Without sleep others have no other moment.
             self.give_share(now);

@@ -1,10 +1,10 @@
 //! Adaptive polling: sleep while nothing needs polling, without losing a wake-up.
 //!
 //! Owns the handshake with runtimes and ports. The polling thread sleeps when for a while
-//! ([`Patience`](super::patience::Patience)) no frame moved, no service had or wanted a core, and
-//! no request for cores waited to be served. Best-effort runtimes may hold cores meanwhile. A sleep
-//! ends when a request that has to wait for its time is due. Two sides write one word and read the
-//! other's:
+//! ([`Patience`](tailwater_shm::patience::Patience)) no frame moved, no service had or wanted a
+//! core, and no request for cores waited to be served. Best-effort runtimes may hold cores
+//! meanwhile. A sleep ends when a request that has to wait for its time is due. Two sides write one
+//! word and read the other's:
 //!
 //! | polling thread | a thread of a runtime that has work for it |
 //! |---|---|
@@ -45,9 +45,11 @@ use crate::control::watch::Place;
 use crate::port::Port;
 use crate::runtime::Runtime;
 
-/// How long before a timer or a port's next event the sleep ends, in microseconds: waking a halted
-/// core takes 20 to 52 (2-vCPU VM), and sleeping must not delay an event.
+/// Longest and shortest time before a timer or a port's next event at which the sleep ends, in
+/// microseconds: waking a halted core takes 20 to 52 (2-vCPU VM), and sleeping must not delay an
+/// event. [`Margin`](super::margin::Margin) learns what this machine needs.
 pub(super) const WAKE_MARGIN_US: u64 = 60;
+pub(super) const LEAST_MARGIN_US: u64 = 10;
 /// How doorbells are watched: each write is an edge.
 pub(super) const RING: EventFlags = EventFlags::IN.union(EventFlags::ET);
 /// Maximum sleep, so that the stop flag is noticed; ten wakes a second cost under 0.1 % of a core.
@@ -89,6 +91,11 @@ impl Polling {
             let awake_until = clock::now();
             self.enter(Place::Asleep);
             let rung = self.wait(timeout);
+            let slept = clock::now().saturating_sub(awake_until);
+            // A sleep that an event ended is shorter, and shows nothing.
+            if let Some(late) = slept.checked_sub(self.clock.from_ns(timeout)) {
+                self.margin.record(late);
+            }
             // Before the place: it is progress, also to one who looks between the two.
             self.world.stats.polling.iterations.add(1);
             self.enter(Place::Decisions);
@@ -110,19 +117,24 @@ impl Polling {
         }
     }
 
-    /// Returns the nanoseconds to sleep; `None` if the next event is too near.
-    fn time_left(&self, now: Cycles) -> Option<u64> {
+    /// Returns when the next event is due that is known already; `Cycles::MAX` if none is.
+    pub(super) fn next_event(&self, now: Cycles) -> Cycles {
         let event = self.switch.ports().filter_map(Port::next_event).min().unwrap_or(Cycles::MAX);
-        let look = match self.attention {
-            Attention::None => Cycles::MAX,
-            _ => now + self.margin + self.max_wake_delay,
-        };
         let readmission = self.allocator.next_readmission(now).unwrap_or(Cycles::MAX);
         let pending = self.allocator.next_pending(now).unwrap_or(Cycles::MAX);
-        let next = event.min(self.allocator.earliest_timer()).min(readmission).min(look).min(pending);
-        let left = next.saturating_sub(now).checked_sub(self.margin)?;
+        event.min(self.allocator.earliest_timer()).min(readmission).min(pending)
+    }
+
+    /// Returns the nanoseconds to sleep; `None` if the next event is too near.
+    fn time_left(&self, now: Cycles) -> Option<u64> {
+        let margin = self.margin.get();
+        let look = match self.attention {
+            Attention::None => Cycles::MAX,
+            _ => now + margin + self.max_wake_delay,
+        };
+        let left = self.next_event(now).min(look).saturating_sub(now).checked_sub(margin)?;
         // A shorter sleep is not worth its system call and the halt.
-        (left > self.margin).then(|| self.clock.to_ns(left).min(MAX_SLEEP_NS))
+        (left > margin).then(|| self.clock.to_ns(left).min(MAX_SLEEP_NS))
     }
 
     /// Waits for an event; returns the runtimes whose doorbells rang.

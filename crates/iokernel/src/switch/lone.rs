@@ -13,18 +13,19 @@
 //! the first other frame, or [`Config::ack_hold_us`](crate::Config::ack_hold_us) later.
 //!
 //! Everything else wakes at once: handshakes, partial acknowledgments, acknowledgments of data that
-//! was sent before, FIN and RST, segments with unusual flags, and IPv6, whose ports a ring's first
-//! line does not show. Windows are not read: repeats of a pure acknowledgment, and window updates
-//! with its number, wait like it.
+//! was sent before, FIN and RST, segments with unusual flags, IPv4 packets with options and IPv6
+//! packets with extension headers. Windows are not read: repeats of a pure acknowledgment, and
+//! window updates with its number, wait like it. A ring's first line shows enough of an IPv4
+//! segment; IPv6 frames are copied whole before they are [checked](super::inspect).
 //!
 //! The table is direct-mapped: of two flows in one place the later one stays, and the other's
 //! acknowledgments wake as if there were no table. A forged segment can delay the acknowledgments
 //! of a flow by the bound, if its forger knows the flow's ports and sequence number; with them it
 //! could do worse.
 
-use super::flow::mix;
-use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4};
-use tailwater_wire::{IPV4_HEADER, IpProtocol, TCP_HEADER};
+use super::flow::{mix, mix_ipv6};
+use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use tailwater_wire::{IPV4_HEADER, IPV6_HEADER, IpProtocol, TCP_HEADER};
 
 /// Flows in the table: 8 KiB, so that it stays in the cache.
 const FLOWS: usize = 1_024;
@@ -57,11 +58,11 @@ impl LoneAnswers {
         Self(Box::new([Answer::default(); FLOWS]))
     }
 
-    /// Records a frame that a runtime sends, of which the first line is shown.
+    /// Records a frame that a runtime sends, of which the first line or all is shown.
     #[inline]
     pub(super) fn note_sent(&mut self, shown: &[u8]) {
         let Some(segment) = Segment::parse(shown) else { return };
-        let flow = mix(segment.source << 32 | segment.destination, segment.ports);
+        let flow = segment.flow();
         let place = &mut self.0[flow as usize % FLOWS];
         let is_answer = (1..=LARGEST).contains(&segment.data) && segment.flags & CONTROL == PSH | ACK;
         if is_answer {
@@ -78,19 +79,22 @@ impl LoneAnswers {
         if segment.data > 0 || segment.flags & CONTROL != ACK {
             return false;
         }
-        // Of the other direction: as the answer was sent.
-        let ports = (segment.ports << 16 | segment.ports >> 16) & 0xffff_ffff;
-        let flow = mix(segment.destination << 32 | segment.source, ports);
+        let flow = segment.opposite_flow();
         self.0[flow as usize % FLOWS] == Answer { flow, end: segment.acknowledgment }
     }
 }
 
-/// The fields of a TCP segment that a ring's first line shows.
+/// Source, then destination.
+enum Addresses {
+    V4(u32, u32),
+    V6(u128, u128),
+}
+
+/// The fields of a TCP segment that tell a pure acknowledgment.
 struct Segment {
-    source: u64,
-    destination: u64,
+    addresses: Addresses,
     /// Source port, then destination port.
-    ports: u64,
+    ports: u32,
     sequence: u32,
     acknowledgment: u32,
     flags: u8,
@@ -99,40 +103,90 @@ struct Segment {
 }
 
 impl Segment {
-    /// Returns the segment of an unfragmented IPv4 packet without options; `None` for other frames.
+    /// Returns the segment of an unfragmented IP packet without options and extension headers;
+    /// `None` for other frames.
     #[inline]
     fn parse(shown: &[u8]) -> Option<Self> {
-        const IP: usize = ETHERNET_HEADER;
-        const SEGMENT: usize = IP + IPV4_HEADER;
-        let head: &[u8; SEGMENT + 14] = shown.first_chunk()?;
-        let u16_at = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let ethertype = u16::from_be_bytes(*shown.get(12..)?.first_chunk()?);
+        let packet = &shown[ETHERNET_HEADER..];
+        match ethertype {
+            ETHERTYPE_IPV4 => Self::parse_ipv4(packet),
+            ETHERTYPE_IPV6 => Self::parse_ipv6(packet),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn parse_ipv4(packet: &[u8]) -> Option<Self> {
+        let head: &[u8; IPV4_HEADER] = packet.first_chunk()?;
         let u32_at = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         // "More fragments" and the offset; "don't fragment" is the bit above them.
-        let fragment = u16_at(IP + 6) & 0x3fff;
-        if u16_at(12) != ETHERTYPE_IPV4
-            || head[IP] != VERSION_AND_LENGTH
-            || head[IP + 9] != TCP
-            || fragment != 0
-        {
+        let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3fff;
+        if head[0] != VERSION_AND_LENGTH || head[9] != TCP || fragment != 0 {
             return None;
         }
-        let header = usize::from(head[SEGMENT + 12] >> 4) * 4;
-        let data = usize::from(u16_at(IP + 2)).checked_sub(IPV4_HEADER + header)?;
+        let length = usize::from(u16::from_be_bytes([head[2], head[3]])).checked_sub(IPV4_HEADER)?;
+        Self::parse_tcp(&packet[IPV4_HEADER..], length, Addresses::V4(u32_at(12), u32_at(16)))
+    }
+
+    fn parse_ipv6(packet: &[u8]) -> Option<Self> {
+        let head: &[u8; IPV6_HEADER] = packet.first_chunk()?;
+        let address_at = |at: usize| head[at..].first_chunk().map(|bytes| u128::from_be_bytes(*bytes));
+        if head[0] >> 4 != 6 || head[6] != TCP {
+            return None;
+        }
+        let length = u16::from_be_bytes([head[4], head[5]]).into();
+        Self::parse_tcp(&packet[IPV6_HEADER..], length, Addresses::V6(address_at(8)?, address_at(24)?))
+    }
+
+    /// Returns the segment of `length` bytes of which `shown` is the beginning.
+    #[inline]
+    fn parse_tcp(shown: &[u8], length: usize, addresses: Addresses) -> Option<Self> {
+        let head: &[u8; 14] = shown.first_chunk()?;
+        let u32_at = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let header = usize::from(head[12] >> 4) * 4;
+        let data = length.checked_sub(header)?;
         (header >= TCP_HEADER).then(|| Self {
-            source: u32_at(IP + 12).into(),
-            destination: u32_at(IP + 16).into(),
-            ports: u32_at(SEGMENT).into(),
-            sequence: u32_at(SEGMENT + 4),
-            acknowledgment: u32_at(SEGMENT + 8),
-            flags: head[SEGMENT + 13],
+            addresses,
+            ports: u32_at(0),
+            sequence: u32_at(4),
+            acknowledgment: u32_at(8),
+            flags: head[13],
             data,
         })
+    }
+
+    /// Returns the hash of the flow that the segment belongs to.
+    #[inline]
+    fn flow(&self) -> u32 {
+        Self::hash(&self.addresses, self.ports)
+    }
+
+    /// Returns the hash of the flow in the other direction.
+    #[inline]
+    fn opposite_flow(&self) -> u32 {
+        let addresses = match self.addresses {
+            Addresses::V4(source, destination) => Addresses::V4(destination, source),
+            Addresses::V6(source, destination) => Addresses::V6(destination, source),
+        };
+        Self::hash(&addresses, self.ports.rotate_left(16))
+    }
+
+    #[inline]
+    fn hash(addresses: &Addresses, ports: u32) -> u32 {
+        match *addresses {
+            Addresses::V4(source, destination) => {
+                mix(u64::from(source) << 32 | u64::from(destination), ports.into())
+            }
+            Addresses::V6(source, destination) => mix_ipv6(source, destination, ports.into()),
+        }
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use std::net::Ipv4Addr;
+    use tailwater_wire::MacAddr;
 
     use super::*;
     use crate::switch::check::tests::udp;
@@ -151,6 +205,27 @@ pub(super) mod tests {
         frame[42..46].copy_from_slice(&acknowledgment.to_be_bytes());
         frame[46] = 5 << 4;
         frame[47] = flags;
+        frame
+    }
+
+    /// The same over IPv6, between the link-local addresses of the stations.
+    pub(crate) fn tcp_ipv6(
+        (from, to): (Ipv4Addr, Ipv4Addr),
+        ports: (u16, u16),
+        numbers: (u32, u32),
+        flags: u8,
+        data: usize,
+    ) -> Vec<u8> {
+        let mut frame = tcp((from, to), ports, numbers, flags, data);
+        frame[12..14].copy_from_slice(&ETHERTYPE_IPV6.to_be_bytes());
+        let segment = frame.split_off(34);
+        frame.truncate(ETHERNET_HEADER);
+        // Version 6, a flow label, the length of the segment, hop limit 64.
+        frame.extend([0x60, 0, 0x12, 0x34]);
+        frame.extend((segment.len() as u16).to_be_bytes());
+        frame.extend([TCP, 64]);
+        frame.extend([from, to].map(|ip| MacAddr::derived(ip).link_local().octets()).as_flattened());
+        frame.extend(segment);
         frame
     }
 
@@ -202,6 +277,37 @@ pub(super) mod tests {
         answers.note_sent(&answer(u32::MAX, DATA, 2));
         answers.note_sent(&answer(1, ACK, 0));
         assert!(answers.is_pure_ack(&ack(1, ACK, 0)));
+    }
+
+    #[test]
+    fn over_ipv6_the_acknowledgment_of_the_whole_last_answer_is_pure_and_no_other() {
+        let answer = |sequence, data| tcp_ipv6((SERVICE, CLIENT), (5_000, 40_001), (sequence, 7), DATA, data);
+        let ack =
+            |number, flags, data| tcp_ipv6((CLIENT, SERVICE), (40_001, 5_000), (7, number), flags, data);
+        let mut answers = LoneAnswers::new();
+        assert!(!answers.is_pure_ack(&ack(1_100, ACK, 0)), "there was no answer");
+        answers.note_sent(&answer(1_000, 100));
+        assert!(answers.is_pure_ack(&ack(1_100, ACK, 0)));
+        for other in [
+            ack(1_099, ACK, 0),
+            ack(1_100, ACK, 1),
+            ack(1_100, ACK | 1, 0),
+            tcp_ipv6((CLIENT, SERVICE), (40_002, 5_000), (7, 1_100), ACK, 0),
+            tcp_ipv6((SERVICE, CLIENT), (5_000, 40_001), (7, 1_100), ACK, 0),
+            tcp((CLIENT, SERVICE), (40_001, 5_000), (7, 1_100), ACK, 0),
+            // What a ring's first line shows.
+            ack(1_100, ACK, 0)[..48].to_vec(),
+        ] {
+            assert!(!answers.is_pure_ack(&other), "{other:?}");
+        }
+        // The version, the next header (a fragment header), a length below the headers'.
+        for (at, byte) in [(14, 0x45), (20, 44), (19, 19)] {
+            let mut frame = ack(1_100, ACK, 0);
+            frame[at] = byte;
+            assert!(!answers.is_pure_ack(&frame), "byte {at}");
+        }
+        answers.note_sent(&answer(1_100, LARGEST + 1));
+        assert!(!answers.is_pure_ack(&ack(1_100, ACK, 0)), "a full segment followed");
     }
 
     #[test]

@@ -13,6 +13,9 @@
 //! window presumes; one that joins it finds the rest of the ring free, where each may put half its
 //! share.
 //!
+//! An epoch's number of senders holds for the next one, unless more than a ring was read in
+//! between: then they are as good as gone.
+//!
 //! All numbers are the IOKernel's own but the receiver's position, which the ring checks: a false
 //! one changes only what the receiver itself gets.
 
@@ -35,6 +38,9 @@ pub(crate) struct Shares {
     epoch: u32,
     /// Number of programs that put frames in the epoch before, and in this one.
     senders: (u32, u32),
+    /// Lines that each of them may put in this epoch: a division for each frame would cost as much
+    /// as the rest of the account.
+    share: u32,
     /// By slot of the runtime.
     put: Vec<Put>,
 }
@@ -55,11 +61,22 @@ impl Shares {
     }
 
     fn admit_to_filled(&mut self, ring: &mut Producer, size: u32, from: RuntimeId, lines: u32) -> bool {
+        // An epoch begins only in a ring that is filled in fact, as far as its receiver says. An
+        // impossible position is found when the frame is put.
+        let calm = |ring: &Producer| ring.filled() <= size / PARTS * CALM;
+        if self.is_over(ring.position(), ring.filled()) && (ring.refresh().is_err() || calm(ring)) {
+            return true;
+        }
         if self.count(ring.position(), ring.filled(), size, from, lines) {
             return true;
         }
-        // The receiver may have read on. An impossible position is found when the frame is put.
+        // The receiver may have read on.
         ring.refresh().is_err() || self.count(ring.position(), ring.filled(), size, from, lines)
+    }
+
+    /// Returns whether all that was in the ring when the epoch began is read.
+    fn is_over(&self, head: u64, filled: u32) -> bool {
+        head - u64::from(filled) >= self.began
     }
 
     /// As [`admit`](Self::admit), for a ring with this head, in which so many lines are not read.
@@ -68,9 +85,11 @@ impl Shares {
         if filled <= part(CALM) {
             return true;
         }
-        if head - u64::from(filled) >= self.began {
+        if self.is_over(head, filled) {
             self.epoch = self.epoch.wrapping_add(1);
-            (self.began, self.senders) = (head, (self.senders.1, 0));
+            let is_recent = head - u64::from(filled) - self.began <= u64::from(size);
+            self.senders = (if is_recent { self.senders.1 } else { 0 }, 0);
+            self.began = head;
         }
         let slot = from.0 as usize;
         if slot >= self.put.len() {
@@ -80,14 +99,14 @@ impl Shares {
         if put.epoch != self.epoch {
             *put = Put { epoch: self.epoch, lines: 0 };
             self.senders.1 += 1;
+            self.share = part(EPOCH) / self.senders.0.max(self.senders.1);
         }
-        let senders = self.senders.0.max(self.senders.1);
-        let share = part(EPOCH) / senders;
-        let share = if filled + lines <= part(ALONE) { share } else { share / 2 };
+        let share = if filled + lines <= part(ALONE) { self.share } else { self.share / 2 };
         // A share may be smaller than a frame, and lines without a record at the end of the ring
         // are among those that are filled.
         let first = put.lines == 0 && filled + lines <= part(ALONE);
-        let may = first || put.lines + lines <= share || senders == 1 && filled < part(ALONE);
+        let alone = self.senders.0.max(self.senders.1) == 1;
+        let may = first || put.lines + lines <= share || alone && filled < part(ALONE);
         if may {
             put.lines += lines;
         }
@@ -173,6 +192,25 @@ mod tests {
             assert_eq!(ring.lost[0], 0, "{greedy} others");
             assert!(ring.lost[1..=greedy as usize].iter().all(|&lost| lost > 0));
         }
+    }
+
+    #[test]
+    fn senders_that_are_long_gone_take_nothing_from_one_that_sends_alone() {
+        let mut ring = Ring::default();
+        (0..SIZE).for_each(|at| ring.put(at % 8));
+        ring.read(SIZE as usize);
+        let mut alone = |calm: u32| {
+            (0..calm).for_each(|_| {
+                ring.put(0);
+                ring.read(1);
+            });
+            (0..SIZE).for_each(|_| ring.put(0));
+            let filled = ring.lines.len() as u32;
+            ring.read(SIZE as usize);
+            filled
+        };
+        assert!(alone(0) < SIZE / 4, "just now there were eight");
+        assert_eq!(alone(2 * SIZE), SIZE / 4 * 3);
     }
 
     #[test]

@@ -172,6 +172,11 @@ impl Point {
         Spread::of(self.samples.iter().map(value))
     }
 
+    /// Mean latency over the rounds.
+    pub fn mean_us(&self) -> Option<Spread> {
+        self.spread(|sample| latency_or_timeout(sample.figures.mean_us))
+    }
+
     /// Median latency over the rounds.
     pub fn p50_us(&self) -> Option<Spread> {
         self.spread(|sample| latency_or_timeout(sample.figures.p50_us))
@@ -269,6 +274,7 @@ impl Contest {
             "round",
             "offered_rps",
             "achieved_rps",
+            "mean_us",
             "p50_us",
             "p99_us",
             "p999_us",
@@ -390,6 +396,7 @@ fn row(case: &Case, round: usize, sample: &Sample) -> Vec<String> {
         round.to_string(),
         format!("{:.0}", figures.offered_rps),
         format!("{:.0}", figures.achieved_rps),
+        us(figures.mean_us),
         us(figures.p50_us),
         us(figures.p99_us),
         us(figures.p999_us),
@@ -421,6 +428,7 @@ pub mod tests {
             figures: Figures {
                 offered_rps: load * 1e3,
                 achieved_rps: load * 1e3,
+                mean_us: Some(tail_us / 8.0),
                 p50_us: Some(tail_us / 10.0),
                 p90_us: Some(tail_us / 5.0),
                 p99_us: Some(tail_us / 2.0),

@@ -14,6 +14,7 @@
 //! | [`contest`] | several systems under several loads, in interleaved rounds |
 //! | [`limit`] | the highest load within a latency limit, for several programs in turn |
 //! | [`aims`] | this project's aims beside a batch job, and their verdicts |
+//! | [`arbiter`] | the arbiter's curve beside a batch job |
 //! | [`batch`] | the comparison of two systems' batch shares |
 //! | [`stores`] | the common part of figures with key-value stores |
 //! | [`spread`] | median and extremes over rounds |
@@ -31,6 +32,7 @@ use clap::builder::PossibleValuesParser;
 
 mod aims;
 mod arachne;
+mod arbiter;
 mod batch;
 mod catalogue;
 mod claim;

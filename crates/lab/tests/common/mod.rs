@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,9 +18,17 @@ pub fn lab(words: &[&str]) -> Command {
     command
 }
 
-/// Runs a benchmark with these words; returns its document and what it printed, or `None` if other
-/// programs have the cores for minutes.
+/// Waits for the turn of a benchmark: two at a time would take each other's cores.
+pub fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    // A test that failed in its turn has reported that.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a benchmark with these words in its turn; returns its document and what it printed, or
+/// `None` if other programs have the cores for minutes.
 pub fn bench(words: &[&str]) -> Option<(Value, String)> {
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
     let mut command = lab(&["bench"]);

@@ -88,6 +88,21 @@ pub enum Order {
         /// For so long; those under way are then finished.
         lasts: Duration,
     },
+    /// So many connections at a time open, send `messages` requests, each after the echo of the one
+    /// before, and are reset; another one with another port takes the place of each. Counts
+    /// requests; the latency of a connection's first one begins with its SYN.
+    Calls {
+        /// At a time, beside those that are open.
+        concurrent: u32,
+        /// Requests of each connection; at least 1.
+        messages: u32,
+        /// Of each request.
+        bytes: usize,
+        /// Not counted.
+        warm_up: Duration,
+        /// Counted.
+        lasts: Duration,
+    },
     /// Closes all connections and waits until the server has closed them too, or until `wait` is
     /// over; those are reset.
     Close {
@@ -108,7 +123,8 @@ pub struct Outcome {
     /// The counted time.
     pub elapsed: Duration,
     /// From handing over the first byte of a request (of a SYN, for [`Order::Churn`]) to taking the
-    /// last of its echo (the server's FIN), in nanoseconds.
+    /// last of its echo (the server's FIN), in nanoseconds. A request longer than the send buffer
+    /// is handed over in parts.
     pub latency: Histogram<u64>,
     /// Segments that the station sent again, over all its connections since they were opened.
     pub retransmissions: u64,

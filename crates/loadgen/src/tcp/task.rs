@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use tailwater_tcp::{Events, Instant, State};
+use tailwater_tcp::{Events, Instant, SendError, State};
 
 use super::client::{Client, ConnectionId, PORTS};
 use super::order::{Order, Outcome};
@@ -25,6 +25,10 @@ struct Progress {
     began_ns: u64,
     /// Bytes of the echo still to come; zero while nothing is asked.
     left: usize,
+    /// Bytes of the request for which the send buffer had no room yet.
+    unsent: usize,
+    /// Requests of [`Order::Calls`] after this one.
+    calls: u32,
     part: Part,
 }
 
@@ -72,7 +76,7 @@ impl Task {
     /// `connections` is how many the station has, or will have.
     pub(super) fn new(order: Order, connections: u32, now: Instant) -> Self {
         let (warm_up, lasts) = match &order {
-            Order::Echo { warm_up, lasts, .. } => (*warm_up, *lasts),
+            Order::Echo { warm_up, lasts, .. } | Order::Calls { warm_up, lasts, .. } => (*warm_up, *lasts),
             Order::Stages { lasts, .. }
             | Order::Upload { lasts }
             | Order::Download { lasts }
@@ -84,7 +88,7 @@ impl Task {
         };
         let count = match order {
             // All ports of the server's first one.
-            Order::Churn { .. } => PORTS.max(connections),
+            Order::Churn { .. } | Order::Calls { .. } => PORTS.max(connections),
             Order::Stages { .. } => 1,
             _ => connections,
         };
@@ -146,9 +150,7 @@ impl Task {
         let Some(part) = self.progress.get(id as usize).map(|progress| progress.part) else { return };
         if events.contains(Events::ERROR) && matches!(part, Part::Waits | Part::UnderWay) {
             self.fail(id);
-            if matches!(self.order, Order::Churn { .. }) {
-                self.begin_again(id);
-            }
+            self.begin_again(id);
             return;
         }
         match &self.order {
@@ -158,6 +160,9 @@ impl Task {
                 }
             }
             Order::Echo { .. } | Order::Stages { .. } | Order::EchoOnce { .. } => {
+                if events.contains(Events::WRITABLE) && !self.push(client, id) {
+                    return self.fail(id);
+                }
                 if events.contains(Events::READABLE) && self.take(client, id) {
                     self.finish_one(id, now);
                     self.due.push_back(id);
@@ -185,6 +190,19 @@ impl Task {
                     let _ = client.close(id);
                 }
                 self.churn_ended(client, id, now);
+            }
+            Order::Calls { messages, .. } => {
+                if events.contains(Events::ESTABLISHED) {
+                    self.progress[id as usize].calls = *messages;
+                    self.call(client, id, now);
+                }
+                if events.contains(Events::WRITABLE) {
+                    let _ = self.push(client, id);
+                }
+                if events.contains(Events::READABLE) && self.take(client, id) {
+                    self.count_one(id, now);
+                    self.call(client, id, now);
+                }
             }
             Order::Close { .. } => {
                 if events.contains(Events::READABLE) {
@@ -217,10 +235,30 @@ impl Task {
         }
     }
 
-    /// Opens the next connection of the same lane: as many ports later as there are lanes, so that
-    /// all are used before one is used again.
+    /// Sends the next request of a connection; resets it after the last one or at the end, and has
+    /// another one opened in its place.
+    fn call(&mut self, client: &mut Client, id: ConnectionId, now: Instant) {
+        let Order::Calls { messages, bytes, .. } = self.order else { return };
+        let progress = &mut self.progress[id as usize];
+        if progress.calls > 0 && now <= self.until {
+            if progress.calls < messages {
+                progress.began_ns = now.0;
+            }
+            progress.calls -= 1;
+            // Fails on a connection that has failed since, which its events report.
+            let _ = self.ask(client, id, bytes);
+            return;
+        }
+        let _ = client.abort(id);
+        self.progress[id as usize].part = Part::Done;
+        self.under_way -= 1;
+        self.begin_again(id);
+    }
+
+    /// Opens the next connection of the same lane, if the order opens any: as many ports later as
+    /// there are lanes, so that all are used before one is used again.
     fn begin_again(&mut self, id: ConnectionId) {
-        let Order::Churn { concurrent, .. } = self.order else { return };
+        let (Order::Churn { concurrent, .. } | Order::Calls { concurrent, .. }) = self.order else { return };
         let next = id + concurrent;
         let first = self.open + (id - self.open) % concurrent;
         let next = if next < self.count() { next } else { first };
@@ -245,23 +283,39 @@ impl Task {
         let progress = &mut self.progress[id as usize];
         debug_assert_eq!(progress.part, Part::UnderWay);
         progress.part = Part::Done;
-        self.finished += 1;
         self.under_way -= 1;
+        self.count_one(id, now);
+    }
+
+    /// Counts what the connection has done since it began.
+    fn count_one(&mut self, id: ConnectionId, now: Instant) {
+        let progress = self.progress[id as usize];
+        self.finished += 1;
         if now >= self.from && now <= self.until && progress.began_ns >= self.from.0 {
             self.completed += 1;
             self.latency.saturating_record(now.0.saturating_sub(progress.began_ns));
         }
     }
 
-    /// Sends a request, which fits an empty send buffer; returns false if the connection does not
-    /// accept it.
+    /// Sends a request, as far as there is room; returns false if the connection has failed.
     fn ask(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) -> bool {
-        let bytes = bytes.min(CHUNK);
-        let sent = client.send(id, &self.scratch[..bytes]).is_ok_and(|sent| sent == bytes);
-        if sent {
-            self.progress[id as usize].left = bytes;
+        let progress = &mut self.progress[id as usize];
+        (progress.left, progress.unsent) = (bytes, bytes);
+        self.push(client, id)
+    }
+
+    /// Sends what is left of a request, as far as there is room; returns false if the connection
+    /// has failed.
+    fn push(&mut self, client: &mut Client, id: ConnectionId) -> bool {
+        let progress = &mut self.progress[id as usize];
+        while progress.unsent > 0 {
+            match client.send(id, &self.scratch[..progress.unsent.min(CHUNK)]) {
+                Ok(0) | Err(SendError::WouldBlock) => return true,
+                Ok(sent) => progress.unsent -= sent,
+                Err(_) => return false,
+            }
         }
-        sent
+        true
     }
 
     /// Sends a request; a connection that takes none has failed, and gives its turn to the next.
@@ -337,7 +391,7 @@ impl Task {
                 ending
             }
             Order::Preload { .. } => ending,
-            Order::Churn { concurrent, .. } => {
+            Order::Churn { concurrent, .. } | Order::Calls { concurrent, .. } => {
                 if self.next == 0 {
                     // Beside those that are open.
                     self.due.extend(self.open..self.open + concurrent);
@@ -419,7 +473,7 @@ impl Task {
             return false;
         }
         self.under_way += 1;
-        *progress = Progress { began_ns: clock().0, left: 0, part: Part::UnderWay };
+        *progress = Progress { began_ns: clock().0, part: Part::UnderWay, ..Progress::default() };
         true
     }
 
@@ -456,7 +510,7 @@ impl Task {
             }
         }
         let end = match self.order {
-            Order::Echo { .. } | Order::Churn { .. } => self.until.min(now),
+            Order::Echo { .. } | Order::Churn { .. } | Order::Calls { .. } => self.until.min(now),
             _ => now,
         };
         Outcome {

@@ -131,8 +131,9 @@ impl Builder {
         self
     }
 
-    /// Sets how long an idle kthread polls before it sleeps; zero polls for ever. Rounded down to
-    /// microseconds.
+    /// Sets for how long an idle kthread polls at most before it sleeps; zero polls for ever. Where
+    /// its last idle times were longer, so that it polled in vain, it sleeps sooner (attached to an
+    /// IOKernel). Rounded down to microseconds.
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout_us = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
         self

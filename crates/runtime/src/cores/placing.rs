@@ -52,7 +52,8 @@ fn machine() -> Vec<Held> {
 }
 
 /// A core for each class: the first one for class 0, the next one for class 1, and so on; from the
-/// first one again where there are fewer cores than classes.
+/// first one again where there are fewer cores than classes. [Binds](PlacementPolicy::binds): a
+/// thread stays on its core, also when other cores of the program have nothing to do.
 ///
 /// # Examples
 /// ```
@@ -83,6 +84,10 @@ impl PlacementPolicy for Pinned {
 
     fn allows(&self, class: u8, core: &Held, held: &[Held]) -> bool {
         held.get(usize::from(class) % held.len().max(1)) == Some(core)
+    }
+
+    fn binds(&self) -> bool {
+        true
     }
 }
 

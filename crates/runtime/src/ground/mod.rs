@@ -20,6 +20,7 @@ pub mod edge;
 pub mod guard;
 pub mod halt;
 pub mod list;
+pub mod membarrier;
 pub mod memory;
 pub mod owner_cell;
 pub mod pollers;

@@ -11,8 +11,8 @@
 //! | `mask`, bit k | 1 by kthread k; 0 by the producer that claims k, or by k itself |
 //! | `waking` | +1 by the producer that claimed a kthread, -1 by that kthread |
 
+use super::membarrier;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use rustix::thread::{MembarrierCommand, membarrier};
 
 /// Maximum number of kthreads of a standalone runtime: the bits of the mask.
 pub const MAX_SLEEPERS: u16 = 64;
@@ -30,8 +30,7 @@ pub struct Sleepers {
 impl Sleepers {
     /// Returns an empty set. Registers the process for `membarrier`.
     pub fn new() -> Self {
-        let registered = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-        Self { has_membarrier: AtomicBool::new(registered), ..Self::default() }
+        Self { has_membarrier: AtomicBool::new(membarrier::decide()), ..Self::default() }
     }
 
     /// Takes a kthread out of the set for the caller to wake; `None` if none sleeps or one is
@@ -62,9 +61,7 @@ impl Sleepers {
         self.mask.fetch_or(1 << index, Ordering::AcqRel);
         // Pairs with `claim`: either the caller sees what was queued before the claim, or the claim
         // sees the bit.
-        if self.has_membarrier.load(Ordering::Relaxed)
-            && membarrier(MembarrierCommand::PrivateExpedited).is_err()
-        {
+        if self.has_membarrier.load(Ordering::Relaxed) && membarrier::everywhere().is_err() {
             self.has_membarrier.store(false, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);

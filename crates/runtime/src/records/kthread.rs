@@ -28,11 +28,14 @@ use core::cell::{Cell, RefCell};
 use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed,
+};
 use std::collections::VecDeque;
 use tailwater_shm::Cycles;
 use tailwater_shm::grant::{Generation, PREEMPT_SIGNAL};
 use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
+use tailwater_shm::patience::Patience;
 use tailwater_shm::ring::Producer;
 use tailwater_shm::trace::TraceWriter;
 
@@ -81,6 +84,8 @@ pub struct Private {
     /// Whether the thread that last left the kthread for the scheduler was queued again: then it is
     /// not one of those that waited while it ran.
     pub ran_is_queued: Cell<bool>,
+    /// Whether the thread that was taken from a queue last is a pinned one.
+    pub ran_pinned: Cell<bool>,
     /// Time from which the work of kthreads without a core is looked for again.
     pub next_round: Cell<Cycles>,
     /// Time from which stale timers are pruned again before the core is given up.
@@ -107,6 +112,8 @@ pub struct Private {
     pub stacks: StackCache,
     /// Free small blocks.
     pub blocks: BlockCache,
+    /// How long it polls without work before it gives its core back; `None` before it first idles.
+    pub patience: RefCell<Option<Patience>>,
 }
 
 /// One OS thread of the runtime.
@@ -133,6 +140,8 @@ pub struct Kthread {
     /// Classes whose threads may be placed with it, a bit each; see
     /// [`placing`](crate::records::placing).
     pub classes: AtomicU64,
+    /// Number of threads in `pinned`.
+    pub pinned_len: AtomicU32,
     private: OwnerCell<Private>,
     /// Its words in the region (private memory, standalone).
     pub shared: &'static KthreadShared,
@@ -146,6 +155,8 @@ pub struct Kthread {
     pub mailbox: Mailbox,
     /// User threads that did not fit the run queue; `shared.status.overflow` publishes the number.
     pub overflow: SpinLock<VecDeque<Runnable>>,
+    /// User threads that are [pinned](crate::verbs::pinned) to its core.
+    pub pinned: SpinLock<VecDeque<Runnable>>,
     /// Its timers; `shared.status.next_timer` publishes the earliest.
     pub timers: SpinLock<TimerHeap>,
     /// What it counts.
@@ -181,11 +192,13 @@ impl Kthread {
             index,
             core: AtomicU16::new(NO_CORE),
             classes: AtomicU64::new(0),
+            pinned_len: AtomicU32::new(0),
             private: OwnerCell::new(Private {
                 sched_rsp: Cell::new(0),
                 switch_budget: Cell::new(0),
                 batch: Cell::new((0, 0)),
                 ran_is_queued: Cell::new(false),
+                ran_pinned: Cell::new(false),
                 next_round: Cell::new(0),
                 next_prune: Cell::new(0),
                 generation: Cell::new(Generation(0)),
@@ -199,6 +212,7 @@ impl Kthread {
                 thread_ids: IdBlock::default(),
                 stacks: StackCache::default(),
                 blocks: BlockCache::default(),
+                patience: RefCell::new(None),
             }),
             shared,
             runq: stealer,
@@ -206,6 +220,7 @@ impl Kthread {
             cpu: AtomicUsize::new(usize::MAX),
             mailbox: Mailbox::new(),
             overflow: SpinLock::new(VecDeque::new()),
+            pinned: SpinLock::new(VecDeque::new()),
             timers: SpinLock::new(TimerHeap::new()),
             counters: Counters::default(),
             meter: Meter::default(),
@@ -303,9 +318,16 @@ impl Kthread {
         self.meter.look(now, (!self.hosts()).then(|| self.waiting()))
     }
 
-    /// Returns how many threads seem to wait for it, in its run queue and overflow list.
+    /// Returns how many threads seem to wait for it, in its run queue and its lists.
     pub fn waiting(&self) -> u32 {
-        self.runq.len().saturating_add(self.overflowed())
+        let pinned = self.pinned_len.load(Relaxed);
+        self.runq.len().saturating_add(self.overflowed()).saturating_add(pinned)
+    }
+
+    /// Returns whether threads that are pinned to its core seem to wait for it.
+    #[inline(always)]
+    pub fn has_pinned(&self) -> bool {
+        self.pinned_len.load(Relaxed) > 0
     }
 
     /// Returns the number of threads in the overflow list, as published.

@@ -9,7 +9,8 @@
 //! | `COMPUTED` | a creator, under the lock | creators |
 //! | `Kthread::classes` | a creator, under the lock | creators |
 //!
-//! All are hints: a thread that is placed by an old answer is stolen as any other.
+//! All are hints: a thread that is placed by an old answer is stolen as any other, or bound to a
+//! core of that answer.
 
 use super::kthread::{Kthread, NO_CORE};
 use crate::ground::spin::SpinLock;
@@ -41,7 +42,8 @@ pub struct Held {
 
 /// Decides on which cores threads of each class are queued when they are created with
 /// [`Placement::Class`](crate::thread::Placement::Class): with the less loaded of two of them. As
-/// with every placement a kthread without work takes them from there.
+/// with every placement a kthread without work takes them from there, unless the policy
+/// [binds](Self::binds).
 ///
 /// Pure: the answers are kept until the program's cores change.
 ///
@@ -72,12 +74,24 @@ pub trait PlacementPolicy: Send + Sync + 'static {
     ///
     /// Called when a thread is created, by its creator.
     fn allows(&self, class: u8, core: &Held, held: &[Held]) -> bool;
+
+    /// Returns whether a thread stays on the core where it begins, the least loaded one of its
+    /// class: whenever it is runnable it waits there, and no other kthread takes it, for as long as
+    /// the program has that core. It may run anywhere while the program does not. False by default.
+    ///
+    /// Called once, by [`set_placement`](crate::cores::set_placement).
+    fn binds(&self) -> bool {
+        false
+    }
 }
 
 /// Number of classes at most: one bit each.
 pub const CLASSES: u8 = 64;
 
 static USED: AtomicBool = AtomicBool::new(false);
+/// Whether the policy binds, and whether any policy so far did.
+static BINDS: AtomicBool = AtomicBool::new(false);
+static HAS_BOUND: AtomicBool = AtomicBool::new(false);
 /// How often the core of a kthread, or the policy, has changed.
 static CHANGES: AtomicU64 = AtomicU64::new(1);
 /// `CHANGES` as of the latest computation.
@@ -92,10 +106,26 @@ pub struct Placing {
 
 /// Puts a policy in force, in place of any other.
 pub fn set(placing: Placing) {
+    let binds = placing.policy.binds();
+    if binds {
+        HAS_BOUND.store(true, Relaxed);
+    }
+    BINDS.store(binds, Relaxed);
     let former = PLACING.lock().replace(Arc::new(placing));
     USED.store(true, Relaxed);
     CHANGES.fetch_add(1, Release);
     drop(former);
+}
+
+/// Returns whether the policy binds threads to the core where they begin.
+pub fn binds() -> bool {
+    BINDS.load(Relaxed)
+}
+
+/// Returns whether there may be threads that are bound to a core.
+#[inline(always)]
+pub fn has_bound() -> bool {
+    HAS_BOUND.load(Relaxed)
 }
 
 /// Counts a change of a kthread's core. After its word was written.

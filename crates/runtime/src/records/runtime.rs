@@ -7,6 +7,7 @@
 use super::background::Background;
 use super::kthread::{Kthread, NO_CORE};
 use super::loan::Loan;
+use super::placing;
 use super::stacks::StackPool;
 use super::uthread::{Runnable, Uthread};
 use crate::ground::halt::Halt;
@@ -193,10 +194,10 @@ impl Runtime {
         self.kthreads.iter().copied().find(|k| k.core.load(Ordering::Relaxed) == sibling)
     }
 
-    /// Returns whether threads of another class than the usual one may exist.
+    /// Returns whether threads of another class than the usual one, or pinned ones, may exist.
     #[inline(always)]
     pub fn has_classes(&self) -> bool {
-        self.background.is_used() || self.exclusive.is_used()
+        self.background.is_used() || self.exclusive.is_used() || placing::has_bound()
     }
 
     /// Returns the number of threads in the injection list.

@@ -10,6 +10,7 @@
 //! | `fs`, `limit`, `custom` | the stack's creator, before the record is shared | any thread |
 //! | `class` | its creator, before it is first queued; itself, as it ends | any thread |
 //! | `host` | see [`host`](crate::verbs::host) | any thread |
+//! | `pinned` | see [`pinned`](crate::verbs::pinned) | any thread |
 //! | `carried` | the thread itself, and its creator before it is first queued | the thread itself |
 //! | `destructors` | the thread itself | the thread itself |
 //! | `identity` | see [`identity`](super::identity) | any thread |
@@ -34,6 +35,8 @@ const FIRST_LINES: usize = 4;
 
 /// The host of a thread without one.
 const NO_HOST: u16 = u16::MAX;
+/// The core of a thread that is not pinned.
+const NO_PIN: u16 = u16::MAX;
 
 /// Looks at a thread that another kthread is leaving before this kthread yields to Linux. On a core
 /// that both share, the other kthread would otherwise wait for the end of this one's time slice.
@@ -73,6 +76,7 @@ pub struct Uthread {
     pub carried: Carried,
     class: AtomicU8,
     host: AtomicU16,
+    pinned: AtomicU16,
     /// True if the stack has a size of its own and belongs to
     /// [`CustomStacks`](super::custom_stacks::CustomStacks).
     pub custom: bool,
@@ -118,6 +122,7 @@ impl Uthread {
             carried: Carried::default(),
             class: AtomicU8::new(Class::Normal as u8),
             host: AtomicU16::new(NO_HOST),
+            pinned: AtomicU16::new(NO_PIN),
             custom,
             fs,
             limit,
@@ -148,6 +153,18 @@ impl Uthread {
     /// Sets the class of the thread about to begin here, or of the calling thread.
     pub fn set_class(&self, class: Class) {
         self.class.store(class as u8, Ordering::Relaxed);
+    }
+
+    /// Returns the core that the thread is pinned to.
+    #[inline(always)]
+    pub fn pinned(&self) -> Option<u16> {
+        // Relaxed: queues hand it over with the thread.
+        Some(self.pinned.load(Ordering::Relaxed)).filter(|&core| core != NO_PIN)
+    }
+
+    /// Sets the core of the thread about to begin here.
+    pub fn pin_to(&self, core: Option<u16>) {
+        self.pinned.store(core.unwrap_or(NO_PIN), Ordering::Relaxed);
     }
 
     /// Returns the kthread whose exclusive thread this is.

@@ -2,7 +2,8 @@
 //!
 //! The types mirror `std::sync`: same names, same guards, same poisoning. A thread that waits gives
 //! its core to the next runnable user thread; nothing here makes a system call on a lent core,
-//! except the writers of an [`Rcu`].
+//! except the writers of an [`Rcu`], and the first thread that waits for a [`Mutex`]
+//! (`membarrier(2)`).
 //!
 //! | for | use |
 //! |---|---|

@@ -1,31 +1,43 @@
 //! A mutex whose waiters release their core.
 //!
-//! One word is free, held, or held with waiters; the uncontended paths are a compare-and-swap each.
-//! A contended unlock hands the mutex to the thread that has waited longest, so no waiter starves.
+//! The word is free, held, or held while threads wait ([`Word`]). Locking without contention is one
+//! compare-and-swap, unlocking a plain store; from the first wait on the mutex, unlocking is a
+//! compare-and-swap, too. A contended unlock hands the mutex to the thread that has waited longest,
+//! so no waiter starves.
 //!
-//! | state | meaning | left by |
+//! The first thread that waits calls `membarrier(2)`, once for the mutex; why, and why that
+//! suffices, is in [`words::mutex`](crate::ground::words::mutex).
+//!
+//! | `membarrier(2)` | unlocking | a thread that waits |
 //! |---|---|---|
-//! | 0 | free | `lock`: to 1 |
-//! | 1 | held | `unlock`: to 0; a waiter, under the list lock: to 2 |
-//! | 2 | held, threads wait | `unlock`, under the list lock: stays held for the waiter woken; to 1 when it was the last |
+//! | works | a plain store until the first wait | is woken |
+//! | refused from the beginning, or no runtime has started yet | a compare-and-swap | is woken |
+//! | refused later, by a filter of system calls | a compare-and-swap; threads may still see the old state for a moment | looks again each [`RECHECK`], for an unlocking that it could not order may have missed it |
 
-use crate::ground::spin::SpinLock;
+use crate::ground::membarrier;
+use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::ground::words::mutex::{Unlocked, Word};
+use crate::records::runtime::deadline_after;
 use crate::sync::poison::{PanickingBefore, Poison};
 use crate::verbs::switch::poll;
-use crate::verbs::wait::{self, WaitList};
+use crate::verbs::wait::{self, WaitList, WaitOutcome};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 use core::panic::{RefUnwindSafe, UnwindSafe};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{Ordering, compiler_fence};
 use std::sync::{LockResult, TryLockError, TryLockResult};
+use std::time::Duration;
 
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
+/// Longest time for which a waiter is missed by an unlocking that no barrier ordered.
+const RECHECK: Duration = Duration::from_millis(1);
 
 /// Mutual exclusion between user threads (and OS threads), as `std::sync::Mutex`.
+///
+/// Unlocking is a plain store until a thread waits for the mutex. The first one that does makes a
+/// system call, once in the life of the mutex: 0.3 us, and some microseconds more if other cores
+/// run this program.
 ///
 /// # Examples
 /// ```
@@ -35,7 +47,7 @@ const CONTENDED: u32 = 2;
 /// ```
 #[derive(Default)]
 pub struct Mutex<T: ?Sized> {
-    state: AtomicU32,
+    word: Word,
     poison: Poison,
     waiters: SpinLock<WaitList>,
     value: UnsafeCell<T>,
@@ -59,7 +71,7 @@ impl<T> Mutex<T> {
     /// ```
     pub const fn new(value: T) -> Self {
         Self {
-            state: AtomicU32::new(FREE),
+            word: Word::new(),
             poison: Poison::new(),
             waiters: SpinLock::new(WaitList::new()),
             value: UnsafeCell::new(value),
@@ -93,8 +105,7 @@ impl<T: ?Sized> Mutex<T> {
     /// ```
     #[inline]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        // Acquire: pairs with the Release in `unlock`.
-        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.word.try_lock() {
             self.lock_slowly();
         }
         self.guard()
@@ -115,10 +126,10 @@ impl<T: ?Sized> Mutex<T> {
     /// ```
     #[inline]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-        // Acquire: as in `lock`.
-        match self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => self.guard().map_err(TryLockError::Poisoned),
-            Err(_) => Err(TryLockError::WouldBlock),
+        if self.word.try_lock() {
+            self.guard().map_err(TryLockError::Poisoned)
+        } else {
+            Err(TryLockError::WouldBlock)
         }
     }
 
@@ -168,46 +179,65 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     fn lock_slowly(&self) {
         poll();
-        let waiters = self.waiters.lock();
+        if self.word.try_lock() {
+            return;
+        }
+        let ordered = self.order_unlocking();
+        // Repeats only if a waiter that looks again finds the mutex held.
         loop {
-            // Acquire: as in `lock`.
-            match self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(CONTENDED) => break,
-                // Relaxed: only records that a thread waits; the list lock orders the rest.
-                Err(_) => {
-                    match self.state.compare_exchange(HELD, CONTENDED, Ordering::Relaxed, Ordering::Relaxed) {
-                        Ok(_) | Err(CONTENDED) => break,
-                        Err(_) => {}
-                    }
-                }
+            let waiters = self.waiters.lock();
+            if self.word.lock_or_mark() {
+                return;
+            }
+            let deadline = (!ordered).then(|| deadline_after(RECHECK));
+            // The mutex is ours after a wake-up: `hand_over` leaves it held.
+            // SAFETY: the list is all that the lock guards, and it stays there.
+            if unsafe { wait::wait(waiters, |list| list, deadline) } == WaitOutcome::Woken {
+                return;
             }
         }
-        // The mutex is ours when this returns: `unlock_slowly` leaves it held.
-        // SAFETY: the list is all that the lock guards, and it stays there.
-        unsafe { wait::wait(waiters, |list| list, None) };
+    }
+
+    /// Announces a waiter. Returns true if each unlocking from now on finds it in the list, or was
+    /// visible before this returns.
+    fn order_unlocking(&self) -> bool {
+        if !self.word.announce() {
+            return true;
+        }
+        // Where `decide` is false, no thread has unlocked plainly, nor will.
+        let ordered = !membarrier::decide() || membarrier::everywhere().is_ok();
+        if ordered {
+            self.word.settle();
+        }
+        ordered
     }
 
     #[inline]
     fn unlock(&self) {
-        // Release: pairs with the Acquire of the next holder.
-        if self.state.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_err() {
-            self.unlock_slowly();
+        // The waiter's `membarrier` makes it a barrier for the processor as well.
+        let between = || compiler_fence(Ordering::SeqCst);
+        match self.word.unlock(membarrier::works(), between) {
+            Unlocked::Free => {}
+            left => self.unlock_slowly(left),
         }
     }
 
     #[cold]
-    fn unlock_slowly(&self) {
-        let mut waiters = self.waiters.lock();
+    fn unlock_slowly(&self, left: Unlocked) {
+        let waiters = self.waiters.lock();
+        if left == Unlocked::Held || !waiters.is_empty() && self.word.claim_or_mark() {
+            self.hand_over(waiters);
+        }
+    }
+
+    /// Hands the mutex, which the caller holds, to the thread that has waited longest.
+    fn hand_over(&self, mut waiters: SpinGuard<'_, WaitList>) {
         // The new holder synchronises with us through the wake (Release in `WaitNode::end_wait`).
         let woken = waiters.wake_one();
         if !woken {
-            // Release: as in `unlock`.
-            self.state.store(FREE, Ordering::Release);
+            self.word.free();
         } else if waiters.is_empty() {
-            // Relaxed: the holder is the thread just woken, which unlocks through the list lock we
-            // hold or by a compare-and-swap from HELD, which it cannot see before this store.
-            self.state.store(HELD, Ordering::Relaxed);
+            self.word.give_to_last();
         }
     }
 }

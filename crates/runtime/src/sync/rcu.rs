@@ -15,6 +15,7 @@
 //! writers walk all nodes that ever existed.
 
 use crate::ground::guard::NoPreempt;
+use crate::ground::membarrier;
 use crate::ground::spin::SpinLock;
 use crate::ground::words::section::Section;
 use crate::records::kthread::current_uthread;
@@ -23,7 +24,6 @@ use crate::verbs::{switch, wait};
 use core::fmt;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use core::sync::atomic::{AtomicPtr, Ordering, compiler_fence, fence};
-use rustix::thread::{MembarrierCommand, membarrier};
 use std::sync::{Arc, PoisonError};
 use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::sync::spin_hint;
@@ -52,7 +52,7 @@ fn light_barrier() {
 /// The writer's half of a full barrier, and the readers' if `membarrier` is available.
 fn heavy_barrier() {
     if ASYMMETRIC.get() == Some(&true) {
-        membarrier(MembarrierCommand::PrivateExpedited).expect("the process has registered for it");
+        membarrier::everywhere().expect("the process has registered for it");
     }
     // Pairs with the fence in `light_barrier`.
     fence(Ordering::SeqCst);
@@ -142,7 +142,7 @@ impl<T> Rcu<T> {
     /// assert_eq!(*limit.get(), 100);
     /// ```
     pub fn new(value: T) -> Self {
-        ASYMMETRIC.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok());
+        ASYMMETRIC.get_or_init(membarrier::decide);
         Self {
             value: AtomicPtr::new(Arc::into_raw(Arc::new(value)).cast_mut()),
             pointer: SpinLock::new(()),

@@ -101,3 +101,8 @@ fn locks_can_be_made_and_shown_as_std_s() {
     shown::<RwLockReadGuard<'_, u8>>();
     shown::<RwLockWriteGuard<'_, u8>>();
 }
+
+#[test]
+fn a_mutex_takes_a_word_besides_its_list_of_waiters() {
+    assert_eq!(size_of::<Mutex<u32>>(), size_of::<Condvar>() + 8);
+}

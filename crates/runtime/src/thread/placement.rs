@@ -6,8 +6,9 @@ use crate::verbs::place::Target;
 
 /// Where a new thread is queued; see [`Builder::placement`](crate::thread::Builder::placement).
 ///
-/// A placement is where the thread waits, not a binding: a kthread without work takes it, as any
-/// other, and where it runs on after it has blocked depends on who wakes it. An
+/// A placement is where the thread waits, not a binding, unless the program's policy
+/// [binds](crate::cores::PlacementPolicy::binds): a kthread without work takes it, as any other,
+/// and where it runs on after it has blocked depends on who wakes it. An
 /// [exclusive](crate::thread::Class::Exclusive) thread is queued for any kthread.
 ///
 /// # Examples
@@ -35,8 +36,8 @@ pub enum Placement {
     Core(usize),
     /// A kthread on one of the cores that the program's
     /// [`PlacementPolicy`](crate::cores::PlacementPolicy) has for this class: the less loaded of
-    /// two. Without a policy, without an IOKernel, or if the program has no such core, as
-    /// [`Parent`](Self::Parent).
+    /// two, or the least loaded of all where the policy binds. Without a policy, without an
+    /// IOKernel, or if the program has no such core, as [`Parent`](Self::Parent).
     Class(u8),
 }
 

@@ -114,6 +114,7 @@ where
     };
     let record: &'static Uthread = stack.uthread();
     record.set_class(Class::recorded(options.class));
+    record.pin_to(None);
     let id = match guard.kthread() {
         Some(kthread) => kthread.private().thread_ids.next(),
         None => identity::new_id(),

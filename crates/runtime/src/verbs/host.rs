@@ -28,7 +28,7 @@
 //! by the host's next visit, or by any kthread that takes from that queue.
 
 use super::ready::{self, inject, inject_first};
-use super::{local, look};
+use super::{local, look, pinned};
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::{Runnable, Uthread};
@@ -66,6 +66,10 @@ fn begin(kthread: ThisKthread<'_>, runtime: &Runtime, thread: &'static Uthread) 
     runtime.pollers.withdraw(kthread.index);
     let mut moved = false;
     while let Some(other) = kthread.private().runq.pop() {
+        runtime.push_injected(other);
+        moved = true;
+    }
+    for other in pinned::take_all(&kthread) {
         runtime.push_injected(other);
         moved = true;
     }

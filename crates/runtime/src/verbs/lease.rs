@@ -11,23 +11,28 @@
 use super::handover::{self, Found};
 use super::hooks;
 use super::host;
+use super::pinned;
 use super::ready;
 use crate::records::kthread::{NO_CORE, ThisKthread, count};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
-use tailwater_shm::clock;
 use tailwater_shm::control::Class;
 use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::park::{BACKSTOP, Sleep};
+use tailwater_shm::patience::Patience;
 use tailwater_shm::priority;
 use tailwater_shm::sync::spin_hint;
+use tailwater_shm::{Cycles, clock};
 
 /// Minimum time between two prunings of stale timers. One costs a few hundred nanoseconds, for
 /// which a client that asks again at once would wait; a kthread that idles so often is not about to
 /// sleep for long.
 const PRUNE_NS: u64 = 20_000;
+/// Shortest time for which an idle kthread polls, whatever its idle times were: work that follows
+/// so soon, such as the next frame of a burst, costs no wake.
+const SHORTEST_IDLE_NS: u64 = 5_000;
 
 /// Sleeps until the IOKernel grants this kthread its first core.
 pub fn wait_for_first_core(kthread: ThisKthread<'_>, runtime: &Runtime) {
@@ -80,6 +85,7 @@ fn begin(kthread: ThisKthread<'_>, core: u16, generation: Generation) -> bool {
         return true;
     }
     kthread.set_core(NO_CORE);
+    pinned::release(&kthread);
     kthread.shared.state.0.set_parked(generation);
     false
 }
@@ -97,6 +103,7 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     host::release(kthread, runtime);
     count(&kthread.counters.cedes, 1);
     kthread.set_core(NO_CORE);
+    pinned::release(&kthread);
     kthread.shared.state.0.set_parked(mine);
     wait_for_core(kthread, runtime, successor);
 }
@@ -109,8 +116,9 @@ fn yields(runtime: &Runtime, successor: bool) -> u32 {
     }
 }
 
-/// Polls until there is work, the core is taken, or `idle_timeout` has passed and the kthread
-/// parks. Returns the thread that was handed over, if one was.
+/// Polls until there is work, the core is taken, or the kthread parks: after `idle_timeout`, or
+/// sooner where its last idle times were so long that to poll for work is in vain. Returns the
+/// thread that was handed over, if one was.
 pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     // Before the kthread is `Idle`: from then on the IOKernel may take the core.
     let now = clock::now();
@@ -124,11 +132,14 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     let generation = kthread.private().generation.get();
     let state = &kthread.shared.state.0;
     state.set_idle(generation);
-    let deadline = runtime.idle_deadline(now);
+    let deadline = now.saturating_add(patience(kthread, runtime));
     let found = handover::poll(kthread, runtime, deadline, || {
         kthread.head().cede_requested() || !runtime.is_attached()
     });
     let resumed = state.try_resume(generation);
+    if resumed && matches!(found, Found::Thread(_) | Found::Work) {
+        record_idle(kthread, clock::now().saturating_sub(now));
+    }
     match found {
         Found::Thread(runnable) if resumed && !kthread.head().cede_requested() => return Some(runnable),
         Found::Thread(runnable) if runnable.thread().is_exclusive() => ready::inject_first(runtime, runnable),
@@ -138,13 +149,34 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         }
         // An ordinary kthread looks for other work before it parks.
         Found::Nothing if resumed && kthread.hosts() => host::release(kthread, runtime),
-        Found::Nothing if resumed => park(kthread, runtime),
+        Found::Nothing if resumed => {
+            park(kthread, runtime);
+            // Until it has a core again, for which there is work.
+            record_idle(kthread, clock::now().saturating_sub(now));
+        }
         _ => {}
     }
     if !resumed {
         cede_when_requested(kthread, runtime);
     }
     None
+}
+
+/// Returns how long the kthread polls without work: at most `idle_timeout`.
+fn patience(kthread: ThisKthread<'_>, runtime: &Runtime) -> Cycles {
+    if runtime.idle_timeout == Cycles::MAX {
+        return Cycles::MAX;
+    }
+    let shortest = || runtime.clock.from_ns(SHORTEST_IDLE_NS);
+    let mut patience = kthread.private().patience.borrow_mut();
+    patience.get_or_insert_with(|| Patience::new(shortest(), runtime.idle_timeout)).threshold()
+}
+
+/// Takes into account an idle time that has ended with work.
+fn record_idle(kthread: ThisKthread<'_>, idle: Cycles) {
+    if let Some(patience) = kthread.private().patience.borrow_mut().as_mut() {
+        patience.record(idle);
+    }
 }
 
 /// Runs `body` on a core that the IOKernel may take as if the kthread idled; gives it up afterwards
@@ -186,6 +218,7 @@ fn cede_when_requested(kthread: ThisKthread<'_>, runtime: &Runtime) {
 fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
     count(&kthread.counters.parks, 1);
     kthread.set_core(NO_CORE);
+    pinned::release(&kthread);
     let mine = kthread.private().generation.get();
     kthread.shared.state.0.set_parked(mine);
     // Store-load: `Parked` before the look at the grant. The IOKernel may have requested the core

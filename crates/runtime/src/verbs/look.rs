@@ -20,7 +20,7 @@ pub fn work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
 
 /// Returns whether something waits that `kthread` would turn to before it looked at others.
 pub fn waits_for(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
-    kthread.has_frame() || has_threads(kthread, now) || runtime.injected() > 0
+    kthread.has_frame() || has_threads(kthread, now) || runtime.injected() > 0 || kthread.has_pinned()
 }
 
 /// Returns whether other kthreads may take the frames in this kthread's ring: unless that is turned

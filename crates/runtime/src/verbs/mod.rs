@@ -30,5 +30,6 @@ pub mod background;
 pub mod worker;
 
 pub mod overflow;
+pub mod pinned;
 pub mod place;
 pub mod preempt;

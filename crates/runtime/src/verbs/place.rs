@@ -7,12 +7,14 @@
 //!
 //! A thread is offered to the kthread's mailbox, else put at the end of its overflow list. Choices
 //! are hints: a kthread that loses its core or is late has its threads stolen like all others, so
-//! no thread waits for a core that the program does not have.
+//! no thread waits for a core that the program does not have. Where the policy of classes binds,
+//! the thread is [pinned](super::pinned) to the core instead.
 
 use super::ready::{queue_by_class, ready};
 use super::{handover, lease, local};
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
+use crate::records::placing;
 use crate::records::runtime::{Runtime, runtime};
 use crate::records::uthread::Runnable;
 use core::sync::atomic::Ordering::Relaxed;
@@ -26,21 +28,39 @@ pub enum Target {
     /// The one on this core.
     Core(u16),
     /// The one with the least load of two random ones with which threads of this class may be
-    /// placed.
+    /// placed; of all of them if the policy binds.
     Class(u8),
 }
 
 /// Makes a new thread runnable on the kthread that `target` selects. If there is none, or the
-/// caller is an ordinary thread, it becomes runnable as usual.
+/// caller is an ordinary thread and binds the new one to no core, it becomes runnable as usual.
 pub fn ready_at(target: Target, runnable: Runnable) {
     let guard = NoPreempt::new();
     let runtime = runtime();
     let kthread = guard.kthread();
+    if let Target::Class(class) = target
+        && placing::binds()
+    {
+        runnable.thread().pin_to(core_of(class, &runtime.kthreads));
+    }
     let Err(runnable) = queue_by_class(kthread, runtime, runnable) else { return };
     match kthread.and_then(|kthread| choose(target, kthread, runtime)) {
         Some(chosen) => queue(chosen, runtime, runnable),
         None => ready(runnable),
     }
+}
+
+/// Returns the core of the least loaded kthread with which threads of a class may be placed.
+fn core_of(class: u8, all: &[&'static Kthread]) -> Option<u16> {
+    let bit = bit_of(class);
+    let usable = |kthread: &&&Kthread| kthread.classes.load(Relaxed) & bit != 0 && !kthread.hosts();
+    let least = all.iter().filter(usable).min_by_key(|kthread| load_of(kthread))?;
+    Some(least.core.load(Relaxed)).filter(|&core| core != NO_CORE)
+}
+
+/// Returns the bit of a class in the words of kthreads.
+fn bit_of(class: u8) -> u64 {
+    1u64.checked_shl(class.into()).unwrap_or(0)
 }
 
 /// Returns another kthread than the caller's, or `None` if the caller's is to be used.
@@ -54,7 +74,7 @@ fn choose(target: Target, kthread: ThisKthread<'_>, runtime: &Runtime) -> Option
             lightest_of(kthread, all, tries, has_core)?
         }
         Target::Class(class) => {
-            let bit = 1u64.checked_shl(class.into()).unwrap_or(0);
+            let bit = bit_of(class);
             lightest_of(kthread, all, 2, |kthread| kthread.classes.load(Relaxed) & bit != 0)?
         }
     };
@@ -91,13 +111,15 @@ fn lightest(
     best.map(|(_, index)| index)
 }
 
-/// Returns the number of user threads that the kthread runs or has queued. All words are of one
-/// line.
+/// Returns the number of user threads that the kthread runs or has queued. All words but that of
+/// pinned threads are of one line.
 fn load_of(kthread: &Kthread) -> u32 {
     let status = &kthread.shared.status;
     let queued = status.runq_tail.load(Relaxed).wrapping_sub(status.runq_head.load(Relaxed));
     let runs = status.doing.load(Relaxed) == IN_THREAD;
-    queued.saturating_add(status.overflow.load(Relaxed)).saturating_add(runs.into())
+    let pinned = if placing::has_bound() { kthread.pinned_len.load(Relaxed) } else { 0 };
+    let lists = status.overflow.load(Relaxed).saturating_add(pinned);
+    queued.saturating_add(lists).saturating_add(runs.into())
 }
 
 /// Gives a thread to another kthread.

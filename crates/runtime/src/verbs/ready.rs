@@ -3,9 +3,10 @@
 //! A thread goes to a kthread that polls, else to the caller's run queue, else to its overflow
 //! list. Run queue and overflow list are one queue, first in, first out. Ordinary threads have no
 //! run queue and use the injection list. Background threads have a queue of their own. An exclusive
-//! thread goes to its host; on a [`host`](super::host) no other thread is queued.
+//! thread goes to its host; on a [`host`](super::host) no other thread is queued. A
+//! [pinned](super::pinned) thread goes to the kthread that has its core.
 
-use super::{background, handover, local};
+use super::{background, handover, local, pinned};
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::ThisKthread;
 use crate::records::runtime::{Runtime, runtime};
@@ -86,8 +87,8 @@ pub fn announce_injected(runtime: &Runtime) {
     local::work_injected(runtime);
 }
 
-/// Queues a background thread, an exclusive thread, and any thread where the caller's kthread is a
-/// host; returns all others.
+/// Queues a background thread, an exclusive thread, a pinned one whose core the program has, and
+/// any thread where the caller's kthread is a host; returns all others.
 #[inline]
 pub fn queue_by_class(
     kthread: Option<ThisKthread<'_>>,
@@ -102,11 +103,25 @@ pub fn queue_by_class(
         queue_in_background(runtime, runnable);
     } else if thread.is_exclusive() {
         queue_exclusive(kthread, runtime, runnable);
-    } else if kthread.is_some_and(|kthread| kthread.hosts()) {
-        inject(runtime, runnable);
+    } else if thread.pinned().is_some() {
+        let Err(unpinned) = pinned::queue(kthread, runtime, runnable) else { return Ok(()) };
+        return queue_on_host(kthread, runtime, unpinned);
     } else {
+        return queue_on_host(kthread, runtime, runnable);
+    }
+    Ok(())
+}
+
+/// Queues any thread where the caller's kthread is a host; returns it otherwise.
+fn queue_on_host(
+    kthread: Option<ThisKthread<'_>>,
+    runtime: &Runtime,
+    runnable: Runnable,
+) -> Result<(), Runnable> {
+    if kthread.is_none_or(|kthread| !kthread.hosts()) {
         return Err(runnable);
     }
+    inject(runtime, runnable);
     Ok(())
 }
 

@@ -23,7 +23,7 @@
 //! |---|---|
 //! | an IOKernel writes a grant word of an orphan, which has hung up | `Cede`: the kthread withdraws it in [`stop`]; `Run`: it is read by no kthread |
 
-use super::{lease, quantum};
+use super::{lease, pinned, quantum};
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
 use crate::records::runtime::Runtime;
@@ -165,6 +165,7 @@ pub fn stop(kthread: ThisKthread<'_>, runtime: &Runtime) {
     // Tenancies are counted from the beginning by each IOKernel.
     private.generation.set(Generation(0));
     kthread.set_core(NO_CORE);
+    pinned::release(&kthread);
     if let Some(egress) = &private.egress {
         egress.borrow_mut().restart();
     }

@@ -9,7 +9,7 @@
 //!   [`Runnable::claim`](crate::records::uthread::Runnable::claim).
 
 use super::ready::ready;
-use super::{quantum, trace};
+use super::{pinned, quantum, trace};
 use crate::ground::guard::{NoPreempt, poll_is_counted, poll_requested};
 use crate::ground::runq::Owner;
 use crate::ground::{arch, edge, tls};
@@ -203,6 +203,7 @@ fn wants_scheduler(kthread: ThisKthread<'_>) -> bool {
         || kthread.head().cede_requested()
         || (kthread.has_frame() && is_batch_through(kthread))
         || runtime().injected() > 0
+        || kthread.has_pinned()
 }
 
 /// Returns whether the next frames may be taken: the threads that were queued when the last ones
@@ -331,7 +332,12 @@ pub fn suspend_or<T>(choose: impl FnOnce(Runnable) -> Choice<T>) -> Option<T> {
 #[inline]
 fn may_run_here(kthread: ThisKthread<'_>, next: &Runnable) -> bool {
     let thread = next.thread();
-    let is_elsewhere = || thread.is_background() || thread.is_exclusive() || kthread.hosts();
+    let is_elsewhere = || {
+        thread.is_background()
+            || thread.is_exclusive()
+            || !pinned::may_run_on(&kthread, next)
+            || kthread.hosts()
+    };
     let must_wait = kthread.head().cede_requested() || runtime().has_classes() && is_elsewhere();
     !must_wait
 }

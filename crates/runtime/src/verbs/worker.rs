@@ -23,7 +23,7 @@
 //! for at most [`FRAME_DELAY_NS`].
 
 use super::look::lets_take_frames;
-use super::{background, hooks, host, lease, local, rejoin, timers};
+use super::{background, hooks, host, lease, local, pinned, rejoin, timers};
 use crate::ground::arch;
 use crate::ground::guard::NoPreempt;
 use crate::ground::runq::{CAPACITY, STEAL_MAX};
@@ -146,14 +146,14 @@ fn find_work(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt) -> 
         private.next_round.set(now.saturating_add(runtime.clock.from_ns(ROUND_NS)));
         take_from_coreless(kthread, runtime, guard, now);
     }
-    let found = private.runq.pop();
+    let found = pinned::next(kthread).or_else(|| private.runq.pop());
     let until = now.saturating_add(runtime.clock.from_ns(FRAME_DELAY_NS));
     let left = private.runq.len();
     if left > 0 {
         lease::report_surplus(runtime);
     }
     private.batch.set((left.min(FRAME_BATCH), until));
-    let queued = left + u32::from(found.is_some()) + kthread.overflowed();
+    let queued = kthread.waiting() + u32::from(found.is_some());
     meter_visit(kthread, runtime, now, Some(queued));
     found.or_else(|| steal(kthread, runtime, guard, now))
 }
@@ -225,7 +225,7 @@ pub fn take_frames_here() -> bool {
     let Some(kthread) = guard.kthread().filter(|kthread| kthread.has_frame()) else { return false };
     let (private, head) = (kthread.private(), kthread.head());
     let budget = private.switch_budget.get();
-    let others = !kthread.runq.is_empty() || kthread.overflowed() > 0 || runtime().injected() > 0;
+    let others = kthread.waiting() > 0 || runtime().injected() > 0;
     if budget == 0 || others || head.cede_requested() || kthread.current().is_none() {
         return false;
     }

@@ -2,6 +2,7 @@
 
 mod barrier_and_groups;
 mod channels;
+mod mutex;
 mod once;
 mod rcu;
 mod rwlock;

@@ -45,7 +45,7 @@
 use super::detect::{Detector, Found};
 use super::per_runtime::PerRuntime;
 use super::requests::{Share, Shares};
-use super::select::{Choice, Claim, Quanta, Rank, Selector, has_looser, idles, lendable, spare};
+use super::select::{Choice, Claim, Quanta, Rank, Selector, lendable, refuses_cores, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
@@ -102,6 +102,8 @@ struct Tracked {
     preempted: bool,
     /// True if it was woken and has not had a core since.
     woken: bool,
+    /// Work has waited through two looks, and it has got no core since.
+    congested: bool,
     /// Consecutive looks at which work waited although enough help was under way.
     looks_without_relief: u8,
     /// Time at which it last got a core, or lost one while busy.
@@ -168,18 +170,24 @@ impl CongestionDetection {
             return;
         };
         let Some(tracked) = self.runtimes.get_mut(runtime) else { return };
-        let Found { work, waiting } = tracked.detector.look(look);
+        let Found { work, waiting, unknown } = tracked.detector.look(look);
         (tracked.work, tracked.work_seen) = (work, event);
         if !work && account.leaving() == 0 {
             tracked.preempted = false;
         }
         let helped = waiting > 0 && waiting <= help_under_way(view, runtime, look);
+        // What is known to have waited last at kthreads that this look leaves out still waits, as
+        // far as is known.
+        let goes_on = waiting == 0 && unknown;
+        let still_helped = goes_on && tracked.looks_without_relief > 0;
         tracked.looks_without_relief =
-            if helped { tracked.looks_without_relief.saturating_add(1) } else { 0 };
-        let congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
+            if helped || still_helped { tracked.looks_without_relief.saturating_add(1) } else { 0 };
+        if !goes_on {
+            tracked.congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
+        }
         let stranded = account.cores() == 0 && (work || tracked.woken);
         let requests = self.shares.as_mut().is_some_and(|shares| shares.pursue(runtime, view));
-        tracked.unmet = stranded || congested || tracked.preempted || requests;
+        tracked.unmet = stranded || tracked.congested || tracked.preempted || requests;
     }
 
     /// Returns the runtime's claim if its demand is unmet and it could be lent a core now. `spare`
@@ -222,6 +230,7 @@ impl CongestionDetection {
         let index = view.ledger.account(runtime).and_then(|account| account.kthread_for(core));
         let (Some(index), Some(tracked)) = (index, self.runtimes.get_mut(runtime)) else { return };
         (tracked.unmet, tracked.preempted, tracked.woken) = (false, false, false);
+        tracked.congested = false;
         tracked.last_served = view.now;
         let Choice { victim, only_if_idle, .. } = choice;
         if let Some(loser) = victim.filter(|_| choice.preempts).and_then(|v| self.runtimes.get_mut(v.runtime))
@@ -234,6 +243,18 @@ impl CongestionDetection {
 
     /// Returns the best claim to the core at this position, which is free or has this holder.
     fn best_claim(&self, view: View<'_>, at: usize, holder: Option<&Holder>) -> Option<Claim> {
+        let ties = holder.map_or(0, |holder| view.obs.ties(holder.kthread, at));
+        let tied = holder.map(|holder| holder.kthread.runtime).filter(|_| ties > 0);
+        let loosest = tied.map(|runtime| self.selector.loosest_idle(view, runtime, None));
+        // The holder may idle on another core that it is tied to less: the claim gets that one, at
+        // the next look at the latest.
+        let is_passed_over = |claim: &Claim| {
+            let (Some(runtime), Some(mut loosest)) = (tied, loosest) else { return false };
+            if refuses_cores(view, claim.runtime) {
+                loosest = self.selector.loosest_idle(view, runtime, Some(claim.runtime));
+            }
+            loosest[claim.class as usize] < ties
+        };
         let others = view.ledger.runtimes().iter().copied();
         others
             .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
@@ -242,18 +263,8 @@ impl CongestionDetection {
                 self.claim(view, runtime, spare(account, self.share(runtime, account)))
             })
             .filter(|claim| holder.is_none_or(|h| !h.keeps || self.may_preempt(claim, h)))
-            .filter(|claim| self.selector.reaches(view, claim, at) && !self.is_passed_over(view, claim, at))
+            .filter(|claim| self.selector.reaches(view, claim, at) && !is_passed_over(claim))
             .min_by_key(|claim| self.queue_key(claim))
-    }
-
-    /// Returns true if the holder of this idle core idles on another one that it is tied to less:
-    /// the claim gets that one, at the next look at the latest.
-    fn is_passed_over(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
-        has_looser(view, at, |other| {
-            let idle = matches!(view.ledger.cores()[other],
-                CoreState::Owned { kthread, .. } if idles(view.obs, kthread));
-            idle && self.selector.reaches(view, claim, other)
-        })
     }
 
     fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {
@@ -309,6 +320,7 @@ impl Policy for CongestionDetection {
             unmet: false,
             preempted: false,
             woken: false,
+            congested: false,
             looks_without_relief: 0,
             last_served: Nanos::ZERO,
             work: false,

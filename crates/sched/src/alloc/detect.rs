@@ -3,6 +3,8 @@
 //! Owns the memory of the previous look. A runtime is congested if any item waited through two
 //! looks. In rings with free-running ends that is one comparison, of the head now with the tail
 //! then. The signal is how *long* something waits, not how much waits (Shenango section 4.1.1).
+//! A kthread that a look [leaves out](KthreadLook::left_out) is compared at the next look that
+//! reads it: words that were not read again say nothing of what waits.
 
 use super::observe::{KthreadLook, RuntimeLook, queued};
 use heap::vec;
@@ -19,13 +21,16 @@ struct Then {
     ingress_queued: bool,
     overflow: bool,
     timer_due: bool,
+    /// Something had waited since the look before.
+    waited: bool,
 }
 
 impl Then {
-    /// Remembers a look at a kthread with work.
-    fn of(look: &KthreadLook) -> Self {
+    /// Remembers a look at a kthread with work, and whether any of that `waited`.
+    fn of(look: &KthreadLook, waited: bool) -> Self {
         Self {
             work: true,
+            waited,
             runq_tail: look.runq_tail,
             ingress_tail: look.ingress_tail,
             runq_queued: queued(look.runq_head, look.runq_tail),
@@ -57,6 +62,8 @@ pub(super) struct Found {
     /// Number of things that have been queued since the last look, a lower bound. Any at all is
     /// congestion.
     pub(super) waiting: u32,
+    /// True if something waited at the last look at a kthread that this one leaves out.
+    pub(super) unknown: bool,
 }
 
 /// The memory of one runtime's last look.
@@ -77,15 +84,17 @@ impl Detector {
     pub(super) fn look(&mut self, look: &RuntimeLook) -> Found {
         let mut found = Found::default();
         for (then, now) in self.then.iter_mut().zip(&look.kthreads) {
-            if !now.has_work() {
+            let work = now.has_work();
+            found.work |= work;
+            if now.left_out {
+                found.unknown |= then.work && then.waited;
+            } else if work {
+                let waiting = if then.work { then.waiting_in(now) } else { 0 };
+                found.waiting = found.waiting.saturating_add(waiting);
+                *then = Then::of(now, waiting > 0);
+            } else {
                 then.work = false;
-                continue;
             }
-            found.work = true;
-            if then.work {
-                found.waiting = found.waiting.saturating_add(then.waiting_in(now));
-            }
-            *then = Then::of(now);
         }
         found
     }
@@ -141,7 +150,7 @@ mod tests {
     #[test]
     fn counters_that_run_backwards_are_no_panic_and_at_most_a_false_alarm() {
         let [_, found] = looks([runq(9, 3), runq(2, 1)]);
-        assert_eq!(found, Found { work: false, waiting: 0 });
+        assert_eq!(found, Found::default());
         // Old items reported again raise an alarm, at this runtime's expense.
         assert_eq!(looks([runq(5, 8), runq(1, 8)])[1].waiting, 7);
         let garbage = RuntimeLook { kthreads: vec![runq(0, u32::MAX / 2); 8], ..Default::default() };
@@ -157,10 +166,32 @@ mod tests {
         for load in [overflow, timer] {
             assert_eq!(
                 looks([load, load]),
-                [Found { work: true, waiting: 0 }, Found { work: true, waiting: 1 }]
+                [0, 1].map(|waiting| Found { work: true, waiting, unknown: false })
             );
             assert_eq!(looks([load, KthreadLook::default()])[1].waiting, 0);
         }
+    }
+
+    #[test]
+    fn words_that_were_not_read_again_are_no_congestion_and_what_waited_there_is_unknown() {
+        let mut detector = Detector::new(1);
+        let mut found = |look: KthreadLook| {
+            let Found { work, waiting, unknown } =
+                detector.look(&RuntimeLook { kthreads: vec![look], ..Default::default() });
+            (work, waiting, unknown)
+        };
+        let left_out = |look| KthreadLook { left_out: true, ..look };
+        assert_eq!(found(runq(0, 2)), (true, 0, false));
+        for _ in 0..3 {
+            assert_eq!(found(left_out(runq(0, 2))), (true, 0, false));
+        }
+        // Read again: one is still there.
+        assert_eq!(found(runq(1, 5)), (true, 1, false));
+        assert_eq!(found(left_out(runq(1, 5))), (true, 0, true));
+        assert_eq!(found(runq(5, 6)), (true, 0, false), "all of the old ones are gone");
+        assert_eq!(found(left_out(runq(5, 6))), (true, 0, false));
+        assert_eq!(found(runq(6, 6)), (false, 0, false));
+        assert_eq!(found(left_out(runq(6, 6))), (false, 0, false));
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub struct KthreadLook {
     /// True if it hosts an exclusive thread. Its core is taken only where its runtime has no other
     /// core of the same use.
     pub hosted: bool,
+    /// True if the latest look at its runtime did not read it: all but `ingress_tail`, `timer_due`
+    /// and `activity` is as of an earlier look.
+    pub left_out: bool,
 }
 
 impl KthreadLook {
@@ -113,6 +116,9 @@ pub struct Observation {
     revision: u64,
     /// By position: for which runtime the core is kept from ordinary threads; empty if none is.
     reserved: Vec<Option<RuntimeId>>,
+    /// Number of calls of [`ties`](Self::ties).
+    #[cfg(test)]
+    pub(super) ties_read: core::cell::Cell<usize>,
 }
 
 impl Observation {
@@ -168,6 +174,8 @@ impl Observation {
     /// Returns how much a kthread should keep the core at this position before other cores of its
     /// runtime: more if it hosts an exclusive thread than if the core is reserved.
     pub(super) fn ties(&self, kthread: KthreadId, at: usize) -> u8 {
+        #[cfg(test)]
+        self.ties_read.set(self.ties_read.get() + 1);
         let hosted = self.kthread(kthread).is_some_and(|look| look.hosted);
         let reserved = self.reserved.get(at).is_some_and(|&owner| owner == Some(kthread.runtime));
         2 * u8::from(hosted) + u8::from(reserved)

@@ -20,7 +20,8 @@
 //! chosen here. A core that it is [tied](Observation::ties) to, because an exclusive thread runs
 //! there or because ordinary threads are kept off it, is passed over while the runtime has another
 //! core of the same use in the claimant's reach. So a runtime that reports such ties for all its
-//! cores, or for changing ones, keeps no more cores than otherwise.
+//! cores, or for changing ones, keeps no more cores than otherwise. Nor does it make an event slow:
+//! of each runtime and use the least tie is noted once, and each core is compared with that.
 //!
 //! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
 //! which may be halted: on three kinds of 2-vCPU VM a hand-off takes 1.4 to 3.2 us and the wake of
@@ -117,6 +118,20 @@ enum Use {
     Taken,
 }
 
+/// Number of uses of a core that has an owner.
+const KINDS: usize = 2;
+
+impl Use {
+    /// Returns the number of the use of a core that has an owner.
+    fn kind(self) -> Option<usize> {
+        match self {
+            Self::Idle(_) => Some(0),
+            Self::Busy(_) => Some(1),
+            Self::Free | Self::Taken => None,
+        }
+    }
+}
+
 /// A chosen core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
@@ -149,7 +164,18 @@ pub(super) struct Selector {
     eligible: Vec<usize>,
     /// By class: whether its runtimes may be lent the core at each position; empty for all cores.
     reach: [Vec<bool>; 2],
+    /// By runtime slot: the least ties among the cores that it has in each [use](Use::kind).
+    loosest: Vec<[Loosest; KINDS]>,
+    /// For which claimant these are, which counts only if Linux does not bind its threads to all
+    /// cores; `None` if they are not up to date.
+    loosest_for: Option<Option<RuntimeId>>,
 }
+
+/// The least [ties](Observation::ties) among some cores of a runtime, by the class of the claims
+/// that reach them; [`u8::MAX`] if none is reached.
+pub(super) type Loosest = [u8; 2];
+
+const CLASSES: [Class; 2] = [Class::LatencyCritical, Class::BestEffort];
 
 impl Selector {
     pub(super) fn new(quanta: Quanta, seed: u64) -> Self {
@@ -162,6 +188,8 @@ impl Selector {
             exhausted: [false; 2],
             eligible: Vec::new(),
             reach: [Vec::new(), Vec::new()],
+            loosest: Vec::new(),
+            loosest_for: None,
         }
     }
 
@@ -175,8 +203,13 @@ impl Selector {
     /// Returns whether the claimant may be lent the core at this position: as all runtimes of its
     /// class, and as far as Linux binds its threads there.
     pub(super) fn reaches(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
-        self.reach[claim.class as usize].get(at).is_none_or(|&allowed| allowed)
-            && view.obs.runtime(claim.runtime).is_none_or(|look| !look.is_refused(at))
+        self.may_reach(view, claim.class, Some(claim.runtime), at)
+    }
+
+    fn may_reach(&self, view: View<'_>, class: Class, claimant: Option<RuntimeId>, at: usize) -> bool {
+        let look = claimant.and_then(|claimant| view.obs.runtime(claimant));
+        self.reach[class as usize].get(at).is_none_or(|&allowed| allowed)
+            && look.is_none_or(|look| !look.is_refused(at))
     }
 
     /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no
@@ -188,6 +221,9 @@ impl Selector {
         self.eligible.reserve(cores);
         self.spares.clear();
         self.spares.reserve(slots);
+        self.loosest.clear();
+        self.loosest.reserve(slots);
+        self.loosest_for = None;
     }
 
     /// Classifies every core. If `has_work` returns true for a runtime, something is queued there:
@@ -223,6 +259,62 @@ impl Selector {
         }));
         self.available = self.uses.iter().filter(|used| matches!(used, Use::Free | Use::Idle(_))).count();
         self.exhausted = [false; 2];
+        self.loosest_for = None;
+    }
+
+    /// Makes the noted ties those that count for this claim.
+    fn note_ties(&mut self, view: View<'_>, claim: &Claim) {
+        let claimant = refuses_cores(view, claim.runtime).then_some(claim.runtime);
+        if self.loosest_for == Some(claimant) {
+            return;
+        }
+        self.loosest_for = Some(claimant);
+        let mut loosest = core::mem::take(&mut self.loosest);
+        loosest.clear();
+        loosest.resize(self.spares.len(), [[u8::MAX; 2]; KINDS]);
+        for (at, (state, used)) in view.ledger.cores().iter().zip(&self.uses).enumerate() {
+            if let (&CoreState::Owned { kthread, .. }, Some(kind)) = (state, used.kind()) {
+                let least = &mut loosest[kthread.runtime.0 as usize][kind];
+                self.lower_to(least, view, claimant, (kthread, at));
+            }
+        }
+        self.loosest = loosest;
+    }
+
+    /// Takes the ties of one more core into account, for all claims or those of one claimant.
+    fn lower_to(
+        &self,
+        least: &mut Loosest,
+        view: View<'_>,
+        claimant: Option<RuntimeId>,
+        (kthread, at): (KthreadId, usize),
+    ) {
+        let ties = view.obs.ties(kthread, at);
+        for class in CLASSES {
+            if self.may_reach(view, class, claimant, at) {
+                least[class as usize] = least[class as usize].min(ties);
+            }
+        }
+    }
+
+    /// Returns the least ties among the cores on which a runtime idles, for all claims but those of
+    /// claimants to which Linux does not bind all cores; or for this claimant.
+    pub(super) fn loosest_idle(
+        &self,
+        view: View<'_>,
+        runtime: RuntimeId,
+        claimant: Option<RuntimeId>,
+    ) -> Loosest {
+        let mut least = [u8::MAX; 2];
+        for (at, state) in view.ledger.cores().iter().enumerate() {
+            if let CoreState::Owned { kthread, .. } = *state
+                && kthread.runtime == runtime
+                && idles(view.obs, kthread)
+            {
+                self.lower_to(&mut least, view, claimant, (kthread, at));
+            }
+        }
+        least
     }
 
     /// Returns the cores over those it owns that a runtime has left after the choices made since
@@ -233,12 +325,14 @@ impl Selector {
 
     /// Returns the core for this claim and marks it as taken; `None` if the claim may have none.
     pub(super) fn choose(&mut self, view: View<'_>, claim: &Claim) -> Option<Choice> {
+        self.note_ties(view, claim);
         let at = self.choose_available(view, claim).or_else(|| self.choose_busy(view, claim))?;
         let used = core::mem::replace(&mut self.uses[at], Use::Taken);
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else {
             self.available -= 1;
             return Some(Choice { at, victim: None, preempts: false, only_if_idle: false });
         };
+        self.loosest_for = None;
         let preempts = matches!(used, Use::Busy(_));
         self.available -= usize::from(!preempts);
         let class = class_of(view.ledger, kthread.runtime);
@@ -291,8 +385,7 @@ impl Selector {
             }
         }
         // One whose threads Linux does not bind everywhere proves nothing about the others.
-        let reaches_all = !view.obs.runtime(claim.runtime).is_some_and(RuntimeLook::has_refused);
-        self.exhausted[claim.class as usize] = reaches_all;
+        self.exhausted[claim.class as usize] = !refuses_cores(view, claim.runtime);
         None
     }
 
@@ -309,9 +402,15 @@ impl Selector {
     }
 
     /// Returns true if the runtime that has the core at this position has another one of the same
-    /// use that it is tied to less.
+    /// use, in the claimant's reach, that it is tied to less.
     fn is_passed_over(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
-        has_looser(view, at, |other| self.uses[other] == self.uses[at] && self.reaches(view, claim, other))
+        match (view.ledger.cores()[at], self.uses[at].kind()) {
+            (CoreState::Owned { kthread, .. }, Some(kind)) => {
+                let least = self.loosest[kthread.runtime.0 as usize][kind];
+                least[claim.class as usize] < view.obs.ties(kthread, at)
+            }
+            _ => false,
+        }
     }
 
     /// Returns true if no other runtime uses a hyperthread of this core's physical core.
@@ -352,18 +451,9 @@ impl Selector {
     }
 }
 
-/// Returns true if the runtime that has the core at this position has another one, in the same use
-/// according to `alike`, that it is tied to less.
-pub(super) fn has_looser(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool {
-    let cores = view.ledger.cores();
-    let CoreState::Owned { kthread: holder, .. } = cores[at] else { return false };
-    let ties = view.obs.ties(holder, at);
-    let is_looser = |(other, state): (usize, &CoreState)| {
-        matches!(*state, CoreState::Owned { kthread, .. }
-            if kthread.runtime == holder.runtime && view.obs.ties(kthread, other) < ties)
-            && alike(other)
-    };
-    ties > 0 && cores.iter().enumerate().any(is_looser)
+/// Returns true if there are cores to which Linux does not bind the threads of a runtime.
+pub(super) fn refuses_cores(view: View<'_>, runtime: RuntimeId) -> bool {
+    view.obs.runtime(runtime).is_some_and(RuntimeLook::has_refused)
 }
 
 /// Returns true if a kthread reports to be idle.
@@ -420,7 +510,11 @@ fn is_leaving(ledger: &Ledger, runtime: RuntimeId, core: crate::ids::CoreId) -> 
 #[cfg(test)]
 impl Selector {
     /// Returns the capacities of everything on the heap.
-    pub(super) fn capacities(&self) -> [usize; 3] {
-        [self.uses.capacity(), self.spares.capacity(), self.eligible.capacity()]
+    pub(super) fn capacities(&self) -> [usize; 4] {
+        let loosest = self.loosest.capacity();
+        [self.uses.capacity(), self.spares.capacity(), self.eligible.capacity(), loosest]
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -614,3 +614,35 @@ fn a_core_that_was_refused_to_a_runtime_is_chosen_for_others_only_until_that_is_
     machine.look();
     assert_eq!(machine.ledger.account(bound).unwrap().held(), 1, "{kthreads:?}");
 }
+
+#[test]
+fn kthreads_that_all_host_exclusive_threads_do_not_make_an_event_quadratic() {
+    const CORES: u16 = 64;
+    let hosting = |class| {
+        let mut machine = Machine::of_cores(CORES);
+        let owner = machine.runtime(class, 0, CORES);
+        for core in 0..CORES {
+            let kthread = machine.runs(owner, core);
+            machine.obs.kthread_mut(kthread).unwrap().hosted = true;
+        }
+        machine
+    };
+    // Each core is compared a few times, in the order of preference.
+    let most = 6 * usize::from(CORES);
+    let mut machine = hosting(BestEffort);
+    let service = machine.runtime(LatencyCritical, 0, 1);
+    assert_eq!(machine.wakeup(service).len(), 1);
+    let read = machine.obs.ties_read.take();
+    assert!(read <= most, "a wake reads {read} ties");
+    // Services that wait for their quantum, until a core idles.
+    let mut machine = hosting(LatencyCritical);
+    let services: Vec<RuntimeId> = (0..32).map(|_| machine.runtime(LatencyCritical, 0, 1)).collect();
+    for &service in &services {
+        assert_eq!(machine.wakeup(service), []);
+        assert!(machine.policy.is_unmet(service));
+    }
+    machine.obs.ties_read.take();
+    assert_eq!(machine.idle(5).len(), 1);
+    let read = machine.obs.ties_read.take();
+    assert!(read <= most, "a core that idles has {read} ties read");
+}

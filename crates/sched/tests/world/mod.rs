@@ -440,5 +440,7 @@ fn garbage(random: &mut u64) -> KthreadLook {
         timer_due: next() & 1 == 0,
         activity: [Activity::Running, Activity::Idle, Activity::Parked][next() as usize % 3],
         hosted: next() & 1 == 0,
+        // The IOKernel's own statement.
+        left_out: false,
     }
 }

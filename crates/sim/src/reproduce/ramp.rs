@@ -4,8 +4,9 @@
 //! The machine has the 14 cores that the paper's server leaves to worker threads: of 16
 //! hyperthreads one is the dispatch thread's and one is not managed. The policy `arachne` decides:
 //! the estimator that live programs use, and an arbiter. Requests wait in one queue, and each runs
-//! on the first core that is free. Beside it stand all cores for the service, and congestion
-//! detection, which lends cores by the microsecond.
+//! on the first core that is free. Beside it stand all cores for the service; congestion detection,
+//! which lends cores by the microsecond; and this project's `arbiter`, where the service requests
+//! the cores of the same estimate and is lent others by congestion.
 
 use super::{Claim, Options, Reproduction};
 use crate::costs::Costs;
@@ -40,15 +41,20 @@ struct System {
     batch: bool,
 }
 
-const SYSTEMS: [System; 4] = [
+const SYSTEMS: [System; 6] = [
     System { name: "arachne", policy: PolicyName::Arachne, batch: false },
     System { name: "arachne, batch job", policy: PolicyName::Arachne, batch: true },
+    System { name: "arbiter", policy: PolicyName::Arbiter, batch: false },
+    System { name: "arbiter, batch job", policy: PolicyName::Arbiter, batch: true },
     System { name: "congestion detection, batch job", policy: PolicyName::Congestion, batch: true },
     System { name: "all cores, no batch job", policy: PolicyName::Static, batch: false },
 ];
 const ALONE: usize = 0;
 const BESIDE: usize = 1;
-const ALL_CORES: usize = 3;
+const ARBITER_ALONE: usize = 2;
+const ARBITER_BESIDE: usize = 3;
+const CONGESTION: usize = 4;
+const ALL_CORES: usize = 5;
 
 /// Points of the figure, for its progress.
 pub(super) const POINTS: u64 = SYSTEMS.len() as u64;
@@ -101,6 +107,7 @@ impl Ramp {
             dispatch: Box::new(CentralFcfs::new(usize::from(CORES))),
             guaranteed: if system.policy == PolicyName::Static { CORES } else { 0 },
             max: CORES,
+            estimates: system.policy == PolicyName::Arbiter,
         };
         let setup = Setup {
             topology: Topology::uniform(CORES, 1, 1)?,
@@ -109,7 +116,8 @@ impl Ramp {
             services: vec![service],
             batch: system.batch,
             // Arachne's threads poll on the cores that their program requested.
-            park_after_ns: (system.policy == PolicyName::Congestion).then_some(50_000),
+            park_after_ns: matches!(system.policy, PolicyName::Congestion | PolicyName::Arbiter)
+                .then_some(50_000),
             warmup_ns: 0,
             duration_ns: self.length_ms * 1_000_000,
             hardware: None,
@@ -140,14 +148,24 @@ fn us(ns: u64) -> f64 {
 }
 
 fn data(runs: &[Vec<Window>]) -> Table {
-    let mut table =
-        Table::new(&["system", "s", "requests_per_s", "p50_us", "p99_us", "held_cores", "batch_cores"]);
+    let mut table = Table::new(&[
+        "system",
+        "s",
+        "requests_per_s",
+        "p50_us",
+        "p99_us",
+        "held_cores",
+        "batch_cores",
+        "requested_cores",
+    ]);
     for (system, windows) in SYSTEMS.iter().zip(runs) {
         for window in windows {
             let mut cells = vec![system.name.to_owned(), format!("{:.2}", window.end_s)];
             cells.push(format!("{:.0}", window.rate));
             let figures = [us(window.p50_ns), us(window.p99_ns), window.held_cores, window.batch_cores];
             cells.extend(figures.map(|figure| format!("{figure:.2}")));
+            let requested = (system.policy == PolicyName::Arbiter).then_some(window.requested_cores);
+            cells.push(requested.map_or_else(String::new, |cores| cores.to_string()));
             table.push(cells);
         }
     }
@@ -172,6 +190,9 @@ fn panels(ramp: &Ramp, runs: &[Vec<Window>]) -> [Panel; 4] {
     let cores = f64::from(CORES) + 1.0;
     let mut held = lines(|window| window.held_cores);
     let work = runs[ALONE].iter().map(|window| (window.end_s, ramp.work(window.end_s))).collect();
+    let requested = |window: &Window| (window.end_s, f64::from(window.requested_cores));
+    let requested = runs[ARBITER_BESIDE].iter().map(requested).collect();
+    held.push(Line::new("requested of the arbiter, batch job", requested).dashed());
     held.push(Line::new("work offered", work).dashed());
     [
         panel("a: cores of the service", "cores", false, (0.0, cores), held),
@@ -198,36 +219,70 @@ fn extremes(windows: &[Window], of: fn(&Window) -> f64) -> (f64, f64) {
     values.fold((f64::INFINITY, 0.0), |(low, high), value| (low.min(value), high.max(value)))
 }
 
+/// The figures of a system alone and beside a batch job, as the claims are about.
+struct Pair<'a> {
+    alone: &'a [Window],
+    beside: &'a [Window],
+    /// Cores that count: held, or requested.
+    cores: fn(&Window) -> f64,
+}
+
+impl Pair<'_> {
+    /// Returns the first window's cores, the most, and the last one's, all beside the job: without
+    /// one nothing takes the cores that a service no longer requests.
+    fn cores(&self) -> (f64, f64, f64) {
+        let of = |window: Option<&Window>| window.map_or(0.0, self.cores);
+        (of(self.beside.first()), extremes(self.beside, self.cores).1, of(self.beside.last()))
+    }
+
+    fn follow_the_load(&self) -> (String, bool) {
+        let (first, most, last) = self.cores();
+        let text = format!(
+            "{first:.1} cores in the first window, {most:.1} of {CORES} at most, {last:.1} in the last"
+        );
+        (text, first < 2.0 && last < 2.0 && most > f64::from(CORES) - 0.5)
+    }
+
+    fn near_constant(&self) -> (String, bool) {
+        let (medians, tails) = (extremes(self.alone, p50), extremes(self.alone, p99));
+        let text = format!(
+            "over the windows the median is {:.0} to {:.0} us, the p99 {:.0} to {:.0} us",
+            medians.0, medians.1, tails.0, tails.1
+        );
+        (text, medians.1 <= CONSTANT * medians.0 && tails.1 <= CONSTANT * tails.0)
+    }
+
+    fn unaffected(&self) -> (String, bool) {
+        let whole = |windows: &[Window], of| mean(&windows.iter().collect::<Vec<_>>(), of);
+        let changes = [p50, p99].map(|of: fn(&Window) -> f64| whole(self.beside, of) / whole(self.alone, of));
+        let text = format!(
+            "beside the job medians are {:.2} and p99 {:.2} times those without, on average",
+            changes[0], changes[1]
+        );
+        (text, changes.iter().all(|change| *change <= UNAFFECTED))
+    }
+}
+
+fn p50(window: &Window) -> f64 {
+    us(window.p50_ns)
+}
+
+fn p99(window: &Window) -> f64 {
+    us(window.p99_ns)
+}
+
 fn judge(ramp: &Ramp, runs: &[Vec<Window>]) -> Vec<Claim> {
-    let (alone, beside, all) = (&runs[ALONE], &runs[BESIDE], &runs[ALL_CORES]);
-    let p50: fn(&Window) -> f64 = |window| us(window.p50_ns);
-    let p99: fn(&Window) -> f64 = |window| us(window.p99_ns);
-    let held: fn(&Window) -> f64 = |window| window.held_cores;
-    // Without a batch job nothing takes the cores that the service no longer requests.
-    let (first, most) = (beside.first().map_or(0.0, held), extremes(beside, held).1);
-    let last = beside.last().map_or(0.0, held);
-    let (medians, tails) = (extremes(alone, p50), extremes(alone, p99));
-    let (low, high) = (at_load(ramp, alone, true), at_load(ramp, alone, false));
+    let papers = Pair { alone: &runs[ALONE], beside: &runs[BESIDE], cores: |window| window.held_cores };
+    let (low, high) = (at_load(ramp, papers.alone, true), at_load(ramp, papers.alone, false));
     let (low_p99, high_p99) = (mean(&low, p99), mean(&high, p99));
-    let whole = |windows: &[Window], of| mean(&windows.iter().collect::<Vec<_>>(), of);
-    let changes = [p50, p99].map(|of| whole(beside, of) / whole(alone, of));
-    let low_all = mean(&at_load(ramp, all, true), p99);
-    vec![
-        Claim::new(
+    let low_all = mean(&at_load(ramp, &runs[ALL_CORES], true), p99);
+    let claim = |paper: &str, (ours, holds): (String, bool)| Claim::new(paper, ours, holds);
+    let mut claims = vec![
+        claim(
             "one worker core at low load, all at the highest, one again at the end",
-            format!(
-                "beside the job {first:.1} cores in the first window, {most:.1} of {CORES} at most, {last:.1} in the last"
-            ),
-            first < 2.0 && last < 2.0 && most > f64::from(CORES) - 0.5,
+            papers.follow_the_load(),
         ),
-        Claim::new(
-            "median and tail latency are near-constant as the load increases",
-            format!(
-                "over the windows the median is {:.0} to {:.0} us, the p99 {:.0} to {:.0} us",
-                medians.0, medians.1, tails.0, tails.1
-            ),
-            medians.1 <= CONSTANT * medians.0 && tails.1 <= CONSTANT * tails.0,
-        ),
+        claim("median and tail latency are near-constant as the load increases", papers.near_constant()),
         Claim::new(
             "the tail is better at high load than at low load",
             format!(
@@ -235,13 +290,39 @@ fn judge(ramp: &Ramp, runs: &[Vec<Window>]) -> Vec<Claim> {
             ),
             high_p99 < low_p99,
         ),
+        claim("a batch job beside it leaves latency almost unaffected", papers.unaffected()),
+    ];
+    claims.extend(judge_arbiter(runs));
+    claims
+}
+
+/// Judges the same of this project's arbiter, with what it adds to congestion detection.
+fn judge_arbiter(runs: &[Vec<Window>]) -> Vec<Claim> {
+    let pair = Pair {
+        alone: &runs[ARBITER_ALONE],
+        beside: &runs[ARBITER_BESIDE],
+        cores: |window| f64::from(window.requested_cores),
+    };
+    let whole = |run: usize, of: fn(&Window) -> f64| mean(&runs[run].iter().collect::<Vec<_>>(), of);
+    let [arbiter, congestion] = [ARBITER_BESIDE, CONGESTION].map(|run| whole(run, p99));
+    let [with, without] = [ARBITER_BESIDE, CONGESTION].map(|run| whole(run, |window| window.batch_cores));
+    let arbiters = |paper: &str| format!("(this project's arbiter) {paper}");
+    let claim = |paper: &str, (ours, holds): (String, bool)| Claim::new(&arbiters(paper), ours, holds);
+    let (cores, follow) = pair.follow_the_load();
+    vec![
+        claim(
+            "one worker core at low load, all at the highest, one again at the end",
+            (format!("requested: {cores}"), follow),
+        ),
+        claim("median and tail latency are near-constant as the load increases", pair.near_constant()),
+        claim("a batch job beside it leaves latency almost unaffected", pair.unaffected()),
         Claim::new(
-            "a batch job beside it leaves latency almost unaffected",
+            &arbiters("requested cores make the tail no longer than lending by congestion alone"),
             format!(
-                "beside the job medians are {:.2} and p99 {:.2} times those without, on average",
-                changes[0], changes[1]
+                "mean p99 beside the job {arbiter:.0} us, {congestion:.0} us by congestion alone; the job has {with:.1} cores on \
+                 average, {without:.1} by congestion alone"
             ),
-            changes.iter().all(|change| *change <= UNAFFECTED),
+            arbiter <= congestion,
         ),
     ]
 }
@@ -253,7 +334,20 @@ mod tests {
     fn window(end_s: f64, latency_us: u64, held_cores: f64) -> Window {
         let (p50_ns, p99_ns) = (1_000 * latency_us, 5_000 * latency_us);
         let (watts, batch_cores, rate) = (0.0, 0.0, 1.0);
-        Window { end_s, rate, p50_ns, p99_ns, watts, held_cores, batch_cores, step: 0, cores: 0, clock: None }
+        let requested_cores = held_cores as u16;
+        Window {
+            end_s,
+            rate,
+            p50_ns,
+            p99_ns,
+            watts,
+            held_cores,
+            requested_cores,
+            batch_cores,
+            step: 0,
+            cores: 0,
+            clock: None,
+        }
     }
 
     #[test]
@@ -263,14 +357,22 @@ mod tests {
             (0..3).map(|i| window(1.0 + i as f64, latencies[i], held[i])).collect()
         };
         let holds = |alone: &Vec<Window>, beside: &Vec<Window>| -> Vec<bool> {
-            let runs = [alone.clone(), beside.clone(), alone.clone(), alone.clone()];
-            judge(&ramp, &runs).iter().map(|claim| claim.holds).collect()
+            let [first, second] = [alone, beside].map(Clone::clone);
+            let runs = [&first, &second, &first, &second, &first, &first].map(Clone::clone);
+            let holds: Vec<bool> = judge(&ramp, &runs).iter().map(|claim| claim.holds).collect();
+            // Both pairs have the same windows; the last claim compares beside with alone.
+            assert_eq!([holds[0], holds[1], holds[3]], holds[4..7]);
+            [&holds[..4], &holds[7..]].concat()
         };
         let good = run([20, 15, 20], [1.2, 14.0, 1.5]);
-        assert_eq!(holds(&good, &good), [true, true, false, true], "no window is in the lowest quarter");
+        assert_eq!(
+            holds(&good, &good),
+            [true, true, false, true, true],
+            "no window is in the lowest quarter"
+        );
         let steep = run([10, 50, 10], [1.0, 12.0, 1.0]);
-        assert_eq!(holds(&steep, &good), [true, false, false, true]);
-        assert_eq!(holds(&good, &steep), [false, true, false, false]);
+        assert_eq!(holds(&steep, &good), [true, false, false, true, true]);
+        assert_eq!(holds(&good, &steep), [false, true, false, false, false]);
     }
 
     #[test]
@@ -286,13 +388,19 @@ mod tests {
     fn cores_follow_the_load_up_and_down_and_the_batch_job_has_the_others() {
         let options = Options { quick: true, seed: 1, threads: 2 };
         let ramp = Ramp { most: 50_000.0, service_us: 80.0, length_ms: 1_000, window_ms: 100 };
-        let windows = ramp.run(SYSTEMS[BESIDE], &options).unwrap();
-        assert_eq!(windows.len(), 10);
-        let held: Vec<f64> = windows.iter().map(|window| window.held_cores).collect();
-        assert!(held[5] > held[0] + 2.0 && held[5] > held[9] + 1.0, "{held:?}");
-        for window in &windows {
-            let cores = window.held_cores + window.batch_cores;
-            assert!((f64::from(CORES) - cores).abs() < 1.0, "{cores} cores in use");
+        for system in [BESIDE, ARBITER_BESIDE] {
+            let windows = ramp.run(SYSTEMS[system], &options).unwrap();
+            assert_eq!(windows.len(), 10);
+            let held: Vec<f64> = windows.iter().map(|window| window.held_cores).collect();
+            assert!(held[5] > held[0] + 2.0 && held[5] > held[9] + 1.0, "{held:?}");
+            for window in &windows {
+                let cores = window.held_cores + window.batch_cores;
+                assert!((f64::from(CORES) - cores).abs() < 1.0, "{cores} cores in use");
+            }
+            if system == ARBITER_BESIDE {
+                let requested: Vec<u16> = windows.iter().map(|window| window.requested_cores).collect();
+                assert!(requested[5] > requested[0] && requested[5] > requested[9], "{requested:?}");
+            }
         }
     }
 }

@@ -217,6 +217,7 @@ impl AllocatorStudy {
                 dispatch,
                 guaranteed: self.guaranteed,
                 max,
+                estimates: false,
                 measured,
             });
         }

@@ -86,6 +86,7 @@ fn run_once(service: &Mix, load: f64, costs: &Costs, budget: Budget, seed: u64) 
         dispatch: Box::new(CentralFcfs::new(1)),
         guaranteed: 1,
         max: 1,
+        estimates: false,
         measured: Measured::new(service.classes().len(), budget),
     };
     let setup = Setup {

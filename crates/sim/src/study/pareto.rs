@@ -340,6 +340,7 @@ impl ParetoStudy {
             dispatch: Box::new(CentralFcfs::new(usize::from(hyperthreads))),
             guaranteed: 0,
             max: hyperthreads,
+            estimates: false,
             measured: Measured::new(mix.classes().len(), budget),
         };
         let policy = IxControl::new(IxConfig {

@@ -275,6 +275,7 @@ impl PlanStudy {
             dispatch: Box::new(CentralFcfs::new(limit)),
             guaranteed: 0,
             max,
+            estimates: false,
             measured: Measured::new(w.mix.classes().len(), budget),
         };
         let setup = Setup {

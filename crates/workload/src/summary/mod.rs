@@ -422,6 +422,7 @@ impl Summary {
         Figures {
             offered_rps: rate(self.counts.offered),
             achieved_rps: rate(self.counts.completed),
+            mean_us: (!self.total.is_empty()).then(|| self.total.mean() / 1_000.0),
             p50_us: us(self.latency_ns(0.5)),
             p90_us: us(self.latency_ns(0.9)),
             p99_us: us(self.latency_ns(0.99)),
@@ -482,6 +483,9 @@ pub struct Figures {
     pub offered_rps: f64,
     /// Requests answered per second.
     pub achieved_rps: f64,
+    /// Mean latency, stalls of the machine included; absent in older files.
+    #[serde(default)]
+    pub mean_us: Option<f64>,
     /// Median latency.
     pub p50_us: Option<f64>,
     /// 90th percentile.

@@ -6,9 +6,10 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
-use crate::allocator::phase::IDLE_BURST;
-use crate::allocator::words::SLICE;
+use crate::allocator::phase::{IDLE_BURST, KTHREAD_LOOK_NS};
+use crate::allocator::words::{SLICE, SPACING, WAITING};
 use crate::fixture::{Sandbox, measure_as};
+use crate::world::Lender;
 
 const MANY: u16 = 256;
 
@@ -46,7 +47,7 @@ fn a_look_reads_few_kthreads_of_a_program_that_has_many_and_all_of_them_in_turn(
         rewrite(&mut sandbox, 0, word);
         sandbox.tick();
         let read = read_of(&sandbox, 0, word);
-        assert!((1..=SLICE + 1).contains(&read), "{read} kthreads read");
+        assert!((1..=SLICE + WAITING + 1).contains(&read), "{read} kthreads read");
         let look = sandbox.alloc.observation.runtime(RuntimeId(0)).unwrap().kthreads[usize::from(holder)];
         assert_eq!(look.runq_head, word, "the one with the core");
     }
@@ -94,6 +95,84 @@ fn work_timers_and_sums_of_kthreads_that_a_look_leaves_out_are_found_in_turn() {
 }
 
 #[test]
+fn programs_without_cores_of_which_a_look_reads_no_kthread_cost_their_part_of_it_all_the_same() {
+    const PROGRAMS: u32 = 64;
+    const KTHREADS: u16 = 16;
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    for id in 0..PROGRAMS {
+        sandbox.add(id, KTHREADS, 0, BestEffort);
+        // No slice is due for a second.
+        let (now, runtime) = (sandbox.now, sandbox.world.runtimes.get_mut(RuntimeId(id)).unwrap());
+        runtime.kept.end_slice((1, 1_000_000_000), 1_000_000_000, now);
+    }
+    // Two each, of 64.
+    for next in [32, 0, 32, 0] {
+        sandbox.tick();
+        assert_eq!(sandbox.alloc.cursor, next);
+    }
+    // The clock is read after eight, and again until more than 1 us has passed.
+    measure_as(600);
+    sandbox.tick();
+    measure_as(0);
+    assert_eq!(sandbox.alloc.cursor, 12);
+}
+
+/// Returns how many kthreads of runtime 0 have been lent a core.
+fn lent(sandbox: &mut Sandbox) -> usize {
+    (0..MANY).filter(|&k| matches!(sandbox.peer(0).grant(k).0, Grant::Run { .. })).count()
+}
+
+#[test]
+fn work_that_is_gone_when_a_look_leaves_its_kthreads_out_is_no_congestion() {
+    let mut sandbox = Sandbox::new(4, Vec::new());
+    sandbox.add(0, MANY, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    let holder = holder(&mut sandbox);
+    sandbox.peer(0).queue(0, 0);
+    let queue = |sandbox: &mut Sandbox, taken: u32, queued: u32| {
+        for other in (0..MANY).filter(|&other| other != holder) {
+            let status = &sandbox.peer(0).region.kthread(other).status;
+            status.runq_head.store(taken, Relaxed);
+            status.runq_tail.store(queued, Relaxed);
+        }
+    };
+    queue(&mut sandbox, 1, 1);
+    (0..16).for_each(|_| sandbox.tick());
+    let before = lent(&mut sandbox);
+    // At one look 16 have work, and at the next it is gone: only some of them are read again.
+    queue(&mut sandbox, 1, 2);
+    sandbox.tick();
+    queue(&mut sandbox, 2, 2);
+    (0..16).for_each(|_| sandbox.tick());
+    assert_eq!(lent(&mut sandbox), before, "cores for work that was done");
+    // Work that stays is congestion, and is found in turn.
+    sandbox.peer(0).queue(130, 1);
+    (0..17).for_each(|_| sandbox.tick());
+    assert!(lent(&mut sandbox) > before, "no core for work that waits");
+}
+
+#[test]
+fn a_frame_for_a_kthread_that_a_look_leaves_out_is_work_at_that_look() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, LatencyCritical);
+    (0..16).for_each(|_| sandbox.tick());
+    // An acknowledgment, which nothing waits for.
+    let now = sandbox.now;
+    assert!(Lender::hold(&mut sandbox.alloc, &mut sandbox.world, RuntimeId(0), 7, now));
+    let runtime = sandbox.world.runtimes.get_mut(RuntimeId(0)).unwrap();
+    let held = runtime.held.expect("just held");
+    let mut frame = runtime.kthreads[usize::from(held.kthread)].ingress.reserve(64).expect("room");
+    frame.write(0, &[0; 64]);
+    frame.commit(0, 0, 0);
+    while sandbox.now + 5_000 < held.until {
+        sandbox.tick();
+        assert_eq!(lent(&mut sandbox), 0, "a core for the acknowledgment alone");
+    }
+    sandbox.tick();
+    assert_eq!(lent(&mut sandbox), 1, "the end of the hold is not seen");
+}
+
+#[test]
 fn a_core_given_up_after_a_change_of_any_word_was_not_lent_in_vain() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(0, MANY, 0, BestEffort);
@@ -117,6 +196,96 @@ fn a_core_given_up_after_a_change_of_any_word_was_not_lent_in_vain() {
     }
     park(&mut sandbox, None);
     assert_eq!(vain(&sandbox), 1);
+}
+
+/// Returns the kthread that runs, once runtime 0 has been lent a core.
+fn holder(sandbox: &mut Sandbox) -> u16 {
+    for _ in 0..1_000 {
+        if let Some(holder) = (0..MANY).find(|&k| sandbox.peer(0).state(k) == KthreadState::Running) {
+            return holder;
+        }
+        sandbox.tick();
+        sandbox.obey();
+        sandbox.pass(500);
+    }
+    panic!("no core was lent");
+}
+
+/// The longest time that a look at all words of runtime 0 is taken to last, and how long none
+/// follows for a verdict.
+const LONGEST_LOOK: u64 = MANY as u64 * KTHREAD_LOOK_NS;
+const NO_VERDICT: u64 = LONGEST_LOOK * SPACING;
+
+#[test]
+fn a_program_that_hides_a_change_at_each_park_does_not_buy_a_look_at_all_its_words_each_time() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, BestEffort);
+    // Never taken out.
+    sandbox.peer(0).queue(0, 1);
+    measure_as(LONGEST_LOOK);
+    let (began, mut looks) = (sandbox.now, 0);
+    for word in 1..=200 {
+        let holder = holder(&mut sandbox);
+        for other in (1..MANY).filter(|&other| other != holder) {
+            let status = &sandbox.peer(0).region.kthread(other).status;
+            status.runq_head.store(word, Relaxed);
+            status.runq_tail.store(word, Relaxed);
+        }
+        sandbox.peer(0).park(holder);
+        sandbox.pass(100);
+        looks += u64::from(read_of(&sandbox, 0, word) > usize::from(MANY) / 2);
+    }
+    measure_as(0);
+    let most = (sandbox.now - began).div_ceil(NO_VERDICT);
+    assert!((1..=most).contains(&looks), "{looks} looks at all words, {most} at most");
+    let counters = &sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters;
+    assert_eq!((counters.vain_cores.get(), counters.offence_ns.get()), (0, 0), "it changes words");
+}
+
+#[test]
+fn between_two_verdicts_a_core_in_vain_neither_counts_nor_ends_the_row() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, BestEffort);
+    (0..16).for_each(|_| sandbox.tick());
+    sandbox.peer(0).queue(0, 1);
+    measure_as(LONGEST_LOOK);
+    let park = |sandbox: &mut Sandbox| {
+        let holder = holder(sandbox);
+        sandbox.peer(0).park(holder);
+        sandbox.pass(100);
+        let runtime = sandbox.world.runtimes.get(RuntimeId(0)).unwrap();
+        (runtime.stats.counters.vain_cores.get(), runtime.back_off.is_on(sandbox.now))
+    };
+    for row in 1..=4 {
+        let verdict = park(&mut sandbox);
+        assert_eq!(verdict, (row, row == 4), "a verdict is due");
+        if row < 4 {
+            assert_eq!(park(&mut sandbox), (row, false), "none is due");
+            sandbox.pass(NO_VERDICT);
+        }
+    }
+    measure_as(0);
+}
+
+#[test]
+fn a_doorbell_does_not_buy_a_look_at_all_words_each_time() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, BestEffort);
+    (0..16).for_each(|_| sandbox.tick());
+    measure_as(LONGEST_LOOK);
+    let mut has_news = |word: u32| {
+        sandbox.alloc.note_words(&mut sandbox.world);
+        rewrite(&mut sandbox, 0, word);
+        let now = sandbox.now;
+        let news = sandbox.alloc.has_news(&mut sandbox.world, RuntimeId(0), now);
+        let read = read_of(&sandbox, 0, word);
+        sandbox.pass(NO_VERDICT / 2);
+        (news, read)
+    };
+    assert_eq!(has_news(0), (false, usize::from(MANY)));
+    assert_eq!(has_news(1), (true, 0), "nothing is read, and nothing is said against it");
+    assert_eq!(has_news(2), (true, usize::from(MANY)));
+    measure_as(0);
 }
 
 #[test]

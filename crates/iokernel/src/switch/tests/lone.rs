@@ -6,23 +6,30 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 
 use crate::config::Config;
 use crate::fixture::Sandbox;
-use crate::switch::lone::tests::tcp;
+use crate::switch::lone::tests::{tcp, tcp_ipv6};
 
 const CLIENT: u32 = 0;
 const SERVICE: u32 = 1;
 const PSH_ACK: u8 = 0x18;
 const ACK: u8 = 0x10;
 
+/// Makes a segment: `tcp` or `tcp_ipv6`.
+type Segment = fn((Ipv4Addr, Ipv4Addr), (u16, u16), (u32, u32), u8, usize) -> Vec<u8>;
+
 /// A client that keeps its core, and a service that has parked after an answer of 100 bytes.
 fn after_an_answer(config: &Config) -> Sandbox {
+    after_an_answer_over(tcp, config)
+}
+
+fn after_an_answer_over(segment: Segment, config: &Config) -> Sandbox {
     let mut sandbox = Sandbox::with_config(2, Vec::new(), config);
     sandbox.add(CLIENT, 1, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
     sandbox.peer(CLIENT).queue(0, 1);
     sandbox.settle();
-    request(&mut sandbox, 1);
+    request_over(segment, &mut sandbox, 1);
     assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
-    answer_and_park(&mut sandbox, 1);
+    answer_over(segment, &mut sandbox, 1);
     sandbox
 }
 
@@ -32,7 +39,11 @@ fn addresses(sandbox: &Sandbox) -> (Ipv4Addr, Ipv4Addr) {
 
 /// The `n`-th request of 50 bytes, which acknowledges the answer before it.
 fn request(sandbox: &mut Sandbox, n: u32) {
-    let frame = tcp(addresses(sandbox), (40_001, 5_000), (50 * n - 50, 100 * n - 100), PSH_ACK, 50);
+    request_over(tcp, sandbox, n);
+}
+
+fn request_over(segment: Segment, sandbox: &mut Sandbox, n: u32) {
+    let frame = segment(addresses(sandbox), (40_001, 5_000), (50 * n - 50, 100 * n - 100), PSH_ACK, 50);
     sandbox.peer(CLIENT).send(0, &frame);
     sandbox.pass(100);
     sandbox.obey();
@@ -41,9 +52,13 @@ fn request(sandbox: &mut Sandbox, n: u32) {
 
 /// The service reads all frames, answers the `n`-th request, and gives its core back.
 fn answer_and_park(sandbox: &mut Sandbox, n: u32) {
+    answer_over(tcp, sandbox, n);
+}
+
+fn answer_over(segment: Segment, sandbox: &mut Sandbox, n: u32) {
     let (client, service) = addresses(sandbox);
     while sandbox.peer(SERVICE).receive(0).is_some() {}
-    let frame = tcp((service, client), (5_000, 40_001), (100 * n - 100, 50 * n), PSH_ACK, 100);
+    let frame = segment((service, client), (5_000, 40_001), (100 * n - 100, 50 * n), PSH_ACK, 100);
     sandbox.peer(SERVICE).send(0, &frame);
     sandbox.pass(100);
     sandbox.peer(SERVICE).park(0);
@@ -53,7 +68,11 @@ fn answer_and_park(sandbox: &mut Sandbox, n: u32) {
 
 /// The client acknowledges everything up to byte `number`.
 fn ack(sandbox: &mut Sandbox, number: u32) {
-    let frame = tcp(addresses(sandbox), (40_001, 5_000), (50, number), ACK, 0);
+    ack_over(tcp, sandbox, number);
+}
+
+fn ack_over(segment: Segment, sandbox: &mut Sandbox, number: u32) {
+    let frame = segment(addresses(sandbox), (40_001, 5_000), (50, number), ACK, 0);
     sandbox.peer(CLIENT).send(0, &frame);
     sandbox.pass(100);
     sandbox.obey();
@@ -70,18 +89,21 @@ fn grants(sandbox: &Sandbox) -> u64 {
 
 #[test]
 fn a_request_costs_one_grant_though_its_answer_is_acknowledged_alone() {
-    let mut sandbox = after_an_answer(&Config::default());
-    let before = grants(&sandbox);
-    for n in 2..50 {
-        ack(&mut sandbox, 100 * n - 100);
-        (0..20).for_each(|_| sandbox.tick());
-        assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Parked, "a core for an acknowledgment");
-        request(&mut sandbox, n);
-        assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
-        answer_and_park(&mut sandbox, n);
+    for segment in [tcp as Segment, tcp_ipv6] {
+        let mut sandbox = after_an_answer_over(segment, &Config::default());
+        let before = grants(&sandbox);
+        for n in 2..50 {
+            ack_over(segment, &mut sandbox, 100 * n - 100);
+            (0..20).for_each(|_| sandbox.tick());
+            let state = sandbox.peer(SERVICE).state(0);
+            assert_eq!(state, KthreadState::Parked, "a core for an acknowledgment");
+            request_over(segment, &mut sandbox, n);
+            assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
+            answer_over(segment, &mut sandbox, n);
+        }
+        assert_eq!(grants(&sandbox) - before, 48);
+        assert_eq!(sandbox.world.stats.switch.held_acks.get(), 48);
     }
-    assert_eq!(grants(&sandbox) - before, 48);
-    assert_eq!(sandbox.world.stats.switch.held_acks.get(), 48);
 }
 
 #[test]
@@ -109,6 +131,9 @@ fn whatever_a_thread_may_wait_for_gets_a_core_at_once() {
         let mut sandbox = after_an_answer(&Config { ack_hold_us: hold, ..Config::default() });
         ack(&mut sandbox, number);
         assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running, "{number}, {hold} us");
+        let mut sandbox = after_an_answer_over(tcp_ipv6, &Config { ack_hold_us: hold, ..Config::default() });
+        ack_over(tcp_ipv6, &mut sandbox, number);
+        assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running, "IPv6, {number}, {hold} us");
     }
     // A small segment waits behind the answer, by Nagle's algorithm.
     let mut sandbox = after_an_answer(&Config::default());

@@ -1,5 +1,6 @@
 //! The measured process: creates threads, and prints when they began as one line of JSON; or how
-//! long a background thread takes to give way; or when requested cores run a user thread.
+//! long a background thread takes to give way; or when requested cores run a user thread, how the
+//! estimate follows a load, or the memory in use.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use serde_json::json;
 use tailwater::thread::{self, Class, Placement};
 use tailwater_shm::{Clock, clock};
 
-use super::request;
+use super::{estimator, memory, request};
 
 /// Threads of one burst.
 const BURST: usize = 16;
@@ -28,11 +29,14 @@ const WORK_NS: u64 = 2_000;
 #[derive(Debug, Args)]
 pub struct ChildArgs {
     load: Load,
-    /// None for the background and for requests
+    /// For bursts and skew only
     way: Option<Way>,
-    /// Number of requests
+    /// Number of requests, steps or threads
     #[arg(long, default_value_t = 0)]
     count: u32,
+    /// Rest before each request, in microseconds
+    #[arg(long, default_value_t = 0)]
+    rest_us: u64,
     /// Request no core
     #[arg(long)]
     work_alone: bool,
@@ -50,6 +54,10 @@ pub enum Load {
     Background,
     /// Nothing; cores are requested.
     Requests,
+    /// Steps of load, which the estimate follows.
+    Steps,
+    /// Parked threads.
+    Memory,
 }
 
 impl Load {
@@ -62,6 +70,8 @@ impl Load {
             Self::Skew => "skew",
             Self::Background => "background",
             Self::Requests => "requests",
+            Self::Steps => "steps",
+            Self::Memory => "memory",
         }
     }
 }
@@ -99,8 +109,13 @@ impl Way {
 /// # Errors
 /// If the runtime does not start, or a requested core does not come.
 pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
-    if matches!(args.load, Load::Requests) {
-        return request::child::run(args.count, !args.work_alone);
+    match args.load {
+        Load::Requests => {
+            return request::child::run(args.count, Duration::from_micros(args.rest_us), !args.work_alone);
+        }
+        Load::Steps => return estimator::run_child(args.count),
+        Load::Memory => return memory::run_child(args.count),
+        Load::Bursts | Load::Skew | Load::Background => {}
     }
     let placement = args.way.map_or(Placement::Parent, Way::placement);
     let (load, clock) = (args.load, Clock::calibrate(20));

@@ -1,7 +1,9 @@
 //! `tailwater-lab bench cores`: how soon new threads run, by where they are placed at their
 //! creation; how soon a background thread gives way; how cores follow a load that rises and falls
-//! ([`ramp`]); how soon a requested core runs a user thread ([`request`]); and a batch job in the
-//! background of one program instead of in a second one ([`inside`]).
+//! ([`ramp`]); how soon a requested core runs a user thread ([`request`]); how soon the estimate of
+//! cores follows a step of load and what its measurement costs ([`estimator`]); what memory a
+//! program, a kthread and a thread take ([`memory`]); and a batch job in the background of one
+//! program instead of in a second one ([`inside`]).
 //!
 //! Owns the rounds and the report. For the first two the measured process is this program on its
 //! own OS threads ([`child`]): two kthreads, which both have a CPU on the smallest machine. The
@@ -22,7 +24,9 @@ use tailwater_testbed::machine::Machine;
 use tailwater_testbed::table::{Table, number};
 
 mod child;
+mod estimator;
 mod inside;
+mod memory;
 mod ramp;
 pub mod request;
 
@@ -44,12 +48,18 @@ for one thread.
 background_switch_ns: from the last loop of a background thread to the first instruction of the
 ordinary thread, woken by a timer on the same kthread, to which it gives way.
 ramp: a spin server beside a batch job, under policy congestion-detection; load rises from 5 to 95 %
-of its capacity and falls again, or falls and rises, in turn. follow_ms: by how much the time on
+of its capacity and falls again, or falls and rises, in turn. ramp_arbiter: the same under policy
+arbiter, with a server that requests the cores of its estimate. follow_ms: by how much the time on
 cores lags behind the load, from the difference between the two halves. p999_over_steady: 99.9th
 percentiles of windows of 100 ms over those under constant loads. batch_of_rest: the batch job's part of the capacity that requests leave.
 request_to_first_thread_us: from a program's request of a core to the first instruction of the user
 thread that it makes runnable, while the core is free (idle) and while a batch job holds it (busy).
 work_alone: the same without the request.
+estimator: a program whose load steps from nothing to three threads that compute, and back. raise_ms
+and lower_ms: from the step until the estimate requests a second core, and one again, at the median;
+switch_more_ns: what measuring the load adds to a switch between two threads.
+memory: resident KiB of a program with one kthread, of each further kthread, and of each parked user
+thread, all with the program's part of the memory that it shares with the IOKernel.
 demo_background: a spin server at half of its capacity and a batch job, as two programs and as one
 with background threads. batch_share: the job's rate over its rate alone; p50_us and ideal_p50_us:
 the median latency, and that of a queue without overheads; ideal_share: what such a queue leaves.
@@ -58,6 +68,8 @@ Examples:
   tailwater-lab bench cores
   tailwater-lab bench cores --only ramp --rounds 4
   tailwater-lab bench cores --only request --requests 500
+  tailwater-lab bench cores --only request --iokernel-awake --warm-core
+  tailwater-lab bench cores --only estimator
   tailwater-lab bench cores --only demo-background
   tailwater-lab bench cores --rounds 11 --json cores.json"
 )]
@@ -74,6 +86,16 @@ pub struct CoresArgs {
     /// Core requests of a round, of each kind
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     requests: u32,
+    /// Rest before each request, in microseconds: after 50 the kthread parks, after 1000 the
+    /// IOKernel sleeps
+    #[arg(long, value_name = "US", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
+    rest_us: u64,
+    /// Have the IOKernel poll all the time while cores are requested
+    #[arg(long)]
+    iokernel_awake: bool,
+    /// Keep the requested core from halting, by a thread of class SCHED_IDLE there
+    #[arg(long)]
+    warm_core: bool,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -89,6 +111,10 @@ enum Part {
     Ramp,
     /// Requested cores
     Request,
+    /// The estimate of cores
+    Estimator,
+    /// Memory of programs, kthreads and user threads
+    Memory,
     /// A batch job in the background of the service's own program
     DemoBackground,
 }
@@ -103,7 +129,13 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     ramp: Option<ramp::Ramp>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    ramp_arbiter: Option<ramp::Ramp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     request_to_first_thread_us: Option<request::Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimator: Option<estimator::Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<memory::Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     demo_background: Option<inside::Figures>,
 }
@@ -142,9 +174,22 @@ pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
         report.background_switch_ns = Some(switch_ns);
     }
     if wants(Part::Request) {
-        let figures = request::measure(machine, &interrupt, args.rounds, args.requests)?;
+        let conditions =
+            request::Conditions { rest_us: args.rest_us, awake: args.iokernel_awake, warm: args.warm_core };
+        let count = (args.rounds, args.requests);
+        let figures = request::measure(machine, &interrupt, conditions, count)?;
         writeln!(stdout(), "{}", request::describe(&figures))?;
         report.request_to_first_thread_us = Some(figures);
+    }
+    if wants(Part::Estimator) {
+        let figures = estimator::measure(machine, &interrupt, args.rounds)?;
+        writeln!(stdout(), "{}", estimator::describe(&figures))?;
+        report.estimator = Some(figures);
+    }
+    if wants(Part::Memory) {
+        let figures = memory::measure(machine, &interrupt)?;
+        writeln!(stdout(), "{}", memory::describe(&figures))?;
+        report.memory = Some(figures);
     }
     if wants(Part::DemoBackground) {
         let figures = inside::measure(machine, Arc::clone(&interrupt), args.rounds)?;
@@ -152,9 +197,9 @@ pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
         report.demo_background = Some(figures);
     }
     if wants(Part::Ramp) {
-        let ramp = ramp::measure(machine, interrupt, args.rounds, Duration::from_secs(args.seconds))?;
-        write!(stdout(), "{}", ramp::describe(&ramp))?;
-        report.ramp = Some(ramp);
+        let ramps = ramp::measure(machine, interrupt, args.rounds, Duration::from_secs(args.seconds))?;
+        write!(stdout(), "{}", ramp::describe(&ramps))?;
+        (report.ramp, report.ramp_arbiter) = (Some(ramps.lent), Some(ramps.requested));
     }
     Ok(report)
 }

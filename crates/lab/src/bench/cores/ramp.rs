@@ -1,8 +1,8 @@
 //! A load that rises and falls, beside a batch job: whether cores follow it.
 //!
-//! Owns the plans, and the figures that come of a round. A round is a ramp and a constant load
-//! for a tenth of its length at each of [`STEADY`]; every other ramp begins at the top, so that a
-//! machine whose speed drifts makes no difference on average.
+//! Owns the plans, and the figures that come of a round. A round is, for each of [`WAYS`] in turn,
+//! a ramp and a constant load for a tenth of its length at each of [`STEADY`]; every other ramp
+//! begins at the top, so that a machine whose speed drifts makes no difference on average.
 //!
 //! # The lag
 //!
@@ -40,6 +40,19 @@ const TRIAL: f64 = 0.8;
 /// How long the batch job runs alone before and after a load.
 pub(super) const SOLO: Duration = Duration::from_millis(90);
 const FLOWS: u16 = 64;
+
+/// How the service gets cores: lent by congestion detection, or requested by the estimate under
+/// `arbiter` and lent by congestion beyond. By name, and whether it requests.
+const WAYS: [(&str, bool); 2] = [("congestion-detection", false), ("arbiter, estimate", true)];
+
+/// The figures of both ways.
+#[derive(Debug, Serialize)]
+pub struct Ramps {
+    /// Lent by congestion detection.
+    pub lent: Ramp,
+    /// Requested by the estimate.
+    pub requested: Ramp,
+}
 
 /// The figures.
 #[derive(Debug, Serialize)]
@@ -82,7 +95,7 @@ pub fn measure(
     interrupt: Arc<Interrupt>,
     rounds: u16,
     length: Duration,
-) -> anyhow::Result<Ramp> {
+) -> anyhow::Result<Ramps> {
     let testbed = Testbed { cores: CorePlan::new(machine.usable_cores.clone())?, interrupt, solo: SOLO };
     let speed = testbed.calibrate()?;
     let cores = testbed.cores.managed.len() as f64;
@@ -95,37 +108,63 @@ pub fn measure(
         point(plan, 0, alone)
     })?;
     note!("capacity: {capacity_rps:.0} requests a second");
-    let (mut lags, mut rests, mut windows) = (Vec::new(), Vec::new(), Vec::new());
-    let mut steady = vec![Vec::new(); STEADY.len()];
+    let mut all = WAYS.map(|_| Rounds::default());
     for round in 0..rounds {
         let (seed, rises_first) = (u64::from(round), round % 2 == 0);
-        let setting = on_tailwater::Setting { in_halves: true, ..Default::default() };
-        let ramp = point(&plan(&schedule(capacity_rps, length, rises_first)?)?, seed, setting)?;
-        lags.extend(lag_ms(&ramp, length, rises_first));
-        rests.extend(ramp.batch.map(|batch| BatchRates::share(batch) / (1.0 - middle(ENDS))));
-        windows.extend(tails(&ramp).map(|(window, p999_us)| (load_of(window, rises_first), p999_us)));
-        for (&load, tails_us) in STEADY.iter().zip(&mut steady) {
-            let measured = point(&plan(&constant(load * capacity_rps)?)?, seed, Default::default())?;
-            tails_us.extend(tails(&measured).map(|(_, p999_us)| p999_us));
+        for ((_, estimates), rounds) in WAYS.into_iter().zip(&mut all) {
+            let setting = on_tailwater::Setting { estimates, ..Default::default() };
+            let halves = on_tailwater::Setting { in_halves: true, ..setting };
+            let ramp = point(&plan(&schedule(capacity_rps, length, rises_first)?)?, seed, halves)?;
+            rounds.add(&ramp, length, rises_first);
+            for (&load, tails_us) in STEADY.iter().zip(&mut rounds.steady) {
+                let measured = point(&plan(&constant(load * capacity_rps)?)?, seed, setting)?;
+                tails_us.extend(tails(&measured).map(|(_, p999_us)| p999_us));
+            }
         }
     }
-    let steady = STEADY.iter().zip(steady);
-    let steady: Vec<Steady> =
-        steady.map(|(&load, all)| Steady { load, p999_us: quantile(all, 0.5) }).collect();
-    let ratios: Vec<f64> =
-        windows.into_iter().map(|(load, p999_us)| p999_us / steady_us(&steady, load)).collect();
-    Ok(Ramp {
-        capacity_rps,
-        follow_ms: quantile(lags.clone(), 0.5),
-        follow_ms_rounds: lags,
-        p999_over_steady: Ratios {
-            within_twice: ratios.iter().filter(|&&ratio| ratio <= 2.0).count() as f64 / ratios.len() as f64,
-            p50: quantile(ratios.clone(), 0.5),
-            p90: quantile(ratios, 0.9),
-        },
-        batch_of_rest: quantile(rests, 0.5),
-        steady,
-    })
+    let [lent, requested] = all.map(|rounds| rounds.figures(capacity_rps));
+    Ok(Ramps { lent, requested })
+}
+
+/// What the rounds of one way gave.
+#[derive(Default)]
+struct Rounds {
+    lags: Vec<f64>,
+    rests: Vec<f64>,
+    /// Part of the capacity requested in a window of a ramp, and its 99.9th percentile.
+    windows: Vec<(f64, f64)>,
+    steady: [Vec<f64>; STEADY.len()],
+}
+
+impl Rounds {
+    /// Takes in a ramp.
+    fn add(&mut self, ramp: &Measured, length: Duration, rises_first: bool) {
+        self.lags.extend(lag_ms(ramp, length, rises_first));
+        self.rests.extend(ramp.batch.map(|batch| BatchRates::share(batch) / (1.0 - middle(ENDS))));
+        self.windows.extend(tails(ramp).map(|(window, p999_us)| (load_of(window, rises_first), p999_us)));
+    }
+
+    fn figures(self, capacity_rps: f64) -> Ramp {
+        let Self { lags, rests, windows, steady } = self;
+        let steady = STEADY.iter().zip(steady);
+        let steady: Vec<Steady> =
+            steady.map(|(&load, all)| Steady { load, p999_us: quantile(all, 0.5) }).collect();
+        let ratios: Vec<f64> =
+            windows.into_iter().map(|(load, p999_us)| p999_us / steady_us(&steady, load)).collect();
+        Ramp {
+            capacity_rps,
+            follow_ms: quantile(lags.clone(), 0.5),
+            follow_ms_rounds: lags,
+            p999_over_steady: Ratios {
+                within_twice: ratios.iter().filter(|&&ratio| ratio <= 2.0).count() as f64
+                    / ratios.len() as f64,
+                p50: quantile(ratios.clone(), 0.5),
+                p90: quantile(ratios, 0.9),
+            },
+            batch_of_rest: quantile(rests, 0.5),
+            steady,
+        }
+    }
 }
 
 /// Returns how many requests a second so many cores serve: those that are answered below it, per
@@ -142,8 +181,10 @@ fn measure_capacity(
         let answered = trial.measurement.summary.figures().completed as f64 / length.as_secs_f64();
         // Alone, it polls on when it has no request.
         let used = had(&trial.account) - trial.account.iter().map(|shares| shares.service_idle).sum::<f64>();
-        if answered > 0.0 && used > 0.0 {
-            return Ok(answered * cores / used);
+        let capacity = answered * cores / used;
+        // The work alone permits no more: then the account is of another time than the answers.
+        if answered > 0.0 && used > 0.0 && capacity <= 2.0 * CORE_RPS * cores {
+            return Ok(capacity);
         }
         anyhow::ensure!(Instant::now() < give_up, "no request is answered: the machine is overloaded");
         length *= 2;
@@ -230,7 +271,12 @@ pub(super) fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
 }
 
 /// Returns the figures in words.
-pub fn describe(ramp: &Ramp) -> String {
+pub fn describe(Ramps { lent, requested }: &Ramps) -> String {
+    let [(first, _), (second, _)] = WAYS;
+    format!("{first}:\n{}\n{second}:\n{}", describe_one(lent), describe_one(requested))
+}
+
+fn describe_one(ramp: &Ramp) -> String {
     let mut table = Table::new(["constant load, % of capacity", "p99.9 of windows of 100 ms, us"]);
     for Steady { load, p999_us } in &ramp.steady {
         table.row([number(100.0 * load), number(*p999_us)]);

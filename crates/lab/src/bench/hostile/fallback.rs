@@ -65,6 +65,13 @@ struct Window {
 }
 
 impl Window {
+    /// Takes in the window after it. A time without a round that spans both is in the later one's.
+    fn extend(&mut self, later: Self) {
+        self.longest_ns = self.longest_ns.max(later.longest_ns);
+        self.rounds += later.rounds;
+        self.ns += later.ns;
+    }
+
     fn rounds_per_second(&self) -> f64 {
         self.rounds as f64 * 1e9 / self.ns.max(1) as f64
     }
@@ -149,8 +156,24 @@ impl Bed {
         Ok(Self { cores, socket, iokernel, programs })
     }
 
-    /// Ends the present windows of the programs and begins the next ones.
+    /// Ends the present windows of the programs and begins the next ones. They last until each
+    /// program has done a round: longer on a machine that stands still.
+    ///
+    /// # Errors
+    /// If a program does none for [`START_TIMEOUT`], or ends; on a signal.
     fn window(&mut self, interrupt: &Interrupt) -> anyhow::Result<[Window; 2]> {
+        let mut windows = self.look(interrupt)?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        while windows.iter().any(|window| window.rounds == 0) {
+            anyhow::ensure!(Instant::now() < deadline, "a program does not go on: {windows:?}");
+            sleep(LOOK, interrupt)?;
+            let later = self.look(interrupt)?;
+            windows.iter_mut().zip(later).for_each(|(window, later)| window.extend(later));
+        }
+        Ok(windows)
+    }
+
+    fn look(&mut self, interrupt: &Interrupt) -> anyhow::Result<[Window; 2]> {
         for program in &mut self.programs {
             program.ask()?;
         }

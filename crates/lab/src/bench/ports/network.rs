@@ -1,4 +1,4 @@
-//! Network namespaces and devices of `bench ports`.
+//! Network namespaces and devices of `bench ports` and `bench events`.
 //!
 //! Owns [`Namespace`], which has no name: a child process holds it, and everything in it (veth
 //! pairs, TAP devices, attached programs) ends with that process, which the kernel kills if this
@@ -18,14 +18,14 @@ const HOLD: &str = "ip link set lo up && echo ready && exec sleep infinity";
 
 /// A network namespace, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Namespace {
+pub struct Namespace {
     holder: ChildProcess,
 }
 
 impl Namespace {
     /// # Errors
     /// Without `CAP_SYS_ADMIN`, `unshare` or `ip`, or on a signal.
-    pub(super) fn new(interrupt: &Interrupt) -> Result<Self> {
+    pub fn new(interrupt: &Interrupt) -> Result<Self> {
         let words = ["unshare", "--net", "sh", "-c", HOLD];
         let spec = Spec { app: "exec", arguments: words.map(str::to_owned).to_vec(), ..Spec::default() };
         let mut holder = ChildProcess::start(&spec)?;
@@ -37,7 +37,10 @@ impl Namespace {
     }
 
     /// Moves the calling thread into it; threads and processes that it starts are in it, too.
-    pub(super) fn enter(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn enter(&self) -> Result<()> {
         let path = format!("/proc/{}/ns/net", self.holder.id());
         let file = File::open(&path).with_context(|| format!("cannot open {path}"))?;
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))

@@ -1,11 +1,13 @@
 //! `tailwater-lab bench events`: an echo service that runs to completion, beside the same service
-//! on user threads and on the kernel's epoll.
+//! on user threads, as futures, and on the kernel's epoll; and hyper on Tailwater beside hyper on
+//! Tokio.
 //!
-//! Owns the rounds and the report. Loops and threads are of one process on the managed core and
-//! take turns; the client is that of `bench tcp`. Every figure is the median over the rounds.
+//! Owns the rounds and the report. Loops, threads and futures are of one process on the managed
+//! core and take turns; the client is that of `bench tcp`. Every figure is the median over the
+//! rounds.
 
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -15,10 +17,11 @@ use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::table::{Table, number};
 
 use super::figures::Figures;
+use super::hello::{BUILD, Hello};
 use super::host::Host;
 use super::kernel;
 use super::rounds::{LASTS, WAIT, WARM_UP, echo, echo_many, open, pair};
-use super::terms::{BATCHES, CONNECTIONS, ECHO, EVENTS, REQUEST};
+use super::terms::{ASYNC, BATCHES, CONNECTIONS, ECHO, EVENTS, REQUEST};
 
 /// The size of a round that a loop has by default.
 const DEFAULT: usize = 64;
@@ -35,11 +38,15 @@ const BATCH_KEYS: [&str; BATCHES.len()] = [
     "batch_256",
 ];
 
-/// Measure an echo service on event loops, next to user threads and the kernel's epoll
+/// Measure an echo on event loops, next to user threads, futures and epoll; hyper next to Tokio's
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "echo: 64 connections, one request of 64 bytes outstanding on each, the service on one core; the kernel
-gets both. rr: one connection. batch: the echo by the most conditions of a round.
+gets both. rr: one connection. async: a task for each connection. batch: the echo by the most conditions of a round.
+hyper: `hello` over HTTP/1.1 and 64 connections; server and client are programs on the managed core, or with Tokio on a
+core each over the loopback device; tap: the client is Linux's, behind a TAP device, which takes root. hyper's figures
+need tailwater-hello beside this program:
+cargo build --release --manifest-path tests/hello/Cargo.toml --target-dir target
 
 Examples:
   tailwater-lab bench events
@@ -61,6 +68,16 @@ pub struct Report {
     rr_p50_us: Ways,
     /// Echoes a second by the size of a round.
     batch: BTreeMap<usize, f64>,
+    async_rr_p50_us: f64,
+    /// Answers a second of hyper with both ends on Tailwater, and with both on Tokio; null without
+    /// `tailwater-hello`.
+    hyper_rps: Option<f64>,
+    tokio_hyper_rps: Option<f64>,
+    hyper_p50_us: Option<f64>,
+    tokio_hyper_p50_us: Option<f64>,
+    /// The same with the server on Tailwater and a client of Linux behind a TAP device; null
+    /// without the privileges for that.
+    hyper_tap_rps: Option<f64>,
     /// All figures, with their spread.
     figures: Figures,
 }
@@ -70,13 +87,15 @@ pub struct Report {
 struct Ways {
     events: f64,
     threads: f64,
+    #[serde(rename = "async")]
+    tasks: f64,
     kernel_epoll: f64,
 }
 
 impl Ways {
-    fn of(figures: &Figures, keys: [&str; 3]) -> Self {
-        let [events, threads, kernel_epoll] = keys.map(|key| figures.median(key).unwrap_or(f64::NAN));
-        Self { events, threads, kernel_epoll }
+    fn of(figures: &Figures, keys: [&str; 4]) -> Self {
+        let [events, threads, tasks, kernel_epoll] = keys.map(|key| figures.median(key).unwrap_or(f64::NAN));
+        Self { events, threads, tasks, kernel_epoll }
     }
 }
 
@@ -87,16 +106,33 @@ impl Ways {
 pub fn run(args: &EventsArgs) -> Result<Report> {
     let interrupt = Interrupt::catch()?;
     let mut figures = Figures::default();
+    let hello = Hello::find();
+    if hello.is_none() {
+        writeln!(
+            stderr(),
+            "skipped: hyper: there is no tailwater-hello beside this program or in PATH: {BUILD}"
+        )?;
+    }
     for _ in 0..args.rounds {
         services(&mut figures, &interrupt)?;
         baseline(&mut figures)?;
         interrupt.check()?;
+        if let Some(hello) = &hello {
+            http(hello, &mut figures, &interrupt)?;
+        }
     }
     let batch = BATCHES.into_iter().zip(BATCH_KEYS);
+    let rr_p50_us = Ways::of(&figures, ["events_rr_us", "threads_rr_us", "async_rr_us", "kernel_rr_us"]);
     let report = Report {
-        echo_rps: Ways::of(&figures, ["events_rps", "threads_rps", "kernel_epoll_rps"]),
-        rr_p50_us: Ways::of(&figures, ["events_rr_us", "threads_rr_us", "kernel_rr_us"]),
+        echo_rps: Ways::of(&figures, ["events_rps", "threads_rps", "async_rps", "kernel_epoll_rps"]),
+        async_rr_p50_us: rr_p50_us.tasks,
+        rr_p50_us,
         batch: batch.filter_map(|(size, key)| Some((size, figures.median(key)?))).collect(),
+        hyper_rps: figures.median("hyper_rps"),
+        tokio_hyper_rps: figures.median("tokio_hyper_rps"),
+        hyper_p50_us: figures.median("hyper_p50_us"),
+        tokio_hyper_p50_us: figures.median("tokio_hyper_p50_us"),
+        hyper_tap_rps: figures.median("hyper_tap_rps"),
         figures,
     };
     write!(stdout(), "{}", describe(&report))?;
@@ -108,7 +144,11 @@ fn services(figures: &mut Figures, interrupt: &Interrupt) -> Result<()> {
     let _service = host.serve(true, interrupt)?;
     let loops: Vec<(u16, &str)> = (EVENTS..).zip(BATCH_KEYS).collect();
     let default = BATCHES.iter().position(|&size| size == DEFAULT).context("a default size")?;
-    let ports = [(loops[default].0, "events_rr_us", "events_rps"), (ECHO, "threads_rr_us", "threads_rps")];
+    let ports = [
+        (loops[default].0, "events_rr_us", "events_rps"),
+        (ECHO, "threads_rr_us", "threads_rps"),
+        (ASYNC, "async_rr_us", "async_rps"),
+    ];
     for (port, rr, rps) in ports {
         open(&host, port, 1)?;
         figures.add(rr, host.run(echo(1))?.latency_us(0.5));
@@ -136,13 +176,40 @@ fn baseline(figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
+/// Measures hyper in all three ways.
+fn http(hello: &Hello, figures: &mut Figures, interrupt: &Interrupt) -> Result<()> {
+    let own = hello.on_tailwater(interrupt).context("hyper on Tailwater")?;
+    figures.add("hyper_rps", own.rps);
+    figures.add("hyper_p50_us", own.p50_us);
+    let tokio = hello.on_tokio(interrupt).context("hyper on Tokio")?;
+    figures.add("tokio_hyper_rps", tokio.rps);
+    figures.add("tokio_hyper_p50_us", tokio.p50_us);
+    match hello.over_tap(interrupt) {
+        Ok(answers) => figures.add("hyper_tap_rps", answers.rps),
+        Err(error) => {
+            interrupt.check()?;
+            writeln!(stderr(), "skipped: hyper over TAP: {error:#}")?;
+        }
+    }
+    Ok(())
+}
+
 fn describe(report: &Report) -> String {
-    let mut table =
-        Table::new(["echo", "event loop", "user threads", "kernel, epoll", "to threads", "to kernel"]);
+    let mut table = Table::new([
+        "echo",
+        "event loop",
+        "user threads",
+        "async",
+        "kernel, epoll",
+        "loop to threads",
+        "async to threads",
+        "loop to kernel",
+    ]);
     let mut row = |name: &str, ways: &Ways, unit: f64| {
-        let Ways { events, threads, kernel_epoll } = *ways;
-        let ratios = [events / threads, events / kernel_epoll];
-        let cells = [events / unit, threads / unit, kernel_epoll / unit].into_iter().chain(ratios);
+        let Ways { events, threads, tasks, kernel_epoll } = *ways;
+        let ratios = [events / threads, tasks / threads, events / kernel_epoll];
+        let cells =
+            [events, threads, tasks, kernel_epoll].map(|figure| figure / unit).into_iter().chain(ratios);
         table.row([name.to_owned()].into_iter().chain(cells.map(number)));
     };
     row("64 connections, 1000/s", &report.echo_rps, 1e3);
@@ -151,5 +218,17 @@ fn describe(report: &Report) -> String {
     for (size, rate) in &report.batch {
         batches.row([size.to_string(), number(rate / 1e3)]);
     }
-    format!("{table}\n{batches}")
+    let mut text = format!("{table}\n{batches}");
+    if let (Some(own), Some(tokio)) = (report.hyper_rps, report.tokio_hyper_rps) {
+        let mut table =
+            Table::new(["hyper, 64 connections", "Tailwater", "Tokio", "ratio", "Tailwater over TAP"]);
+        let cell = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), number);
+        let tap = cell(report.hyper_tap_rps.map(|rps| rps / 1e3));
+        table.row(["1000/s".to_owned(), number(own / 1e3), number(tokio / 1e3), number(own / tokio), tap]);
+        let p50s = [report.hyper_p50_us, report.tokio_hyper_p50_us];
+        let [own, tokio] = p50s.map(cell);
+        table.row(["p50 us".to_owned(), own, tokio, String::new(), String::new()]);
+        text += &format!("\n{table}");
+    }
+    text
 }

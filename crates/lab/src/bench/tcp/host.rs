@@ -33,7 +33,13 @@ impl Host {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (port, client) = tcp_port("client", GENERATOR_IP)?;
         let socket = format!("@tailwater-bench-tcp-{}-{number}", std::process::id());
-        let config = Config { socket: socket.clone(), neighbour_share: 0, ..Config::default() };
+        let config = Config {
+            socket: socket.clone(),
+            neighbour_share: 0,
+            // On a busy machine evictions are no sign of a misbehaving program.
+            max_evictions: 1_000_000,
+            ..Config::default()
+        };
         Ok(Self { embedded: Embedded::start(config, port, None)?, socket, client })
     }
 
@@ -73,9 +79,24 @@ impl Host {
         start(role.iter().map(|&word| word.to_owned()).collect(), self.settings("sender", SENDER_IP))
     }
 
+    /// Returns the settings of another service, in the place of the services.
+    pub(super) fn service_settings(&self) -> Vec<(&'static str, String)> {
+        self.settings("service", SERVICE_IP)
+    }
+
+    /// Returns the settings of another client, beside the services.
+    pub(super) fn client_settings(&self) -> Vec<(&'static str, String)> {
+        self.settings("client", SENDER_IP)
+    }
+
     fn settings(&self, name: &str, ip: Ipv4Addr) -> Vec<(&'static str, String)> {
+        Self::settings_at(&self.socket, name, ip)
+    }
+
+    /// Returns the settings of a service with one kthread, for the IOKernel at `socket`.
+    pub(super) fn settings_at(socket: &str, name: &str, ip: Ipv4Addr) -> Vec<(&'static str, String)> {
         vec![
-            ("TAILWATER_IOKERNEL", self.socket.clone()),
+            ("TAILWATER_IOKERNEL", socket.to_owned()),
             ("TAILWATER_NAME", name.to_owned()),
             ("TAILWATER_IP", ip.to_string()),
             ("TAILWATER_CLASS", "latency-critical".to_owned()),

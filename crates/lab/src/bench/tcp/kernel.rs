@@ -22,7 +22,7 @@ use super::bulk;
 pub(super) type Pair = [usize; 2];
 
 /// A peer that sends nothing for so long counts as dead.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts a server thread on a core; returns the thread and its address.
 fn serve(
@@ -59,6 +59,19 @@ fn read_full(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<bool>
     Ok(true)
 }
 
+/// Writes all of `buffer`, by blocking or by polling as the stream is set.
+fn write_full(stream: &mut TcpStream, mut buffer: &[u8]) -> std::io::Result<()> {
+    while !buffer.is_empty() {
+        match stream.write(buffer) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(len) => buffer = &buffer[len..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => core::hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 fn prepare(stream: &TcpStream, spins: bool) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -79,7 +92,7 @@ pub(super) fn request_response(
         prepare(&stream, spins)?;
         let mut buffer = vec![0; bytes];
         while read_full(&mut stream, &mut buffer)? {
-            stream.write_all(&buffer)?;
+            write_full(&mut stream, &buffer)?;
         }
         Ok(())
     })?;
@@ -89,7 +102,7 @@ pub(super) fn request_response(
     let mut buffer = vec![0x5a; bytes];
     let mut count = Count::new(warm_up, lasts);
     while let Some(began) = count.next() {
-        stream.write_all(&buffer)?;
+        write_full(&mut stream, &buffer)?;
         anyhow::ensure!(read_full(&mut stream, &mut buffer)?, "the baseline's server is gone");
         count.answered(began);
     }
@@ -186,7 +199,7 @@ pub(super) fn serve_echo(listener: &TcpListener, connections: u32, bytes: usize)
     while polled.each(PATIENCE, |streams, number| {
         let more = read_full(&mut streams[number], &mut buffer)?;
         if more {
-            streams[number].write_all(&buffer)?;
+            write_full(&mut streams[number], &buffer)?;
         }
         Ok(more)
     })? {}
@@ -239,7 +252,7 @@ fn ask(polled: &mut Polled, outstanding: u32, bytes: usize, course: &mut impl Co
     for _ in 0..outstanding {
         let Some(number) = waiting.pop_front() else { break };
         began[number] = Instant::now();
-        polled.streams[number].write_all(&buffer)?;
+        write_full(&mut polled.streams[number], &buffer)?;
     }
     while let Some(wait) = course.left() {
         let open = polled.each(wait, |streams, number| {
@@ -251,7 +264,7 @@ fn ask(polled: &mut Polled, outstanding: u32, bytes: usize, course: &mut impl Co
             }
             if let Some(next) = waiting.pop_front() {
                 began[next] = Instant::now();
-                streams[next].write_all(&buffer)?;
+                write_full(&mut streams[next], &buffer)?;
             }
             Ok(true)
         })?;

@@ -14,13 +14,16 @@ use anyhow::Result;
 
 pub mod bounds;
 mod bulk;
+mod calls;
 mod event_service;
 pub mod events;
 mod figures;
+mod hello;
 mod host;
 mod idle;
 mod kernel;
 pub mod many;
+pub mod messages;
 mod rounds;
 mod service;
 mod soak;

@@ -1,5 +1,6 @@
-//! The service processes of `bench tcp`: echo, discard and character generator (RFC 862, 863, 864),
-//! a service that holds connections without a thread for each, echoes on event loops, and senders.
+//! The service processes of `bench tcp` and `bench events`: echo, discard and character generator
+//! (RFC 862, 863, 864), a service that holds connections without a thread for each, echoes on event
+//! loops and of tasks, services that answer whole messages, and senders.
 
 use std::io::{Read, Write};
 use std::net::SocketAddrV4;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use tailwater::future;
 use tailwater::net::{TcpListener, TcpStream};
 use tailwater::sync::Mutex;
 use tailwater::thread;
@@ -15,7 +17,9 @@ use tailwater_loadgen::tcp::Stamps;
 use tailwater_shm::clock;
 
 use super::bulk;
-use super::terms::{ANY, DISCARD, ECHO, GENERATE, HOLD, MANY, MANY_PORTS, REQUEST, STAMP};
+use super::terms::{
+    ANY, ASYNC, DISCARD, ECHO, GENERATE, HOLD, MANY, MANY_PORTS, MESSAGES, REQUEST, STAMP, WHOLE,
+};
 
 /// Least pause between two sweeps over the held connections; at least this many times as long as a
 /// sweep took.
@@ -78,14 +82,27 @@ fn serve() -> std::io::Result<()> {
     listen(STAMP, stamp)?;
     listen(DISCARD, |mut stream| bulk::discard(&mut stream))?;
     listen(GENERATE, |mut stream| bulk::generate(&mut stream))?;
+    for (port, bytes) in (WHOLE..).zip(MESSAGES) {
+        listen(port, move |stream| answer_whole(stream, bytes))?;
+    }
     hold()?;
     super::event_service::serve()?;
+    serve_tasks()?;
     say("ready");
-    // Each line of input asks for the number of connections; the end of input ends this process.
-    while tailwater::blocking(|| std::io::stdin().read_line(&mut String::new()))? > 0 {
-        say(&format!("open {}", tailwater::net::counters().tcp_connections));
+    // A line `rounds` asks for the counts of the counting event loop, any other one for the number
+    // of connections; the end of input ends this process.
+    loop {
+        let mut line = String::new();
+        if tailwater::blocking(|| std::io::stdin().read_line(&mut line))? == 0 {
+            return Ok(());
+        }
+        if line.trim() == "rounds" {
+            let (rounds, conditions) = super::event_service::counted();
+            say(&format!("rounds {rounds}\nconditions {conditions}"));
+        } else {
+            say(&format!("open {}", tailwater::net::counters().tcp_connections));
+        }
     }
-    Ok(())
 }
 
 fn say(line: &str) {
@@ -95,7 +112,10 @@ fn say(line: &str) {
 }
 
 /// Starts a thread that accepts on `port` and starts a thread for each connection.
-fn listen(port: u16, serve: fn(TcpStream) -> std::io::Result<()>) -> std::io::Result<()> {
+fn listen(
+    port: u16,
+    serve: impl Fn(TcpStream) -> std::io::Result<()> + Copy + Send + 'static,
+) -> std::io::Result<()> {
     let listener = TcpListener::bind((ANY, port))?;
     thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
@@ -115,6 +135,40 @@ fn echo(mut stream: TcpStream) -> std::io::Result<()> {
         match stream.read(&mut buffer)? {
             0 => return Ok(()),
             len => stream.write_all(&buffer[..len])?,
+        }
+    }
+}
+
+/// Sends back each message of `bytes` bytes when all of it has arrived.
+fn answer_whole(mut stream: TcpStream, bytes: usize) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut message = vec![0; bytes];
+    loop {
+        stream.read_exact(&mut message)?;
+        stream.write_all(&message)?;
+    }
+}
+
+/// Starts the echo whose connections are tasks.
+fn serve_tasks() -> std::io::Result<()> {
+    let listener = future::net::TcpListener::bind((ANY, ASYNC))?;
+    drop(future::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // The error is that the client is gone.
+            drop(future::spawn(async move { drop(echo_task(stream).await) }));
+        }
+    }));
+    Ok(())
+}
+
+/// As [`echo`], asynchronously.
+async fn echo_task(mut stream: future::net::TcpStream) -> std::io::Result<()> {
+    stream.get_ref().set_nodelay(true)?;
+    let mut buffer = [0; 2048];
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(()),
+            len => stream.write_all(&buffer[..len]).await?,
         }
     }
 }

@@ -33,6 +33,43 @@ pub const MANY_PORTS: u16 = 5;
 pub const EVENTS: u16 = 6200;
 /// Conditions in a round of those loops.
 pub const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+/// Port of an echo with a task, a future, for each connection.
+pub const ASYNC: u16 = 6300;
+/// Port of an echo on an event loop that counts its rounds.
+pub const COUNTED: u16 = 6301;
+/// First port of a service that answers when the whole message has arrived, with a thread for each
+/// connection: one for each of [`MESSAGES`].
+pub const WHOLE: u16 = 6400;
+/// First port of the same on event loops, for those of [`MESSAGES`] up to [`MAX_EVENT_MESSAGE`].
+pub const WHOLE_EVENTS: u16 = 6500;
+/// Bytes of the messages of these services.
+pub const MESSAGES: [usize; 14] = [
+    64,
+    128,
+    256,
+    512,
+    1 << 10,
+    2 << 10,
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    32 << 10,
+    64 << 10,
+    128 << 10,
+    256 << 10,
+    512 << 10,
+];
+/// Largest message that an event loop keeps on loan until it is complete; far below the window.
+pub const MAX_EVENT_MESSAGE: usize = 8 << 10;
+
+/// Returns the port of the service for messages of `bytes` bytes, counted from `first`.
+///
+/// # Errors
+/// If there is none for that length.
+pub fn port_for(first: u16, bytes: usize) -> Result<u16> {
+    let found = (first..).zip(MESSAGES).find_map(|(port, size)| (size == bytes).then_some(port));
+    found.with_context(|| format!("there is no service for messages of {bytes} bytes"))
+}
 
 /// Returns where a service listens.
 pub fn at(port: u16) -> SocketAddrV4 {
@@ -46,7 +83,7 @@ pub fn patience(order: &Order) -> Duration {
         | Order::EchoOnce { wait, .. }
         | Order::Preload { wait, .. }
         | Order::Close { wait } => *wait,
-        Order::Echo { warm_up, lasts, .. } => *warm_up + *lasts,
+        Order::Echo { warm_up, lasts, .. } | Order::Calls { warm_up, lasts, .. } => *warm_up + *lasts,
         Order::Stages { lasts, .. }
         | Order::Upload { lasts }
         | Order::Download { lasts }

@@ -2,9 +2,9 @@
 //! interleaved run.
 //!
 //! The operations are those of Shenango's table 2 (one core) and Arachne's (across cores), the
-//! throughput of Arachne's figure 2, a fan-out, and the memory of idle threads. Each system is a
-//! process (`child`), which sleeps between the orders (`protocol`) that `rounds` gives to all in
-//! turn.
+//! throughput of Arachne's figure 2, a fan-out, and the memory of idle threads; those of figures 2a
+//! and 9 are measured for these figures only. Each system is a process (`child`), which sleeps
+//! between the orders (`protocol`) that `rounds` gives to all in turn.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -20,8 +20,9 @@ mod report;
 mod rounds;
 mod system;
 
+pub use child::samples::resident_kib;
 pub use child::{ChildArgs, run as run_child};
-pub use operation::{ARACHNE, Operation, READY_QUEUE, SHENANGO};
+pub use operation::{ARACHNE, CHILD_NS, CROWDS, LIVE, Operation, READY_QUEUE, SHENANGO};
 pub use rounds::Row;
 
 use crate::go::GoProgram;
@@ -38,8 +39,8 @@ const DEFAULT_ROUNDS: u16 = 31;
 /// memory
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "One core: mutex, yield (one switch), condvar (one hop), channel (a message sent and
-received), channel_hop, channel_many (many receivers), select (of two), rwlock_read, rcu_read, rcu_replace, spawn_join, fan_out (1000 started, then joined, per
-thread), null_yield, exit_turnaround. Two cores: create_remote, notify_remote and unpark_remote (until the first instruction on
+received), channel_hop, channel_many (many receivers), select (of two), rwlock_read, rwlock_write, rcu_read,
+rcu_replace, spawn_join, fan_out (1000 started, then joined, per thread), null_yield, exit_turnaround. Two cores: create_remote, notify_remote and unpark_remote (until the first instruction on
 the other core). throughput_K: threads that each start the next, on K cores. Below them the machine's floor.
 The columns Shenango and Arachne are those papers' tables 2, on their machines.
 
@@ -111,8 +112,9 @@ pub fn measure_rows(
 ) -> Result<(Vec<Row>, Option<String>)> {
     let args = ThreadsArgs { systems: Vec::new(), rounds: DEFAULT_ROUNDS, quick, million: false, json: None };
     let measure = || {
-        let go = go::build()?;
         let mut systems = args.chosen();
+        systems.retain(|system| operations.iter().any(|&op| system.has(op)));
+        let go = if systems.contains(&System::Go) { go::build()? } else { None };
         systems.retain(|&system| system != System::Go || go.is_some());
         let program = go.as_ref().map(GoProgram::path);
         let rows =

@@ -22,6 +22,8 @@ pub enum Operation {
     Select,
     /// Read-lock and unlock a reader-writer lock without writers.
     RwlockRead,
+    /// Write-lock and unlock such a lock without other threads.
+    RwlockWrite,
     /// Read a value that is replaced by read-copy-update.
     RcuRead,
     /// Replace such a value without readers.
@@ -40,8 +42,15 @@ pub enum Operation {
     NotifyRemote,
     /// From before the unparking of a parked thread to its first instruction on another core.
     UnparkRemote,
+    /// As `UnparkRemote`, while as many other threads are parked as the crowd of this index in
+    /// [`CROWDS`] has.
+    UnparkAmong(u8),
     /// Three threads for each core, each of which starts its successor and ends: per thread.
     Throughput,
+    /// One thread starts all others, each of which computes for [`CHILD_NS`]: per thread.
+    Dispatch,
+    /// As `Dispatch`, each with the less loaded of two kthreads.
+    DispatchPlaced,
     /// Start threads that all wait; then they end, and their stacks stay.
     Idle,
     /// A cache line from one core to another, one way.
@@ -65,7 +74,7 @@ pub enum Cores {
 
 impl Operation {
     /// All operations that are measured in rounds, in the order of the table.
-    pub const ROUNDS: [Self; 21] = [
+    pub const ROUNDS: [Self; 22] = [
         Self::Line,
         Self::CasPair,
         Self::Rdtsc,
@@ -77,6 +86,7 @@ impl Operation {
         Self::ChannelMany,
         Self::Select,
         Self::RwlockRead,
+        Self::RwlockWrite,
         Self::RcuRead,
         Self::RcuReplace,
         Self::SpawnJoin,
@@ -100,6 +110,7 @@ impl Operation {
             Self::ChannelMany => "channel_many",
             Self::Select => "select",
             Self::RwlockRead => "rwlock_read",
+            Self::RwlockWrite => "rwlock_write",
             Self::RcuRead => "rcu_read",
             Self::RcuReplace => "rcu_replace",
             Self::SpawnJoin => "spawn_join",
@@ -109,7 +120,10 @@ impl Operation {
             Self::CreateRemote => "create_remote",
             Self::NotifyRemote => "notify_remote",
             Self::UnparkRemote => "unpark_remote",
+            Self::UnparkAmong(crowd) => CROWDS[usize::from(crowd)].1,
             Self::Throughput => "throughput",
+            Self::Dispatch => "dispatch",
+            Self::DispatchPlaced => "dispatch_placed",
             Self::Idle => "idle",
             Self::Line => "line_one_way",
             Self::CasPair => "cas_pair",
@@ -120,8 +134,12 @@ impl Operation {
     /// Returns the cores that it runs on.
     pub fn cores(self) -> Cores {
         match self {
-            Self::CreateRemote | Self::NotifyRemote | Self::UnparkRemote | Self::Line => Cores::Two,
-            Self::Throughput => Cores::Scale,
+            Self::CreateRemote
+            | Self::NotifyRemote
+            | Self::UnparkRemote
+            | Self::UnparkAmong(_)
+            | Self::Line => Cores::Two,
+            Self::Throughput | Self::Dispatch | Self::DispatchPlaced => Cores::Scale,
             _ => Cores::One,
         }
     }
@@ -132,11 +150,16 @@ impl Operation {
         matches!(self.cores(), Cores::Two) || self == Self::ExitTurnaround
     }
 
+    /// Returns the operations of Arachne's figure 9: a signal among ever more parked threads.
+    pub fn crowded() -> impl Iterator<Item = Self> {
+        (0..CROWDS.len() as u8).map(Self::UnparkAmong)
+    }
+
     /// Fewest repetitions: whole batches, or enough samples for a median.
     pub fn least(self) -> u64 {
         match self {
             Self::FanOut => FAN,
-            Self::Throughput => 1024,
+            Self::Throughput | Self::Dispatch | Self::DispatchPlaced => 1024,
             Self::ExitTurnaround => 2 * BATCH as u64,
             _ => 64,
         }
@@ -146,12 +169,29 @@ impl Operation {
 impl std::str::FromStr for Operation {
     type Err = ();
     fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ROUNDS.into_iter().chain([Self::Idle]).find(|op| op.name() == text).ok_or(())
+        let others = [Self::Idle, Self::Dispatch, Self::DispatchPlaced];
+        let mut all = Self::ROUNDS.into_iter().chain(others).chain(Self::crowded());
+        all.find(|op| op.name() == text).ok_or(())
     }
 }
 
+/// Numbers of other threads that are parked during `UnparkAmong`, ascending, with its name. A core
+/// of Arachne has at most 56.
+pub const CROWDS: [(u64, &str); 7] = [
+    (0, "unpark_among_0"),
+    (8, "unpark_among_8"),
+    (16, "unpark_among_16"),
+    (32, "unpark_among_32"),
+    (48, "unpark_among_48"),
+    (56, "unpark_among_56"),
+    (1000, "unpark_among_1000"),
+];
 /// Threads of one fan-out.
 pub const FAN: u64 = 1000;
+/// Work of a thread of `Dispatch`.
+pub const CHILD_NS: u64 = 1000;
+/// Threads of a batch of `Dispatch`, for each core: as many as Arachne has room for.
+pub const LIVE: u64 = 56;
 /// Consecutive threads whose turnarounds are timed together.
 pub const BATCH: usize = 64;
 

@@ -60,13 +60,13 @@ impl System {
     pub fn has(self, op: Operation) -> bool {
         match op {
             Operation::Line | Operation::CasPair | Operation::Rdtsc => self == Self::Machine,
-            Operation::RcuRead | Operation::RcuReplace => {
+            Operation::RcuRead | Operation::RcuReplace | Operation::DispatchPlaced => {
                 matches!(self, Self::Tailwater | Self::TailwaterSharedTls)
             }
             Operation::ChannelMany => matches!(self, Self::Tailwater | Self::TailwaterSharedTls | Self::Go),
             Operation::Select => !matches!(self, Self::Machine | Self::Std | Self::May),
             // The others have no thread that waits for nothing but its own handle.
-            Operation::UnparkRemote => {
+            Operation::UnparkRemote | Operation::UnparkAmong(_) => {
                 matches!(self, Self::Tailwater | Self::TailwaterSharedTls | Self::Std | Self::May)
             }
             // The kernel decides when and where the next thread runs.
@@ -110,6 +110,15 @@ mod tests {
             assert_eq!(System::of_name(system.name()), Ok(system));
         }
         assert!(System::from_str("machine", false).is_err(), "the floor is always measured");
+    }
+
+    #[test]
+    fn every_operation_has_a_peer_but_those_that_only_tailwater_has() {
+        for op in Operation::ROUNDS.into_iter().filter(|&op| System::Tailwater.has(op)) {
+            let own = matches!(op, Operation::RcuRead | Operation::RcuReplace);
+            let peers = [System::Std, System::Tokio, System::May, System::Go];
+            assert_eq!(peers.into_iter().any(|system| system.has(op)), !own, "{op:?}");
+        }
     }
 
     #[test]

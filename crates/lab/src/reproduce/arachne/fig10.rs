@@ -7,7 +7,7 @@ use tailwater_sim::report::Table;
 use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
-use crate::bench::cores::request::{Case, FREE, HELD, quantile, sample};
+use crate::bench::cores::request::{Case, Conditions, FREE, HELD, quantile, sample};
 use tailwater_testbed::table::number;
 
 /// The situations by their names.
@@ -66,7 +66,8 @@ impl Figure for Figure10 {
         let progress = context.progress(self.name(), (rounds * SITUATIONS.len()) as u64);
         for _ in 0..rounds {
             for ((_, case), all) in SITUATIONS.into_iter().zip(&mut all) {
-                let samples = sample(&context.machine, context.interrupt()?, case, count)?;
+                let conditions = Conditions::default();
+                let samples = sample(&context.machine, context.interrupt()?, conditions, case, count)?;
                 all.extend(samples.into_iter().map(|sample| sample.us(&clock)));
                 progress.inc(1);
             }

@@ -1,4 +1,7 @@
-//! Figure 2, part b: how many threads are created a second, over the number of cores.
+//! Figure 2, part b: how many threads are created a second, over the number of cores. [`fig2a`]
+//! draws its points in the same way.
+//!
+//! [`fig2a`]: super::fig2a
 
 use tailwater_plot::{Line, Panel, decades, draw};
 use tailwater_sim::report::Table;
@@ -9,9 +12,9 @@ use super::super::figure::{Figure, Outcome};
 use crate::bench::threads::{Operation, Row, measure_rows};
 use tailwater_testbed::table::number;
 
-const OWN: &str = "tailwater";
-const KERNEL: &str = "std";
-const GO: &str = "go";
+pub(super) const OWN: &str = "tailwater";
+pub(super) const KERNEL: &str = "std";
+pub(super) const GO: &str = "go";
 /// "Scaled": at least this many times the throughput for each doubling of the cores.
 const SCALED: f64 = 1.5;
 /// Arachne's throughput over that of kernel threads.
@@ -65,29 +68,29 @@ impl Figure for Figure2 {
 
 /// A system on a number of cores.
 #[derive(Debug, Clone, Copy)]
-struct Point {
-    system: &'static str,
-    cores: usize,
+pub(super) struct Point {
+    pub(super) system: &'static str,
+    pub(super) cores: usize,
     /// Time per thread, of all cores together; in the median round and in the best one.
-    ns: f64,
-    min_ns: f64,
-    spread: f64,
+    pub(super) ns: f64,
+    pub(super) min_ns: f64,
+    pub(super) spread: f64,
 }
 
 impl Point {
     /// Reads the number of cores off the row's name.
-    fn of(row: &Row) -> Option<Self> {
+    pub(super) fn of(row: &Row) -> Option<Self> {
         let cores = row.op.rsplit_once('_')?.1.parse().ok()?;
         Some(Self { system: row.system, cores, ns: row.ns, min_ns: row.min_ns, spread: row.spread })
     }
 
-    fn per_second(&self) -> f64 {
+    pub(super) fn per_second(&self) -> f64 {
         1e9 / self.ns
     }
 }
 
 /// Returns the points of a system, fewest cores first.
-fn of<'a>(points: &'a [Point], system: &str) -> Vec<&'a Point> {
+pub(super) fn of<'a>(points: &'a [Point], system: &str) -> Vec<&'a Point> {
     let mut own: Vec<&Point> = points.iter().filter(|point| point.system == system).collect();
     own.sort_by_key(|point| point.cores);
     own
@@ -103,7 +106,7 @@ fn systems(points: &[Point]) -> Vec<&'static str> {
     systems
 }
 
-fn panel(points: &[Point]) -> Panel {
+pub(super) fn panel(points: &[Point]) -> Panel {
     let line = |system: &'static str| {
         let own = of(points, system);
         Line::new(system, own.iter().map(|point| (point.cores as f64, point.per_second() / 1e6)).collect())
@@ -119,7 +122,7 @@ fn panel(points: &[Point]) -> Panel {
     }
 }
 
-fn data(points: &[Point]) -> Table {
+pub(super) fn data(points: &[Point]) -> Table {
     let mut table = Table::new(&["system", "cores", "threads_per_s", "ns", "best_ns", "spread"]);
     for point in points {
         let mut cells = vec![point.system.to_owned(), point.cores.to_string()];
@@ -131,7 +134,7 @@ fn data(points: &[Point]) -> Table {
     table
 }
 
-fn summary(points: &[Point]) -> Table {
+pub(super) fn summary(points: &[Point]) -> Table {
     let mut table = Table::new(&["system", "cores", "million threads/s", "spread"]);
     for point in points {
         table.push(vec![
@@ -164,7 +167,7 @@ fn scales(points: &[Point]) -> Claim {
 }
 
 /// Returns the throughputs of Tailwater and of another system on as many cores as both have.
-fn pair(points: &[Point], other: &str) -> Option<(f64, f64)> {
+pub(super) fn pair(points: &[Point], other: &str) -> Option<(f64, f64)> {
     let (own, theirs) = (of(points, OWN), of(points, other));
     let most = own.last()?.cores.min(theirs.last()?.cores);
     let at = |all: &[&Point]| all.iter().find(|point| point.cores == most).map(|point| point.per_second());

@@ -6,6 +6,7 @@ use tailwater_workload::keyvalue::Workload;
 use tailwater_workload::{Rate, ServiceTime};
 
 use super::super::aims;
+use super::super::arbiter::{self, ARBITER};
 use super::super::claim::Claim;
 use super::super::contest::{Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
@@ -56,7 +57,7 @@ impl Figure for Figure3 {
         } else {
             &[10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0]
         };
-        let pace = context.pace(loads.len() * 4, ROUNDS);
+        let pace = context.pace(loads.len() * 5, ROUNDS);
         let mut contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
         contest.unit = UNIT;
         let mut notes = rig.notes(&pace, context.options.quick);
@@ -66,7 +67,7 @@ impl Figure for Figure3 {
             svg: draw(self.title(), &panels(&contest)),
             data: contest.data(),
             summary: contest.summary(),
-            claims: claims(&contest),
+            claims: [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat(),
             notes,
         })
     }
@@ -76,7 +77,9 @@ fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
     let threads = rig.testbed.cores.managed.len();
     let protocol = asked(Workload::Etc);
     let over = |program: Program| program.over(MEDIUM);
-    let mut programs = vec![(TAILWATER, over(Program::kv(threads, protocol.clone())))];
+    let own = Program::kv(threads, protocol.clone());
+    let arbiters = over(own.clone().estimating());
+    let mut programs = vec![(TAILWATER, over(own))];
     programs.extend(Program::memcached(threads, protocol).map(|program| (MEMCACHED, over(program))));
     let mut cases = Vec::new();
     for &load in loads {
@@ -94,6 +97,13 @@ fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
                 }),
             }));
         }
+        cases.push(Case {
+            panel: BESIDE.to_owned(),
+            curve: ARBITER.to_owned(),
+            load,
+            plan,
+            system: System::Program(arbiters.clone()),
+        });
     }
     Ok(cases)
 }

@@ -1,17 +1,20 @@
-//! Table 3: the highest load of a key-value store within a latency limit, for the workloads ETC and
-//! USR.
+//! Table 3: the latency of a key-value store without load, and its highest load within a latency
+//! limit, for the workloads ETC and USR.
 
 use tailwater_loadgen::search::Slo;
 use tailwater_plot::draw;
 use tailwater_workload::keyvalue::Workload;
 
 use super::super::claim::Claim;
+use super::super::contest::{self, Contest, Point, program_cases};
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
 use super::super::limit::{Contender, Highest, data, highest, notes, panels, summary};
 use super::super::ratio::{TAILWATER, times};
+use super::super::spread::cell;
 use super::super::stores::{self, MEDIUM, asked};
 use tailwater_testbed::program::Program;
+use tailwater_testbed::table::number;
 
 const MEMCACHED: &str = "memcached on Linux";
 /// The paper's limit, without a batch job.
@@ -19,6 +22,12 @@ const PAPERS: &str = "p99=500us";
 /// Ratios of IX's load to Linux's in the paper (table III): 5,817 to 902 and 4,186 to 898 thousand
 /// requests per second.
 const PAPERS_RATIOS: [(&str, f64); 2] = [("USR", 6.4), ("ETC", 4.7)];
+/// 99th percentiles without load on IX and on Linux in the paper, in microseconds.
+const PAPERS_LATENCIES: [(&str, f64, f64); 2] = [("USR", 33.0, 66.0), ("ETC", 34.0, 65.0)];
+/// The load that counts as none, in thousand requests per second: a hundredth of a core's time, so
+/// that hardly any request meets another one.
+const NO_LOAD: f64 = 1.0;
+const ROUNDS: usize = 3;
 
 /// The table.
 #[derive(Debug)]
@@ -30,7 +39,7 @@ impl Figure for Table3 {
     }
 
     fn title(&self) -> &'static str {
-        "Highest load of a key-value store within a latency limit"
+        "Latency of a key-value store without load, and its highest load within a limit"
     }
 
     fn paper(&self) -> &'static str {
@@ -44,16 +53,21 @@ impl Figure for Table3 {
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
         let rig = context.rig()?;
         let contenders = contenders(rig.testbed.cores.managed.len(), context.options.quick)?;
+        let unloaded = unloaded(self.name(), context, &contenders)?;
         let all = highest(self.name(), context, contenders)?;
         let mut conditions = vec![format!("{}.", rig.testbed.cores.describe())];
         conditions.extend(rig.noise_notes());
         conditions.extend(stores::conditions());
         conditions.extend(notes(context.options.quick));
+        conditions.push(format!(
+            "Without load is {NO_LOAD} thousand requests a second, at random times: {}.",
+            unloaded.points.iter().map(told).collect::<Vec<_>>().join("; ")
+        ));
         Ok(Outcome {
             svg: draw(self.title(), &panels(&all)),
             data: data(&all),
             summary: summary(&all),
-            claims: claims(&all),
+            claims: latencies(&unloaded).into_iter().chain(claims(&all)).collect(),
             notes: conditions,
         })
     }
@@ -77,6 +91,45 @@ fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
         }));
     }
     Ok(contenders)
+}
+
+/// Measures all programs at [`NO_LOAD`], in interleaved rounds.
+fn unloaded(name: &str, context: &Context, contenders: &[Contender]) -> anyhow::Result<Contest> {
+    let pace = context.pace(contenders.len(), ROUNDS);
+    let mut cases = Vec::new();
+    for Contender { asked, name, program, .. } in contenders {
+        cases.extend(program_cases(asked, &[(name, program.clone())], &pace, &[NO_LOAD])?);
+    }
+    let mut contest = contest::run(name, context, cases, pace.rounds)?;
+    contest.unit = stores::UNIT;
+    Ok(contest)
+}
+
+fn told(point: &Point) -> String {
+    let (case, p50, p99) = (&point.case, cell(point.p50_us()), cell(point.p99_us()));
+    format!("{} under {} p50 {p50} us, p99 {p99} us", case.curve, case.panel)
+}
+
+fn latencies(unloaded: &Contest) -> Vec<Claim> {
+    let p99 = |workload: &str, curve: &str| Some(unloaded.at(workload, curve, NO_LOAD)?.p99_us()?.median);
+    let tried = PAPERS_LATENCIES.iter().filter(|(workload, ..)| p99(workload, TAILWATER).is_some());
+    tried
+        .map(|&(workload, ix, linux)| {
+            let ratio = linux / ix;
+            let paper = format!(
+                "without load the p99 under {workload} is {ix} us on IX and {linux} us on Linux, {} times",
+                number(ratio)
+            );
+            match (p99(workload, TAILWATER), p99(workload, MEMCACHED)) {
+                (Some(own), Some(theirs)) => {
+                    let ours =
+                        format!("{} and {} us, {} times", number(own), number(theirs), number(theirs / own));
+                    Claim::new(&paper, ours, theirs >= ratio * own)
+                }
+                _ => Claim::not_comparable(&paper, format!("{MEMCACHED} is not there")),
+            }
+        })
+        .collect()
 }
 
 fn claims(all: &[Highest]) -> Vec<Claim> {
@@ -114,6 +167,23 @@ mod tests {
         assert_eq!(verdicts(640e3), [Reached; 2]);
         assert_eq!(verdicts(500e3), [NotReached, Reached]);
         assert_eq!(verdicts(460e3), [NotReached; 2]);
+    }
+
+    #[test]
+    fn latencies_without_load_have_the_papers_ratio() {
+        let verdicts = |own: f64, rival: Option<f64>| {
+            let systems = [(TAILWATER, Some(own)), (MEMCACHED, rival)];
+            let points = systems.iter().filter_map(|&(name, p99_us)| {
+                let mut point = contest::tests::point(name, NO_LOAD, &[2.0 * p99_us?], 1.0, false);
+                point.case.panel = "USR".to_owned();
+                Some(point)
+            });
+            let claims = latencies(&contest::tests::contest(points.collect()));
+            claims.iter().map(|claim| claim.verdict).collect::<Vec<_>>()
+        };
+        assert_eq!(verdicts(30.0, Some(60.0)), [Reached]);
+        assert_eq!(verdicts(30.0, Some(59.0)), [NotReached]);
+        assert_eq!(verdicts(30.0, None), [NotComparable]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tailwater_plot::draw;
 use tailwater_workload::keyvalue::Workload;
 
 use super::super::aims;
+use super::super::arbiter::{self, ARBITER};
 use super::super::batch;
 use super::super::claim::Claim;
 use super::super::contest::{Contest, Point, program_cases, run};
@@ -63,9 +64,11 @@ impl Figure for Figure3 {
         } else {
             &[5.0, 10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0, 500.0, 600.0, 800.0]
         };
-        let pace = context.pace(loads.len() * 4, ROUNDS);
+        let pace = context.pace(loads.len() * 5, ROUNDS);
         let programs = programs(rig.testbed.cores.managed.len());
-        let cases = program_cases(USR, &programs, &pace, loads)?;
+        let mut cases = program_cases(USR, &programs, &pace, loads)?;
+        let quick = context.options.quick;
+        cases.retain(|case| case.curve != ARBITER || arbiter::has_load(quick, loads, case.load));
         let mut contest = run(self.name(), context, cases, pace.rounds)?;
         contest.unit = UNIT;
         let mut notes = rig.notes(&pace, context.options.quick);
@@ -78,7 +81,11 @@ impl Figure for Figure3 {
             ),
             data: contest.data(),
             summary: contest.summary(),
-            claims: claims(&contest, rig.testbed.cores.managed.len()),
+            claims: [
+                claims(&contest, rig.testbed.cores.managed.len()),
+                vec![arbiter::claim(&contest, TAILWATER)],
+            ]
+            .concat(),
             notes,
         })
     }
@@ -89,8 +96,11 @@ fn usr() -> Arc<dyn Protocol> {
 }
 
 fn programs(threads: usize) -> Vec<(&'static str, Program)> {
-    let mut programs =
-        vec![(TAILWATER, Program::kv(threads, usr())), (KV_ON_LINUX, Program::kv_on_linux(threads, usr()))];
+    let mut programs = vec![
+        (TAILWATER, Program::kv(threads, usr())),
+        (ARBITER, Program::kv(threads, usr()).estimating()),
+        (KV_ON_LINUX, Program::kv_on_linux(threads, usr())),
+    ];
     if let Some(program) = Program::memcached(threads, usr()) {
         programs.extend([(MEMCACHED, program.clone()), (MEMCACHED_ALONE, program.alone())]);
     }

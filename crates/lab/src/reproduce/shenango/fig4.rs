@@ -5,6 +5,7 @@ use tailwater_loadgen::ideal::{self, Cores, Ideal};
 use tailwater_plot::{Line, Panel, draw};
 use tailwater_workload::ServiceTime;
 
+use super::super::arbiter::{self, ARBITER};
 use super::super::batch;
 use super::super::claim::Claim;
 use super::super::contest::{Case, Contest, Point, System, run};
@@ -59,8 +60,15 @@ impl Figure for Figure4 {
         let rig = context.rig()?;
         let loads: &[f64] =
             if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 80.0, 90.0] };
-        let pace = context.pace(SERVICES.len() * loads.len() * 3, ROUNDS);
-        let cases = cases(rig, &pace, loads)?;
+        let pace = context.pace(SERVICES.len() * loads.len() * 4, ROUNDS);
+        let mut cases = cases(rig, &pace, loads)?;
+        let quick = context.options.quick;
+        // A quick run has the arbiter's curve in the first panel.
+        cases.retain(|case| {
+            let is_there =
+                arbiter::has_load(quick, loads, case.load) && (!quick || case.panel == SERVICES[0].0);
+            case.curve != ARBITER || is_there
+        });
         let contest = run(self.name(), context, cases, pace.rounds)?;
         let mut notes = rig.notes(&pace, context.options.quick);
         notes.push(contest.handoff_note());
@@ -74,7 +82,7 @@ impl Figure for Figure4 {
             svg: draw(self.title(), &panels(&contest, rig, context.options.seed)?),
             data: contest.data(),
             summary: contest.summary(),
-            claims: claims(&contest),
+            claims: [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat(),
             notes,
         })
     }
@@ -84,6 +92,7 @@ fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
     let threads = Setting::threads(rig.wait.mode());
     let systems = [
         (TAILWATER, System::Tailwater(on_tailwater::Setting::default())),
+        (ARBITER, System::Tailwater(on_tailwater::Setting { estimates: true, ..Default::default() })),
         (LINUX, System::Linux(threads)),
         (TOKIO, System::Linux(Setting { server: Server::App("tokio-spin"), ..threads })),
     ];

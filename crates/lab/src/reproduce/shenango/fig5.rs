@@ -7,6 +7,7 @@ use tailwater_plot::{Line, Panel, decades, draw};
 use tailwater_sim::report::Table;
 use tailwater_workload::{Intervals, LoadSchedule, Rate};
 
+use super::super::arbiter::ARBITER;
 use super::super::claim::Claim;
 use super::super::contest::turns;
 use super::super::context::{Context, FLOWS, Pace, Rig};
@@ -25,7 +26,7 @@ const BASE: f64 = 20_000.0;
 const STEPS: [f64; 3] = [50_000.0, 100_000.0, 200_000.0];
 /// Maximum requests per second of the generator on kernel sockets.
 const MAX_RATE: f64 = 250_000.0;
-const SYSTEMS: [&str; 2] = ["Tailwater", "Linux"];
+const SYSTEMS: [&str; 3] = ["Tailwater", "Linux", ARBITER];
 const ROUNDS: usize = 5;
 
 /// Windows after a step that count as the transition: 50 ms.
@@ -52,11 +53,11 @@ struct Window {
 /// One system's windows in one round.
 type Series = Vec<Window>;
 
-/// All rounds of both systems.
+/// All rounds of all systems.
 #[derive(Debug, Default)]
 struct Rounds {
-    series: [Vec<Series>; 2],
-    batch: [Vec<f64>; 2],
+    series: [Vec<Series>; SYSTEMS.len()],
+    batch: [Vec<f64>; SYSTEMS.len()],
 }
 
 /// An interval of constant rate.
@@ -163,14 +164,16 @@ fn measure(
     (plan, stages): (&Plan, &[Stage]),
     rounds: usize,
 ) -> anyhow::Result<Rounds> {
-    let progress = context.progress(name, 2 * rounds as u64);
+    let progress = context.progress(name, (SYSTEMS.len() * rounds) as u64);
     let mut all = Rounds::default();
     for round in 0..rounds {
         let seed = context.options.seed.wrapping_add(round as u64);
         for system in turns(SYSTEMS.len(), round) {
-            let measured = if system == 0 {
+            let measured = if SYSTEMS[system] != "Linux" {
                 let mut handoffs = HandoffRecord::default();
-                on_tailwater::point(&rig.testbed, rig.speed, plan, seed, Default::default(), &mut handoffs)?
+                let estimates = SYSTEMS[system] == ARBITER;
+                let setting = on_tailwater::Setting { estimates, ..Default::default() };
+                on_tailwater::point(&rig.testbed, rig.speed, plan, seed, setting, &mut handoffs)?
             } else {
                 let setting = on_linux::Setting::threads(rig.wait.mode());
                 on_linux::point(&rig.testbed, rig.speed, plan, seed, setting)?
@@ -238,9 +241,10 @@ fn panels(rounds: &Rounds, stages: &[Stage]) -> [Panel; 2] {
     };
     let offered =
         stages.iter().flat_map(|stage| [stage.from, stage.to].map(|at| (second(at), stage.rate / 1e3)));
-    let tails: Vec<Line> = [0, 1].map(|system| line(system, &|window| window.p999_us)).to_vec();
+    let all = std::array::from_fn::<_, { SYSTEMS.len() }, _>(|system| system);
+    let tails: Vec<Line> = all.map(|system| line(system, &|window| window.p999_us)).to_vec();
     let rate = |window: &Window| Some(window.completed as f64 * 1e6 / WINDOW_NS as f64);
-    let mut rates: Vec<Line> = [0, 1].map(|system| line(system, &rate)).to_vec();
+    let mut rates: Vec<Line> = all.map(|system| line(system, &rate)).to_vec();
     rates.push(Line::new("offered", offered.collect()).dashed());
     let panel = |title: &str, y_label: &str| Panel {
         title: title.to_owned(),
@@ -301,29 +305,13 @@ fn summary(rounds: &Rounds, stages: &[Stage]) -> Table {
 }
 
 fn claims(rounds: &Rounds, stages: &[Stage]) -> Vec<Claim> {
-    let steps: Vec<Stage> = stages.iter().skip(1).step_by(2).copied().collect();
     let of = |system: usize, stage: Stage| figures_of(&rounds.series[system], stage);
-    let mut holds = true;
-    let mut texts = Vec::new();
-    for &step in &steps {
-        let Some(figures) = of(0, step) else {
-            holds = false;
-            continue;
-        };
-        let keeps_up = figures.achieved >= KEEPS_UP * step.rate;
-        holds &= keeps_up && figures.extra.median <= ALMOST_NO_MORE;
-        texts.push(format!(
-            "to {:.0}/s: {} times the later worst window{}",
-            step.rate,
-            figures.extra,
-            if keeps_up { "" } else { ", and does not keep up" }
-        ));
-    }
-    let reacts = Claim::new(
+    let reacts = reacts(
         "Shenango incurs almost no additional tail latency after a sudden change of load",
-        format!("first 50 ms after a step, {}", texts.join("; ")),
-        holds,
+        &rounds.series[0],
+        stages,
     );
+    let arbiter = reacts_arbiter(rounds, stages);
     let range = Claim::not_comparable(
         "even from 100,000 to 5 million requests a second",
         "the rates are those that the shared cores of this machine can serve".to_owned(),
@@ -341,7 +329,34 @@ fn claims(rounds: &Rounds, stages: &[Stage]) -> Vec<Claim> {
             Claim::new(LINUX_SLOW, ours, base.steady_us.median >= MILLISECONDS_US)
         }
     };
-    vec![reacts, range, linux]
+    vec![reacts, range, linux, arbiter]
+}
+
+fn reacts_arbiter(rounds: &Rounds, stages: &[Stage]) -> Claim {
+    const PAPER: &str = "(this project's arbiter) nor where the service requests the cores of Arachne's estimate, which decides every 50 ms";
+    reacts(PAPER, &rounds.series[2], stages)
+}
+
+/// Judges whether a system's tail stays as it is after each step.
+fn reacts(paper: &str, rounds: &[Series], stages: &[Stage]) -> Claim {
+    let steps: Vec<Stage> = stages.iter().skip(1).step_by(2).copied().collect();
+    let mut holds = true;
+    let mut texts = Vec::new();
+    for &step in &steps {
+        let Some(figures) = figures_of(rounds, step) else {
+            holds = false;
+            continue;
+        };
+        let keeps_up = figures.achieved >= KEEPS_UP * step.rate;
+        holds &= keeps_up && figures.extra.median <= ALMOST_NO_MORE;
+        texts.push(format!(
+            "to {:.0}/s: {} times the later worst window{}",
+            step.rate,
+            figures.extra,
+            if keeps_up { "" } else { ", and does not keep up" }
+        ));
+    }
+    Claim::new(paper, format!("first 50 ms after a step, {}", texts.join("; ")), holds)
 }
 
 #[cfg(test)]
@@ -366,7 +381,11 @@ mod tests {
     fn verdicts(tailwater: impl Fn(usize, usize) -> u64, linux_us: u64) -> Vec<Verdict> {
         let stages = stages(1, Duration::from_secs(1));
         let rounds = Rounds {
-            series: [vec![made_up(&stages, tailwater)], vec![made_up(&stages, |_, _| linux_us)]],
+            series: [
+                vec![made_up(&stages, &tailwater)],
+                vec![made_up(&stages, |_, _| linux_us)],
+                vec![made_up(&stages, &tailwater)],
+            ],
             batch: Default::default(),
         };
         claims(&rounds, &stages).iter().map(|claim| claim.verdict).collect()
@@ -375,16 +394,16 @@ mod tests {
     #[test]
     fn a_backlog_after_a_step_is_seen() {
         use Verdict::{NotComparable, NotReached, Reached};
-        assert_eq!(verdicts(|_, _| 20, 5_000), [Reached, NotComparable, Reached]);
+        assert_eq!(verdicts(|_, _| 20, 5_000), [Reached, NotComparable, Reached, Reached]);
         let backlog = |stage: usize, window: usize| if stage == 3 && window < 3 { 900 } else { 20 };
-        assert_eq!(verdicts(backlog, 90), [NotReached, NotComparable, NotReached]);
+        assert_eq!(verdicts(backlog, 90), [NotReached, NotComparable, NotReached, NotReached]);
     }
 
     #[test]
     fn linux_without_answers_is_not_judged() {
         let stages = stages(1, Duration::from_secs(1));
         let own = vec![made_up(&stages, |_, _| 20)];
-        let rounds = Rounds { series: [own, Vec::new()], batch: Default::default() };
+        let rounds = Rounds { series: [own, Vec::new(), Vec::new()], batch: Default::default() };
         assert_eq!(claims(&rounds, &stages)[2].verdict, Verdict::NotComparable);
     }
 

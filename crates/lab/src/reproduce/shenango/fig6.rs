@@ -102,7 +102,10 @@ impl Figure for Figure6 {
 
 fn ways() -> Vec<Measured> {
     let alone = on_tailwater::Setting { batch: false, ..Default::default() };
-    let linux = |wait, batch| Way::Linux(on_linux::Setting { server: Server::Threads(wait), batch });
+    let linux = |wait, batch: bool| {
+        let batch = batch.then_some(on_linux::Rank::Idle);
+        Way::Linux(on_linux::Setting { server: Server::Threads(wait), batch })
+    };
     let ways = [
         (RAW, Way::Raw),
         (POLLING, Way::Tailwater(on_tailwater::Setting { idle_timeout_us: 0, ..alone })),

@@ -142,7 +142,7 @@ impl Part {
             program.arguments.extend(words.iter().map(|&word| word.to_owned()));
             System::Dedicated(program)
         };
-        let linux = on_linux::Setting { batch: false, ..on_linux::Setting::threads(rig.wait.mode()) };
+        let linux = on_linux::Setting { batch: None, ..on_linux::Setting::threads(rig.wait.mode()) };
         let mut systems = vec![
             (PREEMPTIVE, spin(&["--dispatch", self.policy])),
             (CENTRAL, spin(&["--dispatch", "c-fcfs"])),

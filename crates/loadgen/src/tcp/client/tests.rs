@@ -405,6 +405,60 @@ fn a_connection_that_fails_before_its_first_request_is_counted_once_and_never_as
     assert_eq!(asked.iter().sum::<u32>(), 199);
 }
 
+/// Carries out an order beside so many open connections, and returns its outcome.
+fn carry_out(client: &mut Client, order: Order, open: u32) -> crate::tcp::Outcome {
+    let mut server = Server::new();
+    (0..open).for_each(|id| client.connect(id, Instant(0)));
+    run(client, &mut server, Instant(0), 100);
+    let mut task = Task::new(order, open, Instant(0));
+    for step in 1..10_000 {
+        let now = Instant(50_000 * step);
+        if task.poll(client, now, 64, &mut || now) {
+            return task.outcome(client, now);
+        }
+        let changed = run(client, &mut server, now, 1_000);
+        changed.into_iter().for_each(|(id, events)| task.on_events(client, id, events, now));
+        for frame in server.poll(now) {
+            if let Some((id, events)) = client.handle_frame(now, &frame) {
+                task.on_events(client, id, events, now);
+            }
+        }
+    }
+    panic!("the order does not end");
+}
+
+#[test]
+fn a_connection_has_its_number_of_calls_and_another_one_takes_its_place() {
+    for messages in [1, 3] {
+        let lasts = Duration::from_millis(5);
+        let order = Order::Calls { concurrent: 4, messages, bytes: 64, warm_up: Duration::ZERO, lasts };
+        let mut client = client();
+        let outcome = carry_out(&mut client, order, 1);
+        assert_eq!(outcome.failed, 0);
+        assert_eq!(outcome.latency.len(), outcome.completed);
+        // The connection that was open has no part in it.
+        let used = (1..PORTS).filter(|&id| client.connection(id).is_some()).count() as u64;
+        assert!(used > 4, "{used} connections were used");
+        // All but those of the end have had all of their messages.
+        let most = used * u64::from(messages);
+        assert!(outcome.completed <= most, "{} of {most}", outcome.completed);
+        assert!(outcome.completed + 4 * u64::from(messages) >= most, "{} of {most}", outcome.completed);
+    }
+}
+
+#[test]
+fn a_request_longer_than_the_send_buffer_goes_in_parts_and_comes_back_whole() {
+    const BYTES: usize = 100_000;
+    let config = Config { nodelay: true, send_buffer: 20_000, ..Config::default() };
+    let mut client = Client::new(CLIENT, SERVER, config, [7; 16], 1500);
+    let lasts = Duration::from_millis(20);
+    let order = Order::Echo { bytes: BYTES, outstanding: 1, warm_up: Duration::ZERO, lasts };
+    let outcome = carry_out(&mut client, order, 1);
+    assert_eq!(outcome.failed, 0);
+    assert!(outcome.completed > 1, "{} requests", outcome.completed);
+    assert_eq!(outcome.bytes % BYTES as u64, 0, "{} bytes came back", outcome.bytes);
+}
+
 #[test]
 fn what_filled_the_window_before_a_download_is_taken_and_more_comes() {
     const ALL: usize = 200_000;

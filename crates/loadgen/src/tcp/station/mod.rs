@@ -355,7 +355,7 @@ impl TcpStation {
                     Stage::Looking { server, connections, config, loss_per_million, until: now + wait };
             }
             _ if self.client.is_none() => self.answer(Err(TcpError::NotOpen)),
-            Order::Churn { concurrent, .. }
+            Order::Churn { concurrent, .. } | Order::Calls { concurrent, .. }
                 if concurrent == 0 || self.connections.saturating_add(concurrent) > PORTS =>
             {
                 self.answer(Err(TcpError::Lanes { concurrent, open: self.connections }));

@@ -3,9 +3,11 @@
 //! All have the same meaning: `poll_flush` does nothing, because written data is sent at once;
 //! closing sends a FIN.
 
+#[cfg(any(feature = "futures-io", feature = "tokio-io"))]
+use super::{ReadHalf, WriteHalf};
 #[cfg(any(feature = "futures-io", feature = "tokio-io", feature = "hyper"))]
 use {
-    super::{ReadHalf, TcpStream, WriteHalf},
+    super::TcpStream,
     core::pin::Pin,
     core::task::{Context, Poll},
     std::io::{self, IoSlice},

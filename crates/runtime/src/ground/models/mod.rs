@@ -6,6 +6,7 @@
 
 mod join;
 mod mailbox;
+mod mutex;
 mod polled;
 mod runq;
 mod rwlock;

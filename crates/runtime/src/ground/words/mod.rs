@@ -5,6 +5,7 @@
 
 pub mod join;
 pub mod mailbox;
+pub mod mutex;
 pub mod polled;
 pub mod rwlock;
 pub mod section;

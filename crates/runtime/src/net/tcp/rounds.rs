@@ -1,4 +1,5 @@
-//! What event loops need of a stream: its locked state, and one step at the end of a round.
+//! What event loops and the reading halves of futures need of a stream: its locked state, and one
+//! step at the end of a round or a loan.
 
 use super::stream::TcpStream;
 use crate::net::driver::KthreadOutlet;
@@ -7,7 +8,7 @@ use crate::net::platform::Stack;
 use crate::net::tcp::Inner;
 use std::io;
 use tailwater_net::tcp::Failure;
-use tailwater_tcp::Events;
+use tailwater_tcp::{Connection, Events};
 
 impl TcpStream {
     /// Calls `look` with the locked state. A call that changes the connection is followed by
@@ -21,27 +22,29 @@ impl TcpStream {
     /// were handed over.
     #[inline]
     pub(crate) fn complete_round(&self, sent: usize, done: usize) {
-        let now = Stack::tcp_now(&KthreadOutlet);
-        let mut inner = self.socket.lock();
-        if done > 0 {
-            inner.connection.recv_done(done);
-        }
-        inner.connection.await_peer();
-        if sent > 0 || inner.connection.is_flushing() || inner.connection.wants_transmit(now) {
-            self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
-        } else {
-            inner.note_awaited();
-        }
+        self.transmit_what_is_due(done, |connection| {
+            connection.await_peer();
+            sent > 0 || connection.is_flushing()
+        });
     }
 
     /// Ends the loan of `bytes`, in the middle of what was lent: sends a window update if it is
     /// due, and releases nothing that waits for more.
     #[inline]
     pub(crate) fn end_loan(&self, bytes: usize) {
+        self.transmit_what_is_due(bytes, |_| false);
+    }
+
+    /// Ends the loan of `done` bytes, and transmits if `has_data` returns true or the connection
+    /// has something else to send.
+    #[inline]
+    fn transmit_what_is_due(&self, done: usize, has_data: impl FnOnce(&mut Connection) -> bool) {
         let now = Stack::tcp_now(&KthreadOutlet);
         let mut inner = self.socket.lock();
-        inner.connection.recv_done(bytes);
-        if inner.connection.wants_transmit(now) {
+        if done > 0 {
+            inner.connection.recv_done(done);
+        }
+        if has_data(&mut inner.connection) || inner.connection.wants_transmit(now) {
             self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::empty(), now);
         } else {
             inner.note_awaited();

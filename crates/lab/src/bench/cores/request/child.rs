@@ -19,11 +19,10 @@ use tailwater_testbed::bed::START_TIMEOUT;
 
 use super::{Sample, WARM_UP};
 
-/// Rest before each request: longer than the time within which a request that goes up and down
-/// fetches a core once.
-const REST: Duration = Duration::from_millis(20);
-/// Time between two looks at whether the user thread has run.
+/// Time between two looks at whether the user thread has run, at most.
 const LOOK: Duration = Duration::from_millis(1);
+/// Shortest sleep: shorter times are waited for by yielding, because Linux adds up to 50 us.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(500);
 pub const PATIENCE: Duration = START_TIMEOUT;
 
 /// What both threads see.
@@ -37,17 +36,17 @@ struct Shared {
     ended: AtomicBool,
 }
 
-/// Measures `count` rounds and prints each; without `requests` the user thread is only made
-/// runnable.
+/// Measures `count` rounds and prints each, with this rest before each; without `requests` the user
+/// thread is only made runnable.
 ///
 /// # Errors
 /// If the runtime does not start, or the user thread does not run.
-pub fn run(count: u32, requests: bool) -> anyhow::Result<()> {
+pub fn run(count: u32, rest: Duration, requests: bool) -> anyhow::Result<()> {
     let shared = Arc::new(Shared::default());
     let (sender, receiver) = channel();
     let requester = {
         let shared = Arc::clone(&shared);
-        let body = move || measure(count, requests, &receiver, &shared);
+        let body = move || measure((count, rest), requests, &receiver, &shared);
         std::thread::Builder::new().name("requester".to_owned()).spawn(body)?
     };
     tailwater::Builder::new().run(move || {
@@ -67,7 +66,7 @@ pub fn run(count: u32, requests: bool) -> anyhow::Result<()> {
 
 /// Runs the rounds, on an ordinary thread; ends the user thread also after an error.
 fn measure(
-    count: u32,
+    (count, rest): (u32, Duration),
     requests: bool,
     user: &Receiver<Thread>,
     shared: &Shared,
@@ -75,13 +74,13 @@ fn measure(
     let user = user.recv().context("the runtime did not start")?;
     let request = |number: usize| requests.then(|| cores::request(number));
     let rounds = (0..WARM_UP + count).map(|_| {
-        std::thread::sleep(REST);
+        pause(rest);
         shared.ran.store(0, Ordering::Release);
         let requested = clock::now();
         request(1);
         user.unpark();
         let runnable = clock::now();
-        let ran = await_run(&shared.ran)?;
+        let ran = await_run(&shared.ran, rest.min(LOOK))?;
         request(0);
         Ok(Sample { requested, runnable, ran })
     });
@@ -91,11 +90,22 @@ fn measure(
     samples
 }
 
-/// Returns when the user thread ran.
-fn await_run(ran: &AtomicU64) -> anyhow::Result<u64> {
+/// Waits, off the core for as long as something else wants it.
+fn pause(time: Duration) {
+    if time >= SHORTEST_SLEEP {
+        return std::thread::sleep(time);
+    }
+    let until = Instant::now() + time;
+    while Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
+
+/// Returns when the user thread ran, looking once in a while.
+fn await_run(ran: &AtomicU64, look: Duration) -> anyhow::Result<u64> {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        std::thread::sleep(LOOK);
+        pause(look);
         match ran.load(Ordering::Acquire) {
             0 => anyhow::ensure!(Instant::now() < give_up, "a core was requested and none came"),
             at => return Ok(at),

@@ -11,6 +11,10 @@
 //!
 //! Work alone fetches a core, too. So the same is also measured without the request: by the
 //! difference a request costs or saves time.
+//!
+//! [`Conditions`] change one thing at a time, to find what bounds the latency: the rest before each
+//! request, after which kthread, polling thread and core sleep or do not; a polling thread that
+//! never sleeps; a core that never halts.
 
 use std::sync::Arc;
 
@@ -78,6 +82,26 @@ pub const HELD: Case = Case { busy: true, requests: true };
 impl Case {
     const ALL: [Self; 4] =
         [FREE, HELD, Self { busy: false, requests: false }, Self { busy: true, requests: false }];
+}
+
+/// The state of the machine in which requests are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditions {
+    /// Microseconds for which the program rests before each request.
+    pub rest_us: u64,
+    /// Whether the IOKernel polls all the time.
+    pub awake: bool,
+    /// Whether an ordinary thread of class `SCHED_IDLE` computes on the lent core, so that it does
+    /// not halt while it is free.
+    pub warm: bool,
+}
+
+impl Default for Conditions {
+    /// A rest of 20 ms, longer than the time within which a request that goes up and down fetches a
+    /// core once: kthread and IOKernel sleep, and a free core halts.
+    fn default() -> Self {
+        Self { rest_us: 20_000, awake: false, warm: false }
+    }
 }
 
 /// The cores of the measurement.
@@ -154,15 +178,15 @@ pub fn quantile(sorted: &[f64], part: f64) -> f64 {
 pub fn measure(
     machine: &Machine,
     interrupt: &Arc<Interrupt>,
-    rounds: u16,
-    count: u32,
+    conditions: Conditions,
+    (rounds, count): (u16, u32),
 ) -> anyhow::Result<Figures> {
     let clock = Clock::calibrate(20);
     let mut all: [Vec<f64>; Case::ALL.len()] = Default::default();
     for round in 1..=rounds {
         note!("requests, round {round} of {rounds}");
         for (case, all) in Case::ALL.into_iter().zip(&mut all) {
-            let samples = sample(machine, interrupt, case, count)?;
+            let samples = sample(machine, interrupt, conditions, case, count)?;
             all.extend(samples.into_iter().map(|sample| sample.us(&clock)));
         }
     }
@@ -182,10 +206,12 @@ pub fn measure(
 pub fn sample(
     machine: &Machine,
     interrupt: &Interrupt,
+    conditions: Conditions,
     case: Case,
     count: u32,
 ) -> anyhow::Result<Vec<Sample>> {
-    let setup = Setup::new(machine)?;
+    let setup = Setup { conditions, ..Setup::new(machine)? };
+    let _warm = conditions.warm.then(|| setup.start_idle_thread(interrupt)).transpose()?;
     let _iokernel = setup.start_iokernel(machine)?;
     let _batch = case.busy.then(|| setup.start_batch(interrupt)).transpose()?;
     setup.run_child(interrupt, case, count)
@@ -210,19 +236,21 @@ pub fn sample_traced(
     Ok((samples, trace.read()?))
 }
 
-/// One IOKernel and its programs.
-struct Setup {
+/// One IOKernel with `policy = "arbiter"` and one core to lend, and its programs.
+pub(super) struct Setup {
     places: Places,
     socket: String,
+    conditions: Conditions,
 }
 
 impl Setup {
-    fn new(machine: &Machine) -> anyhow::Result<Self> {
+    pub(super) fn new(machine: &Machine) -> anyhow::Result<Self> {
         let places = Places::new(&machine.usable_cores)?;
-        Ok(Self { places, socket: format!("@tailwater-requests-{}", std::process::id()) })
+        let socket = format!("@tailwater-requests-{}", std::process::id());
+        Ok(Self { places, socket, conditions: Conditions::default() })
     }
 
-    fn start_iokernel(&self, machine: &Machine) -> anyhow::Result<Embedded> {
+    pub(super) fn start_iokernel(&self, machine: &Machine) -> anyhow::Result<Embedded> {
         let config = Config {
             socket: self.socket.clone(),
             policy: PolicyName::Arbiter,
@@ -230,6 +258,9 @@ impl Setup {
             managed_cores: Some(vec![self.places.managed as u16]),
             neighbour_share: 0,
             priority: Priority::Thread,
+            // On a busy machine evictions are no sign of a misbehaving program.
+            max_evictions: 1_000_000,
+            idle_sleep_us: if self.conditions.awake { 0 } else { Config::default().idle_sleep_us },
             ..Config::default()
         };
         Embedded::with_ports(config, Vec::new(), Some(machine.usable_cores.clone()))
@@ -239,28 +270,30 @@ impl Setup {
         let spec = Spec {
             app: "swaptions",
             arguments: vec!["--report-on-input".to_owned()],
-            settings: self.settings("batch", "best-effort"),
+            settings: self.settings("batch", "best-effort", 1),
             cores: vec![self.places.requester],
             ..Spec::default()
         };
         Batch::start(&spec, interrupt)
     }
 
+    /// Starts an ordinary thread that computes on the lent core wherever nothing else does.
+    fn start_idle_thread(&self, interrupt: &Interrupt) -> anyhow::Result<Batch> {
+        let core = self.places.managed.to_string();
+        let words = ["--linux", "--threads", "1", "--core", &core, "--report-on-input", "--nice-idle"];
+        let arguments = words.map(str::to_owned).to_vec();
+        Batch::start(&Spec { app: "swaptions", arguments, ..Spec::default() }, interrupt)
+    }
+
     /// Runs the requesting program; returns the counted requests.
     fn run_child(&self, interrupt: &Interrupt, case: Case, count: u32) -> anyhow::Result<Vec<Sample>> {
-        let mut arguments = vec!["requests".to_owned(), "--count".to_owned(), count.to_string()];
+        let rest = self.conditions.rest_us.to_string();
+        let words = ["requests", "--count", &count.to_string(), "--rest-us", &rest];
+        let mut arguments = words.map(str::to_owned).to_vec();
         if !case.requests {
             arguments.push("--work-alone".to_owned());
         }
-        let spec = Spec {
-            app: "cores",
-            arguments,
-            settings: self.settings("requester", "latency-critical"),
-            cores: vec![self.places.requester],
-            raise: true,
-            ..Spec::default()
-        };
-        let mut child = ChildProcess::start(&spec)?;
+        let mut child = self.start_child(arguments, 1)?;
         let lines = (0..WARM_UP + count).map(|_| {
             let line = child.read_line_within(child::PATIENCE, interrupt)?;
             Sample::parse(&line).with_context(|| format!("the child printed {line:?}, no times"))
@@ -268,12 +301,25 @@ impl Setup {
         Ok(lines.collect::<anyhow::Result<Vec<_>>>()?.split_off(WARM_UP as usize))
     }
 
-    fn settings(&self, name: &str, class: &str) -> Vec<(&'static str, String)> {
+    /// Starts the measured process with so many kthreads. Its ordinary threads run off the managed
+    /// core.
+    pub(super) fn start_child(&self, arguments: Vec<String>, kthreads: u16) -> anyhow::Result<ChildProcess> {
+        ChildProcess::start(&Spec {
+            app: "cores",
+            arguments,
+            settings: self.settings("requester", "latency-critical", kthreads),
+            cores: vec![self.places.requester],
+            raise: true,
+            ..Spec::default()
+        })
+    }
+
+    fn settings(&self, name: &str, class: &str, kthreads: u16) -> Vec<(&'static str, String)> {
         vec![
             ("TAILWATER_IOKERNEL", self.socket.clone()),
             ("TAILWATER_NAME", name.to_owned()),
             ("TAILWATER_CLASS", class.to_owned()),
-            ("TAILWATER_KTHREADS", "1".to_owned()),
+            ("TAILWATER_KTHREADS", kthreads.to_string()),
         ]
     }
 }

@@ -12,7 +12,7 @@ use super::system::System;
 
 mod floor;
 mod own;
-mod samples;
+pub mod samples;
 mod std_like;
 mod tasks;
 
@@ -50,7 +50,9 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
 /// meanwhile.
 fn serve_user_threads(builder: tailwater::Builder, kthreads: u16, clock: Clock) -> anyhow::Result<()> {
     builder.kthreads(kthreads).run(move || {
-        let perform = |op, n| own::perform(op, n).or_else(|| std_like::user::perform(op, n, kthreads, clock));
+        let perform = |op, n| {
+            own::perform(op, n, kthreads, clock).or_else(|| std_like::user::perform(op, n, kthreads, clock))
+        };
         serve(|| tailwater::blocking(read_order), perform)
     })?
 }
@@ -71,9 +73,10 @@ fn sharing_builder() -> tailwater::Builder {
 fn serve_coroutines(kthreads: u16, clock: Clock) -> anyhow::Result<()> {
     may::config().set_workers(kthreads.into()).set_worker_pin(false);
     serve(read_order, |op, n| match op {
-        Operation::CreateRemote | Operation::NotifyRemote | Operation::UnparkRemote => {
-            std_like::coroutines::perform(op, n, kthreads, clock)
-        }
+        Operation::CreateRemote
+        | Operation::NotifyRemote
+        | Operation::UnparkRemote
+        | Operation::UnparkAmong(_) => std_like::coroutines::perform(op, n, kthreads, clock),
         _ => may::go!(move || std_like::coroutines::perform(op, n, kthreads, clock))
             .join()
             .expect("the operations do not panic"),

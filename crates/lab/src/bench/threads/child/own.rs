@@ -1,20 +1,31 @@
 //! Operations that Tailwater has and `std` lacks: channels with many receivers, select,
-//! read-copy-update.
+//! read-copy-update, threads with a placement.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use tailwater::sync::Rcu;
 use tailwater::sync::channel::{self, Select};
+use tailwater::thread::{Builder, Placement};
+use tailwater_shm::Clock;
 
 use super::samples::mean;
-use crate::bench::threads::operation::Operation;
+use super::std_like::user;
+use crate::bench::threads::operation::{LIVE, Operation};
 use crate::bench::threads::protocol::Answer;
 
 const SOUND: &str = "both ends are held";
 
 /// Performs `op` `n` times on the calling thread; `None` for operations in `std_like`.
-pub fn perform(op: Operation, n: u64) -> Option<Answer> {
+pub fn perform(op: Operation, n: u64, kthreads: u16, clock: Clock) -> Option<Answer> {
     match op {
+        Operation::DispatchPlaced => mean(n, |n| {
+            let start = |batch: Arc<user::Batch>| {
+                let builder = Builder::new().placement(Placement::LeastLoaded(2));
+                drop(builder.spawn(move || batch.run(clock)).expect("a stack"));
+            };
+            user::dispatch(n, LIVE * u64::from(kthreads), start);
+        }),
         Operation::ChannelMany => mean(n, channel_many),
         Operation::Select => mean(n, select),
         Operation::RcuRead => mean(n, rcu_read),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tailwater_shm::{Clock, clock};
 
-use crate::bench::threads::operation::BATCH;
+use crate::bench::threads::operation::{BATCH, CHILD_NS};
 use crate::bench::threads::protocol::Answer;
 
 /// The time of the measured thread's first instruction; 0 before.
@@ -27,6 +27,14 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const MAX_LOST: u32 = 4;
 /// Time for another core to become idle again: longer than any path to a scheduler's idle loop.
 const SETTLE_NS: u64 = 4000;
+
+/// The work of a thread of `Dispatch`: computes; returns whether it is the last one of `left`.
+pub fn child(clock: Clock, left: &AtomicU64) -> bool {
+    let until = clock::now() + clock.from_ns(CHILD_NS);
+    while clock::now() < until {}
+    // Relaxed: a counter; what the last one does next is ordered by a lock or a notification.
+    left.fetch_sub(1, Ordering::Relaxed) == 1
+}
 
 /// Stores the time of the first instruction.
 pub fn stamp() {

@@ -10,7 +10,7 @@ macro_rules! operations {
             use std::hint::black_box;
             use std::sync::Arc;
             use std::sync::OnceLock;
-            use std::sync::atomic::{AtomicU64, Ordering};
+            use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
             use std::time::Instant;
 
             use tailwater_shm::Clock;
@@ -18,7 +18,7 @@ macro_rules! operations {
             use $thread as thread;
 
             use crate::bench::threads::child::samples::{self, Samples, mean};
-            use crate::bench::threads::operation::{BATCH, FAN, Operation};
+            use crate::bench::threads::operation::{BATCH, CROWDS, FAN, LIVE, Operation};
             use crate::bench::threads::protocol::Answer;
 
             const SOUND: &str = "the operations do not panic";
@@ -33,6 +33,7 @@ macro_rules! operations {
                     Operation::Channel => mean(n, channel),
                     Operation::ChannelHop => mean(n, channel_hops),
                     Operation::RwlockRead => mean(n, rwlock_read),
+                    Operation::RwlockWrite => mean(n, rwlock_write),
                     Operation::SpawnJoin => mean(n, spawn_join),
                     Operation::FanOut => mean(n.next_multiple_of(FAN), fan_out),
                     Operation::NullYield => mean(n, |n| (0..n).for_each(|_| thread::yield_now())),
@@ -40,9 +41,19 @@ macro_rules! operations {
                     Operation::CreateRemote => create_remote(n, clock),
                     Operation::NotifyRemote => notify_remote(n, clock),
                     Operation::UnparkRemote => unpark_remote(n, clock),
+                    Operation::UnparkAmong(crowd) => {
+                        unpark_among(n, CROWDS[usize::from(crowd)].0, clock)
+                    }
                     Operation::Throughput => mean(n, |n| chains(n, 3 * u64::from(kthreads))),
+                    Operation::Dispatch => {
+                        let start = |batch: Arc<Batch>| {
+                            drop(thread::spawn(move || batch.run(clock)));
+                        };
+                        mean(n, |n| dispatch(n, LIVE * u64::from(kthreads), start))
+                    }
                     Operation::Idle => Some(idle(n)),
-                    Operation::ChannelMany
+                    Operation::DispatchPlaced
+                    | Operation::ChannelMany
                     | Operation::Select
                     | Operation::RcuRead
                     | Operation::RcuReplace
@@ -112,6 +123,13 @@ macro_rules! operations {
                 let value = RwLock::new(1u64);
                 for _ in 0..n {
                     black_box(*black_box(&value).read().expect(SOUND));
+                }
+            }
+
+            fn rwlock_write(n: u64) {
+                let value = RwLock::new(0u64);
+                for _ in 0..n {
+                    *black_box(&value).write().expect(SOUND) += 1;
                 }
             }
 
@@ -226,6 +244,73 @@ macro_rules! operations {
                 handle.unpark();
                 waiter.join().expect(SOUND);
                 samples.answer(clock)
+            }
+
+            /// As `unpark_remote`, while `others` more threads are parked.
+            fn unpark_among(n: u64, others: u64, clock: Clock) -> Option<Answer> {
+                let ended = Arc::new(AtomicBool::new(false));
+                let parked = Arc::new(AtomicU64::new(0));
+                let (sender, handles) = mpsc::channel();
+                let threads: Vec<_> = (0..others)
+                    .map(|_| {
+                        let (ended, parked) = (Arc::clone(&ended), Arc::clone(&parked));
+                        let sender = sender.clone();
+                        thread::spawn(move || {
+                            sender.send(thread::current()).expect(SOUND);
+                            // Relaxed: a counter. It parks a moment later.
+                            parked.fetch_add(1, Ordering::Relaxed);
+                            while !ended.load(Ordering::Acquire) {
+                                thread::park();
+                            }
+                        })
+                    })
+                    .collect();
+                while parked.load(Ordering::Relaxed) < others {
+                    thread::yield_now();
+                }
+                let answer = unpark_remote(n, clock);
+                // Release: pairs with the Acquire of those that are woken.
+                ended.store(true, Ordering::Release);
+                drop(sender);
+                while let Ok(thread) = handles.recv() {
+                    thread.unpark();
+                }
+                threads.into_iter().for_each(|t| t.join().expect(SOUND));
+                answer
+            }
+
+            /// Threads that are started together.
+            pub struct Batch {
+                left: AtomicU64,
+                ended: Mutex<bool>,
+                last: Condvar,
+            }
+
+            impl Batch {
+                /// The body of each of them.
+                pub fn run(&self, clock: Clock) {
+                    if samples::child(clock, &self.left) {
+                        *self.ended.lock().expect(SOUND) = true;
+                        self.last.notify_one();
+                    }
+                }
+            }
+
+            /// Has `start` start `n` threads in batches of `live`, each of which begins when all
+            /// threads of the one before have ended (Arachne figure 2a).
+            pub fn dispatch(n: u64, live: u64, start: impl Fn(Arc<Batch>)) {
+                let mut left = n;
+                while left > 0 {
+                    let size = left.min(live);
+                    let (ended, last) = (Mutex::new(false), Condvar::new());
+                    let batch = Arc::new(Batch { left: AtomicU64::new(size), ended, last });
+                    (0..size).for_each(|_| start(Arc::clone(&batch)));
+                    let mut ended = batch.ended.lock().expect(SOUND);
+                    while !*ended {
+                        ended = batch.last.wait(ended).expect(SOUND);
+                    }
+                    left -= size;
+                }
             }
 
             /// Number of chains that have ended.

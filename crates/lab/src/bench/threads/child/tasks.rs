@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, Notify, RwLock, Semaphore};
 use tokio::task::{spawn, yield_now};
 
 use super::samples::{self, Samples};
-use crate::bench::threads::operation::{BATCH, FAN, Operation};
+use crate::bench::threads::operation::{BATCH, FAN, LIVE, Operation};
 use crate::bench::threads::protocol::{Answer, read_order, serve};
 
 const SOUND: &str = "the operations do not panic";
@@ -54,10 +54,12 @@ async fn perform(op: Operation, n: u64, kthreads: u16, clock: Clock) -> Option<A
         Operation::ChannelHop => channel_hops(n).await,
         Operation::Select => select(n).await,
         Operation::RwlockRead => rwlock_read(n).await,
+        Operation::RwlockWrite => rwlock_write(n).await,
         Operation::SpawnJoin => spawn_join(n).await,
         Operation::FanOut => fan_out(n).await,
         Operation::NullYield => null_yields(n).await,
         Operation::Throughput => chains(n, 3 * u64::from(kthreads)).await,
+        Operation::Dispatch => dispatch(n, LIVE * u64::from(kthreads), clock).await,
         Operation::ExitTurnaround => return exit_turnaround(n, clock).await,
         Operation::Idle => return Some(idle(n).await),
         _ => return None,
@@ -150,6 +152,13 @@ async fn rwlock_read(n: u64) {
     }
 }
 
+async fn rwlock_write(n: u64) {
+    let value = RwLock::new(0u64);
+    for _ in 0..n {
+        *black_box(&value).write().await += 1;
+    }
+}
+
 async fn spawn_join(n: u64) {
     for i in 0..n {
         black_box(spawn(async move { black_box(i) }).await.expect(SOUND));
@@ -192,6 +201,25 @@ fn chain(left: u64, ended: Arc<Semaphore>) {
         drop(spawn(async move { chain(left - 1, ended) }));
     } else {
         ended.add_permits(1);
+    }
+}
+
+/// Starts `n` tasks that compute, in batches of `live` (Arachne figure 2a).
+async fn dispatch(n: u64, live: u64, clock: Clock) {
+    let mut left = n;
+    while left > 0 {
+        let size = left.min(live);
+        let batch = Arc::new((AtomicU64::new(size), Notify::new()));
+        for _ in 0..size {
+            let batch = Arc::clone(&batch);
+            drop(spawn(async move {
+                if samples::child(clock, &batch.0) {
+                    batch.1.notify_one();
+                }
+            }));
+        }
+        batch.1.notified().await;
+        left -= size;
     }
 }
 

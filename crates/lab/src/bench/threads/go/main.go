@@ -60,8 +60,9 @@ func main() {
 func perform(op string, n int) string {
 	means := map[string]func(int){
 		"mutex": mutex, "yield": yields, "condvar": condvar, "spawn_join": spawnJoin,
-		"null_yield": nullYield, "throughput": chains,
+		"null_yield": nullYield, "throughput": chains, "dispatch": dispatch,
 		"channel": channel, "channel_hop": channelHops, "channel_many": channel, "select": selects, "rwlock_read": rwlockRead,
+		"rwlock_write": rwlockWrite,
 	}
 	if operation, known := means[op]; known {
 		return mean(n, operation)
@@ -197,6 +198,14 @@ func rwlockRead(n int) {
 		shared.RUnlock()
 	}
 	runtime.KeepAlive(sum)
+}
+
+func rwlockWrite(n int) {
+	for i := 0; i < n; i++ {
+		shared.Lock()
+		shared.value++
+		shared.Unlock()
+	}
 }
 
 func spawnJoin(n int) {
@@ -338,6 +347,26 @@ func chain(left int, ended *sync.WaitGroup) {
 		return
 	}
 	go chain(left-1, ended)
+}
+
+// One goroutine starts n others, in batches of 56 for each core, each of which computes for a
+// microsecond (Arachne figure 2a).
+func dispatch(n int) {
+	work := uint64(1000 * tscHz / 1e9)
+	for left := n; left > 0; {
+		var batch sync.WaitGroup
+		size := min(left, 56*kthreads)
+		batch.Add(size)
+		for i := 0; i < size; i++ {
+			go func() {
+				for until := now() + work; now() < until; {
+				}
+				batch.Done()
+			}()
+		}
+		batch.Wait()
+		left -= size
+	}
 }
 
 // The second wave of one size finds the first one's stacks.

@@ -1,17 +1,22 @@
-//! How long the polling thread polls with nothing to do before it sleeps.
+//! How long a thread polls with nothing to do before it sleeps: the IOKernel's polling thread, and
+//! an idle kthread.
 //!
 //! Owns [`Patience`]: a memory of the last quiet times, and the threshold that would have been best
 //! for them. Pure: times are arguments.
 //!
 //! A quiet time that ends while the thread still polls costs the processor time polled. One that
 //! ends after it fell asleep costs that, and a wake: the event that ends it waits for a sleeping
-//! core (20 to 52 us on a 2-vCPU VM). A wake is priced at the longest threshold, the setting
-//! `idle-sleep-us`: the threshold itself would be at most twice as expensive as the best one in
-//! hindsight, whatever comes; the memory finds a better one where quiet times have a pattern.
-//! Requests 300 us apart never find the thread asleep; requests 10 ms apart find it asleep after
-//! 20 us instead of after 1 ms, and are as late as they would be then.
+//! core (20 to 52 us on a 2-vCPU VM). A wake is priced at the longest threshold, which the settings
+//! `idle-sleep-us` and `TAILWATER_IDLE_TIMEOUT_US` are: the threshold itself would be at most twice
+//! as expensive as the best one in hindsight, whatever comes; the memory finds a better one where
+//! quiet times have a pattern. With a longest threshold of 1 ms, requests 300 us apart never find
+//! the thread asleep; requests 10 ms apart find it asleep after 20 us instead of after 1 ms, and
+//! are as late as they would be then.
+//!
+//! A quiet time whose end was known before costs no wake, since the thread sleeps until shortly
+//! before it: [`Patience::record_foreseen`].
 
-use tailwater_shm::Cycles;
+use crate::Cycles;
 
 /// Quiet times between two powers of two of the shortest threshold each; the last class is longer
 /// than the longest threshold.
@@ -23,7 +28,7 @@ const ENOUGH: u32 = 8;
 
 /// See the module documentation.
 #[derive(Debug, Clone)]
-pub(super) struct Patience {
+pub struct Patience {
     shortest: Cycles,
     longest: Cycles,
     /// Quiet times longer than `shortest << i`, and at most twice that or the longest threshold.
@@ -35,20 +40,35 @@ pub(super) struct Patience {
 
 impl Patience {
     /// Thresholds from `shortest` to `longest`; the longest until there is a pattern.
-    pub(super) fn new(shortest: Cycles, longest: Cycles) -> Self {
+    pub fn new(shortest: Cycles, longest: Cycles) -> Self {
         let shortest = shortest.clamp(1, longest.max(1));
         Self { shortest, longest, ended: [0; CLASSES], outlasted: 0, threshold: longest }
     }
 
     /// Returns how long to poll with nothing to do.
     #[inline(always)]
-    pub(super) fn threshold(&self) -> Cycles {
+    pub fn threshold(&self) -> Cycles {
         self.threshold
+    }
+
+    /// Returns the time below which a quiet time teaches nothing.
+    #[inline(always)]
+    pub fn shortest(&self) -> Cycles {
+        self.shortest
+    }
+
+    /// Takes into account a quiet time whose end was known before.
+    #[inline]
+    pub fn record_foreseen(&mut self, quiet: Cycles) {
+        if quiet > self.shortest {
+            // To poll for it was in vain, however short it was.
+            self.learn(Cycles::MAX);
+        }
     }
 
     /// Takes a quiet time into account that has ended.
     #[inline]
-    pub(super) fn record(&mut self, quiet: Cycles) {
+    pub fn record(&mut self, quiet: Cycles) {
         if quiet > self.shortest {
             self.learn(quiet);
         }
@@ -133,6 +153,18 @@ mod tests {
         assert_eq!(after([900; 20]), LONGEST);
         // Now and then a pause of the load.
         assert_eq!(after((0..40).map(|i| if i % 10 == 0 { 50_000 } else { 100 })), 160);
+    }
+
+    #[test]
+    fn events_that_were_known_before_are_not_waited_for() {
+        let mut patience = Patience::new(SHORTEST, LONGEST);
+        (0..20).for_each(|_| patience.record_foreseen(300));
+        assert_eq!(patience.threshold(), SHORTEST);
+        (0..200).for_each(|_| patience.record(300));
+        assert_eq!(patience.threshold(), 320, "those that were not, are");
+        let mut often = Patience::new(SHORTEST, LONGEST);
+        (0..20).for_each(|_| often.record_foreseen(SHORTEST));
+        assert_eq!(often.threshold(), LONGEST, "too short to be a pattern");
     }
 
     #[test]

@@ -1,0 +1,239 @@
+//! Figure 3, part b: latency of a key-value store under ETC with fewer cores than it has threads
+//! for.
+//!
+//! Arachne's memcached is limited to 8 cores, and memcached's 16 threads share 8. Here each program
+//! is measured as made for the shared cores of this machine, and as made for twice as many.
+
+use tailwater_plot::{Panel, draw};
+use tailwater_workload::keyvalue::Workload;
+use tailwater_workload::{Rate, ServiceTime};
+
+use super::super::claim::Claim;
+use super::super::contest::{Case, Contest, Point, System, run};
+use super::super::context::{Context, Pace, Rig};
+use super::super::figure::{Figure, Outcome};
+use super::super::spread::Spread;
+use super::super::stores::{MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
+use tailwater_testbed::program::Program;
+use tailwater_testbed::table::number;
+
+const PANEL: &str = "ETC, alone";
+const TAILWATER_DOUBLE: &str = "Tailwater, kv, kthreads for twice the cores";
+const MEMCACHED_DOUBLE: &str = "Linux, memcached, twice the threads";
+const ROUNDS: usize = 3;
+/// The limit on the median at which the paper compares throughput: 780 to 300 thousand requests per
+/// second.
+const MEDIAN_LIMIT_US: f64 = 100.0;
+const PAPERS_MORE: f64 = 2.6;
+/// "About the same".
+const SAME: f64 = 1.25;
+/// "Significant increases".
+const MORE: f64 = 1.5;
+
+/// The figure.
+#[derive(Debug)]
+pub struct Figure3b;
+
+impl Figure for Figure3b {
+    fn name(&self) -> &'static str {
+        "arachne-fig3b"
+    }
+
+    fn title(&self) -> &'static str {
+        "Latency of a key-value store under ETC with fewer cores than threads"
+    }
+
+    fn paper(&self) -> &'static str {
+        "Arachne (OSDI'18), figure 3b"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/arachne-fig3b.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let loads: &[f64] =
+            if context.options.quick { &[50.0] } else { &[10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0] };
+        let pace = context.pace(loads.len() * 4, ROUNDS);
+        let mut contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
+        contest.unit = UNIT;
+        let mut notes = rig.notes(&pace, context.options.quick);
+        notes.extend(conditions());
+        notes.push(
+            "The paper halves the cores and keeps the threads; here the cores stay and the threads are doubled. Latency \
+             with as many threads as cores stands for part a."
+                .to_owned(),
+        );
+        let panels = [
+            contest.panel_of(PANEL, "p50 (us)", Point::p50_us, Vec::new()),
+            contest.panel_of(PANEL, "p99 (us)", Point::p99_us, Vec::new()),
+        ];
+        Ok(Outcome {
+            svg: draw(self.title(), &panels as &[Panel]),
+            data: contest.data(),
+            summary: contest.summary(),
+            claims: claims(&contest),
+            notes,
+        })
+    }
+}
+
+fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
+    let cores = rig.testbed.cores.managed.len();
+    let protocol = asked(Workload::Etc);
+    let mut programs = vec![
+        (TAILWATER, Program::kv(cores, protocol.clone())),
+        (TAILWATER_DOUBLE, Program::kv(2 * cores, protocol.clone())),
+    ];
+    let memcached = [(MEMCACHED, cores), (MEMCACHED_DOUBLE, 2 * cores)];
+    for (curve, threads) in memcached {
+        programs.extend(Program::memcached(threads, protocol.clone()).map(|program| (curve, program)));
+    }
+    let mut cases = Vec::new();
+    for &load in loads {
+        let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
+        cases.extend(programs.iter().map(|(curve, program)| Case {
+            panel: PANEL.to_owned(),
+            curve: (*curve).to_owned(),
+            load,
+            plan: plan.clone(),
+            system: System::Program(program.clone().over(MEDIUM).alone()),
+        }));
+    }
+    Ok(cases)
+}
+
+fn claims(contest: &Contest) -> Vec<Claim> {
+    vec![
+        changed(
+            contest,
+            [TAILWATER, TAILWATER_DOUBLE],
+            "with fewer cores Arachne's latency is about the same",
+            |times| times <= SAME,
+        ),
+        changed(
+            contest,
+            [MEMCACHED, MEMCACHED_DOUBLE],
+            "memcached's threads share cores: its median and its tail rise significantly",
+            |times| times >= MORE,
+        ),
+        more(contest),
+    ]
+}
+
+/// Returns the ratios of `value` of the second curve to that of the first, by load, where the first
+/// is not saturated; infinite where the second is.
+fn times(
+    contest: &Contest,
+    [first, second]: [&str; 2],
+    value: fn(&Point) -> Option<Spread>,
+) -> Vec<(f64, f64)> {
+    let ratio = |point: &Point| {
+        let other = contest.at(PANEL, second, point.case.load)?;
+        let times = match other.saturated() {
+            true => f64::INFINITY,
+            false => value(other)?.median / value(point)?.median,
+        };
+        Some((point.case.load, times))
+    };
+    let first = contest.curve(PANEL, first);
+    first.into_iter().filter(|point| !point.saturated()).filter_map(ratio).collect()
+}
+
+/// Judges how twice the threads change latencies, by the medians over the loads.
+fn changed(contest: &Contest, pair: [&str; 2], paper: &str, holds: impl Fn(f64) -> bool) -> Claim {
+    let [p50, p99] = [Point::p50_us, Point::p99_us].map(|value| times(contest, pair, value));
+    let listed = |times: &[(f64, f64)]| -> String {
+        let one = |&(load, times): &(f64, f64)| match times.is_finite() {
+            true => format!("{} ({})", number(times), number(load)),
+            false => format!("saturated ({})", number(load)),
+        };
+        times.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    let middle = |times: &[(f64, f64)]| {
+        let mut times: Vec<f64> = times.iter().map(|&(_, times)| times).collect();
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied()
+    };
+    let Some((median, tail)) = middle(&p50).zip(middle(&p99)) else {
+        return Claim::not_comparable(paper, format!("{} was not measured at a load it sustains", pair[0]));
+    };
+    let ours = format!(
+        "in times of as many threads as cores (thousand/s): median {}; p99 {}",
+        listed(&p50),
+        listed(&p99)
+    );
+    Claim::new(paper, ours, holds(median) && holds(tail))
+}
+
+/// Judges the highest loads with a median within the limit, both with twice the threads.
+fn more(contest: &Contest) -> Claim {
+    let paper = format!(
+        "with fewer cores and a median of at most {MEDIAN_LIMIT_US} us Arachne's memcached supports {PAPERS_MORE} times the \
+         throughput (780 to 300 thousand/s on 8 cores)"
+    );
+    if contest.curve(PANEL, MEMCACHED_DOUBLE).is_empty() {
+        return Claim::not_comparable(&paper, "memcached is not installed".to_owned());
+    }
+    let kept = |point: &Point| point.p50_us().is_some_and(|p50| p50.median <= MEDIAN_LIMIT_US);
+    let within = |curve| contest.highest(PANEL, curve, kept).map_or(0.0, |point| point.case.load);
+    let (own, theirs) = (within(TAILWATER_DOUBLE), within(MEMCACHED_DOUBLE));
+    let ours = format!("of the loads tried {} against {} thousand/s", number(own), number(theirs));
+    let most = contest.points.iter().map(|point| point.case.load).fold(0.0, f64::max);
+    let holds = own >= PAPERS_MORE * theirs;
+    // A rival that is within the limit nowhere decides nothing, and loads beyond the highest one
+    // tried are unknown.
+    if theirs == 0.0 || theirs >= most || (own >= most && !holds) {
+        return Claim::not_comparable(&paper, ours);
+    }
+    Claim::new(&paper, ours, holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
+    use super::super::super::contest::tests::{contest, point};
+    use super::*;
+
+    /// Curve, load, tail, saturated: the median is a tenth of the tail.
+    type Row = (&'static str, f64, f64, bool);
+
+    fn verdicts(rows: &[Row]) -> Vec<Verdict> {
+        let make = |&(curve, load, tail, saturated): &Row| {
+            let mut point = point(curve, load, &[tail], 0.0, saturated);
+            point.case.panel = PANEL.to_owned();
+            point
+        };
+        claims(&contest(rows.iter().map(make).collect())).iter().map(|claim| claim.verdict).collect()
+    }
+
+    const GOOD: [Row; 8] = [
+        (TAILWATER, 50.0, 100.0, false),
+        (TAILWATER_DOUBLE, 50.0, 110.0, false),
+        (MEMCACHED, 50.0, 200.0, false),
+        (MEMCACHED_DOUBLE, 50.0, 400.0, false),
+        (TAILWATER, 150.0, 100.0, false),
+        (TAILWATER_DOUBLE, 150.0, 110.0, false),
+        (MEMCACHED, 150.0, 200.0, false),
+        (MEMCACHED_DOUBLE, 150.0, 9000.0, true),
+    ];
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        assert_eq!(verdicts(&GOOD), [Reached; 3]);
+        let mut slow = GOOD;
+        (slow[1].2, slow[5].2, slow[3].2) = (200.0, 200.0, 250.0);
+        (slow[7].2, slow[7].3) = (250.0, false);
+        assert_eq!(
+            verdicts(&slow),
+            [NotReached, NotReached, NotComparable],
+            "memcached sustains the highest"
+        );
+        let mut broken = GOOD;
+        (broken[5].2, broken[5].3) = (9000.0, true);
+        assert_eq!(verdicts(&broken), [NotReached, Reached, NotReached]);
+        let own: Vec<Row> = GOOD.iter().copied().filter(|row| row.0.starts_with("Tailwater")).collect();
+        assert_eq!(verdicts(&own), [Reached, NotComparable, NotComparable]);
+    }
+}

@@ -1,0 +1,333 @@
+//! Figure 6(b): the size of adaptive batches, and the cycles of a message, by load and by the
+//! number of connections.
+
+use std::time::Duration;
+
+use tailwater_plot::{Line, Panel, draw};
+use tailwater_sim::report::Table;
+
+use super::super::claim::Claim;
+use super::super::context::Context;
+use super::super::figure::{Figure, Outcome};
+use super::super::spread::{Spread, cell};
+use crate::bench::tcp::many::{self, Length, OUTSTANDING};
+use crate::bench::tcp::messages::{self, Rounds};
+use tailwater_testbed::table::number;
+
+/// Numbers of connections, each with as many requests outstanding as IX's clients have, at most.
+const PRESSURE: [u32; 7] = [1, 4, 16, 64, 432, 10_000, MOST];
+const QUICK_PRESSURE: [u32; 3] = [1, 64, 1_000];
+/// The same with one request outstanding over all of them.
+const CALM: [u32; 3] = [1, 64, 10_000];
+const QUICK_CALM: [u32; 1] = [64];
+const MOST: u32 = 50_000;
+const ROUNDS: usize = 3;
+/// Most conditions of a round: the default of a loop, and the paper's bound.
+const BOUND: f64 = 64.0;
+/// A mean batch of so much of the bound has reached it.
+const NEARLY: f64 = 0.9;
+/// Cycles of a message in the paper, at the lowest load and at the least.
+const PAPERS_CYCLES: [f64; 2] = [9_000.0, 4_000.0];
+
+/// The figure.
+#[derive(Debug)]
+pub struct Figure6b;
+
+impl Figure for Figure6b {
+    fn name(&self) -> &'static str {
+        "ix-fig6b"
+    }
+
+    fn title(&self) -> &'static str {
+        "Size of adaptive batches and cycles of a message"
+    }
+
+    fn paper(&self) -> &'static str {
+        "IX (TOCS'17), figure 6(b)"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/ix-fig6b.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let quick = context.options.quick;
+        let points = measure(self.name(), context)?;
+        let mut notes = vec![
+            format!(
+                "{} round(s), {} ms counted per point; a service started anew for each round.",
+                rounds(quick),
+                length(quick).lasts.as_millis()
+            ),
+            format!(
+                "An event loop on one core echoes 64 bytes; the client is in the IOKernel's port on another one. With pressure every \
+                 connection has a request outstanding, up to {OUTSTANDING}; without it one request is outstanding over all of them."
+            ),
+            "Cycles are those of the time-stamp counter while the service's core did not poll without work, by the IOKernel's account, \
+             over the conditions of the rounds. Cache misses need counters that virtual machines do not have, and are left out; so \
+             are transfers of lines between cores."
+                .to_owned(),
+        ];
+        notes.extend(rig.noise_notes());
+        if quick {
+            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
+        }
+        Ok(Outcome {
+            svg: draw(self.title(), &panels(&points)),
+            data: data(&points),
+            summary: summary(&points),
+            claims: claims(&points),
+            notes,
+        })
+    }
+}
+
+/// A load, with a sample for each round.
+#[derive(Debug, Clone)]
+struct Point {
+    connections: u32,
+    outstanding: u32,
+    samples: Vec<Sample>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Sample {
+    conditions: f64,
+    cycles: f64,
+    rate_rps: f64,
+    p99_us: f64,
+}
+
+impl Sample {
+    fn new(rounds: &Rounds) -> Self {
+        let Rounds { echoed, conditions, cycles } = rounds;
+        Self {
+            conditions: *conditions,
+            cycles: *cycles,
+            rate_rps: echoed.rate(),
+            p99_us: echoed.latency_us(0.99),
+        }
+    }
+}
+
+impl Point {
+    fn has_pressure(&self) -> bool {
+        self.outstanding == under_pressure(self.connections)
+    }
+
+    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
+    }
+
+    fn conditions(&self) -> f64 {
+        self.spread(|sample| sample.conditions).map_or(f64::NAN, |spread| spread.median)
+    }
+
+    fn cycles(&self) -> f64 {
+        self.spread(|sample| sample.cycles).map_or(f64::NAN, |spread| spread.median)
+    }
+}
+
+fn under_pressure(connections: u32) -> u32 {
+    connections.min(OUTSTANDING)
+}
+
+fn rounds(quick: bool) -> usize {
+    if quick { 1 } else { ROUNDS }
+}
+
+fn length(quick: bool) -> Length {
+    let ms = Duration::from_millis;
+    if quick {
+        Length { warm_up: ms(40), lasts: ms(150) }
+    } else {
+        Length { warm_up: ms(100), lasts: ms(500) }
+    }
+}
+
+fn measure(name: &str, context: &Context) -> anyhow::Result<Vec<Point>> {
+    let interrupt = &context.rig()?.testbed.interrupt;
+    let quick = context.options.quick;
+    let most = many::max_on_tailwater();
+    let (pressure, calm): (&[u32], &[u32]) =
+        if quick { (&QUICK_PRESSURE, &QUICK_CALM) } else { (&PRESSURE, &CALM) };
+    let pressure = pressure.iter().map(|&connections| (connections, under_pressure(connections)));
+    let calm = calm.iter().map(|&connections| (connections, 1));
+    let mut points: Vec<Point> = Vec::new();
+    for (connections, outstanding) in pressure.chain(calm) {
+        let known = points.iter().any(|p| (p.connections, p.outstanding) == (connections, outstanding));
+        if connections <= most && !known {
+            points.push(Point { connections, outstanding, samples: Vec::new() });
+        }
+    }
+    let loads: Vec<(u32, u32)> = points.iter().map(|point| (point.connections, point.outstanding)).collect();
+    let progress = context.progress(name, (points.len() * rounds(quick)) as u64);
+    for _ in 0..rounds(quick) {
+        messages::rounds(loads.iter().copied(), length(quick), interrupt, |load, measured| {
+            let point = points.iter_mut().find(|point| (point.connections, point.outstanding) == load);
+            point.expect("one of the points").samples.push(Sample::new(measured));
+            progress.inc(1);
+        })?;
+    }
+    progress.finish_and_clear();
+    Ok(points)
+}
+
+fn data(points: &[Point]) -> Table {
+    let columns = ["connections", "outstanding", "round", "conditions", "cycles", "rate_rps", "p99_us"];
+    let mut table = Table::new(&columns);
+    for Point { connections, outstanding, samples } in points {
+        for (round, Sample { conditions, cycles, rate_rps, p99_us }) in samples.iter().enumerate() {
+            table.push(vec![
+                connections.to_string(),
+                outstanding.to_string(),
+                round.to_string(),
+                format!("{conditions:.2}"),
+                format!("{cycles:.0}"),
+                format!("{rate_rps:.0}"),
+                format!("{p99_us:.3}"),
+            ]);
+        }
+    }
+    table
+}
+
+fn summary(points: &[Point]) -> Table {
+    let mut table = Table::new(&[
+        "connections",
+        "outstanding",
+        "conditions of a round",
+        "cycles of a message",
+        "thousand messages/s",
+        "p99 us",
+    ]);
+    for point in points {
+        table.push(vec![
+            point.connections.to_string(),
+            point.outstanding.to_string(),
+            cell(point.spread(|sample| sample.conditions)),
+            cell(point.spread(|sample| sample.cycles)),
+            cell(point.spread(|sample| sample.rate_rps / 1e3)),
+            cell(point.spread(|sample| sample.p99_us)),
+        ]);
+    }
+    table
+}
+
+fn panels(points: &[Point]) -> Vec<Panel> {
+    let panel = |title: &str, y_label: &str, value: fn(&Point) -> f64| {
+        let line = |name: &str, pressure: bool| {
+            let of = points.iter().filter(|point| point.connections == 1 || point.has_pressure() == pressure);
+            Line::new(name, of.map(|point| (f64::from(point.connections), value(point))).collect())
+        };
+        Panel {
+            title: title.to_owned(),
+            x_label: "established connections".to_owned(),
+            y_label: y_label.to_owned(),
+            log_x: true,
+            lines: vec![line("with pressure", true), line("without", false)],
+            ..Panel::default()
+        }
+    };
+    vec![
+        panel("size of a batch", "conditions of a round", Point::conditions),
+        panel("cycles of a message", "cycles", Point::cycles),
+    ]
+}
+
+fn claims(points: &[Point]) -> Vec<Claim> {
+    vec![batches(points), no_wait(points), fewer_cycles(points), many_connections(points)]
+}
+
+/// Returns the points under pressure with at most so many connections.
+fn pressed(points: &[Point], most: u32) -> Vec<&Point> {
+    points.iter().filter(|point| point.has_pressure() && point.connections <= most).collect()
+}
+
+fn batches(points: &[Point]) -> Claim {
+    let paper = format!("as the load increases, batches grow from one to the bound of {BOUND}");
+    let all = pressed(points, OUTSTANDING);
+    let (Some(first), Some(last)) = (all.first(), all.last()) else {
+        return Claim::not_comparable(&paper, "there is no point".to_owned());
+    };
+    if f64::from(last.outstanding) <= BOUND {
+        return Claim::not_comparable(
+            &paper,
+            "no point has more requests outstanding than the bound".to_owned(),
+        );
+    }
+    let told = |point: &Point| format!("{} ({})", number(point.conditions()), point.outstanding);
+    let ours = format!("conditions of a round (outstanding): {} to {}", told(first), told(last));
+    Claim::new(&paper, ours, first.conditions() < 2.0 && last.conditions() >= NEARLY * BOUND)
+}
+
+fn no_wait(points: &[Point]) -> Claim {
+    let paper = "a round never waits for more: without pressure batches have one message";
+    let calm = Spread::of(points.iter().filter(|point| point.outstanding == 1).map(Point::conditions));
+    match calm {
+        Some(calm) => {
+            let ours =
+                format!("at most {} conditions of a round over all numbers of connections", number(calm.max));
+            Claim::new(paper, ours, calm.max < 1.5)
+        }
+        None => Claim::not_comparable(paper, "there is no point".to_owned()),
+    }
+}
+
+fn fewer_cycles(points: &[Point]) -> Claim {
+    let [alone, least] = PAPERS_CYCLES;
+    let paper = format!("a message takes {alone} cycles at the lowest load and under {least} at the highest");
+    let all = pressed(points, OUTSTANDING);
+    let Some(first) = all.first().map(|point| point.cycles()) else {
+        return Claim::not_comparable(&paper, "there is no point".to_owned());
+    };
+    let best = all.iter().map(|point| point.cycles()).fold(f64::INFINITY, f64::min);
+    let ours = format!("{} and {}", number(first), number(best));
+    Claim::new(&paper, ours, best < least && best < first)
+}
+
+fn many_connections(points: &[Point]) -> Claim {
+    let paper = "with very many connections a message takes more cycles again";
+    let all = pressed(points, u32::MAX);
+    let Some(last) = all.iter().find(|point| point.connections == MOST) else {
+        return Claim::not_comparable(paper, format!("{MOST} connections were not measured"));
+    };
+    let best = all.iter().map(|point| point.cycles()).fold(f64::INFINITY, f64::min);
+    let ours = format!("{} with {MOST} connections, at the least {}", number(last.cycles()), number(best));
+    Claim::new(paper, ours, last.cycles() > best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
+    use super::*;
+
+    fn verdicts(rows: &[(u32, u32, f64, f64)]) -> Vec<Verdict> {
+        let point = |&(connections, outstanding, conditions, cycles): &(u32, u32, f64, f64)| Point {
+            connections,
+            outstanding,
+            samples: vec![Sample { conditions, cycles, rate_rps: 1e5, p99_us: 10.0 }],
+        };
+        let points: Vec<Point> = rows.iter().map(point).collect();
+        assert_eq!((data(&points).rows().len(), summary(&points).rows().len()), (rows.len(), rows.len()));
+        assert_eq!(panels(&points).len(), 2);
+        claims(&points).iter().map(|claim| claim.verdict).collect()
+    }
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        let good = [
+            (1, 1, 1.0, 3000.0),
+            (432, 432, 60.0, 1500.0),
+            (MOST, 432, 64.0, 3500.0),
+            (10_000, 1, 1.0, 3100.0),
+        ];
+        assert_eq!(verdicts(&good), [Reached; 4]);
+        let mut poor = good;
+        (poor[1].2, poor[1].3, poor[2].3, poor[3].2) = (20.0, 3200.0, 2000.0, 2.0);
+        assert_eq!(verdicts(&poor), [NotReached; 4]);
+        assert_eq!(verdicts(&good[..1]), [NotComparable, Reached, NotReached, NotComparable]);
+        assert_eq!(verdicts(&[]), [NotComparable; 4]);
+    }
+}

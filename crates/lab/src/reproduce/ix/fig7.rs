@@ -1,0 +1,190 @@
+//! Figure 7: mean and 99th percentile of a key-value store's latency over its throughput, for the
+//! workloads ETC and USR.
+
+use tailwater_plot::draw;
+use tailwater_workload::keyvalue::Workload;
+
+use super::super::claim::Claim;
+use super::super::contest::{Contest, Point, program_cases, run};
+use super::super::context::Context;
+use super::super::figure::{Figure, Outcome};
+use super::super::spread::Spread;
+use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
+use tailwater_testbed::program::Program;
+use tailwater_testbed::table::number;
+
+/// The paper's panels, with the ratio of IX's load to Linux's at a p99 of [`LIMIT_US`] (table III).
+const WORKLOADS: [(&str, Workload, f64); 2] = [("ETC", Workload::Etc, 4.7), ("USR", Workload::Usr, 6.4)];
+const LIMIT_US: f64 = 500.0;
+const LOADS: [f64; 8] = [5.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0];
+const QUICK_LOADS: [f64; 1] = [25.0];
+const ROUNDS: usize = 3;
+
+/// The figure.
+#[derive(Debug)]
+pub struct Figure7;
+
+impl Figure for Figure7 {
+    fn name(&self) -> &'static str {
+        "ix-fig7"
+    }
+
+    fn title(&self) -> &'static str {
+        "Latency of a key-value store over its throughput"
+    }
+
+    fn paper(&self) -> &'static str {
+        "IX (TOCS'17), figure 7"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/ix-fig7.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let threads = rig.testbed.cores.managed.len();
+        let loads: &[f64] = if context.options.quick { &QUICK_LOADS } else { &LOADS };
+        let workloads = if context.options.quick { &WORKLOADS[1..] } else { &WORKLOADS[..] };
+        let programs: Vec<_> =
+            workloads.iter().map(|&(name, workload, _)| (name, programs(threads, workload))).collect();
+        let count: usize = programs.iter().map(|(_, programs)| programs.len()).sum();
+        let pace = context.pace(loads.len() * count, ROUNDS);
+        let mut cases = Vec::new();
+        for (name, programs) in &programs {
+            cases.extend(program_cases(name, programs, &pace, loads)?);
+        }
+        let mut contest = run(self.name(), context, cases, pace.rounds)?;
+        contest.unit = UNIT;
+        let mut notes = rig.notes(&pace, context.options.quick);
+        notes.extend(conditions());
+        let panels = workloads.iter().flat_map(|&(name, ..)| {
+            let mean = contest.panel_of(name, "mean (us)", Point::mean_us, Vec::new());
+            [mean, contest.panel_of(name, "p99 (us)", Point::p99_us, Vec::new())]
+        });
+        let panels: Vec<_> = panels.collect();
+        Ok(Outcome {
+            svg: draw(self.title(), &panels),
+            data: contest.data(),
+            summary: contest.summary(),
+            claims: workloads.iter().flat_map(|(name, _, ratio)| claims(&contest, name, *ratio)).collect(),
+            notes,
+        })
+    }
+}
+
+/// Returns the stores, with nothing beside them.
+fn programs(threads: usize, workload: Workload) -> Vec<(&'static str, Program)> {
+    let memcached = Program::memcached(threads, asked(workload)).map(|program| (MEMCACHED, program));
+    let all = [(TAILWATER, Program::kv(threads, asked(workload)))].into_iter().chain(memcached);
+    all.map(|(curve, program)| (curve, program.over(MEDIUM).alone())).collect()
+}
+
+fn claims(contest: &Contest, workload: &str, ratio: f64) -> [Claim; 2] {
+    [at_the_limit(contest, workload, ratio), lower(contest, workload)]
+}
+
+/// Judges the highest loads tried within the limit: the true limit of a system lies between that
+/// load and the next one.
+fn at_the_limit(contest: &Contest, workload: &str, ratio: f64) -> Claim {
+    let paper =
+        format!("{workload}: at a p99 of {LIMIT_US} us IX serves {ratio} times as many requests as Linux");
+    let within = |point: &Point| point.p99_us().is_some_and(|p99| p99.median <= LIMIT_US);
+    // Highest load within the limit, and the next one tried.
+    let bounds = |curve: &str| {
+        let load = contest.highest(workload, curve, within)?.case.load;
+        let next = contest.curve(workload, curve).into_iter().map(|p| p.case.load).find(|next| *next > load);
+        Some((load, next.unwrap_or(f64::INFINITY)))
+    };
+    let told = |bounds: Option<(f64, f64)>| match bounds {
+        Some((load, next)) if next.is_finite() => format!("{load} to {next} thousand/s"),
+        Some((load, _)) => format!("{load} thousand/s, the highest load tried, or more"),
+        None => "none of the loads tried".to_owned(),
+    };
+    let (own, theirs) = (bounds(TAILWATER), bounds(MEMCACHED));
+    let ours = format!("{}, memcached on Linux {}", told(own), told(theirs));
+    let (Some((own, own_next)), Some((theirs, theirs_next))) = (own, theirs) else {
+        return Claim::not_comparable(&paper, ours);
+    };
+    // The generator on kernel sockets may be what bounds memcached.
+    let theirs_next = if theirs_next > MAX_GENERATOR_RATE { f64::INFINITY } else { theirs_next };
+    if own >= ratio * theirs_next {
+        Claim::new(&paper, ours, true)
+    } else if own_next <= ratio * theirs {
+        Claim::new(&paper, ours, false)
+    } else {
+        Claim::not_comparable(&paper, ours)
+    }
+}
+
+/// Judges whether both latencies are lower at every load at which both systems keep up.
+fn lower(contest: &Contest, workload: &str) -> Claim {
+    let paper =
+        format!("{workload}: mean and p99 are lower on IX than on Linux at every load of Linux's curve");
+    let mut ratios = Vec::new();
+    let mut listed = Vec::new();
+    for point in contest.curve(workload, TAILWATER) {
+        let load = point.case.load;
+        let Some(other) = contest.at(workload, MEMCACHED, load).filter(|other| !other.saturated()) else {
+            continue;
+        };
+        let ratio = |value: fn(&Point) -> Option<Spread>| -> Option<f64> {
+            // A system that does not keep up has no latency to compare.
+            let own = if point.saturated() { f64::INFINITY } else { value(point)?.median };
+            Some(value(other)?.median / own)
+        };
+        let (Some(mean), Some(p99)) = (ratio(Point::mean_us), ratio(Point::p99_us)) else { continue };
+        ratios.extend([mean, p99]);
+        listed.push(format!("{} and {} ({load})", number(mean), number(p99)));
+    }
+    if ratios.is_empty() {
+        return Claim::not_comparable(&paper, "there is no load at which memcached keeps up".to_owned());
+    }
+    let ours =
+        format!("mean and p99 of memcached in times of Tailwater's (thousand/s): {}", listed.join(", "));
+    Claim::new(&paper, ours, ratios.iter().all(|&ratio| ratio > 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
+    use super::super::super::contest::tests::{contest, point};
+    use super::*;
+
+    /// Judges points by curve, load, p99 and whether they are saturated.
+    fn verdicts(rows: &[(&'static str, f64, f64, bool)]) -> Vec<Verdict> {
+        let make = |&(curve, load, p99_us, saturated): &(&str, f64, f64, bool)| {
+            let mut point = point(curve, load, &[2.0 * p99_us], 0.5, saturated);
+            point.case.panel = "USR".to_owned();
+            point
+        };
+        let contest = contest(rows.iter().map(make).collect());
+        claims(&contest, "USR", 6.4).iter().map(|claim| claim.verdict).collect()
+    }
+
+    const GOOD: [(&str, f64, f64, bool); 6] = [
+        (TAILWATER, 25.0, 20.0, false),
+        (MEMCACHED, 25.0, 60.0, false),
+        (TAILWATER, 50.0, 30.0, false),
+        (MEMCACHED, 50.0, 900.0, false),
+        (TAILWATER, 400.0, 300.0, false),
+        (MEMCACHED, 400.0, 9000.0, true),
+    ];
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        assert_eq!(verdicts(&GOOD), [Reached; 2]);
+        let mut slow = GOOD;
+        (slow[2].2, slow[4].2, slow[3].2) = (1000.0, 2000.0, 950.0);
+        assert_eq!(verdicts(&slow), [NotReached; 2]);
+    }
+
+    #[test]
+    fn intervals_that_overlap_and_a_missing_rival_decide_nothing() {
+        let mut close = GOOD;
+        close[3].2 = 400.0;
+        assert_eq!(verdicts(&close)[0], NotComparable, "memcached's limit lies between 50 and 400");
+        let own: Vec<_> = GOOD.into_iter().filter(|row| row.0 == TAILWATER).collect();
+        assert_eq!(verdicts(&own), [NotComparable; 2]);
+    }
+}

@@ -1,0 +1,264 @@
+//! Table 5: how long flow groups take to move to another kthread.
+
+use std::sync::Arc;
+
+use tailwater_loadgen::kernel_udp::Load;
+use tailwater_plot::{Line, Panel, draw};
+use tailwater_sim::report::Table;
+
+use super::super::claim::Claim;
+use super::super::context::Context;
+use super::super::figure::{Figure, Outcome};
+use super::super::spread::{Spread, cell};
+use tailwater_testbed::handoffs::{HandoffRecord, MoveFigures};
+use tailwater_testbed::on_tailwater;
+use tailwater_testbed::program::Program;
+use tailwater_testbed::table::number;
+
+const SERVICE: &str = "exp:10us";
+/// Loads in percent of the shared cores: at each, cores come and go with every burst.
+const LOADS: [f64; 4] = [20.0, 40.0, 60.0, 80.0];
+const QUICK_LOADS: [f64; 2] = [20.0, 60.0];
+const ROUNDS: usize = 3;
+/// Least number of shared cores with which a core can be added to one that works.
+const MIN_CORES: usize = 2;
+/// Kthreads of the service, so that a group has another one to go to: they take turns on one core.
+const MIN_KTHREADS: usize = 2;
+/// Total time of a move when a core is added in the paper, in microseconds: mean and 95th
+/// percentile.
+const PAPERS_MEAN_US: f64 = 462.0;
+const PAPERS_P95_US: f64 = 1_227.0;
+/// Flows of the generator: two for each flow group.
+const FLOWS: u16 = 256;
+
+/// The table.
+#[derive(Debug)]
+pub struct Table5;
+
+impl Figure for Table5 {
+    fn name(&self) -> &'static str {
+        "ix-table5"
+    }
+
+    fn title(&self) -> &'static str {
+        "Flow groups that move to another kthread"
+    }
+
+    fn paper(&self) -> &'static str {
+        "IX (TOCS'17), table V"
+    }
+
+    fn plan(&self) -> &'static str {
+        include_str!("../../../../../experiments/ix-table5.md")
+    }
+
+    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
+        let rig = context.rig()?;
+        let cores = rig.testbed.cores.managed.len();
+        let loads: &[f64] = if context.options.quick { &QUICK_LOADS } else { &LOADS };
+        let pace = context.pace(loads.len(), ROUNDS);
+        let service = SERVICE.parse()?;
+        let mut points: Vec<Point> = loads.iter().map(|&load| Point { load, samples: Vec::new() }).collect();
+        let progress = context.progress(self.name(), (points.len() * pace.rounds) as u64);
+        for round in 0..pace.rounds {
+            for point in &mut points {
+                let plan = pace.plan(&service, point.load, cores)?;
+                let plan = tailwater_loadgen::Plan { flows: FLOWS, ..plan };
+                let program = Program::spin(rig.speed, service.clone());
+                let seed = context.options.seed.wrapping_add(round as u64);
+                let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
+                let more_kthreads = MIN_KTHREADS.saturating_sub(cores);
+                let setting = on_tailwater::Setting { batch: false, more_kthreads, ..Default::default() };
+                let mut record = HandoffRecord::default();
+                let measured =
+                    on_tailwater::measure(&rig.testbed, &program, &plan, &load, setting, &mut record)?;
+                let figures = measured.measurement.report().figures;
+                point.samples.push(Sample {
+                    moves: record.moves(),
+                    lost: figures.lost,
+                    completed: figures.completed,
+                    seconds: (plan.schedule.length_ns() as f64) / 1e9,
+                });
+                progress.inc(1);
+            }
+        }
+        progress.finish_and_clear();
+        let mut notes = rig.notes(&pace, context.options.quick);
+        notes.push(format!(
+            "Requests over UDP in {FLOWS} flows, to a service with a kthread for each shared core, and at least {MIN_KTHREADS}, and \
+             nothing beside it. A group has moved if its next frame goes to another kthread than the one before; if the earlier frames still wait in the other ring, \
+             a fence has them read first, and the time until then is measured. A move itself is one entry of a map, and takes no time \
+             of its own."
+        ));
+        if cores < MIN_CORES {
+            notes.push(format!(
+                "Two kthreads take turns on the shared core, and groups move between them; {NEEDS}."
+            ));
+        }
+        Ok(Outcome {
+            svg: draw(self.title(), &[panel(&points)]),
+            data: data(&points),
+            summary: summary(&points),
+            claims: claims(&points, cores),
+            notes,
+        })
+    }
+}
+
+const NEEDS: &str = "no core can be added to the only shared one: two shared cores are needed, three in all";
+
+/// A load, with a sample for each round.
+#[derive(Debug, Clone)]
+struct Point {
+    load: f64,
+    samples: Vec<Sample>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    moves: MoveFigures,
+    lost: u64,
+    completed: u64,
+    seconds: f64,
+}
+
+impl Point {
+    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
+    }
+
+    /// Mean, 95th percentile or largest of the waits, over the rounds.
+    fn wait(&self, which: usize) -> Option<Spread> {
+        Spread::of(self.samples.iter().filter_map(|sample| Some(sample.moves.waits_us?[which])))
+    }
+
+    fn moves_per_second(&self) -> Option<Spread> {
+        self.spread(|sample| sample.moves.moved as f64 / sample.seconds)
+    }
+}
+
+fn data(points: &[Point]) -> Table {
+    let mut table = Table::new(&[
+        "load",
+        "round",
+        "moved",
+        "fenced",
+        "mean_us",
+        "p95_us",
+        "max_us",
+        "dropped",
+        "lost",
+        "completed",
+    ]);
+    for Point { load, samples } in points {
+        for (round, Sample { moves, lost, completed, .. }) in samples.iter().enumerate() {
+            let wait =
+                |which: usize| moves.waits_us.map_or_else(String::new, |us| format!("{:.2}", us[which]));
+            table.push(vec![
+                load.to_string(),
+                round.to_string(),
+                moves.moved.to_string(),
+                moves.fenced.to_string(),
+                wait(0),
+                wait(1),
+                wait(2),
+                moves.dropped.to_string(),
+                lost.to_string(),
+                completed.to_string(),
+            ]);
+        }
+    }
+    table
+}
+
+fn summary(points: &[Point]) -> Table {
+    let mut table = Table::new(&[
+        "load (% of the shared cores)",
+        "moves/s",
+        "fenced/s",
+        "wait, mean us",
+        "p95 us",
+        "longest us",
+        "frames dropped",
+    ]);
+    for point in points {
+        table.push(vec![
+            point.load.to_string(),
+            cell(point.moves_per_second()),
+            cell(point.spread(|sample| sample.moves.fenced as f64 / sample.seconds)),
+            cell(point.wait(0)),
+            cell(point.wait(1)),
+            cell(point.wait(2)),
+            cell(point.spread(|sample| sample.moves.dropped as f64)),
+        ]);
+    }
+    table
+}
+
+fn panel(points: &[Point]) -> Panel {
+    let line = |name: &str, value: &dyn Fn(&Point) -> Option<Spread>| {
+        Line::new(name, points.iter().filter_map(|point| Some((point.load, value(point)?.median))).collect())
+    };
+    Panel {
+        title: "until the earlier frames have been read".to_owned(),
+        x_label: "load (% of the shared cores)".to_owned(),
+        y_label: "us".to_owned(),
+        lines: vec![line("mean", &|point| point.wait(0)), line("p95", &|point| point.wait(1))],
+        ..Panel::default()
+    }
+}
+
+fn claims(points: &[Point], cores: usize) -> Vec<Claim> {
+    const TIME: &str = "a flow group takes 462 us on average to move when a core is added, and less than 1.5 ms in 95 % of cases";
+    const LOSS: &str = "packets that arrive during a move are deferred, not dropped";
+    if cores < MIN_CORES {
+        return [TIME, LOSS].map(|paper| Claim::not_comparable(paper, NEEDS.to_owned())).into();
+    }
+    let fenced: u64 = points.iter().flat_map(|p| &p.samples).map(|sample| sample.moves.fenced).sum();
+    let moved: u64 = points.iter().flat_map(|p| &p.samples).map(|sample| sample.moves.moved).sum();
+    let worst = |which| points.iter().filter_map(|p| p.wait(which)).map(|s| s.median).reduce(f64::max);
+    let time = match (worst(0), worst(1)) {
+        (Some(mean), Some(p95)) => {
+            let ours = format!(
+                "{moved} moves, {fenced} of which had frames to wait for; at the load with the longest waits a mean of {} us, p95 {} us",
+                number(mean),
+                number(p95)
+            );
+            Claim::new(TIME, ours, mean <= PAPERS_MEAN_US && p95 <= PAPERS_P95_US)
+        }
+        _ => Claim::not_comparable(TIME, format!("{moved} moves, none of which had frames to wait for")),
+    };
+    let dropped: u64 = points.iter().flat_map(|p| &p.samples).map(|sample| sample.moves.dropped).sum();
+    let loss = match moved {
+        0 => Claim::not_comparable(LOSS, "no flow group moved".to_owned()),
+        _ => {
+            Claim::new(LOSS, format!("{dropped} frames dropped at full rings in {moved} moves"), dropped == 0)
+        }
+    };
+    vec![time, loss]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
+    use super::*;
+
+    fn verdicts(cores: usize, moves: MoveFigures) -> Vec<Verdict> {
+        let sample = Sample { moves, lost: 0, completed: 1, seconds: 2.0 };
+        let points = [Point { load: 20.0, samples: vec![sample] }];
+        assert_eq!((data(&points).rows().len(), summary(&points).rows().len()), (1, 1));
+        assert_eq!(panel(&points).lines.len(), 2);
+        claims(&points, cores).iter().map(|claim| claim.verdict).collect()
+    }
+
+    #[test]
+    fn each_claim_follows_the_numbers() {
+        let good = MoveFigures { moved: 9, fenced: 2, dropped: 0, waits_us: Some([9.0, 30.0, 500.0]) };
+        assert_eq!(verdicts(2, good), [Reached; 2]);
+        let slow = MoveFigures { dropped: 1, waits_us: Some([9.0, 1_300.0, 2_000.0]), ..good };
+        assert_eq!(verdicts(2, slow), [NotReached; 2]);
+        assert_eq!(verdicts(2, MoveFigures { fenced: 0, waits_us: None, ..good }), [NotComparable, Reached]);
+        assert_eq!(verdicts(2, MoveFigures::default()), [NotComparable; 2]);
+        assert_eq!(verdicts(1, good), [NotComparable; 2], "there is no other kthread");
+    }
+}

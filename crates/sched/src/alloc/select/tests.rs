@@ -1,0 +1,113 @@
+//! The noted ties against a walk of all cores, for machines in any state.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::ids::CoreId;
+use crate::ledger::RuntimeSpec;
+use crate::topology::Topology;
+
+const RUNTIMES: u32 = 4;
+
+/// Returns true if the runtime that has the core at this position has another one, in the same use
+/// according to `alike`, that it is tied to less: the definition.
+fn has_looser(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool {
+    let cores = view.ledger.cores();
+    let CoreState::Owned { kthread: holder, .. } = cores[at] else { return false };
+    let ties = view.obs.ties(holder, at);
+    let is_looser = |(other, state): (usize, &CoreState)| {
+        matches!(*state, CoreState::Owned { kthread, .. }
+            if kthread.runtime == holder.runtime && view.obs.ties(kthread, other) < ties)
+            && alike(other)
+    };
+    cores.iter().enumerate().any(is_looser)
+}
+
+fn holder(ledger: &Ledger, at: usize) -> Option<KthreadId> {
+    match ledger.cores()[at] {
+        CoreState::Owned { kthread, .. } => Some(kthread),
+        CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => None,
+    }
+}
+
+/// One core: which runtime has it, whether its kthread hosts an exclusive thread and idles, and for
+/// which runtime it is reserved. A number of [`RUNTIMES`] is none.
+type Core = (u32, bool, bool, u32);
+
+fn a_core() -> impl Strategy<Value = Core> {
+    (0..=RUNTIMES, any::<bool>(), any::<bool>(), 0..=RUNTIMES)
+}
+
+/// A runtime: its class, whether it has work, and the cores to which its threads are not bound.
+type Program = (bool, bool, Vec<usize>);
+
+fn a_program() -> impl Strategy<Value = Program> {
+    (any::<bool>(), any::<bool>(), prop_oneof![Just(Vec::new()), prop::collection::vec(0usize..12, 1..5)])
+}
+
+fn machine(cores: &[Core], programs: &[Program]) -> (Ledger, Observation) {
+    let count = cores.len() as u16;
+    let (mut ledger, mut obs) = (Ledger::new(Topology::uniform(count, 1, 1).unwrap()), Observation::new());
+    for (number, (critical, _, refused)) in (0..).zip(programs) {
+        let class = if *critical { Class::LatencyCritical } else { Class::BestEffort };
+        let spec = RuntimeSpec { guaranteed: 0, max: count, kthreads: count, class };
+        ledger.register(RuntimeId(number), spec, Nanos::ZERO).unwrap();
+        obs.attach(RuntimeId(number), count);
+        refused.iter().for_each(|&at| obs.refuse(RuntimeId(number), at));
+    }
+    for (core, &(owner, hosted, idle, _)) in (0..).zip(cores) {
+        let owner = RuntimeId(owner);
+        let Some(account) = ledger.account(owner) else { continue };
+        let kthread = KthreadId::new(owner, account.kthread_for(CoreId(core)).unwrap());
+        ledger.grant(CoreId(core), kthread, Nanos::ZERO).unwrap();
+        let look = obs.kthread_mut(kthread).unwrap();
+        look.hosted = hosted;
+        look.activity = if idle { Activity::Idle } else { Activity::Running };
+    }
+    let reserved = cores.iter().map(|&(.., runtime)| (runtime < RUNTIMES).then_some(RuntimeId(runtime)));
+    obs.set_reserved(reserved);
+    (ledger, obs)
+}
+
+proptest! {
+    #[test]
+    fn a_core_is_passed_over_where_a_walk_of_all_cores_finds_one_with_fewer_ties(
+        cores in prop::collection::vec(a_core(), 1..12),
+        programs in prop::collection::vec(a_program(), RUNTIMES as usize),
+        reach in prop::array::uniform2(prop::collection::vec(any::<bool>(), 0..12)),
+        claims in prop::collection::vec((0..RUNTIMES, -1..3), 1..8),
+    ) {
+        let (ledger, obs) = machine(&cores, &programs);
+        let view = View { now: Nanos::from_millis(1), obs: &obs, ledger: &ledger };
+        let quanta = Quanta { service: Nanos::ZERO, burst: Nanos::ZERO };
+        let mut selector = Selector::new(quanta, 1);
+        for (class, reach) in CLASSES.into_iter().zip(&reach) {
+            selector.set_reach(class, reach);
+        }
+        selector.survey(
+            view,
+            |runtime| programs[runtime.0 as usize].1,
+            |_, _| Share { own: 0, requested: 0 },
+        );
+        for (number, spare) in claims {
+            let runtime = RuntimeId(number);
+            let claim = Claim { runtime, class: class_of(&ledger, runtime), spare };
+            selector.note_ties(view, &claim);
+            for at in 0..cores.len() {
+                let is_reached = |other| selector.reaches(view, &claim, other);
+                let walk =
+                    has_looser(view, at, |other| selector.uses[other] == selector.uses[at] && is_reached(other));
+                if selector.uses[at] != Use::Taken {
+                    prop_assert_eq!(selector.is_passed_over(view, &claim, at), walk, "core {}", at);
+                }
+                let Some(kthread) = holder(&ledger, at) else { continue };
+                let is_idle = |other| holder(&ledger, other).is_some_and(|kthread| idles(&obs, kthread));
+                let walk = has_looser(view, at, |other| is_idle(other) && is_reached(other));
+                let claimant = refuses_cores(view, runtime).then_some(runtime);
+                let least = selector.loosest_idle(view, kthread.runtime, claimant)[claim.class as usize];
+                prop_assert_eq!(least < obs.ties(kthread, at), walk, "idle, core {}", at);
+            }
+            selector.choose(view, &claim);
+        }
+    }
+}
