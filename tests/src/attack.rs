@@ -33,7 +33,18 @@ impl Target {
     /// # Panics
     /// If it does not get ready.
     pub fn start() -> Self {
-        Self::start_as(&mut Command::new(binary("tailwater-tests", "iokernel")))
+        Self::start_as(&mut Command::new(binary("tailwater-tests", "iokernel")), &[])
+    }
+
+    /// As [`start`](Self::start), on a shared machine, as process 1 of a PID namespace with its own
+    /// `/proc`, which lasts as long; `None` where none can be made, and then prints that the test
+    /// is skipped.
+    ///
+    /// # Panics
+    /// If it does not get ready.
+    pub fn start_in_pid_namespace() -> Option<Self> {
+        let mut command = pid_namespace()?;
+        Some(Self::start_as(command.arg(binary("tailwater-tests", "iokernel")), &["shared"]))
     }
 
     /// As [`start`](Self::start), with this many descriptors at most.
@@ -42,13 +53,14 @@ impl Target {
     /// If it does not get ready.
     pub fn start_with_descriptors(most: u16) -> Self {
         let script = format!("ulimit -n {most}; exec \"$0\" \"$1\"");
-        Self::start_as(Command::new("sh").args(["-c", &script]).arg(binary("tailwater-tests", "iokernel")))
+        let mut command = Command::new("sh");
+        Self::start_as(command.args(["-c", &script]).arg(binary("tailwater-tests", "iokernel")), &[])
     }
 
-    fn start_as(command: &mut Command) -> Self {
+    fn start_as(command: &mut Command, settings: &[&str]) -> Self {
         let turn = super::turn();
         let socket = socket_name("target");
-        let mut program = Program::start(command.arg(&socket));
+        let mut program = Program::start(command.arg(&socket).args(settings));
         assert_eq!(program.line().as_deref(), Some("ready"), "{}", program.errors());
         Self { socket, program, _turn: turn }
     }
@@ -144,6 +156,28 @@ impl Target {
     #[track_caller]
     pub fn admits(&self, name: &str) -> Intruder {
         Intruder::register(&self.socket, &RawSpec::new(name).register).expect("a newcomer is admitted")
+    }
+}
+
+/// Returns unshare(1) for a program in a PID namespace of its own with its own `/proc`, all of
+/// which ends with it; `None` where that is not possible, and then prints that the test is skipped.
+pub fn pid_namespace() -> Option<Command> {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root enters the PID namespace of another process");
+        return None;
+    }
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command
+    };
+    let tried = unshare().arg("true").output();
+    match tried {
+        Ok(output) if output.status.success() => Some(unshare()),
+        other => {
+            eprintln!("skipped: unshare(1) makes no PID namespace here ({other:?})");
+            None
+        }
     }
 }
 

@@ -296,7 +296,31 @@ impl Role {
         variables: &[(&str, &str)],
         stderr: Stdio,
     ) -> Self {
-        let mut command = Command::new(binary("tailwater-tests", "role"));
+        let command = Command::new(binary("tailwater-tests", "role"));
+        Self::spawn_by(command, socket, role, name, class, variables, stderr)
+    }
+
+    /// As [`start`](Self::start), a program of this class in the PID and mount namespaces of
+    /// process `pid`, with which it ends. [`pid`](Self::pid) is that of nsenter(1), its parent.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn start_beside(pid: u32, socket: &str, role: &str, name: &str, class: &str) -> Self {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &pid.to_string(), "--pid", "--mount", "--"]);
+        command.arg(binary("tailwater-tests", "role"));
+        Self::spawn_by(command, socket, role, name, class, &[], Stdio::inherit())
+    }
+
+    fn spawn_by(
+        mut command: Command,
+        socket: &str,
+        role: &str,
+        name: &str,
+        class: &str,
+        variables: &[(&str, &str)],
+        stderr: Stdio,
+    ) -> Self {
         command
             .args(role.split(' '))
             .env("TAILWATER_IOKERNEL", socket)
@@ -334,6 +358,11 @@ impl Role {
     #[track_caller]
     pub fn wait(&mut self) -> std::process::ExitStatus {
         self.program.wait()
+    }
+
+    /// Returns what it has printed so far.
+    pub fn output(&self) -> String {
+        self.program.output()
     }
 
     /// Returns what it has written to its standard error so far, if that is

@@ -5,11 +5,14 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketFlags, accept_with};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage, Welcome};
 use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::layout::{Region, RegionSpec};
+use tailwater_shm::{Clock, KthreadState};
+use tailwater_testkit::syscalls::Traced;
 use tailwater_testkit::{PATIENCE, eventually, socket_name, until};
 use tailwater_tests::{Role, turn};
 
@@ -132,6 +135,90 @@ fn an_iokernel_that_does_not_get_ready_is_hung_up_on_and_moves_no_orphan() {
     until("the kthread withdraws the order", || grant.load() == (Grant::Park, Generation(0)));
     assert!(program.line().is_some(), "the program goes on");
     Listener::new(&socket).attach(&program);
+}
+
+/// Lends kthread 0 a core again whenever it has given it up, until `enough`; returns the tenancy in
+/// which it runs. A program that starts runs out of work a few times.
+fn lend_until(place: &Place, enough: impl Fn() -> bool) -> Generation {
+    let words = place.region.kthread(0);
+    let lend = |generation| {
+        words.grant.0.store(Grant::Run { core: 0 }, generation);
+        words.slot.rouse();
+    };
+    let mut generation = Generation(1);
+    lend(generation);
+    until("the program runs", || {
+        if words.state.0.load() == (KthreadState::Parked, generation) {
+            generation = generation.next();
+            lend(generation);
+        }
+        enough() && words.state.0.load() == (KthreadState::Running, generation)
+    });
+    generation
+}
+
+/// Has an IOKernel write `last_word` as the order to a program that polls, and end; returns how
+/// many threads the program resumed in 100,000 polls afterwards, and how many system calls it made.
+/// `None` where these cannot be counted, and then prints that the test is skipped.
+fn polls_after(last_word: fn(&Place, Generation), wait_ms: &str) -> Option<(u64, u64)> {
+    let socket = socket_name("rejoin-cede");
+    let listener = Listener::new(&socket);
+    let polls = Arc::new(AtomicBool::new(false));
+    let iokernel = std::thread::spawn({
+        let polls = Arc::clone(&polls);
+        move || {
+            let place = listener.grant();
+            control::send(&place.control, &ServerMessage::Ready, &[]).expect("the program waits");
+            let generation = lend_until(&place, || polls.load(Ordering::Relaxed));
+            last_word(&place, generation);
+        }
+    });
+    let variables = [("TAILWATER_IOKERNEL_WAIT_MS", wait_ms), ("TAILWATER_KTHREADS", "1")];
+    let mut program = Role::start_heard(&socket, "polls", "program", "best-effort", &variables);
+    polls.store(true, Ordering::Relaxed);
+    iokernel.join().expect("the program runs");
+    until("the loss is written", || program.errors().contains("lost the IOKernel"));
+    let mut kthread = match Traced::attach(program.pid(), "tailwater/0") {
+        Ok(kthread) => kthread,
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            return None;
+        }
+    };
+    program.close_input();
+    let calls = kthread.count_until("the program has polled", || program.output().contains("switches"));
+    drop(kthread);
+    let line = program.line().expect("the program goes on");
+    let words: Vec<&str> = line.split(' ').collect();
+    let ["switches", switches, "polls", "100000"] = words[..] else { panic!("{line}") };
+    Some((switches.parse().expect("a number"), calls))
+}
+
+#[test]
+fn no_order_of_an_iokernel_that_has_ended_makes_poll_points_slow() {
+    let _turn = turn();
+    let last_words: [fn(&Place, Generation); 4] = [
+        |place, tenancy| store(place, Grant::Cede { successor: false }, tenancy),
+        |place, tenancy| store(place, Grant::Cede { successor: true }, tenancy),
+        // Of a tenancy that is over, or has not begun: the kthread does not obey.
+        |place, tenancy| store(place, Grant::Cede { successor: false }, tenancy.next()),
+        |place, tenancy| {
+            let grant = &place.region.kthread(0).grant.0;
+            (0..=255).for_each(|turn| grant.end_turn(0, tenancy, turn));
+        },
+    ];
+    for (number, last_word) in last_words.into_iter().enumerate() {
+        for wait_ms in ["0", "600000"] {
+            let Some((switches, calls)) = polls_after(last_word, wait_ms) else { return };
+            println!("order {number}, {wait_ms} ms: {switches} switches, {calls} system calls");
+            // Of 100,000 polls. The line that it prints is a system call, too.
+            assert!(switches < 100 && calls < 100, "order {number}: {switches} switches, {calls} calls");
+        }
+    }
+}
+
+fn store(place: &Place, order: Grant, generation: Generation) {
+    place.region.kthread(0).grant.0.store(order, generation);
 }
 
 #[test]

@@ -5,21 +5,19 @@ use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, fstat};
 use rustix::io::Errno;
 use std::fs;
 use std::io::{Read, Write, stdin, stdout};
-use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tailwater_iokernel::frame::MacAddr;
+use std::time::Instant;
+use tailwater_iokernel_testing::attack::{Attack, Event};
 use tailwater_iokernel_testing::roles::Echo;
-use tailwater_iokernel_testing::wire::{Endpoint, udp};
-use tailwater_iokernel_testing::{Behaviour, RawKthread, RawRuntime, RawSpec, Step};
+use tailwater_iokernel_testing::{RawRuntime, RawSpec};
 use tailwater_shm::control::Register;
 use tailwater_shm::memory::Mapping;
 use tailwater_testkit::{Program, eventually, has_two_cpus, until};
 use tailwater_tests::attack::{Offer, Target, as_user};
-use tailwater_wire::checksum;
 
 /// A user without rights but for the grant of [`target`].
 const MALLORY: u32 = 65_533;
@@ -77,7 +75,7 @@ fn attacker() {
         "make-memory" => make_memory(socket),
         "punch" => punch(socket),
         "seal" => seal(socket),
-        "shrink-packets" => shrink_packets(socket, words[2].parse().expect("an address")),
+        "shrink-packets" => shrink_packets(socket),
         other => panic!("{other}"),
     }
 }
@@ -150,59 +148,13 @@ fn seal(socket: &str) {
 }
 
 /// Tells a service without end that its packets are too large for a router.
-fn shrink_packets(socket: &str, service: Ipv4Addr) {
-    let spec = RawSpec::new("router").best_effort();
-    let runtime = RawRuntime::start(socket, &spec, |_| Box::new(Router { service })).expect("a place");
-    say("under way");
-    loop {
-        runtime.submit(0);
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-}
-
-/// Sends "fragmentation needed" (RFC 792, code 4) as a router would.
-struct Router {
-    service: Ipv4Addr,
-}
-
-impl Behaviour for Router {
-    fn step(&mut self, kthread: &mut RawKthread) -> Step {
-        let welcome = &kthread.shared.welcome;
-        let own = Endpoint { mac: MacAddr(welcome.mac), ip: welcome.ip, port: 0 };
-        let service = Endpoint { mac: MacAddr::derived(self.service), ip: self.service, port: 0 };
-        // The packet that was too large, as the service had sent it to a client.
-        let client = Endpoint { ip: Ipv4Addr::new(10, 77, 0, 50), ..own };
-        let quoted = udp(Endpoint { port: 7, ..service }, Endpoint { port: 4000, ..client }, &[0; 8]);
-        let mut frame = udp(own, service, &quoted[14..]);
-        // ICMP in place of UDP: type, code, checksum, unused, the next hop's MTU.
-        frame[23] = 1;
-        frame[34..42].copy_from_slice(&[3, 4, 0, 0, 0, 0, 0, 68]);
-        frame[24..26].fill(0);
-        for (from, to, sum) in [(14, 34, 24), (34, frame.len(), 36)] {
-            let value = checksum(&frame[from..to]);
-            frame[sum..sum + 2].copy_from_slice(&value.to_be_bytes());
+fn shrink_packets(socket: &str) {
+    let report = |event| {
+        if event == Event::UnderWay {
+            say("under way");
         }
-        for _ in 0..16 {
-            let Ok(mut slot) = kthread.egress.reserve(frame.len()) else { break };
-            slot.write(0, &frame);
-            slot.commit(0, 0, 0);
-            kthread.ring_from_core();
-        }
-        Step::Busy
-    }
-
-    fn has_work(&self, _: &RawKthread) -> bool {
-        true
-    }
-
-    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
-        kthread.submitted().store(0, Ordering::Relaxed);
-        kthread.set_queued(0);
-    }
-
-    fn ceding(&mut self, kthread: &mut RawKthread) {
-        kthread.set_queued(1);
-    }
+    };
+    Attack::FalseErrors.run(socket, &AtomicBool::new(false), report).expect("a place");
 }
 
 /// A control group with an account of memory; removed when dropped.
@@ -322,15 +274,50 @@ fn a_program_that_seals_its_memory_itself_is_refused() {
 fn what_a_program_says_of_a_path_that_needs_smaller_packets_reaches_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let Some(target) = target(folder.path()) else { return };
-    let service =
+    let _service =
         RawRuntime::start(&target.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
-    let mut attacker = attack(&target, &format!("shrink-packets {}", service.ip()));
+    let mut attacker = attack(&target, "shrink-packets");
     assert_eq!(said(&mut attacker), "under way");
     until("its messages are refused", || target.stats()["switch"]["dropped_refused"].as_u64() > Some(100));
     let stats = target.stats();
     let runtimes = stats["runtimes"].as_array().unwrap();
     let own = runtimes.iter().find(|runtime| runtime["name"] == "service").unwrap();
     assert_eq!(own["counters"]["rx_frames"], 0, "{own}");
+}
+
+#[test]
+fn users_whom_a_grant_does_not_name_have_a_pace_in_common() {
+    const PROGRAMS: u32 = 16;
+    let folder = tempfile::tempdir().unwrap();
+    if !has_two_cpus() || as_user(MALLORY, || ()).is_none() {
+        return;
+    }
+    let file = folder.path().join("tailwater.toml");
+    let grants = format!(
+        "max-runtimes = {PROGRAMS}\n[[grant]]\nusers = {MALLORY}\n[[grant]]\nusers = \"*\"\nprograms = {PROGRAMS}\n"
+    );
+    fs::write(&file, grants).unwrap();
+    let began = Instant::now();
+    let target = Target::start_command_with(&["--config", file.to_str().unwrap()]);
+    let ask = |number: u32| {
+        let wish = RawSpec::new(&format!("m-{number}")).best_effort().register;
+        Offer::ask(&target.socket, &wish).map(drop)
+    };
+    let (mut users, mut offers) = (61_000.., 0);
+    let why = eventually("one registration too many", || {
+        let uid = users.next().expect("a user");
+        let answer = as_user(uid, || ask(uid)).expect("as before");
+        offers += u128::from(answer.is_ok());
+        // The place of the one before may not be free yet.
+        answer.err().filter(|why| why.contains("too many registrations"))
+    });
+    assert!(why.contains("[[grant]] number 2") && why.contains("permitted in"), "{why}");
+    // At once, with those that may come back to a new IOKernel, and one each 100 ms.
+    let most = 100 + u128::from(PROGRAMS) + began.elapsed().as_millis() / 100 + 1;
+    assert!((100..=most).contains(&offers), "{offers} offers, {most} are permitted");
+    // A user with a grant has a pace of its own, and root none.
+    until("the user of the first grant registers", || as_user(MALLORY, || ask(1)) == Some(Ok(())));
+    until("root registers", || ask(2).is_ok());
 }
 
 #[test]

@@ -5,24 +5,24 @@
 //! attacker that is expelled registers again. Its kthreads are best effort, and its other threads
 //! ordinary ones.
 
-use core::hint::spin_loop;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::write;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2, write};
 use rustix::process::geteuid;
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_shm::control::{self, ClientMessage, ServerMessage};
 use tailwater_shm::memory::Mapping;
 
-use crate::kthread::{Behaviour, RawKthread, Step};
+use crate::kthread::Behaviour;
 use crate::roles::Hog;
 use crate::runtime::{RawError, RawRuntime, RawSpec, register};
-use crate::wire::{Endpoint, udp};
+use behaviours::{FalseErrors, Fickle, Flood, Late};
 
 /// The user id without rights, `nobody` on Debian.
 const NOBODY: u32 = 65_534;
@@ -33,6 +33,9 @@ const FIRST_FRESH_USER: u32 = 60_000;
 /// Time between two looks of an attacker whether it still is registered.
 const LOOK: Duration = Duration::from_millis(5);
 
+mod behaviours;
+mod sleepers;
+mod stopped;
 mod visits;
 mod words;
 
@@ -81,11 +84,21 @@ pub enum Attack {
     IdleConnections,
     /// Asks for statistics without end.
     Statistics,
+    /// Moves whatever sleeps at a word of its region to another word, without end.
+    MovedSleepers,
+    /// Rings its doorbell and empties it, after it has made reads of it block.
+    EmptiedDoorbell,
+    /// Stops a program of its own (SIGSTOP) and sends it frames.
+    StoppedProgram,
+    /// Asks for as much memory as it gets, makes none of it, and asks again.
+    Memory,
+    /// Says without end that the packets of a service are too large for a router.
+    FalseErrors,
 }
 
 impl Attack {
     /// All attacks.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 21] = [
         Self::Spoofed,
         Self::Unicast,
         Self::Broadcasts,
@@ -102,6 +115,11 @@ impl Attack {
         Self::Connections,
         Self::IdleConnections,
         Self::Statistics,
+        Self::MovedSleepers,
+        Self::EmptiedDoorbell,
+        Self::StoppedProgram,
+        Self::Memory,
+        Self::FalseErrors,
     ];
 
     /// Returns its name in reports.
@@ -123,6 +141,11 @@ impl Attack {
             Self::Connections => "connections",
             Self::IdleConnections => "idle connections",
             Self::Statistics => "statistics",
+            Self::MovedSleepers => "sleepers moved",
+            Self::EmptiedDoorbell => "doorbell emptied",
+            Self::StoppedProgram => "frames to a stopped program",
+            Self::Memory => "memory",
+            Self::FalseErrors => "false errors of routers",
         }
     }
 
@@ -162,9 +185,20 @@ impl Attack {
             Self::Repeated => words::repeat(socket, &self.spec(), stop, report),
             Self::ManyWords => words::rewrite(socket, self.spec(), stop, report),
             Self::Flapping => kthreads(socket, &self.spec(), stop, report, || Box::new(words::Flapping)),
+            Self::MovedSleepers => sleepers::move_all(socket, &self.spec(), stop, report),
+            Self::EmptiedDoorbell => puppets(socket, &self.spec(), stop, report, empty_doorbell),
+            Self::StoppedProgram => stopped::disturb(socket, &self.spec(), stop, report),
+            Self::FalseErrors => {
+                let (_, service) = service(socket)?;
+                kthreads(socket, &self.spec(), stop, report, || Box::new(FalseErrors { service }))
+            }
             Self::Registrations => visits::churn(socket, &self.spec(), stop, report),
             Self::Refusals => {
                 visits::refusals(socket, &self.spec(), stop, report);
+                Ok(())
+            }
+            Self::Memory => {
+                visits::hoard(socket, &self.spec(), stop, report);
                 Ok(())
             }
             Self::IdleConnections => {
@@ -196,8 +230,8 @@ impl Attack {
     fn spec(self) -> RawSpec {
         let spec = RawSpec::new("attacker").best_effort();
         match self {
-            // It does not idle.
-            Self::VainCores => RawSpec { spin_us: 0, idle_us: 0, ..spec },
+            // They do not idle.
+            Self::VainCores | Self::StoppedProgram => RawSpec { spin_us: 0, idle_us: 0, ..spec },
             _ => spec,
         }
     }
@@ -222,11 +256,24 @@ fn kthreads(
     report: &mut impl FnMut(Event),
     behaviour: impl Fn() -> Box<dyn Behaviour>,
 ) -> Result<(), RawError> {
-    let mut runtime = RawRuntime::start(socket, spec, |_| behaviour())?;
+    runtimes(stop, report, || Ok((RawRuntime::start(socket, spec, |_| behaviour())?, ())), |()| ())
+}
+
+/// Attacks with a runtime that `start` registers, also again whenever it is expelled, and with what
+/// belongs to it, to which `deed` is done over and over.
+fn runtimes<T>(
+    stop: &AtomicBool,
+    report: &mut impl FnMut(Event),
+    start: impl Fn() -> Result<(RawRuntime, T), RawError>,
+    mut deed: impl FnMut(&T),
+) -> Result<(), RawError> {
+    let mut both = start()?;
     while !stop.load(Ordering::Relaxed) {
         report(Event::UnderWay);
+        let (runtime, rest) = &both;
         runtime.submit(0);
         let why = loop {
+            deed(rest);
             if let Some(why) = runtime.farewell(LOOK) {
                 break why;
             }
@@ -235,21 +282,19 @@ fn kthreads(
             }
         };
         report(Event::Expelled(why));
-        drop(runtime);
-        let Some(next) = again(stop, || RawRuntime::start(socket, spec, |_| behaviour()))? else {
-            return Ok(());
-        };
-        runtime = next;
+        drop(both);
+        let Some(next) = again(stop, &start)? else { return Ok(()) };
+        both = next;
     }
     Ok(())
 }
 
-/// Registers again, as often as it takes: the name may not be free yet. Returns `None` once `stop`
-/// is set.
+/// Registers again, as often as it takes: the name may not be free yet, or it is too soon. Returns
+/// `None` once `stop` is set.
 fn again<T>(stop: &AtomicBool, register: impl Fn() -> Result<T, RawError>) -> Result<Option<T>, RawError> {
     while !stop.load(Ordering::Relaxed) {
         match register() {
-            Err(RawError::Refused(_)) => std::thread::sleep(LOOK),
+            Err(RawError::Refused(_) | RawError::Control(_)) => std::thread::sleep(LOOK),
             result => return result.map(Some),
         }
     }
@@ -286,18 +331,7 @@ impl Puppet {
         let (connection, _, files) = register(socket, &spec.register)?;
         // Before it has kthreads: later it cannot be mapped.
         let region = Mapping::new(&files[0], "region")?;
-        let (tid_out, tid_in) = channel();
-        let kthread = |_| {
-            let (tid_out, (alive, until_dropped)) = (tid_out.clone(), channel::<()>());
-            std::thread::spawn(move || {
-                // Fails only if the registering thread has panicked.
-                let _ = tid_out.send(rustix::thread::gettid().as_raw_nonzero().get());
-                let _ = until_dropped.recv();
-            });
-            alive
-        };
-        let alive = (0..spec.register.kthreads).map(kthread).collect();
-        let tids = tid_in.iter().take(spec.register.kthreads.into()).collect();
+        let (tids, alive) = sleeping_threads(spec.register.kthreads);
         control::send(&connection, &ClientMessage::Kthreads { tids }, &[])?;
         match control::receive::<ServerMessage>(&connection)?.0 {
             ServerMessage::Ready => {}
@@ -340,6 +374,34 @@ impl Puppet {
     }
 }
 
+/// Returns the ids of threads that sleep until the senders are dropped.
+fn sleeping_threads(count: u16) -> (Vec<i32>, Vec<Sender<()>>) {
+    let (tid_out, tid_in) = channel();
+    let thread = |_| {
+        let (tid_out, (alive, until_dropped)) = (tid_out.clone(), channel::<()>());
+        std::thread::spawn(move || {
+            // Fails only if the registering thread has panicked.
+            let _ = tid_out.send(rustix::thread::gettid().as_raw_nonzero().get());
+            let _ = until_dropped.recv();
+        });
+        alive
+    };
+    let alive = (0..count).map(thread).collect();
+    (tid_in.iter().take(count.into()).collect(), alive)
+}
+
+/// Rings the doorbell and reads it before the IOKernel can, which then would wait if it read, too:
+/// whether a read waits is a property of the open file, which both have.
+fn empty_doorbell(puppet: &mut Puppet) {
+    let bell = puppet.doorbell();
+    if let Ok(flags) = fcntl_getfl(bell) {
+        let _ = fcntl_setfl(bell, flags - OFlags::NONBLOCK);
+    }
+    let _ = write(bell, &1u64.to_ne_bytes());
+    // Does not wait if it is empty. An eventfd has no position: that of the file.
+    let _ = preadv2(bell, &mut [IoSliceMut::new(&mut [0; 8])], u64::MAX, ReadWriteFlags::NOWAIT);
+}
+
 /// Overwrites one word, half of the time one of the most important ones, often with a small number,
 /// which resembles an index or a length.
 fn scribble(puppet: &mut Puppet) {
@@ -372,83 +434,4 @@ fn puppets(
         }
     }
     Ok(())
-}
-
-/// Sends frames as fast as its ring takes them: to others, or with an address that is not its own.
-struct Flood {
-    to: Option<(MacAddr, Ipv4Addr)>,
-}
-
-impl Behaviour for Flood {
-    fn step(&mut self, kthread: &mut RawKthread) -> Step {
-        let welcome = &kthread.shared.welcome;
-        let own = Endpoint { mac: MacAddr(welcome.mac), ip: welcome.ip, port: 7 };
-        let foreign = Endpoint { ip: Ipv4Addr::new(10, 77, 0, 99), ..own };
-        let (from, to) = match self.to {
-            Some((mac, ip)) => (own, Endpoint { mac, ip, port: 7 }),
-            None => (foreign, own),
-        };
-        let frame = udp(from, to, &[0; 32]);
-        while let Ok(mut slot) = kthread.egress.reserve(frame.len()) {
-            slot.write(0, &frame);
-            slot.commit(0, 0, 0);
-            kthread.ring_from_core();
-        }
-        Step::Busy
-    }
-
-    fn has_work(&self, _: &RawKthread) -> bool {
-        true
-    }
-
-    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
-        kthread.submitted().store(0, Ordering::Relaxed);
-        kthread.set_queued(0);
-    }
-
-    fn ceding(&mut self, kthread: &mut RawKthread) {
-        kthread.set_queued(1);
-    }
-}
-
-/// Leaves the work for which it is lent a core where it is.
-struct Fickle;
-
-impl Behaviour for Fickle {
-    fn step(&mut self, _: &mut RawKthread) -> Step {
-        Step::Nothing
-    }
-
-    fn has_work(&self, _: &RawKthread) -> bool {
-        false
-    }
-}
-
-/// Keeps each core for longer than a kthread may, and is there for the next one at once.
-struct Late;
-
-/// Longer than `cede-deadline-us`, also of the time that it gets beside its successor.
-const KEPT: Duration = Duration::from_millis(3);
-
-impl Behaviour for Late {
-    fn step(&mut self, kthread: &mut RawKthread) -> Step {
-        let began = Instant::now();
-        while began.elapsed() < KEPT && !kthread.shared.stopping() {
-            spin_loop();
-        }
-        Step::Busy
-    }
-
-    fn has_work(&self, _: &RawKthread) -> bool {
-        true
-    }
-
-    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
-        kthread.submitted().store(0, Ordering::Relaxed);
-        kthread.set_queued(0);
-    }
-
-    fn ceding(&mut self, kthread: &mut RawKthread) {
-        kthread.set_queued(1);
-    }
 }

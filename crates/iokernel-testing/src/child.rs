@@ -5,6 +5,7 @@
 //! continue after it. The child registers, writes a line to its standard output, and lives until
 //! its standard input closes, so none outlives the parent.
 
+use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -48,8 +49,22 @@ impl Role {
 /// The order of a child.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum Order {
-    Runtime { socket: String, spec: RawSpec, role: Role },
-    Attack { socket: String, attack: Attack, user: u32 },
+    Runtime {
+        socket: String,
+        spec: RawSpec,
+        role: Role,
+    },
+    /// A runtime that stops itself once it is registered.
+    Stopped {
+        socket: String,
+        spec: RawSpec,
+        parent: u32,
+    },
+    Attack {
+        socket: String,
+        attack: Attack,
+        user: u32,
+    },
     Baseline(BaselineOrder),
 }
 
@@ -103,6 +118,18 @@ impl RawChild {
     /// What went wrong, in the child's message if it wrote one.
     pub fn start(mut command: Command, socket: &str, spec: &RawSpec, role: Role) -> Result<Self, String> {
         order(&mut command, socket, spec, role);
+        Self::spawn(command)
+    }
+
+    /// As [`start`](Self::start), as a runtime that is stopped (SIGSTOP) as soon as it is
+    /// registered, and ends with the thread that calls this.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub(crate) fn start_stopped(mut command: Command, socket: &str, spec: &RawSpec) -> Result<Self, String> {
+        let parent = std::process::id();
+        let order = Order::Stopped { socket: socket.to_owned(), spec: spec.clone(), parent };
+        command.env(VARIABLE, serde_json::to_string(&order).expect("an order is plain data"));
         Self::spawn(command)
     }
 
@@ -203,6 +230,7 @@ fn live(order: &str) -> Result<(), String> {
         Order::Attack { socket, attack, user } => {
             return assail(&socket, attack, user).map_err(|e| e.to_string());
         }
+        Order::Stopped { socket, spec, parent } => return stop(&socket, &spec, parent),
         Order::Baseline(order) => return baseline_child::live(&order).map_err(|e| e.to_string()),
     };
     let runtime = RawRuntime::start(&socket, &spec, |_| role.behaviour()).map_err(|e| e.to_string())?;
@@ -213,6 +241,38 @@ fn live(order: &str) -> Result<(), String> {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     drop(runtime);
     Ok(())
+}
+
+/// Registers and stops this process, which `parent` has started.
+fn stop(socket: &str, spec: &RawSpec, parent: u32) -> Result<(), String> {
+    // A process that is stopped does not notice that its input ends.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|e| e.to_string())?;
+    if std::os::unix::process::parent_id() != parent {
+        return Err("the process that started this one is gone".to_owned());
+    }
+    let _runtime = RawRuntime::start(socket, spec, |_| Role::Echo.behaviour()).map_err(|e| e.to_string())?;
+    say(READY);
+    kill_process(getpid(), Signal::STOP).map_err(|e| e.to_string())?;
+    // Another thread takes the signal, and this one may run on until then.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Returns a command that starts a copy of this process, which is such a copy itself.
+///
+/// # Errors
+/// If it is none.
+pub(crate) fn copy_of_this() -> Result<Command, RawError> {
+    if std::env::var_os(VARIABLE).is_none() {
+        let what = "this attack takes a process of its own: start it with `RawChild::attack`";
+        return Err(RawError::Unexpected(what.to_owned()));
+    }
+    // Not by path: a newer build may have replaced the file, or folders above it may be closed to
+    // the user.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(std::env::args_os().skip(1));
+    Ok(command)
 }
 
 /// Attacks until standard input ends, as a user without rights where this process may become one.

@@ -100,6 +100,17 @@ pub fn register(socket: &str, register: &Register) -> Result<(OwnedFd, Welcome, 
     }
 }
 
+/// What a kthread's thread runs.
+type Body = Box<dyn FnOnce(Arc<Shared>) + Send>;
+
+/// Returns what makes the bodies of kthreads with these behaviours.
+fn working(behaviour: impl Fn(u16) -> Box<dyn Behaviour>) -> impl FnMut(u16, RuntimeEnds) -> Body {
+    move |index, ends| {
+        let behaviour = behaviour(index);
+        Box::new(move |shared| RawKthread::new(shared, index, ends).run(behaviour))
+    }
+}
+
 /// A registered raw runtime, with its kthreads as threads of this process. Leaves on drop.
 #[derive(Debug)]
 pub struct RawRuntime {
@@ -119,10 +130,22 @@ impl RawRuntime {
         spec: &RawSpec,
         behaviour: impl Fn(u16) -> Box<dyn Behaviour>,
     ) -> Result<Self, RawError> {
-        Self::launch(socket, spec, |index, ends| {
-            let behaviour = behaviour(index);
-            Box::new(move |shared| RawKthread::new(shared, index, ends).run(behaviour))
-        })
+        Self::launch(spec, register(socket, &spec.register)?, working(behaviour))
+    }
+
+    /// As [`start`](Self::start); also returns its region mapped once more, which is possible
+    /// before the kthreads are accepted only.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub(crate) fn start_with_words(
+        socket: &str,
+        spec: &RawSpec,
+        behaviour: impl Fn(u16) -> Box<dyn Behaviour>,
+    ) -> Result<(Self, Mapping), RawError> {
+        let registered = register(socket, &spec.register)?;
+        let words = Mapping::new(&registered.2[0], "region")?;
+        Ok((Self::launch(spec, registered, working(behaviour))?, words))
     }
 
     /// Registers at `socket` with kthreads that sleep through every grant, and returns the reading
@@ -132,7 +155,7 @@ impl RawRuntime {
     /// [`RawError`]; no thread is left behind.
     pub fn start_asleep(socket: &str, spec: &RawSpec) -> Result<(Self, Vec<Consumer>), RawError> {
         let mut rings = Vec::new();
-        let runtime = Self::launch(socket, spec, |index, ends| {
+        let runtime = Self::launch(spec, register(socket, &spec.register)?, |index, ends| {
             rings.push(ends.ingress);
             Box::new(move |shared| sleep_through(&shared, index))
         })?;
@@ -140,11 +163,10 @@ impl RawRuntime {
     }
 
     fn launch(
-        socket: &str,
         spec: &RawSpec,
-        mut body: impl FnMut(u16, RuntimeEnds) -> Box<dyn FnOnce(Arc<Shared>) + Send>,
+        (connection, welcome, files): (OwnedFd, Welcome, Vec<OwnedFd>),
+        mut body: impl FnMut(u16, RuntimeEnds) -> Body,
     ) -> Result<Self, RawError> {
-        let (connection, welcome, files) = register(socket, &spec.register)?;
         let [region, doorbell]: [OwnedFd; WELCOME_FDS] = files.try_into().expect("counted by `register`");
         let (region, ends) = Region::attach(Mapping::new(region, "region")?)?;
         let shared = Arc::new(Shared {

@@ -4,7 +4,7 @@
 
 use rustix::fd::BorrowedFd;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 use tailwater_shm::memory::Mapping;
 
@@ -18,6 +18,15 @@ pub(crate) fn store_word(mapping: &Mapping, at: u64, value: u64) {
     // SAFETY: the word is within the mapping, which is page aligned and lives as long as the
     // reference; other processes access it through atomics or copies.
     unsafe { &*words.add(at as usize) }.store(value, Ordering::Relaxed);
+}
+
+/// Returns the 32-bit words of a mapping.
+pub(crate) fn words(mapping: &Mapping) -> &[AtomicU32] {
+    let words = mapping.base().cast::<AtomicU32>();
+    // SAFETY: the words are within the mapping, which is page aligned and lives as long as the
+    // reference; any bytes are an atomic, and other processes access them through atomics or
+    // copies.
+    unsafe { core::slice::from_raw_parts(words, mapping.len() / size_of::<AtomicU32>()) }
 }
 
 thread_local! {

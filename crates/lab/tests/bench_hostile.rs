@@ -69,3 +69,37 @@ fn a_service_is_measured_alone_and_beside_an_attacker_from_its_first_frame_on() 
     assert!(report["kills"].is_null() && report["restart"].is_null(), "{report:#}");
     assert!(shown.contains("spoofed frames"), "{shown}");
 }
+
+#[test]
+fn attackers_of_shared_words_memory_and_stopped_programs_attack_all_the_time_that_is_measured() {
+    if !has_two_cpus() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hostile.json");
+    let names = "moved-sleepers,emptied-doorbell,stopped-program,memory,false-errors";
+    let mut command =
+        lab(&["bench", "hostile", "--only", "attacks", "--attack", names, "--seconds", "3", "--json"]);
+    let output = Program::start(command.arg(&file)).finish_within(Duration::from_secs(900));
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let attacks = report["attacks"].as_array().unwrap();
+    let measured: Vec<&Value> = attacks.iter().filter(|attacked| attacked["fresh_users"] == false).collect();
+    let shown_as = [
+        "sleepers moved",
+        "doorbell emptied",
+        "frames to a stopped program",
+        "memory",
+        "false errors of routers",
+    ];
+    assert_eq!(measured.len(), shown_as.len(), "{report:#}");
+    for (attacked, name) in measured.into_iter().zip(shown_as) {
+        assert_eq!(attacked["name"], name);
+        assert!(attacked["during"]["p50_us"].as_f64() > Some(0.0), "{report:#}");
+        // One that is expelled has attacked before.
+        let share = attacked["attack_share"].as_f64().unwrap();
+        assert!(share > 0.9 || attacked["expelled"] == true, "{report:#}");
+        assert!(shown.contains(name), "{shown}");
+    }
+}

@@ -10,10 +10,11 @@ pub mod namespace;
 mod process;
 mod program;
 mod storm;
+pub mod syscalls;
 mod unique;
 mod wait;
 
-pub use process::{children, is_running};
+pub use process::{children, is_running, thread_named};
 pub use program::{Program, binary, run, text};
 pub use storm::Storm;
 pub use unique::{loopback_address, socket_name};

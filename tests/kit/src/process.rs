@@ -12,6 +12,15 @@ pub fn children(pid: u32) -> BTreeSet<u32> {
         .collect()
 }
 
+/// Returns the id of the thread of process `pid` that has this name.
+pub fn thread_named(pid: u32, name: &str) -> Option<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let has_name = |task: &fs::DirEntry| {
+        fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    tasks.filter(has_name).find_map(|task| task.file_name().to_str()?.parse().ok())
+}
+
 /// Returns whether a process has this id and has not ended: a zombie has ended.
 pub fn is_running(pid: u32) -> bool {
     // proc_pid_stat(5): the state follows the name, which is in parentheses and may contain any.

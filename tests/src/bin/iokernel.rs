@@ -6,11 +6,12 @@
 //! |---|---|
 //! | `arbiter` | divides cores by request |
 //! | `core=N` | lends this one |
+//! | `shared` | leaves other programs their share of the cores |
 
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
-use tailwater_iokernel::IoKernel;
 use tailwater_iokernel::config::PolicyName;
+use tailwater_iokernel::{Config, IoKernel};
 
 fn main() {
     let mut words = std::env::args().skip(1);
@@ -18,6 +19,7 @@ fn main() {
     for word in words {
         match word.split_once('=') {
             None if word == "arbiter" => config.policy = PolicyName::Arbiter,
+            None if word == "shared" => config.neighbour_share = Config::default().neighbour_share,
             Some(("core", number)) => config.managed_cores = Some(vec![number.parse().expect("a number")]),
             _ => panic!("unknown setting {word}"),
         }

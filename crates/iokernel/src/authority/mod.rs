@@ -292,6 +292,13 @@ impl Authority {
         self.covering(user).map(|(_, rule)| rule.grant.programs).max().unwrap_or(0)
     }
 
+    /// Returns how many programs users may register by a grant that covers this one by a group, or
+    /// as all users; `None` if it names the user.
+    pub(crate) fn programs_of_unnamed(&self, grant: usize, uid: u32) -> Option<u32> {
+        let rule = self.rules.get(grant).filter(|rule| !rule.users.contains(&uid))?;
+        Some(rule.grant.programs)
+    }
+
     /// Says in words what a user may register.
     pub(crate) fn describe(&self, user: &User, held: impl Fn(usize) -> Held) -> String {
         if user.privileged {

@@ -377,10 +377,25 @@ impl Control {
                 Denial { user: user.uid, grant: Some(grant + 1), reason: Reason::Expelled, file: None };
             return Err(self.with_wait(denial.into(), now));
         }
+        self.take_turn_of_grant(user.uid, place.id).inspect_err(|_| {
+            self.parts.directory.release(place.id);
+        })?;
         let id = place.id;
         self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);
         })
+    }
+
+    /// Counts one more registration by the grant of a place that its user was given, if the grant
+    /// does not name the user.
+    fn take_turn_of_grant(&mut self, uid: u32, id: RuntimeId) -> Result<(), Refusal> {
+        let directory = &self.parts.directory;
+        let Some(grant) = directory.grant(id).filter(|_| !directory.is_coming_back(id)) else {
+            return Ok(());
+        };
+        let Some(programs) = directory.authority().programs_of_unnamed(grant, uid) else { return Ok(()) };
+        let turn = self.grants.take_of(grant as u32, programs, Instant::now());
+        turn.map_err(|wait| Refusal::GrantTooOften { grant: grant + 1, ms: in_ms(wait) })
     }
 
     /// Counts a refusal for an expulsion, and adds how long its user still waits.

@@ -77,7 +77,7 @@ use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
 use takeover::REUNION;
-use turns::{REGISTRATIONS, Turns};
+use turns::{GRANT_REGISTRATIONS, REGISTRATIONS, Turns};
 use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
@@ -209,6 +209,8 @@ pub(crate) struct Control {
     lines: Lines,
     entrance: Entrance,
     registrations: Turns,
+    /// By the number of a grant.
+    grants: Turns,
     exiles: Exiles,
     debts: Debts,
     /// Firewall rules have changed since the start.
@@ -316,6 +318,7 @@ impl Control {
             lines: Lines::default(),
             entrance: Entrance::first(programs, now),
             registrations: Turns::first(REGISTRATIONS, programs, now),
+            grants: Turns::first(GRANT_REGISTRATIONS, programs, now),
             exiles: Exiles::default(),
             debts,
             rules_changed: false,
@@ -410,6 +413,7 @@ impl Control {
         self.reunion_ends = None;
         self.entrance = Entrance::new(Instant::now());
         self.registrations = Turns::new(REGISTRATIONS, Instant::now());
+        self.grants = Turns::new(GRANT_REGISTRATIONS, Instant::now());
         self.parts.directory.take_back(false);
         let programs = self.parts.directory.forget_expected().join(", ");
         if !programs.is_empty() {

@@ -10,6 +10,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::thread::{gettid, nanosleep, sched_yield};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -414,6 +415,12 @@ impl IoKernel {
     }
 }
 
+/// Returns the processor time of the calling thread. Other threads may run for as long as they like
+/// when they are told of something, on a core that they share.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 /// The state of the polling thread.
 struct Polling {
     /// Another IOKernel takes over.
@@ -640,6 +647,7 @@ impl Polling {
     }
 
     fn attach(&mut self, runtime: Box<Runtime>, now: Cycles) {
+        let began = processor_time();
         let data = EventData::new_u64(runtime.id.0.into());
         // If this fails, the control thread notices the hang-up.
         let watched = [
@@ -659,6 +667,14 @@ impl Polling {
         self.world.trace.handle_attached(&runtime.stats.name, id);
         self.allocator.attach(&mut self.world, runtime, now);
         self.tell(Notice::Attached(id));
+        self.count_registration(began);
+    }
+
+    /// Counts the time since `began`, in which a program was attached or a registration ended. It
+    /// is charged to no program: the pace of registrations bounds it (`control::turns`).
+    fn count_registration(&self, began: Duration) {
+        let ns = processor_time().saturating_sub(began).as_nanos() as u64;
+        self.world.stats.polling.registration_ns.add(ns);
     }
 
     /// Tells the control thread which cores ordinary threads are to be kept off, if they have
@@ -691,7 +707,7 @@ impl Polling {
     /// Ends a registration: egress rings, then cores, then the memory, which the control thread
     /// unmaps.
     fn end(&mut self, id: RuntimeId, reason: EndReason, now: Cycles) {
-        let noticed = clock::now();
+        let (noticed, began) = (clock::now(), processor_time());
         let ip = self.world.runtimes.get(id).map(|runtime| runtime.ip);
         self.switch.detach(id, ip);
         self.world.trace.handle_detached(id);
@@ -713,6 +729,7 @@ impl Polling {
             _ => self.world.stats.polling.expelled.add(1),
         }
         self.tell(Notice::Retired(runtime, reason));
+        self.count_registration(began);
     }
 
     /// Records how long a dead runtime's cores took to come back: from when its death was

@@ -157,6 +157,9 @@ counters! {
         withheld_ns,
         /// Runtimes registered.
         registered,
+        /// Nanoseconds of processor time in which the polling thread attached programs and ended
+        /// registrations.
+        registration_ns,
         /// Registrations refused.
         refused,
         /// Of these, those of users of whom a program had been expelled.

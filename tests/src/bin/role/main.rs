@@ -470,6 +470,23 @@ fn turns() {
     say(&format!("yields {}", tailwater::debug::counters().yields));
 }
 
+/// Polls until its input ends, then some times more; prints how many threads were resumed in these.
+fn polls() {
+    static ENDED: AtomicBool = AtomicBool::new(false);
+    const POLLS: u64 = 100_000;
+    ready();
+    std::thread::spawn(|| {
+        std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input");
+        ENDED.store(true, Ordering::Relaxed);
+    });
+    while !ENDED.load(Ordering::Relaxed) {
+        tailwater::poll();
+    }
+    let before = tailwater::debug::counters().switches;
+    (0..POLLS).for_each(|_| tailwater::poll());
+    say(&format!("switches {} polls {POLLS}", tailwater::debug::counters().switches - before));
+}
+
 #[tailwater::main]
 fn main() {
     match std::env::args().nth(1).as_deref() {
@@ -498,6 +515,7 @@ fn main() {
         Some("clutch") => clutch(),
         Some("stuck") => stuck(),
         Some("turns") => turns(),
+        Some("polls") => polls(),
         Some("dns") => dns::serve(),
         Some("kv") => kv::serve(),
         Some("tcp-serve") => tcp::serve(),

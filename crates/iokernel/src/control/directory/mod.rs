@@ -19,7 +19,7 @@ use tailwater_shm::layout::{RegionSpec, SpecError};
 use tailwater_shm::memory::MemoryError;
 
 use super::exile::Key;
-use super::turns::{CONNECTS, REGISTRATIONS};
+use super::turns::{CONNECTS, GRANT_REGISTRATIONS, REGISTRATIONS};
 use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
@@ -64,6 +64,19 @@ pub enum Refusal {
     TooOften {
         /// The user.
         uid: u32,
+        /// How long that takes.
+        ms: u64,
+    },
+    /// Users whom a grant does not name have asked for too many registrations.
+    #[error(
+        "users whom [[grant]] number {grant} covers by a group, or as all users, have asked for too many registrations \
+         within a short time; another one is permitted in {ms} ms, and then one every {} ms; those of users that the \
+         grant names do not count here",
+        GRANT_REGISTRATIONS.interval.as_millis()
+    )]
+    GrantTooOften {
+        /// The number of the grant in the configuration, from 1.
+        grant: usize,
         /// How long that takes.
         ms: u64,
     },
@@ -271,8 +284,9 @@ pub enum Refusal {
     Peer(Errno),
     /// The connected process has no number here.
     #[error(
-        "the program is in a PID namespace that the IOKernel does not see, so it cannot move its threads; run both in one \
-         container, or the IOKernel outside of it"
+        "the program is in a PID namespace that the IOKernel does not see, so it cannot move its threads; start both in \
+         one PID namespace (docker --pid=container:NAME, Kubernetes shareProcessNamespace: true, or the IOKernel in the \
+         same container)"
     )]
     Unseen,
     /// There is no memory for the runtime.
@@ -563,6 +577,11 @@ impl Directory {
         let returns = wish.returns && self.takes_back && wish.ip.is_some_and(in_pool);
         let ip = wish.ip.filter(|_| !returns);
         Register { ip, returns: false, ..wish.clone() }
+    }
+
+    /// Returns whether the program with this place was expected, and has not been sent `Ready` yet.
+    pub(crate) fn is_coming_back(&self, id: RuntimeId) -> bool {
+        self.entries.get(&id).is_some_and(|entry| entry.kept.is_some())
     }
 
     /// Keeps nothing any more for a program that was sent `Ready`.
