@@ -11,6 +11,7 @@ mod runq;
 mod rwlock;
 mod section;
 mod spin;
+mod worker_mailbox;
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, Ordering};
