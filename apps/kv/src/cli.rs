@@ -81,9 +81,15 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     idle_timeout: u32,
     /// Run requests in the order of this policy, so that short ones do not wait behind large
-    /// retrievals: c-fcfs, steal[:N], sq:QUANTUM[,head] or mq:QUANTUM[,tail]; not with -U
+    /// retrievals: c-fcfs, steal[:N], sq:QUANTUM[,head], mq:QUANTUM[,tail], or jbsq:K[,QUANTUM]
+    /// with a dispatcher of its own; not with -U
     #[arg(long, value_name = "POLICY", conflicts_with = "linux")]
     dispatch: Option<Policy>,
+    /// Dispatchers with a kthread of their own, which hand requests to the others; 0: each kthread
+    /// schedules itself, unless the policy is jbsq
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "dispatch",
+          value_parser = clap::value_parser!(u16).range(0..=64))]
+    dispatchers: u16,
     /// Number of keys from which a retrieval is large, a class of its own
     #[arg(long, value_name = "KEYS", default_value_t = 100, requires = "dispatch",
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -252,7 +258,11 @@ fn settings(options: &Options, cores: u32) -> Settings {
         threads: options.threads.map_or(cores, u32::from),
         idle_timeout: options.accepted.idle_timeout().unwrap_or(options.idle_timeout),
         flush: !options.no_flush,
-        dispatch: options.dispatch.map(|policy| Sizes { policy, large: options.large as usize }),
+        dispatch: options.dispatch.map(|policy| Sizes {
+            policy,
+            dispatchers: options.dispatchers.into(),
+            large: options.large as usize,
+        }),
     }
 }
 
@@ -272,6 +282,11 @@ fn serve(
     let mut builder = tailwater::Builder::new();
     if let Some(threads) = options.threads {
         builder = builder.kthreads(threads);
+    }
+    if options.dispatch.is_some() {
+        builder = builder.without_quantum(
+            "requests run in the order of --dispatch, whose policy has a quantum of its own, or none",
+        );
     }
     let options = options.clone();
     builder.run(move || -> anyhow::Result<()> {

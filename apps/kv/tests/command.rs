@@ -115,6 +115,22 @@ fn a_dispatcher_reports_its_classes_at_the_end() {
 }
 
 #[test]
+fn a_dispatcher_with_a_kthread_of_its_own_serves_and_a_quantum_beside_its_policy_stays_off() {
+    for words in [&["--dispatch", "jbsq:2,5us"][..], &["--dispatch", "mq:5us", "--dispatchers", "1"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+        command
+            .args(["-p", "0"])
+            .args(words)
+            .envs([("TAILWATER_KTHREADS", "2"), ("TAILWATER_QUANTUM_US", "15")]);
+        let mut kv = Program::start(&mut command);
+        kv.error_line_with("the quantum of 15 us stays off: requests run in the order of --dispatch");
+        kv.line_with("listening on ");
+        kv.signal(Signal::TERM);
+        assert!(kv.finish().status.success());
+    }
+}
+
+#[test]
 fn dispatchers_that_cannot_serve_are_refused() {
     for (words, advice) in [
         (&["--dispatch", "mq:5us", "-U", "11211"][..], "leave -U or --dispatch out"),
@@ -122,9 +138,13 @@ fn dispatchers_that_cannot_serve_are_refused() {
         (&["--dispatch", "srpt"], "use mq:5us"),
         (&["--dispatch", "mq:5us", "--large", "0"], "--large"),
         (&["--large", "10"], "--dispatch"),
+        (&["--dispatchers", "1"], "--dispatch"),
+        (&["--dispatch", "mq:5us", "--dispatchers", "65"], "--dispatchers"),
+        (&["--dispatch", "jbsq:2,5us"], "need 2 kthreads; the program has 1"),
+        (&["--dispatch", "steal", "-t", "2", "--dispatchers", "1"], "use c-fcfs"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
-        let output = command.args(["-p", "0"]).args(words).output().unwrap();
+        let output = command.args(["-p", "0"]).args(words).env("TAILWATER_KTHREADS", "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(advice), "{words:?}: {said}");
     }

@@ -183,7 +183,7 @@ fn a_connection_that_takes_no_answers_is_closed() {
 }
 
 fn sizes(policy: &str) -> Option<Sizes> {
-    Some(Sizes { policy: policy.parse().unwrap(), large: 100 })
+    Some(Sizes { policy: policy.parse().unwrap(), dispatchers: 0, large: 100 })
 }
 
 fn large_retrievals_are_a_class_of_their_own(policy: &str) {

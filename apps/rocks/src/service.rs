@@ -64,6 +64,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The order in which requests run.
     pub policy: Policy,
+    /// Dispatchers with a kthread of their own; 0: as the policy says.
+    pub dispatchers: usize,
     /// Limits of requests.
     pub limits: Limits,
 }
@@ -95,7 +97,7 @@ impl Service {
     pub fn start(config: &Config, store: Arc<Store>) -> io::Result<Self> {
         let explain =
             |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {}: {e}", config.listen));
-        let settings = settings(config.policy)?;
+        let settings = settings(config.policy, config.dispatchers)?;
         let socket = UdpSocket::bind(config.listen).map_err(explain)?;
         let listener = TcpListener::bind(socket.local_addr()?).map_err(explain)?;
         let tally = Arc::new(Tally::default());
@@ -160,12 +162,13 @@ fn framing(limits: &Limits) -> Framing {
 ///
 /// # Errors
 /// If the policy is not possible.
-fn settings(policy: Policy) -> io::Result<Settings> {
+fn settings(policy: Policy, dispatchers: usize) -> io::Result<Settings> {
     if policy == Policy::shortest_remaining() {
         let message = "the work of a request is not known before it runs: use mq:5us in place of srpt";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     Ok(Settings::new(policy)
+        .dispatchers(dispatchers)
         .class(Class::new("GET").slo(SHORT_SLO))
         .class(Class::new("PUT").slo(SHORT_SLO))
         .class(Class::new("SCAN").slo(SCAN_SLO))

@@ -29,7 +29,8 @@ fn loaded(folder: &tempfile::TempDir) -> Arc<Store> {
 fn start(store: Arc<Store>, idle: Duration) -> Service {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let limits = Limits { scan: KEYS as u32, idle, ..Limits::default() };
-    Service::start(&Config { listen, policy: "sq:15us".parse().unwrap(), limits }, store).unwrap()
+    Service::start(&Config { listen, policy: "sq:15us".parse().unwrap(), dispatchers: 0, limits }, store)
+        .unwrap()
 }
 
 fn value(key: u64) -> Vec<u8> {
@@ -88,7 +89,8 @@ fn the_service_answers() {
 
 fn a_policy_that_needs_the_work_is_refused(store: &Arc<Store>) {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let config = Config { listen, policy: "srpt".parse().unwrap(), limits: Limits::default() };
+    let config =
+        Config { listen, policy: "srpt".parse().unwrap(), dispatchers: 0, limits: Limits::default() };
     let error = Service::start(&config, Arc::clone(store)).unwrap_err().to_string();
     assert!(error.contains("use mq:5us"), "{error}");
 }

@@ -37,6 +37,7 @@ impl FromStr for WorkClass {
 #[derive(Debug, Clone)]
 pub struct Classes {
     policy: Policy,
+    dispatchers: usize,
     classes: Vec<WorkClass>,
 }
 
@@ -45,13 +46,21 @@ impl Classes {
     #[must_use]
     pub fn new(policy: Policy, mut classes: Vec<WorkClass>) -> Self {
         classes.sort_by_key(|class| class.most_ns);
-        Self { policy, classes }
+        Self { policy, dispatchers: 0, classes }
+    }
+
+    /// Sets how many dispatchers have a kthread of their own; 0: as the policy says.
+    #[must_use]
+    pub fn dispatchers(mut self, dispatchers: usize) -> Self {
+        self.dispatchers = dispatchers;
+        self
     }
 
     /// Returns the settings of a dispatcher.
     pub(crate) fn settings(&self) -> Settings {
         let class = |class: &WorkClass| Class::new(&class.text).slo(class.slo);
-        self.classes.iter().map(class).fold(Settings::new(self.policy), Settings::class)
+        let settings = Settings::new(self.policy).dispatchers(self.dispatchers);
+        self.classes.iter().map(class).fold(settings, Settings::class)
     }
 
     fn class_of(&self, work_ns: u64) -> usize {

@@ -51,9 +51,14 @@ pub struct Options {
     #[arg(long, conflicts_with = "linux")]
     spawn: bool,
     /// Run requests in the order of this policy: c-fcfs, steal[:N], sq:QUANTUM[,head],
-    /// mq:QUANTUM[,tail] or srpt
+    /// mq:QUANTUM[,tail], srpt, or jbsq:K[,QUANTUM] with a dispatcher of its own
     #[arg(long, value_name = "POLICY", conflicts_with_all = ["linux", "spawn"])]
     dispatch: Option<Policy>,
+    /// Dispatchers with a kthread of their own, which hand requests to the others; 0: each kthread
+    /// schedules itself, unless the policy is jbsq
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "dispatch",
+          value_parser = clap::value_parser!(u16).range(0..=64))]
+    dispatchers: u16,
     /// A class of requests: those that ask for at most WORK, with their SLO, as in 1us=50us; once
     /// for each class
     #[arg(long, value_name = "WORK=SLO", requires = "dispatch")]
@@ -97,6 +102,20 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if options.linux { serve_linux(options, spinner, signals) } else { serve(options, spinner, signals) }
 }
 
+/// Returns why time slices of the runtime do not help a service of this kind.
+fn why_no_quantum(dispatch: &Dispatch) -> Option<&'static str> {
+    match dispatch {
+        Dispatch::Workers => Some(
+            "each kthread has one thread, which handles one request at a time, so a request that gives way lets no \
+             other one run; use --dispatch sq:15us",
+        ),
+        Dispatch::Policy(_) => {
+            Some("requests run in the order of --dispatch, whose policy has a quantum of its own, or none")
+        }
+        Dispatch::SpawnPerRequest => None,
+    }
+}
+
 /// A service that runs: its address, its counts, and the job in its background, if there is one.
 type Started = (SocketAddr, CountsReader, Option<Background>);
 
@@ -104,7 +123,10 @@ type Started = (SocketAddr, CountsReader, Option<Background>);
 fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Result<()> {
     let listen = options.listen.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 5000)));
     let dispatch = match options.dispatch {
-        Some(policy) => Dispatch::Policy(Classes::new(policy, options.class.clone())),
+        Some(policy) => {
+            let classes = Classes::new(policy, options.class.clone());
+            Dispatch::Policy(classes.dispatchers(options.dispatchers.into()))
+        }
         None if options.spawn => Dispatch::SpawnPerRequest,
         None => Dispatch::Workers,
     };
@@ -114,7 +136,11 @@ fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Resul
         .spawn(move || end_on_signal(&started, signals))
         .context("cannot start a thread")?;
     let (in_background, estimates) = (options.background, options.estimate_cores);
-    tailwater::Builder::new().run(move || {
+    let builder = match why_no_quantum(&dispatch) {
+        Some(reason) => tailwater::Builder::new().without_quantum(reason),
+        None => tailwater::Builder::new(),
+    };
+    builder.run(move || {
         if estimates {
             cores::estimate(Estimation::default()).context("--estimate-cores has no effect")?;
         }

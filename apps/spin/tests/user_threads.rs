@@ -54,7 +54,13 @@ fn requests_are_answered_by_workers_by_threads_of_their_own_by_class_and_beside_
     let counts = tailwater::Builder::new().kthreads(2).run(|| {
         let classes = ["500ns=50us", "10us=1ms"].map(|class| class.parse().unwrap());
         let by_class = Classes::new("mq:5us".parse().unwrap(), classes.into());
-        let ways = [Dispatch::Workers, Dispatch::SpawnPerRequest, Dispatch::Policy(by_class)];
+        let ahead = Classes::new("jbsq:2,5us".parse().unwrap(), Vec::new());
+        let ways = [
+            Dispatch::Workers,
+            Dispatch::SpawnPerRequest,
+            Dispatch::Policy(by_class),
+            Dispatch::Policy(ahead),
+        ];
         let mut all_counts = ways.map(serve).to_vec();
         let background = Background::start().unwrap();
         all_counts.push(serve(Dispatch::Workers));

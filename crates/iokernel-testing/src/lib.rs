@@ -20,3 +20,4 @@ pub mod wire;
 pub use kthread::{Behaviour, RawKthread, Step};
 pub use runtime::{RawError, RawRuntime, RawSpec, register, stats};
 pub use shared::Shared;
+pub use sys::ThreadTimer;

@@ -1,10 +1,15 @@
-//! Signal handlers, inherited descriptors, words of shared memory: all `unsafe` of this crate.
+//! Signal handlers, timers, inherited descriptors, words of shared memory: all `unsafe` of this
+//! crate.
 
 #![allow(unsafe_code)]
 
 use rustix::fd::BorrowedFd;
+use rustix::process::Signal;
+use rustix::thread::Pid;
+use std::io;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 use tailwater_shm::memory::Mapping;
 
@@ -61,6 +66,57 @@ fn handle_preempt_signal(handler: extern "C" fn(libc::c_int)) {
 /// Returns whether the calling thread got the preempt signal since the last call.
 pub(crate) fn take_preempt_signal() -> bool {
     PREEMPTED.with(|flag| flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::Relaxed))
+}
+
+/// A timer that sends a signal to one thread of this process (timer_create(2), `SIGEV_THREAD_ID`).
+/// Deleted when it is dropped.
+#[derive(Debug)]
+pub struct ThreadTimer(libc::c_int);
+
+impl ThreadTimer {
+    /// Makes a timer of the monotonic clock that sends `signal` to `thread`, a thread of this
+    /// process.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn new(thread: Pid, signal: Signal) -> io::Result<Self> {
+        let mut timer: libc::c_int = 0;
+        // SAFETY: an all-zero sigevent is valid, and both structures live through the call. By
+        // system call, since glibc before 2.34 has the function in a library of its own.
+        let made = unsafe {
+            let mut event: libc::sigevent = core::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = signal.as_raw();
+            event.sigev_notify_thread_id = thread.as_raw_nonzero().get();
+            libc::syscall(libc::SYS_timer_create, libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer)
+        };
+        if made == 0 { Ok(Self(timer)) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Sends the signal once, in `delay`, above 0.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn fire_in(&self, delay: Duration) -> io::Result<()> {
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let delay = libc::timespec {
+            tv_sec: libc::time_t::try_from(delay.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: delay.subsec_nanos().into(),
+        };
+        let times = libc::itimerspec { it_interval: never, it_value: delay };
+        let none = core::ptr::null_mut::<libc::itimerspec>();
+        // SAFETY: the timer is this value's, and the structure lives through the call.
+        let set = unsafe { libc::syscall(libc::SYS_timer_settime, self.0, 0, &raw const times, none) };
+        if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for ThreadTimer {
+    fn drop(&mut self) {
+        // SAFETY: the timer is this value's, which nothing uses afterwards. It exists, so the call
+        // cannot fail.
+        unsafe { libc::syscall(libc::SYS_timer_delete, self.0) };
+    }
 }
 
 /// Returns a descriptor that this process inherited, by number.

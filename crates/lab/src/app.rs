@@ -24,7 +24,7 @@ enum App {
     #[command(flatten)]
     Common(Service),
     /// Keep items in memory for clients of memcached
-    Kv(tailwater_kv::cli::Options),
+    Kv(Box<tailwater_kv::cli::Options>),
     /// Serve zones
     Dns(tailwater_dns::cli::Options),
     /// Send back what reaches UDP port 7

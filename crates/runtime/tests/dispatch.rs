@@ -33,6 +33,7 @@ fn dispatchers_on_one_kthread() {
             a_request_that_blocks_lets_others_run();
             a_request_that_yields_or_blocks_is_preempted_later();
             a_panic_ends_one_request();
+            no_dispatcher_has_the_only_kthread();
             a_full_queue_refuses();
             no_more_requests_are_preempted_than_allowed();
             no_more_requests_leave_their_lanes_than_allowed();
@@ -218,6 +219,13 @@ fn a_panic_ends_one_request() {
     submit(&dispatcher, 0, || ());
     wait_until(|| dispatcher.stats()[0].finished == 2);
     assert_eq!(dispatcher.stats()[0].panicked, 1);
+}
+
+fn no_dispatcher_has_the_only_kthread() {
+    for settings in [policy("jbsq:2"), policy("mq:5us").dispatchers(1)] {
+        let message = Dispatcher::start(settings, |_| (), |(): ()| ()).unwrap_err().to_string();
+        assert!(message.contains("need 2 kthreads; the program has 1"), "{message}");
+    }
 }
 
 fn a_full_queue_refuses() {

@@ -8,6 +8,7 @@
 //! none, and is of one class.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use tailwater::dispatch::{Class, ClassStats, Dispatcher, Policy, Refused, Request, Settings};
@@ -26,6 +27,8 @@ pub const LARGE_SLO: Duration = Duration::from_millis(5);
 pub struct Sizes {
     /// The policy.
     pub policy: Policy,
+    /// Dispatchers with a kthread of their own; 0: as the policy says.
+    pub dispatchers: usize,
     /// Number of keys from which a retrieval is large, at least 1.
     pub large: usize,
 }
@@ -35,6 +38,8 @@ pub struct Sizes {
 pub struct Turns {
     dispatcher: Dispatcher<Turn>,
     large: usize,
+    /// Connections so far.
+    connections: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -57,7 +62,12 @@ struct Done {
 pub struct Ends {
     done: mpsc::Sender<Done>,
     returned: mpsc::Receiver<Done>,
+    /// Which of several dispatchers has the connection's turns.
+    flow: u32,
 }
+
+/// 2^32 divided by the golden ratio, odd: multiples of it are spread evenly (Knuth, TAOCP 6.4).
+const SPREAD: u32 = 0x9e37_79b9;
 
 impl Turns {
     /// Starts a dispatcher for at most `connections`.
@@ -71,11 +81,12 @@ impl Turns {
         }
         // Each connection has one turn at most, so none is refused.
         let settings = Settings::new(sizes.policy)
+            .dispatchers(sizes.dispatchers)
             .class(Class::new("short").slo(SHORT_SLO))
             .class(Class::new("large").slo(LARGE_SLO))
             .queue(connections.max(1) as usize);
         let dispatcher = Dispatcher::start(settings, |_| (), Turn::run)?;
-        Ok(Self { dispatcher, large: sizes.large })
+        Ok(Self { dispatcher, large: sizes.large, connections: AtomicU32::new(0) })
     }
 
     /// Returns what became of the turns of each class.
@@ -88,7 +99,8 @@ impl Turns {
     pub fn prepare(&self, connection: &mut Connection) -> Ends {
         connection.divide_turns(self.large);
         let (done, returned) = mpsc::channel();
-        Ends { done, returned }
+        let flow = self.connections.fetch_add(1, Relaxed).wrapping_mul(SPREAD);
+        Ends { done, returned, flow }
     }
 
     /// Executes a turn of the connection; `None` if it panicked.
@@ -96,15 +108,15 @@ impl Turns {
         &self,
         mut connection: Box<Connection>,
         now: Now,
-        Ends { done, returned }: Ends,
+        Ends { done, returned, flow }: Ends,
     ) -> Option<(Box<Connection>, Step, Ends)> {
-        let request = Request::new(usize::from(connection.begin_turn()));
+        let request = Request::new(usize::from(connection.begin_turn())).flow(flow);
         let turn = Turn { connection, now, done };
         if let Err(Refused(turn)) = self.dispatcher.submit(request, turn) {
             turn.run();
         }
         let Done { connection, step, done } = returned.recv().ok()?;
-        Some((connection, step, Ends { done, returned }))
+        Some((connection, step, Ends { done, returned, flow }))
     }
 }
 

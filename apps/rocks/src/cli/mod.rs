@@ -59,9 +59,14 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: u64,
     /// Run GETs, PUTs and SCANs, a class each, in the order of this policy: c-fcfs, steal[:N],
-    /// sq:QUANTUM[,head] or mq:QUANTUM[,tail]
+    /// sq:QUANTUM[,head], mq:QUANTUM[,tail], or jbsq:K[,QUANTUM] with a dispatcher of its own
     #[arg(long, value_name = "POLICY", default_value = "mq:15us", conflicts_with = "linux")]
     dispatch: Policy,
+    /// Dispatchers with a kthread of their own, which hand requests to the others; 0: each kthread
+    /// schedules itself, unless the policy is jbsq
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "linux",
+          value_parser = clap::value_parser!(u16).range(0..=64))]
+    dispatchers: u16,
     /// Threads on the UDP socket
     #[arg(long, value_name = "N", default_value_t = 1, requires = "linux",
           value_parser = clap::value_parser!(u16).range(1..=4_096))]

@@ -59,12 +59,14 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
         })
         .context("cannot start a thread")?;
     let options = options.clone();
-    tailwater::Builder::new().run(move || -> anyhow::Result<()> {
+    let why = "requests run in the order of --dispatch, whose policy has a quantum of its own, or none";
+    tailwater::Builder::new().without_quantum(why).run(move || -> anyhow::Result<()> {
         // On a thread off the runtime's cores, where RocksDB's own threads then stay.
         let store = tailwater::blocking(|| open(&options))?;
         let config = service::Config {
             listen: options.listen.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 5001))),
             policy: options.dispatch,
+            dispatchers: options.dispatchers.into(),
             limits: limits(&options),
         };
         let service = Service::start(&config, Arc::clone(&store))?;

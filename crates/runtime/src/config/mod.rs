@@ -19,6 +19,7 @@ pub use settings::Config;
 #[cfg(feature = "debug")]
 use crate::debug::DumpSignal;
 use crate::error::StartError;
+use crate::ground::stderr::print;
 use settings::Settings;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -64,6 +65,8 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 pub struct Builder {
     settings: Settings,
     defaults: Settings,
+    /// Why the program has no quantum.
+    without_quantum: Option<String>,
 }
 
 impl Builder {
@@ -243,6 +246,22 @@ impl Builder {
         self
     }
 
+    /// Leaves a [`quantum`](Self::quantum) off, wherever it is set, because the program cannot gain
+    /// from one; if one is set, `reason` is printed to standard error. For programs whose threads
+    /// each run one request to its end, as many as there are kthreads: a request that gives way
+    /// lets no other one run. [`dispatch`](crate::dispatch) has quanta of its own, which this does
+    /// not change.
+    ///
+    /// # Examples
+    /// ```
+    /// let builder = tailwater::Builder::new().without_quantum("one request runs at a time");
+    /// assert!(format!("{builder:?}").contains("one request"));
+    /// ```
+    pub fn without_quantum(mut self, reason: impl Into<String>) -> Self {
+        self.without_quantum = Some(reason.into());
+        self
+    }
+
     /// Sets whether a kthread without work handles packets that wait for another kthread (Shenango
     /// section 5.2); true by default. If false, each kthread handles the packets of its own flow
     /// groups, as with receive-side scaling, and those of kthreads that have no core at the time,
@@ -263,6 +282,12 @@ impl Builder {
     /// Returns the configuration that [`run`](Self::run) would use.
     pub(crate) fn resolve(self) -> Result<Config, StartError> {
         let operator = sources::environment()?.or(sources::file()?);
-        Ok(Config::complete(self.settings.or(operator).or(self.defaults))?)
+        let mut config = Config::complete(self.settings.or(operator).or(self.defaults))?;
+        if let Some(reason) = self.without_quantum
+            && let Some(quantum) = config.quantum.take()
+        {
+            print(&format!("tailwater: the quantum of {} us stays off: {reason}\n", quantum.as_micros()));
+        }
+        Ok(config)
     }
 }

@@ -33,8 +33,9 @@
 //! # Invariants ([`Board::check`])
 //! - A lane has at most one request, which knows it.
 //! - At most `queue` requests are new, and at most `blocked` are detached because they blocked.
-//! - Of each class at most its share of `preempted`, and one for each lane, are suspended, in hand
-//!   or released.
+//! - Of each class at most its share of `preempted`, and one for each lane (each worker, with
+//!   [`Board::for_workers`]), are suspended, in hand or released; beyond them one for each lane, if
+//!   [`Board::release_assigned`] is used.
 //! - `suspended` has the numbers of the suspended requests of each share, each at the index that
 //!   its entry knows.
 //! - While all lanes are kept by requests that have blocked, no request is suspended.
@@ -123,6 +124,8 @@ struct Entry<P, S> {
     lane: Option<WorkerId>,
     /// It has blocked with its lane.
     keeps_lane: bool,
+    /// It has run.
+    has_begun: bool,
     /// Start of the present run.
     since: Nanos,
     /// Time of the runs before.
@@ -167,12 +170,31 @@ impl<P, S> Board<P, S> {
     /// # Errors
     /// If a setting is out of range, or there is no memory for so many requests.
     pub fn new(settings: &Settings, lanes: usize) -> io::Result<Self> {
+        Self::with_shares(settings, lanes, |places, classes| Shares::new(places, classes, lanes))
+    }
+
+    /// Creates an empty board for workers that have up to `depth` requests each: the board's lanes
+    /// are the places for these. Each worker may add one preempted request to the share of a class.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn for_workers(settings: &Settings, workers: usize, depth: usize) -> io::Result<Self> {
+        let lanes = workers * depth;
+        let shares = |places, classes| Shares::new(places, classes, workers).with_retaken(lanes);
+        Self::with_shares(settings, lanes, shares)
+    }
+
+    fn with_shares(
+        settings: &Settings,
+        lanes: usize,
+        shares: impl Fn(usize, usize) -> Shares,
+    ) -> io::Result<Self> {
         let policy = settings.build(lanes)?;
         // Now: a vector that grows is copied under the dispatcher's lock. Pages are used when
         // requests are.
         let (mut entries, mut free) = (Vec::new(), Vec::new());
         let classes = settings.classes.len();
-        let preempted = Shares::new(settings.preempted, classes, lanes);
+        let preempted = shares(settings.preempted, classes);
         let most = settings.queue + preempted.most() + settings.blocked + lanes;
         entries.try_reserve_exact(most)?;
         free.try_reserve_exact(most)?;
@@ -245,7 +267,8 @@ impl<P, S> Board<P, S> {
             class: ClassId(class as u16),
         };
         let state = State::New(payload);
-        let entry = Entry { request, state, lane: None, keeps_lane: false, since: now, ran: Nanos::ZERO };
+        let (since, ran) = (now, Nanos::ZERO);
+        let entry = Entry { request, state, lane: None, keeps_lane: false, has_begun: false, since, ran };
         match self.entries.get_mut(number as usize) {
             Some(place) => *place = Some(entry),
             None => self.entries.push(Some(entry)),
@@ -268,6 +291,15 @@ impl<P, S> Board<P, S> {
     /// lane's last request neither finished nor was preempted, it has blocked: see
     /// [`block`](Self::block).
     pub fn next(&mut self, lane: WorkerId, now: Nanos) -> (Next<P, S>, Reaction) {
+        let (next, reaction) = self.assign(lane, now);
+        if let Next::Start(number, _) | Next::Resume(number, _) = next {
+            self.begin(number, now);
+        }
+        (next, reaction)
+    }
+
+    /// As [`next`](Self::next), for a request that may begin later: see [`begin`](Self::begin).
+    pub fn assign(&mut self, lane: WorkerId, now: Nanos) -> (Next<P, S>, Reaction) {
         let reaction = self.empty_hand(lane, now);
         let number = loop {
             let Some(assignment) = self.policy.next_for(lane, now) else { return (Next::Idle, reaction) };
@@ -285,8 +317,6 @@ impl<P, S> Board<P, S> {
         let next = match core::mem::replace(&mut entry.state, State::Running) {
             State::New(payload) => {
                 self.new -= 1;
-                let class = &mut self.classes[entry.request.class.index()];
-                class.queue_delay.add(now.since(entry.request.arrived_ns).0);
                 Next::Start(number, payload)
             }
             State::Suspended { thread, at } => {
@@ -300,6 +330,35 @@ impl<P, S> Board<P, S> {
             }
         };
         (next, reaction)
+    }
+
+    /// Records when a request that was [assigned](Self::assign) began to run, once before it ends,
+    /// is preempted or blocks.
+    pub fn begin(&mut self, number: Number, at: Nanos) {
+        let entry = self.entry(number);
+        entry.since = at;
+        if core::mem::replace(&mut entry.has_begun, true) {
+            return;
+        }
+        let (class, delay) = (entry.request.class.index(), at.since(entry.request.arrived_ns));
+        self.classes[class].queue_delay.add(delay.0);
+    }
+
+    /// Releases a preempted request that was assigned to a lane and has not begun to run again: its
+    /// thread runs on without a lane. Returns the lane, which has to ask.
+    pub fn release_assigned(&mut self, number: Number, now: Nanos) -> Option<WorkerId> {
+        let entry = self.entry(number);
+        entry.since = now;
+        let class = entry.request.class;
+        let lane = self.leave_lane(number, now);
+        self.preempted.retake(class);
+        self.entry(number).state = State::Detached { runs: true, released: true, listed: false };
+        lane
+    }
+
+    /// Returns how many requests wait that have not run yet.
+    pub fn new_requests(&self) -> usize {
+        self.new
     }
 
     /// Takes in that the policy has named a request; returns whether that was only listed.
@@ -358,8 +417,8 @@ impl<P, S> Board<P, S> {
         self.free.push(number);
     }
 
-    /// Gives the policy back what `lane` has in hand.
-    fn empty_hand(&mut self, lane: WorkerId, now: Nanos) -> Reaction {
+    /// Gives the policy back what `lane` has in hand; [`next`](Self::next) does so first.
+    pub fn empty_hand(&mut self, lane: WorkerId, now: Nanos) -> Reaction {
         let Some(number) = self.lanes[lane.index()].take() else { return Reaction::Queue };
         let entry = self.entry(number);
         match core::mem::replace(&mut entry.state, State::Running) {
@@ -499,6 +558,12 @@ impl<P, S> Board<P, S> {
 
     fn entry(&mut self, number: Number) -> &mut Entry<P, S> {
         self.entries[number as usize].as_mut().expect("a request that has not ended is known")
+    }
+
+    /// Returns how many requests are suspended.
+    #[cfg(test)]
+    pub fn suspended(&self) -> usize {
+        self.suspended.iter().map(Vec::len).sum()
     }
 
     /// Verifies the invariants.

@@ -1,14 +1,15 @@
 //! What a program does with a dispatcher: starts it, submits requests, reads its counters.
 
 use super::board::{Board, Offer};
-use super::pool::{Pool, Task, Work};
+use super::dedicated::Groups;
+use super::pool::{Pool, Task};
 use super::publish::Entries;
-use super::server::{Server, begin_traced};
+use super::server::Server;
 use super::settings::Settings;
 use super::stats::ClassStats;
 use crate::ground::guard::NoPreempt;
 use crate::records::request;
-use crate::records::runtime::runtime;
+use crate::records::runtime::{Runtime, runtime};
 use crate::thread;
 use crate::verbs::quantum;
 use crate::verbs::ready::ready;
@@ -119,7 +120,23 @@ impl<P> core::error::Error for Refused<P> {}
 ///     assert_eq!(results.iter().take(10).sum::<u64>(), 285);
 /// }
 /// ```
-pub struct Dispatcher<P: Send + 'static>(&'static Server<P>);
+pub struct Dispatcher<P: Send + 'static>(Kind<P>);
+
+/// Who dispatches.
+enum Kind<P: Send + 'static> {
+    /// Each worker for itself.
+    Inline(&'static Server<P>),
+    /// Threads with kthreads of their own.
+    Dedicated(&'static Groups<P>),
+}
+
+impl<P: Send + 'static> Clone for Kind<P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Send + 'static> Copy for Kind<P> {}
 
 impl<P: Send + 'static> Clone for Dispatcher<P> {
     fn clone(&self) -> Self {
@@ -131,17 +148,22 @@ impl<P: Send + 'static> Copy for Dispatcher<P> {}
 
 impl<P: Send + 'static> fmt::Debug for Dispatcher<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match self.0 {
+            Kind::Inline(server) => server.fmt(f),
+            Kind::Dedicated(groups) => groups.fmt(f),
+        }
     }
 }
 
 impl<P: Send + 'static> Dispatcher<P> {
-    /// Starts a thread for each kthread of the runtime. Each calls `init_per_core` with its number
-    /// first; if that panics, the thread serves all the same. `handle` runs the requests; if it
-    /// panics, the request is finished and counted.
+    /// Starts a thread for each kthread of the runtime, but for those of
+    /// [dispatchers](Settings::dispatchers). Each calls `init_per_core` with its number first; if
+    /// that panics, the thread serves all the same. `handle` runs the requests; if it panics, the
+    /// request is finished and counted.
     ///
     /// # Errors
-    /// If a setting is out of range, or there is no memory for the threads. Nothing runs then.
+    /// If a setting is out of range, there are too few kthreads or cores for the dispatchers, or
+    /// there is no memory for the threads. Nothing runs then.
     ///
     /// # Panics
     /// If there is no runtime.
@@ -152,28 +174,19 @@ impl<P: Send + 'static> Dispatcher<P> {
     ) -> io::Result<Self> {
         let settings = settings.complete();
         let runtime = runtime();
-        let lanes = runtime.kthreads.len().min(MAX_WORKERS);
-        let slice = settings
-            .quantum()
-            .map_or(Cycles::MAX, |quantum| runtime.clock.from_ns(quantum.as_nanos() as u64));
-        let pool = Pool::new(Board::new(&settings, lanes)?, lanes);
-        let server = Server::leak(pool, runtime, slice, settings.stack_size, init_per_core, handle);
-        let mut threads = Vec::with_capacity(lanes);
-        let made = (0..lanes as u32).try_for_each(|lane| {
-            threads.push(server.new_thread(Task::Begin(WorkerId(lane))).map_err(out_of_memory)?);
-            Ok(())
-        });
-        let entries = || Entries::take(runtime.loan, settings.classes.len());
-        if let Err(error) = made.and_then(|()| entries().map_or(Ok(()), |entries| publish(server, entries))) {
-            threads.into_iter().for_each(|thread| ready(thread.given(Task::End)));
-            return Err(error);
-        }
-        if slice != Cycles::MAX {
-            quantum::watch_slices(runtime);
-            quantum::signal_slices(runtime);
-        }
-        threads.into_iter().for_each(|thread| ready(thread.runnable));
-        Ok(Self(server))
+        let kind = match settings.dedicated()? {
+            None => Kind::Inline(start_inline(&settings, runtime, init_per_core, handle)?),
+            Some(dispatchers) => {
+                let made = Groups::make(&settings, dispatchers, runtime, init_per_core, handle)?;
+                if let Err(error) = publish(Kind::Dedicated(made.groups), runtime, settings.classes.len()) {
+                    made.end();
+                    return Err(error);
+                }
+                watch_slices(&settings, runtime);
+                Kind::Dedicated(made.begin())
+            }
+        };
+        Ok(Self(kind))
     }
 
     /// Queues a request. Any thread may call this. An ordinary OS thread that Linux takes the core
@@ -182,59 +195,102 @@ impl<P: Send + 'static> Dispatcher<P> {
     /// # Errors
     /// The request, if as many wait as are allowed.
     pub fn submit(&self, request: Request, payload: P) -> Result<(), Refused<P>> {
-        let server = self.0;
         let work_ns = Nanos(u64::try_from(request.work.as_nanos()).unwrap_or(u64::MAX));
-        let now = server.time(clock::now());
-        let arrived = request.arrived.map_or(now, |at| server.time(at).min(now));
-        let offer = Offer { class: request.class, flow: FlowHash(request.flow), work_ns, arrived };
-        // Until the lane that is called has its thread, which only this call can give it.
-        let guard = NoPreempt::new();
-        // Before the request is in the queue, where another kthread may begin it at once.
-        let work = Work { payload, traced: queue_traced(&guard, request.class) };
-        let mut pool = server.pool.lock();
-        let submitted = pool.board.submit(now, offer, work);
-        let submitted = submitted.map(|reaction| pool.apply(reaction));
-        server.publish(&pool);
-        drop(pool);
-        server.changes.note();
-        match submitted {
-            Ok(called) => called.into_iter().for_each(ready),
-            Err(work) => {
-                begin_traced(&guard, work.traced);
-                return Err(Refused(work.payload));
+        let (class, flow) = (request.class, FlowHash(request.flow));
+        match self.0 {
+            Kind::Inline(server) => {
+                let now = server.time(clock::now());
+                let arrived = request.arrived.map_or(now, |at| server.time(at).min(now));
+                server.submit(now, Offer { class, flow, work_ns, arrived }, payload)
+            }
+            Kind::Dedicated(groups) => {
+                let offer = |now: Nanos| {
+                    let arrived = request.arrived.map_or(now, |at| groups.time(at).min(now));
+                    Offer { class, flow, work_ns, arrived }
+                };
+                groups.submit(flow, class, offer, payload)
             }
         }
-        Ok(())
+        .map_err(Refused)
     }
 
     /// Counts a request as dropped that was not submitted, for lack of a place.
     pub(super) fn drop_unsubmitted(&self, request: &Request) {
-        self.0.pool.lock().board.drop_unsubmitted(request.class);
-        self.0.changes.note();
+        match self.0 {
+            Kind::Inline(server) => {
+                server.pool.lock().board.drop_unsubmitted(request.class);
+                server.changes.note();
+            }
+            Kind::Dedicated(groups) => groups.drop_unsubmitted(request.class),
+        }
     }
 
     /// Returns what became of the requests of each class.
     pub fn stats(&self) -> Vec<ClassStats> {
-        let classes = self.0.pool.lock().board.stats().len();
-        // One at a time: a copy takes about a microsecond, and lanes wait for the lock.
-        (0..classes).map(|class| self.0.pool.lock().board.stats()[class].clone()).collect()
+        match self.0 {
+            Kind::Inline(server) => {
+                let classes = server.pool.lock().board.stats().len();
+                // One at a time: a copy takes about a microsecond, and lanes wait for the lock.
+                (0..classes).map(|class| server.pool.lock().board.stats()[class].clone()).collect()
+            }
+            Kind::Dedicated(groups) => groups.stats(),
+        }
+    }
+}
+
+/// Starts a dispatcher whose lanes schedule themselves.
+fn start_inline<P: Send + 'static>(
+    settings: &Settings,
+    runtime: &'static Runtime,
+    init_per_core: impl Fn(usize) + Send + Sync + 'static,
+    handle: impl Fn(P) + Send + Sync + 'static,
+) -> io::Result<&'static Server<P>> {
+    let lanes = runtime.kthreads.len().min(MAX_WORKERS);
+    let slice =
+        settings.quantum().map_or(Cycles::MAX, |quantum| runtime.clock.from_ns(quantum.as_nanos() as u64));
+    let pool = Pool::new(Board::new(settings, lanes)?, lanes);
+    let server = Server::leak(pool, runtime, slice, settings.stack_size, init_per_core, handle);
+    let mut threads = Vec::with_capacity(lanes);
+    let made = (0..lanes as u32).try_for_each(|lane| {
+        threads.push(server.new_thread(Task::Begin(WorkerId(lane))).map_err(out_of_memory)?);
+        Ok(())
+    });
+    if let Err(error) = made.and_then(|()| publish(Kind::Inline(server), runtime, settings.classes.len())) {
+        threads.into_iter().for_each(|thread| ready(thread.given(Task::End)));
+        return Err(error);
+    }
+    watch_slices(settings, runtime);
+    threads.into_iter().for_each(|thread| ready(thread.runnable));
+    Ok(server)
+}
+
+/// Has kthreads look at the clock for a policy that preempts.
+fn watch_slices(settings: &Settings, runtime: &'static Runtime) {
+    if settings.quantum().is_some() {
+        quantum::watch_slices(runtime);
+        quantum::signal_slices(runtime);
     }
 }
 
 /// Takes the traced request that the calling thread carries, if any: it waits as one of `class`
 /// from now on.
 #[inline]
-fn queue_traced(guard: &NoPreempt, class: usize) -> request::Request {
+pub(super) fn queue_traced(guard: &NoPreempt, class: usize) -> request::Request {
     match guard.kthread().and_then(|kthread| Some((kthread, kthread.current()?))) {
         Some((kthread, me)) if me.carried.is_some() => trace::queue(kthread, me, class as u16),
         _ => request::Request { id: 0, back: 0 },
     }
 }
 
-/// Starts the thread that publishes the counters of a dispatcher.
-fn publish<P: Send + 'static>(server: &'static Server<P>, entries: Entries) -> io::Result<()> {
+/// Starts the thread that publishes the counters of a dispatcher, if an IOKernel shows them.
+fn publish<P: Send + 'static>(kind: Kind<P>, runtime: &'static Runtime, classes: usize) -> io::Result<()> {
+    let Some(entries) = Entries::take(runtime.loan, classes) else { return Ok(()) };
+    let changes = match kind {
+        Kind::Inline(server) => &server.changes,
+        Kind::Dedicated(groups) => groups.changes,
+    };
     let publisher = thread::Builder::new().name("dispatch-stats");
-    publisher.spawn(move || entries.publish(&server.changes, || Dispatcher(server).stats())).map(drop)
+    publisher.spawn(move || entries.publish(changes, || Dispatcher(kind).stats())).map(drop)
 }
 
 fn out_of_memory(error: crate::StackError) -> io::Error {

@@ -46,7 +46,9 @@
 //! There are as many lanes as kthreads. A lane is a thread that asks the policy for a request, runs
 //! it, and asks again. Between two requests it lets other threads go first, which may bring
 //! some. Lanes are ordinary user threads, so the IOKernel lends a further core when they have
-//! to wait for one. The dispatcher is *inline*: each lane asks for itself, under a short lock.
+//! to wait for one. The dispatcher is *inline*: each lane asks for itself, under a short lock. With
+//! [`Settings::dispatchers`] one or more threads with kthreads of their own do so for all, and hand
+//! requests to the lanes ahead of time.
 //!
 //! A request that blocks leaves its lane, which goes on with another; it competes again when it has
 //! used up a quantum. Under a policy without preemption it never does.
@@ -67,6 +69,7 @@
 //! threads share their thread-locals (`Builder::shared_tls`).
 
 mod board;
+mod dedicated;
 mod dispatcher;
 mod places;
 mod pool;
@@ -74,6 +77,7 @@ mod publish;
 mod server;
 mod settings;
 mod shares;
+mod spares;
 mod stats;
 #[cfg(feature = "tcp")]
 mod tcp;

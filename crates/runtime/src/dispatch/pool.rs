@@ -5,24 +5,15 @@
 //!
 //! Each lane is at any time in one place: a thread runs it, a thread that was given it is on its
 //! way, or the lane idles.
-//!
-//! # Invariants
-//! - There is a spare for each lane that idles. So a lane that is called always finds a thread; who
-//!   needs one for another reason takes it only if one more is there ([`Pool::has_spare`]).
-//! - A dispatcher keeps at most [`SPARES`] spares beyond one for each lane. More of them end, and
-//!   leave their stacks to the other threads of the program.
 
 use super::board::{Board, Number};
+use super::spares::Spares;
 use crate::ground::spin::SpinLock;
 use crate::records::request;
 use crate::records::serving::RequestThread;
 use crate::records::uthread::Runnable;
 use tailwater_sched::dispatch::{Reaction, WorkerId};
 use tailwater_shm::Cycles;
-
-/// Spare threads that are kept beyond one for each lane. A dispatcher whose requests block or are
-/// preempted in waves of this size makes no thread for them.
-pub const SPARES: usize = 64;
 
 /// A suspended thread that is amid a request.
 pub struct Suspended {
@@ -78,66 +69,20 @@ pub struct Pool<P> {
     pub board: Board<Work<P>, Suspended>,
     /// The thread that runs each lane's request.
     pub running: Box<[Option<&'static RequestThread>]>,
-    spares: Vec<Spare>,
-    /// Places of threads that have ended.
-    places: Vec<&'static Place>,
-    /// Lanes that idle.
-    idle: usize,
+    pub spares: Spares,
 }
 
 impl<P> Pool<P> {
     /// Returns a pool without threads, whose lanes all have to ask once.
     pub fn new(board: Board<Work<P>, Suspended>, lanes: usize) -> Self {
-        let running = vec![None; lanes].into();
-        let spares = Vec::with_capacity(lanes + SPARES);
-        Self { board, running, spares, places: Vec::new(), idle: 0 }
-    }
-
-    /// Returns whether there is a spare that no idle lane may need.
-    pub fn has_spare(&self) -> bool {
-        self.spares.len() > self.idle
-    }
-
-    /// Adds a thread that was made because there was no spare: at most one for each lane.
-    pub fn add(&mut self, spare: Spare) {
-        self.spares.push(spare);
-    }
-
-    /// Returns the place of a thread that has ended.
-    pub fn free_place(&mut self) -> Option<&'static Place> {
-        self.places.pop()
-    }
-
-    /// Keeps the place of a thread that does not use it any more.
-    pub fn return_place(&mut self, place: &'static Place) {
-        self.places.push(place);
-    }
-
-    /// Keeps a thread without a request.
-    ///
-    /// # Errors
-    /// The right to resume it, if there are enough: the thread ends and does not use its place
-    /// again.
-    pub fn keep(&mut self, spare: Spare) -> Result<(), Runnable> {
-        if self.spares.len() < self.running.len() + SPARES {
-            self.spares.push(spare);
-            Ok(())
-        } else {
-            self.return_place(spare.place);
-            Err(spare.runnable)
-        }
-    }
-
-    /// Records that a lane idles from now on. Its thread is kept next.
-    pub fn idles(&mut self) {
-        self.idle += 1;
+        Self { board, running: vec![None; lanes].into(), spares: Spares::new(lanes) }
     }
 
     /// Takes `lane` from the thread of its request; returns the thread that asks for it, as
-    /// [`has_spare`](Self::has_spare) said that there is one.
+    /// [`Spares::has_spare`] said that there is one.
     pub fn hand_over(&mut self, lane: WorkerId) -> Runnable {
         self.running[lane.index()] = None;
-        self.spares.pop().expect("the caller has checked").given(Task::Ask(lane))
+        self.spares.hand_over(lane)
     }
 
     /// Does what the policy demands of a lane; returns the thread that is to run for it.
@@ -145,8 +90,8 @@ impl<P> Pool<P> {
         match reaction {
             Reaction::Queue => None,
             Reaction::Run(lane) => {
-                self.idle -= 1;
-                Some(self.hand_over(lane))
+                self.running[lane.index()] = None;
+                Some(self.spares.call(lane))
             }
             Reaction::Preempt(lane) => {
                 if let Some(thread) = self.running[lane.index()] {

@@ -24,7 +24,8 @@
 //!
 //! [`Settings::blocked`]: super::Settings::blocked
 
-use super::board::{Blocked, Board, Next, Preempted};
+use super::board::{Blocked, Board, Next, Offer, Preempted};
+use super::dispatcher::queue_traced;
 use super::pool::{Place, Pool, Spare, Suspended, Task, Work};
 use super::publish::Changes;
 use crate::ground::guard::NoPreempt;
@@ -52,7 +53,7 @@ const YIELDS: u32 = 2;
 
 /// Time without preemption after there was no memory for a thread: a stack that cannot be mapped
 /// costs system calls.
-const MEMORY_PAUSE: Nanos = Nanos(1_000_000);
+pub const MEMORY_PAUSE: Nanos = Nanos(1_000_000);
 
 /// A dispatcher. Lives as long as the process.
 pub struct Server<P> {
@@ -121,13 +122,40 @@ impl<P: Send + 'static> Server<P> {
         self.waiting.store(pool.board.waiting(), Relaxed);
     }
 
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// The payload, if as many wait as are allowed.
+    pub fn submit(&self, now: Nanos, offer: Offer, payload: P) -> Result<(), P> {
+        // Until the lane that is called has its thread, which only this call can give it.
+        let guard = NoPreempt::new();
+        // Before the request is in the queue, where another kthread may begin it at once.
+        let work = Work { payload, traced: queue_traced(&guard, offer.class) };
+        let mut pool = self.pool.lock();
+        let submitted = pool.board.submit(now, offer, work);
+        let submitted = submitted.map(|reaction| pool.apply(reaction));
+        self.publish(&pool);
+        drop(pool);
+        self.changes.note();
+        match submitted {
+            Ok(called) => {
+                called.into_iter().for_each(ready);
+                Ok(())
+            }
+            Err(work) => {
+                begin_traced(&guard, work.traced);
+                Err(work.payload)
+            }
+        }
+    }
+
     /// Makes a thread that begins with `task`, or with what it is given before it first runs.
     ///
     /// # Errors
     /// If there is no memory for a stack.
     pub fn new_thread(&'static self, task: Task) -> Result<Spare, crate::StackError> {
         // In a statement of its own, so that the lock is free afterwards.
-        let free = self.pool.lock().free_place();
+        let free = self.pool.lock().spares.free_place();
         let place = free.unwrap_or_else(|| {
             Box::leak(Box::new(Place { thread: RequestThread::new(self), task: SpinLock::new(task) }))
         });
@@ -145,7 +173,7 @@ impl<P: Send + 'static> Server<P> {
                 Ok(Spare { runnable, place })
             }
             Err(error) => {
-                self.pool.lock().return_place(place);
+                self.pool.lock().spares.return_place(place);
                 Err(error)
             }
         }
@@ -164,7 +192,7 @@ impl<P: Send + 'static> Server<P> {
         if !is_needed(&pool.board) {
             return Err(pool);
         }
-        if pool.has_spare() {
+        if pool.spares.has_spare() {
             return Ok(pool);
         }
         drop(pool);
@@ -176,7 +204,7 @@ impl<P: Send + 'static> Server<P> {
             self.no_memory_until.store(until, Relaxed);
             return Err(pool);
         };
-        pool.add(spare);
+        pool.spares.add(spare);
         if is_needed(&pool.board) { Ok(pool) } else { Err(pool) }
     }
 
@@ -250,7 +278,7 @@ impl<P: Send + 'static> Server<P> {
                 leave(pool, me, Some(suspended.runnable))
             }
             Next::Idle => {
-                pool.idles();
+                pool.spares.idles();
                 leave(pool, me, None)
             }
         };
@@ -261,7 +289,7 @@ impl<P: Send + 'static> Server<P> {
 
 /// Keeps `me`, which has nothing to do, as a spare, or ends it, in favour of `next`.
 fn leave<P>(mut pool: SpinGuard<'_, Pool<P>>, me: Spare, next: Option<Runnable>) -> Choice<Step<P>> {
-    match pool.keep(me) {
+    match pool.spares.keep(me) {
         Ok(()) => Choice::Leave(next),
         Err(_ends) => {
             drop(pool);
@@ -360,7 +388,7 @@ pub fn catch<T>(f: impl FnOnce() -> T) -> Option<T> {
 
 /// Lets other threads of this kthread run before the caller asks: they may bring requests. Notes in
 /// `task` when the last request ended, if they take any time.
-fn let_others_first(mut task: Task) -> Task {
+pub fn let_others_first(mut task: Task) -> Task {
     if others_wait() {
         if let Task::Finish { ended, .. } = &mut task {
             *ended = Some(clock::now());
@@ -376,7 +404,7 @@ fn let_others_first(mut task: Task) -> Task {
 }
 
 /// Sets the request thread that the calling user thread is, and begins a turn with it.
-fn serve_as(thread: Option<&'static RequestThread>) {
+pub fn serve_as(thread: Option<&'static RequestThread>) {
     let guard = NoPreempt::new();
     let Some(kthread) = guard.kthread() else { return };
     if let Some(me) = kthread.current() {

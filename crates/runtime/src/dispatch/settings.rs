@@ -5,7 +5,7 @@ use core::str::FromStr;
 use std::io;
 use std::time::Duration;
 use tailwater_sched::Nanos;
-use tailwater_sched::dispatch::{self, ClassDemand, ClassInfo, MAX_CLASSES, PolicySpec, Setup};
+use tailwater_sched::dispatch::{self, ClassDemand, ClassInfo, DEPTH_MAX, MAX_CLASSES, PolicySpec, Setup};
 
 pub use tailwater_sched::dispatch::Requeue;
 
@@ -19,6 +19,9 @@ const DEFAULT_PREEMPTED: usize = 1_024;
 const DEFAULT_BLOCKED: usize = 1_024;
 /// Largest queue. Requests are numbered with 32 bits.
 const MAX_QUEUE: usize = 1 << 24;
+/// Requests that a worker has at once, if nothing else is set: the one it runs and the next one
+/// (Concord, SOSP'23, section 3.2: two hide what the dispatcher's answer takes).
+const DEFAULT_DEPTH: usize = 2;
 /// Most requests that may be preempted, and most that may have blocked.
 const MAX_THREADS: usize = 1 << 20;
 /// Time between two looks at the network under a policy that preempts without a quantum.
@@ -61,6 +64,13 @@ impl Policy {
         Self(PolicySpec::MultiQueue { quantum_ns: nanos(quantum), requeue })
     }
 
+    /// One queue, and bounded ones at the workers, JBSQ(`depth`): as `c-fcfs`, or with a quantum as
+    /// `sq`, with a dispatcher of its own that gives each worker up to `depth` requests, 1 to 8:
+    /// `jbsq:2`, `jbsq:2,5us`. See [`Settings::dispatchers`].
+    pub fn bounded_queues(depth: usize, quantum: Option<Duration>) -> Self {
+        Self(PolicySpec::BoundedQueues { depth, quantum_ns: quantum.map(nanos) })
+    }
+
     /// The request with the least work left, which preempts others. The
     /// [service](super::Service::work) must know the work of a request: `srpt`.
     pub fn shortest_remaining() -> Self {
@@ -72,12 +82,24 @@ impl Policy {
             PolicySpec::SingleQueue { quantum_ns, .. }
             | PolicySpec::MultiQueue { quantum_ns, .. }
             | PolicySpec::ProcessorSharing { quantum_ns } => Some(Duration::from_nanos(quantum_ns.0)),
+            PolicySpec::BoundedQueues { quantum_ns, .. } => {
+                quantum_ns.map(|quantum_ns| Duration::from_nanos(quantum_ns.0))
+            }
             PolicySpec::ShortestRemaining => Some(LOOK),
-            PolicySpec::DFcfs
-            | PolicySpec::CFcfs
-            | PolicySpec::Stealing { .. }
-            | PolicySpec::BoundedQueues { .. }
-            | PolicySpec::Reserved => None,
+            PolicySpec::DFcfs | PolicySpec::CFcfs | PolicySpec::Stealing { .. } | PolicySpec::Reserved => {
+                None
+            }
+        }
+    }
+
+    /// Returns what orders the requests that no worker has yet.
+    fn central(self) -> PolicySpec {
+        match self.0 {
+            PolicySpec::BoundedQueues { quantum_ns: None, .. } => PolicySpec::CFcfs,
+            PolicySpec::BoundedQueues { quantum_ns: Some(quantum_ns), .. } => {
+                PolicySpec::SingleQueue { quantum_ns, requeue: Requeue::Tail }
+            }
+            spec => spec,
         }
     }
 }
@@ -89,7 +111,7 @@ impl FromStr for Policy {
     /// queue that requeues at the tail.
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         match text.parse().map_err(PolicyError::Notation)? {
-            PolicySpec::DFcfs | PolicySpec::BoundedQueues { .. } | PolicySpec::Reserved => {
+            PolicySpec::DFcfs | PolicySpec::Reserved => {
                 Err(PolicyError::Bound { name: text.trim().to_owned() })
             }
             spec => Ok(Self(spec)),
@@ -115,7 +137,7 @@ pub enum PolicyError {
     Notation(dispatch::NotationError),
     /// The policy binds requests to workers, which may have no core.
     #[error(
-        "the policy `{name}` binds requests to workers, and a worker may have no core: use steal in place of d-fcfs, mq:5us in place of reserved, sq:5us or c-fcfs in place of jbsq"
+        "the policy `{name}` binds requests to workers, and a worker may have no core: use steal in place of d-fcfs, mq:5us in place of reserved"
     )]
     Bound {
         /// Its name.
@@ -164,6 +186,15 @@ impl Class {
     }
 }
 
+/// Dispatchers with kthreads of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Dispatchers {
+    /// How many, from 1 on.
+    pub count: usize,
+    /// Most requests that a worker has.
+    pub depth: usize,
+}
+
 /// Settings of a dispatcher.
 ///
 /// # Examples
@@ -180,6 +211,8 @@ impl Class {
 #[derive(Debug, Clone)]
 pub struct Settings {
     policy: Policy,
+    dispatchers: usize,
+    depth: Option<usize>,
     pub(super) classes: Vec<Class>,
     pub(super) queue: usize,
     pub(super) preempted: usize,
@@ -192,6 +225,8 @@ impl Settings {
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
+            dispatchers: 0,
+            depth: None,
             classes: Vec::new(),
             queue: DEFAULT_QUEUE,
             preempted: DEFAULT_PREEMPTED,
@@ -205,6 +240,41 @@ impl Settings {
     #[must_use]
     pub fn class(mut self, class: Class) -> Self {
         self.classes.push(class);
+        self
+    }
+
+    /// Sets how many dispatchers have a kthread of their own, and with it a core, while requests
+    /// wait: each is an [exclusive](crate::thread::Class::Exclusive) thread. The other kthreads run
+    /// requests, which their dispatcher hands to them ahead of time; flows are divided among
+    /// several dispatchers by [`Request::flow`](super::Request::flow), and all bounds hold for each
+    /// of them. The default is 0: each worker schedules itself. With
+    /// [`bounded queues`](Policy::bounded_queues) it is 1.
+    ///
+    /// A dispatcher and a worker for each need two kthreads; with fewer, or if no core can be had
+    /// for an exclusive thread, the start fails. While a dispatcher has no core for the moment,
+    /// workers schedule themselves. Stealing has no dispatcher.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::dispatch::Settings;
+    ///
+    /// let settings = Settings::new("mq:5us".parse().unwrap()).dispatchers(1).depth(2);
+    /// assert!(format!("{settings:?}").contains("dispatchers: 1"));
+    /// ```
+    #[must_use]
+    pub fn dispatchers(mut self, dispatchers: usize) -> Self {
+        self.dispatchers = dispatchers;
+        self
+    }
+
+    /// Sets how many requests a worker of a dispatcher has at most, the one that it runs included:
+    /// 1 to 8. With more than 1 it need not wait for the dispatcher between two; in return those
+    /// few may wait behind a long one while another worker idles, until that takes them. The
+    /// default is 2, and with [bounded queues](Policy::bounded_queues) what these say. `srpt` needs
+    /// 1, for it knows of no request that waits at a worker.
+    #[must_use]
+    pub fn depth(mut self, requests: usize) -> Self {
+        self.depth = Some(requests);
         self
     }
 
@@ -256,7 +326,58 @@ impl Settings {
         self.policy.quantum()
     }
 
-    /// Builds the policy for `workers`.
+    /// Returns whether a request gives way after its quantum, not only to a shorter one.
+    pub(super) fn has_quantum(&self) -> bool {
+        self.policy.quantum().is_some() && self.policy.0 != PolicySpec::ShortestRemaining
+    }
+
+    /// Returns the dispatchers with kthreads of their own, if there are any.
+    ///
+    /// # Errors
+    /// If they do not go with the policy, or are out of range.
+    pub(super) fn dedicated(&self) -> io::Result<Option<Dispatchers>> {
+        let refuse = |message: String| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        let (bound, default) = match self.policy.0 {
+            PolicySpec::BoundedQueues { depth, .. } => (Some(depth), 1),
+            _ => (None, 0),
+        };
+        let count = if self.dispatchers > 0 { self.dispatchers } else { default };
+        if let (Some(depth), 0) = (self.depth, count) {
+            return refuse(format!(
+                "{depth} requests at each worker need a dispatcher: set Settings::dispatchers, or leave \
+                 Settings::depth out"
+            ));
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+        if let (Some(bound), Some(depth)) = (bound, self.depth)
+            && bound != depth
+        {
+            return refuse(format!(
+                "the policy has {bound} requests at each worker and Settings::depth {depth}: leave one out"
+            ));
+        }
+        let is_srpt = self.policy.0 == PolicySpec::ShortestRemaining;
+        let depth = bound.or(self.depth).unwrap_or(if is_srpt { 1 } else { DEFAULT_DEPTH });
+        if !(1..=DEPTH_MAX).contains(&depth) {
+            return refuse(format!("{depth} requests at each worker: use 1 to {DEPTH_MAX}"));
+        }
+        if is_srpt && depth > 1 {
+            return refuse(format!(
+                "srpt with {depth} requests at each worker: it knows of none that waits there; use a depth of 1"
+            ));
+        }
+        if let PolicySpec::Stealing { .. } = self.policy.0 {
+            return refuse(
+                "steal has a queue at each worker and no dispatcher: use c-fcfs with one".to_owned(),
+            );
+        }
+        Ok(Some(Dispatchers { count, depth }))
+    }
+
+    /// Builds the policy for `workers`; with dispatchers of their own that is for each request that
+    /// a worker may have.
     ///
     /// # Errors
     /// If a setting is out of range.
@@ -295,7 +416,7 @@ impl Settings {
             requeue: class.requeue,
         });
         let setup = Setup { workers, classes: classes.collect(), seed: 1 };
-        self.policy.0.build(&setup).map_err(|error| refuse(error.to_string()))
+        self.policy.central().build(&setup).map_err(|error| refuse(error.to_string()))
     }
 }
 
@@ -328,10 +449,42 @@ mod tests {
 
     #[test]
     fn policies_that_bind_requests_to_workers_are_refused() {
-        for text in ["d-fcfs", "reserved", "jbsq:2,5us"] {
+        for text in ["d-fcfs", "reserved"] {
             let message = text.parse::<Policy>().unwrap_err().to_string();
             assert!(message.contains("binds"), "{message}");
         }
         assert!("fifo".parse::<Policy>().unwrap_err().to_string().contains("use d-fcfs"));
+    }
+
+    #[test]
+    fn dispatchers_of_their_own_are_set_or_implied() {
+        let of = |text: &str| Settings::new(text.parse().unwrap());
+        let found = |settings: &Settings| settings.dedicated().unwrap().map(|d| (d.count, d.depth));
+        assert_eq!(found(&of("mq:5us")), None);
+        assert_eq!(found(&of("mq:5us").dispatchers(2)), Some((2, 2)));
+        assert_eq!(found(&of("c-fcfs").dispatchers(1).depth(8)), Some((1, 8)));
+        assert_eq!(found(&of("jbsq:3,5us")), Some((1, 3)));
+        assert_eq!(found(&of("jbsq:3").dispatchers(4).depth(3)), Some((4, 3)));
+        assert_eq!(found(&of("srpt").dispatchers(1)), Some((1, 1)));
+        let jbsq = Policy::bounded_queues(2, Some(Duration::from_micros(5)));
+        assert_eq!("jbsq:2,5us".parse(), Ok(jbsq));
+        assert_eq!(jbsq.central(), "sq:5us".parse::<Policy>().unwrap().0);
+        assert_eq!(Policy::bounded_queues(2, None).central(), Policy::central_fcfs().0);
+    }
+
+    #[test]
+    fn dispatchers_that_cannot_be_are_refused_with_advice() {
+        let of = |text: &str| Settings::new(text.parse().unwrap());
+        for (settings, fragment) in [
+            (of("mq:5us").depth(2), "Settings::dispatchers"),
+            (of("mq:5us").dispatchers(1).depth(0), "use 1 to 8"),
+            (of("mq:5us").dispatchers(1).depth(9), "use 1 to 8"),
+            (of("jbsq:2").depth(3), "leave one out"),
+            (of("srpt").dispatchers(1).depth(2), "a depth of 1"),
+            (of("steal:4").dispatchers(1), "use c-fcfs"),
+        ] {
+            let message = settings.dedicated().unwrap_err().to_string();
+            assert!(message.contains(fragment), "{message}");
+        }
     }
 }

@@ -24,6 +24,8 @@ pub struct Shares {
     taken: Box<[usize]>,
     share: usize,
     beyond: usize,
+    /// Places of each share that may be retaken beyond these.
+    retaken: usize,
 }
 
 impl Shares {
@@ -32,12 +34,23 @@ impl Shares {
     pub fn new(places: usize, classes: usize, beyond: usize) -> Self {
         let (shares, share) = divide(places, classes);
         let beyond = if share == 0 { 0 } else { beyond };
-        Self { taken: vec![0; shares].into(), share, beyond }
+        Self { taken: vec![0; shares].into(), share, beyond, retaken: 0 }
+    }
+
+    /// Sets how many places may be [retaken](Self::retake) at once.
+    pub fn with_retaken(mut self, places: usize) -> Self {
+        self.retaken = places;
+        self
     }
 
     /// Returns the most places that are taken at once.
     pub fn most(&self) -> usize {
-        self.taken.len() * (self.share + self.beyond)
+        self.taken.len() * self.most_of_one()
+    }
+
+    /// Returns the most places of one share that are taken at once.
+    fn most_of_one(&self) -> usize {
+        self.share + self.beyond + self.retaken
     }
 
     /// Returns the index of a class's share.
@@ -61,6 +74,11 @@ impl Shares {
         self.taken[self.of(class)] += 1;
     }
 
+    /// Takes a place for a request that had given its own back, whether one is free or not.
+    pub fn retake(&mut self, class: ClassId) {
+        self.taken[self.of(class)] += 1;
+    }
+
     /// Gives a place back.
     pub fn give_back(&mut self, class: ClassId) {
         self.taken[self.of(class)] -= 1;
@@ -69,7 +87,7 @@ impl Shares {
     /// Returns how many places are taken, of all shares.
     #[cfg(test)]
     pub fn taken(&self) -> usize {
-        assert!(self.taken.iter().all(|&taken| taken <= self.share + self.beyond));
+        assert!(self.taken.iter().all(|&taken| taken <= self.most_of_one()));
         self.taken.iter().sum()
     }
 }
@@ -81,14 +99,17 @@ mod tests {
     #[test]
     fn a_class_that_has_taken_its_share_leaves_the_others_theirs() {
         let (first, second, beyond) = (ClassId(0), ClassId(1), ClassId(9));
-        let mut shares = Shares::new(5, 2, 1);
+        let mut shares = Shares::new(5, 2, 1).with_retaken(1);
         (0..2).for_each(|_| shares.take(first));
         assert!(shares.is_full(first) && shares.has_room(first) && !shares.is_full(second));
         shares.take(first);
         assert!(!shares.has_room(first));
         (0..3).for_each(|_| shares.take(beyond));
         assert!(!shares.has_room(second), "a class beyond the last is the last");
-        assert_eq!((shares.taken(), shares.most()), (6, 6));
+        assert_eq!((shares.taken(), shares.most()), (6, 8));
+        shares.retake(second);
+        assert_eq!(shares.taken(), 7);
+        shares.give_back(second);
         (0..2).for_each(|_| shares.give_back(first));
         assert!(!shares.is_full(first));
         assert!(!Shares::new(0, 2, 1).has_room(first), "no place is none beyond");

@@ -49,6 +49,11 @@ impl Times {
         self.total += 1;
     }
 
+    fn add_all(&mut self, others: &Self) {
+        self.counts.iter_mut().zip(others.counts.iter()).for_each(|(count, other)| *count += other);
+        self.total += others.total;
+    }
+
     /// Returns how many there are.
     pub fn count(&self) -> u64 {
         self.total
@@ -155,6 +160,20 @@ impl ClassStats {
         }
     }
 
+    /// Adds the counters of the same class of another dispatcher.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.accepted += other.accepted;
+        self.dropped += other.dropped;
+        self.finished += other.finished;
+        self.panicked += other.panicked;
+        self.preemptions += other.preemptions;
+        self.held += other.held;
+        self.late += other.late;
+        self.queue_delay.add_all(&other.queue_delay);
+        self.service.add_all(&other.service);
+        self.latency.add_all(&other.latency);
+    }
+
     /// Returns the 99th percentile of the latency, divided by the SLO: above 1 the class misses its
     /// target.
     pub fn slo_ratio(&self) -> f64 {
@@ -188,6 +207,25 @@ mod tests {
             assert!(end >= ns && end - ns <= ns / u64::from(STEPS), "{ns} in {index}, to {end}");
             assert!(index < BUCKETS && (index == 0 || upper_end(index - 1) < ns));
         }
+    }
+
+    #[test]
+    fn the_counters_of_two_dispatchers_add_up() {
+        let class = |n: u64| {
+            let mut class = ClassStats::new("GET".to_owned(), Duration::from_millis(1));
+            (class.accepted, class.dropped, class.finished, class.panicked) = (n, n + 1, n + 2, n + 3);
+            (class.preemptions, class.held, class.late) = (n + 4, n + 5, n + 6);
+            (0..n).for_each(|_| class.queue_delay.add(1_000));
+            (0..2 * n).for_each(|_| class.service.add(2_000));
+            (0..3 * n).for_each(|_| class.latency.add(n * 1_000));
+            class
+        };
+        let mut sum = class(1);
+        sum.add(&class(10));
+        assert_eq!((sum.accepted, sum.dropped, sum.finished, sum.panicked), (11, 13, 15, 17));
+        assert_eq!((sum.preemptions, sum.held, sum.late), (19, 21, 23));
+        assert_eq!((sum.queue_delay.count(), sum.service.count(), sum.latency.count()), (11, 22, 33));
+        assert!(sum.latency.quantile(0.05) < sum.latency.quantile(0.5));
     }
 
     #[test]

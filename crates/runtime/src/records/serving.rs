@@ -9,6 +9,7 @@
 //! | `number`, `slice` | the dispatcher, under its lock, before the request runs | the thread's kthread |
 //! | `ask_at` | the same; the thread's kthread | the thread's kthread |
 //! | `stop` | any thread (true); the dispatcher, before the request runs (false) | the thread's kthread |
+//! | `lane` | the thread itself; the thread that resumes it, before that | the thread's kthread |
 
 use super::uthread::Runnable;
 use core::fmt::Debug;
@@ -34,6 +35,13 @@ pub trait Requests: Debug + Sync {
     /// Returns whether a request that has used up its slice gives way, and when to ask again.
     fn is_over(&'static self, thread: &'static RequestThread, now: Cycles) -> (bool, Cycles);
 
+    /// Returns whether the request of this thread, which has `lane`, was ordered to give way. Takes
+    /// no lock.
+    fn is_ordered(&self, thread: &RequestThread, lane: usize) -> bool {
+        let _ = (thread, lane);
+        false
+    }
+
     /// Returns whether there is room for the request if it is preempted.
     fn may_preempt(&self, thread: &RequestThread) -> bool;
 
@@ -49,7 +57,12 @@ pub struct RequestThread {
     slice: AtomicU64,
     ask_at: AtomicU64,
     stop: AtomicBool,
+    /// The lane that it has, where its dispatcher has a kthread of its own.
+    lane: AtomicU32,
 }
+
+/// No lane.
+const NONE: u32 = u32::MAX;
 
 impl RequestThread {
     /// Returns one that runs nothing.
@@ -60,7 +73,23 @@ impl RequestThread {
             slice: AtomicU64::new(Cycles::MAX),
             ask_at: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            lane: AtomicU32::new(NONE),
         }
+    }
+
+    /// Returns the lane that the thread has.
+    pub fn lane(&self) -> Option<usize> {
+        Some(self.lane.load(Relaxed)).filter(|&lane| lane != NONE).map(|lane| lane as usize)
+    }
+
+    /// Sets the lane that the thread has.
+    pub fn set_lane(&self, lane: Option<usize>) {
+        self.lane.store(lane.map_or(NONE, |lane| lane as u32), Relaxed);
+    }
+
+    /// Sets when the request may next give way.
+    pub fn ask_again_at(&self, at: Cycles) {
+        self.ask_at.store(at, Relaxed);
     }
 
     /// Begins a run of request `number`, which gives way after `slice`.
@@ -93,7 +122,10 @@ impl RequestThread {
 
     /// Returns whether the request was to give way, and there is room for one that does.
     pub fn is_stopped(&self) -> bool {
-        self.stop.load(Relaxed) && self.requests.may_preempt(self)
+        match self.lane() {
+            Some(lane) => self.requests.is_ordered(self, lane),
+            None => self.stop.load(Relaxed) && self.requests.may_preempt(self),
+        }
     }
 
     /// Returns whether the request, whose slice is over, gives way.

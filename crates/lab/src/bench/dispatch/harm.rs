@@ -1,9 +1,9 @@
 //! What a quantum that helps nobody costs: the plain spin server, without one and with one, under
 //! several loads.
 //!
-//! Owns the loads and the comparison. The server has one thread for each core, so that a quantum
-//! ends no turn of a request before its time; it costs what watching it costs. Both are measured in
-//! turn in each round; a round is one pair, and the figures are medians over the rounds.
+//! Owns the loads and the comparison. The server has one thread for each core, which handles one
+//! request at a time, so it leaves the quantum off. Both are measured in turn in each round; a
+//! round is one pair, and the figures are medians over the rounds.
 
 use serde::Serialize;
 use tailwater_testbed::table::{Table, number};

@@ -1,8 +1,9 @@
 //! Table 1: what it costs to make another core stop what it does.
 //!
 //! Owns the measurement of a notification: one thread computes, another one notifies it, by a
-//! signal or by a flag that the first one tests. The signal goes to the process; whichever thread
-//! runs its handler, the handler sets the same flag.
+//! signal, by a timer that sends one, or by a flag that the first one tests. The handler sets the
+//! same flag. The other thread's signal goes to the process, whichever thread runs its handler; the
+//! timer's goes to the thread that computes.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -10,7 +11,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use rustix::process::{Signal, getpid, kill_process};
+use rustix::thread::gettid;
+use tailwater_iokernel_testing::ThreadTimer;
 use tailwater_plot::{Bar, Panel, draw};
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_sim::report::Table;
@@ -26,10 +30,17 @@ use tailwater_testbed::table::number;
 enum Mechanism {
     Flag,
     Signal,
+    /// The notification is due when the timer is; what it costs the sender is to set the timer.
+    Timer,
 }
 
-const MECHANISMS: [(Mechanism, &str); 2] =
-    [(Mechanism::Flag, "flag at a poll point"), (Mechanism::Signal, "signal from another core")];
+const MECHANISMS: [(Mechanism, &str); 3] = [
+    (Mechanism::Flag, "flag at a poll point"),
+    (Mechanism::Signal, "signal from another core"),
+    (Mechanism::Timer, "timer signal"),
+];
+/// What is not measured.
+const USER_INTERRUPTS: &str = "user interrupts";
 const ROUNDS: usize = 11;
 const NOTIFICATIONS: u64 = 500;
 const QUICK_NOTIFICATIONS: u64 = 20;
@@ -80,7 +91,7 @@ impl Figure for Table1 {
         let (rounds, count) =
             if context.options.quick { (1, QUICK_NOTIFICATIONS) } else { (ROUNDS, NOTIFICATIONS) };
         let mut costs = MECHANISMS.map(|_| Vec::with_capacity(rounds));
-        let progress = context.progress(self.name(), (2 * rounds) as u64);
+        let progress = context.progress(self.name(), (MECHANISMS.len() * rounds) as u64);
         for _ in 0..rounds {
             for ((mechanism, _), costs) in MECHANISMS.into_iter().zip(&mut costs) {
                 costs.push(measure(mechanism, count, clock)?);
@@ -97,8 +108,17 @@ impl Figure for Table1 {
             claims: claims(&costs, hz),
             notes: vec![
                 format!("{rounds} round(s) of {count} notifications, {} us apart; medians of a round.", PAUSE.as_micros()),
-                "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, for which Linux has no \
-                 system calls; timer signals, which the runtime sends at the kernel's own tick only."
+                format!(
+                    "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, for which \
+                     {}.",
+                    if has_user_interrupts() {
+                        "Linux has no system calls, though this processor has them"
+                    } else {
+                        "this processor has no instructions, nor Linux system calls"
+                    }
+                ),
+                "A timer's sender sets it, 50 us ahead, and its total begins when it is due: the runtime sends such signals at \
+                 the kernel's own tick only, for code that reaches no poll point."
                     .to_owned(),
             ],
         })
@@ -121,9 +141,13 @@ struct Shared {
 fn measure(mechanism: Mechanism, count: u64, clock: Clock) -> anyhow::Result<Cost> {
     let shared = Shared::default();
     let handler = signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&shared.flag))?;
+    let timer = match mechanism {
+        Mechanism::Timer => Some(ThreadTimer::new(gettid(), Signal::USR1).context("cannot make a timer")?),
+        Mechanism::Flag | Mechanism::Signal => None,
+    };
     let (sent, received) = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
-            let costs = send(mechanism, count, clock, &shared);
+            let costs = send(mechanism, timer.as_ref(), count, clock, &shared);
             shared.ended.store(true, Release);
             costs
         });
@@ -143,21 +167,29 @@ fn measure(mechanism: Mechanism, count: u64, clock: Clock) -> anyhow::Result<Cos
     })
 }
 
-/// Sends notifications, each after the last one was seen; returns what each cost the sender.
-fn send(mechanism: Mechanism, count: u64, clock: Clock, shared: &Shared) -> anyhow::Result<Vec<Cycles>> {
+/// Sends notifications, each after the last one was seen; returns what each cost the sender. With a
+/// `timer` that sends them.
+fn send(
+    mechanism: Mechanism,
+    timer: Option<&ThreadTimer>,
+    count: u64,
+    clock: Clock,
+    shared: &Shared,
+) -> anyhow::Result<Vec<Cycles>> {
     let pause = clock.from_ns(PAUSE.as_nanos() as u64);
     let mut costs = Vec::with_capacity(count as usize);
     for sent in 0..count {
         let due = clock::now() + pause;
-        while clock::now() < due {
+        while timer.is_none() && clock::now() < due {
             spin_loop();
         }
         let began = clock::now();
-        shared.sent.store(began, Relaxed);
-        match mechanism {
+        shared.sent.store(if timer.is_some() { began + pause } else { began }, Relaxed);
+        match (timer, mechanism) {
+            (Some(timer), _) => timer.fire_in(PAUSE)?,
             // Pairs with the receiver's load.
-            Mechanism::Flag => shared.flag.store(true, Release),
-            Mechanism::Signal => kill_process(getpid(), Signal::USR1)?,
+            (None, Mechanism::Flag) => shared.flag.store(true, Release),
+            (None, _) => kill_process(getpid(), Signal::USR1)?,
         }
         costs.push(clock::now().saturating_sub(began));
         let deadline = Instant::now() + PATIENCE;
@@ -206,7 +238,14 @@ const COLUMNS: Columns = [
     ("total", |cost| cost.total_ns),
 ];
 
-fn panels(costs: &[Vec<Cost>; 2]) -> Vec<Panel> {
+/// Returns whether this processor has user interrupts.
+fn has_user_interrupts() -> bool {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "uintr"))
+}
+
+fn panels(costs: &[Vec<Cost>; 3]) -> Vec<Panel> {
     let panel = |(title, of): (&str, fn(&Cost) -> f64)| Panel {
         title: title.to_owned(),
         y_label: "ns".to_owned(),
@@ -223,7 +262,7 @@ fn panels(costs: &[Vec<Cost>; 2]) -> Vec<Panel> {
     COLUMNS.into_iter().map(panel).collect()
 }
 
-fn data(costs: &[Vec<Cost>; 2]) -> Table {
+fn data(costs: &[Vec<Cost>; 3]) -> Table {
     let mut table = Table::new(&["mechanism", "round", "sender_ns", "receiver_ns", "total_ns"]);
     for ((_, name), costs) in MECHANISMS.iter().zip(costs) {
         for (round, cost) in costs.iter().enumerate() {
@@ -235,7 +274,7 @@ fn data(costs: &[Vec<Cost>; 2]) -> Table {
     table
 }
 
-fn summary(costs: &[Vec<Cost>; 2], hz: f64) -> Table {
+fn summary(costs: &[Vec<Cost>; 3], hz: f64) -> Table {
     let mut table = Table::new(&[
         "mechanism",
         "sender ns",
@@ -250,6 +289,9 @@ fn summary(costs: &[Vec<Cost>; 2], hz: f64) -> Table {
         cells.extend(COLUMNS[..2].iter().map(|(_, of)| number(cycles(spread(costs, of).median, hz))));
         table.push(cells);
     }
+    let mut missing = vec!["not here".to_owned(); 6];
+    USER_INTERRUPTS.clone_into(&mut missing[0]);
+    table.push(missing);
     table
 }
 
@@ -257,7 +299,7 @@ fn cycles(ns: f64, hz: f64) -> f64 {
     ns * hz / 1e9
 }
 
-fn claims([flag, signal]: &[Vec<Cost>; 2], hz: f64) -> Vec<Claim> {
+fn claims([flag, signal, _timer]: &[Vec<Cost>; 3], hz: f64) -> Vec<Claim> {
     let of = |costs: &[Cost]| COLUMNS.map(|(_, of)| spread(costs, of).median);
     let ([sender, receiver, total], [signal_sender, signal_receiver, signal_total]) = (of(flag), of(signal));
     vec![
@@ -293,12 +335,16 @@ mod tests {
     fn each_claim_follows_the_numbers() {
         let cost = |ns: f64| vec![Cost { sender_ns: ns, receiver_ns: ns, total_ns: 2.0 * ns }];
         let verdicts = |flag: f64, signal: f64| -> Vec<_> {
-            claims(&[cost(flag), cost(signal)], 2e9).iter().map(|claim| claim.verdict).collect()
+            claims(&[cost(flag), cost(signal), cost(3_000.0)], 2e9)
+                .iter()
+                .map(|claim| claim.verdict)
+                .collect()
         };
         assert_eq!(verdicts(100.0, 2_000.0), [Reached; 2]);
         assert_eq!(verdicts(200.0, 1_000.0), [NotReached; 2], "400 cycles for the sender");
-        let summary = summary(&[cost(100.0), cost(2_000.0)], 2e9);
+        let summary = summary(&[cost(100.0), cost(2_000.0), cost(3_000.0)], 2e9);
         assert_eq!(summary.rows()[0][5], "200");
+        assert_eq!(summary.rows()[3][..2], ["user interrupts", "not here"]);
     }
 
     #[test]
@@ -307,11 +353,20 @@ mod tests {
         let clock = Clock::calibrate(5);
         let received = std::thread::scope(|scope| {
             scope.spawn(|| {
-                send(Mechanism::Flag, 10, clock, &shared).unwrap();
+                send(Mechanism::Flag, None, 10, clock, &shared).unwrap();
                 shared.ended.store(true, Release);
             });
             receive(&shared)
         });
         assert_eq!((received.len(), shared.seen.load(Relaxed)), (10, 10));
+    }
+
+    #[test]
+    fn every_mechanism_notifies() {
+        let clock = Clock::calibrate(5);
+        for (mechanism, name) in MECHANISMS {
+            let cost = measure(mechanism, 5, clock).unwrap();
+            assert!(cost.sender_ns > 0.0 && cost.receiver_ns > 0.0, "{name}: {cost:?}");
+        }
     }
 }

@@ -12,6 +12,7 @@ mod runq;
 mod rwlock;
 mod section;
 mod spin;
+mod worker_mailbox;
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, Ordering};

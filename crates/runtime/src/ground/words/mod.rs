@@ -1,4 +1,4 @@
-//! The lock-free protocols of the runtime: one atomic word each.
+//! The lock-free protocols of the runtime: one atomic word each, but for the mailbox of a worker.
 //!
 //! They know nothing of threads, kthreads and queues, so the loom models in
 //! [`models`](super::models) run them as they ship.
@@ -9,3 +9,4 @@ pub mod mutex;
 pub mod polled;
 pub mod rwlock;
 pub mod section;
+pub mod worker_mailbox;

@@ -1,0 +1,119 @@
+//! The dispatcher's thread: when it dispatches, and when it leaves that to others.
+//!
+//! Owns the loop of the thread, and the word by which others know that it is on duty. On duty,
+//! preemption is off, so that the thread is never suspended in between; a poll point would come too
+//! late anyway, since a pass takes about a microsecond. It ends its shift at once when the core is
+//! asked back, and otherwise after [`SHIFT`], for only the scheduler notices timers and frames.
+
+use super::Group;
+use crate::ground::guard::NoPreempt;
+use crate::records::kthread::NO_CORE;
+use crate::verbs::switch::{others_wait, yield_now};
+use core::sync::atomic::Ordering::Relaxed;
+use tailwater_sched::Nanos;
+use tailwater_shm::sync::spin_hint;
+use tailwater_shm::{Cycles, clock};
+
+/// Longest time without a visit to the scheduler.
+const SHIFT: Nanos = Nanos(20_000);
+
+/// Time between two passes without a report or a request, which look at quanta only.
+const PACE: Nanos = Nanos(500);
+
+/// Why a shift ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// There was nothing to do for the idle timeout.
+    Idle,
+    /// Others may need the kthread.
+    Yield,
+}
+
+impl<P: Send + 'static> Group<P> {
+    /// The life of the dispatcher's thread.
+    pub(super) fn serve(&'static self) {
+        let mut reported: Box<[u32]> = vec![0; self.mailboxes.len()].into();
+        loop {
+            self.wake.wait();
+            if self.ends.load(Relaxed) {
+                return;
+            }
+            let mut quiet_since = clock::now();
+            while self.work_a_shift(&mut quiet_since, &mut reported) == End::Yield {
+                yield_now();
+            }
+        }
+    }
+
+    /// Dispatches until the core is asked back, the shift is over, or there is nothing to do since
+    /// the idle timeout.
+    fn work_a_shift(&self, quiet_since: &mut Cycles, reported: &mut [u32]) -> End {
+        let _guard = NoPreempt::new();
+        self.set_on_duty();
+        let begun = clock::now();
+        let until = begun.saturating_add(self.runtime.clock.from_ns(SHIFT.0));
+        let pace = self.runtime.clock.from_ns(PACE.0);
+        let mut next_pass = begun;
+        let end = loop {
+            let now = clock::now();
+            if self.has_news(reported) || now >= next_pass {
+                next_pass = now.saturating_add(pace);
+                if self.pass(now) {
+                    *quiet_since = now;
+                } else if now.saturating_sub(*quiet_since) >= self.runtime.idle_timeout {
+                    break End::Idle;
+                }
+            }
+            if now >= until || others_wait() {
+                break End::Yield;
+            }
+            spin_hint();
+        };
+        self.leave_duty();
+        end
+    }
+
+    /// Returns whether a lane has reported or a request was submitted since the last call.
+    fn has_news(&self, reported: &mut [u32]) -> bool {
+        let mut news = self.pending.load(Relaxed) > 0;
+        for (seen, mailbox) in reported.iter_mut().zip(&self.mailboxes) {
+            let now = mailbox.reported();
+            news |= core::mem::replace(seen, now) != now;
+        }
+        news
+    }
+
+    /// Dispatches once; returns whether there are requests.
+    fn pass(&self, now: Cycles) -> bool {
+        let now = self.time(now);
+        let mut pool = self.pool.lock();
+        self.serve_once(&mut pool, now);
+        pool.desk.watch(now, |lane| self.has_no_core(lane));
+        pool.desk.pump(now);
+        let has_requests = !pool.desk.is_empty();
+        self.release(pool);
+        has_requests
+    }
+
+    /// Returns whether the kthread on which this lane was last has no core.
+    fn has_no_core(&self, lane: usize) -> bool {
+        let kthread = usize::from(self.kthreads[lane].load(Relaxed));
+        let kthreads = &self.runtime.kthreads;
+        self.runtime.is_attached() && kthreads.get(kthread).is_some_and(|k| k.core.load(Relaxed) == NO_CORE)
+    }
+
+    fn set_on_duty(&self) {
+        self.inbox.lock().on_duty = true;
+        self.on_duty.store(true, Relaxed);
+    }
+
+    /// Leaves dispatching to others: what was submitted until then is in the desk.
+    fn leave_duty(&self) {
+        self.on_duty.store(false, Relaxed);
+        let now = self.time(clock::now());
+        let mut pool = self.pool.lock();
+        self.drain(&mut pool, now, |inbox| inbox.on_duty = false);
+        self.serve_once(&mut pool, now);
+        self.release(pool);
+    }
+}

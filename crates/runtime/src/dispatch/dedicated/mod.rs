@@ -1,0 +1,487 @@
+//! Dispatchers with kthreads of their own: they order requests by the policy and hand them to
+//! workers through mailboxes (Shinjuku, NSDI'19, section 3.3; Concord, SOSP'23).
+//!
+//! Owns a *group* for each dispatcher: its lanes and their threads, the inbox of submitted
+//! requests, and the dispatcher's thread, which is alone on its kthread ([`Class::Exclusive`]).
+//! Flows are divided among the groups by their hash, as receive-side scaling does.
+//!
+//! ```text
+//!  any thread            dispatcher's kthread                          a worker's kthread
+//!  submit ──▶ inbox ──▶ desk (policy, tokens) ──▶ mailbox of a lane ──▶ thread of the lane: handle
+//!                         ▲                                              │
+//!                         ├───────────── report: finished ◀──────────────┤ without the lock
+//!                         └───────────── preempted, blocked, idle ◀──────┘ under the lock
+//! ```
+//!
+//! # The role of the dispatcher
+//! Dispatching is what the holder of the group's lock does: it takes in reports and submitted
+//! requests, asks the policy, fills mailboxes ([`Desk`]). The dispatcher's thread holds the lock
+//! again and again while it is *on duty*, so that workers need it only where a request is preempted
+//! or blocks, or a lane has nothing to do. On cores that are lent, any kthread may lose its core.
+//! So nothing waits for that thread:
+//!
+//! | who has no core | what goes on |
+//! |---|---|
+//! | the dispatcher, off duty | `submit` dispatches itself; a lane with an empty mailbox does so for itself, and a request asks the policy when its quantum is over: the inline dispatcher |
+//! | the dispatcher, on duty (Linux took its core) | lanes with empty mailboxes empty the inbox; so does a `submit` that finds it older than [`HELP_AFTER`] |
+//! | a worker that ceded its core | its request goes back to the policy, or keeps the lane if that does not preempt; its mailbox is emptied by itself, under the lock |
+//! | a worker that Linux has stopped, or that computes without poll points | its mailbox is emptied by the dispatcher, or by a lane that idles |
+//! | all workers | requests wait, as with any dispatcher |
+//!
+//! The thread goes off duty, under the inbox's lock, before it yields, which it does when the core
+//! is asked back or other threads wait for its kthread, and when it has found nothing to do for the
+//! program's idle timeout. In the latter case it sleeps, and gives its core back as any thread. It
+//! is woken when there are more requests than lanes on their way. A program that has one core at
+//! the moment runs it in turn with the lanes, off duty for most of the time.
+//!
+//! # Locks and words
+//! The desk's lock first, then the inbox's. Mailboxes: see
+//! [`worker_mailbox`](crate::ground::words::worker_mailbox). The rest is relaxed:
+//!
+//! | word | written by | read by |
+//! |---|---|---|
+//! | `on_duty` | the dispatcher's thread, under the inbox's lock | under that lock; as a hint by lanes |
+//! | `pending` | under the inbox's lock | the dispatcher's thread, before it locks |
+//! | `admitted` | `submit` adds; the holder of the desk's lock subtracts what has begun | `submit`: bounds both inbox and policy |
+//! | `waiting` | under the desk's lock | requests, at their poll points |
+//! | `kthreads[lane]` | the lane's thread, when it asks | the dispatcher: a hint where the lane runs |
+//!
+//! # What a thread does to the others when it fails
+//! | it | then |
+//! |---|---|
+//! | panics in `handle` | the request is finished and counted, the lane goes on |
+//! | never returns from `handle` | its lane is lost, its mailbox is emptied after [`PATIENCE`](desk::PATIENCE) |
+//! | ends the process, or is killed with it | everything here is memory of that process: the IOKernel and other programs see an ordinary exit |
+//! | reports what it was not given | only a defect of this module can: the process ends by an assertion |
+
+mod desk;
+mod duty;
+mod lanes;
+#[cfg(test)]
+mod tests;
+
+use super::board::{Board, Offer};
+use super::dispatcher::queue_traced;
+use super::pool::{Suspended, Task, Work};
+use super::publish::Changes;
+use super::server::begin_traced;
+use super::settings::{Dispatchers, Settings};
+use super::spares::Spares;
+use super::stats::ClassStats;
+use crate::ground::guard::NoPreempt;
+use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::records::runtime::Runtime;
+use crate::records::uthread::Runnable;
+use crate::sync::Notify;
+use crate::thread::{self, Class};
+use crate::verbs::ready::ready;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use desk::{Desk, LaneMailbox};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use tailwater_sched::Nanos;
+use tailwater_sched::dispatch::{FlowHash, WorkerId};
+use tailwater_shm::{Cycles, clock};
+
+/// Age of the inbox from which on a submitting thread empties it itself.
+const HELP_AFTER: Nanos = Nanos(50_000);
+
+/// The code of the service.
+type Handle<P> = Arc<dyn Fn(P) + Send + Sync>;
+type Init = Arc<dyn Fn(usize) + Send + Sync>;
+
+/// The mailbox of a lane.
+type Mailbox<P> = Arc<LaneMailbox<Work<P>, Suspended>>;
+
+/// A request that was submitted while the dispatcher is on duty.
+struct Submitted<P> {
+    offer: Offer,
+    work: Work<P>,
+}
+
+struct Inbox<P> {
+    on_duty: bool,
+    requests: VecDeque<Submitted<P>>,
+}
+
+/// What the lock of a group protects.
+struct Pool<P> {
+    desk: Desk<Work<P>, Suspended>,
+    spares: Spares,
+    /// Requests whose admission has not been taken back.
+    counted: usize,
+    /// Emptied inboxes go through here: two vectors take turns.
+    batch: VecDeque<Submitted<P>>,
+}
+
+/// A dispatcher and its lanes. Lives as long as the process.
+struct Group<P> {
+    pool: SpinLock<Pool<P>>,
+    inbox: SpinLock<Inbox<P>>,
+    on_duty: AtomicBool,
+    pending: AtomicUsize,
+    admitted: AtomicUsize,
+    queue: usize,
+    waiting: AtomicUsize,
+    /// Cycle count until which no request is preempted, because there was no memory for a thread.
+    no_memory_until: AtomicU64,
+    mailboxes: Box<[Mailbox<P>]>,
+    /// The kthread on which each lane asked last.
+    kthreads: Box<[AtomicU16]>,
+    /// Wakes the dispatcher's thread.
+    wake: Notify,
+    /// The dispatcher's thread ends: the start has failed.
+    ends: AtomicBool,
+    changes: &'static Changes,
+    runtime: &'static Runtime,
+    origin: Cycles,
+    /// As in [`Server`](super::server::Server).
+    slice: Cycles,
+    /// Whether the policy has quanta, and so a request gives way to one in its mailbox.
+    has_quantum: bool,
+    stack_size: Option<usize>,
+    name: Arc<str>,
+    first_lane: usize,
+    init_per_core: Init,
+    handle: Handle<P>,
+}
+
+/// The groups of one dispatcher of a program. Lives as long as the process.
+pub struct Groups<P: 'static> {
+    groups: Box<[&'static Group<P>]>,
+    /// Of the counters of classes.
+    pub changes: &'static Changes,
+}
+
+impl<P: 'static> fmt::Debug for Groups<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = self.groups.iter().map(|group| group.waiting.load(Relaxed)).sum::<usize>();
+        f.debug_struct("Dispatcher")
+            .field("dispatchers", &self.groups.len())
+            .field("waiting", &waiting)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P> fmt::Debug for Group<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+/// Groups that are made, and the threads that begin with them.
+pub struct Made<P: 'static> {
+    pub groups: &'static Groups<P>,
+    threads: Vec<super::pool::Spare>,
+}
+
+impl<P: Send + 'static> Made<P> {
+    /// Lets the lanes begin.
+    pub fn begin(self) -> &'static Groups<P> {
+        self.threads.into_iter().for_each(|thread| ready(thread.runnable));
+        self.groups
+    }
+
+    /// Ends all threads: nothing has run.
+    pub fn end(self) {
+        self.threads.into_iter().for_each(|thread| ready(thread.given(Task::End)));
+        for group in &self.groups.groups {
+            group.ends.store(true, Relaxed);
+            group.wake.notify_one();
+        }
+    }
+}
+
+impl<P: Send + 'static> Groups<P> {
+    /// Makes `dispatchers.count` groups that share the kthreads which the dispatchers leave.
+    ///
+    /// # Errors
+    /// If a setting is out of range, there are too few kthreads or cores, or there is no memory.
+    /// Nothing runs then.
+    pub fn make(
+        settings: &Settings,
+        dispatchers: Dispatchers,
+        runtime: &'static Runtime,
+        init_per_core: impl Fn(usize) + Send + Sync + 'static,
+        handle: impl Fn(P) + Send + Sync + 'static,
+    ) -> io::Result<Made<P>> {
+        let (kthreads, count) = (runtime.kthreads.len(), dispatchers.count);
+        if kthreads < 2 * count {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, TooFew { kthreads, dispatchers: count }));
+        }
+        let (workers, origin) = (kthreads - count, clock::now());
+        let (init_per_core, handle): (Init, Handle<P>) = (Arc::new(init_per_core), Arc::new(handle));
+        let changes: &'static Changes = Box::leak(Box::default());
+        let mut groups = Vec::with_capacity(count);
+        let mut first_lane = 0;
+        for index in 0..count {
+            let lanes = workers / count + usize::from(index < workers % count);
+            let board = Board::for_workers(settings, lanes, dispatchers.depth)?;
+            let group = Group::new(settings, dispatchers, board, lanes, first_lane, runtime, changes);
+            let (init_per_core, handle) = (Arc::clone(&init_per_core), Arc::clone(&handle));
+            groups.push(&*Box::leak(Box::new(Group { origin, init_per_core, handle, ..group })));
+            first_lane += lanes;
+        }
+        let groups: &'static Self = Box::leak(Box::new(Self { groups: groups.into(), changes }));
+        let mut made = Made { groups, threads: Vec::with_capacity(workers) };
+        match groups.start(&mut made.threads) {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                made.end();
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the threads of all lanes and dispatchers.
+    fn start(&self, threads: &mut Vec<super::pool::Spare>) -> io::Result<()> {
+        for &group in &self.groups {
+            for lane in 0..group.mailboxes.len() as u32 {
+                let made = group.new_thread(Task::Begin(WorkerId(lane)));
+                threads.push(made.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?);
+            }
+            let dispatcher = thread::Builder::new().name("dispatcher").class(Class::Exclusive);
+            drop(dispatcher.spawn(move || group.serve()).map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!(
+                        "a dispatcher cannot have a core of its own: {error}; without \
+                         Settings::dispatchers each worker schedules itself"
+                    ),
+                )
+            })?);
+        }
+        Ok(())
+    }
+
+    /// As [`Dispatcher::submit`](super::Dispatcher::submit), with the time and place of arrival in
+    /// `offer`.
+    ///
+    /// # Errors
+    /// The payload, if as many wait as are allowed.
+    pub fn submit(
+        &self,
+        flow: FlowHash,
+        class: usize,
+        offer: impl FnOnce(Nanos) -> Offer,
+        payload: P,
+    ) -> Result<(), P> {
+        let group = self.groups[flow.home(self.groups.len()).index()];
+        let submitted = group.submit(class, offer, payload);
+        self.changes.note();
+        submitted
+    }
+
+    /// Returns the time of all groups at cycle count `at`.
+    pub fn time(&self, at: Cycles) -> Nanos {
+        self.groups[0].time(at)
+    }
+
+    /// Counts a request of `class` as dropped that was not submitted.
+    pub fn drop_unsubmitted(&self, class: usize) {
+        self.groups[0].pool.lock().desk.board.drop_unsubmitted(class);
+        self.changes.note();
+    }
+
+    /// Returns what became of the requests of each class.
+    pub fn stats(&self) -> Vec<ClassStats> {
+        let mut all: Vec<ClassStats> = Vec::new();
+        for &group in &self.groups {
+            let classes = {
+                let mut pool = group.pool.lock();
+                group.serve_once(&mut pool, group.time(clock::now()));
+                let classes = pool.desk.board.stats().len();
+                group.release(pool);
+                classes
+            };
+            for class in 0..classes {
+                // One at a time, as in `Dispatcher::stats`.
+                let stats = group.pool.lock().desk.board.stats()[class].clone();
+                match all.get_mut(class) {
+                    Some(sum) => sum.add(&stats),
+                    None => all.push(stats),
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Why there are no dispatchers.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "dispatchers with kthreads of their own need as many workers: {dispatchers} of them need {} kthreads; the program has \
+     {kthreads}: raise TAILWATER_KTHREADS or tailwater::Builder::kthreads, or leave Settings::dispatchers and jbsq out, \
+     and each worker schedules itself",
+    2 * .dispatchers
+)]
+struct TooFew {
+    kthreads: usize,
+    dispatchers: usize,
+}
+
+impl<P> Group<P> {
+    /// Returns the policy's time at cycle count `at`.
+    fn time(&self, at: Cycles) -> Nanos {
+        Nanos(self.runtime.clock.to_ns(at.saturating_sub(self.origin)))
+    }
+
+    /// Dispatches: takes in what lanes reported and what was submitted, and fills mailboxes.
+    fn serve_once(&self, pool: &mut Pool<P>, now: Nanos) {
+        pool.desk.collect();
+        self.empty_inbox(pool, now);
+        pool.desk.pump(now);
+    }
+
+    /// Queues what was submitted.
+    fn empty_inbox(&self, pool: &mut Pool<P>, now: Nanos) {
+        if self.pending.load(Relaxed) > 0 {
+            self.drain(pool, now, |_| ());
+        }
+    }
+
+    /// Queues what was submitted, and changes the inbox in the same moment.
+    fn drain(&self, pool: &mut Pool<P>, now: Nanos, change: impl FnOnce(&mut Inbox<P>)) {
+        {
+            let mut inbox = self.inbox.lock();
+            core::mem::swap(&mut pool.batch, &mut inbox.requests);
+            self.pending.store(0, Relaxed);
+            change(&mut inbox);
+        }
+        while let Some(Submitted { offer, work }) = pool.batch.pop_front() {
+            pool.counted += 1;
+            if pool.desk.submit(now, offer, work).is_err() {
+                unreachable!("at most as many are admitted as may wait");
+            }
+        }
+    }
+
+    /// Publishes what others read without the lock; unlocks, and makes the threads of called lanes
+    /// runnable.
+    fn release(&self, mut pool: SpinGuard<'_, Pool<P>>) {
+        self.publish(&mut pool);
+        let called = Self::next_called(&mut pool);
+        // Rarely more than one: then the others are queued while the lock is held.
+        while let Some(other) = Self::next_called(&mut pool) {
+            ready(other);
+        }
+        // A lane that is called has its thread from here only.
+        let _guard = NoPreempt::new();
+        drop(pool);
+        called.into_iter().for_each(ready);
+    }
+
+    /// Returns the thread of the next lane that is called.
+    fn next_called(pool: &mut Pool<P>) -> Option<Runnable> {
+        let lane = pool.desk.next_call()?;
+        Some(pool.spares.call(WorkerId(lane as u32)))
+    }
+
+    fn publish(&self, pool: &mut Pool<P>) {
+        let new = pool.desk.board.new_requests();
+        self.waiting.store(pool.desk.board.waiting(), Relaxed);
+        if pool.counted != new {
+            self.admitted.fetch_sub(pool.counted - new, Relaxed);
+            pool.counted = new;
+        }
+    }
+
+    /// Admits one more request, unless as many wait as are allowed.
+    fn admit(&self) -> bool {
+        let admitted = self.admitted.fetch_add(1, Relaxed) < self.queue;
+        if !admitted {
+            self.admitted.fetch_sub(1, Relaxed);
+        }
+        admitted
+    }
+}
+
+impl<P: Send + 'static> Group<P> {
+    fn new(
+        settings: &Settings,
+        dispatchers: Dispatchers,
+        board: Board<Work<P>, Suspended>,
+        lanes: usize,
+        first_lane: usize,
+        runtime: &'static Runtime,
+        changes: &'static Changes,
+    ) -> Self {
+        let mailboxes: Vec<_> = (0..lanes).map(|_| Arc::new(LaneMailbox::new())).collect();
+        let quantum = settings.quantum();
+        let slice = quantum.map_or(Cycles::MAX, |time| runtime.clock.from_ns(time.as_nanos() as u64));
+        let has_quantum = settings.has_quantum();
+        let quantum = quantum.filter(|_| has_quantum).map(|time| Nanos(time.as_nanos() as u64));
+        let desk = Desk::new(board, &mailboxes, dispatchers.depth, quantum);
+        Self {
+            pool: SpinLock::new(Pool {
+                desk,
+                spares: Spares::new(lanes),
+                counted: 0,
+                batch: VecDeque::new(),
+            }),
+            inbox: SpinLock::new(Inbox { on_duty: false, requests: VecDeque::new() }),
+            on_duty: AtomicBool::new(false),
+            pending: AtomicUsize::new(0),
+            admitted: AtomicUsize::new(0),
+            queue: settings.queue,
+            waiting: AtomicUsize::new(0),
+            no_memory_until: AtomicU64::new(0),
+            kthreads: (0..lanes).map(|_| AtomicU16::new(0)).collect(),
+            mailboxes: mailboxes.into(),
+            wake: Notify::new(),
+            ends: AtomicBool::new(false),
+            changes,
+            runtime,
+            origin: clock::now(),
+            slice,
+            has_quantum,
+            stack_size: settings.stack_size,
+            name: "dispatch".into(),
+            first_lane,
+            init_per_core: Arc::new(|_| ()),
+            handle: Arc::new(drop),
+        }
+    }
+
+    fn submit(&self, class: usize, offer: impl FnOnce(Nanos) -> Offer, payload: P) -> Result<(), P> {
+        if !self.admit() {
+            self.pool.lock().desk.board.drop_unsubmitted(class);
+            return Err(payload);
+        }
+        // Until the lane that is called has its thread, which only this call can give it.
+        let guard = NoPreempt::new();
+        let now = self.time(clock::now());
+        let offer = offer(now);
+        let work = Work { payload, traced: queue_traced(&guard, class) };
+        let mut inbox = self.inbox.lock();
+        if inbox.on_duty {
+            let oldest = inbox.requests.front().map_or(now, |first| first.offer.arrived);
+            inbox.requests.push_back(Submitted { offer, work });
+            self.pending.store(inbox.requests.len(), Relaxed);
+            drop(inbox);
+            if now.since(oldest) >= HELP_AFTER
+                && let Some(mut pool) = self.pool.try_lock()
+            {
+                self.serve_once(&mut pool, now);
+                self.release(pool);
+            }
+            return Ok(());
+        }
+        drop(inbox);
+        let mut pool = self.pool.lock();
+        pool.counted += 1;
+        let submitted = pool.desk.submit(now, offer, work);
+        self.serve_once(&mut pool, now);
+        let is_short = pool.desk.is_short();
+        self.release(pool);
+        if is_short {
+            self.wake.notify_one();
+        }
+        submitted.map_err(|work| {
+            begin_traced(&guard, work.traced);
+            work.payload
+        })
+    }
+}

@@ -1,0 +1,468 @@
+//! Random steps of a desk whose lanes lose their cores at any time: every request is answered once,
+//! no lane has more than its bound, and the policy's order is kept.
+
+use super::super::settings::{Class, Policy, Requeue, Settings};
+use super::desk::Handed;
+use super::*;
+use crate::dispatch::board::{Next, Number};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const QUANTUM: Duration = Duration::from_micros(5);
+const MAX_DETACHED: usize = 2;
+
+/// What the thread of a lane does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thread {
+    /// There is none.
+    None,
+    /// It is on its way.
+    Comes,
+    /// It looks into the mailbox.
+    Looks,
+    Runs(Number, u32),
+    /// Its request has blocked with the lane.
+    Keeps(Number, u32),
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Submit {
+        class: usize,
+        work: u64,
+    },
+    /// The lane's thread goes on; a request that runs ends.
+    Act(usize),
+    Preempt(usize),
+    Block(usize),
+    Unblock(usize),
+    EndDetached(usize),
+    PreemptDetached(usize),
+    /// The dispatcher makes a pass.
+    Pass,
+    /// The lane's core is taken, or comes back.
+    Core(usize, bool),
+    Rest(usize, bool),
+    Time(u64),
+}
+
+fn steps(lanes: usize) -> impl Strategy<Value = Vec<Step>> {
+    let lane = 0..lanes;
+    let step = prop_oneof![
+        6 => (0..3usize, 0..50_000u64).prop_map(|(class, work)| Step::Submit { class, work }),
+        9 => lane.clone().prop_map(Step::Act),
+        3 => lane.clone().prop_map(Step::Preempt),
+        1 => lane.clone().prop_map(Step::Block),
+        2 => (0..8usize).prop_map(Step::Unblock),
+        1 => (0..8usize).prop_map(Step::EndDetached),
+        1 => (0..8usize).prop_map(Step::PreemptDetached),
+        4 => Just(Step::Pass),
+        2 => (lane.clone(), any::<bool>()).prop_map(|(lane, is)| Step::Core(lane, is)),
+        1 => (lane, any::<bool>()).prop_map(|(lane, is)| Step::Rest(lane, is)),
+        2 => (0..60_000u64).prop_map(Step::Time),
+    ];
+    prop::collection::vec(step, 0..250)
+}
+
+fn policies() -> impl Strategy<Value = (Policy, usize)> {
+    let requeue = prop_oneof![Just(Requeue::Head), Just(Requeue::Tail)];
+    let single = requeue.clone().prop_map(|requeue| Policy::single_queue(QUANTUM, requeue));
+    let multi = requeue.prop_map(|requeue| Policy::multi_queue(QUANTUM, requeue));
+    let any_depth = prop_oneof![Just(Policy::central_fcfs()), single, multi];
+    prop_oneof![
+        4 => (any_depth, 1..=4usize),
+        1 => Just((Policy::shortest_remaining(), 1)),
+    ]
+}
+
+struct Model {
+    desk: Desk<u32, u32>,
+    mailboxes: Vec<Arc<LaneMailbox<u32, u32>>>,
+    depth: usize,
+    now: Nanos,
+    threads: Vec<Thread>,
+    has_core: Vec<bool>,
+    submitted: u32,
+    /// Payloads in the order in which they began.
+    begun: Vec<u32>,
+    /// Payloads, by which threads go, and the numbers that their requests had.
+    suspended: BTreeMap<u32, Number>,
+    detached: Vec<(Number, u32)>,
+    ended: Vec<u32>,
+}
+
+impl Model {
+    fn new(policy: Policy, lanes: usize, depth: usize) -> Self {
+        let settings = Settings::new(policy)
+            .class(Class::new("short").slo(Duration::from_micros(20)))
+            .class(Class::new("long").slo(Duration::from_millis(5)))
+            .queue(1_000)
+            .preempted(3)
+            .blocked(MAX_DETACHED)
+            .complete();
+        let mailboxes: Vec<_> = (0..lanes).map(|_| Arc::new(LaneMailbox::new())).collect();
+        let board = Board::for_workers(&settings, lanes, depth).unwrap();
+        let quantum = settings.has_quantum().then_some(Nanos(QUANTUM.as_nanos() as u64));
+        Self {
+            desk: Desk::new(board, &mailboxes, depth, quantum),
+            mailboxes,
+            depth,
+            now: Nanos(1),
+            threads: vec![Thread::Comes; lanes],
+            has_core: vec![true; lanes],
+            submitted: 0,
+            begun: Vec::new(),
+            suspended: BTreeMap::new(),
+            detached: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    fn submit(&mut self, class: usize, work: u64) {
+        let (work_ns, arrived) = (Nanos(work), self.now);
+        let offer = Offer { class, flow: FlowHash(7), work_ns, arrived };
+        self.desk.submit(self.now, offer, self.submitted).unwrap();
+        self.submitted += 1;
+    }
+
+    /// As the dispatcher on duty does.
+    fn pass(&mut self) {
+        let has_core = self.has_core.clone();
+        self.desk.collect();
+        self.desk.pump(self.now);
+        self.desk.watch(self.now, |lane| !has_core[lane]);
+        self.desk.pump(self.now);
+    }
+
+    /// Takes what is in the mailbox, if there is anything.
+    fn take(&mut self, lane: usize) -> bool {
+        let (number, payload) = match self.mailboxes[lane].take(self.now.0) {
+            None => return false,
+            Some(Handed::Start(number, payload)) => {
+                self.begun.push(payload);
+                (number, payload)
+            }
+            Some(Handed::Resume(number, payload)) => {
+                self.suspended.remove(&payload).expect("a thread resumes once");
+                (number, payload)
+            }
+        };
+        self.threads[lane] = Thread::Runs(number, payload);
+        true
+    }
+
+    fn act(&mut self, lane: usize) {
+        let thread = self.threads[lane];
+        match thread {
+            Thread::Comes => self.ask(lane),
+            Thread::Looks => {
+                if !self.take(lane) {
+                    self.ask(lane);
+                }
+            }
+            Thread::Runs(number, payload) => {
+                self.mailboxes[lane].report(number, self.now.0, payload % 7 == 0);
+                self.mailboxes[lane].set_resting(false);
+                self.ended.push(payload);
+                self.threads[lane] = Thread::Looks;
+            }
+            Thread::None | Thread::Keeps(..) => {}
+        }
+    }
+
+    fn ask(&mut self, lane: usize) {
+        if self.desk.ask(lane, self.now) {
+            assert!(self.take(lane), "what the desk gave is there");
+        } else {
+            assert!(!self.mailboxes[lane].has_request());
+            self.threads[lane] = Thread::None;
+        }
+    }
+
+    fn preempt(&mut self, lane: usize) {
+        let Thread::Runs(number, payload) = self.threads[lane] else { return };
+        if self.desk.preempt(lane, number, self.now, payload).is_ok() {
+            self.suspended.insert(payload, number);
+            self.threads[lane] = Thread::Comes;
+        } else {
+            assert!(!self.desk.board.may_preempt(number));
+        }
+    }
+
+    fn block(&mut self, lane: usize) {
+        let Thread::Runs(number, payload) = self.threads[lane] else { return };
+        let leaves = self.desk.board.may_leave_lane(number);
+        let released = self.desk.block(lane, number, self.now, leaves);
+        assert!(released.is_empty() || !leaves);
+        if leaves {
+            self.detached.push((number, payload));
+            self.threads[lane] = Thread::Comes;
+        } else {
+            self.threads[lane] = Thread::Keeps(number, payload);
+        }
+        for (payload, number) in released {
+            let before = self.suspended.remove(&payload).expect("it was suspended");
+            self.detached.push((number.unwrap_or(before), payload));
+        }
+    }
+
+    fn unblock(&mut self, index: usize) {
+        match self.threads.get(index) {
+            Some(&Thread::Keeps(number, payload)) => {
+                self.desk.unblock(index, number, self.now);
+                self.threads[index] = Thread::Runs(number, payload);
+            }
+            Some(_) => {}
+            None => {
+                if let Some(&(number, _)) = self.detached.get(index - self.threads.len()) {
+                    self.desk.board.unblock(number, self.now);
+                }
+            }
+        }
+    }
+
+    fn end_detached(&mut self, index: usize) {
+        if index < self.detached.len() {
+            let (number, payload) = self.detached.swap_remove(index);
+            assert_eq!(self.desk.board.finish(number, self.now, false), None);
+            self.desk.pump(self.now);
+            self.ended.push(payload);
+        }
+    }
+
+    fn preempt_detached(&mut self, index: usize) {
+        if let Some(&(number, payload)) = self.detached.get(index)
+            && self.desk.preempt_detached(number, self.now, payload).is_ok()
+        {
+            self.detached.swap_remove(index);
+            self.suspended.insert(payload, number);
+            self.desk.pump(self.now);
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.now = self.now + Nanos(300);
+        match *step {
+            Step::Submit { class, work } => self.submit(class, work),
+            Step::Act(lane) if self.has_core[lane] => self.act(lane),
+            Step::Preempt(lane) if self.has_core[lane] => self.preempt(lane),
+            Step::Block(lane) if self.has_core[lane] => self.block(lane),
+            Step::Act(_) | Step::Preempt(_) | Step::Block(_) => {}
+            Step::Unblock(index) => self.unblock(index),
+            Step::EndDetached(index) => self.end_detached(index),
+            Step::PreemptDetached(index) => self.preempt_detached(index),
+            Step::Pass => self.pass(),
+            Step::Core(lane, has_core) => self.has_core[lane] = has_core,
+            Step::Rest(lane, rests) => self.mailboxes[lane].set_resting(rests),
+            Step::Time(ns) => self.now = self.now + Nanos(ns),
+        }
+        while let Some(lane) = self.desk.next_call() {
+            assert_eq!(self.threads[lane], Thread::None, "a lane without a thread is called");
+            self.threads[lane] = Thread::Comes;
+        }
+        self.desk.check();
+        for (lane, thread) in self.threads.iter().enumerate() {
+            let runs = matches!(thread, Thread::Runs(..) | Thread::Keeps(..));
+            assert!(usize::from(runs) + self.waiting_at(lane) <= self.depth, "JBSQ({})", self.depth);
+        }
+    }
+
+    /// Requests in a mailbox.
+    fn waiting_at(&self, lane: usize) -> usize {
+        self.desk.waiting_at(lane)
+    }
+
+    /// Lets all that is left end, with all cores; without a dispatcher if it is `away`.
+    fn finish(&mut self, away: bool) {
+        self.has_core.fill(true);
+        (0..self.threads.len()).for_each(|lane| self.mailboxes[lane].set_resting(false));
+        for round in 0.. {
+            assert!(round < 5_000, "{} of {} requests end", self.ended.len(), self.submitted);
+            if self.ended.len() == self.submitted as usize {
+                break;
+            }
+            if !away {
+                self.step(&Step::Pass);
+            }
+            for lane in 0..self.threads.len() {
+                self.step(&Step::Unblock(lane));
+                self.step(&Step::Act(lane));
+            }
+            self.step(&Step::EndDetached(0));
+            if away && self.threads.iter().all(|thread| *thread == Thread::None) {
+                // As the thread that submits, or one whose request ends.
+                self.desk.pump(self.now);
+            }
+        }
+        let mut ended = self.ended.clone();
+        ended.sort_unstable();
+        assert!(ended.into_iter().eq(0..self.submitted), "every request ends once");
+        let mut begun = self.begun.clone();
+        begun.sort_unstable();
+        assert!(begun.into_iter().eq(0..self.submitted), "every request begins once");
+        self.pass();
+        let stats = self.desk.board.stats();
+        assert_eq!(stats.iter().map(|class| class.finished).sum::<u64>(), u64::from(self.submitted));
+        assert!(stats.iter().all(|class| class.queue_delay.count() == class.accepted));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_is_answered_once_whatever_cores_are_lost(
+        (policy, depth) in policies(),
+        steps in steps(3),
+        away in any::<bool>(),
+    ) {
+        let mut model = Model::new(policy, 3, depth);
+        for step in &steps {
+            if !(away && matches!(step, Step::Pass)) {
+                model.step(step);
+            }
+        }
+        model.finish(away);
+    }
+
+    #[test]
+    fn one_worker_begins_requests_in_the_order_in_which_they_came(
+        depth in 1..=4usize,
+        steps in steps(1),
+    ) {
+        let mut model = Model::new(Policy::central_fcfs(), 1, depth);
+        for step in &steps {
+            // Without what takes requests out of the order.
+            if !matches!(step, Step::Preempt(_) | Step::PreemptDetached(_) | Step::Block(_)) {
+                model.step(step);
+            }
+        }
+        model.finish(false);
+        prop_assert!(model.begun.iter().copied().eq(0..model.submitted));
+    }
+
+    /// With a depth of 1 a worker runs what it runs without mailboxes.
+    #[test]
+    fn the_policy_decides_what_runs_next(
+        policy in policies().prop_map(|(policy, _)| policy),
+        requests in prop::collection::vec((0..3usize, 1..50_000u64, any::<bool>()), 1..60),
+    ) {
+        let mut model = Model::new(policy, 1, 1);
+        let settings = Settings::new(policy)
+            .class(Class::new("short").slo(Duration::from_micros(20)))
+            .class(Class::new("long").slo(Duration::from_millis(5)))
+            .preempted(3)
+            .complete();
+        let mut board = Board::<u32, u32>::new(&settings, 1).unwrap();
+        assert!(matches!(board.next(WorkerId(0), model.now).0, Next::Idle));
+        model.step(&Step::Act(0));
+        let (mut expected, mut runs) = (Vec::new(), None);
+        let mut next = |board: &mut Board<u32, u32>, now| match board.next(WorkerId(0), now).0 {
+            Next::Start(number, payload) | Next::Resume(number, payload) => {
+                expected.push(payload);
+                Some((number, payload))
+            }
+            Next::Idle => None,
+        };
+        let mut ran = Vec::new();
+        for &(class, work, ends) in &requests {
+            let (work_ns, arrived) = (Nanos(work), model.now);
+            let offer = Offer { class, flow: FlowHash(7), work_ns, arrived };
+            board.submit(model.now, offer, model.submitted).unwrap();
+            model.submit(class, work);
+            model.desk.pump(model.now);
+            while model.desk.next_call().is_some() {
+                model.threads[0] = Thread::Comes;
+            }
+            model.now = model.now + Nanos(6_000);
+            if let Some((number, payload)) = runs {
+                if ends {
+                    board.finish(number, model.now, payload % 7 == 0);
+                    model.act(0);
+                } else if board.preempt(number, model.now, payload).is_ok() {
+                    model.preempt(0);
+                    prop_assert_eq!(model.threads[0], Thread::Comes);
+                } else {
+                    continue;
+                }
+            }
+            runs = next(&mut board, model.now);
+            model.act(0);
+            if let Thread::Runs(_, payload) = model.threads[0] {
+                ran.push(payload);
+            }
+        }
+        prop_assert_eq!(ran, expected);
+    }
+}
+
+#[test]
+fn a_request_behind_one_that_does_not_end_is_run_by_another_lane() {
+    let mut model = Model::new(Policy::central_fcfs(), 2, 2);
+    model.step(&Step::Act(0));
+    model.step(&Step::Act(1));
+    (0..4).for_each(|_| model.submit(0, 0));
+    for lane in [0, 1] {
+        model.pass();
+        while model.desk.next_call().is_some() {}
+        model.threads[lane] = Thread::Comes;
+        model.step(&Step::Act(lane));
+    }
+    model.pass();
+    assert_eq!([model.waiting_at(0), model.waiting_at(1)], [1, 1]);
+    // Lane 0 does not end its request; lane 1 runs all others.
+    for _ in 0..6 {
+        model.step(&Step::Act(1));
+    }
+    assert_eq!(model.ended.len(), 3);
+    assert!(matches!(model.threads[0], Thread::Runs(..)));
+}
+
+#[test]
+fn what_waits_at_a_worker_without_a_core_is_taken_back_at_the_next_pass() {
+    let mut model = Model::new(Policy::central_fcfs(), 1, 2);
+    model.step(&Step::Act(0));
+    (0..2).for_each(|_| model.submit(0, 0));
+    model.step(&Step::Pass);
+    model.step(&Step::Act(0));
+    model.step(&Step::Pass);
+    assert_eq!(model.waiting_at(0), 1);
+    model.step(&Step::Core(0, false));
+    model.step(&Step::Pass);
+    assert_eq!(model.waiting_at(0), 0);
+    // It gets no other one before it has gone on.
+    model.step(&Step::Pass);
+    assert_eq!(model.waiting_at(0), 0);
+    model.finish(false);
+}
+
+#[test]
+fn a_request_gives_way_to_one_in_its_mailbox_when_its_quantum_is_over() {
+    let mut model = Model::new(Policy::single_queue(QUANTUM, Requeue::Tail), 1, 2);
+    model.step(&Step::Act(0));
+    model.submit(1, 0);
+    model.step(&Step::Pass);
+    model.step(&Step::Act(0));
+    let Thread::Runs(number, _) = model.threads[0] else { panic!("{:?}", model.threads[0]) };
+    model.step(&Step::Time(1_000));
+    model.submit(0, 0);
+    model.step(&Step::Pass);
+    assert!(!model.mailboxes[0].is_ordered(number), "its quantum is not over");
+    model.step(&Step::Time(5_000));
+    model.step(&Step::Pass);
+    assert!(model.mailboxes[0].is_ordered(number));
+    // As is one that is alone for longer than its quantum before another one comes.
+    let mut model = Model::new(Policy::single_queue(QUANTUM, Requeue::Tail), 1, 2);
+    model.step(&Step::Act(0));
+    model.submit(1, 0);
+    model.step(&Step::Pass);
+    model.step(&Step::Act(0));
+    let Thread::Runs(number, _) = model.threads[0] else { panic!("{:?}", model.threads[0]) };
+    model.step(&Step::Time(8_000));
+    model.step(&Step::Pass);
+    assert!(!model.mailboxes[0].is_ordered(number), "nothing waits");
+    model.submit(0, 0);
+    model.step(&Step::Pass);
+    assert!(model.mailboxes[0].is_ordered(number));
+}
