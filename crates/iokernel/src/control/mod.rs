@@ -347,7 +347,9 @@ impl Control {
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
-            let pause = self.accepts_again.map(|time| time.saturating_duration_since(Instant::now()));
+            // In a takeover no connection is accepted.
+            let accepts_again = self.accepts_again.filter(|_| self.successor.is_none());
+            let pause = accepts_again.map(|time| time.saturating_duration_since(Instant::now()));
             // The kernel may wait for whole milliseconds only.
             let timeout = pause.map_or(watch.interval(), |pause| watch.interval().min(pause.max(REST)));
             let timeout =

@@ -526,7 +526,9 @@ impl Polling {
         if moved > 0 || !self.may_sleep() {
             self.busy_at = now;
             if let Some(patience) = &mut self.patience {
-                if self.foreseen.take().is_some_and(|at| at <= now) {
+                let shortest = patience.shortest();
+                // One that passed long before did not end it.
+                if self.foreseen.take().is_some_and(|at| at <= now && now - at <= shortest) {
                     patience.record_foreseen(quiet);
                 } else {
                     patience.record(quiet);
@@ -534,7 +536,8 @@ impl Polling {
             }
             self.give_share(now);
         } else if self.patience.as_ref().is_some_and(|patience| quiet > patience.shortest()) {
-            if self.foreseen.is_none() {
+            let shortest = self.patience.as_ref().map_or(0, Patience::shortest);
+            if self.foreseen.is_none_or(|at| at.saturating_add(shortest) < now) {
                 self.foreseen = Some(self.next_event(now));
             }
             if self.patience.as_ref().is_some_and(|patience| quiet > patience.threshold()) {

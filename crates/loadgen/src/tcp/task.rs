@@ -259,6 +259,10 @@ impl Task {
     /// there are lanes, so that all are used before one is used again.
     fn begin_again(&mut self, id: ConnectionId) {
         let (Order::Churn { concurrent, .. } | Order::Calls { concurrent, .. }) = self.order else { return };
+        // Connections that were open before the order are in no lane, and may fail meanwhile.
+        if id < self.open {
+            return;
+        }
         let next = id + concurrent;
         let first = self.open + (id - self.open) % concurrent;
         let next = if next < self.count() { next } else { first };
