@@ -1,9 +1,9 @@
-//! Mutexes where `membarrier(2)` is refused: from the beginning, or since a program has installed a
-//! filter of system calls. Each test runs itself in a child process.
+//! Mutexes and RCU cells where `membarrier(2)` is refused: from the beginning, or since a program has
+//! installed a filter of system calls. Each test runs itself in a child process.
 
 use std::process::Command;
 use std::sync::Arc;
-use tailwater::sync::Mutex;
+use tailwater::sync::{Mutex, Rcu};
 use tailwater::thread;
 
 #[global_allocator]
@@ -107,6 +107,20 @@ fn mutexes_work_after_a_filter_has_taken_the_barrier_away() {
             refuse_membarrier();
             contend(100);
             *old.lock().unwrap() += 1;
+        });
+        run.unwrap();
+        println!("ended");
+    });
+}
+
+#[test]
+fn a_cell_that_is_made_after_the_filter_can_be_written() {
+    in_child("a_cell_that_is_made_after_the_filter_can_be_written", || {
+        let run = tailwater::Builder::new().kthreads(2).run(|| {
+            refuse_membarrier();
+            let cell = Rcu::new(1);
+            assert_eq!(*cell.replace(2), 1);
+            cell.with(|value| assert_eq!(*value, 2));
         });
         run.unwrap();
         println!("ended");

@@ -142,7 +142,8 @@ impl<T> Rcu<T> {
     /// assert_eq!(*limit.get(), 100);
     /// ```
     pub fn new(value: T) -> Self {
-        ASYMMETRIC.get_or_init(membarrier::decide);
+        // A filter of system calls may have been installed since the process has registered.
+        ASYMMETRIC.get_or_init(|| membarrier::decide() && membarrier::everywhere().is_ok());
         Self {
             value: AtomicPtr::new(Arc::into_raw(Arc::new(value)).cast_mut()),
             pointer: SpinLock::new(()),

@@ -53,7 +53,10 @@ pub fn ready_at(target: Target, runnable: Runnable) {
 /// Returns the core of the least loaded kthread with which threads of a class may be placed.
 fn core_of(class: u8, all: &[&'static Kthread]) -> Option<u16> {
     let bit = bit_of(class);
-    let usable = |kthread: &&&Kthread| kthread.classes.load(Relaxed) & bit != 0 && !kthread.hosts();
+    // One that has lost its core keeps the bits of its classes until they are divided anew.
+    let usable = |kthread: &&&Kthread| {
+        kthread.classes.load(Relaxed) & bit != 0 && !kthread.hosts() && kthread.core.load(Relaxed) != NO_CORE
+    };
     let least = all.iter().filter(usable).min_by_key(|kthread| load_of(kthread))?;
     Some(least.core.load(Relaxed)).filter(|&core| core != NO_CORE)
 }
