@@ -1,5 +1,5 @@
-//! Mutexes and RCU cells where `membarrier(2)` is refused: from the beginning, or since a program has
-//! installed a filter of system calls. Each test runs itself in a child process.
+//! Mutexes and RCU cells where `membarrier(2)` is refused: from the beginning, or since a program
+//! has installed a filter of system calls. Each test runs itself in a child process.
 
 use std::process::Command;
 use std::sync::Arc;
