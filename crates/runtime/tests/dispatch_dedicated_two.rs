@@ -2,7 +2,7 @@
 //! it gives way to.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tailwater::dispatch::{Class, Dispatcher, Request, Settings};
 use tailwater::sync::mpsc;
@@ -30,6 +30,7 @@ fn a_dispatcher_and_a_worker() {
             for _ in 0..20 {
                 short_requests_overtake_a_long_one(dispatcher);
                 requests_that_do_not_end_alone_take_turns(dispatcher);
+                a_request_without_poll_points_gives_way(dispatcher);
                 a_request_that_blocks_lets_others_run(dispatcher);
                 in_order += u32::from(new_requests_run_in_order(dispatcher));
             }
@@ -90,6 +91,23 @@ fn requests_that_do_not_end_alone_take_turns(dispatcher: Dispatcher<Job>) {
         });
     }
     wait_until("all end", || ended.load(SeqCst) == EACH);
+}
+
+fn a_request_without_poll_points_gives_way(dispatcher: Dispatcher<Job>) {
+    let other = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&other);
+    // This thread blocks: one that is runnable ends the turn too.
+    let (done, results) = mpsc::channel();
+    submit(dispatcher, move || {
+        let start = Instant::now();
+        while !seen.load(SeqCst) {
+            assert!(start.elapsed() < PATIENCE, "no signal interrupted the request");
+            std::hint::spin_loop();
+        }
+        done.send(()).unwrap();
+    });
+    submit(dispatcher, move || other.store(true, SeqCst));
+    assert_eq!(results.recv(), Ok(()));
 }
 
 fn a_request_that_blocks_lets_others_run(dispatcher: Dispatcher<Job>) {

@@ -79,6 +79,8 @@ struct Given {
     at: Nanos,
     /// The policy demands that it gives way.
     stops: bool,
+    /// It was to give way, and there was no room for that: it does when there is.
+    refused: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,6 +245,18 @@ impl<P, S> Desk<P, S> {
         wanted > self.lanes_called
     }
 
+    /// Returns how many requests wait for a lane that takes them: in the policy, or taken back from
+    /// mailboxes.
+    pub fn waiting(&self) -> usize {
+        self.board.waiting() + self.returned.len()
+    }
+
+    /// Returns whether there is something for the dispatcher's thread to watch: requests wait, if
+    /// only for the lanes that have them in their mailboxes.
+    pub fn needs_watching(&self) -> bool {
+        self.is_short() || self.waiting() > 0 || self.lanes.iter().any(|lane| lane.waiting() > 0)
+    }
+
     /// Returns whether no request waits or runs, but for threads that have blocked.
     pub fn is_empty(&self) -> bool {
         let has_work = |lane: &Lane<P, S>| match lane.state {
@@ -250,7 +264,7 @@ impl<P, S> Desk<P, S> {
             State::Called => true,
             State::Present => !lane.given.is_empty(),
         };
-        let waits = self.board.waiting() > 0 || self.in_hand > 0 || !self.returned.is_empty();
+        let waits = self.waiting() > 0 || self.in_hand > 0;
         !waits && !self.lanes.iter().any(has_work)
     }
 
@@ -290,7 +304,7 @@ impl<P, S> Desk<P, S> {
                 Next::Idle => continue,
             };
             self.order += 1;
-            let given = Given { number, token, order: self.order, at: now, stops: false };
+            let given = Given { number, token, order: self.order, at: now, stops: false, refused: false };
             self.send(lane, given, handed, now);
             return true;
         }
@@ -354,7 +368,8 @@ impl<P, S> Desk<P, S> {
         self.lanes[index].state == State::Present
     }
 
-    /// Moves a request to `lane` that waits behind another at the lane with the most.
+    /// Moves a request to `lane` that waits behind another, at the lane with the most of those that
+    /// do not take theirs at this moment.
     fn take_from_another(&mut self, index: usize, now: Nanos) -> bool {
         let waits = |lane: &Lane<P, S>| {
             let last = lane.given.back()?;
@@ -362,12 +377,18 @@ impl<P, S> Desk<P, S> {
             let may = waiting > 0 && (lane.runs() || now.since(last.at) >= ABOUT_TO_TAKE);
             may.then_some(waiting)
         };
-        let others = (0..self.lanes.len()).filter(|&other| other != index);
-        let most = others.filter_map(|other| Some((waits(&self.lanes[other])?, other))).max();
-        let Some((_, other)) = most else { return false };
-        let Some((given, handed)) = self.take_back_one(other) else { return false };
-        self.send(index, given, handed, now);
-        true
+        // None is tried again, whatever lanes take meanwhile: the pairs only decrease.
+        let mut tried = (usize::MAX, usize::MAX);
+        loop {
+            let others = (0..self.lanes.len()).filter(|&other| other != index);
+            let waiting = others.filter_map(|other| Some((waits(&self.lanes[other])?, other)));
+            let Some(most) = waiting.filter(|candidate| *candidate < tried).max() else { return false };
+            if let Some((given, handed)) = self.take_back_one(most.1) {
+                self.send(index, given, handed, now);
+                return true;
+            }
+            tried = most;
+        }
     }
 
     /// Takes the newest request back from a mailbox, if the lane has not taken it.
@@ -417,11 +438,12 @@ impl<P, S> Desk<P, S> {
         }
     }
 
-    /// The request that `lane` runs does not give way, for lack of room: for another quantum.
+    /// The request that `lane` runs does not give way, for lack of room: for another quantum, and
+    /// if the policy has demanded it, until [there is room](Self::order_again).
     pub fn run_on(&mut self, index: usize, now: Nanos) {
         let lane = &mut self.lanes[index];
         if let Some(first) = lane.given.front_mut() {
-            first.stops = false;
+            first.refused |= core::mem::take(&mut first.stops);
             lane.ask_at = self.quantum.map_or(Nanos(u64::MAX), |quantum| now + quantum);
             lane.update_order();
         }
@@ -513,6 +535,7 @@ impl<P, S> Desk<P, S> {
             if lane.state != State::Present || lane.given.is_empty() {
                 continue;
             }
+            self.order_again(index);
             self.watch_quantum(index, now);
             let lane = &self.lanes[index];
             let Some(last) = lane.given.back().filter(|_| lane.waiting() > 0) else { continue };
@@ -524,20 +547,55 @@ impl<P, S> Desk<P, S> {
         }
     }
 
-    /// Has the request that a lane runs give way, if its quantum is over and another one waits in
-    /// the mailbox, or the policy says so.
+    /// Has the request that a lane runs give way, if the policy has demanded that when there was no
+    /// room, and there is now: policies demand it once.
+    fn order_again(&mut self, index: usize) {
+        let lane = &mut self.lanes[index];
+        if let Some(first) = lane.given.front_mut()
+            && first.refused
+            && self.board.may_preempt(first.number)
+        {
+            (first.refused, first.stops) = (false, true);
+            lane.update_order();
+        }
+    }
+
+    /// Returns whether a request waits that the policy has handed out, behind the one that `lane`
+    /// runs or for any lane.
+    fn waits_behind(&self, lane: usize) -> bool {
+        self.lanes[lane].waiting() > 0 || !self.returned.is_empty()
+    }
+
+    /// Returns whether a request gives way that has used up its quantum, where there is room for
+    /// it: as the dispatcher's thread decides for the one that `lane` runs.
+    pub fn ask_policy(&mut self, lane: Option<usize>, number: Number, now: Nanos) -> Verdict {
+        if let Some(index) = lane {
+            self.order_again(index);
+            let first = self.lanes[index].given.front();
+            let stops = first.is_some_and(|first| first.number == number && first.stops);
+            if stops || self.quantum.is_some() && self.waits_behind(index) {
+                return Verdict::Preempt;
+            }
+        }
+        self.board.quantum(number, now)
+    }
+
+    /// Has the request that a lane runs give way, if its quantum is over and another one waits
+    /// [behind it](Self::waits_behind), or the policy says so.
     fn watch_quantum(&mut self, index: usize, now: Nanos) {
         let Some(quantum) = self.quantum else { return };
         let lane = &self.lanes[index];
         // Of one look: the lane may take its next request meanwhile, which has just begun then.
         let ((taken, began), first) = (lane.mailbox.progress(), lane.given[0]);
         let has_run_long = taken != lane.left && now.since(Nanos(began)) >= quantum;
-        if !has_run_long || first.stops || now < lane.ask_at {
+        // The policy let it run on without end, and does not know what was taken back since.
+        let asks = now >= lane.ask_at || lane.ask_at == Nanos(u64::MAX) && !self.returned.is_empty();
+        if !has_run_long || first.stops || !asks {
             return;
         }
         let verdict = match () {
             () if !self.board.may_preempt(first.number) => Verdict::Again(quantum),
-            () if lane.waiting() > 0 => Verdict::Preempt,
+            () if self.waits_behind(index) => Verdict::Preempt,
             () => self.board.quantum(first.number, now),
         };
         let lane = &mut self.lanes[index];

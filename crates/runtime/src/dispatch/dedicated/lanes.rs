@@ -9,10 +9,11 @@
 
 use super::super::pool::{Place, Spare, Suspended, Task, Work};
 use super::super::server::{MEMORY_PAUSE, begin_traced, catch, let_others_first, serve_as};
-use super::desk::Handed;
+use super::desk::{Handed, LaneMailbox};
 use super::{Group, Pool};
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
+use crate::records::kthread::current_uthread;
 use crate::records::serving::{RequestThread, Requests};
 use crate::records::uthread::Runnable;
 use crate::thread::{Options, prepare};
@@ -187,6 +188,7 @@ impl<P: Send + 'static> Group<P> {
     /// Asks for `lane` under the lock.
     fn ask(&'static self, place: &'static Place, lane: usize, me: Spare) -> Choice<Step<P>> {
         let mut pool = self.pool.lock();
+        let mut needs_watching = false;
         let now = self.time(clock::now());
         self.empty_inbox(&mut pool, now);
         let handed = if pool.desk.ask(lane, now) { self.mailboxes[lane].take(now.0) } else { None };
@@ -197,12 +199,16 @@ impl<P: Send + 'static> Group<P> {
             }
             Some(Handed::Resume(number, suspended)) => self.resume(&mut pool, lane, number, suspended, me),
             None => {
+                needs_watching = pool.desk.needs_watching();
                 place.thread.set_lane(None);
                 pool.spares.idles();
                 self.leave(&mut pool, me, None)
             }
         };
         self.end_choice(pool);
+        if needs_watching && !self.on_duty.load(Relaxed) {
+            self.wake.notify_one();
+        }
         choice.run()
     }
 
@@ -259,12 +265,12 @@ impl<P: Send + 'static> Group<P> {
 
     /// Asks the policy whether a request that has used up its quantum gives way, as the dispatcher
     /// does when it is on duty.
-    fn ask_policy(&self, number: u32, now: Cycles) -> (bool, Cycles) {
+    fn ask_policy(&self, lane: Option<usize>, number: u32, now: Cycles) -> (bool, Cycles) {
         let mut pool = self.pool.lock();
         let at = self.time(now);
         self.serve_once(&mut pool, at);
         let answer = if pool.desk.board.may_preempt(number) {
-            match pool.desk.board.quantum(number, at) {
+            match pool.desk.ask_policy(lane, number, at) {
                 Verdict::Preempt => (true, 0),
                 Verdict::Again(after) => (false, now.saturating_add(self.runtime.clock.from_ns(after.0))),
                 // A later request puts an order into the mailbox.
@@ -276,6 +282,12 @@ impl<P: Send + 'static> Group<P> {
         self.release(pool);
         answer
     }
+}
+
+/// Returns whether the request that a lane runs, whose quantum is over, gives way: it is ordered
+/// to, or another one waits for the lane, under a policy that `has_quantum`. Takes no lock.
+pub(super) fn makes_way<T, S>(mailbox: &LaneMailbox<T, S>, number: u32, has_quantum: bool) -> bool {
+    mailbox.is_ordered(number) || has_quantum && mailbox.has_request()
 }
 
 /// What a thread without a request does.
@@ -371,9 +383,11 @@ impl<P: Send + 'static> Requests for Group<P> {
     }
 
     fn unblocked(&'static self, thread: &'static RequestThread) {
-        let now = self.time(clock::now());
+        let (lane, now) = (thread.lane(), self.time(clock::now()));
+        // It may have moved while it waited.
+        lane.into_iter().for_each(|lane| self.note_place(lane));
         let mut pool = self.pool.lock();
-        match thread.lane() {
+        match lane {
             Some(lane) => pool.desk.unblock(lane, thread.number(), now),
             None => pool.desk.board.unblock(thread.number(), now),
         }
@@ -386,7 +400,7 @@ impl<P: Send + 'static> Requests for Group<P> {
             return (false, no_memory_until);
         }
         let number = thread.number();
-        let Some(lane) = thread.lane() else { return self.ask_policy(number, now) };
+        let Some(lane) = thread.lane() else { return self.ask_policy(None, number, now) };
         if self.has_quantum && self.mailboxes[lane].has_request() {
             return (true, 0);
         }
@@ -394,7 +408,7 @@ impl<P: Send + 'static> Requests for Group<P> {
             // The dispatcher asks the policy, and puts its order into the mailbox.
             return (false, now.saturating_add(self.slice));
         }
-        self.ask_policy(number, now)
+        self.ask_policy(Some(lane), number, now)
     }
 
     fn is_ordered(&self, thread: &RequestThread, lane: usize) -> bool {
@@ -408,6 +422,13 @@ impl<P: Send + 'static> Requests for Group<P> {
     }
 
     fn makes_way(&self) -> bool {
-        self.slice != Cycles::MAX && (self.waiting.load(Relaxed) > 0 || self.pending.load(Relaxed) > 0)
+        let waits = || self.waiting.load(Relaxed) > 0 || self.pending.load(Relaxed) > 0;
+        // The calling thread's: this is called within its signal handler.
+        let serving = || current_uthread().and_then(|me| me.serving.get());
+        let must_leave = |thread: &RequestThread| {
+            let mailbox = thread.lane().map(|lane| &self.mailboxes[lane]);
+            mailbox.is_some_and(|mailbox| makes_way(mailbox, thread.number(), self.has_quantum))
+        };
+        self.slice != Cycles::MAX && (waits() || serving().is_some_and(must_leave))
     }
 }

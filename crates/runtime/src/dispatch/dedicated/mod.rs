@@ -31,8 +31,9 @@
 //! The thread goes off duty, under the inbox's lock, before it yields, which it does when the core
 //! is asked back or other threads wait for its kthread, and when it has found nothing to do for the
 //! program's idle timeout. In the latter case it sleeps, and gives its core back as any thread. It
-//! is woken when there are more requests than lanes on their way. A program that has one core at
-//! the moment runs it in turn with the lanes, off duty for most of the time.
+//! is woken when there are more requests than lanes on their way, and when a request is submitted
+//! or a lane idles while others wait in mailboxes, whose lanes Linux may have stopped. A program
+//! that has one core at the moment runs it in turn with the lanes, off duty for most of the time.
 //!
 //! # Locks and words
 //! The desk's lock first, then the inbox's. Mailboxes: see
@@ -43,8 +44,8 @@
 //! | `on_duty` | the dispatcher's thread, under the inbox's lock | under that lock; as a hint by lanes |
 //! | `pending` | under the inbox's lock | the dispatcher's thread, before it locks |
 //! | `admitted` | `submit` adds; the holder of the desk's lock subtracts what has begun | `submit`: bounds both inbox and policy |
-//! | `waiting` | under the desk's lock | requests, at their poll points |
-//! | `kthreads[lane]` | the lane's thread, when it asks | the dispatcher: a hint where the lane runs |
+//! | `waiting` | under the desk's lock | requests, in the signal handler |
+//! | `kthreads[lane]` | the lane's thread, when it asks or has blocked | the dispatcher: a hint where the lane runs |
 //!
 //! # What a thread does to the others when it fails
 //! | it | then |
@@ -128,7 +129,7 @@ struct Group<P> {
     /// Cycle count until which no request is preempted, because there was no memory for a thread.
     no_memory_until: AtomicU64,
     mailboxes: Box<[Mailbox<P>]>,
-    /// The kthread on which each lane asked last.
+    /// The kthread on which each lane asked last, or went on after it had blocked.
     kthreads: Box<[AtomicU16]>,
     /// Wakes the dispatcher's thread.
     wake: Notify,
@@ -381,7 +382,7 @@ impl<P> Group<P> {
 
     fn publish(&self, pool: &mut Pool<P>) {
         let new = pool.desk.board.new_requests();
-        self.waiting.store(pool.desk.board.waiting(), Relaxed);
+        self.waiting.store(pool.desk.waiting(), Relaxed);
         if pool.counted != new {
             self.admitted.fetch_sub(pool.counted - new, Relaxed);
             pool.counted = new;
@@ -474,9 +475,9 @@ impl<P: Send + 'static> Group<P> {
         pool.counted += 1;
         let submitted = pool.desk.submit(now, offer, work);
         self.serve_once(&mut pool, now);
-        let is_short = pool.desk.is_short();
+        let needs_watching = pool.desk.needs_watching();
         self.release(pool);
-        if is_short {
+        if needs_watching {
             self.wake.notify_one();
         }
         submitted.map_err(|work| {

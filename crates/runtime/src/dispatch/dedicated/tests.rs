@@ -2,12 +2,14 @@
 //! no lane has more than its bound, and the policy's order is kept.
 
 use super::super::settings::{Class, Policy, Requeue, Settings};
-use super::desk::Handed;
+use super::desk::{Handed, PATIENCE};
+use super::lanes::makes_way;
 use super::*;
 use crate::dispatch::board::{Next, Number};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tailwater_sched::dispatch::Verdict;
 
 const QUANTUM: Duration = Duration::from_micros(5);
 const MAX_DETACHED: usize = 2;
@@ -465,4 +467,179 @@ fn a_request_gives_way_to_one_in_its_mailbox_when_its_quantum_is_over() {
     model.submit(0, 0);
     model.step(&Step::Pass);
     assert!(model.mailboxes[0].is_ordered(number));
+}
+
+/// Returns a model under `sq:5us` whose lanes all run a request each.
+fn all_run(lanes: usize) -> (Model, Vec<Number>) {
+    let mut model = Model::new(Policy::single_queue(QUANTUM, Requeue::Tail), lanes, 2);
+    (0..lanes).for_each(|_| model.submit(1, 0));
+    (0..lanes).for_each(|lane| model.step(&Step::Act(lane)));
+    let running = model.threads.iter().map(|thread| match *thread {
+        Thread::Runs(number, _) => number,
+        _ => panic!("{thread:?}"),
+    });
+    let running = running.collect();
+    (model, running)
+}
+
+#[test]
+fn the_signal_ends_the_turn_of_a_request_behind_which_one_waits_at_the_lane() {
+    let (mut model, running) = all_run(1);
+    assert!(!makes_way(&model.mailboxes[0], running[0], true), "it is alone");
+    model.submit(0, 0);
+    model.step(&Step::Pass);
+    assert_eq!((model.desk.board.waiting(), model.waiting_at(0)), (0, 1));
+    assert!(makes_way(&model.mailboxes[0], running[0], true));
+    assert!(!makes_way(&model.mailboxes[0], running[0], false), "the policy has no quantum");
+    // It is taken back, and waits for any lane: the order is there, and the count has it.
+    model.step(&Step::Time(PATIENCE.0));
+    model.step(&Step::Pass);
+    assert_eq!((model.desk.board.waiting(), model.waiting_at(0)), (0, 0));
+    assert!(makes_way(&model.mailboxes[0], running[0], false));
+    assert_eq!(model.desk.waiting(), 1);
+}
+
+#[test]
+fn a_request_gives_way_to_one_that_was_taken_back_before_its_quantum_was_over() {
+    for off_duty in [false, true] {
+        let (mut model, running) = all_run(1);
+        model.submit(0, 0);
+        model.step(&Step::Core(0, false));
+        model.step(&Step::Pass);
+        assert!(!model.mailboxes[0].is_ordered(running[0]), "its quantum is not over");
+        assert_eq!((model.desk.waiting(), model.waiting_at(0)), (1, 0));
+        model.step(&Step::Core(0, true));
+        model.step(&Step::Time(6_000));
+        if off_duty {
+            assert_eq!(model.desk.ask_policy(Some(0), running[0], model.now), Verdict::Preempt);
+        } else {
+            model.step(&Step::Pass);
+            assert!(model.mailboxes[0].is_ordered(running[0]));
+        }
+        model.finish(off_duty);
+    }
+}
+
+#[test]
+fn a_request_that_runs_on_gives_way_to_one_that_was_taken_back_from_another_lane() {
+    let (mut model, running) = all_run(2);
+    // What waits behind either is taken back: neither gets another one before it has gone on.
+    (0..2).for_each(|_| model.submit(0, 0));
+    model.step(&Step::Pass);
+    assert_eq!([model.waiting_at(0), model.waiting_at(1)], [1, 1]);
+    model.step(&Step::Core(1, false));
+    model.step(&Step::Pass);
+    model.step(&Step::Core(1, true));
+    // Lane 0 runs both, and nothing waits when the quantum of the request at lane 1 is over.
+    (0..4).for_each(|_| model.step(&Step::Act(0)));
+    assert_eq!((model.ended.len(), model.desk.waiting()), (2, 0));
+    assert!(matches!(model.threads[0], Thread::Runs(..)));
+    model.step(&Step::Time(6_000));
+    model.step(&Step::Pass);
+    assert!(!model.mailboxes[1].is_ordered(running[1]), "nothing waits");
+    model.submit(0, 0);
+    model.step(&Step::Core(0, false));
+    model.step(&Step::Pass);
+    model.step(&Step::Pass);
+    assert_eq!((model.desk.board.waiting(), model.desk.waiting()), (0, 1));
+    assert!(model.mailboxes[1].is_ordered(running[1]));
+    model.finish(false);
+}
+
+#[test]
+fn a_request_for_whose_successor_there_was_no_memory_is_ordered_again() {
+    let mut model = Model::new(Policy::shortest_remaining(), 1, 1);
+    model.submit(0, 900_000);
+    model.step(&Step::Act(0));
+    let Thread::Runs(number, _) = model.threads[0] else { panic!("{:?}", model.threads[0]) };
+    model.submit(0, 1_000);
+    assert!(model.mailboxes[0].is_ordered(number));
+    model.desk.run_on(0, model.now);
+    assert!(!model.mailboxes[0].is_ordered(number));
+    model.step(&Step::Pass);
+    assert!(model.mailboxes[0].is_ordered(number));
+    model.finish(false);
+}
+
+#[test]
+fn a_request_that_was_refused_a_place_gives_way_when_there_is_one() {
+    for off_duty in [false, true] {
+        let mut model = Model::new(Policy::shortest_remaining(), 2, 1);
+        (0..2).for_each(|lane| model.step(&Step::Act(lane)));
+        let submit = |model: &mut Model, work| {
+            model.step(&Step::Submit { class: 0, work });
+            model.step(&Step::Pass);
+        };
+        // Two requests have left lane 0, and are preempted while both lanes run shorter ones.
+        for _ in 0..2 {
+            submit(&mut model, 900_000);
+            model.step(&Step::Act(0));
+            model.step(&Step::Block(0));
+        }
+        submit(&mut model, 600_000);
+        model.step(&Step::Act(0));
+        submit(&mut model, 500_000);
+        model.step(&Step::Act(1));
+        (2..4).for_each(|detached| model.step(&Step::Unblock(detached)));
+        (0..2).for_each(|_| model.step(&Step::PreemptDetached(0)));
+        let Thread::Runs(number, _) = model.threads[0] else { panic!("{:?}", model.threads[0]) };
+        submit(&mut model, 1_000);
+        assert!(model.mailboxes[0].is_ordered(number));
+        // The request of lane 1 takes the last place.
+        (0..2).for_each(|lane| model.step(&Step::Preempt(1 - lane)));
+        assert!(matches!(model.threads[..], [Thread::Runs(..), Thread::Comes]), "{:?}", model.threads);
+        model.step(&Step::Pass);
+        assert!(!model.mailboxes[0].is_ordered(number), "there is no place");
+        model.step(&Step::Act(1));
+        assert!(model.desk.board.may_preempt(number), "lane 1 has resumed a request");
+        if off_duty {
+            assert_eq!(model.desk.ask_policy(Some(0), number, model.now), Verdict::Preempt);
+        } else {
+            model.step(&Step::Pass);
+        }
+        assert!(model.mailboxes[0].is_ordered(number));
+        model.finish(off_duty);
+    }
+}
+
+#[test]
+fn a_request_at_a_lane_that_may_have_stopped_needs_the_dispatcher() {
+    let mut model = Model::new(Policy::central_fcfs(), 2, 2);
+    (0..2).for_each(|lane| model.step(&Step::Act(lane)));
+    assert!(!model.desk.needs_watching(), "nothing waits");
+    model.submit(0, 0);
+    model.desk.pump(model.now);
+    while model.desk.next_call().is_some() {}
+    model.threads[0] = Thread::Comes;
+    model.step(&Step::Act(0));
+    assert!(!model.desk.needs_watching(), "the only request runs");
+    // Linux stops the thread of lane 0 after its report, and the next request goes to that lane.
+    model.step(&Step::Act(0));
+    assert_eq!(model.threads, [Thread::Looks, Thread::None]);
+    model.desk.collect();
+    model.submit(0, 0);
+    model.desk.pump(model.now);
+    assert_eq!(model.waiting_at(0), 1);
+    assert!(!model.desk.is_short());
+    assert!(model.desk.needs_watching());
+    model.finish(false);
+    assert!(!model.desk.needs_watching());
+}
+
+#[test]
+fn a_lane_without_requests_tries_all_others() {
+    let mut model = Model::new(Policy::central_fcfs(), 3, 4);
+    (0..6).for_each(|_| model.submit(0, 0));
+    (1..3).for_each(|lane| model.step(&Step::Act(lane)));
+    model.submit(0, 0);
+    model.step(&Step::Pass);
+    model.step(&Step::Act(0));
+    assert_eq!([0, 1, 2].map(|lane| model.waiting_at(lane)), [0, 3, 1]);
+    // Of the lane with the most, the last place is empty and not yet counted as taken.
+    let taken = model.mailboxes[1].take_back(3).expect("it is there");
+    (0..2).for_each(|_| model.step(&Step::Act(0)));
+    assert_eq!([0, 1, 2].map(|lane| model.waiting_at(lane)), [0, 3, 0]);
+    assert!(matches!(model.threads[0], Thread::Runs(..)));
+    assert!(model.mailboxes[1].give(3, taken).is_ok());
+    model.finish(false);
 }
