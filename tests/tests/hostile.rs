@@ -206,7 +206,8 @@ fn the_log_quotes_no_control_characters_and_a_flood_of_refusals_is_counted() {
     // A field's name, of which 180,000 bytes are in the message.
     let forged = "\\u001b[2J\\u202e\n2026-01-01T00:00:00.000000Z  INFO all is well".repeat(3_000);
     let long = format!(r#"{{"register": {{"{}": 1}}}}"#, forged.replace('\n', "\\n"));
-    let refusals = 2_000;
+    // As many connections as one user may make at once: those beyond are closed without a word.
+    let refusals = 100;
     let flood = || {
         for number in 0..refusals {
             let connection = dial(&target.socket);
@@ -238,8 +239,8 @@ fn the_log_quotes_no_control_characters_and_a_flood_of_refusals_is_counted() {
         dropped(&log) + left_out(&log) == refusals
     });
     let log = target.program.errors();
-    // One a second: more would take longer than a test may.
-    assert!(dropped(&log) < refusals / 2, "{} lines", dropped(&log));
+    // 20 at once and one a second: all of them would take 80 s.
+    assert!(dropped(&log) < refusals, "{} lines", dropped(&log));
     for line in log.lines() {
         assert!(line.len() < 600 && line.bytes().all(|c| (b' '..=b'~').contains(&c)), "{line:?}");
     }
