@@ -7,6 +7,7 @@ use super::publish::Entries;
 use super::server::Server;
 use super::settings::Settings;
 use super::stats::ClassStats;
+use super::threads::Threads;
 use crate::ground::guard::NoPreempt;
 use crate::records::request;
 use crate::records::runtime::{Runtime, runtime};

@@ -81,6 +81,7 @@ mod spares;
 mod stats;
 #[cfg(feature = "tcp")]
 mod tcp;
+mod threads;
 mod udp;
 
 pub use dispatcher::{Dispatcher, Refused, Request};

@@ -24,25 +24,25 @@
 //!
 //! [`Settings::blocked`]: super::Settings::blocked
 
-use super::board::{Blocked, Board, Next, Offer, Preempted};
+use super::board::{Blocked, Next, Offer, Preempted};
 use super::dispatcher::queue_traced;
 use super::pool::{Place, Pool, Spare, Suspended, Task, Work};
 use super::publish::Changes;
+use super::spares::Spares;
+use super::threads::{HasSpares, Maker, Threads};
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::request::Request;
 use crate::records::runtime::Runtime;
 use crate::records::serving::{RequestThread, Requests};
 use crate::records::uthread::Runnable;
-use crate::thread::{Options, prepare};
 use crate::verbs::ready::ready;
 use crate::verbs::switch::{Choice, others_wait, suspend_or, yield_now};
 use crate::verbs::trace;
 use core::fmt;
 use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::panic::catch_unwind;
-use std::sync::Arc;
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::Verdict;
 use tailwater_shm::{Cycles, clock};
@@ -51,17 +51,11 @@ use tailwater_shm::{Cycles, clock};
 /// the first, and those that the frames made runnable come at the second.
 const YIELDS: u32 = 2;
 
-/// Time without preemption after there was no memory for a thread: a stack that cannot be mapped
-/// costs system calls.
-pub const MEMORY_PAUSE: Nanos = Nanos(1_000_000);
-
 /// A dispatcher. Lives as long as the process.
 pub struct Server<P> {
     pub pool: SpinLock<Pool<P>>,
     /// Requests that wait, for a look without the lock.
     waiting: AtomicUsize,
-    /// Cycle count until which no request is preempted, because there was no memory for a thread.
-    no_memory_until: AtomicU64,
     /// Of the counters of classes.
     pub changes: Changes,
     runtime: &'static Runtime,
@@ -69,8 +63,7 @@ pub struct Server<P> {
     /// How long a request runs before it competes with others; the maximum under a policy that
     /// does not preempt.
     slice: Cycles,
-    stack_size: Option<usize>,
-    name: Arc<str>,
+    maker: Maker,
     init_per_core: Box<dyn Fn(usize) + Send + Sync>,
     handle: Box<dyn Fn(P) + Send + Sync>,
 }
@@ -100,13 +93,11 @@ impl<P: Send + 'static> Server<P> {
         Box::leak(Box::new(Self {
             pool: SpinLock::new(pool),
             waiting: AtomicUsize::new(0),
-            no_memory_until: AtomicU64::new(0),
             changes: Changes::default(),
             runtime,
             origin: clock::now(),
             slice,
-            stack_size,
-            name: "dispatch".into(),
+            maker: Maker::new(stack_size, runtime.clock),
             init_per_core: Box::new(init_per_core),
             handle: Box::new(handle),
         }))
@@ -145,93 +136,6 @@ impl<P: Send + 'static> Server<P> {
             Err(work) => {
                 begin_traced(&guard, work.traced);
                 Err(work.payload)
-            }
-        }
-    }
-
-    /// Makes a thread that begins with `task`, or with what it is given before it first runs.
-    ///
-    /// # Errors
-    /// If there is no memory for a stack.
-    pub fn new_thread(&'static self, task: Task) -> Result<Spare, crate::StackError> {
-        // In a statement of its own, so that the lock is free afterwards.
-        let free = self.pool.lock().spares.free_place();
-        let place = free.unwrap_or_else(|| {
-            Box::leak(Box::new(Place { thread: RequestThread::new(self), task: SpinLock::new(task) }))
-        });
-        *place.task.lock() = task;
-        let options = Options {
-            name: Some(Arc::clone(&self.name)),
-            stack_size: self.stack_size,
-            unrelated: true,
-            ..Options::default()
-        };
-        // SAFETY: everything is 'static.
-        match unsafe { prepare(move || self.run(place), options, None) } {
-            Ok((joiner, runnable)) => {
-                drop(joiner);
-                Ok(Spare { runnable, place })
-            }
-            Err(error) => {
-                self.pool.lock().spares.return_place(place);
-                Err(error)
-            }
-        }
-    }
-
-    /// Locks the pool if `is_needed` and there is a spare thread for a lane, which is made if all
-    /// are reserved for idle lanes.
-    ///
-    /// # Errors
-    /// The locked pool, if it is not needed, or there is no memory for a thread.
-    fn lock_with_spare(
-        &'static self,
-        is_needed: impl Fn(&Board<Work<P>, Suspended>) -> bool,
-    ) -> Result<SpinGuard<'static, Pool<P>>, SpinGuard<'static, Pool<P>>> {
-        let pool = self.pool.lock();
-        if !is_needed(&pool.board) {
-            return Err(pool);
-        }
-        if pool.spares.has_spare() {
-            return Ok(pool);
-        }
-        drop(pool);
-        // The lane is not known yet, and is given to the thread under the lock.
-        let made = self.new_thread(Task::End);
-        let mut pool = self.pool.lock();
-        let Ok(spare) = made else {
-            let until = clock::now().saturating_add(self.runtime.clock.from_ns(MEMORY_PAUSE.0));
-            self.no_memory_until.store(until, Relaxed);
-            return Err(pool);
-        };
-        pool.spares.add(spare);
-        if is_needed(&pool.board) { Ok(pool) } else { Err(pool) }
-    }
-
-    /// The life of a thread.
-    fn run(&'static self, place: &'static Place) {
-        loop {
-            let mut task = *place.task.lock();
-            match task {
-                Task::Begin(lane) => {
-                    // A lane whose initialisation panicked serves all the same: a request that
-                    // misses it panics too, and is counted.
-                    catch(|| (self.init_per_core)(lane.index()));
-                    task = Task::Ask(lane);
-                }
-                Task::End => return,
-                Task::Ask(_) | Task::Finish { .. } => {}
-            }
-            task = let_others_first(task);
-            while let Some(step) = suspend_or(|me| self.settle(place, task, me)) {
-                let Step::Run(work) = step else { return };
-                // The payload is gone with the panic; the state of the handler is the service's.
-                let panicked = catch(|| (self.handle)(work.payload)).is_none();
-                trace::received(None);
-                serve_as(None);
-                // Not the number that it began with: see `Next::Resume`.
-                let number = place.thread.number();
-                task = let_others_first(Task::Finish { number, panicked, ended: None });
             }
         }
     }
@@ -299,6 +203,51 @@ fn leave<P>(mut pool: SpinGuard<'_, Pool<P>>, me: Spare, next: Option<Runnable>)
     }
 }
 
+impl<P> HasSpares for Pool<P> {
+    fn spares(&mut self) -> &mut Spares {
+        &mut self.spares
+    }
+}
+
+impl<P: Send + 'static> Threads for Server<P> {
+    type Pool = Pool<P>;
+
+    fn pool(&self) -> &SpinLock<Pool<P>> {
+        &self.pool
+    }
+
+    fn maker(&self) -> &Maker {
+        &self.maker
+    }
+
+    fn run(&'static self, place: &'static Place) {
+        loop {
+            let mut task = *place.task.lock();
+            match task {
+                Task::Begin(lane) => {
+                    // A lane whose initialisation panicked serves all the same: a request that
+                    // misses it panics too, and is counted.
+                    catch(|| (self.init_per_core)(lane.index()));
+                    task = Task::Ask(lane);
+                }
+                Task::End => return,
+                Task::Ask(_) | Task::Finish { .. } => {}
+            }
+            task = let_others_first(task);
+            while let Some(step) = suspend_or(|me| self.settle(place, task, me)) {
+                let Step::Run(work) = step else { return };
+                // The payload is gone with the panic; the state of the handler is the service's.
+                let panicked = catch(|| (self.handle)(work.payload)).is_none();
+                trace::received(None);
+                serve_as(None);
+                // Not the number that it began with: see `Next::Resume`.
+                let number = place.thread.number();
+                task = let_others_first(Task::Finish { number, panicked, ended: None });
+            }
+        }
+    }
+}
+
 impl<P: Send + 'static> Requests for Server<P> {
     fn preempted(&'static self, thread: &'static RequestThread, runnable: Runnable) -> Result<(), Runnable> {
         // Without a quantum the core was asked back, not the lane: the request goes on with it.
@@ -307,7 +256,7 @@ impl<P: Send + 'static> Requests for Server<P> {
         }
         let now = self.time(clock::now());
         let number = thread.number();
-        let Ok(mut pool) = self.lock_with_spare(|board| board.may_preempt(number)) else {
+        let Ok(mut pool) = self.lock_with_spare(|pool| pool.board.may_preempt(number)) else {
             return Err(runnable);
         };
         let called = match pool.board.preempt(number, now, Suspended { thread, runnable }) {
@@ -323,7 +272,7 @@ impl<P: Send + 'static> Requests for Server<P> {
 
     fn blocked(&'static self, thread: &'static RequestThread) {
         let (number, now) = (thread.number(), self.time(clock::now()));
-        let (mut pool, leaves) = match self.lock_with_spare(|board| board.may_leave_lane(number)) {
+        let (mut pool, leaves) = match self.lock_with_spare(|pool| pool.board.may_leave_lane(number)) {
             Ok(pool) => (pool, true),
             Err(pool) => (pool, false),
         };
@@ -348,7 +297,7 @@ impl<P: Send + 'static> Requests for Server<P> {
     }
 
     fn is_over(&'static self, thread: &'static RequestThread, now: Cycles) -> (bool, Cycles) {
-        let no_memory_until = self.no_memory_until.load(Relaxed);
+        let no_memory_until = self.maker.no_memory_until();
         if now < no_memory_until {
             return (false, no_memory_until);
         }

@@ -1,8 +1,8 @@
 //! Which request is at which worker: a pure machine between the policy and the mailboxes.
 //!
 //! Owns the [`Board`], the order of what was handed out, and what is known of each lane. Time is an
-//! argument, threads are values of any type `S`, so tests step it without threads. Whoever holds
-//! the dispatcher's lock calls it.
+//! argument, threads are values of any type `S`, so tests step it without threads. The thread
+//! that holds the dispatcher's lock calls it.
 //!
 //! # Tokens
 //! A lane has at most `depth` requests, the one it runs and those in its mailbox: JBSQ(k), join the

@@ -8,7 +8,9 @@
 //! thread itself.
 
 use super::super::pool::{Place, Spare, Suspended, Task, Work};
-use super::super::server::{MEMORY_PAUSE, begin_traced, catch, let_others_first, serve_as};
+use super::super::server::{begin_traced, catch, let_others_first, serve_as};
+use super::super::spares::Spares;
+use super::super::threads::{HasSpares, Maker, Threads};
 use super::desk::{Handed, LaneMailbox};
 use super::{Group, Pool};
 use crate::ground::guard::NoPreempt;
@@ -16,12 +18,10 @@ use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::kthread::current_uthread;
 use crate::records::serving::{RequestThread, Requests};
 use crate::records::uthread::Runnable;
-use crate::thread::{Options, prepare};
 use crate::verbs::ready::ready;
 use crate::verbs::switch::{Choice, others_wait, suspend_or};
 use crate::verbs::trace;
 use core::sync::atomic::Ordering::Relaxed;
-use std::sync::Arc;
 use tailwater_sched::dispatch::{Verdict, WorkerId};
 use tailwater_shm::sync::spin_hint;
 use tailwater_shm::{Cycles, clock};
@@ -38,91 +38,6 @@ enum Step<P> {
 }
 
 impl<P: Send + 'static> Group<P> {
-    /// Makes a thread that begins with `task`, or with what it is given before it first runs.
-    ///
-    /// # Errors
-    /// If there is no memory for a stack.
-    pub(super) fn new_thread(&'static self, task: Task) -> Result<Spare, crate::StackError> {
-        // In a statement of its own, so that the lock is free afterwards.
-        let free = self.pool.lock().spares.free_place();
-        let place = free.unwrap_or_else(|| {
-            Box::leak(Box::new(Place { thread: RequestThread::new(self), task: SpinLock::new(task) }))
-        });
-        *place.task.lock() = task;
-        let options = Options {
-            name: Some(Arc::clone(&self.name)),
-            stack_size: self.stack_size,
-            unrelated: true,
-            ..Options::default()
-        };
-        // SAFETY: everything is 'static.
-        match unsafe { prepare(move || self.run(place), options, None) } {
-            Ok((joiner, runnable)) => {
-                drop(joiner);
-                Ok(Spare { runnable, place })
-            }
-            Err(error) => {
-                self.pool.lock().spares.return_place(place);
-                Err(error)
-            }
-        }
-    }
-
-    /// Locks the pool if `is_needed` and there is a spare thread for a lane, which is made if all
-    /// are reserved for idle lanes.
-    ///
-    /// # Errors
-    /// The locked pool, if it is not needed, or there is no memory for a thread.
-    fn lock_with_spare(
-        &'static self,
-        is_needed: impl Fn(&mut Pool<P>) -> bool,
-    ) -> Result<SpinGuard<'static, Pool<P>>, SpinGuard<'static, Pool<P>>> {
-        let mut pool = self.pool.lock();
-        if !is_needed(&mut pool) {
-            return Err(pool);
-        }
-        if pool.spares.has_spare() {
-            return Ok(pool);
-        }
-        drop(pool);
-        // The lane is given to the thread under the lock.
-        let made = self.new_thread(Task::End);
-        let mut pool = self.pool.lock();
-        let Ok(spare) = made else {
-            let until = clock::now().saturating_add(self.runtime.clock.from_ns(MEMORY_PAUSE.0));
-            self.no_memory_until.store(until, Relaxed);
-            return Err(pool);
-        };
-        pool.spares.add(spare);
-        if is_needed(&mut pool) { Ok(pool) } else { Err(pool) }
-    }
-
-    /// The life of a thread.
-    fn run(&'static self, place: &'static Place) {
-        loop {
-            let mut task = *place.task.lock();
-            match task {
-                Task::Begin(lane) => {
-                    // As in `Server::run`.
-                    catch(|| (self.init_per_core)(self.first_lane + lane.index()));
-                    task = Task::Ask(lane);
-                }
-                Task::End => return,
-                Task::Ask(_) | Task::Finish { .. } => {}
-            }
-            task = self.let_others_first(place, task);
-            while let Some(step) = suspend_or(|me| self.choose(place, task, me)) {
-                let Step::Run(work) = step else { return };
-                let panicked = catch(|| (self.handle)(work.payload)).is_none();
-                trace::received(None);
-                serve_as(None);
-                // Not the number that it began with: it may have been preempted.
-                let number = place.thread.number();
-                task = self.let_others_first(place, Task::Finish { number, panicked, ended: None });
-            }
-        }
-    }
-
     /// As [`let_others_first`]; others take meanwhile what waits in the mailbox.
     fn let_others_first(&self, place: &'static Place, task: Task) -> Task {
         if let Some(lane) = place.thread.lane()
@@ -308,6 +223,49 @@ impl Leaving {
     }
 }
 
+impl<P> HasSpares for Pool<P> {
+    fn spares(&mut self) -> &mut Spares {
+        &mut self.spares
+    }
+}
+
+impl<P: Send + 'static> Threads for Group<P> {
+    type Pool = Pool<P>;
+
+    fn pool(&self) -> &SpinLock<Pool<P>> {
+        &self.pool
+    }
+
+    fn maker(&self) -> &Maker {
+        &self.maker
+    }
+
+    fn run(&'static self, place: &'static Place) {
+        loop {
+            let mut task = *place.task.lock();
+            match task {
+                Task::Begin(lane) => {
+                    // As in `Server::run`.
+                    catch(|| (self.init_per_core)(self.first_lane + lane.index()));
+                    task = Task::Ask(lane);
+                }
+                Task::End => return,
+                Task::Ask(_) | Task::Finish { .. } => {}
+            }
+            task = self.let_others_first(place, task);
+            while let Some(step) = suspend_or(|me| self.choose(place, task, me)) {
+                let Step::Run(work) = step else { return };
+                let panicked = catch(|| (self.handle)(work.payload)).is_none();
+                trace::received(None);
+                serve_as(None);
+                // Not the number that it began with: it may have been preempted.
+                let number = place.thread.number();
+                task = self.let_others_first(place, Task::Finish { number, panicked, ended: None });
+            }
+        }
+    }
+}
+
 impl<P: Send + 'static> Requests for Group<P> {
     fn preempted(&'static self, thread: &'static RequestThread, runnable: Runnable) -> Result<(), Runnable> {
         let (number, lane) = (thread.number(), thread.lane());
@@ -395,7 +353,7 @@ impl<P: Send + 'static> Requests for Group<P> {
     }
 
     fn is_over(&'static self, thread: &'static RequestThread, now: Cycles) -> (bool, Cycles) {
-        let no_memory_until = self.no_memory_until.load(Relaxed);
+        let no_memory_until = self.maker.no_memory_until();
         if now < no_memory_until {
             return (false, no_memory_until);
         }
@@ -412,7 +370,7 @@ impl<P: Send + 'static> Requests for Group<P> {
     }
 
     fn is_ordered(&self, thread: &RequestThread, lane: usize) -> bool {
-        let no_memory_until = self.no_memory_until.load(Relaxed);
+        let no_memory_until = self.maker.no_memory_until();
         let may = no_memory_until == 0 || clock::now() >= no_memory_until;
         may && self.mailboxes[lane].is_ordered(thread.number())
     }

@@ -69,6 +69,7 @@ use super::server::begin_traced;
 use super::settings::{Dispatchers, Settings};
 use super::spares::Spares;
 use super::stats::ClassStats;
+use super::threads::{Maker, Threads};
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::runtime::Runtime;
@@ -77,7 +78,7 @@ use crate::sync::Notify;
 use crate::thread::{self, Class};
 use crate::verbs::ready::ready;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::Relaxed};
 use desk::{Desk, LaneMailbox};
 use std::collections::VecDeque;
 use std::io;
@@ -126,8 +127,6 @@ struct Group<P> {
     admitted: AtomicUsize,
     queue: usize,
     waiting: AtomicUsize,
-    /// Cycle count until which no request is preempted, because there was no memory for a thread.
-    no_memory_until: AtomicU64,
     mailboxes: Box<[Mailbox<P>]>,
     /// The kthread on which each lane asked last, or went on after it had blocked.
     kthreads: Box<[AtomicU16]>,
@@ -142,8 +141,7 @@ struct Group<P> {
     slice: Cycles,
     /// Whether the policy has quanta, and so a request gives way to one in its mailbox.
     has_quantum: bool,
-    stack_size: Option<usize>,
-    name: Arc<str>,
+    maker: Maker,
     first_lane: usize,
     init_per_core: Init,
     handle: Handle<P>,
@@ -428,7 +426,6 @@ impl<P: Send + 'static> Group<P> {
             admitted: AtomicUsize::new(0),
             queue: settings.queue,
             waiting: AtomicUsize::new(0),
-            no_memory_until: AtomicU64::new(0),
             kthreads: (0..lanes).map(|_| AtomicU16::new(0)).collect(),
             mailboxes: mailboxes.into(),
             wake: Notify::new(),
@@ -438,8 +435,7 @@ impl<P: Send + 'static> Group<P> {
             origin: clock::now(),
             slice,
             has_quantum,
-            stack_size: settings.stack_size,
-            name: "dispatch".into(),
+            maker: Maker::new(settings.stack_size, runtime.clock),
             first_lane,
             init_per_core: Arc::new(|_| ()),
             handle: Arc::new(drop),

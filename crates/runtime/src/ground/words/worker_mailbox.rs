@@ -2,9 +2,9 @@
 //! (Concord, SOSP'23, sections 3.1 and 3.2).
 //!
 //! Owns [`PLACES`] places for requests and as many for reports, each a ring, on cache lines of one
-//! writer each. Knows nothing of threads and policies. The *dispatcher* is whoever holds the
-//! dispatcher's lock, the *worker* the one thread that has the lane; both change, and each hands
-//! its role over by a lock or a run queue, which orders what it did before.
+//! writer each. Knows nothing of threads and policies. The *dispatcher* is the thread that holds
+//! the dispatcher's lock, the *worker* the one thread that has the lane; both change, and each
+//! hands its role over by a lock or a run queue, which orders what it did before.
 //!
 //! ```text
 //!              places: a pointer or null, 8 to a line      taken, began, resting
