@@ -11,22 +11,15 @@ use tailwater_wire::checksum;
 use crate::kthread::{Behaviour, RawKthread, Step};
 use crate::wire::{Endpoint, UDP_HEADERS, udp};
 
-/// Sends frames as fast as its ring takes them: to others, or with an address that is not its own.
-pub(super) struct Flood {
-    pub(super) to: Option<(MacAddr, Ipv4Addr)>,
+/// What an attacker does that always has work, and so wants each core that it gives up back.
+pub(super) trait Restless: Send {
+    /// As [`Behaviour::step`].
+    fn step(&mut self, kthread: &mut RawKthread) -> Step;
 }
 
-impl Behaviour for Flood {
+impl<T: Restless> Behaviour for T {
     fn step(&mut self, kthread: &mut RawKthread) -> Step {
-        let own = own(kthread);
-        let foreign = Endpoint { ip: Ipv4Addr::new(10, 77, 0, 99), ..own };
-        let (from, to) = match self.to {
-            Some((mac, ip)) => (own, Endpoint { mac, ip, port: 7 }),
-            None => (foreign, own),
-        };
-        let frame = udp(from, to, &[0; 32]);
-        while send(kthread, &frame) {}
-        Step::Busy
+        Restless::step(self, kthread)
     }
 
     fn has_work(&self, _: &RawKthread) -> bool {
@@ -40,6 +33,25 @@ impl Behaviour for Flood {
 
     fn ceding(&mut self, kthread: &mut RawKthread) {
         kthread.set_queued(1);
+    }
+}
+
+/// Sends frames as fast as its ring takes them: to others, or with an address that is not its own.
+pub(super) struct Flood {
+    pub(super) to: Option<(MacAddr, Ipv4Addr)>,
+}
+
+impl Restless for Flood {
+    fn step(&mut self, kthread: &mut RawKthread) -> Step {
+        let own = own(kthread);
+        let foreign = Endpoint { ip: Ipv4Addr::new(10, 77, 0, 99), ..own };
+        let (from, to) = match self.to {
+            Some((mac, ip)) => (own, Endpoint { mac, ip, port: 7 }),
+            None => (foreign, own),
+        };
+        let frame = udp(from, to, &[0; 32]);
+        while send(kthread, &frame) {}
+        Step::Busy
     }
 }
 
@@ -62,26 +74,13 @@ pub(super) struct Late;
 /// Longer than `cede-deadline-us`, also of the time that it gets beside its successor.
 const KEPT: Duration = Duration::from_millis(3);
 
-impl Behaviour for Late {
+impl Restless for Late {
     fn step(&mut self, kthread: &mut RawKthread) -> Step {
         let began = Instant::now();
         while began.elapsed() < KEPT && !kthread.shared.stopping() {
             spin_loop();
         }
         Step::Busy
-    }
-
-    fn has_work(&self, _: &RawKthread) -> bool {
-        true
-    }
-
-    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
-        kthread.submitted().store(0, Ordering::Relaxed);
-        kthread.set_queued(0);
-    }
-
-    fn ceding(&mut self, kthread: &mut RawKthread) {
-        kthread.set_queued(1);
     }
 }
 
@@ -145,24 +144,11 @@ impl FalseErrors {
     }
 }
 
-impl Behaviour for FalseErrors {
+impl Restless for FalseErrors {
     fn step(&mut self, kthread: &mut RawKthread) -> Step {
         let frame = self.frame(own(kthread));
         while send(kthread, &frame) {}
         Step::Busy
-    }
-
-    fn has_work(&self, _: &RawKthread) -> bool {
-        true
-    }
-
-    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
-        kthread.submitted().store(0, Ordering::Relaxed);
-        kthread.set_queued(0);
-    }
-
-    fn ceding(&mut self, kthread: &mut RawKthread) {
-        kthread.set_queued(1);
     }
 }
 
