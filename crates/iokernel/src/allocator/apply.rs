@@ -81,6 +81,7 @@ impl Allocator {
             Phase::Starting { kthread, decided, .. }
                 if kthread == from && now.saturating_sub(decided) > self.timing.overdue_start =>
             {
+                self.count_unstarted(world, from, decided, now);
                 self.take_back(world, at, from, now, now);
                 Some(None)
             }

@@ -323,6 +323,46 @@ fn a_kthread_that_never_starts_loses_the_core_and_is_left_alone_for_a_while() {
     assert!(matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. }), "never granted again");
 }
 
+/// Lets a service handle requests that come 25 us apart, each as soon as it has the core. Returns
+/// before how many of them the core was the batch job's, which does not start on it.
+fn requests_beside_a_sleeper(sandbox: &mut Sandbox, requests: u32) -> u32 {
+    let mut taken = 0;
+    for _ in 0..requests {
+        sandbox.pass(20_000);
+        taken += u32::from(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
+        if sandbox.peer(SERVICE).state(0) != KthreadState::Idle {
+            arrival(sandbox);
+            sandbox.peer(SERVICE).obey(0);
+        } else {
+            assert!(sandbox.peer(SERVICE).resume(0));
+        }
+        sandbox.tick();
+        assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
+        sandbox.peer(SERVICE).go_idle(0);
+        sandbox.pass(100);
+        sandbox.peer(SERVICE).obey(0);
+        sandbox.pass(100);
+    }
+    taken
+}
+
+#[test]
+fn a_batch_job_whose_wakes_do_nothing_gets_few_of_the_cores_that_a_service_leaves_for_a_moment() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.peer(BATCH).queue(0, 1);
+    requests_beside_a_sleeper(&mut sandbox, 1_000);
+    let taken = requests_beside_a_sleeper(&mut sandbox, 10_000);
+    // At most 1 % of 250 ms, 20 us each.
+    assert!((50..=130).contains(&taken), "before {taken} of 10000 requests");
+    // Once its pause is over it may show that it runs, and then no core is claimed before it starts.
+    sandbox.pass(2_000_000);
+    sandbox.tick();
+    sandbox.settle();
+    assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
+}
+
 #[test]
 fn a_stopped_service_with_work_is_left_alone_ever_longer_and_gets_a_core_when_it_goes_on() {
     let config = Config { start_deadline_us: 2_000, ..Config::default() };
