@@ -28,7 +28,7 @@ use crate::notify::Notifier;
 #[command(after_help = "Examples:
   tailwater iokernel                                        core 0 polls, all others are lent
   tailwater iokernel --core 0 --managed-cores 2-7,10
-  tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater.sock
+  tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater/socket
   tailwater iokernel --tap tw0 --host-ip 10.77.0.1          ping and nc -u reach the services
   tailwater iokernel --xdp eth1,gateway=10.77.0.1           an interface of its own, without Linux's network stack
   tailwater iokernel --xdp eth1 --fault loss=1%,delay=5ms,rate=100mbit,seed=7

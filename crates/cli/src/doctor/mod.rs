@@ -26,12 +26,12 @@ use part::{Part, Status};
 #[command(after_help = "Examples:
   tailwater doctor            one line per requirement; exit code 2 when something is missing that is not optional
   tailwater doctor --json     the same for programs
-  tailwater doctor --iokernel /run/tailwater.sock
+  tailwater doctor --iokernel /run/tailwater/socket
   tailwater doctor --config /etc/tailwater.toml   what other programs get beside that IOKernel
   tailwater doctor --repair   after an IOKernel was killed
 
 ok       is there, or as it should be
-missing  is not there, and Tailwater does not run without it
+missing  is not there, and needed: `tailwater demo` does not start without it
 absent   is not there, and only what its line names needs it
 caution  is there, and costs latency")]
 pub struct DoctorArgs {

@@ -66,7 +66,7 @@ const ALL: &str = "all";
 /// Reproduce the papers' figures, simulated and measured on this machine
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  tailwater-lab reproduce                          everything: an hour, an otherwise idle machine
+  tailwater-lab reproduce                          everything: an hour and a half, an otherwise idle machine
   tailwater-lab reproduce shenango-fig4            one figure, about four minutes
   tailwater-lab reproduce all --quick              the shapes, in about two minutes
   tailwater-lab reproduce shinjuku-fig1 --out /tmp/figures
