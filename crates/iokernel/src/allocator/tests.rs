@@ -356,7 +356,7 @@ fn a_batch_job_whose_wakes_do_nothing_gets_few_of_the_cores_that_a_service_leave
     let taken = requests_beside_a_sleeper(&mut sandbox, 10_000);
     // At most 1 % of 250 ms, 20 us each.
     assert!((50..=130).contains(&taken), "before {taken} of 10000 requests");
-    // Once its pause is over it may show that it runs, and then no core is claimed before it starts.
+    // Once its pause is over it may show that it runs.
     sandbox.pass(2_000_000);
     sandbox.tick();
     sandbox.settle();

@@ -11,10 +11,11 @@
 //! A thread that sleeps starts some 20 to 60 us after its wake, and a service may claim the core
 //! before. A program that is stopped, or that keeps wakes from its threads, would get each core
 //! that a service leaves for a moment; the service parks meanwhile, and has to be woken for each
-//! request. So a best-effort program may have cores that it does not start on, and that are claimed,
-//! for a part of the time only ([`PER_UNSTARTED`]) beyond [`UNSTARTED_US`], whether or not it starts
-//! on others. So is one whose threads wait on a core behind an ordinary program's: it is lent the
-//! core again at most 100 times as long after that as a service left it the core, some milliseconds.
+//! request. So a best-effort program may have cores that it does not start on, and that are
+//! claimed, for a part of the time only ([`PER_UNSTARTED`]) beyond [`UNSTARTED_US`], whether or not
+//! it starts on others. One whose threads wait on a core behind an ordinary program's pays the
+//! same: it is lent the core again at most 100 times as long after that as a service left it the
+//! core, some milliseconds.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;
@@ -68,8 +69,8 @@ impl BackOff {
         }
     }
 
-    /// Takes into account that a core was claimed which it had had for this time and had not started
-    /// on. `free` of that has no consequence.
+    /// Takes into account that a core was claimed which it had had for this time and had not
+    /// started on. `free` of that has no consequence.
     fn count_unstarted(&mut self, had: Cycles, now: Cycles, free: Cycles) {
         let forgotten = now.saturating_sub(self.since) / PER_UNSTARTED;
         self.unstarted = self.unstarted.saturating_sub(forgotten).saturating_add(had);
