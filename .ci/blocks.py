@@ -28,7 +28,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LIMIT_S = 600
+LIMIT_S = 1800
 
 HELPERS = r"""
 unset BASH_ENV

@@ -3,7 +3,8 @@
 `cargo +nightly rustdoc -p CRATE -- -Z unstable-options --output-format json --document-hidden-items` wrote.
 
 Follows re-exports from the crate's root, also out of hidden modules, but not into them. Leaves out trait
-implementations, fields and variants. Exits with 1 if it lists anything.
+implementations, fields and variants. Exits with 1 if it lists anything. rustdoc's JSON is not stable: if the file has another
+format, says so and exits with 0.
 """
 import json
 import sys
@@ -14,6 +15,14 @@ DOCUMENTED = {"struct", "enum", "union", "trait", "macro"}
 def main(path):
     with open(path) as file:
         crate = json.load(file)
+    try:
+        return list_items(crate)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        print(f"skipped: rustdoc's JSON has another format, {crate.get('format_version')} ({error!r})")
+        return 0
+
+
+def list_items(crate):
     items, seen, found = crate["index"], set(), []
 
     def visit(number, parent):

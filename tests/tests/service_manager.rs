@@ -36,12 +36,18 @@ impl Manager {
     }
 }
 
+/// Returns a new folder whose path is short: that of a socket has at most 108 bytes (unix(7)), and
+/// `TMPDIR` may be longer.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/tmp").unwrap()
+}
+
 #[test]
 fn the_manager_hears_of_the_start_signs_of_life_a_reload_and_the_end() {
     if !has_two_cpus() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let (file, socket) = (folder.path().join("tailwater.toml"), folder.path().join("notify"));
     std::fs::write(&file, "").unwrap();
     let manager = Manager::at(&socket);
@@ -79,7 +85,7 @@ fn the_manager_hears_of_the_process_that_takes_over_and_of_no_end() {
     if !has_two_cpus() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let (file, socket) = (folder.path().join("tailwater.toml"), folder.path().join("notify"));
     std::fs::write(&file, "max-kthreads = 2").unwrap();
     let manager = Manager::at(&socket);

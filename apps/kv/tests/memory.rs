@@ -19,6 +19,9 @@ struct Kv {
 
 impl Kv {
     fn start(limit_mib: u64) -> Self {
+        // Inherited: a huge page makes bytes resident that were never touched, where the system
+        // gives them to all programs. A refusal shows in the figures.
+        let _ = rustix::thread::disable_transparent_huge_pages(true);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
         let mut program = Program::start(command.args(["--linux", "-p", "0", "-m", &limit_mib.to_string()]));
         let address = program.line_after("listening on ");

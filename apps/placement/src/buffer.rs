@@ -54,15 +54,18 @@ mod tests {
     fn a_socket_holds_what_is_said_and_more_than_by_default() {
         let (plain, roomy) =
             (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let default = sockopt::socket_recv_buffer_size(&plain).unwrap() / CHARGE;
         let said = hold_as_many(&roomy).unwrap();
         let (before, after) = (held(&plain, 2 * DATAGRAMS), held(&roomy, 2 * DATAGRAMS));
         assert!(said <= DATAGRAMS, "{said}");
         // Kernels charge differently: within a fifth.
         assert!(after.abs_diff(said) <= said / 5, "{after} are held, {said} said");
-        if said == DATAGRAMS {
-            assert!(after > 5 * before, "{before} without, {after} with it");
-        } else {
+        if said < DATAGRAMS {
             println!("skipped in part: this process may not exceed net.core.rmem_max, {said} datagrams");
+        } else if default > DATAGRAMS / 10 {
+            println!("skipped in part: net.core.rmem_default is raised, to {default} datagrams");
+        } else {
+            assert!(after > 5 * before, "{before} without, {after} with it");
         }
     }
 }

@@ -5,8 +5,8 @@ mod common;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::Rocks;
@@ -15,7 +15,7 @@ use tailwater_loadgen::protocol;
 use tailwater_loadgen::station::{Order, Progress, StationHandle, station};
 use tailwater_loadgen::{Measurement, Plan, Report};
 use tailwater_rocks::{Store, store};
-use tailwater_testkit::{PATIENCE, has_two_cpus, socket_name};
+use tailwater_testkit::{PATIENCE, has_two_cpus, memory_folder, socket_name};
 use tailwater_workload::rocks::ScanSum;
 use tailwater_workload::summary::Figures;
 
@@ -24,6 +24,13 @@ const KEYS: u64 = 10_000;
 const SCHEDULE: &str = if cfg!(debug_assertions) { "300ms@500" } else { "2s@10k" };
 const GENERATOR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+/// Waits until no other IOKernel of these tests runs: two at a time would take each other's cores.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    // A test that failed in its turn has reported that.
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Starts the program.
 fn start(socket: &str, options: &[&str], folder: &Path) -> Rocks {
@@ -97,8 +104,9 @@ fn gets_scans_and_puts_through_an_iokernel_are_answered_right_whatever_the_polic
     if !has_two_cpus() {
         return;
     }
+    let _turn = turn();
     let measure = |policy, requests, schedule| {
-        let (network, folder) = (Network::start("policy"), tempfile::tempdir_in("/dev/shm").unwrap());
+        let (network, folder) = (Network::start("policy"), memory_folder());
         let options = ["--dispatch", policy, "--load", &KEYS.to_string()];
         let service = start(&network.socket, &options, folder.path());
         let report = network.ask(requests, schedule, false);
@@ -126,7 +134,8 @@ fn what_was_put_is_there_after_a_signal_even_if_nobody_reads_what_is_printed() {
     if !has_two_cpus() {
         return;
     }
-    let (network, folder) = (Network::start("signal"), tempfile::tempdir_in("/dev/shm").unwrap());
+    let _turn = turn();
+    let (network, folder) = (Network::start("signal"), memory_folder());
     let service = start(&network.socket, &[], folder.path());
     let all = protocol::Rocks::new(KEYS, 64).unwrap();
     is_right(&network.ask(all, "100ms@500", true));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tailwater_rocks::Store;
 use tailwater_rocks::store::{Config, STACK};
-use tailwater_testkit::Storm;
+use tailwater_testkit::{Storm, memory_folder};
 use tailwater_workload::rocks::ScanSum;
 
 #[global_allocator]
@@ -43,7 +43,7 @@ fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> tailwater
 const QUANTUM: Duration = Duration::from_micros(5);
 
 fn loaded() -> (tempfile::TempDir, Arc<Store>) {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = memory_folder();
     // Small memory tables cause frequent flushes and compactions, and delayed writers.
     let config = Config { write_buffer: 256 << 10, ..Config::new(&folder.path().join("db")) };
     let store = Store::open(&config).unwrap();

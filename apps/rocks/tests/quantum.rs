@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tailwater_rocks::Store;
 use tailwater_rocks::store::{Config, STACK};
+use tailwater_testkit::memory_folder;
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -21,7 +22,7 @@ fn a_get_beside_scans_is_answered_before_one_of_them_ends() {
     const QUANTUM: Duration = Duration::from_micros(15);
     const SCANS: u32 = 3;
     const GETS: u64 = 500;
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = memory_folder();
     let store = Store::open(&Config::new(&folder.path().join("db"))).unwrap();
     store.load(100_000, VALUE).unwrap();
     let store = Arc::new(store);

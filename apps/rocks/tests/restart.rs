@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::Rocks;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use tailwater_testkit::until;
+use tailwater_testkit::{memory_folder, until};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status};
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ fn put(stream: &mut TcpStream, key: u64, value: &[u8]) {
 
 #[test]
 fn what_was_put_is_there_after_an_end_and_with_a_log_after_a_kill() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = memory_folder();
     let path = folder.path().join("db");
     let server = Server::start(&path, &["--load", "1000", "--value", "32"]);
     let mut stream = server.connect();
@@ -85,7 +85,7 @@ fn what_was_put_is_there_after_an_end_and_with_a_log_after_a_kill() {
 
 #[test]
 fn datagrams_and_bad_connections_are_handled_on_kernel_sockets() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = memory_folder();
     let server = Server::start(&folder.path().join("db"), &["--max-scan", "10", "--max-value", "10"]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server.address).unwrap();
@@ -121,7 +121,7 @@ fn ticks(process: u32) -> u64 {
 
 #[test]
 fn without_descriptors_the_server_waits_and_accepts_again_when_it_has_some() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = memory_folder();
     let server = Server::start(&folder.path().join("db"), &[]);
     let id = server.rocks.program.pid();
     put(&mut server.connect(), 1, b"one");
@@ -147,7 +147,7 @@ fn without_descriptors_the_server_waits_and_accepts_again_when_it_has_some() {
 
 #[test]
 fn the_program_on_tailwater_ends_on_a_signal_and_keeps_what_was_loaded() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = memory_folder();
     let path = folder.path().join("db");
     for options in [&["--load", "1000"][..], &["--dispatch", "c-fcfs"]] {
         let rocks = Rocks::start(|command| {

@@ -9,6 +9,7 @@ use tailwater::net::{TcpStream, UdpSocket};
 use tailwater_rocks::request::Limits;
 use tailwater_rocks::service::{Config, IN_FLIGHT, PER_CONNECTION, Service};
 use tailwater_rocks::{Store, store};
+use tailwater_testkit::memory_folder;
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status, write_value};
 
 #[global_allocator]
@@ -56,7 +57,7 @@ fn reply(stream: &mut impl Read) -> io::Result<(Header, Vec<u8>)> {
 
 #[test]
 fn the_service_answers() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = memory_folder();
     let store = loaded(&folder);
     let run = tailwater::Builder::new().kthreads(2).run(move || {
         let service = start(Arc::clone(&store), WAIT);

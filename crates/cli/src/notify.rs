@@ -165,10 +165,10 @@ mod tests {
 
     /// Returns a manager's socket, full of signs of life, and one that waits for it without end.
     fn full(name: &str) -> (UnixDatagram, Notifier) {
-        let name = format!("tailwater-test-{name}-{}", std::process::id());
-        let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        let name = tailwater_testkit::socket_name(name);
+        let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name[1..]).unwrap()).unwrap();
         manager.set_nonblocking(true).unwrap();
-        let (socket, address) = connect(&format!("@{name}")).unwrap();
+        let (socket, address) = connect(&name).unwrap();
         set_socket_timeout(&socket, Timeout::Send, None).unwrap();
         let flags = SendFlags::DONTWAIT;
         while sendto(&socket, b"WATCHDOG=1", flags, &address).is_ok() {}

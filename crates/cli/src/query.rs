@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn an_iokernel_that_does_not_answer_is_not_awaited_for_ever() {
-        let address = format!("@tailwater-silent-{}", std::process::id());
+        let address = tailwater_testkit::socket_name("silent");
         // Accepts no connection: the question waits in its backlog.
         let _listener = serve(&address, |_| {}).unwrap();
         let socket = connect(&address, Duration::from_millis(20)).unwrap();

@@ -129,6 +129,11 @@ fn a_quick_demo_runs_to_its_end_and_writes_what_it_found() {
     assert_eq!(sockets(pid), [""; 0]);
 }
 
+/// Starts a demo with all loads: it has more than a minute left when it is interrupted.
+fn start_full(folder: &Path) -> Program {
+    start(folder, &["--linux-wait", "block"])
+}
+
 /// Children of a running demo, once it has some.
 fn first_children(demo: &mut Program) -> std::collections::BTreeSet<u32> {
     eventually("the demo has a child process", || {
@@ -143,7 +148,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
     // While the batch job runs alone, and in the middle of a point.
     for (marker, signal) in [("noise:", Signal::INT), ("win p99.9", Signal::TERM)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut demo = start(folder.path(), &["--quick", "--loads", "50", "--linux-wait", "block"]);
+        let mut demo = start_full(folder.path());
         let pid = demo.pid();
         demo.line_with(marker);
         let started = first_children(&mut demo);
@@ -159,7 +164,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
 fn children_die_with_a_demo_that_is_killed() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
-    let mut demo = start(folder.path(), &["--quick", "--loads", "50", "--linux-wait", "block"]);
+    let mut demo = start_full(folder.path());
     let pid = demo.pid();
     demo.line_with("win p99.9");
     let started = first_children(&mut demo);

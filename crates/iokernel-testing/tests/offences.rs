@@ -185,7 +185,9 @@ fn the_polling_thread_attaches_as_many_programs_as_the_pace_of_their_user_permit
         number += 1;
         polling.departed.get() > 20 && polling.refused.get() > 500
     });
-    let (registered, departed) = (polling.registered.get() - 1, polling.departed.get());
+    // Both go on: what is read first is not ahead.
+    let departed = polling.departed.get();
+    let registered = polling.registered.get() - 1;
     // 20 at once, one more for each place, as programs may come back to a new IOKernel, and two a
     // second.
     let most = 20 + u64::from(PROGRAMS) + 2 * (began.elapsed().as_secs() + 1);

@@ -220,11 +220,11 @@ fn claim(core: u16) -> Result<Claim, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
 
     #[test]
     fn a_core_is_claimed_once_until_the_claim_is_given_up() {
-        // No machine has these cores, and no other test claims them.
-        let (first, second) = (60_001, 60_002);
+        let (first, second) = (unused_core(), unused_core());
         let claims = Claims::take([first]).unwrap();
         let refused = Claims::take([second, first]).unwrap_err();
         assert_eq!(refused, CoreClaimed { core: first, pid: Some(std::process::id() as i32) });
@@ -232,6 +232,21 @@ mod tests {
         drop(take_in_time(&[second]));
         drop(claims);
         take_in_time(&[first, second]);
+    }
+
+    /// Returns a core that no machine has and no other test claims, also not one in another PID
+    /// namespace that shares this network: a socket that is open until this process ends is bound
+    /// to a name with its number.
+    fn unused_core() -> u16 {
+        static RESERVED: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+        let socket = new_socket();
+        let reserve = |core: &u16| {
+            let name = format!("tailwater-test-core-{core}");
+            bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).is_ok()
+        };
+        let core = (60_001..u16::MAX).find(reserve).expect("a number is free");
+        RESERVED.lock().unwrap().push(socket);
+        core
     }
 
     fn address(core: u16) -> SocketAddrUnix {
@@ -245,17 +260,17 @@ mod tests {
 
     #[test]
     fn a_claim_whose_owner_cannot_be_learnt_is_heeded() {
-        let core = 60_003;
+        let core = unused_core();
         let silent = new_socket();
         bind(&silent, &address(core)).unwrap();
         let refused = Claims::take([core]).unwrap_err();
         assert_eq!(refused, CoreClaimed { core, pid: None });
-        assert!(refused.to_string().contains("ss -xlp | grep tailwater-core-60003"), "{refused}");
+        assert!(refused.to_string().contains(&format!("ss -xlp | grep tailwater-core-{core}")), "{refused}");
     }
 
     #[test]
     fn a_claim_is_heeded_with_a_full_queue_of_looks_which_the_owner_accepts() {
-        let core = 60_004;
+        let core = unused_core();
         let claims = Claims::take([core]).unwrap();
         let look = || connect(new_socket(), &address(core));
         let full = (0..=BACKLOG + 1).find_map(|_| look().err());
@@ -270,7 +285,7 @@ mod tests {
 
     #[test]
     fn cores_of_the_one_before_are_taken_one_by_one_when_it_gives_them_up() {
-        let (first, second) = (60_005, 60_006);
+        let (first, second) = (unused_core(), unused_core());
         let (one, other) = (Claims::take([first]).unwrap(), Claims::take([second]).unwrap());
         let mut claims = Claims::take_beside(Some(std::process::id() as i32), [first, second]).unwrap();
         claims.take_missing();

@@ -75,6 +75,7 @@ fn attackers_of_shared_words_memory_and_stopped_programs_attack_all_the_time_tha
     if !has_two_cpus() {
         return;
     }
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hostile.json");
     let names = "moved-sleepers,emptied-doorbell,stopped-program,memory,false-errors";

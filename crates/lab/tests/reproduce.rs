@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use common::lab;
+use common::{lab, until_it_gets_cores};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tailwater_testkit::{
@@ -47,10 +47,12 @@ fn read(folder: &Path, file: &str) -> String {
 /// Runs one figure, checks its files against each other, and returns its JSON.
 fn reproduce(name: &str, measured: bool) -> Value {
     let _turn = turn();
-    let folder = tempfile::tempdir().unwrap();
-    let run = start(folder.path(), &[name, "--quick"]);
-    let pid = run.pid();
-    let output = run.finish_within(BOUND);
+    let ((folder, pid), output) = until_it_gets_cores(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let run = start(folder.path(), &[name, "--quick"]);
+        let pid = run.pid();
+        ((folder, pid), run.finish_within(BOUND))
+    });
     let (shown, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}\n{shown}\n{errors}", output.status);
     let read = |extension: &str| read(folder.path(), &format!("{name}.{extension}"));

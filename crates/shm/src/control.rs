@@ -547,9 +547,10 @@ fn next_has_descriptors(socket: impl AsFd) -> bool {
 mod tests {
     use super::*;
     use rustix::net::accept;
+    use tailwater_testkit::socket_name;
 
     fn pair(name: &str) -> (OwnedFd, OwnedFd) {
-        let path = format!("@tailwater-control-{name}-{}", std::process::id());
+        let path = socket_name(name);
         let listener = serve(&path, |_| ()).unwrap();
         let client = dial(&path).unwrap();
         (client, accept(&listener).unwrap())
@@ -622,7 +623,7 @@ mod tests {
 
     #[test]
     fn a_connection_for_which_there_is_no_room_is_not_awaited_for_ever() {
-        let path = format!("@tailwater-control-full-{}", std::process::id());
+        let path = socket_name("full");
         let listener = serve(&path, |_| ()).unwrap();
         // Linux keeps as many as this, and one more.
         listen(&listener, 1).unwrap();

@@ -1,5 +1,5 @@
-//! What tests of several crates share: bounded waiting, child processes, names and addresses that
-//! no other test uses, network namespaces, storms of preempt signals.
+//! What tests of several crates share: bounded waiting, child processes, names, addresses and
+//! folders that no other test uses, network namespaces, storms of preempt signals.
 //!
 //! Every wait has a bound, [`PATIENCE`], and ends with a message about what did not happen. No
 //! assertion is about a duration. Depends on no other crate of the workspace, so that each of them
@@ -17,7 +17,7 @@ mod wait;
 pub use process::{children, is_running, thread_named};
 pub use program::{Program, binary, run, text};
 pub use storm::Storm;
-pub use unique::{loopback_address, socket_name};
+pub use unique::{loopback_address, memory_folder, socket_name};
 pub use wait::{PATIENCE, eventually, until};
 
 /// Returns the number of CPUs this process may use, which is less than [`cpu_numbers`] has under a

@@ -5,11 +5,19 @@ use std::fs;
 
 /// Returns the ids of the processes whose parent is `pid`.
 pub fn children(pid: u32) -> BTreeSet<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect()
+    // Not from `children` of its threads, which only kernels with CONFIG_PROC_CHILDREN have.
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let processes = names.filter_map(|name| name.to_str()?.parse().ok());
+    let parent = |process: u32| after_name(process)?.split(' ').nth(1)?.parse().ok();
+    processes.filter(|&process| parent(process) == Some(pid)).collect()
+}
+
+/// Returns what the kernel says of a process after its name, which is in parentheses and may
+/// contain any: the state, the parent's id, and more (proc_pid_stat(5)). `None` if there is no such
+/// process.
+fn after_name(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(stat.rsplit_once(") ")?.1.to_owned())
 }
 
 /// Returns the id of the thread of process `pid` that has this name.
@@ -23,7 +31,5 @@ pub fn thread_named(pid: u32, name: &str) -> Option<i32> {
 
 /// Returns whether a process has this id and has not ended: a zombie has ended.
 pub fn is_running(pid: u32) -> bool {
-    // proc_pid_stat(5): the state follows the name, which is in parentheses and may contain any.
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with(['Z', 'X']))
+    after_name(pid).is_some_and(|fields| !fields.starts_with(['Z', 'X']))
 }

@@ -14,7 +14,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let folder = tailwater_testkit::memory_folder();
         let store = Store::open(&Config::new(&folder.path().join("db"))).unwrap();
         Self { store, limits: Limits { scan: 100, value: 70_000, ..Limits::default() }, _folder: folder }
     }

@@ -3,13 +3,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use tailwater_testkit::memory_folder;
 use tailwater_workload::rocks::ScanSum;
 
 use super::*;
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").unwrap()
-}
 
 fn open(folder: &tempfile::TempDir) -> Store {
     Store::open(&Config::new(&folder.path().join("db"))).unwrap()
@@ -22,7 +19,7 @@ fn get(store: &Store, key: u64) -> Option<Vec<u8>> {
 
 #[test]
 fn a_value_is_appended_and_a_missing_one_is_not() {
-    let folder = folder();
+    let folder = memory_folder();
     let store = open(&folder);
     store.put(7, b"seven").unwrap();
     store.put(8, b"").unwrap();
@@ -35,7 +32,7 @@ fn a_value_is_appended_and_a_missing_one_is_not() {
 
 #[test]
 fn what_is_loaded_is_what_the_load_generator_expects() {
-    let folder = folder();
+    let folder = memory_folder();
     let store = open(&folder);
     store.put(3, b"in the way").unwrap();
     store.load(2_500, 64).unwrap();
@@ -55,7 +52,7 @@ fn what_is_loaded_is_what_the_load_generator_expects() {
 
 #[test]
 fn a_second_opener_and_an_impossible_path_are_told_why() {
-    let folder = folder();
+    let folder = memory_folder();
     let store = open(&folder);
     let config = Config::new(&folder.path().join("db"));
     let error = Store::open(&config).unwrap_err();
@@ -79,7 +76,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn whatever_was_put_before_the_end_is_in_a_file() {
-    let folder = folder();
+    let folder = memory_folder();
     let store = open(&folder);
     let done = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..4u64)
@@ -120,7 +117,7 @@ fn whatever_was_put_before_the_end_is_in_a_file() {
 
 #[test]
 fn no_thread_is_started_after_opening() {
-    let folder = folder();
+    let folder = memory_folder();
     let store =
         Store::open(&Config { write_buffer: 64 << 10, ..Config::new(&folder.path().join("db")) }).unwrap();
     let threads = || {
@@ -175,7 +172,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn the_store_is_a_map(steps in prop::collection::vec(step(), 1..120), wal: bool) {
-        let folder = folder();
+        let folder = memory_folder();
         let config = Config { wal, ..Config::new(&folder.path().join("db")) };
         let mut store = Store::open(&config).unwrap();
         let mut model = BTreeMap::new();

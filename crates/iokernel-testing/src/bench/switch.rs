@@ -137,7 +137,7 @@ fn throughput(options: SwitchOptions, windows: &mut Vec<Window>) -> Result<(), B
     let (b, rings) = RawRuntime::start_asleep(&running.socket, &spec)?;
     let rings = Mutex::new(rings);
     let received = Arc::new(AtomicU64::new(0));
-    let log = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::new(Mutex::new(Vec::<Window>::new()));
     let mut spec = RawSpec::new("a");
     spec.register.guaranteed = 1;
     spec.register.ring_bytes = RING_BYTES;
@@ -157,8 +157,11 @@ fn throughput(options: SwitchOptions, windows: &mut Vec<Window>) -> Result<(), B
     a.submit(0);
     wait_for("the first frames", || received.load(Ordering::Relaxed) > 1_000)?;
     std::thread::sleep(options.window);
+    // On a busy machine the pump may have run for less than a window meanwhile.
+    let measured = || log.lock().unwrap_or_else(PoisonError::into_inner);
+    wait_for("a window with frames", || measured().iter().any(|window| window.frames > 0))?;
     drop(a);
-    windows.append(&mut log.lock().unwrap_or_else(PoisonError::into_inner));
+    windows.append(&mut measured());
     Ok(())
 }
 
@@ -326,7 +329,7 @@ impl Behaviour for Pump {
         let total = self.received.load(Ordering::Relaxed) + taken as u64;
         self.received.store(total, Ordering::Relaxed);
         if let Some(window) = self.meter.count(taken as u64, clock::now(), kthread.clock) {
-            // Read only after this thread has ended.
+            // Read at the end only, when the measured time is over.
             self.log.lock().unwrap_or_else(PoisonError::into_inner).push(window);
         }
         Step::Busy

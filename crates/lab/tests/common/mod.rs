@@ -1,7 +1,7 @@
 //! What tests of the command share: running it.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +10,16 @@ use tailwater_testkit::{Program, text};
 
 /// How long a benchmark of a few seconds may take on a machine that is busy.
 const BOUND: Duration = Duration::from_secs(600);
+
+/// How often a benchmark or a figure is run that ends because other programs have the cores.
+const TRIES: usize = 3;
+/// What a run prints that ends because it got no core for a long time, or no answer.
+const TOO_BUSY: [&str; 4] = [
+    "the machine is overloaded",
+    "is the machine overloaded?",
+    "the machine is too busy",
+    "does not get a core",
+];
 
 /// Returns the command, with these words.
 pub fn lab(words: &[&str]) -> Command {
@@ -25,14 +35,30 @@ pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the result of `run`, which is called again, up to [`TRIES`] times in all, while the
+/// program that it runs ends because the machine was too busy.
+pub fn until_it_gets_cores<T>(mut run: impl FnMut() -> (T, Output)) -> (T, Output) {
+    for _ in 1..TRIES {
+        let (result, output) = run();
+        let errors = text(&output.stderr);
+        if output.status.success() || !TOO_BUSY.iter().any(|words| errors.contains(words)) {
+            return (result, output);
+        }
+        println!("again: {errors}");
+    }
+    run()
+}
+
 /// Runs a benchmark with these words in its turn; returns its document and what it printed, or
 /// `None` if other programs have the cores for minutes.
 pub fn bench(words: &[&str]) -> Option<(Value, String)> {
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
-    let mut command = lab(&["bench"]);
-    let output = Program::start(command.args(words).arg("--json").arg(&file)).finish_within(BOUND);
+    let ((), output) = until_it_gets_cores(|| {
+        let mut command = lab(&["bench"]);
+        ((), Program::start(command.args(words).arg("--json").arg(&file)).finish_within(BOUND))
+    });
     let (shown, errors) = (text(&output.stdout), text(&output.stderr));
     if errors.contains("the machine is overloaded") {
         println!("skipped: {errors}");

@@ -213,7 +213,11 @@ impl Linux<'_> {
         let sum = checksum(&packet).to_be_bytes();
         packet[10..12].copy_from_slice(&sum);
         packet.extend(payload);
-        rustix::io::write(self.device, &packet).expect("the device takes a packet");
+        match rustix::io::write(self.device, &packet) {
+            // A full queue of the device's, or no memory, is a loss like any other.
+            Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => {}
+            Err(error) => panic!("the device takes no packet: {error}"),
+        }
     }
 }
 

@@ -43,6 +43,10 @@ const GIVES_BACK: [(&str, &str); 2] =
 
 /// Soaks for `lasts` and prints a line for each round.
 pub(super) fn run(lasts: Duration, interrupt: &Interrupt) -> Result<Figures> {
+    // The service inherits it: where the system gives all programs huge pages, its memory grows
+    // without an allocation when pages are collapsed into a huge one. A refusal shows in the
+    // figures.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     let host = Host::start()?;
     let mut service = host.serve_with(&GIVES_BACK, interrupt)?;
     let end = Instant::now() + lasts;
