@@ -138,6 +138,27 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
+    /// Returns the head and the tail of the run queue, modulo 2^32, of which the tail was read
+    /// first. So entries between the two were queued when the head was read, whatever was queued
+    /// and taken meanwhile; if the head has passed the tail, all that the tail shows is gone. Both
+    /// are the program's word.
+    #[inline]
+    pub fn runq_ends(&self) -> (u32, u32) {
+        // Acquire: pairs with the Release of the owner's push. The head is read after the tail, and
+        // is at least what the owner saw when it wrote that.
+        let tail = self.runq_tail.load(Ordering::Acquire);
+        // Relaxed: nothing is read on the strength of it.
+        (self.runq_head.load(Ordering::Relaxed), tail)
+    }
+
+    /// Returns how many entries the run queue holds by its [ends](Self::runq_ends): none if the
+    /// head has passed the tail.
+    #[inline]
+    pub fn runq_len(&self) -> u32 {
+        let (head, tail) = self.runq_ends();
+        (tail.wrapping_sub(head) as i32).max(0) as u32
+    }
+
     /// Copies what a kthread and its runtime have published from `other`. No other thread writes
     /// either line.
     fn take_over(&self, other: &Self) {
@@ -688,6 +709,35 @@ impl Region {
                 self.keep(),
             )
         }
+    }
+}
+
+/// The ends of a run queue under every interleaving that loom can make: `RUSTFLAGS="--cfg loom"
+/// cargo test -p tailwater-shm --lib`.
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// A queue that never holds more than one entry never seems to.
+    #[test]
+    fn entries_that_were_taken_between_the_two_reads_are_not_counted() {
+        loom::model(|| {
+            let kthread = Arc::new(KthreadShared::new());
+            let owner = Arc::clone(&kthread);
+            let owner = thread::spawn(move || {
+                let status = &owner.status;
+                for entry in 1..=2 {
+                    // As `Owner::push` and `pop` of the runtime.
+                    status.runq_tail.store(entry, Ordering::Release);
+                    status.runq_head.store(entry, Ordering::Release);
+                }
+            });
+            assert!(kthread.status.runq_len() <= 1);
+            owner.join().unwrap();
+            assert_eq!(kthread.status.runq_len(), 0);
+        });
     }
 }
 

@@ -37,6 +37,8 @@ enum Extent {
     Whole,
     /// As much as a look may cost.
     Bounded,
+    /// The same without slices, because the policy compares no such look with the one before.
+    Beside,
 }
 
 /// How many more runtimes without cores a look reads.
@@ -78,8 +80,9 @@ impl Allocator {
     /// congestion is work that waits through a whole interval.
     pub(crate) fn tick(&mut self, world: &mut World, now: Cycles) {
         world.stats.cores.ticks.add(1);
-        self.look(world, now, Extent::Bounded);
-        if now >= self.next_policy {
+        let is_policy_due = now >= self.next_policy;
+        self.look(world, now, if is_policy_due { Extent::Bounded } else { Extent::Beside });
+        if is_policy_due {
             self.next_policy = now + self.timing.policy;
             self.sample(world, now);
             self.decide(world, now, |policy, view, actions| policy.tick(view, actions));
@@ -140,6 +143,9 @@ impl Allocator {
         let count = self.ledger.runtimes().len();
         self.cursor = if self.cursor < count { self.cursor } else { 0 };
         self.stranded.clear();
+        // Without a core, work is a reason to lend one whether or not it has waited: nothing is
+        // compared, and each look may read slices.
+        let without_core = if extent == Extent::Beside { Extent::Bounded } else { extent };
         let mut next = self.cursor;
         let mut budget = ColdBudget::new(extent);
         for step in 0..count {
@@ -151,7 +157,7 @@ impl Allocator {
                 self.note_pause(world, id, now);
             } else if budget.kthreads > 0 {
                 self.end_hold(world, id, now);
-                let read = self.read(world, id, (extent, None), now);
+                let read = self.read(world, id, (without_core, None), now);
                 let look = self.observation.runtime(id);
                 let kthreads = look.map_or(0, |look| look.kthreads.len());
                 if look.is_some_and(RuntimeLook::has_work) {
@@ -232,10 +238,10 @@ impl Allocator {
         true
     }
 
-    /// Copies the status words of the runtime's kthreads with cores, of this kthread, and of as
-    /// many others as a look may cost.
+    /// Copies the status words of the runtime's kthreads with cores and of this kthread: between
+    /// two looks after which the policy runs.
     pub(super) fn look_beside(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) {
-        self.read(world, kthread.runtime, (Extent::Bounded, Some(kthread.index)), now);
+        self.read(world, kthread.runtime, (Extent::Beside, Some(kthread.index)), now);
     }
 
     /// Copies status words of one runtime into the observation, if all are not read those of
@@ -272,15 +278,10 @@ impl Allocator {
             }
             (sum, look.kthreads.len())
         } else {
-            let part = match extent {
-                Extent::Whole => None,
-                Extent::Bounded => {
-                    let held = holders(&self.cores, id).map(|(_, holder)| holder.index);
-                    Some(held.chain(also).map(usize::from))
-                }
-            };
+            let held = holders(&self.cores, id).map(|(_, holder)| holder.index);
+            let part = held.chain(also).map(usize::from);
             let watch = (self.stopwatch, self.timing.kthread_look);
-            read_many(runtime, &mut look.kthreads, part, watch, now)
+            read_many(runtime, &mut look.kthreads, (extent, part), watch, now)
         };
         runtime.next_timer = runtime.held.map_or(Cycles::MAX, |held| held.until).min(sum.earliest);
         runtime.mark = words::mix(sum.mark, runtime.requests);
@@ -290,12 +291,13 @@ impl Allocator {
     }
 }
 
-/// Reads the words of a runtime of more than [`WHOLE`] kthreads: of all, or those of a `part` and
-/// of the slice that is due. `watch` is a clock, and the longest time that reading a kthread takes.
+/// Reads the words of a runtime of more than [`WHOLE`] kthreads: of all, or those of a `part` and,
+/// as far as `extent` says so, of the slice that is due. `watch` is a clock, and the longest time
+/// that reading a kthread takes.
 fn read_many(
     runtime: &mut Runtime,
     looks: &mut [KthreadLook],
-    part: Option<impl Iterator<Item = usize>>,
+    (extent, part): (Extent, impl Iterator<Item = usize>),
     watch: (fn() -> Cycles, Cycles),
     now: Cycles,
 ) -> (Sum, usize) {
@@ -306,21 +308,19 @@ fn read_many(
         runtime.kept.set(index, words);
         1
     };
-    match part {
-        None => (0..runtime.kthreads.len()).for_each(|index| count += read(runtime, looks, index)),
-        Some(part) => {
-            let (stopwatch, most) = watch;
-            let waiting = words::leave_out(runtime, looks);
-            let mut slice = runtime.kept.next_slice(now).peekable();
-            if slice.peek().is_some() {
-                let slice = slice.chain(waiting.into_iter().flatten());
-                let (began, before) = (stopwatch(), count);
-                slice.for_each(|index| count += read(runtime, looks, index));
-                let cost = stopwatch().saturating_sub(began);
-                runtime.kept.end_slice((count - before, cost), most, now);
-            }
-            part.for_each(|index| count += read(runtime, looks, index));
+    if extent == Extent::Whole {
+        (0..runtime.kthreads.len()).for_each(|index| count += read(runtime, looks, index));
+    } else {
+        let (stopwatch, most) = watch;
+        let waiting = words::leave_out(runtime, looks);
+        if extent == Extent::Bounded && runtime.kept.is_slice_due(now) {
+            let slice = runtime.kept.next_slice().chain(waiting.into_iter().flatten());
+            let began = stopwatch();
+            slice.for_each(|index| count += read(runtime, looks, index));
+            let cost = stopwatch().saturating_sub(began);
+            runtime.kept.end_slice((count, cost), most, now);
         }
+        part.for_each(|index| count += read(runtime, looks, index));
     }
     let sum = runtime.kept.sum();
     if sum.earliest <= now {

@@ -6,17 +6,21 @@
 //!
 //! - the kthreads that hold cores are read each time: theirs are the words that change;
 //! - of the others, if the runtime has more than [`WHOLE`] kthreads, up to [`SLICE`] in turn, and
-//!   up to [`WAITING`] at which something waits as far as is known. After a slice that took a time
-//!   `c` the next one comes 8 `c` later ([`SPACING`]), which is the next look where the lines are
-//!   in the cache.
+//!   with them up to [`WAITING`] at which something may wait: it did when they were last read, or
+//!   frames were put into their rings since. After a slice that took a time `c` the next one comes
+//!   8 `c` later ([`SPACING`]), which is the next look where the lines are in the cache.
+//!
+//! The policy compares a look with the one before to find work that waits. Slices of a runtime with
+//! cores are read only at looks after which the policy runs: one read at another look would be
+//! compared with nothing, and would put off the next one.
 //!
 //! So the words of a kthread without a core are as of a look up to `kthreads / SLICE` slices ago,
-//! and the observation says that this look left it out. Frames in its ring are seen at each look,
-//! because the IOKernel has put them there, and a timer found once is known from then on. The mark,
-//! the earliest timer and the lost wakes are sums over the words of all kthreads, each as last
-//! read. A whole look, before the polling thread sleeps and before a verdict, is up to date.
-//! Programs decide how often a verdict is due: after a whole look for one that took a time `c`
-//! there is none for 8 `c`.
+//! and the observation says that this look left it out. Both ends of a queue are as of one reading:
+//! a later tail beside an earlier head would show work that other kthreads of the program have
+//! taken. A timer found once is known from then on. The mark, the earliest timer and the lost wakes
+//! are sums over the words of all kthreads, each as last read. A whole look, before the polling
+//! thread sleeps and before a verdict, is up to date. Programs decide how often a verdict is due:
+//! after a whole look for one that took a time `c` there is none for 8 `c`.
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::alloc::KthreadLook;
@@ -28,7 +32,7 @@ use crate::runtime::Runtime;
 pub(super) const WHOLE: usize = 4;
 /// Maximum number of kthreads without cores of one runtime read at a look in part.
 pub(super) const SLICE: usize = 16;
-/// Maximum number of others read with a slice because something waits there.
+/// Maximum number of others read with a slice because something may wait there.
 pub(super) const WAITING: usize = 4;
 /// How many times the time of a slice passes until the next, and likewise the time of a whole look
 /// for a verdict.
@@ -81,10 +85,15 @@ impl Kept {
         Self { words: vec![unread; count].into(), cursor: 0, not_before: 0, no_verdict_before: 0 }
     }
 
-    /// Returns the kthreads of the slice that is due, if one is.
-    pub(super) fn next_slice(&mut self, now: Cycles) -> impl Iterator<Item = usize> + use<> {
+    /// Returns whether a slice may be read.
+    pub(super) fn is_slice_due(&self, now: Cycles) -> bool {
+        now >= self.not_before
+    }
+
+    /// Returns the kthreads of the next slice.
+    pub(super) fn next_slice(&mut self) -> impl Iterator<Item = usize> + use<> {
         let (count, first) = (self.words.len(), self.cursor);
-        let len = if now < self.not_before { 0 } else { SLICE.min(count) };
+        let len = SLICE.min(count);
         self.cursor = (first + len) % count.max(1);
         (first..first + len).map(move |at| at % count)
     }
@@ -132,9 +141,8 @@ pub(super) fn read(runtime: &Runtime, index: usize, look: &mut KthreadLook, now:
     let kthread = &runtime.kthreads[index];
     let is_held = runtime.held.is_some_and(|held| usize::from(held.kthread) == index);
     let status = &runtime.region.kthread(index as u16).status;
+    (look.runq_head, look.runq_tail) = status.runq_ends();
     // Relaxed: hints; a stale value is read again at a later look.
-    look.runq_head = status.runq_head.load(Ordering::Relaxed);
-    look.runq_tail = status.runq_tail.load(Ordering::Relaxed);
     look.overflow =
         status.overflow.load(Ordering::Relaxed).saturating_add(status.injected.load(Ordering::Relaxed));
     look.hosted = status.hosted.load(Ordering::Relaxed) != 0;
@@ -148,16 +156,22 @@ pub(super) fn read(runtime: &Runtime, index: usize, look: &mut KthreadLook, now:
     Words { fingerprint, timer, lost_wakes }
 }
 
-/// Marks all kthreads as left out, until they are read, and copies what the IOKernel itself has
-/// put into their rings into the observation. Returns some of those at which something waits.
+/// Marks all kthreads as left out, until they are read. Returns some of those at which something
+/// may wait.
 pub(super) fn leave_out(runtime: &Runtime, looks: &mut [KthreadLook]) -> [Option<usize>; WAITING] {
     let held = runtime.held.map(|held| usize::from(held.kthread));
     let (mut waiting, mut free) = ([None; WAITING], 0);
     for (index, (kthread, look)) in runtime.kthreads.iter().zip(looks).enumerate() {
         look.left_out = true;
-        look.ingress_tail = if held == Some(index) { look.ingress_head } else { kthread.ingress.head() };
+        let is_held = held == Some(index);
+        if is_held {
+            look.ingress_tail = look.ingress_head;
+        }
+        // Whether frames that were put in since are still there, only the program's own position
+        // shows.
+        let may_wait = look.has_work() || !is_held && kthread.ingress.head() != look.ingress_head;
         // Those with cores are read anyway.
-        if free < WAITING && !kthread.may_run && look.has_work() {
+        if free < WAITING && !kthread.may_run && may_wait {
             waiting[free] = Some(index);
             free += 1;
         }
@@ -188,15 +202,18 @@ mod tests {
     #[test]
     fn slices_come_round_to_each_kthread_and_later_the_more_the_last_one_cost() {
         let mut kept = Kept::new(40);
-        let slice = |kept: &mut Kept, now| kept.next_slice(now).collect::<Vec<_>>();
+        let slice = |kept: &mut Kept, now| {
+            assert!(kept.is_slice_due(now));
+            kept.next_slice().collect::<Vec<_>>()
+        };
         assert_eq!(slice(&mut kept, 0), (0..16).collect::<Vec<_>>());
         assert_eq!(slice(&mut kept, 0), (16..32).collect::<Vec<_>>());
         assert_eq!(slice(&mut kept, 0), (32..40).chain(0..8).collect::<Vec<_>>());
         kept.end_slice((16, 100), 1_000, 50);
-        assert!(slice(&mut kept, 849).is_empty());
+        assert!(!kept.is_slice_due(849));
         assert_eq!(slice(&mut kept, 850), (8..24).collect::<Vec<_>>());
         kept.end_slice((16, 1 << 40), 10, 900);
-        assert!(slice(&mut kept, 900 + 8 * 160 - 1).is_empty(), "an interrupt");
+        assert!(!kept.is_slice_due(900 + 8 * 160 - 1), "an interrupt");
         assert_eq!(slice(&mut kept, 900 + 8 * 160).len(), 16);
         assert!(slice(&mut Kept::new(4), 0).is_empty(), "a runtime that is read whole");
     }

@@ -394,8 +394,8 @@ impl Control {
             return Ok(());
         };
         let Some(programs) = directory.authority().programs_of_unnamed(grant, uid) else { return Ok(()) };
-        let turn = self.grants.take_of(grant as u32, programs, Instant::now());
-        turn.map_err(|wait| Refusal::GrantTooOften { grant: grant + 1, ms: in_ms(wait) })
+        let turn = self.grants.take((grant, programs), uid, Instant::now());
+        turn.map_err(|wait| Refusal::GrantTooOften { grant: grant + 1, uid, ms: in_ms(wait) })
     }
 
     /// Counts a refusal for an expulsion, and adds how long its user still waits.

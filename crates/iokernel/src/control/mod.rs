@@ -19,6 +19,7 @@
 
 mod answers;
 pub(crate) mod client;
+mod common;
 mod conversation;
 mod debts;
 pub(crate) mod directory;
@@ -69,6 +70,7 @@ use crate::sys::peer;
 use crate::trace::Tracer;
 use answers::Answers;
 use client::{ClientSocket, Closer};
+use common::CommonPaces;
 use debts::{Debt, Debts};
 use directory::{Directory, Refusal};
 use entrance::{Entrance, REST, Round, Ruling};
@@ -77,7 +79,7 @@ use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
 use takeover::REUNION;
-use turns::{GRANT_REGISTRATIONS, REGISTRATIONS, Turns};
+use turns::{REGISTRATIONS, Turns};
 use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
@@ -209,8 +211,7 @@ pub(crate) struct Control {
     lines: Lines,
     entrance: Entrance,
     registrations: Turns,
-    /// By the number of a grant.
-    grants: Turns,
+    grants: CommonPaces,
     exiles: Exiles,
     debts: Debts,
     /// Firewall rules have changed since the start.
@@ -318,7 +319,7 @@ impl Control {
             lines: Lines::default(),
             entrance: Entrance::first(programs, now),
             registrations: Turns::first(REGISTRATIONS, programs, now),
-            grants: Turns::first(GRANT_REGISTRATIONS, programs, now),
+            grants: CommonPaces::first(programs),
             exiles: Exiles::default(),
             debts,
             rules_changed: false,
@@ -415,7 +416,7 @@ impl Control {
         self.reunion_ends = None;
         self.entrance = Entrance::new(Instant::now());
         self.registrations = Turns::new(REGISTRATIONS, Instant::now());
-        self.grants = Turns::new(GRANT_REGISTRATIONS, Instant::now());
+        self.grants = CommonPaces::new();
         self.parts.directory.take_back(false);
         let programs = self.parts.directory.forget_expected().join(", ");
         if !programs.is_empty() {

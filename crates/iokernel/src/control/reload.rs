@@ -10,10 +10,9 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
-use std::time::Instant;
 use tailwater_sched::RuntimeId;
 
-use super::turns::{GRANT_REGISTRATIONS, Turns};
+use super::common::CommonPaces;
 use super::{Bell, Command, Control, NewRules, Notice};
 use crate::authority::Authority;
 use crate::config::{Config, ConfigError};
@@ -96,7 +95,7 @@ impl Control {
         // They are of grants by their old numbers; and an administrator may have mended the cause.
         self.exiles.lift();
         self.debts.forgive();
-        self.grants = Turns::new(GRANT_REGISTRATIONS, Instant::now());
+        self.grants = CommonPaces::new();
         self.parts.stats.set_exiles([]);
         self.parts.directory.reload(&config, authority);
         let same_rules = config.firewall == self.parts.config.firewall;

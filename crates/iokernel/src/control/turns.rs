@@ -1,5 +1,4 @@
-//! How often each user without rights may connect, and may ask for a registration; and how often
-//! all users together whom a grant does not name.
+//! How often each user without rights may connect, and may ask for a registration.
 //!
 //! A connection costs the control thread tens of microseconds, a registration some hundreds: memory
 //! files, mappings, threads, reads of `/proc`. On a machine of two cores that is time of the
@@ -11,9 +10,8 @@
 //! The polling thread itself attaches each registered program and ends its registration, some
 //! microseconds each, which no account of offences has: it is the pace that bounds them.
 //!
-//! Someone may have tens of thousands of user ids (subuid(5)), all of them in one group. So the
-//! registrations by one grant of users that it covers by a group, or as all users, have a pace in
-//! common: [`GRANT_REGISTRATIONS`]. Programs that come back after a takeover do not count there.
+//! Registrations by one grant of users whom it does not name have a pace in common besides
+//! ([`super::common`]).
 //!
 //! Pure: time is an argument.
 
@@ -27,8 +25,6 @@ use super::pace::{Pace, Rate};
 pub(super) const CONNECTS: Rate = Rate { burst: 100, interval: Duration::from_millis(20) };
 /// Registrations that one user asks for.
 pub(super) const REGISTRATIONS: Rate = Rate { burst: 20, interval: Duration::from_millis(500) };
-/// Registrations by one grant, of users that it does not name: those of five users.
-pub(super) const GRANT_REGISTRATIONS: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
 /// Maximum number of users that are counted singly; all others share one pace.
 const MAX_USERS: usize = 4096;
 
@@ -98,18 +94,6 @@ mod tests {
         };
         assert_eq!(taken(&mut turns, 1, 64), 64, "as many programs as a grant permits");
         assert_eq!(taken(&mut turns, 2, 4), 20);
-    }
-
-    #[test]
-    fn users_whom_a_grant_does_not_name_have_a_pace_in_common() {
-        let start = Instant::now();
-        let mut turns = Turns::new(GRANT_REGISTRATIONS, start);
-        let taken = |turns: &mut Turns, grant, now| {
-            (0..10_000).filter(|_| turns.take_of(grant, 16, now).is_ok()).count()
-        };
-        assert_eq!(taken(&mut turns, 0, start), 100);
-        assert_eq!(taken(&mut turns, 0, start + Duration::from_secs(1)), 10);
-        assert_eq!(taken(&mut turns, 1, start), 100, "another grant");
     }
 
     #[test]

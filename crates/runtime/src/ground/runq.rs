@@ -78,11 +78,6 @@ impl<T> Ring<T> {
         self.status.runq_head.load(Ordering::Relaxed) == self.status.runq_tail.load(Ordering::Relaxed)
     }
 
-    fn len(&self) -> u32 {
-        let tail = self.status.runq_tail.load(Ordering::Relaxed);
-        tail.wrapping_sub(self.status.runq_head.load(Ordering::Relaxed))
-    }
-
     /// Moves the head from `from` to `to`; where it is now if another thread has moved it since
     /// `from` was read.
     #[inline]
@@ -140,7 +135,7 @@ pub struct Owner<R: Token<Target: 'static>> {
 impl<R: Token<Target: 'static>> Owner<R> {
     /// Returns how many entries the queue seems to hold.
     pub fn len(&self) -> u32 {
-        self.ring.len()
+        self.ring.status.runq_len()
     }
 
     /// Returns what the entry behind `ahead` others points to, if the queue is that long. For a
@@ -200,10 +195,9 @@ impl<R: Token<Target: 'static>> Stealer<R> {
         self.0.is_empty()
     }
 
-    /// Returns how many entries the queue seems to hold: none, if between the two reads the owner
-    /// has pushed and the head has passed the tail that was read.
+    /// Returns how many entries the queue seems to hold.
     pub fn len(&self) -> u32 {
-        Some(self.0.len()).filter(|&len| len <= CAPACITY as u32).unwrap_or(0)
+        self.0.status.runq_len()
     }
 
     /// Moves half of the entries, rounded up and at most [`STEAL_MAX`], to the empty queue `to` of

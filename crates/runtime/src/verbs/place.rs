@@ -118,11 +118,10 @@ fn lightest(
 /// pinned threads are of one line.
 fn load_of(kthread: &Kthread) -> u32 {
     let status = &kthread.shared.status;
-    let queued = status.runq_tail.load(Relaxed).wrapping_sub(status.runq_head.load(Relaxed));
     let runs = status.doing.load(Relaxed) == IN_THREAD;
     let pinned = if placing::has_bound() { kthread.pinned_len.load(Relaxed) } else { 0 };
     let lists = status.overflow.load(Relaxed).saturating_add(pinned);
-    queued.saturating_add(lists).saturating_add(runs.into())
+    status.runq_len().saturating_add(lists).saturating_add(runs.into())
 }
 
 /// Gives a thread to another kthread.

@@ -34,8 +34,8 @@ pub struct KthreadLook {
     pub overflow: u32,
     /// Position in the ingress ring up to which the runtime has consumed, modulo 2^32.
     pub ingress_head: u32,
-    /// Position in the ingress ring up to which frames were put in, modulo 2^32. The IOKernel
-    /// writes the ring, so this value is true.
+    /// Position in the ingress ring up to which frames were put in, modulo 2^32, as of the reading
+    /// of `ingress_head`. The IOKernel writes the ring, so this value is true.
     pub ingress_tail: u32,
     /// True if its earliest timer has expired.
     pub timer_due: bool,
@@ -44,8 +44,8 @@ pub struct KthreadLook {
     /// True if it hosts an exclusive thread. Its core is taken only where its runtime has no other
     /// core of the same use.
     pub hosted: bool,
-    /// True if the latest look at its runtime did not read it: all but `ingress_tail`, `timer_due`
-    /// and `activity` is as of an earlier look.
+    /// True if the latest look at its runtime did not read it: all but `timer_due` and `activity`
+    /// is as of an earlier look.
     pub left_out: bool,
 }
 

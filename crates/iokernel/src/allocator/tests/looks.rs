@@ -151,8 +151,107 @@ fn work_that_is_gone_when_a_look_leaves_its_kthreads_out_is_no_congestion() {
     assert!(lent(&mut sandbox) > before, "no core for work that waits");
 }
 
+/// Has work wait at a kthread without a core while a core is free, and does `between` shortly
+/// before each look that the policy runs after. Returns whether the program is lent the core.
+/// Reading a slice takes so long that another one is due just before the next such look.
+fn is_lent_a_second_core(between: impl Fn(&mut Sandbox, u16)) -> bool {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(0, MANY, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    let holder = holder(&mut sandbox);
+    sandbox.peer(0).queue(0, 0);
+    sandbox.tick();
+    let before = lent(&mut sandbox);
+    sandbox.peer(0).queue(9, 1);
+    measure_as(600);
+    for _ in 0..3 * usize::from(MANY) / SLICE {
+        sandbox.pass(4_900);
+        between(&mut sandbox, holder);
+        sandbox.pass(100);
+        let now = sandbox.now;
+        sandbox.alloc.tick(&mut sandbox.world, now);
+    }
+    measure_as(0);
+    lent(&mut sandbox) > before
+}
+
 #[test]
-fn a_frame_for_a_kthread_that_a_look_leaves_out_is_work_at_that_look() {
+fn work_that_waits_is_found_whatever_is_read_between_the_looks_that_the_policy_compares() {
+    assert!(is_lent_a_second_core(|_, _| {}), "without other looks");
+    assert!(
+        is_lent_a_second_core(|sandbox, holder| {
+            sandbox.peer(0).go_idle(holder);
+            sandbox.pass(0);
+            assert!((0..2).any(|at| sandbox.alloc.sees_idle(at)));
+            assert!(sandbox.peer(0).resume(holder), "its core was taken");
+        }),
+        "beside looks at a kthread that goes idle"
+    );
+    assert!(
+        is_lent_a_second_core(|sandbox, _| {
+            let now = sandbox.now;
+            sandbox.alloc.tick(&mut sandbox.world, now);
+        }),
+        "beside looks that come early"
+    );
+}
+
+/// Puts a frame into the ring of each of these kthreads of runtime 0.
+fn deliver(sandbox: &mut Sandbox, kthreads: impl Iterator<Item = u16>) {
+    let runtime = sandbox.world.runtimes.get_mut(RuntimeId(0)).unwrap();
+    for kthread in kthreads {
+        let mut frame = runtime.kthreads[usize::from(kthread)].ingress.reserve(64).expect("room");
+        frame.write(0, &[0; 64]);
+        frame.commit(0, 0, 0);
+    }
+}
+
+#[test]
+fn frames_that_another_kthread_has_read_are_no_reason_to_lend_a_core() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    let holder = holder(&mut sandbox);
+    sandbox.peer(0).queue(0, 0);
+    (0..16).for_each(|_| sandbox.tick());
+    // More than are read at two looks.
+    let others = || (0..MANY).step_by(6).filter(|&other| other != holder);
+    deliver(&mut sandbox, others());
+    for other in others() {
+        assert!(sandbox.peer(0).receive(other).is_some());
+    }
+    sandbox.peer(0).park(holder);
+    let grants = sandbox.world.stats.cores.grants.get();
+    (0..16).for_each(|_| sandbox.tick());
+    assert_eq!(sandbox.world.stats.cores.grants.get(), grants, "a core for frames that were read");
+    // One that was not is found.
+    deliver(&mut sandbox, [255].into_iter());
+    sandbox.tick();
+    assert_eq!(sandbox.world.stats.cores.grants.get(), grants + 1);
+}
+
+#[test]
+fn frames_that_were_read_before_a_pause_are_no_reason_to_lend_a_core_after_it() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, MANY, 0, LatencyCritical);
+    let all = || (0..MANY).step_by(6);
+    deliver(&mut sandbox, all());
+    for kthread in all() {
+        assert!(sandbox.peer(0).receive(kthread).is_some());
+    }
+    let now = sandbox.now;
+    while !sandbox.world.runtimes.get(RuntimeId(0)).unwrap().is_left_alone(now) {
+        sandbox.world.charge(RuntimeId(0), 100_000, now);
+    }
+    sandbox.tick();
+    sandbox.pass(10_000_000);
+    assert!(!sandbox.world.runtimes.get(RuntimeId(0)).unwrap().is_left_alone(sandbox.now));
+    (0..16).for_each(|_| sandbox.tick());
+    assert_eq!(lent(&mut sandbox), 0, "a core for frames that were read");
+}
+
+#[test]
+fn a_frame_for_a_kthread_outside_the_slice_is_work_at_that_look() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(0, MANY, 0, LatencyCritical);
     (0..16).for_each(|_| sandbox.tick());
@@ -161,9 +260,7 @@ fn a_frame_for_a_kthread_that_a_look_leaves_out_is_work_at_that_look() {
     assert!(Lender::hold(&mut sandbox.alloc, &mut sandbox.world, RuntimeId(0), 7, now));
     let runtime = sandbox.world.runtimes.get_mut(RuntimeId(0)).unwrap();
     let held = runtime.held.expect("just held");
-    let mut frame = runtime.kthreads[usize::from(held.kthread)].ingress.reserve(64).expect("room");
-    frame.write(0, &[0; 64]);
-    frame.commit(0, 0, 0);
+    deliver(&mut sandbox, [held.kthread].into_iter());
     while sandbox.now + 5_000 < held.until {
         sandbox.tick();
         assert_eq!(lent(&mut sandbox), 0, "a core for the acknowledgment alone");

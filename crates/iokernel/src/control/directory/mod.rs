@@ -18,8 +18,9 @@ use tailwater_shm::control::{ControlError, Estate, HandoverProgram, Register};
 use tailwater_shm::layout::{RegionSpec, SpecError};
 use tailwater_shm::memory::MemoryError;
 
+use super::common::GRANT_REGISTRATIONS;
 use super::exile::Key;
-use super::turns::{CONNECTS, GRANT_REGISTRATIONS, REGISTRATIONS};
+use super::turns::{CONNECTS, REGISTRATIONS};
 use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
@@ -70,13 +71,15 @@ pub enum Refusal {
     /// Users whom a grant does not name have asked for too many registrations.
     #[error(
         "users whom [[grant]] number {grant} covers by a group, or as all users, have asked for too many registrations \
-         within a short time; another one is permitted in {ms} ms, and then one every {} ms; those of users that the \
-         grant names do not count here",
+         within a short time; another one of user {uid} is permitted in {ms} ms, and one of all of them every {} ms; \
+         those of users that the grant names do not count here",
         GRANT_REGISTRATIONS.interval.as_millis()
     )]
     GrantTooOften {
         /// The number of the grant in the configuration, from 1.
         grant: usize,
+        /// The user who asks.
+        uid: u32,
         /// How long that takes.
         ms: u64,
     },

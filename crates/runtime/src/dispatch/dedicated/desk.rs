@@ -1,8 +1,9 @@
 //! Which request is at which worker: a pure machine between the policy and the mailboxes.
 //!
-//! Owns the [`Board`], the order of what was handed out, and what is known of each lane. Time is an
-//! argument, threads are values of any type `S`, so tests step it without threads. The thread
-//! that holds the dispatcher's lock calls it.
+//! Owns the [`Board`], the order of what was handed out, and what is known of each lane ([`lane`]):
+//! hands requests out and takes them back. When one gives way is decided in [`quantum`]. Time is an
+//! argument, threads are values of any type `S`, so tests step it without threads. The thread that
+//! holds the dispatcher's lock calls it.
 //!
 //! # Tokens
 //! A lane has at most `depth` requests, the one it runs and those in its mailbox: JBSQ(k), join the
@@ -19,14 +20,6 @@
 //! | holds a request of a lane | busy | the lane's report, or its thread under the lock |
 //! | holds a request in `returned` | busy | the next lane with room gets the request |
 //!
-//! # Lanes
-//! | state | is entered | gets requests |
-//! |---|---|---|
-//! | idle | its thread finds nothing | no: it is called |
-//! | called | a thread is on its way to the lane | no: the thread may have to wait for a core |
-//! | present | that thread runs and asks | up to `depth` |
-//! | kept | its request blocks and keeps it | no |
-//!
 //! # What is taken back
 //! Requests in a mailbox go to `returned`, in the order in which they were handed out, and from
 //! there to the next lane with room, before the policy is asked for another: it has chosen them
@@ -42,12 +35,17 @@
 //! - A lane has at most `depth` requests, and none while it is idle or called.
 //! - `returned` is in the order of `order`.
 
+mod lane;
+mod quantum;
+
 use super::super::board::{Blocked, Board, Next, Number, Offer, Preempted};
 use crate::ground::words::worker_mailbox::WorkerMailbox;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tailwater_sched::Nanos;
-use tailwater_sched::dispatch::{Reaction, Verdict, WorkerId};
+use tailwater_sched::dispatch::{Reaction, WorkerId};
+
+use lane::{Given, Lane, State};
 
 /// Time after which a request is taken back from a mailbox: ten quanta, and less than the time that
 /// Linux leaves a thread waiting when it has taken its core.
@@ -67,48 +65,6 @@ pub enum Handed<P, S> {
 
 /// The mailbox of a lane of this desk.
 pub type LaneMailbox<P, S> = WorkerMailbox<Handed<P, S>>;
-
-/// What the desk knows of a request that is handed out.
-#[derive(Debug, Clone, Copy)]
-struct Given {
-    number: Number,
-    token: WorkerId,
-    /// Its place in the order in which requests were handed out.
-    order: u64,
-    /// When it came into the mailbox.
-    at: Nanos,
-    /// The policy demands that it gives way.
-    stops: bool,
-    /// It was to give way, and there was no room for that: it does when there is.
-    refused: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Idle,
-    Called,
-    Present,
-    Kept,
-}
-
-struct Lane<P, S> {
-    mailbox: Arc<LaneMailbox<P, S>>,
-    state: State,
-    /// The requests at the lane: the one it runs, if it has taken any, then those in its mailbox.
-    given: VecDeque<Given>,
-    /// Requests given and not taken back, modulo 2^32.
-    sent: u32,
-    /// Requests that were taken and have left the lane, modulo 2^32.
-    left: u32,
-    /// Reports collected, modulo 2^32.
-    collected: u32,
-    /// When to ask the policy about the running request.
-    ask_at: Nanos,
-    /// What its mailbox is ordered.
-    ordered: Option<Number>,
-    /// Gets no request until it has taken more than so many: what it had was taken back.
-    stalled: Option<u32>,
-}
 
 /// See the module documentation.
 pub struct Desk<P, S> {
@@ -137,21 +93,10 @@ impl<P, S> Desk<P, S> {
         depth: usize,
         quantum: Option<Nanos>,
     ) -> Self {
-        let lane = |mailbox: &Arc<LaneMailbox<P, S>>| Lane {
-            mailbox: Arc::clone(mailbox),
-            state: State::Called,
-            given: VecDeque::with_capacity(depth),
-            sent: 0,
-            left: 0,
-            collected: 0,
-            ask_at: Nanos::ZERO,
-            ordered: None,
-            stalled: None,
-        };
         let (lanes, tokens) = (mailboxes.len(), mailboxes.len() * depth);
         Self {
             board,
-            lanes: mailboxes.iter().map(lane).collect(),
+            lanes: mailboxes.iter().map(|mailbox| Lane::new(Arc::clone(mailbox), depth)).collect(),
             holders: vec![None; tokens].into(),
             returned: VecDeque::with_capacity(tokens),
             // Each worker of the policy asks once.
@@ -438,17 +383,6 @@ impl<P, S> Desk<P, S> {
         }
     }
 
-    /// The request that `lane` runs does not give way, for lack of room: for another quantum, and
-    /// if the policy has demanded it, until [there is room](Self::order_again).
-    pub fn run_on(&mut self, index: usize, now: Nanos) {
-        let lane = &mut self.lanes[index];
-        if let Some(first) = lane.given.front_mut() {
-            first.refused |= core::mem::take(&mut first.stops);
-            lane.ask_at = self.quantum.map_or(Nanos(u64::MAX), |quantum| now + quantum);
-            lane.update_order();
-        }
-    }
-
     /// A request without a lane gave way. The caller pumps afterwards.
     ///
     /// # Errors
@@ -547,68 +481,6 @@ impl<P, S> Desk<P, S> {
         }
     }
 
-    /// Has the request that a lane runs give way, if the policy has demanded that when there was no
-    /// room, and there is now: policies demand it once.
-    fn order_again(&mut self, index: usize) {
-        let lane = &mut self.lanes[index];
-        if let Some(first) = lane.given.front_mut()
-            && first.refused
-            && self.board.may_preempt(first.number)
-        {
-            (first.refused, first.stops) = (false, true);
-            lane.update_order();
-        }
-    }
-
-    /// Returns whether a request waits that the policy has handed out, behind the one that `lane`
-    /// runs or for any lane.
-    fn waits_behind(&self, lane: usize) -> bool {
-        self.lanes[lane].waiting() > 0 || !self.returned.is_empty()
-    }
-
-    /// Returns whether a request gives way that has used up its quantum, where there is room for
-    /// it: as the dispatcher's thread decides for the one that `lane` runs.
-    pub fn ask_policy(&mut self, lane: Option<usize>, number: Number, now: Nanos) -> Verdict {
-        if let Some(index) = lane {
-            self.order_again(index);
-            let first = self.lanes[index].given.front();
-            let stops = first.is_some_and(|first| first.number == number && first.stops);
-            if stops || self.quantum.is_some() && self.waits_behind(index) {
-                return Verdict::Preempt;
-            }
-        }
-        self.board.quantum(number, now)
-    }
-
-    /// Has the request that a lane runs give way, if its quantum is over and another one waits
-    /// [behind it](Self::waits_behind), or the policy says so.
-    fn watch_quantum(&mut self, index: usize, now: Nanos) {
-        let Some(quantum) = self.quantum else { return };
-        let lane = &self.lanes[index];
-        // Of one look: the lane may take its next request meanwhile, which has just begun then.
-        let ((taken, began), first) = (lane.mailbox.progress(), lane.given[0]);
-        let has_run_long = taken != lane.left && now.since(Nanos(began)) >= quantum;
-        // The policy let it run on without end, and does not know what was taken back since.
-        let asks = now >= lane.ask_at || lane.ask_at == Nanos(u64::MAX) && !self.returned.is_empty();
-        if !has_run_long || first.stops || !asks {
-            return;
-        }
-        let verdict = match () {
-            () if !self.board.may_preempt(first.number) => Verdict::Again(quantum),
-            () if self.waits_behind(index) => Verdict::Preempt,
-            () => self.board.quantum(first.number, now),
-        };
-        let lane = &mut self.lanes[index];
-        match verdict {
-            Verdict::Preempt => {
-                lane.given[0].stops = true;
-                lane.update_order();
-            }
-            Verdict::Again(after) => lane.ask_at = now + after,
-            Verdict::RunOn => lane.ask_at = Nanos(u64::MAX),
-        }
-    }
-
     /// Records when the request that `lane` runs began.
     fn begin_running(&mut self, lane: usize, number: Number) {
         self.collect_from(lane);
@@ -653,27 +525,6 @@ impl<P, S> Desk<P, S> {
             let starts = |handed: &Handed<P, S>| matches!(handed, Handed::Start(..));
             let none_waits = self.in_hand == 0 && self.returned.iter().all(|(_, handed)| starts(handed));
             assert!(none_waits && self.board.suspended() == 0, "nothing resumes them");
-        }
-    }
-}
-
-impl<P, S> Lane<P, S> {
-    /// Returns how many requests wait in the mailbox, at this moment.
-    fn waiting(&self) -> usize {
-        self.sent.wrapping_sub(self.mailbox.progress().0) as usize
-    }
-
-    /// Returns whether the lane has taken the first of its requests.
-    fn runs(&self) -> bool {
-        self.mailbox.progress().0 != self.left
-    }
-
-    /// Orders the first request to give way, if it stops.
-    fn update_order(&mut self) {
-        let ordered = self.given.front().filter(|given| given.stops).map(|given| given.number);
-        if ordered != self.ordered {
-            self.ordered = ordered;
-            self.mailbox.order(ordered);
         }
     }
 }
