@@ -43,6 +43,7 @@
 //! - `returned` is in the order of `order`.
 
 use super::super::board::{Blocked, Board, Next, Number, Offer, Preempted};
+use super::admission::Admission;
 use crate::ground::words::worker_mailbox::WorkerMailbox;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -113,6 +114,7 @@ struct Lane<P, S> {
 /// See the module documentation.
 pub struct Desk<P, S> {
     pub board: Board<P, S>,
+    admission: Arc<Admission>,
     lanes: Box<[Lane<P, S>]>,
     /// The lane of each token's request.
     holders: Box<[Option<usize>]>,
@@ -130,12 +132,14 @@ pub struct Desk<P, S> {
 }
 
 impl<P, S> Desk<P, S> {
-    /// Returns a desk for lanes that are all on their way. `board` is for `depth` workers each.
+    /// Returns a desk for lanes that are all on their way. `board` is for `depth` workers each;
+    /// requests that are submitted were `admitted`.
     pub fn new(
         board: Board<P, S>,
         mailboxes: &[Arc<LaneMailbox<P, S>>],
         depth: usize,
         quantum: Option<Nanos>,
+        admitted: &Arc<Admission>,
     ) -> Self {
         let lane = |mailbox: &Arc<LaneMailbox<P, S>>| Lane {
             mailbox: Arc::clone(mailbox),
@@ -151,6 +155,7 @@ impl<P, S> Desk<P, S> {
         let (lanes, tokens) = (mailboxes.len(), mailboxes.len() * depth);
         Self {
             board,
+            admission: Arc::clone(admitted),
             lanes: mailboxes.iter().map(lane).collect(),
             holders: vec![None; tokens].into(),
             returned: VecDeque::with_capacity(tokens),
@@ -165,7 +170,7 @@ impl<P, S> Desk<P, S> {
         }
     }
 
-    /// Queues a request. The caller [pumps](Self::pump) afterwards.
+    /// Queues a request that was admitted. The caller [pumps](Self::pump) afterwards.
     ///
     /// # Errors
     /// The payload, if as many wait as are allowed.
@@ -299,7 +304,11 @@ impl<P, S> Desk<P, S> {
             let (next, reaction) = self.board.assign(token, now);
             self.react(reaction);
             let (number, handed) = match next {
-                Next::Start(number, payload) => (number, Handed::Start(number, payload)),
+                Next::Start(number, payload) => {
+                    // Before a worker has it, which may begin it at once.
+                    self.admission.take_out();
+                    (number, Handed::Start(number, payload))
+                }
                 Next::Resume(number, thread) => (number, Handed::Resume(number, thread)),
                 Next::Idle => continue,
             };
