@@ -45,6 +45,7 @@ use courtesy::Courtesy;
 use margin::Margin;
 use neighbours::Neighbours;
 use ports::{devices_of, network_of, start_ports};
+use quiet::{Quiet, Step};
 use reunion::Reunion;
 
 mod calm;
@@ -54,6 +55,7 @@ mod courtesy;
 mod margin;
 mod neighbours;
 mod ports;
+mod quiet;
 mod reunion;
 mod share;
 mod sleep;
@@ -61,9 +63,6 @@ mod sleep;
 /// Interval at which the polling thread checks for runtimes that died, in microseconds; a check is
 /// one system call of 0.3 us. A dead runtime's cores are back in the ledger within 1 ms of its end.
 const DEATH_CHECK_US: u64 = 250;
-/// Least time without events after which the polling thread sleeps: the sleep and the wake take as
-/// long.
-const SHORTEST_QUIET_US: u64 = 20;
 /// Maximum number of looks per interval when timers come due in between.
 const TIMER_TICKS: u64 = 4;
 /// Duration of the clock's calibration at start, in milliseconds.
@@ -369,9 +368,12 @@ impl IoKernel {
             neighbours,
             leaves: false,
             reunion: Reunion::new(naps, clock::now(), us(reunion::LONGEST_US)),
-            patience: (idle_sleep > 0).then(|| Patience::new(us(SHORTEST_QUIET_US), idle_sleep)),
-            foreseen: None,
-            max_wake_delay: us(self.config.max_wake_delay_us),
+            quiet: Quiet::new(
+                (idle_sleep > 0).then(|| Patience::new(us(quiet::SHORTEST_US), idle_sleep)),
+                Margin::new([sleep::LEAST_MARGIN_US, sleep::WAKE_MARGIN_US].map(us)),
+                us(self.config.max_wake_delay_us),
+                clock::now(),
+            ),
             attention: Attention::None,
             courtesy: Courtesy::new(courtesy::Durations {
                 recent: us(courtesy::RECENT_US),
@@ -382,7 +384,6 @@ impl IoKernel {
             }),
             interval: self.clock.from_ns(self.interval.0),
             death_check: us(DEATH_CHECK_US),
-            margin: Margin::new([sleep::LEAST_MARGIN_US, sleep::WAKE_MARGIN_US].map(us)),
             clock: self.clock,
             world: self.world,
             allocator,
@@ -398,7 +399,6 @@ impl IoKernel {
             earliest_tick: 0,
             next_death_check: 0,
             deaths_known_until: clock::now(),
-            busy_at: clock::now(),
         };
         // Relaxed: the flag publishes nothing else.
         while !stop.load(Ordering::Relaxed) && !polling.leaves {
@@ -428,12 +428,8 @@ struct Polling {
     /// Programs come over from another one.
     reunion: Reunion,
     clock: Clock,
-    /// When to sleep; `None`: never.
-    patience: Option<Patience>,
-    /// When the present quiet time is known to end at the latest; `None` before it has lasted for
-    /// so long that this matters.
-    foreseen: Option<Cycles>,
-    max_wake_delay: Cycles,
+    /// When to sleep.
+    quiet: Quiet,
     /// As of the last look.
     attention: Attention,
     /// `None` on a dedicated machine, and where Linux keeps no account of waiting threads.
@@ -444,7 +440,6 @@ struct Polling {
     real_time: bool,
     interval: Cycles,
     death_check: Cycles,
-    margin: Margin,
     world: World,
     allocator: Allocator,
     switch: Switch,
@@ -466,8 +461,6 @@ struct Polling {
     next_death_check: Cycles,
     /// Every death before this has been noticed.
     deaths_known_until: Cycles,
-    /// Time of the last activity.
-    busy_at: Cycles,
 }
 
 impl Polling {
@@ -522,30 +515,12 @@ impl Polling {
         if self.reunion.wants_nap(now) {
             return self.nap();
         }
-        let quiet = now.saturating_sub(self.busy_at);
-        if moved > 0 || !self.may_sleep() {
-            self.busy_at = now;
-            if let Some(patience) = &mut self.patience {
-                let shortest = patience.shortest();
-                // One that passed long before did not end it.
-                if self.foreseen.take().is_some_and(|at| at <= now && now - at <= shortest) {
-                    patience.record_foreseen(quiet);
-                } else {
-                    patience.record(quiet);
-                }
-            }
-            self.give_share(now);
-        } else if self.patience.as_ref().is_some_and(|patience| quiet > patience.shortest()) {
-            let shortest = self.patience.as_ref().map_or(0, Patience::shortest);
-            if self.foreseen.is_none_or(|at| at.saturating_add(shortest) < now) {
-                self.foreseen = Some(self.next_event(now));
-            }
-            if self.patience.as_ref().is_some_and(|patience| quiet > patience.threshold()) {
-                return self.sleep(stop, now);
-            }
-        } else if self.patience.is_none() {
-            // Without sleep others have no other moment.
-            self.give_share(now);
+        let busy = moved > 0 || !self.may_sleep();
+        let (switch, allocator) = (&self.switch, &self.allocator);
+        match self.quiet.step(busy, self.attention, now, || sleep::next_event(switch, allocator, now)) {
+            Step::Poll => {}
+            Step::GiveShare => self.give_share(now),
+            Step::Sleep => return self.sleep(stop, now),
         }
         if moved == 0 && self.switch.has_local_peer() {
             self.give_way(now);
@@ -589,7 +564,7 @@ impl Polling {
         // A signal ends it early.
         let _ = nanosleep(&nap);
         self.enter(Place::Handoffs);
-        self.busy_at = clock::now();
+        self.quiet.restart(clock::now());
     }
 
     /// True if doorbells and a look now and then suffice: no service holds or wants a core, no core
@@ -604,7 +579,7 @@ impl Polling {
     }
 
     fn read_commands(&mut self, now: Cycles) {
-        self.busy_at = now;
+        self.quiet.restart(now);
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Attach(runtime) => self.attach(runtime, now),

@@ -229,6 +229,6 @@ impl Polling {
         self.world.stats.polling.slices.add(1);
         self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));
         // What has taken time here is no quiet time.
-        self.busy_at = after;
+        self.quiet.restart(after);
     }
 }

@@ -40,10 +40,11 @@ use tailwater_shm::layout::{ASLEEP, ASLEEP_BESIDE_FREE_CORES, AWAKE};
 use tailwater_shm::{Cycles, clock};
 
 use super::Polling;
-use crate::allocator::Attention;
+use crate::allocator::Allocator;
 use crate::control::watch::Place;
 use crate::port::Port;
 use crate::runtime::Runtime;
+use crate::switch::Switch;
 
 /// Longest and shortest time before a timer or a port's next event at which the sleep ends, in
 /// microseconds: waking a halted core takes 20 to 52 (2-vCPU VM), and sleeping must not delay an
@@ -59,10 +60,6 @@ impl Polling {
     /// Sleeps until an event, unless one has just happened.
     #[cold]
     pub(super) fn sleep(&mut self, stop: &AtomicBool, now: Cycles) {
-        if self.time_left(now).is_none() {
-            // A program may keep an event so near at all times.
-            return self.give_share(now);
-        }
         self.unmute(now);
         // Those of runtimes whose work was found while the polling thread was about to sleep.
         self.take_rings(&mut Vec::new());
@@ -95,7 +92,7 @@ impl Polling {
             let slept = clock::now().saturating_sub(awake_until);
             // A sleep that an event ended is shorter, and shows nothing.
             if let Some(late) = slept.checked_sub(self.clock.from_ns(timeout)) {
-                self.margin.record(late);
+                self.quiet.woke_late(late);
             }
             // Before the place: it is progress, also to one who looks between the two.
             self.world.stats.polling.iterations.add(1);
@@ -118,24 +115,11 @@ impl Polling {
         }
     }
 
-    /// Returns when the next event is due that is known already; `Cycles::MAX` if none is.
-    pub(super) fn next_event(&self, now: Cycles) -> Cycles {
-        let event = self.switch.ports().filter_map(Port::next_event).min().unwrap_or(Cycles::MAX);
-        let readmission = self.allocator.next_readmission(now).unwrap_or(Cycles::MAX);
-        let pending = self.allocator.next_pending(now).unwrap_or(Cycles::MAX);
-        event.min(self.allocator.earliest_timer()).min(readmission).min(pending)
-    }
-
     /// Returns the nanoseconds to sleep; `None` if the next event is too near.
     fn time_left(&self, now: Cycles) -> Option<u64> {
-        let margin = self.margin.get();
-        let look = match self.attention {
-            Attention::None => Cycles::MAX,
-            _ => now + margin + self.max_wake_delay,
-        };
-        let left = self.next_event(now).min(look).saturating_sub(now).checked_sub(margin)?;
-        // A shorter sleep is not worth its system call and the halt.
-        (left > margin).then(|| self.clock.to_ns(left).min(MAX_SLEEP_NS))
+        let event = next_event(&self.switch, &self.allocator, now);
+        let left = self.quiet.time_left(event, self.attention, now)?;
+        Some(self.clock.to_ns(left).min(MAX_SLEEP_NS))
     }
 
     /// Waits for an event; returns the runtimes whose doorbells rang.
@@ -216,4 +200,12 @@ impl Polling {
             false
         });
     }
+}
+
+/// Returns when the next event is due that is known at `now`; `Cycles::MAX` if none is.
+pub(super) fn next_event(switch: &Switch, allocator: &Allocator, now: Cycles) -> Cycles {
+    let event = switch.ports().filter_map(Port::next_event).min().unwrap_or(Cycles::MAX);
+    let readmission = allocator.next_readmission(now).unwrap_or(Cycles::MAX);
+    let pending = allocator.next_pending(now).unwrap_or(Cycles::MAX);
+    event.min(allocator.earliest_timer()).min(readmission).min(pending)
 }

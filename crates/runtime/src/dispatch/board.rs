@@ -356,11 +356,6 @@ impl<P, S> Board<P, S> {
         lane
     }
 
-    /// Returns how many requests wait that have not run yet.
-    pub fn new_requests(&self) -> usize {
-        self.new
-    }
-
     /// Takes in that the policy has named a request; returns whether that was only listed.
     fn unlist(&mut self, number: Number) -> bool {
         match &mut self.entry(number).state {

@@ -76,8 +76,9 @@ pub trait PlacementPolicy: Send + Sync + 'static {
     fn allows(&self, class: u8, core: &Held, held: &[Held]) -> bool;
 
     /// Returns whether a thread stays on the core where it begins, the least loaded one of its
-    /// class: whenever it is runnable it waits there, and no other kthread takes it, for as long as
-    /// the program has that core. It may run anywhere while the program does not. False by default.
+    /// class: whenever it becomes runnable it waits there, and no other kthread takes it, if the
+    /// program has that core. If the program does not, or loses the core meanwhile, the thread may
+    /// run anywhere until it waits or yields. False by default.
     ///
     /// Called once, by [`set_placement`](crate::cores::set_placement).
     fn binds(&self) -> bool {

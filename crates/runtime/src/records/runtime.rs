@@ -102,6 +102,33 @@ pub struct Injected {
     len: AtomicUsize,
 }
 
+#[cfg(test)]
+impl Runtime {
+    /// Returns a standalone runtime that is not the process's.
+    pub fn of(kthreads: &[&'static Kthread]) -> Self {
+        let shape = crate::ground::tls::shape().expect("glibc has what the runtime needs");
+        Self {
+            kthreads: kthreads.into(),
+            stacks: StackPool::new(64 << 10, shape),
+            pollers: Pollers::default(),
+            sleepers: Sleepers::new(),
+            clock: clock(),
+            steals_packets: true,
+            idle_timeout: Cycles::MAX,
+            quantum: Cycles::MAX,
+            injected: Injected::default(),
+            background: Background::default(),
+            exclusive: Exclusive::default(),
+            loan: None,
+            attached: AtomicBool::new(false),
+            awaits: AtomicBool::new(false),
+            meters: AtomicUsize::new(0),
+            halt: Halt::default(),
+            siblings: Box::default(),
+        }
+    }
+}
+
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
 /// Returns the runtime of this process.
@@ -197,7 +224,13 @@ impl Runtime {
     /// Returns whether threads of another class than the usual one, or pinned ones, may exist.
     #[inline(always)]
     pub fn has_classes(&self) -> bool {
-        self.background.is_used() || self.exclusive.is_used() || placing::has_bound()
+        self.background.is_used() || self.has_bound()
+    }
+
+    /// Returns whether threads may exist that run on one kthread only: exclusive or pinned ones.
+    #[inline(always)]
+    pub fn has_bound(&self) -> bool {
+        self.exclusive.is_used() || placing::has_bound()
     }
 
     /// Returns the number of threads in the injection list.

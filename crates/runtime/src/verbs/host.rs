@@ -38,11 +38,19 @@ use std::collections::VecDeque;
 use tailwater_shm::{Cycles, clock};
 
 /// Decides about a thread that this kthread was handed or has taken: returns it if the kthread runs
-/// it now, as its host if it is exclusive. Otherwise it is queued elsewhere.
+/// it now, as its host if it is exclusive. Otherwise it is queued elsewhere: the thread may be
+/// pinned to a core that this kthread has lost since it was handed over.
+#[inline]
 pub fn admit(kthread: ThisKthread<'_>, runtime: &Runtime, runnable: Runnable) -> Option<Runnable> {
+    if runtime.has_bound() { admit_bound(kthread, runtime, runnable) } else { Some(runnable) }
+}
+
+/// As [`admit`], where there may be exclusive or pinned threads.
+#[cold]
+fn admit_bound(kthread: ThisKthread<'_>, runtime: &Runtime, runnable: Runnable) -> Option<Runnable> {
     let thread = runnable.thread();
     match (kthread.hosts(), thread.is_exclusive()) {
-        (false, false) => Some(runnable),
+        (false, false) => pinned::send_home(kthread, runtime, runnable).err(),
         (false, true) => {
             begin(kthread, runtime, thread);
             Some(runnable)
@@ -53,7 +61,9 @@ pub fn admit(kthread: ThisKthread<'_>, runtime: &Runtime, runnable: Runnable) ->
             None
         }
         (true, false) => {
-            inject(runtime, runnable);
+            if let Err(runnable) = pinned::send_home(kthread, runtime, runnable) {
+                inject(runtime, runnable);
+            }
             None
         }
     }

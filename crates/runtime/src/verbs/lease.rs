@@ -142,11 +142,7 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     }
     match found {
         Found::Thread(runnable) if resumed && !kthread.head().cede_requested() => return Some(runnable),
-        Found::Thread(runnable) if runnable.thread().is_exclusive() => ready::inject_first(runtime, runnable),
-        Found::Thread(runnable) => {
-            // The IOKernel sees it in the queue, and other kthreads steal it.
-            kthread.private().runq.push(runnable).expect("the queue of a kthread that polls is empty");
-        }
+        Found::Thread(runnable) => pass_on(kthread, runtime, runnable),
         // An ordinary kthread looks for other work before it parks.
         Found::Nothing if resumed && kthread.hosts() => host::release(kthread, runtime),
         Found::Nothing if resumed => {
@@ -160,6 +156,17 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         cede_when_requested(kthread, runtime);
     }
     None
+}
+
+/// Queues a thread that was handed to a kthread whose core is taken.
+pub fn pass_on(kthread: ThisKthread<'_>, runtime: &Runtime, runnable: Runnable) {
+    if runnable.thread().is_exclusive() {
+        return ready::inject_first(runtime, runnable);
+    }
+    if let Err(runnable) = pinned::send_home(kthread, runtime, runnable) {
+        // The IOKernel sees it in the queue, and other kthreads steal it.
+        kthread.private().runq.push(runnable).expect("the queue of a kthread that polls is empty");
+    }
 }
 
 /// Returns how long the kthread polls without work: at most `idle_timeout`.

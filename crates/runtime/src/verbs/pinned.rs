@@ -14,6 +14,11 @@
 //!
 //! A list is invisible to the IOKernel: another core would not run its threads.
 //!
+//! A thread may be handed over to a kthread that loses the core between the choice and the offer,
+//! or gets another one: the kthread that takes it out of its mailbox [sends it home](send_home)
+//! then. What was queued as any other thread is not looked at again: it may run elsewhere once
+//! although the core has come back.
+//!
 //! | word | written by | read by |
 //! |---|---|---|
 //! | `Uthread::pinned` | its creator, before it is first queued | any thread that makes it runnable |
@@ -52,6 +57,12 @@ pub fn queue(caller: Option<ThisKthread<'_>>, runtime: &Runtime, runnable: Runna
         home.shared.slot.wake();
     }
     Ok(())
+}
+
+/// Queues a thread, which this kthread was handed, with the kthread that has the thread's core;
+/// returns it if that is this one, or none.
+pub fn send_home(kthread: ThisKthread<'_>, runtime: &Runtime, runnable: Runnable) -> Result<(), Runnable> {
+    if may_run_on(&kthread, &runnable) { Err(runnable) } else { queue(Some(kthread), runtime, runnable) }
 }
 
 /// Returns whether a thread may run on this kthread.
@@ -122,6 +133,14 @@ mod tests {
     use crate::records::kthread::NO_CORE;
     use crate::records::placing::{Placing, set};
     use crate::records::uthread::Uthread;
+    use crate::verbs::host::admit;
+    use crate::verbs::lease::pass_on;
+    use std::panic::resume_unwind;
+
+    /// Has a policy in force that binds, which turns the lists on.
+    fn bind() {
+        set(Placing { policy: Box::new(Pinned::new(1)), cores: Vec::new() });
+    }
 
     fn kthread(index: u16, core: u16) -> &'static Kthread {
         let kthread = Kthread::leak(index, Box::leak(Box::default()), None, false);
@@ -136,10 +155,68 @@ mod tests {
         unsafe { Runnable::new(record) }
     }
 
+    /// Runs `f` on an OS thread that is the first of kthreads with these cores.
+    fn on_first_of(cores: [u16; 2], f: impl FnOnce(ThisKthread<'_>, &Runtime) + Send + 'static) {
+        bind();
+        let [first, second] = [0, 1].map(|index| kthread(index, cores[usize::from(index)]));
+        let runtime = Runtime::of(&[first, second]);
+        let os_thread = std::thread::spawn(move || {
+            let guard = first.adopt_os_thread();
+            f(guard.kthread().expect("this thread is a kthread"), &runtime);
+        });
+        os_thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    #[test]
+    fn a_thread_handed_to_a_kthread_with_another_core_is_sent_home() {
+        on_first_of([3, 5], |first, runtime| {
+            assert!(admit(first, runtime, pinned_to(5)).is_none());
+            assert_eq!(runtime.kthreads[1].pinned_len.load(Relaxed), 1);
+            // Its home polls, and takes it at once.
+            runtime.kthreads[1].mailbox.open();
+            assert!(admit(first, runtime, pinned_to(5)).is_none());
+            assert!(runtime.kthreads[1].mailbox.close().is_some());
+        });
+    }
+
+    #[test]
+    fn a_thread_handed_over_runs_on_its_core_and_anywhere_without_it() {
+        on_first_of([3, NO_CORE], |first, runtime| {
+            for core in [3, 5] {
+                let admitted = admit(first, runtime, pinned_to(core)).expect("no other kthread runs it");
+                assert_eq!(admitted.thread().pinned(), Some(core));
+            }
+            // As when no IOKernel lends cores: else two kthreads would hand it to each other.
+            first.core.store(NO_CORE, Relaxed);
+            assert!(admit(first, runtime, pinned_to(3)).is_some());
+        });
+    }
+
+    #[test]
+    fn a_host_sends_a_thread_home() {
+        on_first_of([3, 5], |first, runtime| {
+            first.set_hosted(Some(pinned_to(3).thread()));
+            assert!(admit(first, runtime, pinned_to(5)).is_none());
+            assert_eq!((runtime.kthreads[1].pinned_len.load(Relaxed), runtime.injected()), (1, 0));
+            assert!(admit(first, runtime, pinned_to(3)).is_none());
+            assert_eq!(runtime.injected(), 1, "a host runs it on no core");
+            first.set_hosted(None);
+        });
+    }
+
+    #[test]
+    fn a_thread_handed_to_a_kthread_whose_core_is_taken_is_sent_home_or_queued_there() {
+        on_first_of([3, 5], |first, runtime| {
+            pass_on(first, runtime, pinned_to(5));
+            assert_eq!((runtime.kthreads[1].pinned_len.load(Relaxed), first.runq.len()), (1, 0));
+            pass_on(first, runtime, pinned_to(3));
+            assert_eq!(first.runq.len(), 1, "where the IOKernel sees it");
+        });
+    }
+
     #[test]
     fn a_pinned_thread_is_where_no_thief_looks_and_moves_when_the_core_is_lost() {
-        // Any policy that binds turns the lists on.
-        set(Placing { policy: Box::new(Pinned::new(1)), cores: Vec::new() });
+        bind();
         let kthreads = [kthread(0, 3), kthread(1, 5)];
         let home = home_of(&kthreads, &pinned_to(5)).unwrap();
         assert_eq!(home.index, 1);

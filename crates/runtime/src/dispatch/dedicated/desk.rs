@@ -39,6 +39,7 @@ mod lane;
 mod quantum;
 
 use super::super::board::{Blocked, Board, Next, Number, Offer, Preempted};
+use super::admission::Admission;
 use crate::ground::words::worker_mailbox::WorkerMailbox;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -69,6 +70,7 @@ pub type LaneMailbox<P, S> = WorkerMailbox<Handed<P, S>>;
 /// See the module documentation.
 pub struct Desk<P, S> {
     pub board: Board<P, S>,
+    admission: Arc<Admission>,
     lanes: Box<[Lane<P, S>]>,
     /// The lane of each token's request.
     holders: Box<[Option<usize>]>,
@@ -86,16 +88,19 @@ pub struct Desk<P, S> {
 }
 
 impl<P, S> Desk<P, S> {
-    /// Returns a desk for lanes that are all on their way. `board` is for `depth` workers each.
+    /// Returns a desk for lanes that are all on their way. `board` is for `depth` workers each;
+    /// requests that are submitted were `admitted`.
     pub fn new(
         board: Board<P, S>,
         mailboxes: &[Arc<LaneMailbox<P, S>>],
         depth: usize,
         quantum: Option<Nanos>,
+        admitted: &Arc<Admission>,
     ) -> Self {
         let (lanes, tokens) = (mailboxes.len(), mailboxes.len() * depth);
         Self {
             board,
+            admission: Arc::clone(admitted),
             lanes: mailboxes.iter().map(|mailbox| Lane::new(Arc::clone(mailbox), depth)).collect(),
             holders: vec![None; tokens].into(),
             returned: VecDeque::with_capacity(tokens),
@@ -110,7 +115,7 @@ impl<P, S> Desk<P, S> {
         }
     }
 
-    /// Queues a request. The caller [pumps](Self::pump) afterwards.
+    /// Queues a request that was admitted. The caller [pumps](Self::pump) afterwards.
     ///
     /// # Errors
     /// The payload, if as many wait as are allowed.
@@ -244,7 +249,11 @@ impl<P, S> Desk<P, S> {
             let (next, reaction) = self.board.assign(token, now);
             self.react(reaction);
             let (number, handed) = match next {
-                Next::Start(number, payload) => (number, Handed::Start(number, payload)),
+                Next::Start(number, payload) => {
+                    // Before a worker has it, which may begin it at once.
+                    self.admission.take_out();
+                    (number, Handed::Start(number, payload))
+                }
                 Next::Resume(number, thread) => (number, Handed::Resume(number, thread)),
                 Next::Idle => continue,
             };

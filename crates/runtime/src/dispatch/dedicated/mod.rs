@@ -43,7 +43,7 @@
 //! |---|---|---|
 //! | `on_duty` | the dispatcher's thread, under the inbox's lock | under that lock; as a hint by lanes |
 //! | `pending` | under the inbox's lock | the dispatcher's thread, before it locks |
-//! | `admitted` | `submit` adds; the holder of the desk's lock subtracts what has begun | `submit`: bounds both inbox and policy |
+//! | [`Admission`] | `submit` adds; the holder of the desk's lock subtracts, before a worker is given the request | `submit`: bounds both inbox and policy |
 //! | `waiting` | under the desk's lock | requests, in the signal handler |
 //! | `kthreads[lane]` | the lane's thread, when it asks or has blocked | the dispatcher: a hint where the lane runs |
 //!
@@ -55,6 +55,7 @@
 //! | ends the process, or is killed with it | everything here is memory of that process: the IOKernel and other programs see an ordinary exit |
 //! | reports what it was not given | only a defect of this module can: the process ends by an assertion |
 
+mod admission;
 mod desk;
 mod duty;
 mod lanes;
@@ -65,7 +66,6 @@ use super::board::{Board, Offer};
 use super::dispatcher::queue_traced;
 use super::pool::{Suspended, Task, Work};
 use super::publish::Changes;
-use super::server::begin_traced;
 use super::settings::{Dispatchers, Settings};
 use super::spares::Spares;
 use super::stats::ClassStats;
@@ -77,6 +77,7 @@ use crate::records::uthread::Runnable;
 use crate::sync::Notify;
 use crate::thread::{self, Class};
 use crate::verbs::ready::ready;
+use admission::Admission;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::Relaxed};
 use desk::{Desk, LaneMailbox};
@@ -112,8 +113,6 @@ struct Inbox<P> {
 struct Pool<P> {
     desk: Desk<Work<P>, Suspended>,
     spares: Spares,
-    /// Requests whose admission has not been taken back.
-    counted: usize,
     /// Emptied inboxes go through here: two vectors take turns.
     batch: VecDeque<Submitted<P>>,
 }
@@ -124,8 +123,7 @@ struct Group<P> {
     inbox: SpinLock<Inbox<P>>,
     on_duty: AtomicBool,
     pending: AtomicUsize,
-    admitted: AtomicUsize,
-    queue: usize,
+    admission: Arc<Admission>,
     waiting: AtomicUsize,
     mailboxes: Box<[Mailbox<P>]>,
     /// The kthread on which each lane asked last, or went on after it had blocked.
@@ -349,18 +347,22 @@ impl<P> Group<P> {
             self.pending.store(0, Relaxed);
             change(&mut inbox);
         }
-        while let Some(Submitted { offer, work }) = pool.batch.pop_front() {
-            pool.counted += 1;
-            if pool.desk.submit(now, offer, work).is_err() {
-                unreachable!("at most as many are admitted as may wait");
-            }
+        while let Some(submitted) = pool.batch.pop_front() {
+            Self::queue(pool, now, submitted);
+        }
+    }
+
+    /// Queues a request that was admitted.
+    fn queue(pool: &mut Pool<P>, now: Nanos, Submitted { offer, work }: Submitted<P>) {
+        if pool.desk.submit(now, offer, work).is_err() {
+            unreachable!("at most as many are admitted as may wait");
         }
     }
 
     /// Publishes what others read without the lock; unlocks, and makes the threads of called lanes
     /// runnable.
     fn release(&self, mut pool: SpinGuard<'_, Pool<P>>) {
-        self.publish(&mut pool);
+        self.waiting.store(pool.desk.waiting(), Relaxed);
         let called = Self::next_called(&mut pool);
         // Rarely more than one: then the others are queued while the lock is held.
         while let Some(other) = Self::next_called(&mut pool) {
@@ -376,24 +378,6 @@ impl<P> Group<P> {
     fn next_called(pool: &mut Pool<P>) -> Option<Runnable> {
         let lane = pool.desk.next_call()?;
         Some(pool.spares.call(WorkerId(lane as u32)))
-    }
-
-    fn publish(&self, pool: &mut Pool<P>) {
-        let new = pool.desk.board.new_requests();
-        self.waiting.store(pool.desk.waiting(), Relaxed);
-        if pool.counted != new {
-            self.admitted.fetch_sub(pool.counted - new, Relaxed);
-            pool.counted = new;
-        }
-    }
-
-    /// Admits one more request, unless as many wait as are allowed.
-    fn admit(&self) -> bool {
-        let admitted = self.admitted.fetch_add(1, Relaxed) < self.queue;
-        if !admitted {
-            self.admitted.fetch_sub(1, Relaxed);
-        }
-        admitted
     }
 }
 
@@ -412,19 +396,14 @@ impl<P: Send + 'static> Group<P> {
         let slice = quantum.map_or(Cycles::MAX, |time| runtime.clock.from_ns(time.as_nanos() as u64));
         let has_quantum = settings.has_quantum();
         let quantum = quantum.filter(|_| has_quantum).map(|time| Nanos(time.as_nanos() as u64));
-        let desk = Desk::new(board, &mailboxes, dispatchers.depth, quantum);
+        let admission = Arc::new(Admission::new(settings.queue));
+        let desk = Desk::new(board, &mailboxes, dispatchers.depth, quantum, &admission);
         Self {
-            pool: SpinLock::new(Pool {
-                desk,
-                spares: Spares::new(lanes),
-                counted: 0,
-                batch: VecDeque::new(),
-            }),
+            pool: SpinLock::new(Pool { desk, spares: Spares::new(lanes), batch: VecDeque::new() }),
             inbox: SpinLock::new(Inbox { on_duty: false, requests: VecDeque::new() }),
             on_duty: AtomicBool::new(false),
             pending: AtomicUsize::new(0),
-            admitted: AtomicUsize::new(0),
-            queue: settings.queue,
+            admission,
             waiting: AtomicUsize::new(0),
             kthreads: (0..lanes).map(|_| AtomicU16::new(0)).collect(),
             mailboxes: mailboxes.into(),
@@ -443,7 +422,7 @@ impl<P: Send + 'static> Group<P> {
     }
 
     fn submit(&self, class: usize, offer: impl FnOnce(Nanos) -> Offer, payload: P) -> Result<(), P> {
-        if !self.admit() {
+        if !self.admission.admit() {
             self.pool.lock().desk.board.drop_unsubmitted(class);
             return Err(payload);
         }
@@ -452,10 +431,11 @@ impl<P: Send + 'static> Group<P> {
         let now = self.time(clock::now());
         let offer = offer(now);
         let work = Work { payload, traced: queue_traced(&guard, class) };
+        let submitted = Submitted { offer, work };
         let mut inbox = self.inbox.lock();
         if inbox.on_duty {
             let oldest = inbox.requests.front().map_or(now, |first| first.offer.arrived);
-            inbox.requests.push_back(Submitted { offer, work });
+            inbox.requests.push_back(submitted);
             self.pending.store(inbox.requests.len(), Relaxed);
             drop(inbox);
             if now.since(oldest) >= HELP_AFTER
@@ -468,17 +448,13 @@ impl<P: Send + 'static> Group<P> {
         }
         drop(inbox);
         let mut pool = self.pool.lock();
-        pool.counted += 1;
-        let submitted = pool.desk.submit(now, offer, work);
+        Self::queue(&mut pool, now, submitted);
         self.serve_once(&mut pool, now);
         let needs_watching = pool.desk.needs_watching();
         self.release(pool);
         if needs_watching {
             self.wake.notify_one();
         }
-        submitted.map_err(|work| {
-            begin_traced(&guard, work.traced);
-            work.payload
-        })
+        Ok(())
     }
 }

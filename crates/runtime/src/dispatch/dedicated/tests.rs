@@ -13,6 +13,7 @@ use tailwater_sched::dispatch::Verdict;
 
 const QUANTUM: Duration = Duration::from_micros(5);
 const MAX_DETACHED: usize = 2;
+const QUEUE: usize = 1_000;
 
 /// What the thread of a lane does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +81,7 @@ fn policies() -> impl Strategy<Value = (Policy, usize)> {
 
 struct Model {
     desk: Desk<u32, u32>,
+    admission: Arc<Admission>,
     mailboxes: Vec<Arc<LaneMailbox<u32, u32>>>,
     depth: usize,
     now: Nanos,
@@ -99,15 +101,17 @@ impl Model {
         let settings = Settings::new(policy)
             .class(Class::new("short").slo(Duration::from_micros(20)))
             .class(Class::new("long").slo(Duration::from_millis(5)))
-            .queue(1_000)
+            .queue(QUEUE)
             .preempted(3)
             .blocked(MAX_DETACHED)
             .complete();
         let mailboxes: Vec<_> = (0..lanes).map(|_| Arc::new(LaneMailbox::new())).collect();
         let board = Board::for_workers(&settings, lanes, depth).unwrap();
         let quantum = settings.has_quantum().then_some(Nanos(QUANTUM.as_nanos() as u64));
+        let admission = Arc::new(Admission::new(QUEUE));
         Self {
-            desk: Desk::new(board, &mailboxes, depth, quantum),
+            desk: Desk::new(board, &mailboxes, depth, quantum, &admission),
+            admission,
             mailboxes,
             depth,
             now: Nanos(1),
@@ -124,6 +128,7 @@ impl Model {
     fn submit(&mut self, class: usize, work: u64) {
         let (work_ns, arrived) = (Nanos(work), self.now);
         let offer = Offer { class, flow: FlowHash(7), work_ns, arrived };
+        assert!(self.admission.admit(), "there is room");
         self.desk.submit(self.now, offer, self.submitted).unwrap();
         self.submitted += 1;
     }
@@ -397,6 +402,20 @@ proptest! {
         }
         prop_assert_eq!(ran, expected);
     }
+}
+
+/// A server gives the place of a request back when that begins, and the next one is not refused.
+#[test]
+fn a_request_that_a_worker_may_begin_has_left_its_place_in_the_queue() {
+    let mut model = Model::new(Policy::central_fcfs(), 1, 2);
+    (0..QUEUE).for_each(|_| model.submit(0, 0));
+    assert!(!model.admission.admit(), "as many wait as are allowed");
+    // The lane has two, one of which is in its mailbox, and the lock is still held.
+    assert!(model.desk.ask(0, model.now));
+    assert_eq!(
+        [model.admission.admit(), model.admission.admit(), model.admission.admit()],
+        [true, true, false]
+    );
 }
 
 #[test]

@@ -302,28 +302,35 @@ impl Connection {
 
     /// Writes replies until the connection is over, then closes it.
     pub fn write(&self, stream: &TcpStream) {
+        if self.write_replies(|batch| write_all(stream, batch, self.idle)) {
+            closing::close(stream, self.idle, &self.reader_ended);
+        } else {
+            closing::reset(stream);
+        }
+    }
+
+    /// Passes replies to `write` until the connection is over; returns whether none has failed.
+    fn write_replies(&self, write: impl Fn(&[Vec<u8>]) -> io::Result<()>) -> bool {
         let mut has_failed = false;
         loop {
             // In a statement of its own, so that the lock is free afterwards.
             let next = self.replies.lock().next();
             match next {
-                Next::Replies(batch) => has_failed |= self.write_batch(stream, &batch).is_err(),
+                Next::Replies(batch) => has_failed |= self.write_batch(&write, &batch).is_err(),
                 Next::Nothing => self.ready.wait(),
                 Next::End => break,
             }
             self.room.notify_one();
         }
-        if has_failed {
-            closing::reset(stream);
-        } else {
-            closing::close(stream, self.idle, &self.reader_ended);
-        }
+        // A request that panicked may have ended the connection since the reader found no room.
+        self.room.notify_one();
+        !has_failed
     }
 
-    /// Writes replies; if that fails, no further one is written.
-    fn write_batch(&self, stream: &TcpStream, batch: &[Vec<u8>]) -> io::Result<()> {
+    /// Passes replies to `write`; if that fails, no further one is written.
+    fn write_batch(&self, write: impl Fn(&[Vec<u8>]) -> io::Result<()>, batch: &[Vec<u8>]) -> io::Result<()> {
         let bytes = batch.iter().map(Vec::len).sum();
-        let written = write_all(stream, batch, self.idle);
+        let written = write(batch);
         self.change(|replies| match &written {
             Ok(()) => replies.written(batch.len(), bytes),
             Err(_) => replies.break_off(batch.len(), bytes),
@@ -364,4 +371,45 @@ fn write_all(mut stream: &TcpStream, batch: &[Vec<u8>], idle: Option<Duration>) 
 /// Returns whether a stream's timeout has passed.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::framing::Frame;
+    use super::*;
+    use crate::sync::Semaphore;
+
+    struct Silent;
+
+    impl Service for Silent {
+        fn classify(&self, _: &[u8]) -> usize {
+            0
+        }
+
+        fn handle(&self, _: &[u8], _: &mut Vec<u8>) {}
+    }
+
+    /// Returns a connection with room for one request.
+    fn connection() -> Arc<Connection> {
+        let shared = Shared {
+            service: Arc::new(Silent),
+            framing: Framing::new(|_, _| Frame::Partial).outstanding(1),
+            counters: Arc::default(),
+            places: Arc::new(Places::new(1, 1)),
+            budget: Budget::new(None),
+        };
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("the first");
+        Arc::new(Connection::new(&shared, permit))
+    }
+
+    #[test]
+    fn a_reader_that_has_found_no_room_is_woken_by_the_end_of_the_connection() {
+        let connection = connection();
+        let number = connection.replies.lock().begin(1, 0);
+        assert!(!connection.replies.lock().has_room(), "the reader waits");
+        // The request panics between two looks of the writer.
+        drop(Ticket { connection: Arc::clone(&connection), number, len: 1, replied: false });
+        assert!(connection.write_replies(|_| Ok(())));
+        assert!(connection.room.try_wait(), "the reader waits for good");
+    }
 }
