@@ -6,8 +6,8 @@
 //! Connections are new ones each, so no two need be of one group. Not simulated: caches, locks, and
 //! the client.
 //!
-//! All frames of Tailwater pass one polling core. It is a stage before the others, so the rate is at
-//! most what it switches; the time that frames wait for it is not simulated. IX has none: its
+//! All frames of Tailwater pass one polling core. It is a stage before the others, so the rate is
+//! at most what it switches; the time that frames wait for it is not simulated. IX has none: its
 //! network card divides the flows.
 //!
 //! `ix-fig5` of the command measures one core, and more where a machine has them.

@@ -271,8 +271,8 @@ impl Measured {
         )
     }
 
-    /// Judges the throughput within the limit. A system that is within it at no load tried counts as
-    /// having reached the least of them.
+    /// Judges the throughput within the limit. A system that is within it at no load tried counts
+    /// as having reached the least of them.
     fn times(&self) -> Claim {
         const PAPER: &str = "a: 6.6 times the throughput of ZygOS";
         let kept = |point: &Point| point.p99_us().is_some_and(|p99| p99.median <= LIMIT_US);
