@@ -14,6 +14,7 @@ mod bench;
 mod go;
 mod name_server;
 mod reproduce;
+mod rocks;
 mod tokio_spin;
 
 // The services that measurements start are this program.

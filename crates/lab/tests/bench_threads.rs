@@ -9,6 +9,17 @@ use common::lab;
 use serde_json::Value;
 use tailwater_testkit::{Program, children, eventually, is_running, text, until};
 
+/// Returns the only row of an operation of a system, whose numbers agree with each other.
+fn only_row(rows: &[Value], op: &str, system: &str) -> Value {
+    let mut found = rows.iter().filter(|row| row["op"] == op && row["system"] == system);
+    let row = found.next().unwrap_or_else(|| panic!("no {op} of {system} in {rows:?}"));
+    assert!(found.next().is_none(), "two rows of {op} of {system}");
+    let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row} is not a number"));
+    assert!(0.0 < number("min_ns") && number("min_ns") <= number("ns"), "{row}");
+    assert!(number("spread") >= 0.0, "{row}");
+    row.clone()
+}
+
 #[test]
 fn a_quick_run_has_a_row_for_every_operation_of_every_system() {
     let folder = tempfile::tempdir().unwrap();
@@ -20,16 +31,7 @@ fn a_quick_run_has_a_row_for_every_operation_of_every_system() {
     assert!(shown.contains("(Shenango)") && shown.contains("(Arachne)"), "{shown}");
     let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();
-    let row = |op: &str, system: &str| {
-        let mut found = rows.iter().filter(|row| row["op"] == op && row["system"] == system);
-        let row = found.next().unwrap_or_else(|| panic!("no {op} of {system} in\n{shown}"));
-        assert!(found.next().is_none(), "two rows of {op} of {system}");
-        let number =
-            |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row} is not a number"));
-        assert!(0.0 < number("min_ns") && number("min_ns") <= number("ns"), "{row}");
-        assert!(number("spread") >= 0.0, "{row}");
-        row.clone()
-    };
+    let row = |op: &str, system: &str| only_row(rows, op, system);
     let two_cores = report["machine"]["usable_cores"].as_array().unwrap().len() > 1;
     // On one core every system has a figure for every operation that it offers.
     let common = [

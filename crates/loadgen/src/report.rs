@@ -86,6 +86,19 @@ pub struct Measurement {
 }
 
 impl Measurement {
+    /// Returns latencies in nanoseconds at `quantile` (0 to 1) of the completed requests of the
+    /// protocol's first class, and of all others; `None` unless the plan keeps the first class
+    /// apart. A part without completed requests has no latency.
+    #[must_use]
+    pub fn by_class_ns(&self, quantile: f64) -> Option<[Option<u64>; 2]> {
+        let first = self.first_class.as_ref()?;
+        let mut others = self.summary.histogram().clone();
+        // The requests of the first class are among all of them.
+        others.subtract(first.histogram()).ok()?;
+        let latency_ns = (!others.is_empty()).then(|| others.value_at_quantile(quantile));
+        Some([first.latency_ns(quantile), latency_ns])
+    }
+
     /// Adds another run of the same plan, for instance of the next round of an interleaved
     /// comparison.
     pub fn merge(&mut self, other: &Measurement) {

@@ -34,6 +34,24 @@ impl Table {
         self.rows.push(row);
     }
 
+    /// Returns the rows of this table, then those of another one, under the columns of both; cells
+    /// that a row does not have are blank.
+    #[must_use]
+    pub fn joined(&self, other: &Self) -> Self {
+        let more = other.header.iter().filter(|&column| !self.header.contains(column));
+        let header: Vec<String> = self.header.iter().chain(more).cloned().collect();
+        let widened = |table: &Self| -> Vec<Vec<String>> {
+            let at = |column: &String| table.header.iter().position(|own| own == column);
+            let places: Vec<Option<usize>> = header.iter().map(at).collect();
+            let cell = |row: &Vec<String>, place: &Option<usize>| {
+                place.map_or_else(String::new, |at| row[at].clone())
+            };
+            table.rows.iter().map(|row| places.iter().map(|place| cell(row, place)).collect()).collect()
+        };
+        let rows = [widened(self), widened(other)].concat();
+        Self { header, rows }
+    }
+
     /// Returns the column names.
     #[must_use]
     pub fn header(&self) -> &[String] {
@@ -136,6 +154,18 @@ pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn joined_tables_have_the_columns_of_both() {
+        let table = |columns: &[&str], cells: &[&str]| {
+            let mut table = Table::new(columns);
+            table.push(cells.iter().map(|&cell| cell.to_owned()).collect());
+            table
+        };
+        let joined = table(&["a", "b"], &["1", "2"]).joined(&table(&["c", "b"], &["3", "4"]));
+        assert_eq!(joined.header(), ["a", "b", "c"]);
+        assert_eq!(joined.rows(), [["1", "2", ""], ["", "4", "3"]]);
+    }
 
     #[test]
     fn text_is_aligned_and_csv_is_quoted() {

@@ -66,6 +66,42 @@ impl Scenario {
         self.run_source(source, seed)
     }
 
+    /// Returns the highest of the rates tried, in requests per second, at which the 99th percentile
+    /// of latency is at most `limit_ns`, and one replication at it; `None` if there is none. Tries
+    /// `most`, a load as [`Scenario::load`], and below it halves the range of loads `halvings`
+    /// times.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scenario::run_once`].
+    pub fn highest_rate(
+        &self,
+        most: f64,
+        limit_ns: f64,
+        halvings: u32,
+    ) -> anyhow::Result<Option<(f64, Measured)>> {
+        let at = |load: f64| {
+            let scenario = Scenario { load, ..self.clone() };
+            let measured = scenario.run_once(0)?;
+            let kept = !measured.saturated && measured.latency.quantile(2).value <= limit_ns;
+            let rate = scenario.rate()?.per_second();
+            anyhow::Ok(kept.then_some((rate, measured)))
+        };
+        let mut found = at(most)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        let (mut carried, mut too_much) = (0.0, most);
+        for _ in 0..halvings {
+            let load = (carried + too_much) / 2.0;
+            match at(load)? {
+                Some(kept) => (carried, found) = (load, Some(kept)),
+                None => too_much = load,
+            }
+        }
+        Ok(found)
+    }
+
     /// Runs a recorded trace through the machine instead of the synthetic workload; warm-up and
     /// load do not apply.
     ///

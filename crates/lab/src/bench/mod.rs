@@ -244,9 +244,34 @@ fn write(path: Option<&Path>, machine: &Machine, report: &impl Serialize) -> any
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Returns the value below which this part of the values lies; NaN without values.
+pub fn quantile(values: impl IntoIterator<Item = f64>, part: f64) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() as f64 * part) as usize;
+    values.get(at.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+/// Returns the upper of the middle two values, or the middle one; NaN without values.
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    quantile(values, 0.5)
+}
+
 /// Returns the median of a figure over the rounds that have it; NaN if none does.
-fn median(rounds: &[serde_json::Value], key: &str) -> f64 {
-    let mut all: Vec<f64> = rounds.iter().filter_map(|round| round[key].as_f64()).collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+fn median_of(rounds: &[serde_json::Value], key: &str) -> f64 {
+    median(rounds.iter().filter_map(|round| round[key].as_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_were_measured() {
+        let values = [4.0, 1.0, 3.0, 2.0];
+        assert_eq!([0.0, 0.5, 0.99, 1.0].map(|part| quantile(values, part)), [1.0, 3.0, 4.0, 4.0]);
+        assert!(median([]).is_nan());
+        let rounds = [serde_json::json!({"ns": 5}), serde_json::json!({}), serde_json::json!({"ns": 7})];
+        assert_eq!(median_of(&rounds, "ns"), 7.0);
+    }
 }

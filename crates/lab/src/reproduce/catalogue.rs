@@ -17,6 +17,7 @@ pub fn all() -> Vec<Box<dyn Figure>> {
         Box::new(shinjuku::table1::Table1),
         Box::new(shinjuku::table2::Table2),
         Box::new(shinjuku::fig5::Figure5),
+        Box::new(shinjuku::fig8::Figure8),
         Box::new(arachne::table2::Table2),
         Box::new(arachne::fig2::Figure2),
         Box::new(arachne::fig2a::Figure2a),

@@ -4,15 +4,17 @@
 
 use serde::Serialize;
 
-/// A statement of a paper, compared with the numbers measured here.
+/// A statement of a paper, compared with the numbers here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Claim {
     /// The paper's statement.
     pub paper: String,
-    /// The numbers measured here.
+    /// The numbers here, measured or simulated.
     pub ours: String,
     /// Whether they agree.
     pub verdict: Verdict,
+    /// Whether the numbers are simulated: then they do not depend on this machine.
+    pub simulated: bool,
 }
 
 /// Whether a paper's claim holds here.
@@ -47,11 +49,17 @@ impl std::fmt::Display for Verdict {
 impl Claim {
     /// Returns a claim with a verdict.
     pub fn new(paper: &str, ours: String, holds: bool) -> Self {
-        Self { paper: paper.to_owned(), ours, verdict: Verdict::of(holds) }
+        Self { paper: paper.to_owned(), ours, verdict: Verdict::of(holds), simulated: false }
     }
 
     /// Returns a claim that cannot be judged, with the reason.
     pub fn not_comparable(paper: &str, why: String) -> Self {
-        Self { paper: paper.to_owned(), ours: why, verdict: Verdict::NotComparable }
+        Self { paper: paper.to_owned(), ours: why, verdict: Verdict::NotComparable, simulated: false }
+    }
+
+    /// Returns the same claim, on simulated numbers.
+    #[must_use]
+    pub fn simulated(self) -> Self {
+        Self { simulated: true, ..self }
     }
 }

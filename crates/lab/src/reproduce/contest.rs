@@ -13,7 +13,7 @@ use tailwater_plot::{Line, Panel, decades};
 use tailwater_sim::report::Table;
 use tailwater_workload::{Figures, Rate, ServiceTime};
 
-use super::context::{Context, Pace};
+use super::context::{Context, Pace, Rig};
 use super::spread::{Spread, cell};
 use tailwater_testbed::handoffs::{HandoffFigures, HandoffRecord};
 use tailwater_testbed::point::point;
@@ -59,6 +59,9 @@ pub struct Sample {
     /// The time that the server spent on work over the time asked for, at the median.
     pub work: Option<f64>,
     pub batch: Option<BatchRates>,
+    /// 99th percentiles of the protocol's first class and of the others, in microseconds, if the
+    /// plan keeps the first one apart.
+    pub by_class_us: Option<[f64; 2]>,
 }
 
 /// A case and its rounds, at least one.
@@ -78,6 +81,17 @@ pub struct Contest {
     pub handoffs: HandoffRecord,
 }
 
+/// Returns a case for each system, with its name: all in `panel`, at `load` under `plan`.
+pub fn cases(panel: &str, systems: &[(&str, System)], load: f64, plan: &Plan) -> impl Iterator<Item = Case> {
+    systems.iter().map(move |(curve, system)| Case {
+        panel: panel.to_owned(),
+        curve: (*curve).to_owned(),
+        load,
+        plan: plan.clone(),
+        system: system.clone(),
+    })
+}
+
 /// Returns the cases of `programs` in `panel`, one curve each, at all `loads` in thousand requests
 /// per second.
 ///
@@ -89,18 +103,14 @@ pub fn program_cases(
     pace: &Pace,
     loads: &[f64],
 ) -> anyhow::Result<Vec<Case>> {
-    let mut cases = Vec::new();
+    let systems: Vec<_> =
+        programs.iter().map(|(curve, program)| (*curve, System::Program(program.clone()))).collect();
+    let mut all = Vec::new();
     for &load in loads {
         let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
-        cases.extend(programs.iter().map(|(curve, program)| Case {
-            panel: panel.to_owned(),
-            curve: (*curve).to_owned(),
-            load,
-            plan: plan.clone(),
-            system: System::Program(program.clone()),
-        }));
+        all.extend(cases(panel, &systems, load, &plan));
     }
-    Ok(cases)
+    Ok(all)
 }
 
 /// Returns the order of `count` systems in a round; reversed in every second round, so that no
@@ -131,12 +141,7 @@ pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> an
                     on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, *setting)
                 }
                 System::Program(program) => point(program, &rig.testbed, &case.plan, seed, &mut handoffs),
-                System::Dedicated(program) => {
-                    let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
-                    let setting =
-                        on_tailwater::Setting { batch: false, idle_timeout_us: 0, ..Default::default() };
-                    on_tailwater::measure(&rig.testbed, program, &case.plan, &load, setting, &mut handoffs)
-                }
+                System::Dedicated(program) => dedicated(rig, program, &case.plan, seed, &mut handoffs),
             };
             samples.push(Sample::new(&measured?));
             progress.inc(1);
@@ -146,12 +151,30 @@ pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> an
     Ok(Contest { points, unit: PERCENT, handoffs })
 }
 
+/// Measures one point of a program on Tailwater whose cores are its own.
+///
+/// # Errors
+/// If a process does not start or ends early, or on a signal.
+pub fn dedicated(
+    rig: &Rig,
+    program: &Program,
+    plan: &Plan,
+    seed: u64,
+    handoffs: &mut HandoffRecord,
+) -> anyhow::Result<Measured> {
+    let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
+    let setting = on_tailwater::Setting { batch: false, idle_timeout_us: 0, ..Default::default() };
+    on_tailwater::measure(&rig.testbed, program, plan, &load, setting, handoffs)
+}
+
 impl Sample {
     /// Returns the figures of a point.
     pub fn new(measured: &Measured) -> Self {
         let report = measured.measurement.report();
         let work = report.delivery.map(|delivery| delivery.median);
-        Self { figures: report.figures, work, batch: measured.batch }
+        let us = |ns: Option<u64>| latency_or_timeout(ns.map(|ns| ns as f64 / 1e3));
+        let by_class_us = measured.measurement.by_class_ns(0.99).map(|classes| classes.map(us));
+        Self { figures: report.figures, work, batch: measured.batch, by_class_us }
     }
 
     /// Returns whether the system of `case` did not keep up.
@@ -185,6 +208,16 @@ impl Point {
     /// 99th percentile of all requests over the rounds.
     pub fn p99_us(&self) -> Option<Spread> {
         self.spread(|sample| latency_or_timeout(sample.figures.p99_us))
+    }
+
+    /// 99th percentile of the protocol's first class over the rounds, if it is kept apart.
+    pub fn first_class_us(&self) -> Option<Spread> {
+        Spread::of(self.samples.iter().filter_map(|sample| Some(sample.by_class_us?[0])))
+    }
+
+    /// 99th percentile of the other classes over the rounds, if the first one is kept apart.
+    pub fn other_classes_us(&self) -> Option<Spread> {
+        Spread::of(self.samples.iter().filter_map(|sample| Some(sample.by_class_us?[1])))
     }
 
     /// Windowed 99.9th percentile over the rounds.
@@ -279,6 +312,8 @@ impl Contest {
             "p99_us",
             "p999_us",
             "win_p999_us",
+            "class0_p99_us",
+            "class1_p99_us",
             "batch_share",
             "batch_alone",
             "work",
@@ -401,6 +436,8 @@ fn row(case: &Case, round: usize, sample: &Sample) -> Vec<String> {
         us(figures.p99_us),
         us(figures.p999_us),
         us(figures.win_p999_us),
+        us(sample.by_class_us.map(|classes| classes[0])),
+        us(sample.by_class_us.map(|classes| classes[1])),
         batch(&|rates| rates.share(), 4),
         batch(&|rates| rates.solo, 0),
         sample.work.map_or_else(String::new, |work| format!("{work:.3}")),
@@ -444,6 +481,7 @@ pub mod tests {
             },
             work: None,
             batch: Some(BatchRates { beside: share * 1e6, solo: 1e6, speed: None }),
+            by_class_us: None,
         };
         Point { case, samples: tails_us.iter().map(sample).collect() }
     }

@@ -1,7 +1,8 @@
 //! The arguments of every figure: options, machine, and for measured figures a testbed, which is
 //! made before the first of them.
 //!
-//! Owns the division of time: a figure has a budget, which its points share ([`Context::pace`]).
+//! Owns the division of time: a figure has a budget, which its points share ([`Context::pace`]), or
+//! points of a fixed length. Owns also the notes that several figures have.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -14,11 +15,12 @@ use tailwater_loadgen::stalls::MachineStalls;
 use tailwater_workload::{LoadSchedule, Rate, ServiceTime};
 
 use super::claim::{Claim, Verdict};
+use crate::bench::tcp::many::Length;
 use tailwater_testbed::bed::{BUSY_MACHINE, OVERHEAD};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::wait::{self, WaitChoice};
-use tailwater_testbed::{CorePlan, Testbed};
+use tailwater_testbed::{CorePlan, Testbed, on_linux};
 
 /// Source ports of the generator on Tailwater, unless the figure varies them.
 pub const FLOWS: u16 = 64;
@@ -126,19 +128,12 @@ impl Context {
         Ok(Rig { testbed, speed, wait, noise: gaps, stalls })
     }
 
-    /// Withdraws the verdicts of a measured figure if the machine was busy with other programs
-    /// before it.
+    /// Withdraws the verdicts on measured numbers if the machine was busy with other programs
+    /// before the first measured figure.
     pub fn withhold_if_busy(&self, claims: &mut [Claim]) {
         let lost = self.rig.get().map_or(0.0, Rig::lost_fraction);
         if lost > BUSY_MACHINE {
-            for claim in claims {
-                claim.verdict = Verdict::NotComparable;
-                claim.ours = format!(
-                    "other programs or the host took {:.0} % of a core before the run, so this is no result: {}",
-                    100.0 * lost,
-                    claim.ours
-                );
-            }
+            withhold(claims, lost);
         }
     }
 
@@ -156,6 +151,22 @@ impl Context {
         pace(points, rounds, self.options.quick)
     }
 
+    /// Returns `quick` in a quick run, else `full`.
+    pub fn choose<T>(&self, full: T, quick: T) -> T {
+        if self.options.quick { quick } else { full }
+    }
+
+    /// Returns a figure's `own` notes with those of every measured figure: the machine's noise and,
+    /// of a quick run, how few `rounds` it had.
+    ///
+    /// # Errors
+    /// As [`rig`](Self::rig).
+    pub fn notes(&self, own: impl IntoIterator<Item = String>, rounds: usize) -> anyhow::Result<Vec<String>> {
+        let noise = self.rig()?.noise_notes();
+        let quick = self.options.quick.then(|| quick_note(rounds));
+        Ok(own.into_iter().chain(noise).chain(quick).collect())
+    }
+
     /// Returns a progress bar, shown on a terminal only. It moves between measurements only.
     pub fn progress(&self, name: &str, steps: u64) -> ProgressBar {
         let bar = ProgressBar::new(steps);
@@ -163,6 +174,27 @@ impl Context {
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(name.to_owned());
         bar
+    }
+}
+
+/// Returns the note of a quick run with so many rounds.
+fn quick_note(rounds: usize) -> String {
+    let rounds = match rounds {
+        1 => "one short round".to_owned(),
+        several => format!("{several} short rounds"),
+    };
+    format!("Quick run: {rounds}. A shape, not a result.")
+}
+
+/// Withdraws the verdicts on measured numbers, because this part of a core's time was lost.
+fn withhold(claims: &mut [Claim], lost: f64) {
+    for claim in claims.iter_mut().filter(|claim| !claim.simulated) {
+        claim.verdict = Verdict::NotComparable;
+        claim.ours = format!(
+            "other programs or the host took {:.0} % of a core before the run, so this is no result: {}",
+            100.0 * lost,
+            claim.ours
+        );
     }
 }
 
@@ -179,6 +211,16 @@ fn pace(points: usize, rounds: usize, quick: bool) -> Pace {
 }
 
 impl Pace {
+    /// Returns the note on rounds and lengths; `order` is that of the points in a round.
+    pub fn note(&self, order: &str) -> String {
+        format!("{} round(s), {} ms counted per point; {order}.", self.rounds, self.counted.as_millis())
+    }
+
+    /// Returns the length of a point of `bench tcp`.
+    pub fn length(&self) -> Length {
+        Length { warm_up: self.warm_up, lasts: self.counted }
+    }
+
     /// Returns a point's plan at `percent` of `cores` cores, spread over [`FLOWS`] flows.
     ///
     /// # Errors
@@ -204,22 +246,27 @@ impl Rig {
         self.noise.iter().map(|(_, gaps)| gaps.lost_fraction).fold(0.0, f64::max)
     }
 
-    /// Returns the conditions of every measured figure, a sentence per line.
+    /// Returns the conditions of every figure whose systems take turns, a sentence per line.
     pub fn notes(&self, pace: &Pace, quick: bool) -> Vec<String> {
         let mut notes = vec![
-            format!("{}.", self.testbed.cores.describe()),
-            format!("Linux service: {}.", self.wait.why),
-            format!(
-                "{} round(s), {} ms counted per point; systems take turns at every load, in one session (one autogroup).",
-                pace.rounds,
-                pace.counted.as_millis()
-            ),
+            self.cores_note(),
+            pace.note("systems take turns at every load, in one session (one autogroup)"),
         ];
         notes.extend(self.noise_notes());
-        if quick {
-            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
-        }
+        notes.extend(quick.then(|| quick_note(pace.rounds)));
         notes
+    }
+
+    /// Returns which core does what.
+    pub fn cores_note(&self) -> String {
+        let CorePlan { polling, managed, .. } = &self.testbed.cores;
+        let managed: Vec<String> = managed.iter().map(usize::to_string).collect();
+        format!("Core {polling} polls and generates load; shared core(s): {}.", managed.join(", "))
+    }
+
+    /// Returns the conditions of the spin server on Linux: how it waits, and how long its queue is.
+    pub fn linux_notes(&self) -> [String; 2] {
+        [format!("Linux service: {}.", self.wait.why), on_linux::queue_note()]
     }
 
     /// Returns the machine's noise before the run, a sentence per core.
@@ -250,6 +297,26 @@ mod tests {
         let quick = pace(18, 3, true);
         assert_eq!(quick.rounds, 1);
         assert!((quick.counted + OVERHEAD + quick.warm_up) * 18 <= QUICK_BUDGET, "{quick:?}");
+    }
+
+    #[test]
+    fn a_busy_machine_withdraws_measured_verdicts_only() {
+        let mut claims = [
+            Claim::new("paper", "measured".to_owned(), true),
+            Claim::new("paper", "simulated".to_owned(), true).simulated(),
+        ];
+        withhold(&mut claims, 0.2);
+        assert_eq!(claims.each_ref().map(|claim| claim.verdict), [Verdict::NotComparable, Verdict::Reached]);
+        assert!(claims[0].ours.contains("20 % of a core") && claims[0].ours.ends_with("measured"));
+        assert_eq!(claims[1].ours, "simulated");
+    }
+
+    #[test]
+    fn notes_state_how_little_was_measured() {
+        let pace = Pace { rounds: 3, warm_up: Duration::ZERO, counted: Duration::from_millis(200) };
+        assert_eq!(pace.note("in turn"), "3 round(s), 200 ms counted per point; in turn.");
+        assert_eq!(quick_note(1), "Quick run: one short round. A shape, not a result.");
+        assert_eq!(quick_note(3), "Quick run: 3 short rounds. A shape, not a result.");
     }
 
     #[test]

@@ -27,8 +27,8 @@ const ROUNDS: usize = 3;
 /// A program and the limit of its search.
 #[derive(Debug, Clone)]
 pub struct Contender {
-    /// The name of its requests: contenders with the same name are compared.
-    pub asked: String,
+    /// The name of its workload: contenders under the same one are compared.
+    pub workload: String,
     /// The program's name.
     pub name: String,
     pub program: Program,
@@ -42,7 +42,7 @@ pub struct Highest {
     pub found: Found,
     /// The measurement of each trial.
     pub samples: Vec<Sample>,
-    /// Measurements at the load of the slowest contender with the same requests; empty if that
+    /// Measurements at the load of the slowest contender under the same workload; empty if that
     /// reached no load.
     pub equal: Vec<Sample>,
 }
@@ -85,7 +85,7 @@ pub fn highest(name: &str, context: &Context, contenders: Vec<Contender>) -> any
         .collect();
     for round in 0..if context.options.quick { 1 } else { ROUNDS } {
         for index in turns(all.len(), round) {
-            let Some(rate) = common_load(&all, &all[index].contender.asked) else { continue };
+            let Some(rate) = common_load(&all, &all[index].contender.workload) else { continue };
             let (sample, _) = trial(&all[index].contender.program, rate, round as u64)?;
             all[index].equal.push(sample);
         }
@@ -94,9 +94,9 @@ pub fn highest(name: &str, context: &Context, contenders: Vec<Contender>) -> any
     Ok(all)
 }
 
-/// Returns the highest load that all contenders with these requests serve.
-fn common_load(all: &[Highest], asked: &str) -> Option<Rate> {
-    let own = all.iter().filter(|highest| highest.contender.asked == asked);
+/// Returns the highest load that all contenders under a workload serve.
+fn common_load(all: &[Highest], workload: &str) -> Option<Rate> {
+    let own = all.iter().filter(|highest| highest.contender.workload == workload);
     let loads: Option<Vec<Rate>> = own.map(|highest| highest.found.load).collect();
     loads?.into_iter().reduce(|a, b| if b < a { b } else { a })
 }
@@ -145,7 +145,7 @@ impl Highest {
 /// Returns a table with a row for each trial and each round at equal load.
 pub fn data(all: &[Highest]) -> Table {
     let columns = [
-        "asked",
+        "workload",
         "system",
         "limit",
         "part",
@@ -176,9 +176,9 @@ pub fn data(all: &[Highest]) -> Table {
 fn row(highest: &Highest, part: &str, verdict: &str, sample: &Sample) -> Vec<String> {
     let figures = &sample.figures;
     let us = |value: Option<f64>| value.map_or_else(String::new, |us| format!("{us:.3}"));
-    let Contender { asked, name, slo, .. } = &highest.contender;
+    let Contender { workload, name, slo, .. } = &highest.contender;
     vec![
-        asked.clone(),
+        workload.clone(),
         name.clone(),
         slo.to_string(),
         part.to_owned(),
@@ -198,7 +198,7 @@ fn row(highest: &Highest, part: &str, verdict: &str, sample: &Sample) -> Vec<Str
 /// Returns a table with a row for each contender.
 pub fn summary(all: &[Highest]) -> Table {
     let columns = [
-        "asked",
+        "workload",
         "system",
         "limit",
         "highest load/s",
@@ -208,10 +208,10 @@ pub fn summary(all: &[Highest]) -> Table {
     ];
     let mut table = Table::new(&columns);
     for highest in all {
-        let Contender { asked, name, slo, .. } = &highest.contender;
+        let Contender { workload, name, slo, .. } = &highest.contender;
         let cell = |value: &dyn Fn(&Sample) -> Option<f64>| super::spread::cell(highest.at_equal_load(value));
         table.push(vec![
-            asked.clone(),
+            workload.clone(),
             name.clone(),
             slo.to_string(),
             number(highest.load_rps()),
@@ -240,11 +240,11 @@ pub fn notes(quick: bool) -> Vec<String> {
     notes
 }
 
-/// Returns a chart for each name of requests.
+/// Returns a chart for each workload.
 pub fn panels(all: &[Highest]) -> Vec<Panel> {
     let mut panels: Vec<Panel> = Vec::new();
     for highest in all {
-        let (title, load) = (&highest.contender.asked, highest.load_rps() / 1e3);
+        let (title, load) = (&highest.contender.workload, highest.load_rps() / 1e3);
         let sure = |rate: Option<Rate>| rate.map_or(load, |rate| rate.per_second() / 1e3);
         let (low, high) = (sure(highest.found.always_met_up_to), sure(highest.found.never_met_from));
         let range = (low.min(load), high.max(load));
@@ -271,10 +271,10 @@ pub mod tests {
     use tailwater_loadgen::protocol::Echo;
 
     /// Returns an outcome in which `name` reached this load.
-    pub fn reached(asked: &str, name: &str, load_rps: f64, bound: Bound) -> Highest {
+    pub fn reached(workload: &str, name: &str, load_rps: f64, bound: Bound) -> Highest {
         let program = Program::kv(1, Arc::new(Echo::new(8).unwrap()));
         let contender = Contender {
-            asked: asked.to_owned(),
+            workload: workload.to_owned(),
             name: name.to_owned(),
             program,
             slo: "p99=500us".parse().unwrap(),

@@ -17,6 +17,8 @@
 //! | [`arbiter`] | the arbiter's curve beside a batch job |
 //! | [`batch`] | the comparison of two systems' batch shares |
 //! | [`stores`] | the common part of figures with key-value stores |
+//! | [`primitives`] | the common part of figures of thread operations |
+//! | [`compare`] | the comparison of two curves of latency over load |
 //! | [`spread`] | median and extremes over rounds |
 //! | [`pages`], [`html`] | the files |
 //! | `shenango`, `shinjuku`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
@@ -36,6 +38,7 @@ mod arbiter;
 mod batch;
 mod catalogue;
 mod claim;
+mod compare;
 mod contest;
 mod context;
 mod figure;
@@ -44,6 +47,7 @@ mod ix;
 mod limit;
 mod own;
 mod pages;
+mod primitives;
 mod ratio;
 mod shenango;
 mod shinjuku;

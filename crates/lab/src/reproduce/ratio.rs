@@ -13,14 +13,14 @@ use tailwater_testbed::table::number;
 /// The name of Tailwater's contender.
 pub const TAILWATER: &str = "Tailwater";
 
-fn pair<'a>(all: &'a [Highest], asked: &str, rival: &str) -> Option<(&'a Highest, &'a Highest)> {
-    let of = |name: &str| all.iter().find(|h| h.contender.asked == asked && h.contender.name == name);
+fn pair<'a>(all: &'a [Highest], workload: &str, rival: &str) -> Option<(&'a Highest, &'a Highest)> {
+    let of = |name: &str| all.iter().find(|h| h.contender.workload == workload && h.contender.name == name);
     Some((of(TAILWATER)?, of(rival)?))
 }
 
 /// Judges whether Tailwater's load is `ratio` times the rival's.
-pub fn times(all: &[Highest], asked: &str, rival: &str, paper: &str, ratio: f64) -> Claim {
-    let Some((own, theirs)) = pair(all, asked, rival) else {
+pub fn times(all: &[Highest], workload: &str, rival: &str, paper: &str, ratio: f64) -> Claim {
+    let Some((own, theirs)) = pair(all, workload, rival) else {
         return Claim::not_comparable(paper, format!("{rival} is not there"));
     };
     let of = |highest: &Highest| {
@@ -47,7 +47,7 @@ pub fn times(all: &[Highest], asked: &str, rival: &str, paper: &str, ratio: f64)
     }
 }
 
-/// The interval in which a program's highest load lies.
+/// The interval in which a program's highest load lies, in the unit of the loads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Between {
     pub at_least: f64,
@@ -85,12 +85,12 @@ mod tests {
     /// Returns the verdict on Tailwater's search and the rival's.
     fn ratio_of(searches: [Searched; 2]) -> Verdict {
         let highest = [TAILWATER, "rival"].into_iter().zip(searches).map(|(name, (bound, load, chance))| {
-            let mut highest = reached("asked", name, load, bound);
+            let mut highest = reached("workload", name, load, bound);
             highest.found.always_met_up_to = chance.and_then(|(from, _)| Rate::new(from).ok());
             highest.found.never_met_from = chance.and_then(|(_, to)| Rate::new(to).ok());
             highest
         });
-        times(&highest.collect::<Vec<_>>(), "asked", "rival", "paper", 4.0).verdict
+        times(&highest.collect::<Vec<_>>(), "workload", "rival", "paper", 4.0).verdict
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn without_the_rival_nothing_is_claimed() {
-        let all = vec![reached("asked", TAILWATER, 4e5, Bound::Limit)];
-        assert_eq!(times(&all, "asked", "rival", "paper", 4.0).verdict, NotComparable);
+        let all = vec![reached("workload", TAILWATER, 4e5, Bound::Limit)];
+        assert_eq!(times(&all, "workload", "rival", "paper", 4.0).verdict, NotComparable);
     }
 }

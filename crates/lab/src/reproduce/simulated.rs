@@ -1,6 +1,8 @@
-//! The simulator's figures, which [`tailwater_sim::reproduce`] runs and judges.
+//! The simulator's figures, which [`tailwater_sim::reproduce`] runs and judges. A figure of which
+//! parts are measured as well is not among [`all`]; it contains one of these.
 
-use tailwater_sim::reproduce::{Figure as Study, Options};
+use tailwater_plot::draw;
+use tailwater_sim::reproduce::{Figure as Study, Options, Reproduction};
 
 use super::claim::Claim;
 use super::context::Context;
@@ -8,11 +10,12 @@ use super::figure::{Figure, Outcome};
 
 /// A figure of the simulator.
 #[derive(Debug)]
-struct Simulated(Study);
+pub struct Simulated(pub Study);
 
-/// Returns all figures of the simulator.
+/// Returns all figures that are simulated only.
 pub fn all() -> Vec<Box<dyn Figure>> {
-    Study::all().iter().map(|&study| Box::new(Simulated(study)) as Box<dyn Figure>).collect()
+    let only = Study::all().iter().filter(|&&study| study != Study::Shinjuku8);
+    only.map(|&study| Box::new(Simulated(study)) as Box<dyn Figure>).collect()
 }
 
 impl Figure for Simulated {
@@ -51,19 +54,39 @@ impl Figure for Simulated {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let super::Options { quick, seed, threads } = context.options;
-        let options = Options { quick, seed, threads };
-        let progress = context.progress(self.name(), self.0.ticks(&options));
-        let result = self.0.run(&options, &|| progress.inc(1));
-        progress.finish_and_clear();
-        let result = result?;
-        let claims = result.claims.iter().map(|c| Claim::new(&c.paper, c.ours.clone(), c.holds));
+        let result = self.simulate(context)?;
+        let notes = vec![format!("Simulated: {}. The machine does not matter.", result.title)];
         Ok(Outcome {
-            svg: result.svg,
+            svg: draw(&result.drawing.title, &result.drawing.panels),
+            claims: claims(&result.claims),
             data: result.data,
-            claims: claims.collect(),
-            notes: vec![format!("Simulated: {}. The machine does not matter.", result.title)],
+            notes,
             ..Outcome::default()
         })
     }
+}
+
+impl Simulated {
+    /// Runs the simulation.
+    ///
+    /// # Errors
+    /// As [`Study::run`].
+    pub fn simulate(&self, context: &Context) -> anyhow::Result<Reproduction> {
+        let options = options(context);
+        let progress = context.progress(self.name(), self.0.ticks(&options));
+        let result = self.0.run(&options, &|| progress.inc(1));
+        progress.finish_and_clear();
+        result
+    }
+}
+
+/// Returns the simulator's options.
+pub fn options(context: &Context) -> Options {
+    let super::Options { quick, seed, threads } = context.options;
+    Options { quick, seed, threads }
+}
+
+/// Returns the claims of a simulation.
+pub fn claims(simulated: &[tailwater_sim::reproduce::Claim]) -> Vec<Claim> {
+    simulated.iter().map(|c| Claim::new(&c.paper, c.ours.clone(), c.holds).simulated()).collect()
 }

@@ -21,7 +21,7 @@ pub const MEDIUM: Medium = Medium::Stream;
 const KEYS: u64 = 20_000;
 
 /// Returns the requests of a generator to a store.
-pub fn asked(workload: Workload) -> Arc<dyn Protocol> {
+pub fn requests(workload: Workload) -> Arc<dyn Protocol> {
     Arc::new(Memcached::new(workload, KEYS, MEDIUM).expect("the number of keys is in bounds"))
 }
 
@@ -33,10 +33,10 @@ pub fn conditions() -> [String; 3] {
              each point, and every answer is checked.",
             CONNECTIONS.count, CONNECTIONS.pipeline
         ),
-        "On Linux the generator is on kernel sockets on the core that polls otherwise; memcached has one \
-         thread per shared core and the highest priority."
+        "On Linux the generator is on kernel sockets on the core that polls otherwise; memcached has one thread per shared \
+         core, unless its curve says otherwise, and the highest priority."
             .to_owned(),
-        match Program::memcached(1, asked(Workload::Usr)) {
+        match Program::memcached(1, requests(Workload::Usr)) {
             Some(_) => "The machine's own memcached, with its settings as they come.".to_owned(),
             None => "memcached is not installed: it is left out.".to_owned(),
         },

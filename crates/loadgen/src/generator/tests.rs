@@ -385,6 +385,8 @@ fn requests_of_the_first_class_are_also_kept_apart() {
     assert!(0 < own.lost && own.lost < all.lost, "{own:?} {all:?}");
     assert!(first.latency_ns(1.0).unwrap() < 3_000);
     assert!(measurement.summary.latency_ns(1.0).unwrap() >= 200_000);
+    let [short, long] = measurement.by_class_ns(0.0).unwrap().map(Option::unwrap);
+    assert!(short < 3_000 && long >= 190_000, "{short} {long}");
     let by_interval: u64 = first.intervals().list.iter().map(|one| one.counts.completed).sum();
     assert_eq!(by_interval, own.completed);
 }

@@ -7,14 +7,14 @@
 //! has half of the workers, and RSS divides the flows, so the one with more of them bounds both.
 
 use super::curves::{self, CORES, Curve, FLOWS, PAPERS_COSTS, System, WORKERS, Workload, slowdown};
-use super::{Claim, Options, Reproduction};
+use super::{Claim, Drawing, Options, Reproduction};
 use crate::costs::Costs;
 use crate::mix::Mix;
 use crate::report::Table;
 use crate::scenario::{Scenario, parallel};
 use crate::source::{Source, Synthetic};
 use crate::study::Effort;
-use tailwater_plot::{Line, Panel, draw};
+use tailwater_plot::{Line, Panel};
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::{PolicySpec, Requeue};
 use tailwater_workload::{ArrivalProcess, Rate};
@@ -103,32 +103,20 @@ impl Scaling {
     }
 }
 
-/// Returns the highest rate that one dispatcher with `workers` carries.
+/// Returns the highest rate that one dispatcher with `workers` carries; 0 if there is none.
 fn highest_rate(workers: usize, costs: &Costs, effort: Effort) -> anyhow::Result<f64> {
-    let policy = PolicySpec::SingleQueue { quantum_ns: Nanos::from_micros(5), requeue: Requeue::Head };
-    let (mut carried, mut too_much) = (0.0, 1.0);
-    let mut rate = 0.0;
-    for _ in 0..HALVINGS {
-        let load = (carried + too_much) / 2.0;
-        let scenario = Scenario {
-            cores: workers,
-            mix: Mix::parse("const:1us")?,
-            arrivals: ArrivalProcess::Poisson,
-            load,
-            connections: Some(FLOWS),
-            policy,
-            costs: costs.clone(),
-            budget: effort.budget(),
-            seed: effort.seed,
-        };
-        let measured = scenario.run_once(0)?;
-        if !measured.saturated && measured.latency.quantile(2).value <= LIMIT_NS {
-            (carried, rate) = (load, scenario.rate()?.per_second());
-        } else {
-            too_much = load;
-        }
-    }
-    Ok(rate)
+    let scenario = Scenario {
+        cores: workers,
+        mix: Mix::parse("const:1us")?,
+        arrivals: ArrivalProcess::Poisson,
+        load: 1.0,
+        connections: Some(FLOWS),
+        policy: PolicySpec::SingleQueue { quantum_ns: Nanos::from_micros(5), requeue: Requeue::Head },
+        costs: costs.clone(),
+        budget: effort.budget(),
+        seed: effort.seed,
+    };
+    Ok(scenario.highest_rate(1.0, LIMIT_NS, HALVINGS)?.map_or(0.0, |(rate, _)| rate))
 }
 
 /// Returns the part of the flows that the busier of two dispatchers has under RSS.
@@ -180,7 +168,7 @@ pub(super) fn figure7(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "Shinjuku figure 7: preemption intervals, and dispatchers over workers".to_owned(),
         data: data(&[(WORKERS, &papers), (1, &own)], &scaling),
-        svg: draw("Preemption interval and scaling of dispatchers (Shinjuku, figure 7)", &panels),
+        drawing: Drawing::new("Preemption interval and scaling of dispatchers (Shinjuku, figure 7)", &panels),
         claims,
     })
 }

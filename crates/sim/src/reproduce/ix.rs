@@ -10,13 +10,13 @@
 use tailwater_sched::alloc::Clock;
 use tailwater_workload::LoadPattern;
 
-use super::{Claim, Options, Reproduction};
+use super::{Claim, Drawing, Options, Reproduction};
 use crate::course::Window;
 use crate::report::Table;
 use crate::scenario::parallel;
 use crate::study::Effort;
 use crate::study::pareto::{Aim, Pareto, ParetoPoint, ParetoStudy, table};
-use tailwater_plot::{Line, Panel, draw};
+use tailwater_plot::{Line, Panel};
 
 /// The p99 of the paper's objective.
 const LIMIT_NS: u64 = 500_000;
@@ -96,7 +96,7 @@ pub(super) fn figure8(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "IX figure 8: 8 cores, 16 hyperthreads, 14 clock rates".to_owned(),
         data,
-        svg: draw(title, &panels),
+        drawing: Drawing::new(title, &panels),
         claims: claims8(&energy, &batch),
     })
 }
@@ -185,7 +185,7 @@ pub(super) fn figure9(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "IX figure 9: clock rates alone against cores, hyperthreads and clock rates".to_owned(),
         data,
-        svg: draw(
+        drawing: Drawing::new(
             "Energy with clock rates only, and with cores and hyperthreads (IX, figure 9)",
             &[panel("", "watts", 100.0, lines)],
         ),
@@ -391,7 +391,7 @@ pub(super) fn over_time(
     Ok(Reproduction {
         title: format!("IX figure {number}: the control loop under the {} pattern", pattern.name()),
         data,
-        svg: draw(
+        drawing: Drawing::new(
             &format!("The control loop under the {} pattern (IX, figure {number})", pattern.name()),
             &panels,
         ),
@@ -522,7 +522,7 @@ pub(super) fn table4(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Res
     Ok(Reproduction {
         title: "IX table IV: energy and batch work gained by the control loop".to_owned(),
         data,
-        svg: draw("What the control loop gains under three patterns (IX, table IV)", &panels),
+        drawing: Drawing::new("What the control loop gains under three patterns (IX, table IV)", &panels),
         claims: runs.iter().flat_map(claims_of).collect(),
     })
 }

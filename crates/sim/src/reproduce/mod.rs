@@ -10,6 +10,7 @@ mod ix;
 mod preemption;
 mod ramp;
 mod rocks;
+pub mod scaling;
 mod shenango;
 mod shinjuku;
 mod skew;
@@ -17,6 +18,7 @@ mod skew;
 use serde::Serialize;
 
 use crate::report::Table;
+use tailwater_plot::Panel;
 
 /// A figure that can be reproduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,9 +219,24 @@ pub struct Reproduction {
     /// Every number behind it.
     pub data: Table,
     /// The drawing.
-    pub svg: String,
+    pub drawing: Drawing,
     /// The paper's claims, and whether they hold here.
     pub claims: Vec<Claim>,
+}
+
+/// What is drawn of a figure.
+#[derive(Clone, Debug, Default)]
+pub struct Drawing {
+    /// Title above all panels.
+    pub title: String,
+    /// The charts, side by side.
+    pub panels: Vec<Panel>,
+}
+
+impl Drawing {
+    pub(crate) fn new(title: &str, panels: &[Panel]) -> Self {
+        Self { title: title.to_owned(), panels: panels.to_vec() }
+    }
 }
 
 /// One claim of a paper, compared with the simulated numbers.
@@ -260,13 +277,18 @@ mod tests {
         let options = Options { quick: true, seed: 1, threads: 2 };
         let result = Figure::Shinjuku4.run(&options, &|| ()).unwrap();
         assert!(result.claims.iter().all(|c| c.holds), "{}", result.claims_text());
-        assert!(result.svg.starts_with("<svg") && result.data.to_csv().lines().count() == 13);
+        assert_eq!((result.drawing.panels.len(), result.data.to_csv().lines().count()), (1, 13));
     }
 
     #[test]
     fn a_claim_that_differs_says_so() {
         let claims = vec![Claim::new("up", "down".to_owned(), false), Claim::new("a", "a".to_owned(), true)];
-        let shown = Reproduction { title: String::new(), data: Table::default(), svg: String::new(), claims };
+        let shown = Reproduction {
+            title: String::new(),
+            data: Table::default(),
+            drawing: Drawing::default(),
+            claims,
+        };
         assert!(shown.claims_text().contains("[DIFFERS] paper: up"));
     }
 }

@@ -6,10 +6,9 @@
 //! cores for all of them.
 
 use super::curves::{self, CORES, Curve, PAPERS_COSTS, System, WORKERS, Workload, slowdown};
-use super::{Claim, Options, Reproduction};
+use super::{Claim, Drawing, Options, Reproduction};
 use crate::mix::Mix;
 use crate::report::Table;
-use tailwater_plot::draw;
 
 /// Loads as fractions of [`CORES`].
 const LOADS: [f64; 9] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8];
@@ -94,7 +93,7 @@ pub(super) fn figure6(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "Shinjuku figure 6: request types with SLOs of their own".to_owned(),
         data,
-        svg: draw("Several types of requests, paper-2019 costs (Shinjuku, figure 6)", &panels),
+        drawing: Drawing::new("Several types of requests, paper-2019 costs (Shinjuku, figure 6)", &panels),
         claims,
     })
 }

@@ -8,7 +8,7 @@
 //! which lends cores by the microsecond; and this project's `arbiter`, where the service requests
 //! the cores of the same estimate and is lent others by congestion.
 
-use super::{Claim, Options, Reproduction};
+use super::{Claim, Drawing, Options, Reproduction};
 use crate::costs::Costs;
 use crate::course::Window;
 use crate::machine::{Machine, Service, Setup};
@@ -18,7 +18,7 @@ use crate::report::Table;
 use crate::scenario::parallel;
 use crate::source::Synthetic;
 use crate::study::Effort;
-use tailwater_plot::{Line, Panel, draw};
+use tailwater_plot::{Line, Panel};
 use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::dispatch::CentralFcfs;
 use tailwater_sched::topology::Topology;
@@ -135,7 +135,7 @@ pub(super) fn figure4(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: format!("Arachne figure 4: a ramp up to {} requests/s on {CORES} cores", ramp.most),
         data: data(&runs),
-        svg: draw(
+        drawing: Drawing::new(
             "A load that rises and falls, with the cores over time (Arachne, figure 4)",
             &panels(&ramp, &runs),
         ),

@@ -6,11 +6,10 @@
 //! costs of this project's machine: what `tailwater-rocks` may reach on two cores.
 
 use super::curves::{self, COLUMNS, CORES, Curve, PAPERS_COSTS, System, WORKERS, Workload};
-use super::{Claim, Options, Reproduction};
+use super::{Claim, Drawing, Options, Reproduction};
 use crate::mix::Mix;
 use crate::report::Table;
 use crate::study::policies::PolicyRow;
-use tailwater_plot::draw;
 
 /// Loads as fractions of all cores.
 const LOADS: [f64; 9] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8];
@@ -104,7 +103,7 @@ pub(super) fn figure8(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "Shinjuku figure 8: RocksDB, one queue against a queue for each type".to_owned(),
         data,
-        svg: draw("GETs beside SCANs of RocksDB (Shinjuku, figure 8)", &panels),
+        drawing: Drawing::new("GETs beside SCANs of RocksDB (Shinjuku, figure 8)", &panels),
         claims,
     })
 }

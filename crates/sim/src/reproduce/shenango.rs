@@ -12,14 +12,14 @@ use tailwater_sched::Nanos;
 use tailwater_sched::alloc::optimal::{Clairvoyant, Known, fewest_for_tail};
 use tailwater_workload::random::{Prng, stream, unit_exponential};
 
-use super::{Claim, Options, Reproduction};
+use super::{Claim, Drawing, Options, Reproduction};
 use crate::costs::Costs;
 use crate::mix::Mix;
 use crate::report::Table;
 use crate::scenario::{parallel, seed_of};
 use crate::study::Effort;
 use crate::study::allocators::AllocatorStudy;
-use tailwater_plot::{Line, Panel, draw};
+use tailwater_plot::{Line, Panel};
 
 const SERVICE_NS: f64 = 10_000.0;
 const LIMIT_NS: u64 = 100_000;
@@ -102,7 +102,7 @@ pub(super) fn figure1(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
         title: "Shenango figure 1: CPU efficiency of core allocators, M/M/n, 10 us, 99.9% within 100 us"
             .to_owned(),
         data: table,
-        svg: draw("CPU efficiency of core allocators (Shenango, figure 1)", &[panel(&curve)]),
+        drawing: Drawing::new("CPU efficiency of core allocators (Shenango, figure 1)", &[panel(&curve)]),
         claims: claims(&curve),
     })
 }

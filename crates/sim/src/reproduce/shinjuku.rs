@@ -5,11 +5,11 @@
 //! it evaluates, 5 us. Preempted requests go to the head for the light tail and to the tail
 //! otherwise (the paper's rule of thumb, section 3.4).
 
-use super::{Claim, Options, Reproduction};
+use super::{Claim, Drawing, Options, Reproduction};
 use crate::report::Table;
 use crate::study::connections::{ConnectionRow, ConnectionStudy};
 use crate::study::policies::{PolicyRow, PolicyStudy, curves};
-use tailwater_plot::{Line, Panel, draw};
+use tailwater_plot::{Line, Panel};
 
 /// Loads per curve.
 pub(super) const LOADS: usize = 10;
@@ -97,7 +97,7 @@ pub(super) fn figure1(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "Shinjuku figure 1: dispatch policies without overheads, 16 cores".to_owned(),
         data: data(&[("exponential", &exponential), ("log-normal", &log_normal), ("bimodal", &bimodal)]),
-        svg: draw("Dispatch policies without overheads, 16 cores (Shinjuku, figure 1)", &panels),
+        drawing: Drawing::new("Dispatch policies without overheads, 16 cores (Shinjuku, figure 1)", &panels),
         claims: claims1(&exponential, &log_normal, &bimodal),
     })
 }
@@ -173,7 +173,7 @@ pub(super) fn figure2(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "Shinjuku figure 2: 50% 1 us and 50% 100 us requests, 16 cores".to_owned(),
         data: table,
-        svg: draw("50% 1 us and 50% 100 us requests, 16 cores (Shinjuku, figure 2)", &panels),
+        drawing: Drawing::new("50% 1 us and 50% 100 us requests, 16 cores (Shinjuku, figure 2)", &panels),
         claims: vec![
             Claim::new(
                 "d-FCFS and c-FCFS heavily penalise 1 us requests",
@@ -229,7 +229,7 @@ pub(super) fn figure4(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "Shinjuku figure 4: connections needed for balance under RSS".to_owned(),
         data: crate::study::connections::table(&rows),
-        svg: draw("Connections needed for balance under RSS (Shinjuku, figure 4)", &[panel]),
+        drawing: Drawing::new("Connections needed for balance under RSS (Shinjuku, figure 4)", &[panel]),
         claims: vec![
             Claim::new(
                 "24 queues need 16,000 connections",

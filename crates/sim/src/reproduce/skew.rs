@@ -5,7 +5,7 @@
 //! placed on one of 14 cores: here the first that is free, or, as this project's runtime has it,
 //! the connection's own core, from which others steal.
 
-use super::{Claim, Options, Reproduction};
+use super::{Claim, Drawing, Options, Reproduction};
 use crate::costs::Costs;
 use crate::engine::Engine;
 use crate::measure::Measured;
@@ -14,7 +14,7 @@ use crate::report::Table;
 use crate::scenario::parallel;
 use crate::source::{Incoming, Source, Synthetic};
 use crate::study::Effort;
-use tailwater_plot::{Line, Panel, draw};
+use tailwater_plot::{Line, Panel};
 use tailwater_sched::dispatch::{FlowHash, PolicySpec, Setup};
 use tailwater_workload::random::{stream, unit_open_closed};
 use tailwater_workload::{ArrivalProcess, Prng, Rate};
@@ -95,7 +95,10 @@ pub(super) fn figure6(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     Ok(Reproduction {
         title: "Arachne figure 6: a part of the load on the connections of one worker".to_owned(),
         data: data(&runs),
-        svg: draw("Throughput when connections are not equally active (Arachne, figure 6)", &[panel(&runs)]),
+        drawing: Drawing::new(
+            "Throughput when connections are not equally active (Arachne, figure 6)",
+            &[panel(&runs)],
+        ),
         claims: judge(&runs),
     })
 }

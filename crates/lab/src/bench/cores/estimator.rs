@@ -21,8 +21,8 @@ use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::table::{Table, number};
 
-use super::ramp::quantile;
 use super::request::Setup;
+use crate::bench::median;
 
 /// Steps up, and down, of a round.
 const STEPS: u32 = 10;
@@ -79,7 +79,7 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, rounds: u16) -> anyhow:
         costs.push(samples.switch_more_ns);
     }
     let count = raises.len();
-    let [raise_ms, lower_ms, switch_more_ns] = [raises, lowers, costs].map(|all| quantile(all, 0.5));
+    let [raise_ms, lower_ms, switch_more_ns] = [raises, lowers, costs].map(median);
     Ok(Figures { raise_ms, lower_ms, switch_more_ns, count })
 }
 
@@ -145,7 +145,7 @@ fn switch_more_ns() -> f64 {
         drop(meter);
         with - without
     });
-    quantile(differences.collect(), 0.5)
+    median(differences)
 }
 
 /// Returns the time of one switch between two threads that yield to each other.

@@ -22,6 +22,7 @@ use tailwater_testbed::{BatchRates, Measured};
 use tailwater_workload::{LoadSchedule, Rate};
 
 use super::ramp::{CORE_RPS, SERVICE, SOLO};
+use crate::bench::median;
 
 /// Part of the cores' capacity that requests take.
 const LOAD: f64 = 0.5;
@@ -89,11 +90,6 @@ impl Way {
             answered: median(figures().map(|f| f.completed as f64 / (f.completed + f.lost).max(1) as f64)),
         }
     }
-}
-
-/// Returns the median; NaN without values.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    super::ramp::quantile(values.collect(), 0.5)
 }
 
 /// Returns the figures as a table.

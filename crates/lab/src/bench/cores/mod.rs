@@ -30,7 +30,7 @@ mod memory;
 mod ramp;
 pub mod request;
 
-use super::median;
+use super::median_of;
 pub use child::{ChildArgs, run as run_child};
 use child::{Load, Way};
 
@@ -169,7 +169,7 @@ pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
     }
     if wants(Part::Background) {
         let rounds = (0..args.rounds).map(|_| measure(Load::Background, None, 1, &interrupt));
-        let switch_ns = median(&rounds.collect::<anyhow::Result<Vec<_>>>()?, "switch_ns");
+        let switch_ns = median_of(&rounds.collect::<anyhow::Result<Vec<_>>>()?, "switch_ns");
         writeln!(stdout(), "a background thread gives way in {} ns\n", number(switch_ns))?;
         report.background_switch_ns = Some(switch_ns);
     }
@@ -215,7 +215,7 @@ fn measure_creation(rounds: u16, interrupt: &Interrupt) -> anyhow::Result<Vec<Ro
         }
     }
     let row = |(&(load, placement), figures): (&(Load, Way), &Vec<Value>)| {
-        let of = |key| median(figures, key);
+        let of = |key| median_of(figures, key);
         let start_us = Quantiles { p50: of("p50_us"), p99: of("p99_us") };
         Row { load, placement, start_us, create_ns: of("create_ns") }
     };

@@ -27,6 +27,8 @@ use tailwater_testbed::{BatchRates, Measured, note, on_tailwater};
 use tailwater_workload::schedule::{Segment, Shape};
 use tailwater_workload::{LoadSchedule, Rate};
 
+use crate::bench::quantile;
+
 const WARM_UP: Duration = Duration::from_millis(150);
 /// Parts of the capacity between which load moves.
 const ENDS: [f64; 2] = [0.05, 0.95];
@@ -261,13 +263,6 @@ fn steady_us(steady: &[Steady], load: f64) -> f64 {
     let (low, high) = (&steady[above - 1], &steady[above]);
     let part = ((load - low.load) / (high.load - low.load)).clamp(0.0, 1.0);
     low.p999_us + part * (high.p999_us - low.p999_us)
-}
-
-/// Returns the value below which this part of the values lies; NaN without values.
-pub(super) fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let at = (values.len() as f64 * part) as usize;
-    values.get(at.min(values.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
 /// Returns the figures in words.

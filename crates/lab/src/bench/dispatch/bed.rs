@@ -22,14 +22,17 @@ const WARM_UP: Duration = Duration::from_millis(100);
 const SOLO: Duration = Duration::from_millis(90);
 /// Length of the windows of which the quiet half counts.
 const WINDOW_NS: u64 = 10_000_000;
+/// Seed of all loads.
 pub const SEED: u64 = 1;
 
 /// A load.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
+    /// Requests per second.
     pub rps: f64,
+    /// Counted seconds.
     pub seconds: f64,
-    /// The runtime's quantum; 0: none.
+    /// The runtime's quantum in microseconds; 0: none.
     pub quantum_us: u64,
     /// Whether the latencies of the first class are kept apart.
     pub by_class: bool,
@@ -155,10 +158,4 @@ fn quiet_half(mut windows: Vec<Interval>) -> Option<Interval> {
         all.merge(&window);
         all
     })
-}
-
-/// Returns the median; NaN of no values.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

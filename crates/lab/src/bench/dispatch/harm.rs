@@ -10,8 +10,9 @@ use tailwater_testbed::table::{Table, number};
 use tailwater_workload::ServiceTime;
 use tailwater_workload::summary::NEVER_NS;
 
-use super::bed::{self, Bench, median};
+use super::bed::{self, Bench};
 use super::service::{BIMODAL, QUANTUM_DEFAULT_US};
+use crate::bench::median;
 
 const SERVICES: [&str; 2] = [BIMODAL, "exp:10us"];
 /// Parts of the core's time that requests take, with the network's part of them.
@@ -41,7 +42,7 @@ struct Percentiles {
 
 impl Percentiles {
     fn median(rounds: &[Self]) -> Self {
-        let of = |value: fn(&Self) -> f64| median(rounds.iter().map(value).collect());
+        let of = |value: fn(&Self) -> f64| median(rounds.iter().map(value));
         Self { p50: of(|one| one.p50), p99: of(|one| one.p99), p999: of(|one| one.p999) }
     }
 

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::median;
+use super::median_of;
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -155,14 +155,17 @@ fn measure_threads(rounds: u16, interrupt: &Interrupt) -> anyhow::Result<Threads
     }
     let names = programs::programs().map(|program| program.name);
     let overhead =
-        names.into_iter().map(|name| (name.to_owned(), Value::from(median(&programs, name)))).collect();
+        names.into_iter().map(|name| (name.to_owned(), Value::from(median_of(&programs, name)))).collect();
     Ok(Threads {
         poll_overhead_percent: overhead,
         quantum_us: QUANTUM_US,
-        quantum_error_us: Quantiles { p50: median(&turns, "p50"), p99: median(&turns, "p99") },
-        switch_ns: median(&turns, "switch_ns"),
-        request_quantum_error_us: Quantiles { p50: median(&requests, "p50"), p99: median(&requests, "p99") },
-        request_switch_ns: median(&requests, "switch_ns"),
+        quantum_error_us: Quantiles { p50: median_of(&turns, "p50"), p99: median_of(&turns, "p99") },
+        switch_ns: median_of(&turns, "switch_ns"),
+        request_quantum_error_us: Quantiles {
+            p50: median_of(&requests, "p50"),
+            p99: median_of(&requests, "p99"),
+        },
+        request_switch_ns: median_of(&requests, "switch_ns"),
     })
 }
 

@@ -9,7 +9,7 @@
 use serde::Serialize;
 use tailwater_testbed::table::{Table, number};
 
-use super::bed::median;
+use crate::bench::median;
 
 /// Loads between which the highest within the limit is searched.
 const LEAST_RPS: f64 = 50.0;
@@ -98,7 +98,7 @@ impl Loads {
     /// Returns the figures of rounds of which the plain server's searches began at `lowest`.
     fn of(rounds: Vec<[Option<f64>; 2]>, lowest: f64) -> Self {
         let over_rounds = |server: usize| {
-            let median = median(rounds.iter().map(|round| round[server].unwrap_or(0.0)).collect());
+            let median = median(rounds.iter().map(|round| round[server].unwrap_or(0.0)));
             (median > 0.0).then_some(median)
         };
         let (plain, preemptive) = (over_rounds(0), over_rounds(1));

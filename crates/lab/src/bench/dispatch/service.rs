@@ -7,8 +7,9 @@
 use serde::Serialize;
 use tailwater_testbed::table::{Table, number};
 
-use super::bed::{Bench, Load, median};
+use super::bed::{Bench, Load};
 use super::{PLAIN, PREEMPTIVE};
+use crate::bench::median;
 
 /// Most requests are short, and the few long ones are most of the work (Shinjuku figure 5c).
 pub const BIMODAL: &str = "bimodal:0.995*500ns+0.005*500us";
@@ -109,7 +110,7 @@ fn batch_beside(rounds: u16, bench: &Bench) -> anyhow::Result<BatchBeside> {
         let point = bench.point(&bench.spin(BIMODAL, Some(policy))?, load)?;
         Ok(point.batch.unwrap_or(f64::NAN))
     })?;
-    let ratio = median(off.iter().zip(&on).map(|(off, on)| on / off).collect());
+    let ratio = median(off.iter().zip(&on).map(|(off, on)| on / off));
     Ok(BatchBeside { off_trials_per_s: median(off), on_5us_trials_per_s: median(on), ratio })
 }
 

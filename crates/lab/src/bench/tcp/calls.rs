@@ -1,9 +1,9 @@
 //! The baseline of [`messages::connections`](super::messages::connections): connections that are
 //! opened, send some messages and are reset, over the kernel's loopback device, with one epoll
-//! thread on either side.
+//! thread on each core.
 //!
-//! Owns both threads. The client resets its connections, which frees their ports at once, and the
-//! server keeps the listener beside the connections in one epoll instance.
+//! Owns all threads. The client resets its connections, which frees their ports at once, and each
+//! server keeps the listener beside its connections in one epoll instance.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -20,7 +20,6 @@ use rustix::net::sockopt;
 use tailwater_loadgen::pin::PinnedThread;
 use tailwater_loadgen::tcp::Outcome;
 
-use super::kernel::Pair;
 use super::many::Length;
 
 /// What an event of the listener carries in place of a connection's number.
@@ -31,12 +30,12 @@ const EVENTS: usize = 256;
 const TURN: Duration = Duration::from_millis(10);
 
 /// Measures `concurrent` connections at a time with `messages` messages of `bytes` bytes each; a
-/// message fits a socket's buffer.
+/// message fits a socket's buffer. The client has the first core, and each of the others a server.
 ///
 /// # Errors
 /// A socket's.
 pub(super) fn measure(
-    pair: Pair,
+    (client_core, server_cores): (usize, &[usize]),
     concurrent: u32,
     messages: u32,
     bytes: usize,
@@ -44,22 +43,29 @@ pub(super) fn measure(
 ) -> Result<Outcome> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no port to listen on")?;
     let address = listener.local_addr()?;
-    let done = Arc::new(AtomicBool::new(false));
-    let over = Arc::clone(&done);
-    let server = std::thread::spawn(move || -> std::io::Result<()> {
-        let _pinned = PinnedThread::new(pair[1])?;
-        serve(&listener, bytes, &over)
-    });
+    let over = Arc::new(AtomicBool::new(false));
+    // Before the first server: one that has begun would not end with an error.
+    let listeners: std::io::Result<Vec<_>> = server_cores.iter().map(|_| listener.try_clone()).collect();
+    let serve_on = |(listener, &core): (TcpListener, &usize)| {
+        let over = Arc::clone(&over);
+        std::thread::spawn(move || -> std::io::Result<()> {
+            let _pinned = PinnedThread::new(core)?;
+            serve(&listener, bytes, &over)
+        })
+    };
+    let servers: Vec<_> = listeners?.into_iter().zip(server_cores).map(serve_on).collect();
     let client = || -> Result<Outcome> {
-        let _pinned = PinnedThread::new(pair[0])?;
+        let _pinned = PinnedThread::new(client_core)?;
         ask(address, concurrent, messages, bytes, length)
     };
     let outcome = client();
-    // Relaxed: the server acts upon nothing else that this thread writes.
-    done.store(true, Ordering::Relaxed);
-    match server.join() {
-        Ok(served) => served.context("the baseline's server failed")?,
-        Err(_) => anyhow::bail!("the baseline's server panicked"),
+    // Relaxed: the servers act upon nothing else that this thread writes.
+    over.store(true, Ordering::Relaxed);
+    for server in servers {
+        match server.join() {
+            Ok(served) => served.context("the baseline's server failed")?,
+            Err(_) => anyhow::bail!("the baseline's server panicked"),
+        }
     }
     outcome
 }
@@ -211,10 +217,11 @@ mod tests {
         let cores = tailwater_testbed::machine::usable_cores();
         let (Some(&first), Some(&last)) = (cores.first(), cores.last()) else { return };
         let length = Length { warm_up: Duration::ZERO, lasts: Duration::from_millis(200) };
-        for messages in [1, 3] {
+        // Two servers on one core are as good as on two.
+        for (messages, servers) in [(1, &[last][..]), (3, &[last]), (1, &[last, last])] {
             // Four connections have been used up and replaced, unless this machine stood still.
             let answered = (0..50).any(|_| {
-                let outcome = measure([first, last], 4, messages, 100, length).unwrap();
+                let outcome = measure((first, servers), 4, messages, 100, length).unwrap();
                 assert_eq!(outcome.bytes, 100 * outcome.completed);
                 outcome.completed > 4 * u64::from(messages)
             });

@@ -58,7 +58,8 @@ fn listening(port: u16) -> std::io::Result<EventLoop> {
     Ok(events)
 }
 
-fn run(events: &mut EventLoop, least: usize) {
+/// Echoes for ever; `least` is as in [`handle`].
+pub(super) fn run(events: &mut EventLoop, least: usize) {
     events.run(|events, condition| {
         // An error is that the client is gone, which is reported.
         let _ = handle(events, condition, least);

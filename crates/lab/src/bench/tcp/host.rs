@@ -60,7 +60,14 @@ impl Host {
         self.serve_with(more, interrupt)
     }
 
-    /// Starts the services with these variables in their environment.
+    /// Starts the services with so many kthreads, which poll for ever.
+    pub(super) fn serve_on(&self, kthreads: usize, interrupt: &Interrupt) -> Result<ChildProcess> {
+        let kthreads = kthreads.to_string();
+        let more = [("TAILWATER_IDLE_TIMEOUT_US", "0"), ("TAILWATER_KTHREADS", &kthreads)];
+        self.serve_with(&more, interrupt)
+    }
+
+    /// Starts the services with these variables in their environment, in the place of the defaults.
     pub(super) fn serve_with(
         &self,
         more: &[(&'static str, &str)],

@@ -1,5 +1,6 @@
-//! Messages of several lengths, several messages on a connection, and rounds of an event loop: the
-//! points of IX's figures 4, 5 and 6b, for `tailwater-lab reproduce`.
+//! Messages of several lengths, several messages on a connection, connections over the number of
+//! cores, and rounds of an event loop: the points of IX's figures 4, 5 and 6b, for `tailwater-lab
+//! reproduce`.
 //!
 //! Owns a round of each: on Tailwater a service started anew, all points of the round in turn; on
 //! Linux a client and a server thread over the loopback device for each point, on a core each
@@ -12,11 +13,12 @@ use tailwater_loadgen::tcp::{Order, Outcome};
 use tailwater_shm::clock;
 use tailwater_testbed::account::{self, Shares, Snapshot};
 use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::machine::usable_cores;
 
 use super::host::Host;
 use super::many::{Length, OUTSTANDING};
 use super::rounds::{WAIT, ask_once, open, pair};
-use super::terms::{CONNECTIONS, COUNTED, EVENTS, REQUEST, WHOLE, WHOLE_EVENTS, port_for, value_of};
+use super::terms::{CONNECTIONS, COUNTED, EVENTS, LOOPS, REQUEST, WHOLE, WHOLE_EVENTS, port_for, value_of};
 use super::{calls, kernel};
 
 pub use super::terms::{CONNECTIONS as MANY_CONNECTIONS, MAX_EVENT_MESSAGE, MESSAGES};
@@ -104,17 +106,53 @@ pub fn connections(
 ) -> Result<()> {
     let host = Host::start()?;
     let _service = host.serve(true, interrupt)?;
-    let Length { warm_up, lasts } = length;
     // The loop with the default bound.
     open(&host, EVENTS + 6, 1)?;
     for messages in counts {
-        let order = Order::Calls { concurrent: CONNECTIONS, messages, bytes: REQUEST, warm_up, lasts };
-        let echoed = host.run(order)?;
-        ensure!(echoed.failed == 0, "{} connections of {messages} messages failed", echoed.failed);
-        each(messages, &echoed);
+        each(messages, &calls_of(&host, messages, length)?);
         interrupt.check()?;
     }
     Ok(())
+}
+
+/// Measures connections to the service at the last port that was opened.
+fn calls_of(host: &Host, messages: u32, length: Length) -> Result<Outcome> {
+    let Length { warm_up, lasts } = length;
+    let order = Order::Calls { concurrent: CONNECTIONS, messages, bytes: REQUEST, warm_up, lasts };
+    let echoed = host.run(order)?;
+    ensure!(echoed.failed == 0, "{} connections of {messages} messages failed", echoed.failed);
+    Ok(echoed)
+}
+
+/// Measures connections of one message each, many at a time, to an event loop on each of `cores`
+/// cores beside the client's.
+///
+/// # Errors
+/// As [`ping_pong`].
+pub fn connections_on_cores(cores: usize, length: Length, interrupt: &Interrupt) -> Result<Outcome> {
+    let host = Host::start()?;
+    let _service = host.serve_on(cores, interrupt)?;
+    open(&host, LOOPS, 1)?;
+    let echoed = calls_of(&host, 1, length)?;
+    interrupt.check()?;
+    Ok(echoed)
+}
+
+/// Measures the same with an epoll thread on each of the cores, all on one listener, and one on
+/// the client's.
+///
+/// # Errors
+/// As [`ping_pong`].
+pub fn connections_on_linux_cores(cores: usize, length: Length) -> Result<Outcome> {
+    let usable = usable_cores();
+    let (client, servers) = usable.split_first().context("no core")?;
+    let servers = servers.get(..cores).with_context(|| format!("there are no {cores} cores to serve"))?;
+    calls::measure((*client, servers), CONNECTIONS, 1, REQUEST, length)
+}
+
+/// Returns how many cores can serve beside the client's; 0 on one core.
+pub fn max_serving_cores() -> usize {
+    usable_cores().len().saturating_sub(1)
 }
 
 /// Measures the same with one epoll thread on either side.
@@ -122,7 +160,8 @@ pub fn connections(
 /// # Errors
 /// As [`ping_pong`].
 pub fn connections_on_linux(messages: u32, length: Length) -> Result<Outcome> {
-    calls::measure(pair()?, CONNECTIONS, messages, REQUEST, length)
+    let [client, server] = pair()?;
+    calls::measure((client, &[server]), CONNECTIONS, messages, REQUEST, length)
 }
 
 /// A point of the rounds of an event loop.

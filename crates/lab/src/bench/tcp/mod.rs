@@ -22,6 +22,7 @@ mod hello;
 mod host;
 mod idle;
 mod kernel;
+mod loops;
 pub mod many;
 pub mod messages;
 mod rounds;

@@ -87,6 +87,7 @@ fn serve() -> std::io::Result<()> {
     }
     hold()?;
     super::event_service::serve()?;
+    super::loops::serve()?;
     serve_tasks()?;
     say("ready");
     // A line `rounds` asks for the counts of the counting event loop, any other one for the number

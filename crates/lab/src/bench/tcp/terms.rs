@@ -33,6 +33,8 @@ pub const MANY_PORTS: u16 = 5;
 pub const EVENTS: u16 = 6200;
 /// Conditions in a round of those loops.
 pub const BATCHES: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+/// Port of an echo with an event loop for each kthread.
+pub const LOOPS: u16 = 6250;
 /// Port of an echo with a task, a future, for each connection.
 pub const ASYNC: u16 = 6300;
 /// Port of an echo on an event loop that counts its rounds.

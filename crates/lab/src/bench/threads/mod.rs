@@ -22,7 +22,7 @@ mod system;
 
 pub use child::samples::resident_kib;
 pub use child::{ChildArgs, run as run_child};
-pub use operation::{ARACHNE, CHILD_NS, CROWDS, LIVE, Operation, READY_QUEUE, SHENANGO};
+pub use operation::{ARACHNE, CHILD_NS, CROWDS, LIVE, Operation, Published, READY_QUEUE, SHENANGO};
 pub use rounds::Row;
 
 use crate::go::GoProgram;
@@ -99,8 +99,8 @@ pub fn run(args: &ThreadsArgs, machine: &Machine) -> Result<Report> {
         .or_else(|error| interrupt.check().map_or_else(|e| Err(e.into()), |()| Err(error)))
 }
 
-/// Measures operations of all available systems, without printing. Also returns the version of Go.
-/// `quick` is as on the command line.
+/// Measures operations of all available systems, without printing. Also returns a note on the Go
+/// toolchain, unless no operation is one of goroutines. `quick` is as on the command line.
 ///
 /// # Errors
 /// As [`run`].
@@ -114,12 +114,17 @@ pub fn measure_rows(
     let measure = || {
         let mut systems = args.chosen();
         systems.retain(|system| operations.iter().any(|&op| system.has(op)));
-        let go = if systems.contains(&System::Go) { go::build()? } else { None };
+        let has_goroutines = systems.contains(&System::Go);
+        let go = if has_goroutines { go::build()? } else { None };
         systems.retain(|&system| system != System::Go || go.is_some());
         let program = go.as_ref().map(GoProgram::path);
         let rows =
             rounds::measure(operations, &systems, args.effort(), machine, program.as_deref(), interrupt)?;
-        Ok((rows, go.map(|go| go.version)))
+        let note = match go {
+            Some(go) => format!("{}.", go.version),
+            None => "No Go toolchain in PATH: goroutines are not measured.".to_owned(),
+        };
+        Ok((rows, has_goroutines.then_some(note)))
     };
     measure().or_else(|error| interrupt.check().map_or_else(|e| Err(e.into()), |()| Err(error)))
 }

@@ -7,7 +7,8 @@ use tailwater_sim::report::Table;
 use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
-use crate::bench::cores::request::{Case, Conditions, FREE, HELD, quantile, sample};
+use crate::bench::cores::request::{Case, Conditions, FREE, HELD, sample};
+use crate::bench::quantile;
 use tailwater_testbed::table::number;
 
 /// The situations by their names.
@@ -22,20 +23,19 @@ pub fn size(quick: bool) -> (usize, u32) {
     if quick { (1, 10) } else { (5, 100) }
 }
 
-/// Returns what both figures say about this run.
-pub fn notes(context: &Context) -> anyhow::Result<Vec<String>> {
+/// Returns what both figures say about this run; `more` is one's own.
+///
+/// # Errors
+/// As [`Context::notes`].
+pub fn notes(context: &Context, more: Option<&str>) -> anyhow::Result<Vec<String>> {
     let (rounds, count) = size(context.options.quick);
-    let mut notes = vec![
+    let both = [
         format!("{rounds} round(s) of {count} requests in each situation, in turn, 20 ms apart."),
         "Measured until the first user thread runs on the core; the paper measures until the kernel thread wakes. The request \
          is made by an ordinary thread, which on two cores shares the polling thread's."
             .to_owned(),
     ];
-    notes.extend(context.rig()?.noise_notes());
-    if context.options.quick {
-        notes.push("Quick run: one short round. A shape, not a result.".to_owned());
-    }
-    Ok(notes)
+    context.notes(both.into_iter().chain(more.map(str::to_owned)), rounds)
 }
 
 /// The figure.
@@ -79,7 +79,7 @@ impl Figure for Figure10 {
             data: data(&all),
             summary: summary(&all),
             claims: claims(&all),
-            notes: notes(context)?,
+            notes: notes(context, None)?,
         })
     }
 }
@@ -113,14 +113,14 @@ fn data(all: &[Vec<f64>; 2]) -> Table {
 fn summary(all: &[Vec<f64>; 2]) -> Table {
     let mut table = Table::new(&["situation", "p10, us", "p50", "p90", "p99"]);
     for ((name, _), times) in SITUATIONS.iter().zip(all) {
-        let figures = [0.1, 0.5, 0.9, 0.99].map(|part| number(quantile(times, part)));
+        let figures = [0.1, 0.5, 0.9, 0.99].map(|part| number(quantile(times.iter().copied(), part)));
         table.push([(*name).to_owned()].into_iter().chain(figures).collect());
     }
     table
 }
 
 fn claims(all: &[Vec<f64>; 2]) -> Vec<Claim> {
-    let median = |at: usize| quantile(&all[at], 0.5);
+    let median = |at: usize| quantile(all[at].iter().copied(), 0.5);
     let ours = |at: usize| format!("median {} us", number(median(at)));
     let both = format!("medians {} and {} us", number(median(0)), number(median(1)));
     let reached = (0..2).all(|at| median(at) <= AIMS_US[at]);

@@ -8,8 +8,9 @@ use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
 use super::fig10::{PAPERS_US, SITUATIONS, notes, size};
+use crate::bench::cores::request::sample_traced;
 use crate::bench::cores::request::steps::Steps;
-use crate::bench::cores::request::{quantile, sample_traced};
+use crate::bench::quantile;
 use tailwater_testbed::table::number;
 
 /// The time of a step, in microseconds since the request; `None` if the request had no such step.
@@ -61,27 +62,26 @@ impl Figure for Figure11 {
             }
         }
         progress.finish_and_clear();
-        let mut notes = notes(context)?;
-        notes.push(
-            "Each step's median over the requests that have it, so steps need not be in order. The IOKernel looks every 5 us: \
-             it may see a kthread run after its user thread has."
-                .to_owned(),
-        );
+        let steps = "Each step's median over the requests that have it, so steps need not be in order. The IOKernel looks every 5 us: \
+            it may see a kthread run after its user thread has.";
         Ok(Outcome {
             svg: draw(self.title(), &panels(&all)),
             data: data(&all),
             summary: summary(&all),
             claims: claims(&all),
-            notes,
+            notes: notes(context, Some(steps))?,
         })
     }
 }
 
-/// Returns the times of a step, ascending.
+/// Returns the times of a step, of the requests that have it.
 fn times(requests: &[Steps], time: Time) -> Vec<f64> {
-    let mut times: Vec<f64> = requests.iter().filter_map(time).collect();
-    times.sort_by(f64::total_cmp);
-    times
+    requests.iter().filter_map(time).collect()
+}
+
+/// Returns the time within which this part of them lies.
+fn at(times: &[f64], part: f64) -> f64 {
+    quantile(times.iter().copied(), part)
 }
 
 /// Draws the median of each step that occurs, with the quartiles.
@@ -90,8 +90,8 @@ fn panels(all: &Requests) -> Vec<Panel> {
         let all = STEPS.into_iter().map(|(name, time)| (name, times(requests, time)));
         let bar = |(name, times): (&str, Vec<f64>)| Bar {
             name: name.to_owned(),
-            value: quantile(&times, 0.5),
-            range: (quantile(&times, 0.25), quantile(&times, 0.75)),
+            value: at(&times, 0.5),
+            range: (at(&times, 0.25), at(&times, 0.75)),
         };
         all.filter(|(_, times)| !times.is_empty()).map(bar).collect()
     };
@@ -130,7 +130,7 @@ fn summary(all: &Requests) -> Table {
             if times.is_empty() {
                 continue;
             }
-            let [median, late] = [0.5, 0.9].map(|part| number(quantile(&times, part)));
+            let [median, late] = [0.5, 0.9].map(|part| number(at(&times, part)));
             let count = times.len().to_string();
             table.push(vec![(*name).to_owned(), step.to_owned(), median, late, count]);
         }
@@ -145,7 +145,7 @@ fn claims(all: &Requests) -> Vec<Claim> {
     if held.is_empty() {
         return [WHOLE, SOCKETS].map(|paper| Claim::not_comparable(paper, "no request".to_owned())).into();
     }
-    let median = |time: Time| quantile(&times(held, time), 0.5);
+    let median = |time: Time| at(&times(held, time), 0.5);
     let (decided, ran) = (median(|steps| steps.decided), median(|steps| Some(steps.ran)));
     let parts = format!(
         "a request is a word in shared memory: the IOKernel has decided {} us after it, {} % of the time until the thread runs",

@@ -9,7 +9,8 @@ use tailwater_sim::report::Table;
 use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
-use crate::bench::threads::{Operation, Row, measure_rows};
+use super::super::primitives;
+use crate::bench::threads::{Operation, Row};
 use tailwater_testbed::table::number;
 
 pub(super) const OWN: &str = "tailwater";
@@ -42,20 +43,9 @@ impl Figure for Figure2 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let (machine, quick) = (&context.machine, context.options.quick);
-        let (rows, go) = measure_rows(&[Operation::Throughput], quick, machine, context.interrupt()?)?;
+        let own = "All systems in turn, round by round. The spread is the distance between the quartiles.";
+        let (rows, notes) = primitives::measure(context, &[Operation::Throughput], vec![own.to_owned()])?;
         let points: Vec<Point> = rows.iter().filter_map(Point::of).collect();
-        let go = go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + ".");
-        let mut notes = vec![
-            "All systems in turn, round by round. The spread is the distance between the quartiles."
-                .to_owned(),
-            go,
-        ];
-        notes.extend(rig.noise_notes());
-        if quick {
-            notes.push("Quick run: three short rounds. A shape, not a result.".to_owned());
-        }
         Ok(Outcome {
             svg: draw(self.title(), &[panel(&points)]),
             data: data(&points),

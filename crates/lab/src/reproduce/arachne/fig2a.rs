@@ -9,8 +9,9 @@ use tailwater_plot::{Line, Panel, decades, draw};
 use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
+use super::super::primitives;
 use super::fig2::{GO, KERNEL, OWN, Point, data, of, pair, panel, summary};
-use crate::bench::threads::{CHILD_NS, LIVE, Operation, Row, measure_rows};
+use crate::bench::threads::{CHILD_NS, LIVE, Operation, Row};
 use tailwater_testbed::table::number;
 
 /// Placed as Arachne places threads.
@@ -41,23 +42,13 @@ impl Figure for Figure2a {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let (machine, quick) = (&context.machine, context.options.quick);
         let operations = [Operation::Dispatch, Operation::DispatchPlaced];
-        let (rows, go) = measure_rows(&operations, quick, machine, context.interrupt()?)?;
+        let own = format!(
+            "All systems in turn, round by round. Threads are created in batches of {LIVE} for each core; the next batch \
+             begins when all threads of the one before have ended."
+        );
+        let (rows, notes) = primitives::measure(context, &operations, vec![own])?;
         let points: Vec<Point> = rows.iter().filter_map(point).collect();
-        let go = go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + ".");
-        let mut notes = vec![
-            format!(
-                "All systems in turn, round by round. Threads are created in batches of {LIVE} for each core; the next batch \
-                 begins when all threads of the one before have ended."
-            ),
-            go,
-        ];
-        notes.extend(rig.noise_notes());
-        if quick {
-            notes.push("Quick run: three short rounds. A shape, not a result.".to_owned());
-        }
         Ok(Outcome {
             svg: draw(self.title(), &[bounded(&points)]),
             data: data(&points),

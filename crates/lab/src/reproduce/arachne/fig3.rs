@@ -8,11 +8,11 @@ use tailwater_workload::{Rate, ServiceTime};
 use super::super::aims;
 use super::super::arbiter::{self, ARBITER};
 use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, Point, System, run};
+use super::super::compare::{listed, middle, more, times};
+use super::super::contest::{self, Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Figure, Outcome};
-use super::super::spread::Spread;
-use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
+use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
 use tailwater_testbed::table::number;
 
@@ -75,37 +75,22 @@ impl Figure for Figure3 {
 
 fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
     let threads = rig.testbed.cores.managed.len();
-    let protocol = asked(Workload::Etc);
-    let over = |program: Program| program.over(MEDIUM);
-    let own = Program::kv(threads, protocol.clone());
-    let arbiters = over(own.clone().estimating());
-    let mut programs = vec![(TAILWATER, over(own))];
-    programs.extend(Program::memcached(threads, protocol).map(|program| (MEMCACHED, over(program))));
-    let mut cases = Vec::new();
+    let protocol = requests(Workload::Etc);
+    let own = Program::kv(threads, protocol.clone()).over(MEDIUM);
+    let arbiters = (ARBITER, System::Program(own.clone().estimating()));
+    let memcached = Program::memcached(threads, protocol).map(|program| (MEMCACHED, program.over(MEDIUM)));
+    let programs: Vec<_> = [(TAILWATER, own)].into_iter().chain(memcached).collect();
+    let alone: Vec<_> =
+        programs.iter().map(|(curve, program)| (*curve, System::Program(program.clone().alone()))).collect();
+    let beside = programs.into_iter().map(|(curve, program)| (curve, System::Program(program)));
+    let beside: Vec<_> = beside.chain([arbiters]).collect();
+    let mut all = Vec::new();
     for &load in loads {
         let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
-        for panel in [ALONE, BESIDE] {
-            cases.extend(programs.iter().map(|(curve, program)| Case {
-                panel: panel.to_owned(),
-                curve: (*curve).to_owned(),
-                load,
-                plan: plan.clone(),
-                system: System::Program(if panel == ALONE {
-                    program.clone().alone()
-                } else {
-                    program.clone()
-                }),
-            }));
-        }
-        cases.push(Case {
-            panel: BESIDE.to_owned(),
-            curve: ARBITER.to_owned(),
-            load,
-            plan,
-            system: System::Program(arbiters.clone()),
-        });
+        all.extend(contest::cases(ALONE, &alone, load, &plan));
+        all.extend(contest::cases(BESIDE, &beside, load, &plan));
     }
-    Ok(cases)
+    Ok(all)
 }
 
 fn panels(contest: &Contest) -> Vec<Panel> {
@@ -141,70 +126,22 @@ fn papers_claims(contest: &Contest) -> Vec<Claim> {
         return claims;
     }
     vec![
-        more(contest, &paper_more),
+        more(contest, [(ALONE, TAILWATER), (ALONE, MEMCACHED)], MEDIAN_LIMIT_US, PAPERS_MORE, &paper_more),
         tail(contest, TAIL),
         affected(contest, MEMCACHED, LINUX_DOUBLES, |times| times >= DOUBLED),
         affected(contest, TAILWATER, UNAFFECTED_SAID, |times| times <= UNAFFECTED),
     ]
 }
 
-/// Returns the highest load without a batch job at which the median is within the limit.
-fn within(contest: &Contest, curve: &str) -> f64 {
-    let kept = |point: &Point| point.p50_us().is_some_and(|p50| p50.median <= MEDIAN_LIMIT_US);
-    contest.highest(ALONE, curve, kept).map_or(0.0, |point| point.case.load)
-}
-
-fn more(contest: &Contest, paper: &str) -> Claim {
-    let (own, theirs) = (within(contest, TAILWATER), within(contest, MEMCACHED));
-    let ours = format!(
-        "of the loads tried {} against {} thousand/s on the shared cores of this machine",
-        number(own),
-        number(theirs)
-    );
-    let most = contest.points.iter().map(|point| point.case.load).fold(0.0, f64::max);
-    let holds = own >= PAPERS_MORE * theirs;
-    // A rival that is within the limit nowhere decides nothing, and loads beyond the highest one
-    // tried are unknown.
-    if theirs == 0.0 || theirs >= most || (own >= most && !holds) {
-        return Claim::not_comparable(paper, ours);
-    }
-    Claim::new(paper, ours, holds)
-}
-
-/// Returns the ratio of `value` of the second curve or panel to that of the first, by load, where
-/// the first is not saturated; infinite where the second is saturated.
-fn times<'a>(
-    contest: &'a Contest,
-    [first, second]: [(&'a str, &'a str); 2],
-    value: impl Fn(&Point) -> Option<Spread> + 'a,
-) -> impl Iterator<Item = (f64, f64)> + 'a {
-    contest.curve(first.0, first.1).into_iter().filter(|point| !point.saturated()).filter_map(move |point| {
-        let other = contest.at(second.0, second.1, point.case.load)?;
-        let times = match other.saturated() {
-            true => f64::INFINITY,
-            false => value(other)?.median / value(point)?.median,
-        };
-        Some((point.case.load, times))
-    })
-}
-
-fn listed(times: &[(f64, f64)]) -> String {
-    let one = |&(load, times): &(f64, f64)| match times.is_finite() {
-        true => format!("{} ({})", number(times), number(load)),
-        false => format!("saturated ({})", number(load)),
-    };
-    let text: Vec<String> = times.iter().map(one).collect();
-    if text.is_empty() { "no load that both sustain".to_owned() } else { text.join(", ") }
-}
-
 fn tail(contest: &Contest, paper: &str) -> Claim {
     let pair = [(ALONE, TAILWATER), (ALONE, MEMCACHED)];
-    let mut ratios: Vec<_> = times(contest, pair, Point::p99_us).collect();
+    let mut ratios = times(contest, pair, Point::p99_us);
     // At equal throughput: a load that memcached does not sustain is not compared; one that only
     // Tailwater does not sustain fails the claim.
     ratios.retain(|(_, times)| times.is_finite());
     let [own, theirs] = pair;
     let behind: Vec<String> = times(contest, [theirs, own], Point::p99_us)
+        .into_iter()
         .filter(|(_, times)| times.is_infinite())
         .map(|(load, _)| number(load))
         .collect();
@@ -221,15 +158,7 @@ fn tail(contest: &Contest, paper: &str) -> Claim {
 /// Judges how a batch job changes the latencies of `curve`, by the median over the loads.
 fn affected(contest: &Contest, curve: &str, paper: &str, holds: impl Fn(f64) -> bool) -> Claim {
     let pair = [(ALONE, curve), (BESIDE, curve)];
-    let p50: Vec<_> = times(contest, pair, Point::p50_us).collect();
-    let p99: Vec<_> = times(contest, pair, Point::p99_us).collect();
-    // Not a spread, which leaves out infinite values: a load that is sustained only without the
-    // batch job counts.
-    let middle = |ratios: &[(f64, f64)]| {
-        let mut times: Vec<f64> = ratios.iter().map(|&(_, times)| times).collect();
-        times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied()
-    };
+    let [p50, p99] = [Point::p50_us, Point::p99_us].map(|value| times(contest, pair, value));
     let ours = format!("times of alone (thousand/s): median {}; p99 {}", listed(&p50), listed(&p99));
     match middle(&p50).zip(middle(&p99)) {
         Some((p50, p99)) => Claim::new(paper, ours, holds(p50) && holds(p99)),

@@ -6,16 +6,14 @@
 
 use tailwater_plot::{Panel, draw};
 use tailwater_workload::keyvalue::Workload;
-use tailwater_workload::{Rate, ServiceTime};
 
 use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, Point, System, run};
-use super::super::context::{Context, Pace, Rig};
+use super::super::compare::{self, listed, middle, times};
+use super::super::contest::{Contest, Point, program_cases, run};
+use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
-use super::super::spread::Spread;
-use super::super::stores::{MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
+use super::super::stores::{MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
-use tailwater_testbed::table::number;
 
 const PANEL: &str = "ETC, alone";
 const TAILWATER_DOUBLE: &str = "Tailwater, kv, kthreads for twice the cores";
@@ -55,8 +53,10 @@ impl Figure for Figure3b {
         let rig = context.rig()?;
         let loads: &[f64] =
             if context.options.quick { &[50.0] } else { &[10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0] };
-        let pace = context.pace(loads.len() * 4, ROUNDS);
-        let mut contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
+        let programs = programs(rig.testbed.cores.managed.len());
+        let pace = context.pace(loads.len() * programs.len(), ROUNDS);
+        let cases = program_cases(PANEL, &programs, &pace, loads)?;
+        let mut contest = run(self.name(), context, cases, pace.rounds)?;
         contest.unit = UNIT;
         let mut notes = rig.notes(&pace, context.options.quick);
         notes.extend(conditions());
@@ -79,9 +79,8 @@ impl Figure for Figure3b {
     }
 }
 
-fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
-    let cores = rig.testbed.cores.managed.len();
-    let protocol = asked(Workload::Etc);
+fn programs(cores: usize) -> Vec<(&'static str, Program)> {
+    let protocol = requests(Workload::Etc);
     let mut programs = vec![
         (TAILWATER, Program::kv(cores, protocol.clone())),
         (TAILWATER_DOUBLE, Program::kv(2 * cores, protocol.clone())),
@@ -90,18 +89,7 @@ fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
     for (curve, threads) in memcached {
         programs.extend(Program::memcached(threads, protocol.clone()).map(|program| (curve, program)));
     }
-    let mut cases = Vec::new();
-    for &load in loads {
-        let plan = pace.plan_at(Rate::new(load * 1e3)?, &ServiceTime::constant(0));
-        cases.extend(programs.iter().map(|(curve, program)| Case {
-            panel: PANEL.to_owned(),
-            curve: (*curve).to_owned(),
-            load,
-            plan: plan.clone(),
-            system: System::Program(program.clone().over(MEDIUM).alone()),
-        }));
-    }
-    Ok(cases)
+    programs.into_iter().map(|(curve, program)| (curve, program.over(MEDIUM).alone())).collect()
 }
 
 fn claims(contest: &Contest) -> Vec<Claim> {
@@ -122,40 +110,10 @@ fn claims(contest: &Contest) -> Vec<Claim> {
     ]
 }
 
-/// Returns the ratios of `value` of the second curve to that of the first, by load, where the first
-/// is not saturated; infinite where the second is.
-fn times(
-    contest: &Contest,
-    [first, second]: [&str; 2],
-    value: fn(&Point) -> Option<Spread>,
-) -> Vec<(f64, f64)> {
-    let ratio = |point: &Point| {
-        let other = contest.at(PANEL, second, point.case.load)?;
-        let times = match other.saturated() {
-            true => f64::INFINITY,
-            false => value(other)?.median / value(point)?.median,
-        };
-        Some((point.case.load, times))
-    };
-    let first = contest.curve(PANEL, first);
-    first.into_iter().filter(|point| !point.saturated()).filter_map(ratio).collect()
-}
-
 /// Judges how twice the threads change latencies, by the medians over the loads.
 fn changed(contest: &Contest, pair: [&str; 2], paper: &str, holds: impl Fn(f64) -> bool) -> Claim {
-    let [p50, p99] = [Point::p50_us, Point::p99_us].map(|value| times(contest, pair, value));
-    let listed = |times: &[(f64, f64)]| -> String {
-        let one = |&(load, times): &(f64, f64)| match times.is_finite() {
-            true => format!("{} ({})", number(times), number(load)),
-            false => format!("saturated ({})", number(load)),
-        };
-        times.iter().map(one).collect::<Vec<_>>().join(", ")
-    };
-    let middle = |times: &[(f64, f64)]| {
-        let mut times: Vec<f64> = times.iter().map(|&(_, times)| times).collect();
-        times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied()
-    };
+    let curves = pair.map(|curve| (PANEL, curve));
+    let [p50, p99] = [Point::p50_us, Point::p99_us].map(|value| times(contest, curves, value));
     let Some((median, tail)) = middle(&p50).zip(middle(&p99)) else {
         return Claim::not_comparable(paper, format!("{} was not measured at a load it sustains", pair[0]));
     };
@@ -176,18 +134,8 @@ fn more(contest: &Contest) -> Claim {
     if contest.curve(PANEL, MEMCACHED_DOUBLE).is_empty() {
         return Claim::not_comparable(&paper, "memcached is not installed".to_owned());
     }
-    let kept = |point: &Point| point.p50_us().is_some_and(|p50| p50.median <= MEDIAN_LIMIT_US);
-    let within = |curve| contest.highest(PANEL, curve, kept).map_or(0.0, |point| point.case.load);
-    let (own, theirs) = (within(TAILWATER_DOUBLE), within(MEMCACHED_DOUBLE));
-    let ours = format!("of the loads tried {} against {} thousand/s", number(own), number(theirs));
-    let most = contest.points.iter().map(|point| point.case.load).fold(0.0, f64::max);
-    let holds = own >= PAPERS_MORE * theirs;
-    // A rival that is within the limit nowhere decides nothing, and loads beyond the highest one
-    // tried are unknown.
-    if theirs == 0.0 || theirs >= most || (own >= most && !holds) {
-        return Claim::not_comparable(&paper, ours);
-    }
-    Claim::new(&paper, ours, holds)
+    let pair = [(PANEL, TAILWATER_DOUBLE), (PANEL, MEMCACHED_DOUBLE)];
+    compare::more(contest, pair, MEDIAN_LIMIT_US, PAPERS_MORE, &paper)
 }
 
 #[cfg(test)]

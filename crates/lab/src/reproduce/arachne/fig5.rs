@@ -107,6 +107,7 @@ impl Figure for Figure5 {
         let all = measure(self.name(), context, rig, &plan, rounds)?;
         let pace = Pace { rounds, warm_up: WARM_UP, counted: length };
         let mut notes = rig.notes(&pace, quick);
+        notes.extend(rig.linux_notes());
         notes.push(format!(
             "Load rises from {} to {} requests/s and falls again; windows of 100 ms, medians over the rounds.",
             plan.schedule.rate_at(0).per_second(),

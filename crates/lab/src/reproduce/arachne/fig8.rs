@@ -102,11 +102,11 @@ impl Figure for Figure8 {
 impl Mix {
     fn cases(&self, rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
         let threads = rig.testbed.cores.managed.len();
-        let asked = Memcached::new(Workload::Ycsb, KEYS, MEDIUM)?.with_get_share(self.get_share)?;
-        let asked: Arc<dyn Protocol> = Arc::new(asked);
+        let requests = Memcached::new(Workload::Ycsb, KEYS, MEDIUM)?.with_get_share(self.get_share)?;
+        let requests: Arc<dyn Protocol> = Arc::new(requests);
         let store = |host, backups| {
             Ok::<_, anyhow::Error>(
-                Program::kv_with_backups(host, threads, Arc::clone(&asked), backups)?.alone(),
+                Program::kv_with_backups(host, threads, Arc::clone(&requests), backups)?.alone(),
             )
         };
         let programs = [

@@ -9,7 +9,8 @@ use tailwater_sim::report::Table;
 use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
-use crate::bench::threads::{ARACHNE, CROWDS, Operation, READY_QUEUE, Row, measure_rows};
+use super::super::primitives::{self, published, spread};
+use crate::bench::threads::{ARACHNE, CROWDS, Operation, READY_QUEUE, Row};
 use tailwater_testbed::table::number;
 
 const OWN: &str = "tailwater";
@@ -40,20 +41,12 @@ impl Figure for Figure9 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let (machine, quick) = (&context.machine, context.options.quick);
+        let quick = context.options.quick;
         let is_chosen = |op: &Operation| !quick || others(*op).is_some_and(|n| n == 0 || n == PAPERS_MOST);
         let operations: Vec<Operation> = Operation::crowded().filter(is_chosen).collect();
-        let (rows, _) = measure_rows(&operations, quick, machine, context.interrupt()?)?;
-        let mut notes = vec![
-            "All systems in turn, round by round; medians. Those that cannot unpark a thread by its handle are missing. The signal \
-             comes from a core that is busy, so the parked thread runs on the other one."
-                .to_owned(),
-        ];
-        notes.extend(rig.noise_notes());
-        if quick {
-            notes.push("Quick run: three short rounds. A shape, not a result.".to_owned());
-        }
+        let own = "All systems in turn, round by round; medians. Those that cannot unpark a thread by its handle are missing. The \
+            signal comes from a core that is busy, so the parked thread runs on the other one.";
+        let (rows, notes) = primitives::measure(context, &operations, vec![own.to_owned()])?;
         Ok(Outcome {
             svg: draw(self.title(), &[panel(&rows)]),
             data: data(&rows),
@@ -115,23 +108,14 @@ fn summary(rows: &[Row]) -> Table {
     let mut table = Table::new(&["system", "other parked threads", "ns", "spread"]);
     for row in rows {
         let Some(others) = row.operation.and_then(others) else { continue };
-        table.push(vec![
-            row.system.to_owned(),
-            others.to_string(),
-            number(row.ns),
-            format!("{:.0} %", 100.0 * row.spread),
-        ]);
+        table.push(vec![row.system.to_owned(), others.to_string(), number(row.ns), spread(row)]);
     }
     table
 }
 
-fn published(op: Operation, system: &str) -> f64 {
-    ARACHNE.iter().find(|figure| figure.op == op && figure.system == system).map_or(0.0, |figure| figure.ns)
-}
-
 fn claims(rows: &[Row]) -> Vec<Claim> {
     const FLAT: &str = "56 other blocked threads on the core make a signal less than 100 ns longer";
-    let queue_ns = published(Operation::NotifyRemote, READY_QUEUE);
+    let queue_ns = published(&ARACHNE, Operation::NotifyRemote, READY_QUEUE).unwrap_or_default();
     let below =
         format!("even then it takes less than with a ready queue, whose notification takes {queue_ns:.0} ns");
     let own = course(rows, OWN);
@@ -153,15 +137,12 @@ fn claims(rows: &[Row]) -> Vec<Claim> {
 #[cfg(test)]
 mod tests {
     use super::super::super::claim::Verdict::{NotComparable, NotReached, Reached};
+    use super::super::super::primitives::tests::row;
     use super::*;
 
     /// Returns rows with these nanoseconds, by the crowds.
     fn rows(system: &'static str, ns: [f64; CROWDS.len()]) -> Vec<Row> {
-        let row = |(op, ns): (Operation, f64)| {
-            let (op, operation) = (op.name().to_owned(), Some(op));
-            Row { op, system, ns, min_ns: ns, spread: 0.1, kib: None, operation }
-        };
-        Operation::crowded().zip(ns).map(row).collect()
+        Operation::crowded().zip(ns).map(|(op, ns)| row(op, system, ns)).collect()
     }
 
     #[test]

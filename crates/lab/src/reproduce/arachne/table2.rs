@@ -1,12 +1,13 @@
 //! Table 2: the cost of scheduling primitives, measured as by `tailwater-lab bench threads`.
 
-use tailwater_plot::{Bar, Panel, draw};
+use tailwater_plot::{Panel, draw};
 use tailwater_sim::report::Table;
 
 use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
-use crate::bench::threads::{ARACHNE, Operation, READY_QUEUE, Row, measure_rows};
+use super::super::primitives::{self, bar, ns, spread};
+use crate::bench::threads::{ARACHNE, Operation, READY_QUEUE, Row};
 use tailwater_testbed::table::number;
 
 /// The paper's rows and its names for them.
@@ -55,25 +56,16 @@ impl Figure for Table2 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let (machine, quick) = (&context.machine, context.options.quick);
-        let (rows, go) = measure_rows(&Operation::ROUNDS, quick, machine, context.interrupt()?)?;
-        let rows: Vec<Row> = rows.into_iter().filter(|row| name_of(row).is_some()).collect();
-        let go = go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + ".");
-        let mut notes = vec![
+        let own = vec![
             "All systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
             "The paper's Arachne, its variant with ready queues and uThreads were not run here; the paper's machine was a Xeon D-1548 \
              at 2.0 GHz, and each thread ran on a core of its own."
                 .to_owned(),
-            go,
         ];
-        notes.extend(rig.noise_notes());
-        if context.options.quick {
-            notes.push("Quick run: three short rounds. A shape, not a result.".to_owned());
-        }
+        let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
         Ok(Outcome {
             svg: draw(self.title(), &panels(&rows)),
-            data: data(&rows),
+            data: primitives::data(&rows, &ARACHNE),
             summary: summary(&rows),
             claims: claims(&rows),
             notes,
@@ -81,17 +73,8 @@ impl Figure for Table2 {
     }
 }
 
-/// Returns the paper's name of a row's operation, if it is there.
-fn name_of(row: &Row) -> Option<&'static str> {
-    OPERATIONS.into_iter().find(|(op, _)| Some(*op) == row.operation).map(|(_, name)| name)
-}
-
 fn published(op: Operation, system: &str) -> Option<f64> {
-    ARACHNE.iter().find(|figure| figure.op == op && figure.system == system).map(|figure| figure.ns)
-}
-
-fn ns(rows: &[Row], op: Operation, system: &str) -> Option<f64> {
-    rows.iter().find(|row| row.operation == Some(op) && row.system == system).map(|row| row.ns)
+    primitives::published(&ARACHNE, op, system)
 }
 
 fn panels(rows: &[Row]) -> Vec<Panel> {
@@ -99,10 +82,6 @@ fn panels(rows: &[Row]) -> Vec<Panel> {
         let own = rows.iter().filter(|row| row.operation == Some(op));
         // Where the kernel switches it is ten times slower: in the table only.
         let drawn = own.filter(|row| row.system != "std");
-        let bar = |row: &Row| {
-            let half = row.ns * row.spread / 2.0;
-            Bar { name: row.system.to_owned(), value: row.ns, range: (row.ns - half, row.ns + half) }
-        };
         Panel {
             title: title.to_owned(),
             y_label: "ns".to_owned(),
@@ -111,22 +90,6 @@ fn panels(rows: &[Row]) -> Vec<Panel> {
         }
     };
     OPERATIONS.into_iter().map(panel).collect()
-}
-
-fn data(rows: &[Row]) -> Table {
-    let mut table = Table::new(&["operation", "system", "ns", "best_ns", "spread", "paper_ns"]);
-    for row in rows {
-        let Some(op) = row.operation else { continue };
-        table.push(vec![
-            row.op.clone(),
-            row.system.to_owned(),
-            format!("{:.2}", row.ns),
-            format!("{:.2}", row.min_ns),
-            format!("{:.4}", row.spread),
-            published(op, row.system).map_or_else(String::new, |ns| ns.to_string()),
-        ]);
-    }
-    table
 }
 
 fn summary(rows: &[Row]) -> Table {
@@ -143,7 +106,7 @@ fn summary(rows: &[Row]) -> Table {
                 name.to_owned(),
                 row.system.to_owned(),
                 number(row.ns),
-                format!("{:.0} %", 100.0 * row.spread),
+                spread(row),
                 text(published(op, if own { PAPERS_OWN } else { row.system })),
                 text(hyperthread.map(|(_, ns, _)| *ns)),
                 text(own.then(|| published(op, READY_QUEUE)).flatten()),
@@ -184,11 +147,8 @@ fn faster(rows: &[Row], op: Operation, name: &str, other: &str) -> Option<Claim>
 #[cfg(test)]
 mod tests {
     use super::super::super::claim::Verdict::{NotComparable, NotReached, Reached};
+    use super::super::super::primitives::tests::row;
     use super::*;
-
-    fn row(op: Operation, system: &'static str, ns: f64) -> Row {
-        Row { op: op.name().to_owned(), system, ns, min_ns: ns, spread: 0.1, kib: None, operation: Some(op) }
-    }
 
     #[test]
     fn each_claim_follows_the_numbers() {

@@ -8,17 +8,20 @@ use tailwater_sim::report::Table;
 
 use super::super::claim::Claim;
 use super::super::contest::turns;
-use super::super::context::Context;
+use super::super::context::{Context, Pace};
 use super::super::figure::{Figure, Outcome};
 use super::super::spread::{Spread, cell};
-use crate::bench::tcp::many::{self, Length, OUTSTANDING};
+use crate::bench::tcp::many::{self, OUTSTANDING};
 use tailwater_testbed::table::number;
 
 const TAILWATER: &str = "Tailwater";
 const LINUX: &str = "Linux";
 const COUNTS: [u32; 6] = [10, 100, 1_000, 10_000, 50_000, MAX_CONNECTIONS];
 const QUICK_COUNTS: [u32; 3] = [10, 1_000, 5_000];
-const ROUNDS: usize = 3;
+const PACE: Pace =
+    Pace { rounds: 3, warm_up: Duration::from_millis(200), counted: Duration::from_millis(1_000) };
+const QUICK_PACE: Pace =
+    Pace { rounds: 1, warm_up: Duration::from_millis(50), counted: Duration::from_millis(200) };
 /// The paper's largest number of connections, and the part of its peak that IX reaches there.
 const MAX_CONNECTIONS: u32 = 250_000;
 const PAPERS_REST: f64 = 0.41;
@@ -47,17 +50,11 @@ impl Figure for Connections {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let quick = context.options.quick;
-        let (counts, rounds): (&[u32], _) = if quick { (&QUICK_COUNTS, 1) } else { (&COUNTS, ROUNDS) };
+        let pace = context.choose(PACE, QUICK_PACE);
         let most = [many::max_on_tailwater(), many::max_on_linux()];
-        let points = measure(self.name(), context, counts, rounds, most)?;
-        let mut notes = vec![
-            format!(
-                "{rounds} round(s), {} ms counted per point; systems take turns at every number of connections, and every point is \
-                 processes started anew.",
-                length(quick).lasts.as_millis()
-            ),
+        let points = measure(self.name(), context, &pace, most)?;
+        let own = [
+            pace.note("systems take turns at every number of connections, and every point is processes started anew"),
             format!(
                 "64 bytes there and back, {OUTSTANDING} requests at a time over all connections, one on each, connections in turn. \
                  Tailwater: a user thread for each connection on one core that never parks, the client in the IOKernel's port on the \
@@ -68,16 +65,12 @@ impl Figure for Connections {
                 most[1], most[0]
             ),
         ];
-        notes.extend(rig.noise_notes());
-        if quick {
-            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
-        }
         Ok(Outcome {
             svg: draw(self.title(), &[panel(&points)]),
             data: data(&points),
             summary: summary(&points),
             claims: claims(&points),
-            notes,
+            notes: context.notes(own, pace.rounds)?,
         })
     }
 }
@@ -122,36 +115,21 @@ impl Point {
     }
 }
 
-fn length(quick: bool) -> Length {
-    let ms = Duration::from_millis;
-    if quick {
-        Length { warm_up: ms(50), lasts: ms(200) }
-    } else {
-        Length { warm_up: ms(200), lasts: ms(1_000) }
-    }
-}
-
 /// Measures all points in interleaved rounds. `most` are Tailwater's and Linux's limits; points
 /// with more connections are left out.
-fn measure(
-    name: &str,
-    context: &Context,
-    counts: &[u32],
-    rounds: usize,
-    most: [u32; 2],
-) -> anyhow::Result<Vec<Point>> {
-    let interrupt = &context.rig()?.testbed.interrupt;
-    let length = length(context.options.quick);
+fn measure(name: &str, context: &Context, pace: &Pace, most: [u32; 2]) -> anyhow::Result<Vec<Point>> {
+    let interrupt = context.interrupt()?;
+    let length = pace.length();
     let mut points: Vec<Point> = Vec::new();
-    for &connections in counts {
+    for &connections in context.choose(&COUNTS[..], &QUICK_COUNTS) {
         for (system, most) in [TAILWATER, LINUX].into_iter().zip(most) {
             if connections <= most {
                 points.push(Point { system, connections, samples: Vec::new() });
             }
         }
     }
-    let progress = context.progress(name, (points.len() * rounds) as u64);
-    for round in 0..rounds {
+    let progress = context.progress(name, (points.len() * pace.rounds) as u64);
+    for round in 0..pace.rounds {
         for index in turns(points.len(), round) {
             let point = &mut points[index];
             let echoed = match point.system {

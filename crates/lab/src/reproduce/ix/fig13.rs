@@ -7,11 +7,10 @@ use tailwater_sim::report::Table;
 
 use super::super::claim::Claim;
 use super::super::contest::turns;
-use super::super::context::Context;
+use super::super::context::{Context, Pace};
 use super::super::figure::{Figure, Outcome};
 use super::super::spread::{Spread, cell};
 use crate::bench::tcp::bounds::{self, MAX_OUTSTANDING};
-use crate::bench::tcp::many::Length;
 use tailwater_testbed::table::number;
 
 /// The bounds of the paper, and outstanding requests, over as many connections as the most.
@@ -19,7 +18,9 @@ const BOUNDS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const LOADS: [u32; 5] = [1, 4, 16, 32, MAX_OUTSTANDING];
 const QUICK_BOUNDS: [usize; 3] = [1, 16, 64];
 const QUICK_LOADS: [u32; 2] = [1, MAX_OUTSTANDING];
-const ROUNDS: usize = 5;
+const PACE: Pace =
+    Pace { rounds: 5, warm_up: Duration::from_millis(50), counted: Duration::from_millis(300) };
+const QUICK_PACE: Pace = Pace { rounds: 1, counted: Duration::from_millis(100), ..PACE };
 /// Gain in throughput of a bound of 16 over one of 1 in the paper.
 const PAPERS_GAIN: f64 = 1.29;
 /// "No impact" and "no gain": within the spread of a virtual machine.
@@ -47,30 +48,22 @@ impl Figure for Figure13 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let quick = context.options.quick;
-        let points = measure(self.name(), context)?;
-        let mut notes = vec![
-            format!(
-                "{} round(s), {} ms counted per point; the bounds in turn, each over {MAX_OUTSTANDING} connections, and a service \
-                 started anew for each round.",
-                rounds(quick),
-                length(quick).lasts.as_millis()
-            ),
+        let pace = context.choose(PACE, QUICK_PACE);
+        let points = measure(self.name(), context, &pace)?;
+        let own = [
+            pace.note(&format!(
+                "the bounds in turn, each over {MAX_OUTSTANDING} connections, and a service started anew for each round"
+            )),
             "An echo of 64 bytes with a fixed number of requests outstanding, not the paper's key-value store under USR, whose clients \
              send at a rate: latencies at a load are not those of the paper. Service and client have a core each."
                 .to_owned(),
         ];
-        notes.extend(rig.noise_notes());
-        if quick {
-            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
-        }
         Ok(Outcome {
             svg: draw(self.title(), &[panel(&points)]),
             data: data(&points),
             summary: summary(&points),
             claims: claims(&points),
-            notes,
+            notes: context.notes(own, pace.rounds)?,
         })
     }
 }
@@ -105,29 +98,18 @@ impl Point {
     }
 }
 
-fn rounds(quick: bool) -> usize {
-    if quick { 1 } else { ROUNDS }
-}
-
-fn length(quick: bool) -> Length {
-    let lasts = Duration::from_millis(if quick { 100 } else { 300 });
-    Length { warm_up: Duration::from_millis(50), lasts }
-}
-
 /// Measures all points in interleaved rounds.
-fn measure(name: &str, context: &Context) -> anyhow::Result<Vec<Point>> {
-    let interrupt = &context.rig()?.testbed.interrupt;
-    let quick = context.options.quick;
-    let (all, loads): (&[usize], &[u32]) =
-        if quick { (&QUICK_BOUNDS, &QUICK_LOADS) } else { (&BOUNDS, &LOADS) };
+fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Point>> {
+    let interrupt = context.interrupt()?;
+    let (all, loads): (&[usize], &[u32]) = context.choose((&BOUNDS, &LOADS), (&QUICK_BOUNDS, &QUICK_LOADS));
     let mut points: Vec<Point> = Vec::new();
     for &bound in all {
         points.extend(loads.iter().map(|&outstanding| Point { bound, outstanding, samples: Vec::new() }));
     }
-    let progress = context.progress(name, (points.len() * rounds(quick)) as u64);
-    for round in 0..rounds(quick) {
+    let progress = context.progress(name, (points.len() * pace.rounds) as u64);
+    for round in 0..pace.rounds {
         let in_turn = turns(all.len(), round).map(|index| all[index]);
-        bounds::round(in_turn, loads, length(quick), interrupt, |bound, outstanding, echoed| {
+        bounds::round(in_turn, loads, pace.length(), interrupt, |bound, outstanding, echoed| {
             let latency_us = |quantile| echoed.latency_us(quantile);
             let sample =
                 Sample { rate_rps: echoed.rate(), p50_us: latency_us(0.5), p99_us: latency_us(0.99) };

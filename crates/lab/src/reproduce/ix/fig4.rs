@@ -5,10 +5,9 @@ use std::time::Duration;
 use tailwater_plot::{Panel, decades, draw};
 
 use super::super::claim::{Claim, Verdict};
-use super::super::context::Context;
+use super::super::context::{Context, Pace};
 use super::super::figure::{Figure, Outcome};
 use super::points::{LINUX, Point, Points, Sample, TAILWATER};
-use crate::bench::tcp::many::Length;
 use crate::bench::tcp::messages::{self, MESSAGES};
 use tailwater_testbed::table::number;
 
@@ -16,7 +15,10 @@ const PANEL: &str = "one connection";
 /// Linux with both sides polling their sockets, which the paper does not measure.
 const LINUX_SPINS: &str = "Linux, both sides spin";
 const QUICK_LENGTHS: [usize; 4] = [64, 4 << 10, 64 << 10, 512 << 10];
-const ROUNDS: usize = 5;
+const PACE: Pace =
+    Pace { rounds: 5, warm_up: Duration::from_millis(50), counted: Duration::from_millis(200) };
+const QUICK_PACE: Pace =
+    Pace { rounds: 1, warm_up: Duration::from_millis(20), counted: Duration::from_millis(60) };
 /// One-way latency of 64 bytes in the paper.
 const PAPERS_LATENCY: [f64; 2] = [5.8, 19.0];
 
@@ -42,54 +44,34 @@ impl Figure for Figure4 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let quick = context.options.quick;
-        let points = measure(self.name(), context)?;
-        let mut notes = vec![
-            format!(
-                "{} round(s), {} ms counted per point; in each round all lengths on Tailwater, then on Linux, in every second one \
-                 Linux first.",
-                rounds(quick),
-                length(quick).lasts.as_millis()
-            ),
+        let pace = context.choose(PACE, QUICK_PACE);
+        let points = measure(self.name(), context, &pace)?;
+        let own = [
+            pace.note("in each round all lengths on Tailwater, then on Linux, in every second one Linux first"),
             "Both ends are on the same machine, with a core each: Tailwater's client in the IOKernel's port and its service a user \
              thread that polls; Linux's two threads over the loopback device, whose packets are 64 KiB. There is no wire, so goodput \
              is bounded by copies, not by 10 Gbit/s."
                 .to_owned(),
         ];
-        notes.extend(rig.noise_notes());
-        if quick {
-            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
-        }
         Ok(Outcome {
             svg: draw(self.title(), &panels(&points)),
             data: points.data("bytes"),
             summary: points.summary("bytes"),
             claims: claims(&points),
-            notes,
+            notes: context.notes(own, pace.rounds)?,
         })
     }
 }
 
-fn rounds(quick: bool) -> usize {
-    if quick { 1 } else { ROUNDS }
-}
-
-fn length(quick: bool) -> Length {
-    let ms = Duration::from_millis;
-    if quick { Length { warm_up: ms(20), lasts: ms(60) } } else { Length { warm_up: ms(50), lasts: ms(200) } }
-}
-
-fn measure(name: &str, context: &Context) -> anyhow::Result<Points> {
-    let interrupt = &context.rig()?.testbed.interrupt;
-    let quick = context.options.quick;
-    let lengths: &[usize] = if quick { &QUICK_LENGTHS } else { &MESSAGES };
+fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Points> {
+    let interrupt = context.interrupt()?;
+    let lengths = context.choose(&MESSAGES[..], &QUICK_LENGTHS);
     let mut points = Points::default();
-    let progress = context.progress(name, (3 * lengths.len() * rounds(quick)) as u64);
-    for round in 0..rounds(quick) {
+    let progress = context.progress(name, (3 * lengths.len() * pace.rounds) as u64);
+    for round in 0..pace.rounds {
         for own in [round % 2 == 0, round % 2 == 1] {
             if own {
-                messages::ping_pong(lengths.iter().copied(), length(quick), interrupt, |bytes, echoed| {
+                messages::ping_pong(lengths.iter().copied(), pace.length(), interrupt, |bytes, echoed| {
                     points.add(PANEL, TAILWATER, bytes as u64, one_way(echoed, bytes));
                     progress.inc(1);
                 })?;
@@ -97,7 +79,7 @@ fn measure(name: &str, context: &Context) -> anyhow::Result<Points> {
             }
             for &bytes in lengths {
                 for (system, spins) in [(LINUX, false), (LINUX_SPINS, true)] {
-                    let echoed = messages::ping_pong_on_linux(bytes, spins, length(quick))?;
+                    let echoed = messages::ping_pong_on_linux(bytes, spins, pace.length())?;
                     points.add(PANEL, system, bytes as u64, one_way(&echoed, bytes));
                     progress.inc(1);
                     interrupt.check()?;

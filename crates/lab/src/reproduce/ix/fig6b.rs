@@ -7,10 +7,10 @@ use tailwater_plot::{Line, Panel, draw};
 use tailwater_sim::report::Table;
 
 use super::super::claim::Claim;
-use super::super::context::Context;
+use super::super::context::{Context, Pace};
 use super::super::figure::{Figure, Outcome};
 use super::super::spread::{Spread, cell};
-use crate::bench::tcp::many::{self, Length, OUTSTANDING};
+use crate::bench::tcp::many::{self, OUTSTANDING};
 use crate::bench::tcp::messages::{self, Rounds};
 use tailwater_testbed::table::number;
 
@@ -21,11 +21,17 @@ const QUICK_PRESSURE: [u32; 3] = [1, 64, 1_000];
 const CALM: [u32; 3] = [1, 64, 10_000];
 const QUICK_CALM: [u32; 1] = [64];
 const MOST: u32 = 50_000;
-const ROUNDS: usize = 3;
+const PACE: Pace =
+    Pace { rounds: 3, warm_up: Duration::from_millis(100), counted: Duration::from_millis(500) };
+const QUICK_PACE: Pace =
+    Pace { rounds: 1, warm_up: Duration::from_millis(40), counted: Duration::from_millis(150) };
 /// Most conditions of a round: the default of a loop, and the paper's bound.
 const BOUND: f64 = 64.0;
 /// A mean batch of so much of the bound has reached it.
 const NEARLY: f64 = 0.9;
+/// A round trip of at most this many times the service's cycles of a message has no wait in it: the
+/// client's part is about half as long.
+const AT_ONCE: f64 = 4.0;
 /// Cycles of a message in the paper, at the lowest load and at the least.
 const PAPERS_CYCLES: [f64; 2] = [9_000.0, 4_000.0];
 
@@ -51,15 +57,10 @@ impl Figure for Figure6b {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let quick = context.options.quick;
-        let points = measure(self.name(), context)?;
-        let mut notes = vec![
-            format!(
-                "{} round(s), {} ms counted per point; a service started anew for each round.",
-                rounds(quick),
-                length(quick).lasts.as_millis()
-            ),
+        let pace = context.choose(PACE, QUICK_PACE);
+        let points = measure(self.name(), context, &pace)?;
+        let own = [
+            pace.note("a service started anew for each round"),
             format!(
                 "An event loop on one core echoes 64 bytes; the client is in the IOKernel's port on another one. With pressure every \
                  connection has a request outstanding, up to {OUTSTANDING}; without it one request is outstanding over all of them."
@@ -69,16 +70,12 @@ impl Figure for Figure6b {
              are transfers of lines between cores."
                 .to_owned(),
         ];
-        notes.extend(rig.noise_notes());
-        if quick {
-            notes.push("Quick run: one short round. A shape, not a result.".to_owned());
-        }
         Ok(Outcome {
             svg: draw(self.title(), &panels(&points)),
             data: data(&points),
             summary: summary(&points),
-            claims: claims(&points),
-            notes,
+            claims: claims(&points, context.machine.tsc_hz as f64),
+            notes: context.notes(own, pace.rounds)?,
         })
     }
 }
@@ -124,6 +121,10 @@ impl Point {
         self.spread(|sample| sample.conditions).map_or(f64::NAN, |spread| spread.median)
     }
 
+    fn rate_rps(&self) -> f64 {
+        self.spread(|sample| sample.rate_rps).map_or(f64::NAN, |spread| spread.median)
+    }
+
     fn cycles(&self) -> f64 {
         self.spread(|sample| sample.cycles).map_or(f64::NAN, |spread| spread.median)
     }
@@ -133,25 +134,11 @@ fn under_pressure(connections: u32) -> u32 {
     connections.min(OUTSTANDING)
 }
 
-fn rounds(quick: bool) -> usize {
-    if quick { 1 } else { ROUNDS }
-}
-
-fn length(quick: bool) -> Length {
-    let ms = Duration::from_millis;
-    if quick {
-        Length { warm_up: ms(40), lasts: ms(150) }
-    } else {
-        Length { warm_up: ms(100), lasts: ms(500) }
-    }
-}
-
-fn measure(name: &str, context: &Context) -> anyhow::Result<Vec<Point>> {
-    let interrupt = &context.rig()?.testbed.interrupt;
-    let quick = context.options.quick;
+fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Point>> {
+    let interrupt = context.interrupt()?;
     let most = many::max_on_tailwater();
     let (pressure, calm): (&[u32], &[u32]) =
-        if quick { (&QUICK_PRESSURE, &QUICK_CALM) } else { (&PRESSURE, &CALM) };
+        context.choose((&PRESSURE, &CALM), (&QUICK_PRESSURE, &QUICK_CALM));
     let pressure = pressure.iter().map(|&connections| (connections, under_pressure(connections)));
     let calm = calm.iter().map(|&connections| (connections, 1));
     let mut points: Vec<Point> = Vec::new();
@@ -162,9 +149,9 @@ fn measure(name: &str, context: &Context) -> anyhow::Result<Vec<Point>> {
         }
     }
     let loads: Vec<(u32, u32)> = points.iter().map(|point| (point.connections, point.outstanding)).collect();
-    let progress = context.progress(name, (points.len() * rounds(quick)) as u64);
-    for _ in 0..rounds(quick) {
-        messages::rounds(loads.iter().copied(), length(quick), interrupt, |load, measured| {
+    let progress = context.progress(name, (points.len() * pace.rounds) as u64);
+    for _ in 0..pace.rounds {
+        messages::rounds(loads.iter().copied(), pace.length(), interrupt, |load, measured| {
             let point = points.iter_mut().find(|point| (point.connections, point.outstanding) == load);
             point.expect("one of the points").samples.push(Sample::new(measured));
             progress.inc(1);
@@ -236,8 +223,9 @@ fn panels(points: &[Point]) -> Vec<Panel> {
     ]
 }
 
-fn claims(points: &[Point]) -> Vec<Claim> {
-    vec![batches(points), no_wait(points), fewer_cycles(points), many_connections(points)]
+/// Judges the points on a machine with this frequency of the time-stamp counter.
+fn claims(points: &[Point], hz: f64) -> Vec<Claim> {
+    vec![batches(points), no_wait(points, hz), fewer_cycles(points), many_connections(points)]
 }
 
 /// Returns the points under pressure with at most so many connections.
@@ -257,22 +245,30 @@ fn batches(points: &[Point]) -> Claim {
             "no point has more requests outstanding than the bound".to_owned(),
         );
     }
-    let told = |point: &Point| format!("{} ({})", number(point.conditions()), point.outstanding);
-    let ours = format!("conditions of a round (outstanding): {} to {}", told(first), told(last));
+    let shown = |point: &Point| format!("{} ({})", number(point.conditions()), point.outstanding);
+    let ours = format!("conditions of a round (outstanding): {} to {}", shown(first), shown(last));
     Claim::new(&paper, ours, first.conditions() < 2.0 && last.conditions() >= NEARLY * BOUND)
 }
 
-fn no_wait(points: &[Point]) -> Claim {
-    let paper = "a round never waits for more: without pressure batches have one message";
-    let calm = Spread::of(points.iter().filter(|point| point.outstanding == 1).map(Point::conditions));
-    match calm {
-        Some(calm) => {
-            let ours =
-                format!("at most {} conditions of a round over all numbers of connections", number(calm.max));
-            Claim::new(paper, ours, calm.max < 1.5)
-        }
-        None => Claim::not_comparable(paper, "there is no point".to_owned()),
-    }
+/// Judges the round trip of a request that is alone: a round that waited for more would make it
+/// longer, though it would find no more.
+fn no_wait(points: &[Point], hz: f64) -> Claim {
+    let paper = "a round never waits for more: without pressure a message is a batch of its own, at once";
+    let calm = || points.iter().filter(|point| point.outstanding == 1);
+    // With one request outstanding, the time between two answers is a round trip.
+    let trip = |point: &Point| hz / point.rate_rps() / point.cycles();
+    let (Some(size), Some(trips)) = (Spread::of(calm().map(Point::conditions)), Spread::of(calm().map(trip)))
+    else {
+        return Claim::not_comparable(paper, "there is no point".to_owned());
+    };
+    let ours = format!(
+        "at most {} conditions of a round over all numbers of connections; a round trip takes {} to {} times the service's \
+         cycles of a message",
+        number(size.max),
+        number(trips.min),
+        number(trips.max)
+    );
+    Claim::new(paper, ours, size.max < 1.5 && trips.max <= AT_ONCE)
 }
 
 fn fewer_cycles(points: &[Point]) -> Claim {
@@ -303,6 +299,9 @@ mod tests {
     use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
     use super::*;
 
+    /// The time-stamp counter's frequency at which a request alone has 10,000 cycles.
+    const HZ: f64 = 1e9;
+
     fn verdicts(rows: &[(u32, u32, f64, f64)]) -> Vec<Verdict> {
         let point = |&(connections, outstanding, conditions, cycles): &(u32, u32, f64, f64)| Point {
             connections,
@@ -312,7 +311,7 @@ mod tests {
         let points: Vec<Point> = rows.iter().map(point).collect();
         assert_eq!((data(&points).rows().len(), summary(&points).rows().len()), (rows.len(), rows.len()));
         assert_eq!(panels(&points).len(), 2);
-        claims(&points).iter().map(|claim| claim.verdict).collect()
+        claims(&points, HZ).iter().map(|claim| claim.verdict).collect()
     }
 
     #[test]
@@ -329,5 +328,11 @@ mod tests {
         assert_eq!(verdicts(&poor), [NotReached; 4]);
         assert_eq!(verdicts(&good[..1]), [NotComparable, Reached, NotReached, NotComparable]);
         assert_eq!(verdicts(&[]), [NotComparable; 4]);
+    }
+
+    #[test]
+    fn a_round_that_waits_is_noticed_although_it_finds_no_more() {
+        assert_eq!(verdicts(&[(64, 1, 1.0, 2_500.0)])[1], Reached);
+        assert_eq!(verdicts(&[(64, 1, 1.0, 2_000.0)])[1], NotReached, "five times its cycles");
     }
 }

@@ -9,7 +9,7 @@ use super::super::contest::{Contest, Point, program_cases, run};
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
 use super::super::spread::Spread;
-use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
+use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
 use tailwater_testbed::table::number;
 
@@ -75,8 +75,8 @@ impl Figure for Figure7 {
 
 /// Returns the stores, with nothing beside them.
 fn programs(threads: usize, workload: Workload) -> Vec<(&'static str, Program)> {
-    let memcached = Program::memcached(threads, asked(workload)).map(|program| (MEMCACHED, program));
-    let all = [(TAILWATER, Program::kv(threads, asked(workload)))].into_iter().chain(memcached);
+    let memcached = Program::memcached(threads, requests(workload)).map(|program| (MEMCACHED, program));
+    let all = [(TAILWATER, Program::kv(threads, requests(workload)))].into_iter().chain(memcached);
     all.map(|(curve, program)| (curve, program.over(MEDIUM).alone())).collect()
 }
 
@@ -96,13 +96,13 @@ fn at_the_limit(contest: &Contest, workload: &str, ratio: f64) -> Claim {
         let next = contest.curve(workload, curve).into_iter().map(|p| p.case.load).find(|next| *next > load);
         Some((load, next.unwrap_or(f64::INFINITY)))
     };
-    let told = |bounds: Option<(f64, f64)>| match bounds {
+    let shown = |bounds: Option<(f64, f64)>| match bounds {
         Some((load, next)) if next.is_finite() => format!("{load} to {next} thousand/s"),
         Some((load, _)) => format!("{load} thousand/s, the highest load tried, or more"),
         None => "none of the loads tried".to_owned(),
     };
     let (own, theirs) = (bounds(TAILWATER), bounds(MEMCACHED));
-    let ours = format!("{}, memcached on Linux {}", told(own), told(theirs));
+    let ours = format!("{}, memcached on Linux {}", shown(own), shown(theirs));
     let (Some((own, own_next)), Some((theirs, theirs_next))) = (own, theirs) else {
         return Claim::not_comparable(&paper, ours);
     };

@@ -22,12 +22,14 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Returns what a client counted.
+    /// Returns what a client counted of messages of `bytes` bytes.
     pub fn new(echoed: &Echoed, bytes: usize) -> Self {
-        let latency_us = |quantile| echoed.latency_us(quantile);
-        let rate_rps = echoed.rate();
-        let gbps = rate_rps * bytes as f64 * 8.0 / 1e9;
-        Self { rate_rps, gbps, p50_us: latency_us(0.5), p99_us: latency_us(0.99) }
+        Self::of(echoed.rate(), bytes, echoed.latency_us(0.5), echoed.latency_us(0.99))
+    }
+
+    /// Returns the sample of messages of `bytes` bytes with this rate and these latencies.
+    pub fn of(rate_rps: f64, bytes: usize, p50_us: f64, p99_us: f64) -> Self {
+        Self { rate_rps, gbps: rate_rps * bytes as f64 * 8.0 / 1e9, p50_us, p99_us }
     }
 }
 

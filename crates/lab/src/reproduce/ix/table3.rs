@@ -12,7 +12,7 @@ use super::super::figure::{Figure, Outcome};
 use super::super::limit::{Contender, Highest, data, highest, notes, panels, summary};
 use super::super::ratio::{TAILWATER, times};
 use super::super::spread::cell;
-use super::super::stores::{self, MEDIUM, asked};
+use super::super::stores::{self, MEDIUM, requests};
 use tailwater_testbed::program::Program;
 use tailwater_testbed::table::number;
 
@@ -55,13 +55,13 @@ impl Figure for Table3 {
         let contenders = contenders(rig.testbed.cores.managed.len(), context.options.quick)?;
         let unloaded = unloaded(self.name(), context, &contenders)?;
         let all = highest(self.name(), context, contenders)?;
-        let mut conditions = vec![format!("{}.", rig.testbed.cores.describe())];
+        let mut conditions = vec![rig.cores_note()];
         conditions.extend(rig.noise_notes());
         conditions.extend(stores::conditions());
         conditions.extend(notes(context.options.quick));
         conditions.push(format!(
             "Without load is {NO_LOAD} thousand requests a second, at random times: {}.",
-            unloaded.points.iter().map(told).collect::<Vec<_>>().join("; ")
+            unloaded.points.iter().map(latency).collect::<Vec<_>>().join("; ")
         ));
         Ok(Outcome {
             svg: draw(self.title(), &panels(&all)),
@@ -80,11 +80,11 @@ fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
     let mut contenders = Vec::new();
     for &(name, workload) in workloads {
         let programs = [
-            Some((TAILWATER, Program::kv(threads, asked(workload)))),
-            Program::memcached(threads, asked(workload)).map(|program| (MEMCACHED, program)),
+            Some((TAILWATER, Program::kv(threads, requests(workload)))),
+            Program::memcached(threads, requests(workload)).map(|program| (MEMCACHED, program)),
         ];
         contenders.extend(programs.into_iter().flatten().map(|(system, program)| Contender {
-            asked: name.to_owned(),
+            workload: name.to_owned(),
             name: system.to_owned(),
             program: program.over(MEDIUM).alone(),
             slo: slo.clone(),
@@ -97,15 +97,15 @@ fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
 fn unloaded(name: &str, context: &Context, contenders: &[Contender]) -> anyhow::Result<Contest> {
     let pace = context.pace(contenders.len(), ROUNDS);
     let mut cases = Vec::new();
-    for Contender { asked, name, program, .. } in contenders {
-        cases.extend(program_cases(asked, &[(name, program.clone())], &pace, &[NO_LOAD])?);
+    for Contender { workload, name, program, .. } in contenders {
+        cases.extend(program_cases(workload, &[(name, program.clone())], &pace, &[NO_LOAD])?);
     }
     let mut contest = contest::run(name, context, cases, pace.rounds)?;
     contest.unit = stores::UNIT;
     Ok(contest)
 }
 
-fn told(point: &Point) -> String {
+fn latency(point: &Point) -> String {
     let (case, p50, p99) = (&point.case, cell(point.p50_us()), cell(point.p99_us()));
     format!("{} under {} p50 {p50} us, p99 {p99} us", case.curve, case.panel)
 }
@@ -133,8 +133,9 @@ fn latencies(unloaded: &Contest) -> Vec<Claim> {
 }
 
 fn claims(all: &[Highest]) -> Vec<Claim> {
-    let tried =
-        PAPERS_RATIOS.iter().filter(|(name, _)| all.iter().any(|highest| highest.contender.asked == *name));
+    let tried = PAPERS_RATIOS
+        .iter()
+        .filter(|(name, _)| all.iter().any(|highest| highest.contender.workload == *name));
     tried
         .map(|&(workload, ratio)| {
             let paper =
@@ -156,9 +157,9 @@ mod tests {
         let verdicts = |own: f64| {
             let all: Vec<Highest> = ["USR", "ETC"]
                 .iter()
-                .flat_map(|asked| {
+                .flat_map(|workload| {
                     [(TAILWATER, own), (MEMCACHED, 100e3)]
-                        .map(|(name, load)| reached(asked, name, load, Bound::Limit))
+                        .map(|(name, load)| reached(workload, name, load, Bound::Limit))
                 })
                 .collect();
             assert_eq!(panels(&all)[0].bars.len(), 2);

@@ -15,7 +15,7 @@ use super::super::contest::{Contest, Point, program_cases, run};
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
 use super::super::spread::Spread;
-use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, asked, conditions};
+use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
 use tailwater_testbed::table::number;
 
@@ -92,7 +92,7 @@ impl Figure for Figure3 {
 }
 
 fn usr() -> Arc<dyn Protocol> {
-    asked(Workload::Usr)
+    requests(Workload::Usr)
 }
 
 fn programs(threads: usize) -> Vec<(&'static str, Program)> {
@@ -127,7 +127,7 @@ const PAPERS_RATIO: f64 = 6.25;
 const TAIL: &str = "beside a batch job the tail of memcached on Linux is far higher than that on Shenango (at 400,000 requests/s over 2 ms)";
 const BATCH: &str = "Shenango leaves the batch job more than Linux does at all but the lowest loads";
 
-fn told(spread: Option<Spread>) -> String {
+fn shown(spread: Option<Spread>) -> String {
     spread.map_or_else(|| "-".to_owned(), |spread| spread.to_string())
 }
 
@@ -144,16 +144,16 @@ fn latency(contest: &Contest, cores: usize) -> Claim {
         }
         None => "at no load are both within these bounds".to_owned(),
     };
-    let asked = PAPERS_LOAD_PER_CORE * cores as f64;
-    let Some(point) = contest.curve(USR, TAILWATER).into_iter().find(|point| point.case.load >= asked) else {
-        let why = format!("as much per shared core, {asked:.0} thousand requests/s, was not tried; {up_to}");
+    let least = PAPERS_LOAD_PER_CORE * cores as f64;
+    let Some(point) = contest.curve(USR, TAILWATER).into_iter().find(|point| point.case.load >= least) else {
+        let why = format!("as much per shared core, {least:.0} thousand requests/s, was not tried; {up_to}");
         return Claim::not_comparable(paper, why);
     };
     let ours = format!(
         "at {} thousand requests/s, the paper's load per core, a median of {} us and a windowed p99.9 of {} us{}; {up_to}",
         point.case.load,
-        told(point.p50_us()),
-        told(point.tail_us()),
+        shown(point.p50_us()),
+        shown(point.tail_us()),
         if point.saturated() { ", saturated" } else { "" }
     );
     Claim::new(paper, ours, !point.saturated() && within(point))
@@ -168,7 +168,7 @@ fn more(contest: &Contest) -> Claim {
     let (own, theirs) = (knee(contest, TAILWATER), knee(contest, MEMCACHED_ALONE));
     let text = |point: Option<&Point>| match point {
         Some(point) => {
-            format!("{} thousand/s (windowed p99.9 {} us)", point.case.load, told(point.tail_us()))
+            format!("{} thousand/s (windowed p99.9 {} us)", point.case.load, shown(point.tail_us()))
         }
         None => "none".to_owned(),
     };

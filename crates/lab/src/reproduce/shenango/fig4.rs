@@ -8,11 +8,11 @@ use tailwater_workload::ServiceTime;
 use super::super::arbiter::{self, ARBITER};
 use super::super::batch;
 use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, Point, System, run};
+use super::super::contest::{self, Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Figure, Outcome};
 use super::super::spread::Spread;
-use tailwater_testbed::on_linux::{self, Server, Setting};
+use tailwater_testbed::on_linux::{Server, Setting};
 use tailwater_testbed::on_tailwater;
 use tailwater_testbed::table::number;
 
@@ -72,7 +72,7 @@ impl Figure for Figure4 {
         let contest = run(self.name(), context, cases, pace.rounds)?;
         let mut notes = rig.notes(&pace, context.options.quick);
         notes.push(contest.handoff_note());
-        notes.push(on_linux::queue_note());
+        notes.extend(rig.linux_notes());
         notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
         notes.push(
             "The batch job's share is of the shared cores; the polling core is Tailwater's price and counts for neither."
@@ -96,21 +96,15 @@ fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
         (LINUX, System::Linux(threads)),
         (TOKIO, System::Linux(Setting { server: Server::App("tokio-spin"), ..threads })),
     ];
-    let mut cases = Vec::new();
+    let mut all = Vec::new();
     for (panel, notation) in SERVICES {
         let service: ServiceTime = notation.parse()?;
         for &load in loads {
             let plan = pace.plan(&service, load, rig.testbed.cores.managed.len())?;
-            cases.extend(systems.iter().map(|(curve, system)| Case {
-                panel: panel.to_owned(),
-                curve: (*curve).to_owned(),
-                load,
-                plan: plan.clone(),
-                system: system.clone(),
-            }));
+            all.extend(contest::cases(panel, &systems, load, &plan));
         }
     }
-    Ok(cases)
+    Ok(all)
 }
 
 /// Panels of latency and of the batch job, with queues without overhead as references.
@@ -161,8 +155,10 @@ fn moderate<'a>(contest: &'a Contest, curve: &'a str) -> impl Iterator<Item = &'
 fn low(contest: &Contest) -> Claim {
     const PAPER: &str = "Shenango keeps the 99.9th percentile low for all three distributions";
     let (mut high, mut worse, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut judged = 0;
     for own in moderate(contest, TAILWATER) {
         let Some(tail) = own.tail_us() else { continue };
+        judged += 1;
         if own.saturated() || tail.median >= MILLISECONDS_US {
             high.push(name_of(own));
         }
@@ -187,7 +183,10 @@ fn low(contest: &Contest) -> Claim {
         list(&high),
         list(&worse)
     );
-    Claim::new(PAPER, ours, high.is_empty() && worse.is_empty())
+    match judged {
+        0 => Claim::not_comparable(PAPER, "there is no point".to_owned()),
+        _ => Claim::new(PAPER, ours, high.is_empty() && worse.is_empty()),
+    }
 }
 
 /// Judges the paper's statement on Linux's tail.
@@ -323,6 +322,11 @@ mod tests {
         (hopeless[1], hopeless[3]) = (saturated(LINUX, 10.0), saturated(LINUX, 50.0));
         let verdicts = verdicts(hopeless);
         assert_eq!((verdicts[1], verdicts[4]), (NotComparable, NotComparable));
+    }
+
+    #[test]
+    fn without_points_nothing_is_judged() {
+        assert_eq!(verdicts(Vec::new()), [NotComparable; 5]);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Figure for Figure5 {
         let rounds = measure(self.name(), context, rig, (&plan, &stages), if quick { 1 } else { ROUNDS })?;
         let pace = Pace { rounds: rounds.series[0].len(), warm_up, counted: length * stages.len() as u32 };
         let mut notes = rig.notes(&pace, quick);
-        notes.push(on_linux::queue_note());
+        notes.extend(rig.linux_notes());
         notes.push(format!(
             "Rates are scaled to {} shared core(s), and UDP takes the place of TCP. A window of 10 ms has {:.0} requests at the lowest \
              rate, so its p99.9 is its slowest request, and a single stall of the machine shows.",

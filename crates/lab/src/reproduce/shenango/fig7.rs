@@ -55,7 +55,7 @@ impl Figure for Figure7 {
         let contest = run(self.name(), context, cases(rig, &pace, loads, few)?, pace.rounds)?;
         let mut notes = rig.notes(&pace, context.options.quick);
         notes.push(contest.handoff_note());
-        notes.push(on_linux::queue_note());
+        notes.extend(rig.linux_notes());
         notes.push(format!(
             "Connections are UDP flows: {few} for the paper's {PAPER_FEW} over {PAPER_THREADS} hyperthreads, {MAX_FLOWS} for its 1200. \
              Without packet stealing user threads are still stolen, as in ZygOS. Linux has one socket, whatever the flows."

@@ -48,7 +48,7 @@ impl Figure for Figure8 {
         let contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
         let mut notes = rig.notes(&pace, context.options.quick);
         notes.push(contest.handoff_note());
-        notes.push(on_linux::queue_note());
+        notes.extend(rig.linux_notes());
         notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
         Ok(Outcome {
             svg: draw(

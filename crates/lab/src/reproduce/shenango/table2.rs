@@ -1,12 +1,13 @@
 //! Table 2: thread operations, measured as by `tailwater-lab bench threads`.
 
-use tailwater_plot::{Bar, Panel, draw};
+use tailwater_plot::{Panel, draw};
 use tailwater_sim::report::Table;
 
 use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
-use crate::bench::threads::{Operation, Row, SHENANGO, measure_rows};
+use super::super::primitives::{self, bar, ns, spread};
+use crate::bench::threads::{Operation, Row, SHENANGO};
 use tailwater_testbed::table::number;
 
 /// The paper's operations and its names for them.
@@ -42,25 +43,16 @@ impl Figure for Table2 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let (machine, quick) = (&context.machine, context.options.quick);
-        let (rows, go) = measure_rows(&Operation::ROUNDS, quick, machine, context.interrupt()?)?;
-        let rows: Vec<Row> = rows.into_iter().filter(|row| operation(row).is_some()).collect();
-        let go = go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + ".");
-        let mut notes = vec![
+        let own = vec![
             "One core; all systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
             "The paper's systems without a column of their own here (Arachne) were not run; its machine was a Xeon E5-2650v4 at \
              2.2 GHz."
                 .to_owned(),
-            go,
         ];
-        notes.extend(rig.noise_notes());
-        if context.options.quick {
-            notes.push("Quick run: three short rounds. A shape, not a result.".to_owned());
-        }
+        let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
         Ok(Outcome {
             svg: draw(self.title(), &panels(&rows)),
-            data: data(&rows),
+            data: primitives::data(&rows, &SHENANGO),
             summary: summary(&rows),
             claims: claims(&rows),
             notes,
@@ -68,17 +60,8 @@ impl Figure for Table2 {
     }
 }
 
-/// Returns a row's operation and its name in the paper, if it is there.
-fn operation(row: &Row) -> Option<(Operation, &'static str)> {
-    OPERATIONS.into_iter().find(|(op, _)| Some(*op) == row.operation)
-}
-
 fn published(op: Operation, system: &str) -> Option<f64> {
-    SHENANGO.iter().find(|p| p.op == op && p.system == system).map(|p| p.ns)
-}
-
-fn ns(rows: &[Row], op: Operation, system: &str) -> Option<f64> {
-    rows.iter().find(|row| row.operation == Some(op) && row.system == system).map(|row| row.ns)
+    primitives::published(&SHENANGO, op, system)
 }
 
 fn panels(rows: &[Row]) -> Vec<Panel> {
@@ -87,10 +70,6 @@ fn panels(rows: &[Row]) -> Vec<Panel> {
         // table only.
         let own = rows.iter().filter(|row| row.operation == Some(op));
         let drawn = own.filter(|row| op == Operation::Mutex || row.system != "std");
-        let bar = |row: &Row| {
-            let half = row.ns * row.spread / 2.0;
-            Bar { name: row.system.to_owned(), value: row.ns, range: (row.ns - half, row.ns + half) }
-        };
         Panel {
             title: title.to_owned(),
             y_label: "ns".to_owned(),
@@ -99,22 +78,6 @@ fn panels(rows: &[Row]) -> Vec<Panel> {
         }
     };
     OPERATIONS.into_iter().map(panel).collect()
-}
-
-fn data(rows: &[Row]) -> Table {
-    let mut table = Table::new(&["operation", "system", "ns", "best_ns", "spread", "paper_ns"]);
-    for row in rows {
-        let Some((op, _)) = operation(row) else { continue };
-        table.push(vec![
-            row.op.clone(),
-            row.system.to_owned(),
-            format!("{:.2}", row.ns),
-            format!("{:.2}", row.min_ns),
-            format!("{:.4}", row.spread),
-            published(op, row.system).map_or_else(String::new, |ns| ns.to_string()),
-        ]);
-    }
-    table
 }
 
 fn summary(rows: &[Row]) -> Table {
@@ -127,7 +90,7 @@ fn summary(rows: &[Row]) -> Table {
                 name.to_owned(),
                 row.system.to_owned(),
                 number(row.ns),
-                format!("{:.0} %", 100.0 * row.spread),
+                spread(row),
                 theirs.map_or_else(String::new, |ns| format!("{ns:.0}")),
             ]);
         }
@@ -174,11 +137,8 @@ fn claim(rows: &[Row], op: Operation, name: &str) -> Option<Claim> {
 #[cfg(test)]
 mod tests {
     use super::super::super::claim::Verdict;
+    use super::super::super::primitives::tests::row;
     use super::*;
-
-    fn row(op: Operation, system: &'static str, ns: f64) -> Row {
-        Row { op: op.name().to_owned(), system, ns, min_ns: ns, spread: 0.1, kib: None, operation: Some(op) }
-    }
 
     #[test]
     fn each_claim_follows_the_numbers() {

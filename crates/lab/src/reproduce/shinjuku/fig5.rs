@@ -9,7 +9,7 @@ use tailwater_plot::draw;
 use tailwater_workload::{Rate, ServiceTime};
 
 use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, Point, System, run};
+use super::super::contest::{Case, Contest, Point, System, cases, run};
 use super::super::context::{Context, Pace, Rig};
 use super::super::figure::{Figure, Outcome};
 use super::super::stores::UNIT;
@@ -107,7 +107,7 @@ impl Figure for Figure5 {
         let mut contest = run(self.name(), context, cases, pace.rounds)?;
         contest.unit = UNIT;
         let mut notes = rig.notes(&pace, quick);
-        notes.push(on_linux::queue_note());
+        notes.extend(rig.linux_notes());
         notes.push(
             go.map_or("No Go toolchain in PATH: Go is not measured.".to_owned(), |go| go.version + "."),
         );
@@ -152,19 +152,13 @@ impl Part {
         let workers = rig.testbed.cores.managed.len();
         systems.extend(go.map(|go| (GO, go_server(go, workers, rig.speed, &service))));
         let cores = workers as f64;
-        let mut cases = Vec::new();
+        let mut all = Vec::new();
         for &load in loads {
             let load = load * cores;
             let plan = pace.plan_at(Rate::new(load * 1e3)?, &service);
-            cases.extend(systems.iter().map(|(curve, system)| Case {
-                panel: self.panel.to_owned(),
-                curve: (*curve).to_owned(),
-                load,
-                plan: plan.clone(),
-                system: system.clone(),
-            }));
+            all.extend(cases(self.panel, &systems, load, &plan));
         }
-        Ok(cases)
+        Ok(all)
     }
 }
 
@@ -177,7 +171,7 @@ fn go_server(go: &GoProgram, workers: usize, speed: u64, service: &ServiceTime) 
 }
 
 /// Returns the systems that were measured, each with `text` of it.
-fn told(contest: &Contest, panel: &str, text: impl Fn(&str) -> String) -> String {
+fn listed(contest: &Contest, panel: &str, text: impl Fn(&str) -> String) -> String {
     let measured = CURVES.iter().filter(|curve| !contest.curve(panel, curve).is_empty());
     measured.map(|curve| format!("{curve} {}", text(curve))).collect::<Vec<_>>().join("; ")
 }
@@ -191,7 +185,7 @@ fn close(contest: &Contest, panel: &str) -> Claim {
     let paper = format!("{panel}: Shinjuku performs close to a system without preemption");
     let of = |curve: &str| contest.capacity(panel, curve);
     let text = |load: Option<f64>| load.map_or("none".to_owned(), number);
-    let loads = told(contest, panel, |curve| text(of(curve)));
+    let loads = listed(contest, panel, |curve| text(of(curve)));
     let ours = format!("highest load sustained of those tried, {UNIT}: {loads}");
     match (of(PREEMPTIVE), of(CENTRAL)) {
         (_, None) => Claim::not_comparable(&paper, ours),
@@ -213,7 +207,7 @@ fn times(contest: &Contest) -> Claim {
     );
     let least = contest.curve(BIMODAL, PREEMPTIVE).first().map_or(0.0, |point| point.case.load);
     let text = |load: Option<f64>| load.map_or_else(|| format!("below {}", number(least)), number);
-    let ours = told(contest, BIMODAL, |curve| text(within(contest, curve)));
+    let ours = listed(contest, BIMODAL, |curve| text(within(contest, curve)));
     let (own, others) = (within(contest, PREEMPTIVE), within(contest, STEALING));
     let holds = own.is_some_and(|own| own >= PAPERS_TIMES * others.unwrap_or(least));
     Claim::new(&paper, format!("of the loads tried, {UNIT}: {ours}"), holds)

@@ -2,5 +2,6 @@
 //! Latency" (NSDI'19). The simulated ones are the simulator's.
 
 pub mod fig5;
+pub mod fig8;
 pub mod table1;
 pub mod table2;

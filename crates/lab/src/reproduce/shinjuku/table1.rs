@@ -101,26 +101,27 @@ impl Figure for Table1 {
         }
         progress.finish_and_clear();
         let hz = clock.hz() as f64;
+        let own = [
+            format!("{rounds} round(s) of {count} notifications, {} us apart; medians of a round.", PAUSE.as_micros()),
+            format!(
+                "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, for which \
+                 {}.",
+                if has_user_interrupts() {
+                    "Linux has no system calls, though this processor has them"
+                } else {
+                    "this processor has no instructions, nor Linux system calls"
+                }
+            ),
+            "A timer's sender sets it, 50 us ahead, and its total begins when it is due: the runtime sends such signals at \
+             the kernel's own tick only, for code that reaches no poll point."
+                .to_owned(),
+        ];
         Ok(Outcome {
             svg: draw(self.title(), &panels(&costs)),
             data: data(&costs),
             summary: summary(&costs, hz),
             claims: claims(&costs, hz),
-            notes: vec![
-                format!("{rounds} round(s) of {count} notifications, {} us apart; medians of a round.", PAUSE.as_micros()),
-                format!(
-                    "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, for which \
-                     {}.",
-                    if has_user_interrupts() {
-                        "Linux has no system calls, though this processor has them"
-                    } else {
-                        "this processor has no instructions, nor Linux system calls"
-                    }
-                ),
-                "A timer's sender sets it, 50 us ahead, and its total begins when it is due: the runtime sends such signals at \
-                 the kernel's own tick only, for code that reaches no poll point."
-                    .to_owned(),
-            ],
+            notes: context.notes(own, rounds)?,
         })
     }
 }

@@ -1,12 +1,13 @@
 //! Table 2: context switches, measured as by `tailwater-lab bench threads`.
 
-use tailwater_plot::{Bar, Panel, draw};
+use tailwater_plot::{Panel, draw};
 use tailwater_sim::report::Table;
 
 use super::super::claim::Claim;
 use super::super::context::Context;
 use super::super::figure::{Figure, Outcome};
-use crate::bench::threads::{Operation, Row, measure_rows};
+use super::super::primitives::{self, bar};
+use crate::bench::threads::{Operation, Row};
 use tailwater_testbed::table::number;
 
 const OWN: &str = "tailwater";
@@ -38,17 +39,12 @@ impl Figure for Table2 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let (machine, quick) = (&context.machine, context.options.quick);
-        let (rows, go) = measure_rows(&Operation::ROUNDS, quick, machine, context.interrupt()?)?;
-        let rows: Vec<Row> = rows.into_iter().filter(|row| row.operation == Some(Operation::Yield)).collect();
-        let hz = context.machine.tsc_hz as f64;
-        let mut notes = vec![
+        let own = vec![
             "One core; all systems in turn, round by round. A yield is one switch with what the scheduler does for it.".to_owned(),
-            go.map_or("No Go toolchain in PATH: goroutines are not measured.".to_owned(), |go| go + "."),
             "The paper's swapcontext of ucontext is not run.".to_owned(),
         ];
-        notes.extend(rig.noise_notes());
+        let (rows, notes) = primitives::measure(context, &[Operation::Yield], own)?;
+        let hz = context.machine.tsc_hz as f64;
         Ok(Outcome {
             svg: draw(self.title(), &[panel(&rows)]),
             data: data(&rows, hz),
@@ -61,10 +57,6 @@ impl Figure for Table2 {
 
 /// Returns the panel. Kernel threads are in the table only: they would hide the others.
 fn panel(rows: &[Row]) -> Panel {
-    let bar = |row: &Row| {
-        let half = row.ns * row.spread / 2.0;
-        Bar { name: row.system.to_owned(), value: row.ns, range: (row.ns - half, row.ns + half) }
-    };
     Panel {
         title: "yield".to_owned(),
         y_label: "ns".to_owned(),
@@ -115,19 +107,12 @@ fn claims(rows: &[Row], hz: f64) -> Vec<Claim> {
 #[cfg(test)]
 mod tests {
     use super::super::super::claim::Verdict::{NotComparable, NotReached, Reached};
+    use super::super::super::primitives::tests::row;
     use super::*;
 
     #[test]
     fn each_claim_follows_the_numbers() {
-        let row = |system, ns: f64| Row {
-            op: Operation::Yield.name().to_owned(),
-            system,
-            ns,
-            min_ns: ns,
-            spread: 0.1,
-            kib: None,
-            operation: Some(Operation::Yield),
-        };
+        let row = |system, ns| row(Operation::Yield, system, ns);
         let verdicts =
             |rows: &[Row]| -> Vec<_> { claims(rows, 2e9).iter().map(|claim| claim.verdict).collect() };
         assert_eq!(verdicts(&[row(OWN, 40.0), row(KERNEL, 600.0)]), [Reached; 2]);

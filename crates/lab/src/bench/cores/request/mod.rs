@@ -34,6 +34,7 @@ use tailwater_testbed::table::{Table, number};
 pub mod child;
 pub mod steps;
 
+use crate::bench::quantile;
 use steps::{CoreEvent, Trace};
 
 /// Requests of a round that are not counted.
@@ -150,25 +151,17 @@ struct Latencies {
 }
 
 impl Latencies {
-    /// Sorts both lists.
-    fn of(mut idle: Vec<f64>, mut busy: Vec<f64>) -> Self {
-        let mut both = [idle.as_slice(), &busy].concat();
-        [&mut idle, &mut busy, &mut both].into_iter().for_each(|all| all.sort_by(f64::total_cmp));
+    fn of(idle: &[f64], busy: &[f64]) -> Self {
+        let of = |values: &[f64], part| quantile(values.iter().copied(), part);
         Self {
-            idle_p50: quantile(&idle, 0.5),
-            busy_p50: quantile(&busy, 0.5),
-            p99: quantile(&both, 0.99),
-            idle_p99: quantile(&idle, 0.99),
-            busy_p99: quantile(&busy, 0.99),
+            idle_p50: of(idle, 0.5),
+            busy_p50: of(busy, 0.5),
+            p99: of(&[idle, busy].concat(), 0.99),
+            idle_p99: of(idle, 0.99),
+            busy_p99: of(busy, 0.99),
             count: idle.len(),
         }
     }
-}
-
-/// Returns the value below which this part of the sorted values lies; NaN without values.
-pub fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let at = (sorted.len() as f64 * part) as usize;
-    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
 /// Measures so many rounds of `count` requests in each situation, in turn.
@@ -193,8 +186,8 @@ pub fn measure(
     let [idle, busy, idle_work, busy_work] = all;
     let places = Places::new(&machine.usable_cores)?;
     Ok(Figures {
-        requested: Latencies::of(idle, busy),
-        work_alone: Latencies::of(idle_work, busy_work),
+        requested: Latencies::of(&idle, &busy),
+        work_alone: Latencies::of(&idle_work, &busy_work),
         own_core: places.requester != places.polling,
     })
 }
@@ -359,9 +352,9 @@ mod tests {
 
     #[test]
     fn the_tail_is_that_of_free_and_held_cores_together() {
-        let latencies = Latencies::of(vec![3.0, 1.0, 2.0], vec![9.0, 7.0, 8.0]);
+        let latencies = Latencies::of(&[3.0, 1.0, 2.0], &[9.0, 7.0, 8.0]);
         assert_eq!((latencies.idle_p50, latencies.busy_p50), (2.0, 8.0));
         assert_eq!((latencies.idle_p99, latencies.busy_p99, latencies.p99), (3.0, 9.0, 9.0));
-        assert!(Latencies::of(Vec::new(), Vec::new()).p99.is_nan());
+        assert!(Latencies::of(&[], &[]).p99.is_nan());
     }
 }
