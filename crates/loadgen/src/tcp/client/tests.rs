@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use tailwater_iokernel::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
-use tailwater_tcp::{Answer, Listener, State};
+use tailwater_tcp::{Answer, Listener, Payload, State};
 
 const CLIENT: (MacAddr, Ipv4Addr) = (MacAddr([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 77, 0, 250));
 const SERVER: Peer = Peer { mac: MacAddr([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2), port: 7 };
@@ -73,7 +73,8 @@ impl Server {
                 Answer::Ignore => {}
                 Answer::Reply(header) => {
                     let ecn = EcnCodepoint::NotEct;
-                    let segment = Outgoing { header, payload: (&[], &[]), ecn, purpose: Purpose::Open };
+                    let segment =
+                        Outgoing { header, payload: Payload::default(), ecn, purpose: Purpose::Open };
                     out.push(self.template.fill(&segment).to_vec());
                 }
                 Answer::Accept(connection, _) => drop(self.connections.insert(flow, connection)),
