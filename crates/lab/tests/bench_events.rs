@@ -1,5 +1,5 @@
 //! `bench events` measures event loops, user threads, futures and the kernel, every size of a
-//! round, and hyper where `tailwater-hello` is built.
+//! round, large answers, and hyper where `tailwater-hello` is built.
 
 mod common;
 
@@ -29,6 +29,9 @@ fn a_round_has_an_echo_and_a_round_trip_of_each_service_and_every_size() {
         assert!(report["rr_p50_us"].get(service).is_some(), "round trip of {service}: {shown}");
     }
     assert!(is_there(&report, "async_rr_p50_us"), "{shown}");
+    for way in ["copied", "shared"] {
+        assert!(is_there(&report["large_rps"], way), "large answers, {way}: {shown}");
+    }
     for size in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
         assert!(is_there(&report["batch"], &size.to_string()), "batch of {size}: {shown}");
     }

@@ -5,12 +5,13 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use tailwater::events::{Batch, CommandError, Condition, Cookie, EventLoop, Handle};
-use tailwater::net::{TcpListener, TcpOptions, TcpStream, UdpSocket};
+use tailwater::net::{SharedBytes, TcpListener, TcpOptions, TcpStream, UdpSocket};
 use tailwater::sync::Mutex;
 use tailwater::thread;
 use tailwater_testkit::PATIENCE;
@@ -29,6 +30,8 @@ fn event_loops_report_and_obey() {
             what_is_not_done_is_shown_again_in_one_piece();
             what_is_lent_stops_the_peer();
             a_send_without_room_is_cut_and_room_is_reported();
+            shared_bytes_are_held_until_they_are_acknowledged();
+            shared_bytes_without_room_are_cut_and_leave_behind_copied_ones();
             a_round_has_no_more_than_its_bound_and_passes_nobody_over();
             a_socket_that_always_has_more_stops_nobody();
             a_closed_socket_is_not_handled_later_in_its_batch();
@@ -223,6 +226,53 @@ fn a_send_without_room_is_cut_and_room_is_reported() {
         let Condition::Window { cookie: Cookie(1), room: 1.., .. } = bed.one() else { panic!("{sent}") };
         // A timer may have made the room smaller since, or acknowledgments larger.
         sent += bed.send(handle, &data[sent..]).unwrap();
+    }
+    let (got, _client) = reader.join().unwrap().unwrap();
+    assert!(got == data);
+    assert!(bed.is_quiet());
+}
+
+fn shared_bytes_are_held_until_they_are_acknowledged() {
+    let mut bed = Bed::listening();
+    let (mut client, handle) = bed.connection(1);
+    let (_other, closed) = bed.connection(2);
+    let memory: Arc<[u8]> = Arc::from(vec![7; 16 << 10]);
+    let bytes = SharedBytes::from(Arc::clone(&memory));
+    assert_eq!(bed.events.send_shared(handle, &bytes), Ok(16 << 10));
+    assert_eq!(bed.events.send_shared(closed, &bytes), Ok(16 << 10));
+    drop(bytes);
+    assert_eq!(Arc::strong_count(&memory), 3, "the two connections hold it");
+    // The round ends, and the peer takes and acknowledges everything.
+    let reader = thread::spawn(move || {
+        let mut got = vec![0; 16 << 10];
+        client.read_exact(&mut got).map(|()| (got, client))
+    });
+    bed.events.close(closed).unwrap();
+    let began = Instant::now();
+    while Arc::strong_count(&memory) > 1 {
+        assert!(began.elapsed() < PATIENCE, "what was acknowledged is still held");
+        bed.events.poll(&mut bed.batch, Some(Duration::from_millis(1)));
+    }
+    let (got, _client) = reader.join().unwrap().unwrap();
+    assert!(got == memory[..]);
+}
+
+fn shared_bytes_without_room_are_cut_and_leave_behind_copied_ones() {
+    let mut bed = Bed::listening();
+    let (mut client, handle) = bed.connection(1);
+    let data: Vec<u8> = (0..8_000_000u32).map(|i| (i % 249) as u8).collect();
+    let size = data.len();
+    assert_eq!(bed.send(handle, &data[..1000]), Ok(1000));
+    let mut rest = SharedBytes::from(data.clone()).slice(1000..);
+    rest.advance(bed.events.send_shared(handle, &rest).unwrap());
+    assert!(!rest.is_empty() && rest.len() < size - 1000, "{}", rest.len());
+    let reader = thread::spawn(move || {
+        let mut got = vec![0; size];
+        client.read_exact(&mut got).map(|()| (got, client))
+    });
+    while !rest.is_empty() {
+        let Condition::Window { cookie: Cookie(1), room: 1.., .. } = bed.one() else { panic!("{rest:?}") };
+        rest.advance(bed.events.send_shared(handle, &rest).unwrap());
     }
     let (got, _client) = reader.join().unwrap().unwrap();
     assert!(got == data);

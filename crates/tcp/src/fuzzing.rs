@@ -12,7 +12,7 @@
 //!
 //! | first byte | argument bytes | operation, on the side of its lowest bit |
 //! |---|---|---|
-//! | 0-31 | length | send |
+//! | 0-31 | length | send: copied or shared, with more announced or not, by the length |
 //! | 32-63 | length | receive |
 //! | 64-95 | - | the oldest segment on the way to it arrives |
 //! | 96-127 | which | a segment on the way is lost, or arrives now, or arrives twice |
@@ -32,6 +32,7 @@ use crate::ecn::EcnCodepoint;
 use crate::listen;
 use crate::segment::{Cookie, FastOpen, Flags, Header, Options, SackBlock, Segment, Timestamps};
 use crate::seq::Seq;
+use crate::shared::SharedBytes;
 use crate::state::State;
 use crate::time::Instant;
 use alloc::collections::VecDeque;
@@ -176,11 +177,13 @@ impl Model {
 
     fn send(&mut self, side: usize, len: usize) {
         let data: Vec<u8> = (0..len as u64).map(|i| byte(side, self.sent[side] + i)).collect();
-        let more = len.is_multiple_of(3);
         let end = &mut self.ends[side];
-        if let Ok(taken) = if more { end.send_more(&data) } else { end.send(&data) } {
-            self.sent[side] += taken as u64;
-        }
+        let taken = match len % 6 {
+            0 | 3 => end.send_more(&data),
+            1 | 4 => end.send(&data),
+            _ => end.send_shared(&SharedBytes::from(data)),
+        };
+        self.sent[side] += taken.unwrap_or(0) as u64;
         self.pump(side);
     }
 

@@ -43,6 +43,19 @@ pub enum Order {
         /// Counted.
         lasts: Duration,
     },
+    /// As [`Order::Echo`], of a service whose answers have another length than the requests.
+    Fetch {
+        /// Of each request.
+        bytes: usize,
+        /// Of each answer; at least 1.
+        answer: usize,
+        /// As of [`Order::Echo`].
+        outstanding: u32,
+        /// Not counted.
+        warm_up: Duration,
+        /// Counted.
+        lasts: Duration,
+    },
     /// As [`Order::Echo`], with stages: the service answers with [`Stamps`](super::Stamps). The
     /// first connection only.
     Stages {

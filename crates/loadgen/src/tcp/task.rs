@@ -23,7 +23,7 @@ const CHUNK: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     began_ns: u64,
-    /// Bytes of the echo still to come; zero while nothing is asked.
+    /// Bytes of the answer still to come; zero while nothing is asked.
     left: usize,
     /// Bytes of the request for which the send buffer had no room yet.
     unsent: usize,
@@ -76,7 +76,9 @@ impl Task {
     /// `connections` is how many the station has, or will have.
     pub(super) fn new(order: Order, connections: u32, now: Instant) -> Self {
         let (warm_up, lasts) = match &order {
-            Order::Echo { warm_up, lasts, .. } | Order::Calls { warm_up, lasts, .. } => (*warm_up, *lasts),
+            Order::Echo { warm_up, lasts, .. }
+            | Order::Fetch { warm_up, lasts, .. }
+            | Order::Calls { warm_up, lasts, .. } => (*warm_up, *lasts),
             Order::Stages { lasts, .. }
             | Order::Upload { lasts }
             | Order::Download { lasts }
@@ -159,7 +161,7 @@ impl Task {
                     self.finish_one(id, now);
                 }
             }
-            Order::Echo { .. } | Order::Stages { .. } | Order::EchoOnce { .. } => {
+            Order::Echo { .. } | Order::Fetch { .. } | Order::Stages { .. } | Order::EchoOnce { .. } => {
                 if events.contains(Events::WRITABLE) && !self.push(client, id) {
                     return self.fail(id);
                 }
@@ -184,7 +186,7 @@ impl Task {
                 if events.contains(Events::ESTABLISHED) {
                     let bytes = *bytes;
                     // Fails on a connection that has failed since, which its events report.
-                    let _ = self.ask(client, id, bytes);
+                    let _ = self.ask(client, id, bytes, bytes);
                 }
                 if events.contains(Events::READABLE) && self.take(client, id) {
                     let _ = client.close(id);
@@ -246,7 +248,7 @@ impl Task {
             }
             progress.calls -= 1;
             // Fails on a connection that has failed since, which its events report.
-            let _ = self.ask(client, id, bytes);
+            let _ = self.ask(client, id, bytes, bytes);
             return;
         }
         let _ = client.abort(id);
@@ -271,7 +273,7 @@ impl Task {
         self.due.push_back(next);
     }
 
-    /// Reads all that has arrived; returns true if it completes an echo.
+    /// Reads all that has arrived; returns true if it completes an answer.
     fn take(&mut self, client: &mut Client, id: ConnectionId) -> bool {
         let progress = &mut self.progress[id as usize];
         let asked = progress.left > 0;
@@ -301,10 +303,11 @@ impl Task {
         }
     }
 
-    /// Sends a request, as far as there is room; returns false if the connection has failed.
-    fn ask(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) -> bool {
+    /// Sends a request, as far as there is room, which has an answer of so many bytes; returns
+    /// false if the connection has failed.
+    fn ask(&mut self, client: &mut Client, id: ConnectionId, bytes: usize, answer: usize) -> bool {
         let progress = &mut self.progress[id as usize];
-        (progress.left, progress.unsent) = (bytes, bytes);
+        (progress.left, progress.unsent) = (answer, bytes);
         self.push(client, id)
     }
 
@@ -323,8 +326,8 @@ impl Task {
     }
 
     /// Sends a request; a connection that takes none has failed, and gives its turn to the next.
-    fn ask_or_fail(&mut self, client: &mut Client, id: ConnectionId, bytes: usize) {
-        if !self.ask(client, id, bytes) {
+    fn ask_or_fail(&mut self, client: &mut Client, id: ConnectionId, bytes: usize, answer: usize) {
+        if !self.ask(client, id, bytes, answer) {
             self.fail(id);
         }
     }
@@ -332,7 +335,9 @@ impl Task {
     /// Returns the maximum number of connections in flight.
     fn max_in_flight(&self) -> u32 {
         match self.order {
-            Order::Echo { outstanding, .. } | Order::EchoOnce { outstanding, .. } => outstanding.max(1),
+            Order::Echo { outstanding, .. }
+            | Order::Fetch { outstanding, .. }
+            | Order::EchoOnce { outstanding, .. } => outstanding.max(1),
             Order::Open { .. } | Order::Close { .. } => WINDOW,
             _ => u32::MAX,
         }
@@ -355,16 +360,17 @@ impl Task {
             }
             Order::EchoOnce { bytes, .. } => {
                 self.due.clear();
-                self.begin_next(budget, |task, id| task.ask_or_fail(client, id, bytes), clock);
+                self.begin_next(budget, |task, id| task.ask_or_fail(client, id, bytes, bytes), clock);
                 ending || self.all_done()
             }
-            Order::Echo { bytes, .. } | Order::Stages { bytes, .. } => {
+            Order::Echo { bytes, .. } | Order::Stages { bytes, .. } | Order::Fetch { bytes, .. } => {
+                let answer = if let Order::Fetch { answer, .. } = self.order { answer } else { bytes };
                 if self.next < self.count() {
                     self.due.extend(0..self.count());
                     self.next = self.count();
                 }
                 if !ending {
-                    self.begin_due(budget, |task, id| task.ask_or_fail(client, id, bytes), clock);
+                    self.begin_due(budget, |task, id| task.ask_or_fail(client, id, bytes, answer), clock);
                 }
                 ending && (self.under_way == 0 || now > self.until + GRACE)
             }
@@ -514,7 +520,9 @@ impl Task {
             }
         }
         let end = match self.order {
-            Order::Echo { .. } | Order::Churn { .. } | Order::Calls { .. } => self.until.min(now),
+            Order::Echo { .. } | Order::Fetch { .. } | Order::Churn { .. } | Order::Calls { .. } => {
+                self.until.min(now)
+            }
             _ => now,
         };
         Outcome {

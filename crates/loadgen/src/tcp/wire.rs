@@ -107,7 +107,8 @@ mod tests {
             window: 3,
             options: Options::default(),
         };
-        let outgoing = Outgoing { header, payload, ecn: EcnCodepoint::Ect0, purpose: Purpose::Data };
+        let outgoing =
+            Outgoing { header, payload: payload.into(), ecn: EcnCodepoint::Ect0, purpose: Purpose::Data };
         Template::new(A, &peer(B), 1500).fill(&outgoing).to_vec()
     }
 

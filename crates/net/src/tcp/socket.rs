@@ -16,7 +16,7 @@ use crate::platform::{Guard, Lock, Outcome, Platform, Waiters};
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use tailwater_tcp::{Buffer, Connection, Error, Events, Flow, Instant, RecvError, SendError};
+use tailwater_tcp::{Buffer, Connection, Error, Events, Flow, Instant, RecvError, SendError, SharedBytes};
 use tailwater_wire::{Addresses, DEFAULT_TTL};
 
 /// Why a connection is no more, or never came to be.
@@ -166,6 +166,15 @@ impl<P: Platform> Inner<P> {
     #[inline]
     pub fn send(&mut self, data: &[u8]) -> Result<usize, Refusal> {
         self.connection.send(data).map_err(|error| self.refusal(error))
+    }
+
+    /// As [`send`](Self::send), keeping a reference instead of a copy: see
+    /// [`Connection::send_shared`].
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn send_shared(&mut self, data: &SharedBytes) -> Result<usize, Refusal> {
+        self.connection.send_shared(data).map_err(|error| self.refusal(error))
     }
 
     /// As [`send`](Self::send), and announces more data.

@@ -6,7 +6,7 @@ use super::event_loop::EventLoop;
 use super::inbox::Link;
 use super::slots::{Kind, Listener};
 use super::stream::Stream;
-use crate::net::{TcpListener, TcpOptions, TcpStream, UdpSocket};
+use crate::net::{SharedBytes, TcpListener, TcpOptions, TcpStream, UdpSocket};
 use core::net::SocketAddr;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -168,8 +168,62 @@ impl EventLoop {
     /// [`CommandError`].
     #[inline]
     pub fn send(&self, handle: Handle, slices: &[IoSlice<'_>]) -> Result<usize, CommandError> {
+        self.hand_over(handle, |stream| stream.send(slices))
+    }
+
+    /// Sends as much of `bytes` as the send buffer has room for, as [`send`](Self::send) does, but
+    /// without a copy of its own: the connection keeps a reference until the peer has acknowledged
+    /// what was taken, or the connection is over, and gathers each segment from the bytes
+    /// themselves. They have their room in the send buffer meanwhile. Less than 2 KiB is copied: a
+    /// reference would cost more.
+    ///
+    /// Bytes of both commands leave in the order of the commands, and share segments. If not all
+    /// were taken, the program keeps the rest: see [`SharedBytes::advance`].
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    ///
+    /// # Examples
+    /// A header that is made for each answer, and a body that all answers share:
+    /// ```standalone_crate
+    /// use std::io::{IoSlice, Read};
+    /// use tailwater::events::{Batch, Condition, Cookie, EventLoop};
+    /// use tailwater::net::{SharedBytes, TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let body = SharedBytes::from(vec![b'x'; 16 << 10]);
+    ///     let (mut events, mut batch) = (EventLoop::new(), Batch::new());
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     events.listen(listener, Cookie(0));
+    ///     events.poll(&mut batch, None);
+    ///     let Some(Condition::Knock { handle, .. }) = batch.iter().next() else {
+    ///         panic!("{batch:?}");
+    ///     };
+    ///     events.accept(handle, Cookie(1)).unwrap();
+    ///     let header = format!("length: {}\n", body.len());
+    ///     events.send(handle, &[IoSlice::new(header.as_bytes())]).unwrap();
+    ///     assert_eq!(events.send_shared(handle, &body), Ok(body.len()));
+    ///     events.close(handle).unwrap();
+    ///     let mut all = String::new();
+    ///     client.read_to_string(&mut all).unwrap();
+    ///     assert_eq!(all.len(), header.len() + body.len());
+    /// }
+    /// ```
+    #[inline]
+    pub fn send_shared(&self, handle: Handle, bytes: &SharedBytes) -> Result<usize, CommandError> {
+        self.hand_over(handle, |stream| stream.send_shared(bytes))
+    }
+
+    #[inline]
+    fn hand_over(
+        &self,
+        handle: Handle,
+        give: impl FnOnce(&Stream) -> Result<usize, CommandError>,
+    ) -> Result<usize, CommandError> {
         let stream = self.slots.stream(handle)?;
-        let sent = stream.send(slices)?;
+        let sent = give(stream)?;
         if sent > 0 && stream.list() {
             self.commanded.borrow_mut().push(handle);
         }

@@ -35,17 +35,17 @@
 //! | from the ingress ring to the connection | one: frames are freed in the order of the ring, so one that a program held would hold all |
 //! | from the connection to the program | none: its receive buffer and an empty one change places; new bytes are copied if older ones are not done, or if a gap in the stream lies behind them |
 //! | UDP, from the socket to the program | none: its queue and an empty one change places |
-//! | from the program's slices to the connection | one: TCP keeps bytes until they are acknowledged, and the program has its memory back when [`send`](EventLoop::send) returns |
-//! | from the connection to the egress ring | one, in place |
+//! | from the program's slices to the connection | one with [`send`](EventLoop::send): TCP keeps bytes until they are acknowledged, and the program has its memory back when it returns. None with [`send_shared`](EventLoop::send_shared), which keeps a reference |
+//! | from the connection, or the shared bytes, to the egress ring | one, in place: the ring is the IOKernel's memory too |
 //! | a UDP datagram to the egress ring | one; another one if it has several slices |
 //!
-//! IX lends the packets themselves, in both directions; the first and the fourth copy are what that
-//! saves.
+//! IX lends the packets of arriving data themselves; the first copy is what that saves. Its
+//! programs keep what they send unchanged until it is acknowledged, as shared bytes are kept.
 //!
 //! # Backpressure
 //! Data on loan has its room in the window: a program that does not finish stops its peer.
-//! [`send`](EventLoop::send) returns how many bytes it took, the loop keeps none, and
-//! [`Condition::Window`] reports room.
+//! [`send`](EventLoop::send) and [`send_shared`](EventLoop::send_shared) return how many bytes were
+//! taken, the loop keeps none of the others, and [`Condition::Window`] reports room.
 //!
 //! # Handlers that may not wait
 //! [`run`](EventLoop::run) calls a handler for each condition. What waits panics there, and says

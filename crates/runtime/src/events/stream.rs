@@ -16,14 +16,15 @@
 
 use super::condition::CommandError;
 use super::inbox::Link;
-use crate::net::TcpStream;
 use crate::net::tcp::Inner;
+use crate::net::{SharedBytes, TcpStream};
 use core::cell::Cell;
+use core::ops::Deref;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_net::tcp::Refusal;
-use tailwater_tcp::{Buffer, SendError};
+use tailwater_tcp::{Buffer, Connection, SendError};
 
 /// Buffers that a loop keeps for the next loan are no larger than this: one that a burst has filled
 /// does not stay.
@@ -195,14 +196,33 @@ impl Stream {
     /// # Errors
     /// [`CommandError`].
     pub fn send(&self, slices: &[IoSlice<'_>]) -> Result<usize, CommandError> {
+        self.hand_over(slices, |connection, slice| connection.send(slice))
+    }
+
+    /// As [`send`](Self::send), with a reference in place of a copy.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    pub fn send_shared(&self, bytes: &SharedBytes) -> Result<usize, CommandError> {
+        self.hand_over(core::slice::from_ref(bytes), Connection::send_shared)
+    }
+
+    /// Calls `give` with each piece until one is not accepted in full; returns the number of bytes
+    /// accepted.
+    #[inline]
+    fn hand_over<B: Deref<Target = [u8]>>(
+        &self,
+        pieces: &[B],
+        give: impl Fn(&mut Connection, &B) -> Result<usize, SendError>,
+    ) -> Result<usize, CommandError> {
         self.check_sends()?;
         let (mut sent, mut cut) = (0, false);
         self.stream.with_inner(|inner| {
-            for slice in slices {
-                match inner.connection.send(slice) {
+            for piece in pieces {
+                match give(&mut inner.connection, piece) {
                     Ok(len) => {
                         sent += len;
-                        cut = len < slice.len();
+                        cut = len < piece.len();
                     }
                     Err(SendError::WouldBlock) => cut = true,
                     Err(SendError::Closed | SendError::Failed(_)) => return Err(CommandError::Over),

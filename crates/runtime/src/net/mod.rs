@@ -29,7 +29,8 @@ pub use addr::ToSocketAddrs;
 pub use tailwater_net::Counters;
 #[cfg(feature = "tcp")]
 pub use tcp::{
-    Congestion, Incoming, More, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState, TcpStats, TcpStream,
+    Congestion, Incoming, More, SharedBytes, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState,
+    TcpStats, TcpStream,
 };
 pub use udp::UdpSocket;
 

@@ -19,8 +19,9 @@
 //!   after `Err(Full)` the same segment, or a better one, is offered again. A closure that returns
 //!   `Ok` and sends nothing has lost a segment, which TCP survives.
 //! - **Data.** `send`, `recv` and `peek` copy from and to the connection's buffers;
-//!   [`Connection::lend`] hands the receive buffer over in exchange for another. They do not block;
-//!   [`Events`] say when to try again. Segments that leave may make room for more unsent data: see
+//!   [`Connection::send_shared`] keeps a reference instead, and [`Connection::lend`] hands the
+//!   receive buffer over in exchange for another. They do not block; [`Events`] say when to try
+//!   again. Segments that leave may make room for more unsent data: see
 //!   [`Connection::take_writable`].
 //! - **Ending.** [`Connection::close`] is `shutdown(Write)`, [`Connection::shutdown_read`] is
 //!   `shutdown(Read)`, [`Connection::release`] is the drop of a socket, and [`Connection::abort`]
@@ -28,8 +29,10 @@
 //!   returns a small value that can take the connection's place. In [`State::Closed`], with nothing
 //!   left to transmit, the connection can be dropped.
 //! - **Memory.** The struct; one ring per direction, which grows with its content up to the
-//!   configured limit and is freed within two seconds of becoming empty; at most 32 out-of-order
-//!   ranges; the sender's scoreboard.
+//!   configured limit and is freed within two seconds of becoming empty; references to shared
+//!   bytes, which count towards the same limit and are dropped when all of their bytes are
+//!   acknowledged or the connection is closed; at most 32 out-of-order ranges; the sender's
+//!   scoreboard.
 //!
 //! # Invariants (`check`)
 //! - `una <= nxt`, and `nxt` is at most one (the FIN) beyond the queued data.
@@ -71,8 +74,8 @@ pub use stats::Stats;
 use crate::challenge::Bucket;
 use crate::config::{BUFFER_BOUNDS, Config, Opening};
 use crate::error::{Error, RecvError};
-use crate::ring::Ring;
 use crate::segment::{Header, Options};
+use crate::send_queue::SendQueue;
 use crate::sender::{Algorithm, Sender};
 use crate::seq::{Range, Seq};
 use crate::state::Event;
@@ -181,7 +184,7 @@ pub struct Connection {
     sender: Sender,
     receive: Receive,
     /// Bytes from `data_start` on: first the unacknowledged, then the unsent.
-    unacked: Ring,
+    unacked: SendQueue,
     /// Number of the first byte in `unacked`.
     data_start: Seq,
     send_limit: u32,
@@ -245,7 +248,7 @@ impl Connection {
         Self {
             sender: Sender::new(&config.sender, iss, u32::from(path_mss), now),
             receive: Receive::new(config.receive_buffer.clamp(least, most)),
-            unacked: Ring::default(),
+            unacked: SendQueue::default(),
             data_start: iss + 1,
             send_limit: config.send_buffer.clamp(least, most),
             local_port: opening.local_port,

@@ -3,6 +3,7 @@
 use super::{Connection, Set};
 use crate::ecn::EcnCodepoint;
 use crate::segment::{Flags, Header, Options, Timestamps};
+use crate::send_queue::Payload;
 use crate::seq::{Range, Seq};
 use crate::state::State;
 use crate::time::Instant;
@@ -38,8 +39,8 @@ pub enum Purpose {
 pub struct Outgoing<'a> {
     /// The header; the caller computes its checksum.
     pub header: Header,
-    /// The data, in two pieces if it wraps around the end of the buffer.
-    pub payload: (&'a [u8], &'a [u8]),
+    /// The data.
+    pub payload: Payload<'a>,
     /// The ECN field of the IP header.
     pub ecn: EcnCodepoint,
     /// The segment's purpose.
@@ -49,7 +50,7 @@ pub struct Outgoing<'a> {
 impl Outgoing<'_> {
     /// Returns the bytes of header and data.
     pub fn len(&self) -> usize {
-        self.header.len() + self.payload.0.len() + self.payload.1.len()
+        self.header.len() + self.payload.len()
     }
 
     /// Returns false: there is always a header.
@@ -63,11 +64,10 @@ impl Outgoing<'_> {
     /// # Panics
     /// If `out` is shorter than [`len`](Self::len).
     pub fn emit(&self, out: &mut [u8]) -> usize {
-        let (a, b) = self.payload;
         let at = self.header.emit(out);
-        out[at..at + a.len()].copy_from_slice(a);
-        out[at + a.len()..at + a.len() + b.len()].copy_from_slice(b);
-        at + a.len() + b.len()
+        let end = at + self.payload.len();
+        self.payload.copy_to(&mut out[at..end]);
+        end
     }
 }
 
@@ -133,7 +133,7 @@ impl Connection {
             return Transmit::Nothing;
         };
         let outgoing = self.build(choice, now);
-        let (window, len) = (outgoing.header.window, outgoing.payload.0.len() + outgoing.payload.1.len());
+        let (window, len) = (outgoing.header.window, outgoing.payload.len());
         let acknowledges = outgoing.header.flags.contains(Flags::ACK);
         let fin = outgoing.header.flags.contains(Flags::FIN);
         let syn = outgoing.header.flags.contains(Flags::SYN);
@@ -234,7 +234,7 @@ impl Connection {
         let nxt = self.sender.nxt();
         let plain = |seq, flags, purpose| Outgoing {
             header: self.header(seq, flags, now),
-            payload: (&[], &[]),
+            payload: Payload::default(),
             ecn: EcnCodepoint::NotEct,
             purpose,
         };
@@ -273,7 +273,7 @@ impl Connection {
                 let ecn = self.set.contains(Set::ECN) && len > 0;
                 Outgoing {
                     header: self.header(nxt, flags, now),
-                    payload: self.unacked.slices((nxt - self.data_start) as usize, len as usize),
+                    payload: self.unacked.payload((nxt - self.data_start) as usize, len as usize),
                     ecn: if ecn { EcnCodepoint::Ect0 } else { EcnCodepoint::NotEct },
                     purpose: Purpose::Data,
                 }
@@ -292,7 +292,7 @@ impl Connection {
         header.flags.set(Flags::FIN, end == self.data_end() && range.end > end && self.fin_sent());
         Outgoing {
             header,
-            payload: self.unacked.slices((start - self.data_start) as usize, len),
+            payload: self.unacked.payload((start - self.data_start) as usize, len),
             ecn: EcnCodepoint::NotEct,
             purpose: Purpose::Retransmission,
         }
@@ -322,7 +322,7 @@ impl Connection {
         if !answer {
             header.ack = Seq(0);
         }
-        Outgoing { header, payload: self.unacked.slices(0, data), ecn: EcnCodepoint::NotEct, purpose }
+        Outgoing { header, payload: self.unacked.payload(0, data), ecn: EcnCodepoint::NotEct, purpose }
     }
 
     /// Returns the header of the answer to a SYN.

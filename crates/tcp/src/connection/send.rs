@@ -7,6 +7,7 @@
 use super::{Connection, Events, Set};
 use crate::config::FIRST_SEND_ROOM;
 use crate::error::SendError;
+use crate::shared::SharedBytes;
 
 impl Connection {
     /// Queues as much of `data` as there is room for; returns the number of bytes, which is at
@@ -15,6 +16,29 @@ impl Connection {
     /// # Errors
     /// [`SendError`].
     pub fn send(&mut self, data: &[u8]) -> Result<usize, SendError> {
+        let len = self.admit(data.len())?;
+        self.unacked.push(&data[..len]);
+        self.note_queued();
+        Ok(len)
+    }
+
+    /// Queues data as [`send`](Self::send) does, but keeps a reference to it instead of a copy:
+    /// each segment is gathered straight from it. It has its room in the send buffer all the same.
+    /// The reference is dropped when the peer has acknowledged all that was taken, or the
+    /// connection is closed. Less than 2 KiB, be it all there is or all that has room, is copied.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn send_shared(&mut self, data: &SharedBytes) -> Result<usize, SendError> {
+        let len = self.admit(data.len())?;
+        self.unacked.push_shared(data, len);
+        self.note_queued();
+        Ok(len)
+    }
+
+    /// Returns how many of `bytes` more there is room for.
+    #[inline]
+    fn admit(&mut self, bytes: usize) -> Result<usize, SendError> {
         if let Some(error) = self.error {
             return Err(error.into());
         }
@@ -22,17 +46,20 @@ impl Connection {
             return Err(SendError::Closed);
         }
         self.set.remove(Set::MORE);
-        let len = data.len().min(self.writable_bytes());
-        if len == 0 && !data.is_empty() {
+        let len = bytes.min(self.writable_bytes());
+        if len == 0 && bytes > 0 {
             // There may have been room when the caller last asked, because the congestion window
             // has shrunk since.
             self.set.insert(Set::WANTS_ROOM);
             return Err(SendError::WouldBlock);
         }
-        self.unacked.push(&data[..len]);
+        Ok(len)
+    }
+
+    #[inline]
+    fn note_queued(&mut self) {
         self.set.insert(Set::TOUCHED);
         self.note_room();
-        Ok(len)
     }
 
     /// Queues data as [`send`](Self::send) does, and announces that more follows (MSG_MORE): a rest

@@ -116,7 +116,8 @@ pub struct Stats {
     pub mss: u32,
     /// The peer's window in bytes.
     pub peer_window: u32,
-    /// Bytes of heap memory, without the sender's scoreboard.
+    /// Bytes of heap memory, without the sender's scoreboard. Shared bytes count while they are
+    /// queued, whoever else holds them.
     pub heap_bytes: usize,
 }
 
@@ -176,6 +177,7 @@ impl Connection {
             return;
         }
         assert!(nxt.distance(self.data_end()) <= 1, "more was sent than is there");
+        self.unacked.check();
         assert!(self.unacked.len() <= (self.send_limit as usize).max(self.unacked.capacity()));
         let bound = (self.receive.limit().max(1 << 16) as usize).next_power_of_two() * 2;
         assert!(self.receive.capacity() <= bound, "{} bytes of receive buffer", self.receive.capacity());

@@ -320,7 +320,7 @@ fn opened(answer: Answer) -> Box<Connection> {
 fn next_header(connection: &mut Connection, now: Instant) -> Option<(Header, usize)> {
     let mut header = None;
     let _ = connection.poll_transmit(now, |outgoing| {
-        header = Some((outgoing.header, outgoing.payload.0.len()));
+        header = Some((outgoing.header, outgoing.payload.len()));
         Ok(())
     });
     header

@@ -69,8 +69,7 @@ impl Victim {
         for said in 0..1_000 {
             let mut end = self.sent_to;
             let transmit = self.connection.poll_transmit(self.now, |outgoing| {
-                let (a, b) = outgoing.payload;
-                end = outgoing.header.seq + (a.len() + b.len()) as u32;
+                end = outgoing.header.seq + outgoing.payload.len() as u32;
                 Ok(())
             });
             self.connection.check();

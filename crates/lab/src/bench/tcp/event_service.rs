@@ -1,15 +1,19 @@
-//! The echo services on event loops, for `bench events` and the figures of IX: one loop for each
-//! size of a round, one for each length of a message, and one that counts its rounds.
+//! The services on event loops, for `bench events` and the figures of IX: an echo for each size of
+//! a round, one for each length of a message, one that counts its rounds, and two with large
+//! answers, copied and shared.
 
 use std::io::IoSlice;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tailwater::events::{Batch, CommandError, Condition, Cookie, EventLoop, Handle};
-use tailwater::net::TcpListener;
+use tailwater::net::{SharedBytes, TcpListener};
 use tailwater::thread;
 
-use super::terms::{ANY, BATCHES, COUNTED, EVENTS, MAX_EVENT_MESSAGE, MESSAGES, WHOLE_EVENTS};
+use super::terms::{
+    ANY, BATCHES, COUNTED, EVENTS, LARGE, LARGE_COPIED, LARGE_SHARED, MAX_EVENT_MESSAGE, MESSAGES, REQUEST,
+    WHOLE_EVENTS,
+};
 
 /// Rounds of the counting loop, and the conditions in them. Relaxed: two counters for reports, read
 /// while no request is under way.
@@ -34,6 +38,10 @@ pub(super) fn serve() -> std::io::Result<()> {
         let mut events = listening(port)?;
         thread::spawn(move || run(&mut events, bytes));
     }
+    let answer = SharedBytes::from(vec![0x5a; LARGE]);
+    let copied = answer.clone();
+    serve_large(LARGE_COPIED, move |events, handle| events.send(handle, &[IoSlice::new(&copied)]))?;
+    serve_large(LARGE_SHARED, move |events, handle| events.send_shared(handle, &answer))?;
     let mut events = listening(COUNTED)?;
     thread::spawn(move || {
         let mut batch = Batch::new();
@@ -65,6 +73,42 @@ pub(super) fn run(events: &mut EventLoop, least: usize) {
         let _ = handle(events, condition, least);
         ControlFlow::<()>::Continue(())
     });
+}
+
+/// Starts a loop that answers each request by `send`.
+fn serve_large(
+    port: u16,
+    send: impl Fn(&EventLoop, Handle) -> Result<usize, CommandError> + Send + 'static,
+) -> std::io::Result<()> {
+    let mut events = listening(port)?;
+    thread::spawn(move || {
+        events.run(|events, condition| {
+            // An error is that the client is gone, which is reported.
+            let _ = match condition {
+                Condition::Received { handle, .. } => answer_large(events, handle, &send),
+                other => handle(events, other, REQUEST),
+            };
+            ControlFlow::<()>::Continue(())
+        });
+    });
+    Ok(())
+}
+
+/// Answers the request on loan, which is the only one: a client sends the next after the answer. So
+/// an answer, which is shorter than a send buffer, always has room; one that had not would end its
+/// connection, and the measurement with it.
+fn answer_large(
+    events: &mut EventLoop,
+    handle: Handle,
+    send: &impl Fn(&EventLoop, Handle) -> Result<usize, CommandError>,
+) -> Result<(), CommandError> {
+    if events.data(handle)?.len() < REQUEST {
+        return Ok(());
+    }
+    if send(events, handle)? < LARGE {
+        return events.close(handle);
+    }
+    events.recv_done(handle, REQUEST)
 }
 
 /// Handles a condition; `least` is the number of bytes that are answered at once or not at all.

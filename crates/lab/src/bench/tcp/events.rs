@@ -20,8 +20,8 @@ use super::figures::Figures;
 use super::hello::{BUILD, Hello};
 use super::host::Host;
 use super::kernel;
-use super::rounds::{LASTS, WAIT, WARM_UP, echo, echo_many, open, pair};
-use super::terms::{ASYNC, BATCHES, CONNECTIONS, ECHO, EVENTS, REQUEST};
+use super::rounds::{LASTS, WAIT, WARM_UP, ask_many, echo, open, pair};
+use super::terms::{ASYNC, BATCHES, CONNECTIONS, ECHO, EVENTS, LARGE, LARGE_COPIED, LARGE_SHARED, REQUEST};
 
 /// The size of a round that a loop has by default.
 const DEFAULT: usize = 64;
@@ -43,6 +43,8 @@ const BATCH_KEYS: [&str; BATCHES.len()] = [
 #[command(
     after_help = "echo: 64 connections, one request of 64 bytes outstanding on each, the service on one core; the kernel
 gets both. rr: one connection. async: a task for each connection. batch: the echo by the most conditions of a round.
+large: the same connections and requests, answers of 16 KiB by an event loop, which copies them into the send buffer or
+hands over shared bytes.
 hyper: `hello` over HTTP/1.1 and 64 connections; server and client are programs on the managed core, or with Tokio on a
 core each over the loopback device; tap: the client is Linux's, behind a TAP device, which takes root. hyper's figures
 need tailwater-hello beside this program:
@@ -69,6 +71,7 @@ pub struct Report {
     /// Echoes a second by the size of a round.
     batch: BTreeMap<usize, f64>,
     async_rr_p50_us: f64,
+    large_rps: Large,
     /// Answers a second of hyper with both ends on Tailwater, and with both on Tokio; null without
     /// `tailwater-hello`.
     hyper_rps: Option<f64>,
@@ -90,6 +93,21 @@ struct Ways {
     #[serde(rename = "async")]
     tasks: f64,
     kernel_epoll: f64,
+}
+
+/// Answers of 16 KiB a second, by what becomes of their bytes when they are handed over.
+#[derive(Debug, Serialize)]
+struct Large {
+    copied: f64,
+    shared: f64,
+}
+
+impl Large {
+    fn of(figures: &Figures) -> Self {
+        let [copied, shared] =
+            ["large_copied_rps", "large_shared_rps"].map(|key| figures.median(key).unwrap_or(f64::NAN));
+        Self { copied, shared }
+    }
 }
 
 impl Ways {
@@ -127,6 +145,7 @@ pub fn run(args: &EventsArgs) -> Result<Report> {
         echo_rps: Ways::of(&figures, ["events_rps", "threads_rps", "async_rps", "kernel_epoll_rps"]),
         async_rr_p50_us: rr_p50_us.tasks,
         rr_p50_us,
+        large_rps: Large::of(&figures),
         batch: batch.filter_map(|(size, key)| Some((size, figures.median(key)?))).collect(),
         hyper_rps: figures.median("hyper_rps"),
         tokio_hyper_rps: figures.median("tokio_hyper_rps"),
@@ -153,18 +172,23 @@ fn services(figures: &mut Figures, interrupt: &Interrupt) -> Result<()> {
         open(&host, port, 1)?;
         figures.add(rr, host.run(echo(1))?.latency_us(0.5));
         host.run(Order::Close { wait: WAIT })?;
-        figures.add(rps, throughput(&host, port)?);
+        figures.add(rps, throughput(&host, port, echo(CONNECTIONS))?);
     }
     for (port, key) in loops {
-        figures.add(key, throughput(&host, port)?);
+        figures.add(key, throughput(&host, port, echo(CONNECTIONS))?);
         interrupt.check()?;
+    }
+    for (port, key) in [(LARGE_COPIED, "large_copied_rps"), (LARGE_SHARED, "large_shared_rps")] {
+        let (warm_up, lasts) = (WARM_UP, LASTS);
+        let fetch = Order::Fetch { bytes: REQUEST, answer: LARGE, outstanding: CONNECTIONS, warm_up, lasts };
+        figures.add(key, throughput(&host, port, fetch)?);
     }
     Ok(())
 }
 
-/// Returns the echoes a second of the service at `port`.
-fn throughput(host: &Host, port: u16) -> Result<f64> {
-    let outcome = echo_many(host, port)?;
+/// Returns the answers a second of the service at `port` to the requests of `order`.
+fn throughput(host: &Host, port: u16, order: Order) -> Result<f64> {
+    let outcome = ask_many(host, port, order)?;
     host.run(Order::Close { wait: WAIT })?;
     Ok(outcome.rate())
 }
@@ -218,7 +242,15 @@ fn describe(report: &Report) -> String {
     for (size, rate) in &report.batch {
         batches.row([size.to_string(), number(rate / 1e3)]);
     }
-    let mut text = format!("{table}\n{batches}");
+    let mut large = Table::new(["answers of 16 KiB", "copied", "shared", "shared to copied"]);
+    let Large { copied, shared } = report.large_rps;
+    let mut row = |name: &str, unit: f64| {
+        let figures = [copied * unit, shared * unit, shared / copied].map(number);
+        large.row([name.to_owned()].into_iter().chain(figures));
+    };
+    row("1000/s", 1e-3);
+    row("Gbit/s", LARGE as f64 * 8e-9);
+    let mut text = format!("{table}\n{batches}\n{large}");
     if let (Some(own), Some(tokio)) = (report.hyper_rps, report.tokio_hyper_rps) {
         let mut table =
             Table::new(["hyper, 64 connections", "Tailwater", "Tokio", "ratio", "Tailwater over TAP"]);

@@ -82,11 +82,11 @@ pub(super) fn echo(outstanding: u32) -> Order {
     Order::Echo { bytes: REQUEST, outstanding, warm_up: WARM_UP, lasts: LASTS }
 }
 
-/// Opens [`CONNECTIONS`] to the service at `port` and measures echoes over all of them, which stay
-/// open.
-pub(super) fn echo_many(host: &Host, port: u16) -> Result<Outcome> {
+/// Opens [`CONNECTIONS`] to the service at `port` and measures an order over all of them, which
+/// stay open.
+pub(super) fn ask_many(host: &Host, port: u16, order: Order) -> Result<Outcome> {
     open(host, port, CONNECTIONS)?;
-    let outcome = host.run(echo(CONNECTIONS))?;
+    let outcome = host.run(order)?;
     anyhow::ensure!(outcome.failed == 0, "{} connections failed under load", outcome.failed);
     Ok(outcome)
 }
@@ -114,7 +114,7 @@ pub(super) fn service(figures: &mut Figures, interrupt: &Interrupt) -> Result<()
         }
     }
     host.run(Order::Close { wait: WAIT })?;
-    let many = echo_many(&host, ECHO)?;
+    let many = ask_many(&host, ECHO, echo(CONNECTIONS))?;
     figures.add("echo_rps", many.rate());
     figures.add("echo_p50_us", many.latency_us(0.5));
     figures.add("echo_p99_us", many.latency_us(0.99));

@@ -39,6 +39,13 @@ pub const LOOPS: u16 = 6250;
 pub const ASYNC: u16 = 6300;
 /// Port of an echo on an event loop that counts its rounds.
 pub const COUNTED: u16 = 6301;
+/// Port of an event loop that answers each request with [`LARGE`] bytes, which it copies into the
+/// send buffer.
+pub const LARGE_COPIED: u16 = 6302;
+/// Port of the same on shared bytes.
+pub const LARGE_SHARED: u16 = 6303;
+/// Bytes of a large answer.
+pub const LARGE: usize = 16 << 10;
 /// First port of a service that answers when the whole message has arrived, with a thread for each
 /// connection: one for each of [`MESSAGES`].
 pub const WHOLE: u16 = 6400;
@@ -85,7 +92,9 @@ pub fn patience(order: &Order) -> Duration {
         | Order::EchoOnce { wait, .. }
         | Order::Preload { wait, .. }
         | Order::Close { wait } => *wait,
-        Order::Echo { warm_up, lasts, .. } | Order::Calls { warm_up, lasts, .. } => *warm_up + *lasts,
+        Order::Echo { warm_up, lasts, .. }
+        | Order::Fetch { warm_up, lasts, .. }
+        | Order::Calls { warm_up, lasts, .. } => *warm_up + *lasts,
         Order::Stages { lasts, .. }
         | Order::Upload { lasts }
         | Order::Download { lasts }

@@ -22,8 +22,8 @@ use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Delivery, Inject};
 use tailwater_tcp::isn::initial_numbers;
 use tailwater_tcp::{
-    Config, Connection, EcnCodepoint, Events, Flow, Full, Header, Instant, Opening, Outgoing, Purpose,
-    RecvError, Secret, Segment, SendError, Transmit, answer_closed, default_mss,
+    Config, Connection, EcnCodepoint, Events, Flow, Full, Header, Instant, Opening, Outgoing, Payload,
+    Purpose, RecvError, Secret, Segment, SendError, Transmit, answer_closed, default_mss,
 };
 
 use super::wire::{Template, decode};
@@ -303,7 +303,7 @@ impl Client {
         while sent < budget
             && let Some(header) = self.resets.pop()
         {
-            let (payload, ecn) = ((&[][..], &[][..]), EcnCodepoint::NotEct);
+            let (payload, ecn) = (Payload::default(), EcnCodepoint::NotEct);
             let reset = Outgoing { header, payload, ecn, purpose: Purpose::Reset };
             // A reset without room is lost; the server provokes another.
             switch.inject(self.template.fill(&reset));

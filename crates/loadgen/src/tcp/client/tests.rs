@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use tailwater_iokernel::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
-use tailwater_tcp::{Answer, Listener, State};
+use tailwater_tcp::{Answer, Listener, Payload, State};
 
 const CLIENT: (MacAddr, Ipv4Addr) = (MacAddr([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 77, 0, 250));
 const SERVER: Peer = Peer { mac: MacAddr([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2), port: 7 };
@@ -39,6 +39,8 @@ impl Inject for Wire {
 
 /// An echo server for any number of ports and connections.
 struct Server {
+    /// How often it sends back what it has received.
+    times: usize,
     listener: Listener,
     connections: HashMap<Flow, Box<Connection>>,
     template: Template,
@@ -49,6 +51,7 @@ impl Server {
         let own = Host { mac: SERVER.mac, ip: SERVER.ip };
         let peer = Peer { mac: CLIENT.0, ip: CLIENT.1, port: 0 };
         Self {
+            times: 1,
             listener: Listener::new(ListenConfig::default(), Secret([9; 16])),
             connections: HashMap::new(),
             template: Template::new(own, &peer, 1500),
@@ -73,7 +76,8 @@ impl Server {
                 Answer::Ignore => {}
                 Answer::Reply(header) => {
                     let ecn = EcnCodepoint::NotEct;
-                    let segment = Outgoing { header, payload: (&[], &[]), ecn, purpose: Purpose::Open };
+                    let segment =
+                        Outgoing { header, payload: Payload::default(), ecn, purpose: Purpose::Open };
                     out.push(self.template.fill(&segment).to_vec());
                 }
                 Answer::Accept(connection, _) => drop(self.connections.insert(flow, connection)),
@@ -84,7 +88,9 @@ impl Server {
         let _ = connection.handle_segment(now, &segment, ecn);
         let mut buffer = [0; 4096];
         while let Ok(len @ 1..) = connection.recv(&mut buffer) {
-            assert_eq!(connection.send(&buffer[..len]), Ok(len), "the echo fits");
+            for _ in 0..self.times {
+                assert_eq!(connection.send(&buffer[..len]), Ok(len), "the echo fits");
+            }
         }
         if connection.state().peer_closed() {
             let _ = connection.close();
@@ -407,7 +413,10 @@ fn a_connection_that_fails_before_its_first_request_is_counted_once_and_never_as
 
 /// Carries out an order beside so many open connections, and returns its outcome.
 fn carry_out(client: &mut Client, order: Order, open: u32) -> crate::tcp::Outcome {
-    let mut server = Server::new();
+    carry_out_with(Server::new(), client, order, open)
+}
+
+fn carry_out_with(mut server: Server, client: &mut Client, order: Order, open: u32) -> crate::tcp::Outcome {
     (0..open).for_each(|id| client.connect(id, Instant(0)));
     run(client, &mut server, Instant(0), 100);
     let mut task = Task::new(order, open, Instant(0));
@@ -457,6 +466,18 @@ fn a_request_longer_than_the_send_buffer_goes_in_parts_and_comes_back_whole() {
     assert_eq!(outcome.failed, 0);
     assert!(outcome.completed > 1, "{} requests", outcome.completed);
     assert_eq!(outcome.bytes % BYTES as u64, 0, "{} bytes came back", outcome.bytes);
+}
+
+#[test]
+fn an_answer_longer_than_its_request_is_awaited_to_its_end() {
+    const TIMES: usize = 100;
+    let mut client = client();
+    let (lasts, answer) = (Duration::from_millis(5), 64 * TIMES);
+    let order = Order::Fetch { bytes: 64, answer, outstanding: 2, warm_up: Duration::ZERO, lasts };
+    let outcome = carry_out_with(Server { times: TIMES, ..Server::new() }, &mut client, order, 2);
+    assert_eq!(outcome.failed, 0);
+    assert!(outcome.completed > 1, "{} requests", outcome.completed);
+    assert_eq!(outcome.bytes, outcome.completed * answer as u64);
 }
 
 #[test]

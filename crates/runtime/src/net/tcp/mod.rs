@@ -11,6 +11,7 @@ mod options;
 mod rounds;
 mod settings;
 mod setup;
+mod shared;
 mod stream;
 mod tuning;
 
@@ -18,7 +19,9 @@ pub use listener::{Incoming, TcpListener};
 pub use more::More;
 pub use options::{Congestion, TcpOptions};
 pub use stream::TcpStream;
-pub use tailwater_tcp::{Info as TcpInfo, Keepalive as TcpKeepalive, State as TcpState, Stats as TcpStats};
+pub use tailwater_tcp::{
+    Info as TcpInfo, Keepalive as TcpKeepalive, SharedBytes, State as TcpState, Stats as TcpStats,
+};
 
 pub(crate) use setup::window_of_ring;
 pub(crate) use stream::each;

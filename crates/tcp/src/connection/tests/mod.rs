@@ -10,5 +10,6 @@ mod memory;
 mod opening;
 mod options;
 mod pair;
+mod shared;
 mod timeouts;
 mod windows;
