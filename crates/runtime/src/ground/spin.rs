@@ -71,6 +71,18 @@ impl<T: ?Sized> SpinLock<T> {
         SpinGuard { lock: self, preempt: Some(preempt) }
     }
 
+    /// Locks a lock that no other thread knows yet, by a plain store. Whatever lets another thread
+    /// find the lock also lets it see that the lock is held.
+    ///
+    /// # Safety
+    /// The lock is free, and no other thread uses it before the caller has published it.
+    #[inline]
+    pub(crate) unsafe fn lock_unshared(&self) -> SpinGuard<'_, T> {
+        let preempt = NoPreempt::new();
+        self.held.store(true, Ordering::Relaxed);
+        SpinGuard { lock: self, preempt: Some(preempt) }
+    }
+
     /// Locks if the lock is free.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {

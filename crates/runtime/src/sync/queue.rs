@@ -11,28 +11,33 @@
 //!
 //! | event | holds | does |
 //! |---|---|---|
-//! | block | queue lock(s) | links the entries; unlocks; [`Sleeper::sleep`] |
-//! | grant | queue lock, then the sleeper's | unlinks the entry; `Open` to `Granted`; exchanges the payload; wakes |
+//! | block | queue lock(s), then the sleeper's | takes the sleeper's lock before another thread knows it; links the entries; unlocks the queues; [`Held::sleep`], which unlocks the sleeper |
+//! | grant | queue lock, then the sleeper's | unlinks the entry; `Open` to `Granted`; exchanges the payload; unlocks the sleeper and wakes, of a call with a deadline the other way round |
 //! | time-out | sleeper's lock | `Open` to `Abandoned`, unless granted |
 //! | the call returns | queue locks, one by one | unlinks the entries that were not granted |
 //!
-//! Locks are taken in that order only: queue, then sleeper. An entry outlives every access: one
-//! that was granted is last touched under the sleeper's lock, which `sleep` takes once more before
-//! it returns; every other one is touched under its queue's lock, which its owner takes to unlink
-//! it.
+//! Locks are taken in that order only: queue, then sleeper. While a granter waits for the lock of a
+//! sleeper that is about to fall asleep, it may hold a queue's; the sleeper's call takes none then.
+//!
+//! An entry outlives every access. One that was granted is last touched by its granter before the
+//! wake-up, or, if the call has a deadline and may wake by itself, under the sleeper's lock, which
+//! `sleep` then takes once more before it returns. Every other one is touched under its queue's
+//! lock, which its owner takes to unlink it. Loom model: `ground::models::sleeper`.
 
 use crate::ground::list::{Linked, Links, List};
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::verbs::wait::{self, WaitList};
 use core::cell::UnsafeCell;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use tailwater_shm::Cycles;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Any of the entries may be granted.
     Open,
-    /// The entry with this case number was granted.
-    Granted(usize),
+    /// One of them was granted.
+    Granted,
     /// The deadline passed first.
     Abandoned,
 }
@@ -45,32 +50,60 @@ struct SleepState {
 
 /// One blocked call, at most one of whose entries is granted.
 #[derive(Debug)]
-pub(crate) struct Sleeper(SpinLock<SleepState>);
+pub(crate) struct Sleeper {
+    state: SpinLock<SleepState>,
+    /// The case number of the granted entry. Written by the granter under the lock, read by the
+    /// call after it was woken.
+    granted: AtomicUsize,
+}
 
 impl Sleeper {
     pub(crate) const fn new() -> Self {
-        Self(SpinLock::new(SleepState { phase: Phase::Open, list: WaitList::new() }))
+        let state = SleepState { phase: Phase::Open, list: WaitList::new() };
+        Self { state: SpinLock::new(state), granted: AtomicUsize::new(0) }
     }
 
+    /// Locks the sleeper, without a locked instruction.
+    ///
+    /// # Safety
+    /// No other thread knows the sleeper yet: it is new, and of no queued entry.
+    pub(crate) unsafe fn hold(&self) -> Held<'_> {
+        // SAFETY: by the caller's contract.
+        Held { sleeper: self, state: unsafe { self.state.lock_unshared() } }
+    }
+
+    /// Returns the case number that a granter has written.
+    fn granted(&self) -> usize {
+        // Relaxed: ordered by the wait node or by the lock.
+        self.granted.load(Ordering::Relaxed)
+    }
+}
+
+/// A [`Sleeper`] that is locked: none of its entries can be granted yet.
+#[derive(Debug)]
+pub(crate) struct Held<'s> {
+    sleeper: &'s Sleeper,
+    state: SpinGuard<'s, SleepState>,
+}
+
+impl Held<'_> {
     /// Waits until an entry is granted, and returns its case number; `None` if `deadline` passed
-    /// first, after which no entry will be granted. The caller holds no lock.
-    pub(crate) fn sleep(&self, deadline: Option<Cycles>) -> Option<usize> {
-        let state = self.0.lock();
-        if state.phase == Phase::Open {
-            // SAFETY: `list` is the state's only list, and stays in it.
-            unsafe { wait::wait(state, |s| &mut s.list, deadline) };
-        } else {
-            drop(state);
+    /// first, after which no entry will be granted. The caller holds no other lock.
+    pub(crate) fn sleep(self, deadline: Option<Cycles>) -> Option<usize> {
+        let Self { sleeper, state } = self;
+        // SAFETY: `list` is the state's only list, and stays in it.
+        unsafe { wait::wait(state, |s| &mut s.list, deadline) };
+        if deadline.is_none() {
+            // The granter was done with the sleeper when it woke this call.
+            return Some(sleeper.granted());
         }
-        // Also waits for a granter that has woken us and is about to unlock.
-        let mut state = self.0.lock();
-        match state.phase {
-            Phase::Granted(case) => Some(case),
-            Phase::Open | Phase::Abandoned => {
-                state.phase = Phase::Abandoned;
-                None
-            }
+        // Also waits for a granter that has woken this call and is about to unlock.
+        let mut state = sleeper.state.lock();
+        if state.phase == Phase::Granted {
+            return Some(sleeper.granted());
         }
+        state.phase = Phase::Abandoned;
+        None
     }
 }
 
@@ -90,7 +123,7 @@ impl<P> Linked for Entry<P> {
 }
 
 impl<P> Entry<P> {
-    /// Returns an entry in no queue; `case` is what [`Sleeper::sleep`] returns when it is granted.
+    /// Returns an entry in no queue; `case` is what [`Held::sleep`] returns when it is granted.
     pub(crate) const fn new(payload: P, sleeper: *const Sleeper, case: usize) -> Self {
         Self { payload: UnsafeCell::new(payload), sleeper, case, links: Links::new() }
     }
@@ -107,21 +140,24 @@ impl<P> Entry<P> {
 #[must_use = "the payload has to be exchanged before the waiter is woken"]
 pub(crate) struct Grant<'g, P> {
     entry: *const Entry<P>,
-    sleeper: SpinGuard<'g, SleepState>,
+    /// Present until the grant is dropped.
+    sleeper: ManuallyDrop<SpinGuard<'g, SleepState>>,
 }
 
 impl<P> Grant<'_, P> {
     /// Returns the payload: first what the waiter brought, then what it will find.
     pub(crate) fn payload(&mut self) -> &mut P {
-        // SAFETY: the entry is unlinked and its owner waits for the sleeper's lock, which `self`
-        // holds: no other thread uses it.
+        // SAFETY: the entry is unlinked and its owner waits until `self` is dropped: no other
+        // thread uses it.
         unsafe { &mut *(*self.entry).payload.get() }
     }
 }
 
 impl<P> Drop for Grant<'_, P> {
     fn drop(&mut self) {
-        self.sleeper.list.wake_one();
+        // SAFETY: it is not used again.
+        let sleeper = unsafe { ManuallyDrop::take(&mut self.sleeper) };
+        wait::wake_one_and_unlock(sleeper, |s| &mut s.list);
     }
 }
 
@@ -171,7 +207,7 @@ impl<P> Queue<P> {
     ///
     /// # Safety
     /// The entry is in no queue, its sleeper is alive, and neither moves nor dies before the entry
-    /// was granted and [`Sleeper::sleep`] has returned, or [`remove`](Self::remove) was called for
+    /// was granted and [`Held::sleep`] has returned, or [`remove`](Self::remove) was called for
     /// it.
     pub(crate) unsafe fn push_back(&mut self, entry: &Entry<P>) {
         // SAFETY: by the caller's contract: a grant takes the entry out as well.
@@ -200,12 +236,15 @@ impl<P> Queue<P> {
             // its owner takes that to remove it.
             let entry = unsafe { entry.as_ref() };
             // SAFETY: the sleeper lives as long as its entry. Should this call win, the frame both
-            // lie in is not left before the guard is dropped, because `sleep` takes the lock again;
-            // otherwise the guard is dropped right here.
-            let mut sleeper = unsafe { (*entry.sleeper).0.lock() };
-            if sleeper.phase == Phase::Open {
-                sleeper.phase = Phase::Granted(entry.case);
-                return Some(Grant { entry, sleeper });
+            // lie in is not left before the grant is dropped, because that ends the wait; otherwise
+            // the lock is released right here.
+            let sleeper = unsafe { &*entry.sleeper };
+            let mut state = sleeper.state.lock();
+            if state.phase == Phase::Open {
+                state.phase = Phase::Granted;
+                // Relaxed: see `Sleeper::granted`.
+                sleeper.granted.store(entry.case, Ordering::Relaxed);
+                return Some(Grant { entry, sleeper: ManuallyDrop::new(state) });
             }
         }
         None
@@ -242,12 +281,14 @@ pub(crate) unsafe fn wait_in<S, P>(
 ) -> (bool, P) {
     wait::check_may_block(guard.no_preempt());
     let sleeper = Sleeper::new();
+    // SAFETY: it is new, and its entry is queued below.
+    let asleep = unsafe { sleeper.hold() };
     let entry = Entry::new(payload, &raw const sleeper, 0);
     // SAFETY: both stay in this frame, which ends after a grant and `sleep`, or after `remove`.
     unsafe { queue(&mut guard).push_back(&entry) };
     let lock = guard.lock_of();
     drop(guard);
-    let granted = sleeper.sleep(deadline).is_some();
+    let granted = asleep.sleep(deadline).is_some();
     if !granted {
         // SAFETY: it was put into this queue above, and a grant takes it out.
         unsafe { queue(&mut lock.lock()).remove(&entry) };

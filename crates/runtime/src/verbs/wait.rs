@@ -10,15 +10,15 @@
 //!
 //! | event | holds | does |
 //! |---|---|---|
-//! | wake | list lock | unlinks the node; swaps `WAITING` for `WOKEN`, or stores it if there is no timeout; makes the thread runnable |
+//! | wake | list lock, which [`wake_one_and_unlock`] releases after the first step if there is no timeout | unlinks the node; swaps `WAITING` for `WOKEN`, or stores it if there is no timeout; makes the thread runnable |
 //! | wake of all | list lock | moves the nodes to a ring of its own, then wakes them batch by batch, unlocking in between |
 //! | timeout | timer lock | swaps `WAITING` for `TIMED_OUT`; makes the thread runnable; the node stays linked |
 //! | waiter resumes, woken | - | takes its timer out, and waits for a timer that is firing |
 //! | waiter resumes, timed out | list lock | unlinks its node, if a waker has not skipped over it |
 //!
-//! So a node outlives every access: a waker uses it under the list lock before the thread is
-//! runnable, a timer under the timer lock. Ordinary OS threads may wait too; they are unparked
-//! instead of queued.
+//! So a node outlives every access: a waker uses it under the list lock, or, unlinked and without a
+//! timeout, alone, before the thread is runnable, a timer under the timer lock. Ordinary OS threads
+//! may wait too; they are unparked instead of queued.
 
 use super::ready::{ready, ready_all};
 use super::switch::{block, poll};
@@ -143,7 +143,7 @@ impl WaitNode {
     fn end_wait(&self, outcome: u8) -> bool {
         if !self.timed {
             // Release: pairs with the Acquire load of the waiter, which sees what its waker did
-            // before. There is no other waker: the list lock is held, and the node was on the list.
+            // before. There is no other waker: the caller has taken the node out of the list.
             self.state.store(outcome, Ordering::Release);
             return true;
         }
@@ -229,6 +229,26 @@ impl WaitList {
             }
         }
         false
+    }
+}
+
+/// Wakes the thread that has waited longest on the list that `list` finds in the guarded state, and
+/// unlocks. A thread that waits without a deadline is woken after that: the guarded state, which
+/// may lie in the frame that the thread leaves then, is not touched any more.
+pub(crate) fn wake_one_and_unlock<T>(mut guard: SpinGuard<'_, T>, list: impl Fn(&mut T) -> &mut WaitList) {
+    // Each turn unlinks a node, so the loop ends with the list.
+    while let Some(node) = list(&mut guard).0.pop_front() {
+        // SAFETY: as in `wake_one`; without a deadline, its thread waits until `finish`.
+        let node = unsafe { node.as_ref() };
+        if !node.timed {
+            let guard = guard.unlock_keeping_preemption_off();
+            node.finish(WOKEN);
+            drop(guard);
+            return;
+        }
+        if node.finish(WOKEN) {
+            return;
+        }
     }
 }
 

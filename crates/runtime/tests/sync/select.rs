@@ -6,6 +6,7 @@ use tailwater::sync::channel::{self, RecvError, Select, SendError};
 use tailwater::sync::mpsc;
 use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
+use tailwater_testkit::PATIENCE;
 
 #[test]
 fn a_select_takes_what_is_there_and_waits_for_what_is_not() {
@@ -168,4 +169,101 @@ fn workers_that_select_between_jobs_and_stop_do_all_jobs() {
     drop((jobs, stop));
     let sum: u64 = workers.into_iter().map(|w| w.join().unwrap()).sum();
     assert_eq!(sum + work.try_iter().sum::<u64>(), 500_500);
+}
+
+/// Two threads send at once; the select gets one message, and the other is still in its channel.
+#[test]
+fn two_senders_at_once_complete_one_operation_of_a_select() {
+    const ROUNDS: usize = 2000;
+    for capacity in [None, Some(0)] {
+        let channels: Arc<Vec<_>> =
+            Arc::new((0..2).map(|_| capacity.map_or_else(channel::unbounded, channel::bounded)).collect());
+        let (pace, paced): (Vec<_>, Vec<_>) = (0..2).map(|_| channel::bounded(1)).unzip();
+        let shared = Arc::clone(&channels);
+        let senders = paced.into_iter().enumerate().map(|(number, paced)| {
+            let shared = Arc::clone(&shared);
+            // An OS thread and a user thread.
+            spawn(number + 1, move || {
+                paced.iter().for_each(|round: usize| shared[number].0.send(round).unwrap());
+            })
+        });
+        let senders: Vec<_> = senders.collect();
+        let receiver = spawn(0, move || {
+            for round in 0..ROUNDS {
+                pace.iter().for_each(|pace| pace.send(round).unwrap());
+                let [first, second] = [&channels[0].1, &channels[1].1];
+                let select = Select::new().recv(first, |m| (0, m)).recv(second, |m| (1, m));
+                let (chosen, message) = select.wait();
+                assert_eq!(message, Ok(round));
+                assert_eq!(channels[1 - chosen].1.recv(), Ok(round), "the message not chosen");
+                assert!(channels.iter().all(|(_, receiver)| receiver.try_recv().is_err()));
+            }
+        });
+        receiver.join().unwrap();
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+    }
+}
+
+/// Timeouts of the attempts at something, ever longer, of odd lengths.
+fn timeouts(odd: u64) -> impl Iterator<Item = Duration> {
+    let start = Instant::now();
+    (1..).map(move |attempt| {
+        assert!(start.elapsed() < PATIENCE, "this never happens");
+        Duration::from_nanos(attempt * (1 + odd % 7) * 200)
+    })
+}
+
+/// A message that comes as the deadline passes is received, or stays where it was.
+#[test]
+fn a_message_that_meets_the_deadline_of_a_select_is_not_lost() {
+    const ROUNDS: u64 = 2000;
+    for capacity in [0, 1] {
+        let (numbers, from_numbers) = channel::bounded(capacity);
+        let (_idle, idle) = channel::unbounded::<u64>();
+        let receiver = spawn(0, move || {
+            (0..ROUNDS).for_each(|expected| {
+                let number = timeouts(expected).find_map(|timeout| {
+                    Select::new().recv(&idle, |m| m).recv(&from_numbers, |m| m).wait_timeout(timeout)
+                });
+                assert_eq!(number, Some(Ok(expected)));
+            });
+            from_numbers
+        });
+        let sender = spawn(2, move || {
+            (0..ROUNDS).for_each(|number| {
+                let mut slot = Some(number);
+                timeouts(number + 1).find(|&timeout| {
+                    let select = Select::new().send(&numbers, &mut slot, |sent| sent.unwrap());
+                    let sent = select.wait_timeout(timeout).is_some();
+                    assert_eq!(slot, (!sent).then_some(number), "sent, or still there");
+                    sent
+                });
+            });
+        });
+        sender.join().unwrap();
+        assert!(receiver.join().unwrap().try_recv().is_err());
+    }
+}
+
+/// The last sender goes while a select waits, or is about to.
+#[test]
+fn a_channel_that_closes_as_a_select_begins_to_wait_ends_it() {
+    for number in 0..600 {
+        let (sender, receiver) = channel::bounded::<usize>(number % 2);
+        let (_idle, idle) = channel::bounded::<usize>(1);
+        let has_message = number % 4 == 1;
+        let closer = spawn(number, move || {
+            if has_message {
+                sender.send(number).unwrap();
+            }
+        });
+        let waiting = spawn(number / 3, move || {
+            let receive = || Select::new().recv(&idle, |m| m).recv(&receiver, |m| m).wait();
+            let first = receive();
+            (first, receive())
+        });
+        let first = if has_message { Ok(number) } else { Err(RecvError) };
+        assert_eq!(waiting.join().unwrap(), (first, Err(RecvError)));
+        closer.join().unwrap();
+    }
 }

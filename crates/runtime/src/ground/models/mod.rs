@@ -11,6 +11,7 @@ mod polled;
 mod runq;
 mod rwlock;
 mod section;
+mod sleeper;
 mod spin;
 mod worker_mailbox;
 

@@ -1,4 +1,5 @@
-//! The operations of a select: how a channel is locked, tried, waited for and released.
+//! The operations of a select that may have to wait: how a channel is locked, tried, waited for and
+//! released.
 
 use super::shared::{Channel, State, Wake};
 use super::{Receiver, RecvError, SendError, Sender, TryRecvError, TrySendError};
@@ -105,8 +106,8 @@ pub(super) trait Case<R> {
     /// Queues the operation as number `case` of `sleeper`. Called under the lock.
     ///
     /// # Safety
-    /// The case does not move or die before it was granted and [`Sleeper::sleep`] has returned, or
-    /// `withdraw` has returned.
+    /// The case does not move or die before it was granted and
+    /// [`Held::sleep`](crate::sync::queue::Held::sleep) has returned, or `withdraw` has returned.
     unsafe fn enlist(&self, sleeper: *const Sleeper, case: usize);
     /// Takes the operation out of the queue.
     fn withdraw(&self);
@@ -144,7 +145,7 @@ impl<T, R, F: FnOnce(Result<T, RecvError>) -> R> Case<R> for Receive<'_, T, F> {
     }
 
     fn attempt(&self) -> bool {
-        let received = match self.access.with(State::receive) {
+        let received = match self.access.with(|state| state.receive(&self.access.channel.look)) {
             Ok((message, wake)) => {
                 self.wake.set(wake);
                 Ok(message)
@@ -205,7 +206,7 @@ impl<T, R, F: FnOnce(Result<(), SendError<T>>) -> R> Case<R> for Send<'_, T, F> 
 
     fn attempt(&self) -> bool {
         let message = self.message.take().expect("cases without a message are left out");
-        match self.access.with(|state| state.send(message)) {
+        match self.access.with(|state| state.send(message, &self.access.channel.look)) {
             Ok(wake) => {
                 self.wake.set(wake);
                 true

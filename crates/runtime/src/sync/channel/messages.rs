@@ -3,8 +3,10 @@
 //! The queue is changed under a spin lock, with preemption off, where moving a million messages to
 //! a larger buffer would stall all other threads. So it is a list of blocks: a new one is added
 //! when the last is full, the first is dropped when it is empty, one is kept for reuse. While the
-//! messages fit one block, that block serves as a ring and nothing is allocated.
+//! messages fit the first block, that block serves as a ring, nothing is allocated, and the list of
+//! the others is not looked into.
 
+use core::mem;
 use std::collections::VecDeque;
 
 /// Messages per block of an unbounded channel.
@@ -16,8 +18,10 @@ const LARGEST_BLOCK: usize = 1024;
 /// See the module documentation.
 #[derive(Debug)]
 pub struct Messages<T> {
-    /// At least one; only the last may be empty.
-    blocks: VecDeque<VecDeque<T>>,
+    /// The oldest messages. Empty only if there are none.
+    first: VecDeque<T>,
+    /// Later messages; none of these blocks is empty.
+    others: VecDeque<VecDeque<T>>,
     spare: Option<VecDeque<T>>,
     block_size: usize,
     len: usize,
@@ -28,7 +32,7 @@ impl<T> Messages<T> {
     pub fn new(capacity: Option<usize>) -> Self {
         let block_size = capacity.map_or(BLOCK, |capacity| capacity.clamp(1, LARGEST_BLOCK));
         let first = VecDeque::with_capacity(capacity.map_or(0, |capacity| capacity.min(block_size)));
-        Self { blocks: VecDeque::from([first]), spare: None, block_size, len: 0 }
+        Self { first, others: VecDeque::new(), spare: None, block_size, len: 0 }
     }
 
     #[inline]
@@ -38,29 +42,40 @@ impl<T> Messages<T> {
 
     #[inline]
     pub fn push_back(&mut self, message: T) {
-        match self.blocks.back_mut().filter(|block| block.len() < self.block_size) {
-            Some(block) => block.push_back(message),
-            None => self.add_block().push_back(message),
+        // All messages are in the first block, which has room.
+        if self.len == self.first.len() && self.len < self.block_size {
+            self.first.push_back(message);
+        } else {
+            self.last_with_room().push_back(message);
         }
         self.len += 1;
     }
 
     #[inline]
     pub fn pop_front(&mut self) -> Option<T> {
-        let first = self.blocks.front_mut()?;
-        let message = first.pop_front()?;
+        let message = self.first.pop_front()?;
         self.len -= 1;
-        if first.is_empty() && self.blocks.len() > 1 {
-            self.spare = self.blocks.pop_front();
+        if self.first.is_empty() && self.len > 0 {
+            self.drop_first();
         }
         Some(message)
     }
 
+    /// Returns the last of the other blocks; a new one if that is full or missing.
+    #[inline(never)]
+    fn last_with_room(&mut self) -> &mut VecDeque<T> {
+        if self.others.back().is_none_or(|last| last.len() >= self.block_size) {
+            let block = self.spare.take().unwrap_or_else(|| VecDeque::with_capacity(self.block_size));
+            self.others.push_back(block);
+        }
+        self.others.back_mut().expect("there is one, or was added")
+    }
+
+    /// Goes on with the second block; keeps the first, which is empty, for reuse.
     #[cold]
-    fn add_block(&mut self) -> &mut VecDeque<T> {
-        let block = self.spare.take().unwrap_or_else(|| VecDeque::with_capacity(self.block_size));
-        self.blocks.push_back(block);
-        self.blocks.back_mut().expect("just added")
+    fn drop_first(&mut self) {
+        let second = self.others.pop_front().expect("the messages left are in other blocks");
+        self.spare = Some(mem::replace(&mut self.first, second));
     }
 }
 
@@ -87,7 +102,8 @@ mod tests {
                     prop_assert_eq!(messages.pop_front(), model.pop_front());
                     prop_assert_eq!(messages.len(), model.len());
                 }
-                prop_assert!(messages.blocks.len() <= model.len() / messages.block_size + 2);
+                prop_assert!(messages.others.len() <= model.len() / messages.block_size + 1);
+                prop_assert!(!messages.first.is_empty() || model.is_empty());
             }
         }
     }
@@ -101,7 +117,7 @@ mod tests {
             for i in 0..10 * most {
                 messages.push_back(i);
                 messages.pop_front().unwrap();
-                assert!(messages.blocks.len() == 1 && messages.spare.is_none());
+                assert!(messages.others.capacity() == 0 && messages.spare.is_none());
             }
         }
     }

@@ -29,7 +29,10 @@
 //! ```
 
 mod case;
+mod look;
 mod messages;
+mod operation;
+mod plan;
 mod receiver;
 mod select;
 mod sender;

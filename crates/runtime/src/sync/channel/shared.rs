@@ -1,9 +1,9 @@
 //! The state that both ends of a channel share: the messages, and the calls that wait at either
 //! end.
 //!
-//! Everything is under one spin lock. A call that can be completed is one short section; one that
-//! cannot queues, with its message or for one, and a thread at the other end completes it (see
-//! [`queue`](crate::sync::queue)).
+//! Everything but [`Look`] is under one spin lock. A call that can be completed is one short
+//! section; one that cannot queues, with its message or for one, and a thread at the other end
+//! completes it (see [`queue`](crate::sync::queue)).
 //!
 //! # Invariants (under the lock)
 //! * Calls wait to receive only while there is no message and no call waits to send.
@@ -14,6 +14,7 @@
 //! * Messages are dropped and threads are woken outside the lock where possible: grants are
 //!   returned to the caller.
 
+use super::look::Look;
 use super::messages::Messages;
 use super::{RecvTimeoutError, SendTimeoutError, TryRecvError, TrySendError};
 use crate::ground::spin::{SpinGuard, SpinLock};
@@ -49,9 +50,10 @@ pub(super) struct State<T> {
 }
 
 impl<T> State<T> {
-    /// Sends without waiting. Returns the receiving call that this completed, if any.
+    /// Sends without waiting. Returns the receiving call that this completed, if any. `look` is the
+    /// channel's.
     #[inline]
-    pub(super) fn send<'g>(&mut self, message: T) -> Result<Option<Wake<'g, T>>, TrySendError<T>>
+    pub(super) fn send<'g>(&mut self, message: T, look: &Look) -> Result<Option<Wake<'g, T>>, TrySendError<T>>
     where
         T: 'g,
     {
@@ -66,6 +68,7 @@ impl<T> State<T> {
             return Err(TrySendError::Full(message));
         }
         self.messages.push_back(message);
+        look.set_len(self.messages.len());
         self.readable.notify();
         Ok(None)
     }
@@ -94,9 +97,10 @@ impl<T> State<T> {
             || self.capacity.is_none_or(|capacity| self.messages.len() < capacity)
     }
 
-    /// Receives without waiting. Returns the sending call that this completed, if any.
+    /// Receives without waiting. Returns the sending call that this completed, if any. `look` is
+    /// the channel's.
     #[inline]
-    pub(super) fn receive<'g>(&mut self) -> Result<(T, Option<Wake<'g, T>>), TryRecvError>
+    pub(super) fn receive<'g>(&mut self, look: &Look) -> Result<(T, Option<Wake<'g, T>>), TryRecvError>
     where
         T: 'g,
     {
@@ -105,6 +109,7 @@ impl<T> State<T> {
         let Some(mut sender) = sender else {
             return match first {
                 Some(message) => {
+                    look.set_len(self.messages.len());
                     self.writable.notify();
                     Ok((message, None))
                 }
@@ -127,6 +132,7 @@ impl<T> State<T> {
 /// See the module documentation.
 #[derive(Debug)]
 pub struct Channel<T> {
+    pub(super) look: Look,
     pub(super) state: SpinLock<State<T>>,
 }
 
@@ -143,13 +149,13 @@ impl<T> Channel<T> {
             readable: Watchers::new(),
             writable: Watchers::new(),
         };
-        Arc::new(Self { state: SpinLock::new(state) })
+        Arc::new(Self { look: Look::new(capacity), state: SpinLock::new(state) })
     }
 
     #[inline]
     pub(super) fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.state.lock();
-        let result = state.send(message);
+        let result = state.send(message, &self.look);
         drop(state);
         result.map(drop)
     }
@@ -158,7 +164,7 @@ impl<T> Channel<T> {
     #[inline]
     pub(super) fn send(&self, message: T, timeout: Option<Duration>) -> Result<(), SendTimeoutError<T>> {
         let mut state = self.state.lock();
-        let message = match state.send(message) {
+        let message = match state.send(message, &self.look) {
             Ok(receiver) => {
                 drop(state);
                 drop(receiver);
@@ -180,7 +186,7 @@ impl<T> Channel<T> {
     #[inline]
     pub(super) fn try_receive(&self) -> Result<T, TryRecvError> {
         let mut state = self.state.lock();
-        let result = state.receive();
+        let result = state.receive(&self.look);
         drop(state);
         result.map(|(message, _)| message)
     }
@@ -189,7 +195,7 @@ impl<T> Channel<T> {
     #[inline]
     pub(super) fn receive(&self, timeout: Option<Duration>) -> Result<T, RecvTimeoutError> {
         let mut state = self.state.lock();
-        match state.receive() {
+        match state.receive(&self.look) {
             Ok((message, sender)) => {
                 drop(state);
                 drop(sender);
@@ -211,7 +217,7 @@ impl<T> Channel<T> {
     /// Receives, or calls `arm` with the watchers of messages, locked.
     pub(crate) fn try_receive_or(&self, arm: impl FnOnce(&mut Watchers)) -> Result<T, TryRecvError> {
         let mut state = self.state.lock();
-        let result = state.receive();
+        let result = state.receive(&self.look);
         if matches!(result, Err(TryRecvError::Empty)) {
             arm(&mut state.readable);
         }
@@ -226,7 +232,7 @@ impl<T> Channel<T> {
         arm: impl FnOnce(&mut Watchers),
     ) -> Result<(), TrySendError<T>> {
         let mut state = self.state.lock();
-        let result = state.send(message);
+        let result = state.send(message, &self.look);
         if matches!(result, Err(TrySendError::Full(_))) {
             arm(&mut state.writable);
         }
@@ -277,6 +283,7 @@ impl<T> Channel<T> {
         let mut state = self.state.lock();
         state.senders -= 1;
         if state.senders == 0 {
+            self.look.close_sending();
             state.readable.notify();
             state.writable.close();
             self.wake_all(state, |state| &mut state.receiving);
@@ -291,10 +298,12 @@ impl<T> Channel<T> {
         if state.receivers > 0 {
             return;
         }
+        self.look.close_receiving();
         state.writable.notify();
         // No receiver is left that could be ready.
         state.readable.close();
         let unreceived = mem::replace(&mut state.messages, Messages::new(Some(0)));
+        self.look.set_len(0);
         self.wake_all(state, |state| &mut state.sending);
         // Outside the lock: the messages' destructors may do anything, also use this channel.
         drop(unreceived);
