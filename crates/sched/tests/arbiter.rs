@@ -1,8 +1,9 @@
 //! Requested cores under any history: random requests beside random load, liars and deaths.
 //!
 //! The world asserts what every policy owes. Here: what the arbiter grants never exceeds the
-//! machine; a runtime below its share gets there while another has more than it owns; and a core
-//! that a runtime requested is never taken from it, busy or idle.
+//! machine; a runtime below its share gets there while another has more than it owns; a core that a
+//! runtime requested is never taken from it, busy or idle; and no runtime has work without a core
+//! while it could be lent one.
 
 #[expect(dead_code, reason = "shared with the tests of congestion detection, which ask more of it")]
 mod world;
@@ -269,31 +270,62 @@ fn granted(world: &World<CongestionDetection>) -> u16 {
     world.ledger.runtimes().iter().map(|&runtime| world.policy.granted(runtime)).sum()
 }
 
+/// Checks that nothing that has work and needs a core lacks one that it could be lent: a free one,
+/// one that another runtime idles on and has not requested, or, below its share, one of a runtime
+/// that has more than it owns.
+fn check_served(world: &World<CongestionDetection>) {
+    for runtime in world.in_need() {
+        assert_eq!(world.spare_cores_for(runtime), 0, "{runtime} is in need at {}", world.now());
+        let cores = world.ledger.account(runtime).map_or(0, Account::cores);
+        if cores < world.own(runtime) {
+            assert_eq!(world.bursting_cores_beside(runtime), 0, "{runtime} has {cores} at {}", world.now());
+        }
+    }
+}
+
+/// Plays a history; `after_look` runs after each look.
+fn play(
+    world: &mut World<CongestionDetection>,
+    ops: Vec<Op>,
+    after_look: impl Fn(&World<CongestionDetection>),
+) {
+    for op in ops {
+        match op {
+            Op::Register(slot, spec, temper) => drop(world.register(slot, spec, temper)),
+            Op::Kill(slot) => world.kill(slot),
+            Op::Work(slot, items) => world.work(slot, items),
+            Op::Host(slot, hosts) => {
+                let hosts: Vec<u16> = (0..16).filter(|k| hosts & (1 << k) != 0).collect();
+                world.host(slot, &hosts);
+            }
+            Op::Leave(core) => drop(world.ledger.withdraw(CoreId(core))),
+            Op::Return(core) => drop(world.ledger.restore(CoreId(core))),
+            Op::Request(slot, word) => world.request(slot, Requests::from_word(word)),
+            Op::Looks(looks) => {
+                for _ in 0..looks {
+                    world.step();
+                    after_look(world);
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
     fn requested_cores_are_owned_by_one_and_never_taken((cores, seed, ops) in case()) {
         let mut world = world(cores, 1 + (seed % 2) as u16, seed);
-        for op in ops {
-            match op {
-                Op::Register(slot, spec, temper) => drop(world.register(slot, spec, temper)),
-                Op::Kill(slot) => world.kill(slot),
-                Op::Work(slot, items) => world.work(slot, items),
-                Op::Host(slot, hosts) => {
-                    let hosts: Vec<u16> = (0..16).filter(|k| hosts & (1 << k) != 0).collect();
-                    world.host(slot, &hosts);
-                }
-                Op::Leave(core) => drop(world.ledger.withdraw(CoreId(core))),
-                Op::Return(core) => drop(world.ledger.restore(CoreId(core))),
-                Op::Request(slot, word) => world.request(slot, Requests::from_word(word)),
-                Op::Looks(looks) => for _ in 0..looks {
-                    world.step();
-                    check_taken(&world);
-                    prop_assert!(granted(&world) <= cores);
-                },
-            }
-        }
+        play(&mut world, ops, |world| {
+            check_taken(world);
+            assert!(granted(world) <= cores);
+        });
+    }
+
+    #[test]
+    fn no_work_waits_for_a_core_that_it_could_be_lent((cores, seed, ops) in case()) {
+        play(&mut world(cores, 1 + (seed % 2) as u16, seed), ops, check_served);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use tailwater_sched::alloc::{Action, Activity, KthreadLook, Observation, Policy, Requests, View};
-use tailwater_sched::ledger::{Class, CoreState, KthreadState, Ledger, Parked, RuntimeSpec};
+use tailwater_sched::ledger::{Account, Class, CoreState, KthreadState, Ledger, Parked, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 
@@ -214,7 +214,7 @@ impl<P: Policy> World<P> {
     }
 
     /// Cores that another runtime than this could be lent at once: free, or idled on with nothing
-    /// queued.
+    /// queued by a runtime that has not requested them.
     pub fn spare_cores_for(&self, runtime: RuntimeId) -> usize {
         let usable = |state: &&CoreState| match state {
             CoreState::Free => true,
@@ -222,10 +222,22 @@ impl<P: Policy> World<P> {
             CoreState::Owned { kthread, .. } => {
                 let owner = &self.runtimes[&kthread.runtime.0];
                 let idles = owner.kthreads[usize::from(kthread.index)].activity == Activity::Idle;
-                kthread.runtime != runtime && owner.tells_the_truth() && idles && owner.queue.is_empty()
+                let cores = self.ledger.account(kthread.runtime).unwrap().cores();
+                let lends = cores > self.policy.granted(kthread.runtime);
+                kthread.runtime != runtime
+                    && owner.tells_the_truth()
+                    && idles
+                    && owner.queue.is_empty()
+                    && lends
             }
         };
         self.ledger.cores().iter().filter(usable).count()
+    }
+
+    /// Returns how many cores a runtime owns, by guarantee or by request.
+    pub fn own(&self, runtime: RuntimeId) -> u16 {
+        let guaranteed = self.ledger.account(runtime).map_or(0, Account::guaranteed);
+        guaranteed.max(self.policy.granted(runtime))
     }
 
     /// Cores of other runtimes that burst, not on the move.
@@ -233,7 +245,7 @@ impl<P: Policy> World<P> {
         let bursting = |state: &&CoreState| match state {
             CoreState::Owned { kthread, .. } => {
                 let account = self.ledger.account(kthread.runtime).unwrap();
-                kthread.runtime != runtime && account.cores() > account.guaranteed()
+                kthread.runtime != runtime && account.cores() > self.own(kthread.runtime)
             }
             CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => false,
         };
@@ -278,8 +290,7 @@ impl<P: Policy> World<P> {
         let mut spare = |id: RuntimeId| {
             let account = before.account(id).unwrap();
             let taken = lost.entry(id).or_insert(0);
-            let own = account.guaranteed().max(self.policy.granted(id));
-            (i32::from(account.cores()) - *taken - i32::from(own), account.spec().class)
+            (i32::from(account.cores()) - *taken - i32::from(self.own(id)), account.spec().class)
         };
         let (claim, class) = spare(runtime);
         let (surplus, victim_class) = spare(victim.runtime);

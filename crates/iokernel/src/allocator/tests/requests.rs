@@ -288,4 +288,52 @@ proptest! {
         sandbox.tick();
         prop_assert!(sandbox.is_quiet(), "a core is lost");
     }
+
+    /// Whatever programs requested and did, as long as the words that they wrote are true: when
+    /// they all obey, each one with work has the cores that are its own, no core is free that one
+    /// with work lacks, and a raised request is met without work.
+    #[test]
+    fn no_history_of_requests_leaves_work_or_a_request_unserved(
+        happenings in prop::collection::vec(happening_or_request(), 1..300),
+        raises in prop::collection::vec(0..=u64::from(CORES), 4),
+    ) {
+        let config = Config { policy: PolicyName::Arbiter, max_evictions: 1_000, ..Config::default() };
+        let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
+        for happening in happenings {
+            match happening {
+                Ok(Happening::Garbage(..)) => {}
+                Ok(happening) => play(&mut sandbox, happening),
+                Err((id, word)) if sandbox.peers.contains_key(&id) => sandbox.peer(id).request(word),
+                Err(_) => {}
+            }
+        }
+        let ids: Vec<u32> = sandbox.peers.keys().copied().collect();
+        ids.iter().for_each(|&id| sandbox.peer(id).queue(0, 2));
+        outlast_pauses(&mut sandbox);
+        for &id in &ids {
+            let (held, own) = (held(&sandbox, id), sandbox.alloc.policy.granted(RuntimeId(id)));
+            prop_assert!(held >= own.into(), "{id} has {held} of {own} cores and work");
+            prop_assert!(held > 0 || !sandbox.alloc.has_free_core(), "{id} has work, and a core is free");
+        }
+        for (&id, &raise) in ids.iter().zip(&raises) {
+            sandbox.peer(id).queue(0, 0);
+            sandbox.peer(id).request(raise);
+        }
+        outlast_pauses(&mut sandbox);
+        for &id in &ids {
+            let (held, own) = (held(&sandbox, id), sandbox.alloc.policy.granted(RuntimeId(id)));
+            prop_assert!(held >= own.into(), "{id} has {held} of {own} cores");
+        }
+    }
+}
+
+/// All programs obey, for longer than any pause of theirs, and than any period of a raise.
+fn outlast_pauses(sandbox: &mut Sandbox) {
+    for _ in 0..2 {
+        sandbox.obey();
+        settle(sandbox);
+        sandbox.pass(2_000_000_000);
+    }
+    sandbox.obey();
+    settle(sandbox);
 }
