@@ -1,9 +1,9 @@
 //! The protocol of `sync::queue`: a call without a deadline waits in a queue, and another thread
 //! grants its entry.
 //!
-//! The sleeper's lock is the spin lock that ships, the queue's is loom's, since a model of two locks
-//! that spin has too many interleavings. An `Arc` keeps the call's frame, which loom watches in
-//! place of the memory.
+//! The sleeper's lock is the spin lock that ships, the queue's is loom's, since a model of two
+//! locks that spin has too many interleavings. An `Arc` keeps the call's frame, which loom watches
+//! in place of the memory.
 
 use super::Waiter;
 use crate::ground::spin::SpinLock;
