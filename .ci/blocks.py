@@ -6,7 +6,7 @@
 A fenced block is run if its info string has the word `run` after the language (```sh run). The blocks of a page are one
 script, from top to bottom, in a scratch folder in which `tailwater` is this checkout; with `in=checkout` they run in the
 checkout itself. ```toml file=PATH writes the block to PATH before the blocks behind it. In a ```console block the lines
-behind `$ ` are run. An HTML comment <!-- until: COMMAND --> repeats a command, for at most 20 s, until it succeeds: what a
+behind `$ ` are run. An HTML comment <!-- until: COMMAND --> repeats a command, for at most 120 s, until it succeeds: what a
 reader's own pause between two commands does.
 
 A command in the background must be running, or have succeeded, when the page ends. After one that starts an IOKernel, or a

@@ -19,7 +19,7 @@ use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
 
 use crate::allocator::evict::Evictions;
 use crate::allocator::unbound::Unbound;
-use crate::allocator::vain::BackOff;
+use crate::allocator::vain::{BackOff, Unstarted};
 use crate::allocator::words::Kept;
 use crate::budget::Budget;
 use crate::control::client::ClientSocket;
@@ -218,6 +218,8 @@ pub(crate) struct Runtime {
     pub(crate) budget: Budget,
     /// Pauses in which it is lent no core.
     pub(crate) back_off: BackOff,
+    /// Cores claimed before it had started on them.
+    pub(crate) unstarted: Unstarted,
     /// Cores to which Linux does not bind its threads.
     pub(crate) unbound: Unbound,
     /// Its words as last read, where not all are at each look.
@@ -333,6 +335,7 @@ impl Runtime {
             spent: Spent::default(),
             budget: Budget::default(),
             back_off: BackOff::default(),
+            unstarted: Unstarted::default(),
             unbound: Unbound::default(),
             kept: Kept::new(count),
             mark: 0,

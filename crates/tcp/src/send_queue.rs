@@ -11,7 +11,8 @@
 //!
 //! # Invariants (`check`)
 //! - The pieces lie one behind the other, none before the first byte of the queue. The acknowledged
-//!   beginning of a piece is cut off; its memory is kept until all of it is acknowledged.
+//!   beginning of a piece is cut off; its memory is kept until all of it is acknowledged. So all
+//!   pieces but the first have at least [`LEAST_SHARED`] bytes.
 //! - The bytes between the pieces, and behind the last, are those in the ring.
 
 use crate::ring::Ring;
@@ -156,9 +157,10 @@ impl SendQueue {
     pub fn check(&self) {
         let Self::Mixed(mixed) = self else { return };
         let (mut end, mut shared) = (0, 0);
-        for piece in &mixed.pieces {
+        for (number, piece) in mixed.pieces.iter().enumerate() {
             let at = mixed.offset_of(piece);
             assert!(at >= end && !piece.bytes.is_empty(), "{at} behind {end}");
+            assert!(number == 0 || piece.bytes.len() >= LEAST_SHARED, "piece {number}: {piece:?}");
             assert_eq!(mixed.shared_before(piece), shared);
             (end, shared) = (at + piece.bytes.len(), shared + piece.bytes.len());
         }

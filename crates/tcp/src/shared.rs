@@ -1,8 +1,9 @@
 //! Immutable bytes with a reference count, which a connection sends out of their own memory.
 //!
 //! Owns a reference and a range. The kinds of memory are few on purpose: the last reference may be
-//! dropped while a connection is locked, and dropping these frees memory and runs no code of the
-//! program.
+//! dropped under a connection's lock with preemption off. Dropping these frees memory: of the
+//! program's code, only its allocator runs there. A program keeps a reference of its own to memory
+//! that is expensive to free.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -68,11 +69,11 @@ impl SharedBytes {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
         let start = match range.start_bound() {
             Bound::Included(&at) => at,
-            Bound::Excluded(&at) => at + 1,
+            Bound::Excluded(&at) => behind(at),
             Bound::Unbounded => 0,
         };
         let end = match range.end_bound() {
-            Bound::Included(&at) => at + 1,
+            Bound::Included(&at) => behind(at),
             Bound::Excluded(&at) => at,
             Bound::Unbounded => self.len(),
         };
@@ -88,6 +89,11 @@ impl SharedBytes {
         assert!(bytes <= self.len(), "{bytes} of {} bytes", self.len());
         self.start += bytes;
     }
+}
+
+/// Returns the index behind `at`.
+fn behind(at: usize) -> usize {
+    at.checked_add(1).expect("a bound of usize::MAX is beyond all bytes")
 }
 
 impl Deref for SharedBytes {
@@ -159,5 +165,11 @@ mod tests {
     fn a_slice_does_not_reach_beyond_its_bytes() {
         let bytes = SharedBytes::from(&b"0123456789"[..]).slice(..5);
         let _ = bytes.slice(4..6);
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond all bytes")]
+    fn a_bound_that_has_no_successor_does_not_wrap() {
+        let _ = SharedBytes::from(&b"0123456789"[..]).slice(..=usize::MAX);
     }
 }

@@ -10,7 +10,7 @@
 use rustix::io::Errno;
 use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::ledger::CoreState;
-use tailwater_sched::{CoreId, KthreadId};
+use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
@@ -31,12 +31,15 @@ impl Allocator {
         let started = clock::now();
         let &Action::Grant { runtime, kthread: to, core, victim, only_if_idle } = action;
         let Some(at) = self.ledger.topology().position(core) else { return };
-        let Some(victim) = self.check_victim(world, at, victim, now) else { return };
+        let Some(victim) = self.check_victim(world, at, victim, to.runtime, now) else { return };
         if self.cores[at].absent {
             // It was taken back from a victim that had not started, and has left the ledger.
             return;
         }
         if world.runtimes.get(to.runtime).is_none_or(|runtime| runtime.doomed) {
+            return;
+        }
+        if victim.is_some_and(|victim| self.is_spared(world, victim, to.runtime, now)) {
             return;
         }
         if victim.is_none() && self.ledger.core(core) != Some(CoreState::Free) {
@@ -64,7 +67,7 @@ impl Allocator {
         world.stats.apply.record(self.clock.to_ns(clock::now().saturating_sub(started)));
     }
 
-    /// Returns the kthread that the core must be taken from now: `Some(None)` if the core is free.
+    /// Returns the kthread that `claimant` must take the core from now: `Some(None)` if it is free.
     /// A victim that has not started cannot be asked to cede, because it has not seen its grant:
     /// the decision is dropped (`None`) until its start is overdue, and then the victim loses the
     /// core without being asked.
@@ -73,6 +76,7 @@ impl Allocator {
         world: &mut World,
         at: usize,
         victim: Option<KthreadId>,
+        claimant: RuntimeId,
         now: Cycles,
     ) -> Option<Option<KthreadId>> {
         let Some(from) = victim else { return Some(None) };
@@ -81,7 +85,7 @@ impl Allocator {
             Phase::Starting { kthread, decided, .. }
                 if kthread == from && now.saturating_sub(decided) > self.timing.overdue_start =>
             {
-                self.count_unstarted(world, from, decided, now);
+                self.count_unstarted(world, from, claimant, now);
                 self.take_back(world, at, from, now, now);
                 Some(None)
             }

@@ -11,18 +11,18 @@
 //! A thread that sleeps starts some 20 to 60 us after its wake, and a service may claim the core
 //! before. A program that is stopped, or that keeps wakes from its threads, would get each core
 //! that a service leaves for a moment; the service parks meanwhile, and has to be woken for each
-//! request. So a best-effort program may have cores that it does not start on, and that are
-//! claimed, for a part of the time only ([`PER_UNSTARTED`]) beyond [`UNSTARTED_US`], whether or not
-//! it starts on others. One whose threads wait on a core behind an ordinary program's pays the
-//! same: it is lent the core again at most 100 times as long after that as a service left it the
-//! core, some milliseconds.
+//! request. So a best-effort program that has had too many cores claimed before it started on them
+//! ([`FREE_CLAIMS`], one for each core in [`CLAIM_PACE_US`]) is lent none that a service idles on:
+//! only free ones, those of other best-effort programs, and as many as it owns. It is no offence:
+//! threads that wait behind an ordinary program's do not start either.
 
-use tailwater_sched::KthreadId;
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::{Account, Class};
+use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
 
 use super::Allocator;
 use super::words::WHOLE;
+use crate::runtime::Runtime;
 use crate::world::World;
 
 /// Number of cores in vain in a row without consequence.
@@ -32,11 +32,12 @@ const PAUSE_US: u64 = 100;
 /// Maximum number of doublings: 25.6 ms.
 const DOUBLINGS: u32 = 8;
 
-/// For how long a best-effort runtime may have cores that it has not started on when they are
-/// claimed, without consequence, in microseconds: about twenty wakes.
-const UNSTARTED_US: u64 = 1_000;
-/// Time in which a unit of that is forgotten.
-const PER_UNSTARTED: Cycles = 100;
+/// Cores that services may claim from a best-effort runtime before it has started on them, without
+/// consequence.
+const FREE_CLAIMS: Cycles = 50;
+/// Time in which one of them is forgotten, for each core that it can hold, in microseconds. The
+/// wake that each costs a service takes 20, so this is about 2 % of its core.
+const CLAIM_PACE_US: u64 = 1_000;
 
 /// The back-off of one runtime.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,9 +45,25 @@ pub(crate) struct BackOff {
     /// Cores in vain in a row.
     row: u32,
     until: Cycles,
-    /// Time for which it had cores that it did not start on, less what was forgotten until `since`.
-    unstarted: Cycles,
-    since: Cycles,
+}
+
+/// The cores that a service claimed from a best-effort runtime before it had started on them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Unstarted {
+    /// When all are forgotten.
+    until: Cycles,
+}
+
+impl Unstarted {
+    /// Counts one, which is forgotten `pace` after those before.
+    fn count(&mut self, now: Cycles, pace: Cycles) {
+        self.until = self.until.max(now).saturating_add(pace);
+    }
+
+    /// Returns whether there are more than are without consequence.
+    fn is_over(self, now: Cycles, pace: Cycles) -> bool {
+        self.until > now.saturating_add(pace.saturating_mul(FREE_CLAIMS))
+    }
 }
 
 impl BackOff {
@@ -68,35 +85,43 @@ impl BackOff {
             self.until = now.saturating_add((us * PAUSE_US) << more.min(DOUBLINGS));
         }
     }
-
-    /// Takes into account that a core was claimed which it had had for this time and had not
-    /// started on. `free` of that has no consequence.
-    fn count_unstarted(&mut self, had: Cycles, now: Cycles, free: Cycles) {
-        let forgotten = now.saturating_sub(self.since) / PER_UNSTARTED;
-        self.unstarted = self.unstarted.saturating_sub(forgotten).saturating_add(had);
-        self.since = now;
-        let excess = self.unstarted.saturating_sub(free);
-        self.until = self.until.max(now.saturating_add(excess.saturating_mul(PER_UNSTARTED)));
-    }
 }
 
 impl Allocator {
-    /// Takes into account that a service claims a core that this kthread has had since `decided`
-    /// and has not started on.
+    /// Takes into account that `claimant` gets a core that this kthread has and has not started on.
     pub(super) fn count_unstarted(
-        &mut self,
+        &self,
         world: &mut World,
         kthread: KthreadId,
-        decided: Cycles,
+        claimant: RuntimeId,
         now: Cycles,
     ) {
-        if self.class_of(kthread.runtime) != Class::BestEffort {
-            return;
+        let classes = (self.class_of(kthread.runtime), self.class_of(claimant));
+        if classes == (Class::BestEffort, Class::LatencyCritical)
+            && let Some(runtime) = world.runtimes.get_mut(kthread.runtime)
+        {
+            let pace = self.claim_pace(runtime);
+            runtime.unstarted.count(now, pace);
+            runtime.stats.counters.unstarted_cores.add(1);
         }
-        let free = self.clock.from_ns(UNSTARTED_US * 1_000);
-        if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
-            runtime.back_off.count_unstarted(now.saturating_sub(decided), now, free);
+    }
+
+    /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
+    /// has not started on too many.
+    pub(super) fn is_spared(&self, world: &World, victim: KthreadId, to: RuntimeId, now: Cycles) -> bool {
+        let classes = (self.class_of(victim.runtime), self.class_of(to));
+        if classes != (Class::LatencyCritical, Class::BestEffort) {
+            return false;
         }
+        let Some(runtime) = world.runtimes.get(to) else { return false };
+        let owns = |account: &Account| account.guaranteed().max(self.policy.granted(to));
+        runtime.unstarted.is_over(now, self.claim_pace(runtime))
+            && self.ledger.account(to).is_some_and(|account| account.held() >= owns(account))
+    }
+
+    fn claim_pace(&self, runtime: &Runtime) -> Cycles {
+        let cores = self.cores.len().min(runtime.kthreads.len()).max(1);
+        self.clock.from_ns(CLAIM_PACE_US * 1_000) / cores as Cycles
     }
 
     /// Takes into account whether a core that its kthread gave up without being asked was in vain.
@@ -147,25 +172,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_with_cores_that_are_not_started_on_is_paid_for_with_a_multiple_of_it() {
-        let mut back_off = BackOff::default();
-        let mut now = 1_000_000;
-        for _ in 0..10 {
-            now += 15;
-            back_off.count_unstarted(10, now, 100);
-            assert!(!back_off.is_on(now), "it may have that much");
+    fn claims_before_a_start_are_without_consequence_up_to_a_number_and_then_at_a_pace() {
+        let mut unstarted = Unstarted::default();
+        for now in 1_000..1_000 + FREE_CLAIMS {
+            assert!(!unstarted.is_over(now, 1_000), "at {now}");
+            unstarted.count(now, 1_000);
         }
-        let (mut had, began) = (0, now);
-        for _ in 0..1_000 {
-            now = back_off.until().max(now + 15);
-            back_off.count_unstarted(10, now, 100);
-            had += 10;
+        let mut claims = 0;
+        for now in (2_000..1_002_000).step_by(20) {
+            if !unstarted.is_over(now, 1_000) {
+                unstarted.count(now, 1_000);
+                claims += 1;
+            }
         }
-        let (share, passed) = (had * 100, now - began);
-        assert!(share <= passed + 1_000 && share > passed * 9 / 10, "{had} of {passed}");
-        assert!(back_off.until() - now <= 1_000, "as long as one time takes to be forgotten");
-        back_off.count_unstarted(10, now + 20_000, 100);
-        assert!(!back_off.is_on(now + 20_000), "all is forgotten");
+        assert!((999..=1_002).contains(&claims), "{claims} in a million");
+        let later = 1_002_000 + 1_000 * (FREE_CLAIMS + 1);
+        unstarted.count(later, 1_000);
+        assert!(!unstarted.is_over(later, 1_000), "those before are forgotten");
     }
 
     #[test]

@@ -225,6 +225,8 @@ counters! {
         vain_rings,
         /// Cores that it asked for and gave up without having done anything.
         vain_cores,
+        /// Cores that a service claimed before it, a best-effort program, had started on them.
+        unstarted_cores,
         /// Nanoseconds of the polling thread that its offences cost: frames that were refused, and
         /// these doorbells and cores.
         offence_ns,

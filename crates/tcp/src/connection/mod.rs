@@ -31,8 +31,8 @@
 //! - **Memory.** The struct; one ring per direction, which grows with its content up to the
 //!   configured limit and is freed within two seconds of becoming empty; references to shared
 //!   bytes, which count towards the same limit and are dropped when all of their bytes are
-//!   acknowledged or the connection is closed; at most 32 out-of-order ranges; the sender's
-//!   scoreboard.
+//!   acknowledged or the connection has ended ([`State::Closed`]); at most 32 out-of-order ranges;
+//!   the sender's scoreboard.
 //!
 //! # Invariants (`check`)
 //! - `una <= nxt`, and `nxt` is at most one (the FIN) beyond the queued data.

@@ -43,6 +43,32 @@ fn the_memory_of_a_piece_is_held_until_its_last_byte_is_gone() {
     assert_eq!((held(), queue.len(), queue.capacity()), ([0, 0], 0, 0));
 }
 
+/// Returns an empty queue whose positions start at `start`, and its counters of shared bytes at
+/// `ever`.
+fn queue_after(start: u32, ever: u32) -> SendQueue {
+    SendQueue::Mixed(Box::new(Mixed { start, shared: ever, shared_gone: ever, ..Mixed::default() }))
+}
+
+#[test]
+fn positions_and_counters_wrap_within_a_piece() {
+    let data: Vec<u8> = (0..LEAST_SHARED).map(|i| i as u8).collect();
+    let mut queue = queue_after(u32::MAX - 10, u32::MAX - 20);
+    queue.push(b"before");
+    queue.push_shared(&data.clone().into(), data.len());
+    queue.push(b"behind");
+    let all = [b"before", &data[..], b"behind"].concat();
+    for gone in 0..all.len() {
+        queue.check();
+        let rest = &all[gone..];
+        let mut out = vec![0; rest.len()];
+        queue.payload(0, rest.len()).copy_to(&mut out);
+        assert!(queue.len() == rest.len() && out == rest, "behind {gone} bytes");
+        queue.consume(1);
+    }
+    queue.check();
+    assert_eq!(queue.len(), 0);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Copy(usize),
@@ -66,12 +92,11 @@ proptest! {
     #[test]
     fn bytes_are_found_where_they_were_queued(
         steps in prop::collection::vec((any_step(), any::<prop::sample::Index>(), 0..4000_usize), 0..60),
-        start: u32,
-        ever: u32,
+        // Positions and counters wrap within the steps.
+        start in (0_u32..30_000).prop_map(u32::wrapping_neg),
+        ever in (0_u32..30_000).prop_map(u32::wrapping_neg),
     ) {
-        // As after any number of bytes, so that the positions wrap.
-        let mut queue =
-            SendQueue::Mixed(Box::new(Mixed { start, shared: ever, shared_gone: ever, ..Mixed::default() }));
+        let mut queue = queue_after(start, ever);
         let (mut model, mut next) = (Vec::new(), 0_u8);
         let mut bytes = |len| (0..len).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect::<Vec<u8>>();
         for (step, from, len) in steps {
@@ -94,6 +119,8 @@ proptest! {
                 Step::Rewind => queue.rewind(),
                 Step::Release => {
                     queue.release();
+                    prop_assert_eq!((queue.len(), queue.capacity()), (0, 0));
+                    queue = queue_after(start, ever);
                     model.clear();
                 }
             }

@@ -10,6 +10,15 @@ impl TcpStream {
     /// acknowledged what was taken, or the connection is over. The bytes have their room in the
     /// send buffer meanwhile. Less than 2 KiB is copied: a reference would cost more.
     ///
+    /// All of the memory behind the bytes stays, however small the part that is sent: the send
+    /// buffer does not bound it. A peer that keeps its window closed and answers probes holds it
+    /// until the stream is dropped, whatever the [user timeout](Self::set_user_timeout) is; then
+    /// that timeout counts, from the last acknowledgment. Drop a stream that makes no progress,
+    /// with a [linger time](Self::set_linger) of zero to have the memory back at once.
+    ///
+    /// The last reference may be dropped under the connection's lock with preemption off, and the
+    /// allocator runs there: keep a reference of your own to memory that is expensive to free.
+    ///
     /// # Errors
     /// As [`Write::write`](io::Write::write).
     ///
