@@ -153,7 +153,7 @@ impl<'a, T: ?Sized> SpinGuard<'a, T> {
     }
 
     /// Unlocks, and returns the proof that preemption is off to the caller, which leaves this
-    /// context next.
+    /// context next, or wakes a thread before it turns preemption on.
     #[inline]
     pub(crate) fn unlock_keeping_preemption_off(mut self) -> NoPreempt {
         let preempt = self.preempt.take().expect("present until the guard is consumed");
