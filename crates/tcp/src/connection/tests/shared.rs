@@ -118,8 +118,8 @@ fn acknowledge(pair: &mut Pair, ack: Header) {
     pair.ends[0].check();
 }
 
-/// Returns which bytes of `all`, the first of which is in flight as `first`, the side that connects
-/// sends next, now or at one of its timers.
+/// Returns which bytes of `all` the side that connects sends next, now or when a timer expires;
+/// `first` is the number of the first of `all`.
 fn next_sent(pair: &mut Pair, all: &[u8], first: Seq) -> Range<usize> {
     let flying = (0..10).find_map(|_| {
         next_of(&mut pair.ends[0], pair.now).or_else(|| {
@@ -138,7 +138,7 @@ fn next_sent(pair: &mut Pair, all: &[u8], first: Seq) -> Range<usize> {
 
 #[test]
 fn after_an_acknowledgment_within_a_piece_its_rest_is_sent_again() {
-    // Without SACK there is no tail loss probe: the timer repeats the first byte.
+    // Without SACK there is no tail loss probe: the first unacknowledged byte is sent again first.
     let config = Config { sack: false, ..Config::default() };
     let (mut pair, shared) = (Pair::open(&config, &Config::default()), Shared::new(9000));
     let first = pair.ends[0].sender.una();
@@ -159,14 +159,16 @@ fn around_the_sacked_middle_of_a_piece_the_rest_of_it_is_sent_again() {
     let first = pair.ends[0].sender.una();
     let all = send_and_lose(&mut pair, &shared);
     // The middles of both pieces, which lie at 12..4512 and 5289..9789.
-    let held = [2000..4000, 6000..9000];
-    let mut ack = Header { ack: first + 1000, window: 60_000, ..pair.forged(1) };
-    let block = |held: &Range<u32>| SackBlock { start: first + held.start, end: first + held.end };
-    ack.options.sack = held.iter().map(block).collect();
-    acknowledge(&mut pair, ack);
-    let sent = [(); 3].map(|()| next_sent(&mut pair, &all, first));
-    assert_eq!(sent, [1000..2000, 4000..5448, 5448..6000]);
-    assert_eq!(shared.held(), 2, "what is only selectively acknowledged is kept");
+    let held = [(2000, 4000), (6000, 9000)];
+    for (sent, references) in [(1000..2000, 2), (4000..5448, 2), (5448..6000, 1), (9000..9796, 1)] {
+        let acked = sent.start as u32;
+        let mut ack = Header { ack: first + acked, window: 60_000, ..pair.forged(1) };
+        let block = |&(from, to): &(u32, u32)| SackBlock { start: first + from, end: first + to };
+        ack.options.sack = held.iter().filter(|held| held.0 > acked).map(block).collect();
+        acknowledge(&mut pair, ack);
+        assert_eq!(next_sent(&mut pair, &all, first), sent);
+        assert_eq!(shared.held(), references);
+    }
 }
 
 #[test]
