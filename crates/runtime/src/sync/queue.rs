@@ -26,7 +26,7 @@
 
 use crate::ground::list::{Linked, Links, List};
 use crate::ground::spin::{SpinGuard, SpinLock};
-use crate::verbs::wait::{self, WaitList};
+use crate::verbs::wait::{self, WaitList, WaitOutcome};
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -80,6 +80,7 @@ impl Sleeper {
 }
 
 /// A [`Sleeper`] that is locked: none of its entries can be granted yet.
+#[must_use = "granters spin, with their queues locked, until the sleeper sleeps"]
 #[derive(Debug)]
 pub(crate) struct Held<'s> {
     sleeper: &'s Sleeper,
@@ -92,8 +93,9 @@ impl Held<'_> {
     pub(crate) fn sleep(self, deadline: Option<Cycles>) -> Option<usize> {
         let Self { sleeper, state } = self;
         // SAFETY: `list` is the state's only list, and stays in it.
-        unsafe { wait::wait(state, |s| &mut s.list, deadline) };
+        let outcome = unsafe { wait::wait(state, |s| &mut s.list, deadline) };
         if deadline.is_none() {
+            assert_eq!(outcome, WaitOutcome::Woken, "a wait without a deadline ended without a grant");
             // The granter was done with the sleeper when it woke this call.
             return Some(sleeper.granted());
         }
