@@ -108,6 +108,35 @@ fn blocking_under_a_spin_lock_is_refused_and_leaves_the_channel_whole() {
     refused.join().unwrap();
 }
 
+/// The thread whose send completes is woken before; a user thread may not wait while it holds that
+/// one locked.
+#[test]
+fn destructors_of_functions_that_are_not_chosen_may_wait() {
+    struct Sleepy;
+    impl Drop for Sleepy {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+    in_both_worlds(|| {
+        let (sender, receiver) = channel::bounded(0);
+        let (_idle, idle) = channel::bounded::<u8>(0);
+        let sending = spawn(0, move || sender.send(5).unwrap());
+        let start = Instant::now();
+        let received = std::iter::repeat_with(|| {
+            assert!(start.elapsed() < PATIENCE, "no thread sends");
+            let sleepy = Sleepy;
+            let other = move |_| {
+                drop(sleepy);
+                0
+            };
+            Select::new().recv(&receiver, Result::unwrap).recv(&idle, other).try_wait()
+        });
+        assert_eq!(received.flatten().next(), Some(5));
+        sending.join().unwrap();
+    });
+}
+
 /// All threads select over sends and receives on all channels at once, so that selects meet
 /// selects, with buffers and without; exactly the sent messages are received.
 #[test]

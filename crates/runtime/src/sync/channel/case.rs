@@ -43,24 +43,17 @@ struct Access<'a, T> {
     state: Cell<*mut State<T>>,
 }
 
-/// How a select locks the channels of its cases, whatever the types of their messages.
-pub(super) trait Lock {
-    /// Returns an address that identifies the channel.
-    fn address(&self) -> *const ();
-    /// Locks the channel, or uses the `lock` that an earlier case of the same channel holds.
-    ///
-    /// # Safety
-    /// `held` is what `lock` returned to another case of the same channel, and none of the
-    /// channel's cases uses the state after one of them has unlocked it.
-    unsafe fn lock(&self, held: Option<*mut ()>) -> *mut ();
-    fn unlock(&self);
-}
+impl<'a, T> Access<'a, T> {
+    fn new(channel: &'a Channel<T>) -> Self {
+        Self { channel, guard: Cell::new(None), state: Cell::new(ptr::null_mut()) }
+    }
 
-impl<T> Lock for Access<'_, T> {
     fn address(&self) -> *const () {
         ptr::from_ref(self.channel).cast()
     }
 
+    /// # Safety
+    /// As [`Case::lock`].
     unsafe fn lock(&self, held: Option<*mut ()>) -> *mut () {
         let state = held.map_or_else(
             || {
@@ -79,12 +72,6 @@ impl<T> Lock for Access<'_, T> {
         self.state.set(ptr::null_mut());
         drop(self.guard.take());
     }
-}
-
-impl<'a, T> Access<'a, T> {
-    fn new(channel: &'a Channel<T>) -> Self {
-        Self { channel, guard: Cell::new(None), state: Cell::new(ptr::null_mut()) }
-    }
 
     /// Calls `f` with the state, between `lock` and `unlock`.
     fn with<R>(&self, f: impl FnOnce(&mut State<T>) -> R) -> R {
@@ -98,11 +85,21 @@ impl<'a, T> Access<'a, T> {
 /// One operation of a select whose outcome is an `R`. From `enlist` to `withdraw` other threads
 /// hold pointers to its entry, so a case is used by shared reference only, and stays in its box.
 pub(super) trait Case<R> {
-    /// Returns its channel.
-    fn channel(&self) -> &dyn Lock;
+    /// Returns an address that identifies the channel.
+    fn address(&self) -> *const ();
+    /// Locks the channel, or uses the `lock` that an earlier case of the same channel holds.
+    ///
+    /// # Safety
+    /// `held` is what `lock` returned to another case of the same channel, and none of the
+    /// channel's cases uses the state after one of them has unlocked it.
+    unsafe fn lock(&self, held: Option<*mut ()>) -> *mut ();
+    fn unlock(&self);
     /// Completes the operation if that is possible now; returns whether it did. Called under the
     /// lock.
     fn attempt(&self) -> bool;
+    /// Wakes the thread whose operation `attempt` completed, if any, which stays locked until then.
+    /// Called after `unlock`.
+    fn wake(&self);
     /// Queues the operation as number `case` of `sleeper`. Called under the lock.
     ///
     /// # Safety
@@ -111,8 +108,7 @@ pub(super) trait Case<R> {
     unsafe fn enlist(&self, sleeper: *const Sleeper, case: usize);
     /// Takes the operation out of the queue.
     fn withdraw(&self);
-    /// Ends an operation that was completed by `attempt` or by a grant: wakes the other side and
-    /// calls the user's function.
+    /// Ends an operation that was completed by `attempt` or by a grant: calls the user's function.
     fn complete(self: Box<Self>) -> R;
     /// Ends an operation that was not completed: restores what `attempt` and `enlist` took.
     fn abandon(self: Box<Self>);
@@ -140,8 +136,17 @@ impl<'a, T, F> Receive<'a, T, F> {
 }
 
 impl<T, R, F: FnOnce(Result<T, RecvError>) -> R> Case<R> for Receive<'_, T, F> {
-    fn channel(&self) -> &dyn Lock {
-        &self.access
+    fn address(&self) -> *const () {
+        self.access.address()
+    }
+
+    unsafe fn lock(&self, held: Option<*mut ()>) -> *mut () {
+        // SAFETY: by the caller's contract.
+        unsafe { self.access.lock(held) }
+    }
+
+    fn unlock(&self) {
+        self.access.unlock();
     }
 
     fn attempt(&self) -> bool {
@@ -166,6 +171,10 @@ impl<T, R, F: FnOnce(Result<T, RecvError>) -> R> Case<R> for Receive<'_, T, F> {
         });
     }
 
+    fn wake(&self) {
+        drop(self.wake.take());
+    }
+
     fn withdraw(&self) {
         let entry = self.entry.get().expect("enlisted");
         // SAFETY: `enlist` put it into this queue.
@@ -173,8 +182,7 @@ impl<T, R, F: FnOnce(Result<T, RecvError>) -> R> Case<R> for Receive<'_, T, F> {
     }
 
     fn complete(self: Box<Self>) -> R {
-        let Self { entry, received, wake, then, .. } = *self;
-        drop(wake);
+        let Self { entry, received, then, .. } = *self;
         let granted = || entry.into_inner().and_then(Entry::into_payload).ok_or(RecvError);
         then(received.into_inner().unwrap_or_else(granted))
     }
@@ -200,8 +208,17 @@ impl<'a, T, F> Send<'a, T, F> {
 }
 
 impl<T, R, F: FnOnce(Result<(), SendError<T>>) -> R> Case<R> for Send<'_, T, F> {
-    fn channel(&self) -> &dyn Lock {
-        &self.access
+    fn address(&self) -> *const () {
+        self.access.address()
+    }
+
+    unsafe fn lock(&self, held: Option<*mut ()>) -> *mut () {
+        // SAFETY: by the caller's contract.
+        unsafe { self.access.lock(held) }
+    }
+
+    fn unlock(&self) {
+        self.access.unlock();
     }
 
     fn attempt(&self) -> bool {
@@ -231,6 +248,10 @@ impl<T, R, F: FnOnce(Result<(), SendError<T>>) -> R> Case<R> for Send<'_, T, F> 
         });
     }
 
+    fn wake(&self) {
+        drop(self.wake.take());
+    }
+
     fn withdraw(&self) {
         let entry = self.entry.get().expect("enlisted");
         // SAFETY: `enlist` put it into this queue.
@@ -238,8 +259,7 @@ impl<T, R, F: FnOnce(Result<(), SendError<T>>) -> R> Case<R> for Send<'_, T, F> 
     }
 
     fn complete(self: Box<Self>) -> R {
-        let Self { entry, message, wake, then, .. } = *self;
-        drop(wake);
+        let Self { entry, message, then, .. } = *self;
         let message = entry.into_inner().map_or_else(|| message.take(), Entry::into_payload);
         then(message.map_or(Ok(()), |message| Err(SendError(message))))
     }

@@ -1,8 +1,9 @@
-//! Room for one operation of a select, whatever its type, without an allocation.
+//! Room for the operations of a select, whatever their types, without an allocation.
 //!
 //! Most operations are two or three words: the references to the channel and, for a send, to the
 //! message, and a function that captures nothing or one reference. These lie in the [`Plan`]
-//! itself; a larger one lies in a box, and the box in the plan.
+//! itself; a larger one lies in a box, and the box in the plan. The first plans lie in the select
+//! itself, the others in a vector.
 //!
 //! # Invariant
 //! `steps` of a slot is null, and its room is empty; or it points to the [`Steps`] of the type of
@@ -11,8 +12,11 @@
 use super::case::Case;
 use super::operation::Operation;
 use core::marker::PhantomData;
-use core::mem::{MaybeUninit, needs_drop};
+use core::mem::{self, MaybeUninit, needs_drop};
 use core::ptr;
+
+/// Number of operations that lie in the select itself.
+const IN_PLACE: usize = 4;
 
 /// Words of an operation that lies in its plan.
 const WORDS: usize = 3;
@@ -26,15 +30,94 @@ struct Slot {
 /// What is done with an operation of one type.
 ///
 /// # Safety
-/// To call any of them: the slot's operation is of that type.
+/// To call any of them: the operation of the slot, or of the plan of that number, is of that type.
 struct Steps<'a, R> {
-    looks_ready: unsafe fn(&Slot) -> bool,
-    /// Completes the operation if that is possible now, which empties the slot.
-    attempt: unsafe fn(&mut Slot) -> Option<R>,
+    looks_ready: unsafe fn(&mut Slot) -> bool,
+    /// See [`Plans::attempt`].
+    attempt: unsafe fn(&mut Plans<'a, R>, usize) -> Option<R>,
     /// Takes the operation out of the slot.
     take_case: unsafe fn(&mut Slot) -> Box<dyn Case<R> + 'a>,
-    /// Drops the operation in a slot that is not used again. `None` if that does nothing.
+    /// Drops the operation in a slot whose `steps` is null already. `None` if that does nothing.
     discard: Option<unsafe fn(&mut Slot)>,
+}
+
+/// The operations of a select.
+pub(super) struct Plans<'a, R> {
+    /// The first operations; the others are empty.
+    first: [Plan<'a, R>; IN_PLACE],
+    /// The operations after these.
+    more: Vec<Plan<'a, R>>,
+    /// Number of operations that were added.
+    count: usize,
+}
+
+impl<'a, R> Plans<'a, R> {
+    pub(super) const fn new() -> Self {
+        Self { first: [const { Plan::EMPTY }; IN_PLACE], more: Vec::new(), count: 0 }
+    }
+
+    /// Returns the number of operations that were added.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    pub(super) fn add<O: Operation<'a, R> + 'a>(&mut self, operation: O) {
+        let plan = Plan::new(operation);
+        match self.first.get_mut(self.count) {
+            // The place is empty; to drop that plan would be a call and keep the select in memory.
+            Some(place) => mem::forget(mem::replace(place, plan)),
+            None => self.more.push(plan),
+        }
+        self.count += 1;
+    }
+
+    #[inline]
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Plan<'a, R>> {
+        self.first.iter_mut().chain(&mut self.more)
+    }
+
+    #[inline]
+    pub(super) fn plan(&mut self, number: usize) -> &mut Plan<'a, R> {
+        match number.checked_sub(IN_PLACE) {
+            None => &mut self.first[number],
+            Some(number) => &mut self.more[number],
+        }
+    }
+
+    /// Exchanges the numbers `low` and `high` of two operations, of which `low` is not greater.
+    pub(super) fn swap(&mut self, low: usize, high: usize) {
+        match (low.checked_sub(IN_PLACE), high.checked_sub(IN_PLACE)) {
+            (None, Some(high)) => mem::swap(&mut self.first[low], &mut self.more[high]),
+            (Some(low), Some(high)) => self.more.swap(low, high),
+            (_, None) => self.first.swap(low, high),
+        }
+    }
+
+    /// Returns the numbers of the operations that look ready.
+    #[inline]
+    pub(super) fn ready(&mut self) -> impl Iterator<Item = usize> {
+        let plans = self.iter_mut().enumerate();
+        plans.filter_map(|(number, plan)| plan.looks_ready().then_some(number))
+    }
+
+    /// Completes operation `number` if that is possible now: then drops all other operations, and
+    /// calls the user's function after that. No operation is left then, also if the function
+    /// panics.
+    #[inline]
+    pub(super) fn attempt(&mut self, number: usize) -> Option<R> {
+        let attempt = self.plan(number).steps()?.attempt;
+        // SAFETY: by the invariant.
+        unsafe { attempt(self, number) }
+    }
+
+    /// Drops all operations.
+    #[inline]
+    fn clear(&mut self) {
+        self.first.iter_mut().for_each(Plan::clear);
+        self.more.clear();
+    }
 }
 
 /// An operation of a select, or none.
@@ -45,13 +128,13 @@ pub(super) struct Plan<'a, R> {
 
 impl<'a, R> Plan<'a, R> {
     /// No operation.
-    pub(super) const EMPTY: Self = Self {
+    const EMPTY: Self = Self {
         slot: Slot { steps: ptr::null(), room: [MaybeUninit::uninit(); WORDS] },
         operation: PhantomData,
     };
 
     #[inline]
-    pub(super) fn new<O: Operation<'a, R> + 'a>(operation: O) -> Self {
+    fn new<O: Operation<'a, R> + 'a>(operation: O) -> Self {
         if fits::<O>() { Self::of(operation) } else { Self::of(Box::new(operation)) }
     }
 
@@ -61,7 +144,7 @@ impl<'a, R> Plan<'a, R> {
         let mut plan = Self::EMPTY;
         // SAFETY: the room has the operation's size and alignment at least.
         unsafe { plan.slot.room.as_mut_ptr().cast::<O>().write(operation) };
-        plan.slot.steps = ptr::from_ref(&Of::<'a, R, O>::STEPS).cast();
+        plan.slot.steps = ptr::from_ref(Of::<'a, R, O>::steps()).cast();
         plan
     }
 
@@ -74,18 +157,10 @@ impl<'a, R> Plan<'a, R> {
     /// Returns whether there is an operation that may be completed now, without locking its
     /// channel.
     #[inline]
-    pub(super) fn looks_ready(&self) -> bool {
+    pub(super) fn looks_ready(&mut self) -> bool {
+        let Some(looks_ready) = self.steps().map(|steps| steps.looks_ready) else { return false };
         // SAFETY: by the invariant.
-        self.steps().is_some_and(|steps| unsafe { (steps.looks_ready)(&self.slot) })
-    }
-
-    /// Completes the operation if there is one and that is possible now. The plan is empty then,
-    /// also if the user's function panics.
-    #[inline]
-    pub(super) fn attempt(&mut self) -> Option<R> {
-        let attempt = self.steps()?.attempt;
-        // SAFETY: by the invariant.
-        unsafe { attempt(&mut self.slot) }
+        unsafe { looks_ready(&mut self.slot) }
     }
 
     /// Takes the operation out, as one that can wait; `None` if there is no operation.
@@ -94,15 +169,23 @@ impl<'a, R> Plan<'a, R> {
         // SAFETY: by the invariant.
         Some(unsafe { take_case(&mut self.slot) })
     }
+
+    /// Drops the operation, if there is one.
+    #[inline]
+    fn clear(&mut self) {
+        let discard = self.steps().and_then(|steps| steps.discard);
+        self.slot.steps = ptr::null();
+        if let Some(discard) = discard {
+            // SAFETY: by the invariant, which held until the line before.
+            unsafe { discard(&mut self.slot) };
+        }
+    }
 }
 
 impl<R> Drop for Plan<'_, R> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(discard) = self.steps().and_then(|steps| steps.discard) {
-            // SAFETY: by the invariant; the plan is not used again.
-            unsafe { discard(&mut self.slot) };
-        }
+        self.clear();
     }
 }
 
@@ -122,24 +205,33 @@ impl<'a, R, O: Operation<'a, R>> Of<'a, R, O> {
         discard: if needs_drop::<O>() { Some(Self::discard) } else { None },
     };
 
-    /// # Safety
-    /// The slot's operation is an `O`.
-    #[inline]
-    unsafe fn looks_ready(slot: &Slot) -> bool {
-        // SAFETY: by the caller's contract.
-        unsafe { &*slot.room.as_ptr().cast::<O>() }.looks_ready()
+    /// Returns the steps, at an address that is valid as long as the process runs: the compiler
+    /// rejects a reference to a temporary here.
+    const fn steps<'x>() -> &'x Steps<'a, R> {
+        &Self::STEPS
     }
 
     /// # Safety
-    /// As [`looks_ready`](Self::looks_ready).
+    /// The slot's operation is an `O`.
     #[inline]
-    unsafe fn attempt(slot: &mut Slot) -> Option<R> {
-        let operation = slot.room.as_ptr().cast::<O>();
+    unsafe fn looks_ready(slot: &mut Slot) -> bool {
+        // From a `&mut`: the user's function may capture a `Cell`.
+        // SAFETY: by the caller's contract.
+        unsafe { &*slot.room.as_mut_ptr().cast::<O>() }.looks_ready()
+    }
+
+    /// # Safety
+    /// The operation of that number is an `O`.
+    #[inline]
+    unsafe fn attempt(plans: &mut Plans<'a, R>, number: usize) -> Option<R> {
+        let slot = &mut plans.plan(number).slot;
+        let operation = slot.room.as_mut_ptr().cast::<O>();
         // SAFETY: by the caller's contract.
         let outcome = unsafe { &*operation }.attempt()?;
         // SAFETY: as above. The slot is empty from here on.
         let operation = unsafe { operation.read() };
         slot.steps = ptr::null();
+        plans.clear();
         Some(operation.finish(outcome))
     }
 
@@ -147,13 +239,13 @@ impl<'a, R, O: Operation<'a, R>> Of<'a, R, O> {
     /// As [`looks_ready`](Self::looks_ready).
     unsafe fn take_case(slot: &mut Slot) -> Box<dyn Case<R> + 'a> {
         // SAFETY: by the caller's contract. The slot is empty from here on.
-        let operation = unsafe { slot.room.as_ptr().cast::<O>().read() };
+        let operation = unsafe { slot.room.as_mut_ptr().cast::<O>().read() };
         slot.steps = ptr::null();
         operation.into_case()
     }
 
     /// # Safety
-    /// As [`looks_ready`](Self::looks_ready); the slot is not used again.
+    /// As [`looks_ready`](Self::looks_ready), and the caller has emptied the slot but for this.
     unsafe fn discard(slot: &mut Slot) {
         // SAFETY: by the caller's contract.
         unsafe { slot.room.as_mut_ptr().cast::<O>().drop_in_place() };

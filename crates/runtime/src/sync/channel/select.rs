@@ -4,12 +4,17 @@
 //!
 //! 1. The select looks at all its channels without their locks ([`Look`](super::look)). If one
 //!    operation looks ready, it is tried, under its channel's lock alone; of several, those are
-//!    tried in turn, beginning with a random one. The first that can be completed is.
+//!    tried in random order. The first that can be completed is. An operation on a channel without
+//!    room always looks ready.
 //! 2. All channels are locked at once, in the order of their addresses, so that no two selects
-//!    deadlock. Under the locks the operations are tried again, beginning with a random one. If
-//!    none can be completed, each gets an entry in its channel's queue, all with one [`Sleeper`],
-//!    and the locks are released. From then on a thread at the other side of one of the channels
-//!    may complete that operation; the sleeper allows exactly one of them to do so.
+//!    deadlock. Under the locks the operations are tried again, in random order. If none can be
+//!    completed, each gets an entry in its channel's queue, all with one [`Sleeper`], and the locks
+//!    are released. From then on a thread at the other side of one of the channels may complete
+//!    that operation; the sleeper allows exactly one of them to do so.
+//!
+//! In both steps an operation that completes wakes the thread at the other side, then the other
+//! operations are dropped, then the function of this one is called. So the user's code, destructors
+//! included, runs while the select holds no lock and does not keep preemption off.
 //!
 //! A select fails or waits only after step 2, so at one moment none of its operations could be
 //! completed. The locks are held with preemption off.
@@ -22,7 +27,7 @@
 
 use super::case::{Case, ReceivingEnd, SendingEnd};
 use super::operation::{Receive, Send};
-use super::plan::Plan;
+use super::plan::{Plan, Plans};
 use super::{RecvError, SendError};
 use crate::ground::guard::NoPreempt;
 use crate::ground::random::Random;
@@ -30,18 +35,15 @@ use crate::records::runtime::deadline_after;
 use crate::sync::queue::Sleeper;
 use crate::verbs::wait;
 use core::cell::Cell;
-use core::mem;
 use std::time::Duration;
 use tailwater_shm::{Cycles, clock};
-
-/// Number of operations that lie in the select itself.
-const IN_PLACE: usize = 4;
 
 /// Waits for the first of several sends and receives; exactly one is completed.
 ///
 /// Each operation has a function that turns its outcome into the outcome of the select; often the
 /// variant of an enum will do. If several operations can be completed at once, one of them is
 /// chosen at random. An operation on a channel whose other side is gone is complete, with an error.
+/// The functions that are not chosen are dropped before the chosen one is called.
 ///
 /// A select is built and used once. One of up to four operations allocates nothing if one of them
 /// can be completed at once and none of their functions captures more than a reference; otherwise
@@ -66,11 +68,7 @@ const IN_PLACE: usize = 4;
 /// ```
 #[must_use = "a select does nothing until it is waited for"]
 pub struct Select<'a, R> {
-    /// The first operations; the others are empty.
-    first: [Plan<'a, R>; IN_PLACE],
-    /// The operations after these.
-    more: Vec<Plan<'a, R>>,
-    count: usize,
+    plans: Plans<'a, R>,
 }
 
 impl<'a, R> Select<'a, R> {
@@ -83,17 +81,7 @@ impl<'a, R> Select<'a, R> {
     /// assert_eq!(Select::<()>::new().try_wait(), None);
     /// ```
     pub const fn new() -> Self {
-        Self { first: [const { Plan::EMPTY }; IN_PLACE], more: Vec::new(), count: 0 }
-    }
-
-    #[inline]
-    fn add(&mut self, plan: Plan<'a, R>) {
-        match self.first.get_mut(self.count) {
-            // The place is empty; to drop that plan would be a call and keep the select in memory.
-            Some(place) => mem::forget(mem::replace(place, plan)),
-            None => self.more.push(plan),
-        }
-        self.count += 1;
+        Self { plans: Plans::new() }
     }
 
     /// Adds a receive from `receiver`, of [`channel`](super) or of [`mpsc`](crate::sync::mpsc).
@@ -114,7 +102,7 @@ impl<'a, R> Select<'a, R> {
         receiver: &'a E,
         then: impl FnOnce(Result<E::Message, RecvError>) -> R + 'a,
     ) -> Self {
-        self.add(Plan::new(Receive::new(receiver.channel(), then)));
+        self.plans.add(Receive::new(receiver.channel(), then));
         self
     }
 
@@ -139,7 +127,7 @@ impl<'a, R> Select<'a, R> {
         then: impl FnOnce(Result<(), SendError<E::Message>>) -> R + 'a,
     ) -> Self {
         if message.is_some() {
-            self.add(Plan::new(Send::new(sender.channel(), Cell::from_mut(message), then)));
+            self.plans.add(Send::new(sender.channel(), Cell::from_mut(message), then));
         }
         self
     }
@@ -151,7 +139,7 @@ impl<'a, R> Select<'a, R> {
     /// [`SpinLock`](crate::sync::spin::SpinLock), unless an operation can be completed at once.
     #[inline]
     pub fn wait(mut self) -> R {
-        assert!(self.count > 0, "a select without operations waits for ever: add recv or send");
+        assert!(self.plans.len() > 0, "a select without operations waits for ever: add recv or send");
         if let Some(outcome) = self.take_ready() {
             return outcome;
         }
@@ -198,46 +186,40 @@ impl<'a, R> Select<'a, R> {
     #[inline]
     fn take_ready(&mut self) -> Option<R> {
         let (mut ready, mut last) = (0, 0);
-        self.first.iter().chain(&self.more).enumerate().for_each(|(number, plan)| {
-            if plan.looks_ready() {
-                (ready, last) = (ready + 1, number);
-            }
-        });
+        self.plans.ready().for_each(|number| (ready, last) = (ready + 1, number));
         match ready {
             0 => None,
-            1 => self.plan(last).attempt(),
+            1 => self.plans.attempt(last),
             _ => self.take_one_of_several(),
         }
     }
 
-    /// Tries the operations that look ready in turn, beginning with a random one.
+    /// Tries the operations that look ready, in random order.
     fn take_one_of_several(&mut self) -> Option<R> {
-        in_turn(self.count).find_map(|number| {
-            let plan = self.plan(number);
-            plan.looks_ready().then(|| plan.attempt()).flatten()
+        let count = self.plans.len();
+        (0..count).find_map(|number| {
+            self.plans.swap(number, random_from(number, count));
+            self.plans.plan(number).looks_ready().then(|| self.plans.attempt(number)).flatten()
         })
-    }
-
-    #[inline]
-    fn plan(&mut self, number: usize) -> &mut Plan<'a, R> {
-        match number.checked_sub(IN_PLACE) {
-            None => &mut self.first[number],
-            Some(number) => &mut self.more[number],
-        }
     }
 
     /// Completes one of the operations, waiting for it if that is allowed: step 2.
     #[inline(never)]
-    fn run(&mut self, may_wait: bool, deadline: Option<Cycles>) -> Option<R> {
+    pub(super) fn run(&mut self, may_wait: bool, deadline: Option<Cycles>) -> Option<R> {
         if may_wait {
             wait::check_may_block(&NoPreempt::new());
         }
-        let cases = Cases::of(self);
+        let mut cases = Cases::of(&mut self.plans);
         let sleeper = Sleeper::new();
         cases.lock();
         let mut chosen = cases.attempt();
         if chosen.is_some() || !may_wait {
             cases.unlock();
+            if let Some(number) = chosen {
+                // Before any of the user's code runs: that may need the thread's sleeper, which is
+                // locked until this.
+                cases.0[number].wake();
+            }
         } else {
             // SAFETY: no other thread knows the sleeper before the cases are enlisted.
             let asleep = unsafe { sleeper.hold() };
@@ -255,37 +237,41 @@ impl<'a, R> Select<'a, R> {
     }
 }
 
-/// The operations of a select that may have to wait, in the order of their channels' addresses.
+/// The operations of a select that may have to wait.
 struct Cases<'a, R>(Vec<Box<dyn Case<R> + 'a>>);
 
 impl<'a, R> Cases<'a, R> {
     /// Takes all operations out of the select.
-    fn of(select: &mut Select<'a, R>) -> Self {
-        let mut cases = Vec::with_capacity(select.count);
-        cases.extend(select.first.iter_mut().chain(&mut select.more).filter_map(Plan::take_case));
-        cases.sort_unstable_by_key(|case| case.channel().address());
+    fn of(plans: &mut Plans<'a, R>) -> Self {
+        let mut cases = Vec::with_capacity(plans.len());
+        cases.extend(plans.iter_mut().filter_map(Plan::take_case));
         Self(cases)
     }
 
-    /// Locks every channel once.
-    fn lock(&self) {
+    /// Locks every channel once, in the order of their addresses.
+    fn lock(&mut self) {
+        self.0.sort_unstable_by_key(|case| case.address());
         let mut last: Option<(*const (), *mut ())> = None;
-        for channel in self.0.iter().map(|case| case.channel()) {
-            let address = channel.address();
+        for case in &self.0 {
+            let address = case.address();
             let held = last.filter(|(last, _)| *last == address).map(|(_, lock)| lock);
             // SAFETY: `held` comes from a case of the same channel; all are unlocked together.
-            last = Some((address, unsafe { channel.lock(held) }));
+            last = Some((address, unsafe { case.lock(held) }));
         }
     }
 
     fn unlock(&self) {
-        self.0.iter().for_each(|case| case.channel().unlock());
+        self.0.iter().for_each(|case| case.unlock());
     }
 
-    /// Tries the operations in turn, beginning with a random one; returns the number of the one
-    /// that was completed.
-    fn attempt(&self) -> Option<usize> {
-        in_turn(self.0.len()).find(|&number| self.0[number].attempt())
+    /// Tries the operations in random order, into which it brings them; returns the number of the
+    /// one that was completed.
+    fn attempt(&mut self) -> Option<usize> {
+        let count = self.0.len();
+        (0..count).find(|&number| {
+            self.0.swap(number, random_from(number, count));
+            self.0[number].attempt()
+        })
     }
 
     /// Takes all operations but `granted` out of their queues.
@@ -302,18 +288,17 @@ impl<'a, R> Cases<'a, R> {
     }
 }
 
-/// Returns the numbers below `count` in turn, beginning with a random one.
-fn in_turn(count: usize) -> impl Iterator<Item = usize> {
-    let start = random(count);
-    (start..count).chain(0..start)
-}
-
-/// Returns a random number below `count`.
-fn random(count: usize) -> usize {
+/// Returns a random number from `number` up to `count`, exclusive. In random order means that each
+/// operation in turn changes places with the one of that number (Fisher and Yates): those that
+/// cannot be completed do not skew the choice among the others.
+fn random_from(number: usize, count: usize) -> usize {
+    if number + 1 == count {
+        return number;
+    }
     thread_local! {
         static RANDOM: Random = Random::new(clock::now());
     }
-    RANDOM.with(|random| random.below(count))
+    number + RANDOM.with(|random| random.below(count - number))
 }
 
 impl<R> Default for Select<'_, R> {
@@ -324,6 +309,6 @@ impl<R> Default for Select<'_, R> {
 
 impl<R> core::fmt::Debug for Select<'_, R> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Select").field("operations", &self.count).finish_non_exhaustive()
+        f.debug_struct("Select").field("operations", &self.plans.len()).finish_non_exhaustive()
     }
 }

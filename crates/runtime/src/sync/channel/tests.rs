@@ -266,6 +266,53 @@ fn a_select_does_not_favour_an_operation() {
     });
 }
 
+/// Selects 4000 times; of the two operations that can be completed, each must be chosen often.
+fn expect_no_skew(mut is_first: impl FnMut() -> bool) {
+    let first = (0..4000).filter(|_| is_first()).count();
+    // A fair choice strays this far from 2000 once in 10^20 runs. One of three, where an idle
+    // operation counts for the next one, chooses one of the two 2667 times, give or take 30.
+    assert!((1700..=2300).contains(&first), "{first} of 4000");
+}
+
+#[test]
+fn an_operation_that_is_not_ready_does_not_favour_the_one_after_it() {
+    let (_idle, idle) = unbounded::<()>();
+    let channels = [unbounded(), unbounded()];
+    channels.iter().for_each(|(sender, _)| (0..4000).for_each(|_| sender.send(()).unwrap()));
+    let [(_, first), (_, second)] = &channels;
+    expect_no_skew(|| {
+        let idle_between =
+            Select::new().recv(first, |_| true).recv(&idle, |_| unreachable!("no thread sends"));
+        idle_between.recv(second, |_| false).wait()
+    });
+}
+
+/// Ends of a select: with step 1, which the operations of channels without room go through, and
+/// with step 2 alone, as if the operation had become ready between the two.
+const ENDS: [fn(Select<'_, bool>) -> bool; 2] =
+    [|select| select.wait(), |mut select| select.run(true, None).expect("waits until one is complete")];
+
+#[test]
+fn an_idle_operation_does_not_favour_another_where_threads_wait_to_send() {
+    for end in ENDS {
+        std::thread::scope(|scope| {
+            let (_idle, idle) = bounded::<()>(0);
+            let channels = [bounded(0), bounded(0)];
+            let receivers = channels.map(|(sender, receiver)| {
+                scope.spawn(move || while sender.send(()).is_ok() {});
+                receiver
+            });
+            let [first, second] = &receivers;
+            expect_no_skew(|| {
+                until(|| receivers.iter().all(|receiver| !receiver.channel.state.lock().sending.is_empty()));
+                let idle_between =
+                    Select::new().recv(first, |_| true).recv(&idle, |_| unreachable!("no thread sends"));
+                end(idle_between.recv(second, |_| false))
+            });
+        });
+    }
+}
+
 #[test]
 fn a_closed_channel_is_chosen_as_often_as_one_with_messages() {
     let (sender, receiver) = unbounded();
@@ -360,4 +407,95 @@ fn functions_of_any_size_are_called_or_dropped_once() {
     expect_one_drop_each([1usize; 2]);
     expect_one_drop_each([1u8; 100]);
     expect_one_drop_each(Line);
+}
+
+#[test]
+fn functions_may_capture_cells() {
+    fn expect_a_count<const N: usize>() {
+        let (sender, receiver) = unbounded();
+        let (_other, other) = unbounded::<usize>();
+        let select = || {
+            let (sums, idle) = ([const { Cell::new(1) }; N], Cell::new(0));
+            let add = move |message: Result<usize, RecvError>| {
+                sums.iter().for_each(|sum| sum.set(sum.get() + message.unwrap()));
+                sums.iter().map(Cell::take).sum::<usize>()
+            };
+            Select::new().recv(&other, move |_| idle.take()).recv(&receiver, add)
+        };
+        assert_eq!(select().try_wait(), None);
+        sender.send(2).unwrap();
+        assert_eq!(select().wait(), 3 * N);
+    }
+    expect_a_count::<1>();
+    expect_a_count::<100>();
+}
+
+/// Selects between a receive that is completed, whose function takes a lock, and one that is not,
+/// whose function captures the guard of that lock. `idle_before` operations precede them.
+fn expect_the_guard_is_dropped_first(
+    completed: &Receiver<()>,
+    idle_before: usize,
+    end: fn(Select<'_, bool>) -> bool,
+) {
+    let (_idle, idle) = unbounded::<()>();
+    let lock = Mutex::new(());
+    let held = lock.lock().unwrap();
+    let select = (0..idle_before).fold(Select::new(), |select, _| select.recv(&idle, |_| false));
+    let select = select.recv(completed, |_| lock.try_lock().is_ok()).recv(&idle, move |_| {
+        drop(held);
+        false
+    });
+    assert!(end(select), "a function that is not chosen is alive while the chosen one runs");
+}
+
+#[test]
+fn the_functions_that_are_not_chosen_are_dropped_first() {
+    for (idle_before, end) in [0, 1, 3, 6].into_iter().flat_map(|count| ENDS.map(|end| (count, end))) {
+        // Of a select that need not wait.
+        let (sender, receiver) = unbounded();
+        sender.send(()).unwrap();
+        expect_the_guard_is_dropped_first(&receiver, idle_before, end);
+        let (sender, receiver) = bounded(0);
+        std::thread::scope(|scope| {
+            // Of one that finds a thread waiting.
+            scope.spawn(|| sender.send(()).unwrap());
+            until(|| !receiver.channel.state.lock().sending.is_empty());
+            expect_the_guard_is_dropped_first(&receiver, idle_before, end);
+            // Of one that waits.
+            scope.spawn(|| {
+                until(|| !receiver.channel.state.lock().receiving.is_empty());
+                sender.send(()).unwrap();
+            });
+            expect_the_guard_is_dropped_first(&receiver, idle_before, end);
+        });
+    }
+}
+
+/// A thread waits to send or for a second channel to close. A select receives from it, and with the
+/// function that is not chosen drops the second channel's last sender, which locks the thread's
+/// sleeper.
+#[test]
+fn a_thread_is_woken_before_functions_that_are_not_chosen_are_dropped() {
+    for end in ENDS {
+        let (to_first, first) = bounded(0);
+        let (last, closing) = unbounded::<()>();
+        let (_idle, idle) = unbounded::<()>();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let mut slot = Some(());
+                let send = Select::new().send(&to_first, &mut slot, |sent| sent.is_ok());
+                send.recv(&closing, |_| false).wait()
+            });
+            until(|| {
+                !first.channel.state.lock().sending.is_empty()
+                    && !closing.channel.state.lock().receiving.is_empty()
+            });
+            let close = move |_| {
+                drop(last);
+                false
+            };
+            assert!(end(Select::new().recv(&first, |message| message.is_ok()).recv(&idle, close)));
+            assert!(waiting.join().unwrap());
+        });
+    }
 }
