@@ -2,8 +2,7 @@
 //!
 //! Owns a reference and a range. The kinds of memory are few on purpose: the last reference may be
 //! dropped under a connection's lock with preemption off. Dropping these frees memory: of the
-//! program's code, only its allocator runs there. A program keeps a reference of its own to memory
-//! that is expensive to free.
+//! program's code, only its allocator runs there.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,6 +14,11 @@ use core::ops::{Bound, Deref, RangeBounds};
 ///
 /// A connection to which such bytes were handed over keeps a clone until the peer has acknowledged
 /// them, and writes each segment straight from them into the frame that leaves.
+///
+/// All of the memory stays as long as any part of it is referred to: a send buffer bounds the bytes
+/// that are queued, not the memory behind them. The last reference may be dropped under the
+/// connection's lock with preemption off, and the allocator runs there: keep a reference of your
+/// own to memory that is expensive to free.
 ///
 /// # Examples
 /// ```

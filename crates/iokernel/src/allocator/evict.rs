@@ -159,11 +159,9 @@ impl Allocator {
         world.runtimes.kthread_mut(id).bound = None;
         world.stats.cores.evictions.add(1);
         let (limit, forget) = (self.max_evictions, self.timing.forget_eviction);
-        let cores = self.cores.len() as u32;
         let Some(runtime) = world.runtimes.get_mut(id.runtime) else { return };
         runtime.stats.counters.evictions.add(1);
-        // It can keep as many cores at once.
-        let share = cores.min(runtime.kthreads.len() as u32).max(1);
+        let share = self.most_cores(runtime);
         let limit = limit.saturating_mul(share);
         if runtime.evictions.count(now, forget, share) >= limit {
             world.doom(id.runtime, EndReason::NeverYields(limit));

@@ -435,6 +435,11 @@ impl Allocator {
         self.ledger.account(id).map_or(Class::LatencyCritical, |account| account.spec().class)
     }
 
+    /// Returns how many cores a runtime can hold at once.
+    fn most_cores(&self, runtime: &Runtime) -> u32 {
+        (self.cores.len().min(runtime.kthreads.len()) as u32).max(1)
+    }
+
     /// Returns whether a runtime holds any core, or is promised one.
     fn has_core(&self, id: RuntimeId) -> bool {
         self.ledger.account(id).is_some_and(|account| account.held() > 0)

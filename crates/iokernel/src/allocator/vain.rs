@@ -12,9 +12,9 @@
 //! before. A program that is stopped, or that keeps wakes from its threads, would get each core
 //! that a service leaves for a moment; the service parks meanwhile, and has to be woken for each
 //! request. So a best-effort program that has had too many cores claimed before it started on them
-//! ([`FREE_CLAIMS`], one for each core in [`CLAIM_PACE_US`]) is lent none that a service idles on:
-//! only free ones, those of other best-effort programs, and as many as it owns. It is no offence:
-//! threads that wait behind an ordinary program's do not start either.
+//! ([`FREE_CLAIMS`], one for each core in [`CLAIM_PACE_US`]) is lent none that a service idles on,
+//! beyond those that it owns. Free cores and those of other best-effort programs it is lent as
+//! before. Not to start is no offence: threads that wait behind an ordinary program do not, either.
 
 use tailwater_sched::ledger::{Account, Class};
 use tailwater_sched::{KthreadId, RuntimeId};
@@ -120,8 +120,7 @@ impl Allocator {
     }
 
     fn claim_pace(&self, runtime: &Runtime) -> Cycles {
-        let cores = self.cores.len().min(runtime.kthreads.len()).max(1);
-        self.clock.from_ns(CLAIM_PACE_US * 1_000) / cores as Cycles
+        self.clock.from_ns(CLAIM_PACE_US * 1_000) / Cycles::from(self.most_cores(runtime))
     }
 
     /// Takes into account whether a core that its kthread gave up without being asked was in vain.

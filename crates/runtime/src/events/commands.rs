@@ -172,20 +172,16 @@ impl EventLoop {
     }
 
     /// Sends as much of `bytes` as the send buffer has room for, as [`send`](Self::send) does, but
-    /// without a copy of its own: the connection keeps a reference until the peer has acknowledged
-    /// what was taken, or the connection is over, and gathers each segment from the bytes
-    /// themselves. They have their room in the send buffer meanwhile. Less than 2 KiB is copied: a
-    /// reference would cost more.
+    /// without a copy: the connection keeps a reference until the peer has acknowledged what was
+    /// taken, or the connection is over, and gathers each segment from the bytes themselves. The
+    /// bytes take up room in the send buffer meanwhile. Less than 2 KiB is copied: a reference
+    /// would cost more.
     ///
-    /// All of the memory behind the bytes stays, however small the part that is sent: the send
-    /// buffer does not bound it. A peer that keeps its window closed and answers probes holds it
-    /// until the program [closes](Self::close) the connection, whatever the [user
-    /// timeout](TcpStream::set_user_timeout) is; then that timeout counts, from the last
-    /// acknowledgment. Close a connection that makes no progress; with a linger time of zero the
-    /// memory is back at once.
-    ///
-    /// The last reference may be dropped under the connection's lock with preemption off, and the
-    /// allocator runs there: keep a reference of your own to memory that is expensive to free.
+    /// [`SharedBytes`] keep all of their memory, however small the part that is sent. A peer that
+    /// keeps its window closed and answers probes holds it until the program [closes](Self::close)
+    /// the connection, whatever the [user timeout](TcpStream::set_user_timeout) is; then that
+    /// timeout counts, from the last acknowledgment. Close a connection that makes no progress;
+    /// with a linger time of zero the memory is back at once.
     ///
     /// Bytes of both commands leave in the order of the commands, and share segments. If not all
     /// were taken, the program keeps the rest: see [`SharedBytes::advance`].
@@ -226,6 +222,7 @@ impl EventLoop {
         self.hand_over(handle, |stream| stream.send_shared(bytes))
     }
 
+    /// Has `give` hand bytes over to a connection, which is listed to transmit if it took any.
     #[inline]
     fn hand_over(
         &self,

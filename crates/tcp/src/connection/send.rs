@@ -23,14 +23,13 @@ impl Connection {
     }
 
     /// Queues data as [`send`](Self::send) does, but keeps a reference to it instead of a copy:
-    /// each segment is gathered straight from it. It has its room in the send buffer all the same.
-    /// The reference is dropped when the peer has acknowledged all that was taken, or the
+    /// each segment is gathered straight from it. The data takes up room in the send buffer all the
+    /// same. The reference is dropped when the peer has acknowledged all that was taken, or the
     /// connection has ended ([`State::Closed`](crate::State::Closed)). Less than 2 KiB, be it all
     /// there is or all that has room, is copied.
     ///
-    /// All of the memory behind the bytes stays, however small the part: the send buffer does not
-    /// bound it. A call that handles an acknowledgment may drop the last reference, which runs the
-    /// allocator: keep a reference of your own to memory that is expensive to free.
+    /// See [`SharedBytes`] for how long memory is held. A call that handles an acknowledgment may
+    /// drop the last reference.
     ///
     /// # Errors
     /// [`SendError`].
@@ -61,6 +60,7 @@ impl Connection {
         Ok(len)
     }
 
+    /// Notes that data was queued: it may leave, and there is less room.
     #[inline]
     fn note_queued(&mut self) {
         self.set.insert(Set::TOUCHED);

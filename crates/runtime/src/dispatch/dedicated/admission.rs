@@ -1,9 +1,10 @@
 //! How many requests a dispatcher has that no worker was given yet: the bound of its queue.
 //!
-//! Owns one word. A thread that submits adds a request; the thread that holds the desk's lock takes
-//! it out *before* it puts it into a mailbox. So when a request begins, its place in the queue is
-//! free. Servers rely on that: they give their own [place](super::super::places) back then, and
-//! whoever has that place next is not refused.
+//! Owns the count of these requests, one word. A thread that submits adds a request; the thread
+//! that holds the desk's lock takes the request out *before* it puts it into a mailbox. So when a
+//! request begins, its place in the queue is free. Servers rely on that: they give the request's
+//! own [place](super::super::places) back then, and the request that gets that place next is not
+//! refused.
 //!
 //! All accesses are Relaxed: what hands the request to the worker, and the place to the next one,
 //! orders the two changes of the word.
@@ -18,7 +19,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Returns one of a queue that is empty, and holds so many requests.
+    /// Returns the admission of an empty queue for up to `most` requests.
     pub fn new(most: usize) -> Self {
         Self { waiting: AtomicUsize::new(0), most }
     }

@@ -89,18 +89,18 @@ pub struct Desk<P, S> {
 
 impl<P, S> Desk<P, S> {
     /// Returns a desk for lanes that are all on their way. `board` is for `depth` workers each;
-    /// requests that are submitted were `admitted`.
+    /// requests are submitted once `admission` has admitted them.
     pub fn new(
         board: Board<P, S>,
         mailboxes: &[Arc<LaneMailbox<P, S>>],
         depth: usize,
         quantum: Option<Nanos>,
-        admitted: &Arc<Admission>,
+        admission: &Arc<Admission>,
     ) -> Self {
         let (lanes, tokens) = (mailboxes.len(), mailboxes.len() * depth);
         Self {
             board,
-            admission: Arc::clone(admitted),
+            admission: Arc::clone(admission),
             lanes: mailboxes.iter().map(|mailbox| Lane::new(Arc::clone(mailbox), depth)).collect(),
             holders: vec![None; tokens].into(),
             returned: VecDeque::with_capacity(tokens),

@@ -7,17 +7,14 @@ use tailwater_tcp::SharedBytes;
 impl TcpStream {
     /// Writes as much of `bytes` as there is room for, as [`Write::write`](io::Write::write) does,
     /// but without a copy into the send buffer: the connection keeps a reference until the peer has
-    /// acknowledged what was taken, or the connection is over. The bytes have their room in the
+    /// acknowledged what was taken, or the connection is over. The bytes take up room in the
     /// send buffer meanwhile. Less than 2 KiB is copied: a reference would cost more.
     ///
-    /// All of the memory behind the bytes stays, however small the part that is sent: the send
-    /// buffer does not bound it. A peer that keeps its window closed and answers probes holds it
-    /// until the stream is dropped, whatever the [user timeout](Self::set_user_timeout) is; then
-    /// that timeout counts, from the last acknowledgment. Drop a stream that makes no progress,
-    /// with a [linger time](Self::set_linger) of zero to have the memory back at once.
-    ///
-    /// The last reference may be dropped under the connection's lock with preemption off, and the
-    /// allocator runs there: keep a reference of your own to memory that is expensive to free.
+    /// [`SharedBytes`] keep all of their memory, however small the part that is sent. A peer that
+    /// keeps its window closed and answers probes holds it until the stream is dropped, whatever
+    /// the [user timeout](Self::set_user_timeout) is; then that timeout counts, from the last
+    /// acknowledgment. Drop a stream that makes no progress, with a [linger time](Self::set_linger)
+    /// of zero to have the memory back at once.
     ///
     /// # Errors
     /// As [`Write::write`](io::Write::write).

@@ -106,8 +106,9 @@ impl<'a, T, R, F: FnOnce(Result<(), SendError<T>>) -> R + 'a> Operation<'a, R> f
     }
 }
 
-/// Returns a box of what `make` returns. `Box::new` copies the value into the box, as vectors that
-/// the words just written cannot be forwarded to; allocated first, the words are written there.
+/// Returns a box of what `make` returns. `Box::new` would write the value to the stack and copy it
+/// into the box with vector loads, to which the words just written cannot be forwarded. Here the
+/// box is allocated first, and the words are written into it.
 #[inline(always)]
 fn in_place<T>(make: impl FnOnce() -> T) -> Box<T> {
     let room = Box::new_uninit();
