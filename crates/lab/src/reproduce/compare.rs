@@ -7,6 +7,7 @@
 use super::claim::Claim;
 use super::contest::{Contest, Point};
 use super::spread::Spread;
+use crate::bench::quantile;
 use tailwater_testbed::table::number;
 
 /// The panel and the name of a curve.
@@ -44,9 +45,7 @@ pub fn listed(times: &[(f64, f64)]) -> String {
 /// Returns the median over the loads. Not a [`Spread`], which leaves out infinite values: a load
 /// that only the first curve sustains counts.
 pub fn middle(times: &[(f64, f64)]) -> Option<f64> {
-    let mut times: Vec<f64> = times.iter().map(|&(_, times)| times).collect();
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied()
+    (!times.is_empty()).then(|| quantile(times.iter().map(|&(_, times)| times), 0.5))
 }
 
 /// Judges whether the highest load tried at which Tailwater's median is at most `limit_us` is at

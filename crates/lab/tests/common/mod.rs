@@ -28,7 +28,7 @@ pub fn lab(words: &[&str]) -> Command {
     command
 }
 
-/// Waits for the turn of a benchmark: two at a time would take each other's cores.
+/// Waits for the turn of a benchmark or a figure: two at a time would take each other's cores.
 pub fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     // A test that failed in its turn has reported that.

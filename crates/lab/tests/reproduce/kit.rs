@@ -4,23 +4,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 use tailwater_testkit::{Program, is_installed, text};
 
+pub use super::common::turn;
 use super::common::{lab, until_it_gets_cores};
-
-/// Runs take turns: two at a time would take each other's cores.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// How long a whole figure may take on a busy machine.
 pub const BOUND: Duration = Duration::from_secs(900);
-
-pub fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 pub fn command(folder: &Path, words: &[&str]) -> Command {
     let mut command = lab(&["reproduce"]);
@@ -84,6 +77,13 @@ pub fn reproduce(name: &str, measured: bool) -> Value {
     assert!(report.contains(&format!("<h2 id=\"{name}\">")) && report.contains("<svg"));
     assert_eq!(sockets(pid), [""; 0]);
     json
+}
+
+/// Checks that so many claims are on simulated numbers, and say so.
+pub fn has_simulated_claims(json: &Value, count: usize) {
+    let claims = json["claims"].as_array().unwrap().iter().filter(|claim| claim["simulated"] == true);
+    assert!(claims.clone().all(|claim| claim["ours"].as_str().unwrap().starts_with("simulated: ")));
+    assert_eq!(claims.count(), count);
 }
 
 /// Runs of a figure in which each system must give a right answer once. In one run it may have

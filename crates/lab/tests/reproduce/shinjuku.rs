@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::kit::{all_answer, distinct, has_rocks, number, reproduce, set};
+use super::kit::{all_answer, distinct, has_rocks, has_simulated_claims, number, reproduce, set};
 
 #[test]
 fn shinjuku_fig4_is_simulated() {
@@ -35,9 +35,7 @@ fn shinjuku_fig8_is_simulated_and_measured_where_rocksdb_is() {
         rows.iter().map(|row| row[key].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!((of(&simulated, "workload").len(), of(&simulated, "system").len()), (3, 5));
-    let claims = json["claims"].as_array().unwrap().iter().filter(|claim| claim["simulated"] == true);
-    assert!(claims.clone().all(|claim| claim["ours"].as_str().unwrap().starts_with("simulated: ")));
-    assert_eq!(claims.count(), 6);
+    has_simulated_claims(&json, 6);
     if measured.is_empty() {
         let mut notes = json["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap());
         assert!(notes.any(|note| note.starts_with("RocksDB itself is not measured: ")), "{json:#}");

@@ -138,8 +138,8 @@ pub fn connections_on_cores(cores: usize, length: Length, interrupt: &Interrupt)
     Ok(echoed)
 }
 
-/// Measures the same with an epoll thread on each of the cores, all on one listener, and one on
-/// the client's.
+/// Measures what [`connections_on_cores`] does, with an epoll thread on each of those cores, all on
+/// one listener, and one on the client's.
 ///
 /// # Errors
 /// As [`ping_pong`].
@@ -155,7 +155,7 @@ pub fn max_serving_cores() -> usize {
     usable_cores().len().saturating_sub(1)
 }
 
-/// Measures the same with one epoll thread on either side.
+/// Measures what [`connections`] does, with one epoll thread on either side.
 ///
 /// # Errors
 /// As [`ping_pong`].
