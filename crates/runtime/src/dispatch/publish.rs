@@ -10,7 +10,8 @@ use crate::ground::guard::NoPreempt;
 use crate::records::loan::Loan;
 use crate::sync::Notify;
 use crate::time;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicUsize, fence};
 use std::time::Duration;
 use tailwater_shm::classes::{CLASSES, ClassRecord, Percentiles};
 
@@ -24,8 +25,9 @@ static NEXT_DISPATCHER: AtomicUsize = AtomicUsize::new(0);
 /// Whether what is published is out of date.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Relaxed: it is set after a change under the dispatcher's lock, and cleared before the
-    /// counters are read under that lock. So a change is either seen there, or finds it cleared.
+    /// Set after a change, and cleared before the counters are read, with a full fence between the
+    /// two on either side: a change is read, or finds this cleared. Taking the dispatcher's lock is
+    /// such a fence.
     pending: AtomicBool,
     notify: Notify,
 }
@@ -39,10 +41,18 @@ impl Changes {
         }
     }
 
+    /// Records a change that was made without the dispatcher's lock.
+    #[inline]
+    pub fn note_unlocked(&self) {
+        fence(SeqCst);
+        self.note();
+    }
+
     fn wait(&self) {
         self.notify.wait();
         time::sleep(INTERVAL);
         self.pending.store(false, Relaxed);
+        fence(SeqCst);
     }
 }
 

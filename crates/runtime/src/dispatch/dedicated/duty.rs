@@ -46,7 +46,7 @@ impl<P: Send + 'static> Group<P> {
     }
 
     /// Dispatches until the core is asked back, the shift is over, or there is nothing to do since
-    /// the idle timeout.
+    /// the idle timeout, with the last requests taken in.
     fn work_a_shift(&self, quiet_since: &mut Cycles, reported: &mut [u32]) -> End {
         let _guard = NoPreempt::new();
         self.set_on_duty();
@@ -69,7 +69,10 @@ impl<P: Send + 'static> Group<P> {
             }
             spin_hint();
         };
-        self.leave_duty();
+        if self.leave_duty() && end == End::Idle {
+            *quiet_since = clock::now();
+            return End::Yield;
+        }
         end
     }
 
@@ -107,13 +110,16 @@ impl<P: Send + 'static> Group<P> {
         self.on_duty.store(true, Relaxed);
     }
 
-    /// Leaves dispatching to others: what was submitted until then is in the desk.
-    fn leave_duty(&self) {
+    /// Leaves dispatching to others: what was submitted until then is in the desk. Returns whether
+    /// the desk needs watching then.
+    fn leave_duty(&self) -> bool {
         self.on_duty.store(false, Relaxed);
         let now = self.time(clock::now());
         let mut pool = self.pool.lock();
         self.drain(&mut pool, now, |inbox| inbox.on_duty = false);
         self.serve_once(&mut pool, now);
+        let needs_watching = pool.desk.needs_watching();
         self.release(pool);
+        needs_watching
     }
 }

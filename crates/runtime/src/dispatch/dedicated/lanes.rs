@@ -66,7 +66,7 @@ impl<P: Send + 'static> Group<P> {
                     return choice.run();
                 };
                 self.mailboxes[lane].report(number, ended.0, panicked);
-                self.changes.note();
+                self.changes.note_unlocked();
                 (lane, true)
             }
             Task::End => {
