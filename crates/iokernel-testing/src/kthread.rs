@@ -105,9 +105,6 @@ impl RawKthread {
 
     /// Runs `behaviour` until the runtime stops.
     pub(crate) fn run(mut self, mut behaviour: Box<dyn Behaviour>) {
-        if self.shared.welcome.raise {
-            priority::raise_thread();
-        }
         let mut successor = false;
         while !self.shared.stopping() {
             self.park(successor);

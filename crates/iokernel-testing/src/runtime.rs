@@ -11,6 +11,7 @@ use tailwater_iokernel::frame::MacAddr;
 use tailwater_shm::control::{self, Class, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RegionError, RuntimeEnds, VERSION};
 use tailwater_shm::memory::{Mapping, MemoryError};
+use tailwater_shm::priority;
 use tailwater_shm::ring::Consumer;
 
 use crate::kthread::{Behaviour, RawKthread, sleep_through};
@@ -188,6 +189,10 @@ impl RawRuntime {
                 let (shared, body) = (Arc::clone(&shared), body(index, ends));
                 let (tids, go) = (tids_out.clone(), Arc::clone(&go));
                 std::thread::spawn(move || {
+                    // Before the IOKernel knows the thread: from then on it sets its rank.
+                    if shared.welcome.raise {
+                        priority::raise_thread();
+                    }
                     let tid = rustix::thread::gettid().as_raw_nonzero().get();
                     // Fails only if the starting thread has panicked.
                     let _ = tids.send((index, tid));
