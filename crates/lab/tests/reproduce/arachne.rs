@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::kit::{
-    all_answer, all_answer_somewhere, distinct, has_arbiter, has_memcached, number, reproduce, set,
+    all_answer, all_answer_somewhere, distinct, has_arbiter, has_memcached, number, reproduce, rows, set,
 };
 
 #[test]
 fn arachne_fig10_has_every_request_of_a_free_and_of_a_held_core() {
     let json = reproduce("arachne-fig10", true);
     assert_eq!(distinct(&json, "situation"), set(&["free core", "core held by a batch job"]));
-    assert_eq!(json["rows"].as_array().unwrap().len(), 2 * 10);
+    assert_eq!(rows(&json).len(), 2 * 10);
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn arachne_fig11_has_the_steps_from_the_request_to_the_user_thread() {
 fn arachne_fig4_has_every_window_of_six_systems() {
     let json = reproduce("arachne-fig4", false);
     assert_eq!(distinct(&json, "system").len(), 6);
-    let rows = json["rows"].as_array().unwrap();
+    let rows = rows(&json);
     assert_eq!(rows.len(), 6 * 16);
     let requests = rows.iter().filter(|row| row["requested_cores"].is_number());
     assert_eq!(requests.count(), 2 * 16, "those of the arbiter");
@@ -34,7 +34,7 @@ fn arachne_fig4_has_every_window_of_six_systems() {
 #[test]
 fn arachne_fig2a_has_every_system_on_one_core_and_two_placements() {
     let json = reproduce("arachne-fig2a", true);
-    let rows = json["rows"].as_array().unwrap();
+    let rows = rows(&json);
     let systems = distinct(&json, "system");
     let expected = set(&["tailwater", "tailwater, least loaded", "std", "tokio", "may"]);
     assert!(systems.is_superset(&expected), "{systems:?}");
@@ -72,7 +72,7 @@ fn arachne_fig9_has_a_signal_alone_and_among_56_threads() {
     // On a busy machine a system may have no figure.
     let others = distinct(&json, "others");
     assert!(others.is_subset(&set(&["0.0", "56.0"])), "{others:?}");
-    assert!(json["rows"].as_array().unwrap().iter().all(|row| number(row, "ns") > 0.0), "{json:#}");
+    assert!(rows(&json).iter().all(|row| number(row, "ns") > 0.0), "{json:#}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn arachne_fig3_has_both_stores_alone_and_beside_a_batch_job() {
     }
     has_arbiter("arachne-fig3", &json, systems.clone());
     assert_eq!(distinct(&json, "panel"), set(&["ETC, alone", "ETC, beside a batch job"]));
-    for row in json["rows"].as_array().unwrap() {
+    for row in rows(&json) {
         let is_beside = row["panel"] == "ETC, beside a batch job";
         assert_eq!(row["batch_share"].is_number(), is_beside, "{row}");
     }
@@ -120,11 +120,9 @@ fn arachne_table2_has_the_papers_primitives() {
 #[test]
 fn arachne_fig2_has_every_system_on_one_core() {
     let json = reproduce("arachne-fig2", true);
-    let rows = json["rows"].as_array().unwrap().iter().filter(|row| row["cores"] == 1.0);
-    let systems: BTreeSet<String> = rows.map(|row| row["system"].as_str().unwrap().to_owned()).collect();
+    let on_one_core = rows(&json).iter().filter(|row| row["cores"] == 1.0);
+    let systems: BTreeSet<String> =
+        on_one_core.map(|row| row["system"].as_str().unwrap().to_owned()).collect();
     assert!(systems.is_superset(&set(&["tailwater", "std", "tokio", "may"])), "{systems:?}");
-    assert!(
-        json["rows"].as_array().unwrap().iter().all(|row| number(row, "threads_per_s") > 0.0),
-        "{json:#}"
-    );
+    assert!(rows(&json).iter().all(|row| number(row, "threads_per_s") > 0.0), "{json:#}");
 }

@@ -6,7 +6,7 @@ use tailwater_testkit::{cpu_numbers, is_installed};
 
 use super::kit::{
     all_answer, all_answer_somewhere, distinct, has_memcached, has_simulated_claims, number, places,
-    reproduce, set,
+    reproduce, rows, set,
 };
 
 #[test]
@@ -28,7 +28,7 @@ fn ix_connections_has_both_systems_under_every_number_of_connections() {
     // A point exists only if every connection has answered. The counted 200 ms may be without an
     // answer on a machine that stands still for as long.
     let mut points = Vec::new();
-    for row in json["rows"].as_array().unwrap() {
+    for row in rows(&json) {
         assert!(number(row, "rate_rps") >= 0.0 && number(row, "p99_us") >= number(row, "p50_us"), "{row}");
         points.push((row["system"].as_str().unwrap(), number(row, "connections")));
     }
@@ -42,7 +42,7 @@ fn ix_connections_has_both_systems_under_every_number_of_connections() {
 #[test]
 fn ix_fig13_has_every_bound_under_the_least_and_the_most_load() {
     let json = reproduce("ix-fig13", true);
-    let mut points: Vec<_> = json["rows"].as_array().unwrap().iter().collect();
+    let mut points: Vec<_> = rows(&json).iter().collect();
     points.sort_by_key(|row| (number(row, "bound") as u64, number(row, "outstanding") as u64));
     let points: Vec<_> =
         points.iter().map(|row| (number(row, "bound"), number(row, "outstanding"))).collect();
@@ -80,7 +80,7 @@ fn ix_fig5_has_cores_messages_by_number_and_by_length_on_both_systems() {
 fn ix_fig6b_has_rounds_with_pressure_and_without() {
     let json = reproduce("ix-fig6b", true);
     let mut points = Vec::new();
-    for row in json["rows"].as_array().unwrap() {
+    for row in rows(&json) {
         assert!(number(row, "conditions") >= 1.0 && number(row, "conditions") <= 64.0, "{row}");
         assert!(number(row, "cycles") > 0.0, "{row}");
         points.push((number(row, "connections") as u64, number(row, "outstanding") as u64));
@@ -101,7 +101,7 @@ fn ix_fig7_has_the_store_and_memcached_where_it_is_installed() {
 #[test]
 fn ix_table5_counts_moves_and_claims_nothing_with_one_shared_core() {
     let json = reproduce("ix-table5", true);
-    for row in json["rows"].as_array().unwrap() {
+    for row in rows(&json) {
         assert!(number(row, "fenced") <= number(row, "moved"), "{row}");
     }
     if cpu_numbers().len() < 3 {

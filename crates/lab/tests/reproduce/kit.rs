@@ -53,7 +53,7 @@ pub fn reproduce(name: &str, measured: bool) -> Value {
     assert!(
         json["machine"]["cpu_model"].is_string() && json["commit"].is_string() && json["paper"].is_string()
     );
-    let rows = json["rows"].as_array().unwrap();
+    let rows = rows(&json);
     // A quoted cell may have a comma but no line feed: a line is a row.
     assert_eq!(rows.len() + 1, read("csv").lines().count(), "a row for each line below the head");
     assert!(!rows.is_empty());
@@ -79,6 +79,11 @@ pub fn reproduce(name: &str, measured: bool) -> Value {
     json
 }
 
+/// Returns the rows of a figure's document.
+pub fn rows(json: &Value) -> &[Value] {
+    json["rows"].as_array().unwrap()
+}
+
 /// Checks that so many claims are on simulated numbers, and say so.
 pub fn has_simulated_claims(json: &Value, count: usize) {
     let claims = json["claims"].as_array().unwrap().iter().filter(|claim| claim["simulated"] == true);
@@ -96,7 +101,7 @@ pub fn all_answer(name: &str, json: &Value, systems: &BTreeSet<String>) {
     let panels = distinct(json, "panel");
     let pairs = panels.iter().flat_map(|panel| systems.iter().map(move |system| (panel, system)));
     let answered = |json: &Value, &(panel, system): &(&String, &String)| {
-        let rows = json["rows"].as_array().unwrap().iter();
+        let rows = rows(json).iter();
         let mut own = rows.filter(|row| row["panel"] == **panel && row["system"] == **system);
         own.any(|row| number(row, "completed") > 0.0)
     };
@@ -107,7 +112,7 @@ pub fn all_answer(name: &str, json: &Value, systems: &BTreeSet<String>) {
 /// figure.
 pub fn all_answer_somewhere(name: &str, json: &Value, systems: &BTreeSet<String>) {
     let answered = |json: &Value, system: &&String| {
-        let mut rows = json["rows"].as_array().unwrap().iter();
+        let mut rows = rows(json).iter();
         rows.any(|row| row["system"] == ***system && number(row, "completed") > 0.0)
     };
     answer_once(name, json, systems.iter().collect(), answered);
@@ -162,7 +167,7 @@ pub fn sockets(pid: u32) -> Vec<String> {
 
 /// Values of `key` over the rows, each once.
 pub fn distinct(json: &Value, key: &str) -> BTreeSet<String> {
-    let rows = json["rows"].as_array().unwrap().iter();
+    let rows = rows(json).iter();
     rows.map(|row| row[key].as_str().map_or_else(|| row[key].to_string(), str::to_owned)).collect()
 }
 
@@ -193,7 +198,7 @@ pub fn has_rocks() -> bool {
 
 /// Returns a system's positions in order, each once.
 pub fn places(json: &Value, system: &str, column: &str) -> Vec<u64> {
-    let rows = json["rows"].as_array().unwrap().iter().filter(|row| row["system"] == system);
+    let rows = rows(json).iter().filter(|row| row["system"] == system);
     let places: BTreeSet<u64> = rows.map(|row| number(row, column) as u64).collect();
     places.into_iter().collect()
 }

@@ -1,6 +1,6 @@
 //! Shenango's figures and tables.
 
-use super::kit::{all_answer, distinct, has_arbiter, has_memcached, reproduce, set};
+use super::kit::{all_answer, distinct, has_arbiter, has_memcached, reproduce, rows, set};
 
 #[test]
 fn shenango_fig3_has_our_store_on_both_systems_and_memcached() {
@@ -12,7 +12,7 @@ fn shenango_fig3_has_our_store_on_both_systems_and_memcached() {
     }
     all_answer("shenango-fig3", &json, &systems);
     has_arbiter("shenango-fig3", &json, systems);
-    for row in json["rows"].as_array().unwrap() {
+    for row in rows(&json) {
         let is_alone = row["system"] == "Linux, memcached, nothing beside";
         assert_eq!(row["batch_share"].is_number(), !is_alone, "{row}");
     }
@@ -24,7 +24,7 @@ fn shenango_fig4_has_three_systems_and_the_arbiter_under_three_distributions() {
     assert_eq!(distinct(&json, "panel"), set(&["constant", "exponential", "bimodal"]));
     let systems = set(&["Tailwater", "Linux", "Tokio on Linux"]);
     has_arbiter("shenango-fig4", &json, systems.clone());
-    for row in json["rows"].as_array().unwrap() {
+    for row in rows(&json) {
         assert!(row["batch_share"].as_f64().is_some_and(|share| share >= 0.0), "{row}");
     }
     all_answer("shenango-fig4", &json, &systems);
@@ -40,7 +40,7 @@ fn shenango_fig4_has_three_systems_and_the_arbiter_under_three_distributions() {
 #[test]
 fn shenango_fig5_has_every_window_of_all_systems() {
     let json = reproduce("shenango-fig5", true);
-    let rows = json["rows"].as_array().unwrap();
+    let rows = rows(&json);
     for system in ["Tailwater", "Linux", "Tailwater, arbiter"] {
         let at: Vec<u64> = rows
             .iter()
@@ -55,9 +55,7 @@ fn shenango_fig5_has_every_window_of_all_systems() {
 fn shenango_fig6_has_seven_ways_to_answer() {
     let json = reproduce("shenango-fig6", true);
     assert_eq!(distinct(&json, "way").len(), 7);
-    assert!(
-        json["rows"].as_array().unwrap().iter().all(|row| row["p99_us"].as_f64() >= row["p50_us"].as_f64())
-    );
+    assert!(rows(&json).iter().all(|row| row["p99_us"].as_f64() >= row["p50_us"].as_f64()));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::kit::{all_answer, distinct, has_rocks, has_simulated_claims, number, reproduce, set};
+use super::kit::{all_answer, distinct, has_rocks, has_simulated_claims, number, reproduce, rows, set};
 
 #[test]
 fn shinjuku_fig4_is_simulated() {
@@ -21,7 +21,7 @@ fn shinjuku_fig6_has_three_systems_under_two_mixtures() {
 #[test]
 fn shinjuku_fig7_has_three_quanta_and_two_costs_of_a_dispatcher() {
     let json = reproduce("shinjuku-fig7", false);
-    let rows = json["rows"].as_array().unwrap();
+    let rows = rows(&json);
     let of = |part: &str| rows.iter().filter(|row| row["part"] == part).count();
     assert_eq!((of("a"), of("b")), (2 * 3 * 3, 2 * 2 * 3));
 }
@@ -29,7 +29,7 @@ fn shinjuku_fig7_has_three_quanta_and_two_costs_of_a_dispatcher() {
 #[test]
 fn shinjuku_fig8_is_simulated_and_measured_where_rocksdb_is() {
     let json = reproduce("shinjuku-fig8", has_rocks());
-    let rows = json["rows"].as_array().unwrap().iter();
+    let rows = rows(&json).iter();
     let (simulated, measured): (Vec<_>, Vec<_>) = rows.partition(|row| row["workload"].is_string());
     let of = |rows: &[&Value], key: &str| -> BTreeSet<String> {
         rows.iter().map(|row| row[key].as_str().unwrap().to_owned()).collect()
@@ -56,7 +56,7 @@ fn shinjuku_table1_has_a_flag_and_signals() {
 fn shinjuku_table2_has_one_switch_of_each_system() {
     let json = reproduce("shinjuku-table2", true);
     assert!(distinct(&json, "system").is_superset(&set(&["tailwater", "std", "tokio", "may"])));
-    assert_eq!(json["rows"].as_array().unwrap().len(), distinct(&json, "system").len());
+    assert_eq!(rows(&json).len(), distinct(&json, "system").len());
 }
 
 #[test]
