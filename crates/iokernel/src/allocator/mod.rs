@@ -401,6 +401,17 @@ impl Allocator {
         most
     }
 
+    /// True while a core changes hands and the next step is the polling thread's: it signals the
+    /// owner, and wakes the next one. A kthread that has not started for longer waits for Linux,
+    /// for instance behind an ordinary program.
+    pub(crate) fn hands_over(&self, now: Cycles) -> bool {
+        self.cores.iter().any(|slot| match slot.phase {
+            Phase::Ceding { .. } => true,
+            Phase::Starting { .. } => now.saturating_sub(slot.since) <= self.timing.rewake,
+            Phase::Free | Phase::Running { .. } => false,
+        })
+    }
+
     /// Returns the clock rate to set, if it has changed since the last call.
     pub(crate) fn take_clock(&mut self) -> Option<Rate> {
         if core::mem::take(&mut self.rate.1) { self.rate.0 } else { None }

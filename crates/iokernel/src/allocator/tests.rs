@@ -251,6 +251,25 @@ fn time_that_linux_enters_when_the_successor_displaces_the_owner_does_not_count(
 }
 
 #[test]
+fn a_core_in_a_hand_off_needs_the_polling_thread_until_its_next_owner_has_had_time_to_start() {
+    let mut sandbox = busy_batch();
+    let hands_over = |sandbox: &Sandbox| sandbox.alloc.hands_over(sandbox.now);
+    assert!(!hands_over(&sandbox));
+    arrival(&mut sandbox);
+    assert!(hands_over(&sandbox));
+    sandbox.pass(4_000);
+    assert!(hands_over(&sandbox));
+    assert!(sandbox.peer(BATCH).obey(0));
+    sandbox.pass(100);
+    assert!(hands_over(&sandbox), "the next owner starts");
+    sandbox.pass(21_000);
+    assert!(!hands_over(&sandbox), "it waits for Linux");
+    assert!(sandbox.peer(SERVICE).obey(0));
+    sandbox.pass(100);
+    assert!(!hands_over(&sandbox));
+}
+
+#[test]
 fn a_descheduled_owner_is_bypassed_without_offence_and_runs_again_once_it_has_ceded() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
