@@ -132,7 +132,7 @@ def phases():
         d.arrow([(x0, 116), (x1, 116)], "io")
         d.text((x0 + x1) / 2, 106, label, size=12)
     d.arrow([(790, 142), (790, 196), (320, 196), (320, 142)], "io")
-    d.text(555, 189, "Parked seen, or bypass, or evicted after cede-deadline: the successor starts", size=13)
+    d.text(555, 189, "Parked seen, or bypass: the successor starts", size=13)
     d.arrow([(550, 90), (550, 40), (100, 40), (100, 90)], "io")
     d.text(325, 33, "Parked seen, of the kthread's own accord", size=13)
     d.arrow([(270, 142), (270, 222), (100, 222), (100, 142)], "io", dashed=True)

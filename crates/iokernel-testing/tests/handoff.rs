@@ -4,13 +4,17 @@ mod common;
 
 use common::{Running, ask, child_command, config, endpoint, eventually};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 use tailwater_iokernel::Config;
 use tailwater_iokernel::config::PolicyName;
 use tailwater_iokernel::stats::HandoffKind;
 use tailwater_iokernel_testing::child::{RawChild, Role, run_if_asked};
 use tailwater_iokernel_testing::roles::{Burn, Echo, Hog};
+use tailwater_iokernel_testing::wire::udp;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
+use tailwater_shm::priority::{Rank, set_rank};
 
 /// Not a test: the body of the child processes the other tests start.
 #[test]
@@ -144,6 +148,74 @@ fn a_job_that_does_not_poll_gives_its_core_up_at_the_signal() {
     let has = |kind| !iokernel.stats.handoff(kind).running.snapshot().is_empty();
     assert!(has(HandoffKind::Signal) || has(HandoffKind::Bypass));
     assert_eq!(iokernel.stats.cores.evictions.get(), 0);
+}
+
+/// A thread of real-time rank that computes on one core until it is dropped: no ordinary thread
+/// that is bound to that core runs meanwhile.
+struct Occupier {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Occupier {
+    /// Returns one that has the core; `None` if Linux refuses it the rank.
+    fn start(core: u16) -> Option<Self> {
+        let (stop, (ranked_out, ranked)) = (Arc::<AtomicBool>::default(), std::sync::mpsc::channel());
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut only = rustix::thread::CpuSet::new();
+            only.set(core.into());
+            rustix::thread::sched_setaffinity(None, &only).unwrap();
+            ranked_out.send(set_rank(0, Rank::RealTime)).unwrap();
+            while !stopped.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let occupier = Self { stop, thread: Some(thread) };
+        ranked.recv().unwrap().then_some(occupier)
+    }
+}
+
+impl Drop for Occupier {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // It cannot panic once it has its rank.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[test]
+fn an_owner_that_linux_does_not_run_is_bypassed_and_never_evicted() {
+    // A hundred times what a poll point needs, whatever the host takes of it.
+    const DEADLINE: Duration = Duration::from_millis(100);
+    let config = Config { cede_deadline_us: DEADLINE.as_micros() as u64, ..config() };
+    let (iokernel, station) = Running::with_station(config);
+    let (_batch, steps) = burn(&iokernel);
+    let service = service(&iokernel);
+    let bypassed = iokernel.stats.handoff(HandoffKind::Bypass);
+    let mut number = 0;
+    // As many rounds as it takes: Linux stops real-time threads for a twentieth of each second, and
+    // the batch job may cede then.
+    while bypassed.ceded.snapshot().is_empty() {
+        let before = steps.load(Ordering::Relaxed);
+        eventually("the batch job has the core", || steps.load(Ordering::Relaxed) > before);
+        let Some(occupier) = Occupier::start(iokernel.managed) else {
+            return eprintln!("skipped: Linux refuses real-time rank");
+        };
+        let request = [[0; 16].as_slice(), &[0; 8]].concat();
+        assert!(station.send(&udp(common::STATION, endpoint(&service), &request)));
+        // Longer than an owner may run on: the time that passes is not its own.
+        std::thread::sleep(3 * DEADLINE);
+        drop(occupier);
+        number += 1;
+        assert!(number <= 100, "no hand-off in 100 rounds was a bypass");
+        ask(&station, endpoint(&service), number);
+    }
+    let before = steps.load(Ordering::Relaxed);
+    eventually("the batch job cedes, and is lent the core again", || steps.load(Ordering::Relaxed) > before);
+    eventually("the service has started after a bypass", || !bypassed.running.snapshot().is_empty());
+    assert_eq!(iokernel.stats.cores.evictions.get(), 0);
+    assert_eq!(iokernel.stats.polling.expelled.get(), 0);
 }
 
 #[test]

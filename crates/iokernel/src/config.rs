@@ -99,8 +99,8 @@ pub struct Config {
     /// How long a kthread may take to reach a poll point before it is sent the preempt signal, in
     /// microseconds.
     pub cede_grace_us: u64,
-    /// Total time a kthread may take to cede before its thread is moved off the core, in
-    /// microseconds.
+    /// Processor time that a kthread may use after the preempt signal, once its successor was woken
+    /// beside it, before its thread is moved off the core, in microseconds.
     pub cede_deadline_us: u64,
     /// How long a kthread may take to start on a core it was lent before the core is taken back, in
     /// microseconds.

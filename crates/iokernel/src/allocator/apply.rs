@@ -70,7 +70,8 @@ impl Allocator {
     /// Returns the kthread that `claimant` must take the core from now: `Some(None)` if it is free.
     /// A victim that has not started cannot be asked to cede, because it has not seen its grant:
     /// the decision is dropped (`None`) until its start is overdue, and then the victim loses the
-    /// core without being asked.
+    /// core without being asked. Its start is overdue some time after it got the core: how long the
+    /// owner before took to cede is not its fault.
     fn check_victim(
         &mut self,
         world: &mut World,
@@ -82,8 +83,9 @@ impl Allocator {
         let Some(from) = victim else { return Some(None) };
         match self.cores[at].phase {
             Phase::Running { kthread, .. } if kthread == from => Some(victim),
-            Phase::Starting { kthread, decided, .. }
-                if kthread == from && now.saturating_sub(decided) > self.timing.overdue_start =>
+            Phase::Starting { kthread, .. }
+                if kthread == from
+                    && now.saturating_sub(self.cores[at].since) > self.timing.overdue_start =>
             {
                 self.count_unstarted(world, from, claimant, now);
                 self.take_back(world, at, from, now, now);
@@ -207,7 +209,7 @@ impl Allocator {
             HandoffKind::Polling
         };
         world.trace.core(clock::now(), core, CoreStep::Decided, kind, (to, Some(from)));
-        let phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: false };
+        let phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: None };
         self.begin_phase(world, at, phase, now);
         if gone {
             // It parked without a request since the last look.

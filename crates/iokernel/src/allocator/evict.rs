@@ -1,5 +1,5 @@
-//! Kthreads without a core that are not to be lent one: moved off it by force, bypassed, or late to
-//! start on it.
+//! Kthreads without a core that are not to be lent one: bypassed, late to start on it, or moved off
+//! it by force.
 //!
 //! Owns the list of withdrawn kthreads and their way back, and the count of evictions. Too many
 //! within a short time end a registration: the count grows with each eviction and falls by one
@@ -9,21 +9,30 @@
 //!
 //! | how | left alone until |
 //! |---|---|
-//! | `ByForce`: it did not cede and was moved to unmanaged cores | it parks |
-//! | `Bypassed`: it did not cede, and its successor was woken beside it | it parks; no offence as long as Linux has not run it for `cede_deadline_us` since |
+//! | `Bypassed`: signalled, it did not cede, and its successor was woken beside it | it parks; `Watched` once the successor has started, or after `cede_deadline_us` |
+//! | `Watched` | it parks; `ByForce` when Linux has run it for `cede_deadline_us` since |
+//! | `Unaccounted`: the same where Linux does not say for how long it has run a thread | it parks; `ByForce` after `cede_deadline_us` |
+//! | `ByForce`: it was moved to unmanaged cores, which counts as an eviction | it parks |
 //! | `BeforeStart`: it was not seen running in the tenancy that was taken back (stopped, or starved by another program) | a pause has passed; no offence |
-//! | `Late`: it began that tenancy after all | it cedes like any other: signal, then force |
+//! | `Late`: it began that tenancy after all | it parks; signalled after `cede_grace_us`, and then `Watched` |
+//!
+//! So a thread that Linux does not run commits no offence, however late it is and however late the
+//! polling thread looks. Linux enters the processor time of a thread when it takes the processor
+//! from it, and at ticks (4 ms at 250 Hz). What a bypassed kthread had before its successor
+//! displaced it may therefore be entered later than the bypass, so its account begins when the
+//! successor has started. If that has not started within `cede_deadline_us`, the kthread was either
+//! displaced meanwhile, and its time has been entered, or it ran on, which is an offence.
 
 use core::sync::atomic::{Ordering, fence};
-use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::{Class, Parked};
+use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
-use super::phase::{How, NO_START_DOUBLINGS, Withdrawn};
+use super::phase::{How, NO_START_DOUBLINGS, Timing, Withdrawn};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::World;
@@ -84,21 +93,10 @@ impl Evictions {
 }
 
 impl Allocator {
-    /// Moves the thread to unmanaged cores and lends its core to the kthread it was promised to.
-    pub(super) fn evict(
-        &mut self,
-        world: &mut World,
-        at: usize,
-        from: KthreadId,
-        decided: Cycles,
-        now: Cycles,
-    ) {
-        self.take_from(world, at, from, (HandoffKind::Evict, How::ByForce), decided, now);
-    }
-
-    /// Wakes the successor beside the owner, which did not cede in time and has been signalled:
-    /// Linux may have descheduled the owner, and then it sees neither request nor signal. The owner
-    /// cedes when Linux resumes it. The successor's rank is at least the owner's.
+    /// Takes the core from its owner, which did not cede in time and has been signalled, and wakes
+    /// the successor beside it, if there is one: Linux may have descheduled the owner, and then it
+    /// sees neither request nor signal. The owner cedes when Linux resumes it. The successor's rank
+    /// is at least the owner's.
     pub(super) fn bypass(
         &mut self,
         world: &mut World,
@@ -107,26 +105,7 @@ impl Allocator {
         decided: Cycles,
         now: Cycles,
     ) {
-        let (runtime, kthread) = world.runtimes.kthread(from);
-        let how = match self.threads.processor_time(runtime.pid, kthread.tid) {
-            Some(had_ns) => How::Bypassed { had_ns, checked: now },
-            None => How::Late { since: decided, signalled: true },
-        };
-        self.take_from(world, at, from, (HandoffKind::Bypass, how), decided, now);
-    }
-
-    /// Enters the core into the ledger as taken from its owner, which is withdrawn, and wakes the
-    /// successor.
-    fn take_from(
-        &mut self,
-        world: &mut World,
-        at: usize,
-        from: KthreadId,
-        (kind, how): (HandoffKind, How),
-        decided: Cycles,
-        now: Cycles,
-    ) {
-        let core = self.cores[at].id;
+        let (core, kind) = (self.cores[at].id, HandoffKind::Bypass);
         let (runtime, kthread) = world.runtimes.kthread(from);
         runtime.shared(from.index).grant.0.store(Grant::Cede { successor: false }, kthread.generation);
         world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
@@ -134,17 +113,37 @@ impl Allocator {
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
-        self.withdrawn.push(Withdrawn { kthread: from, how, not_before: now });
+        self.withdrawn.push(Withdrawn { kthread: from, how: How::Bypassed { since: now }, not_before: now });
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.groups.lose(from.index);
-        }
-        if how == How::ByForce {
-            self.force_off(world, from, now);
         }
         self.follow(world, at, became, kind, decided, now);
         self.look_beside(world, from, now);
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(world, core, now);
+        }
+    }
+
+    /// Has the processor time count of those who were bypassed on a core whose next owner has been
+    /// seen running.
+    pub(super) fn watch_bypassed(&mut self, world: &World, core: CoreId, now: Cycles) {
+        for i in 0..self.withdrawn.len() {
+            let Withdrawn { kthread, how: How::Bypassed { since }, .. } = self.withdrawn[i] else { continue };
+            let is_here = world.runtimes.kthread(kthread).1.bound == Some(core);
+            // It may have ceded at last.
+            if is_here && self.state_of(world, kthread) != Some(KthreadState::Parked) {
+                self.withdrawn[i].how = self.watched(world, kthread, since, now);
+            }
+        }
+    }
+
+    /// Returns how a kthread is withdrawn whose processor time counts from `now`, or all time from
+    /// `since` where Linux keeps no account.
+    fn watched(&self, world: &World, kthread: KthreadId, since: Cycles, now: Cycles) -> How {
+        let (runtime, line) = world.runtimes.kthread(kthread);
+        match self.threads.processor_time(runtime.pid, line.tid) {
+            Some(had_ns) => How::Watched { had_ns, checked: now },
+            None => How::Unaccounted { since },
         }
     }
 
@@ -228,7 +227,9 @@ impl Allocator {
                 }
                 continue;
             }
-            if began && !parked {
+            // What has begun and writes another generation is not parked, whatever the word says.
+            let runs = if how == How::BeforeStart { began && !parked } else { !(began && parked) };
+            if runs {
                 self.withdrawn[i].how = self.escalate(world, kthread, how, now);
             }
             i += 1;
@@ -238,31 +239,33 @@ impl Allocator {
     /// Takes the next step against a withdrawn kthread that runs in a tenancy that was taken back,
     /// when its grant became `Cede`.
     fn escalate(&mut self, world: &mut World, kthread: KthreadId, how: How, now: Cycles) -> How {
+        let is_over = |since: Cycles, time: Cycles| now.saturating_sub(since) > time;
+        let Timing { grace, deadline, .. } = self.timing;
         match how {
-            How::ByForce => how,
-            How::Bypassed { had_ns, checked } if now.saturating_sub(checked) > self.timing.deadline => {
+            How::BeforeStart => How::Late { since: now },
+            How::Late { since } if is_over(since, grace) => {
+                self.signal(world, kthread);
+                self.watched(world, kthread, now, now)
+            }
+            How::Bypassed { since } if is_over(since, deadline) => self.watched(world, kthread, since, now),
+            How::Watched { had_ns, checked } if is_over(checked, deadline) => {
                 let (runtime, line) = world.runtimes.kthread(kthread);
                 let has = self.threads.processor_time(runtime.pid, line.tid).unwrap_or(had_ns);
-                if self.clock.from_ns(has.saturating_sub(had_ns)) > self.timing.deadline {
+                if self.clock.from_ns(has.saturating_sub(had_ns)) > deadline {
                     self.force_off(world, kthread, now);
                     return How::ByForce;
                 }
-                How::Bypassed { had_ns, checked: now }
+                How::Watched { had_ns, checked: now }
             }
-            How::Bypassed { .. } => how,
-            How::BeforeStart => How::Late { since: now, signalled: false },
-            How::Late { since, signalled } if now.saturating_sub(since) > self.timing.deadline => {
-                if !signalled {
-                    self.signal(world, kthread);
-                }
+            How::Unaccounted { since } if is_over(since, deadline) => {
                 self.force_off(world, kthread, now);
                 How::ByForce
             }
-            How::Late { since, signalled: false } if now.saturating_sub(since) > self.timing.grace => {
-                self.signal(world, kthread);
-                How::Late { since, signalled: true }
-            }
-            How::Late { .. } => how,
+            How::ByForce
+            | How::Late { .. }
+            | How::Bypassed { .. }
+            | How::Watched { .. }
+            | How::Unaccounted { .. } => how,
         }
     }
 }

@@ -17,7 +17,7 @@
 //! | `Free` | it is not lent | a grant: `Starting` |
 //! | `Starting` | lent and woken, not yet seen running | `Running` seen; or `start_deadline`: taken back |
 //! | `Running` | its kthread runs or idles | `Parked` seen: `Free`; or a decision: `Ceding` |
-//! | `Ceding` | its kthread was asked to cede | `Parked` seen, or late: bypass, or `cede_deadline_us` and eviction: `Starting` for the successor |
+//! | `Ceding` | its kthread was asked to cede | `Parked` seen, or bypass some time after the preempt signal: `Starting` for the successor |
 //!
 //! The ledger records which kthread *owns* a core; the phase, how far the machine has followed.
 //! Both change together, here only.
@@ -156,7 +156,7 @@ impl Allocator {
             timing: Timing {
                 policy: clock.from_ns(policy.interval().0),
                 grace: us(config.cede_grace_us),
-                bypass: us(config.cede_grace_us + BYPASS_US),
+                bypass: us(BYPASS_US),
                 overdue_start: us(OVERDUE_START_US),
                 deadline: us(config.cede_deadline_us),
                 start_deadline: us(config.start_deadline_us),
@@ -311,7 +311,7 @@ impl Allocator {
                     .0
                     .store(Grant::Cede { successor: false }, kthread.generation);
                 let kind = HandoffKind::Polling;
-                (core, Phase::Ceding { from, to: None, kind, decided: now, signalled: false })
+                (core, Phase::Ceding { from, to: None, kind, decided: now, signalled: None })
             }
         };
         let Some(at) = self.ledger.topology().position(core) else { return };
@@ -372,9 +372,7 @@ impl Allocator {
             most = most.max(match slot.phase {
                 Phase::Free => Attention::None,
                 Phase::Running { kthread, .. } => of(kthread.runtime),
-                Phase::Starting { kthread, decided, .. }
-                    if now.saturating_sub(decided) > self.timing.deadline =>
-                {
+                Phase::Starting { kthread, .. } if now.saturating_sub(slot.since) > self.timing.deadline => {
                     if world.runtimes.kthread(kthread).1.no_starts > 0 {
                         // It did not start the last time either: presumably it is stopped.
                         Attention::Occasional
@@ -393,14 +391,25 @@ impl Allocator {
             // The end of its pause is the time of the next look; see `next_readmission`.
             How::BeforeStart => Attention::None,
             // It lost its core, runs elsewhere if at all, and may be stopped for ever.
-            How::ByForce | How::Bypassed { .. } => Attention::Occasional,
-            How::Late { .. } => Attention::Constant,
+            How::ByForce | How::Bypassed { .. } | How::Watched { .. } => Attention::Occasional,
+            How::Late { .. } | How::Unaccounted { .. } => Attention::Constant,
         });
         let most = waiting.chain(withdrawn).fold(most, Attention::max);
         if most < Attention::Constant && self.next_pending(now).is_some_and(|next| next <= now) {
             return Attention::Constant;
         }
         most
+    }
+
+    /// True while a core changes hands and the next step is the polling thread's: it signals the
+    /// owner, and wakes the next one. A kthread that has not started for longer waits for Linux,
+    /// for instance behind an ordinary program.
+    pub(crate) fn hands_over(&self, now: Cycles) -> bool {
+        self.cores.iter().any(|slot| match slot.phase {
+            Phase::Ceding { .. } => true,
+            Phase::Starting { .. } => now.saturating_sub(slot.since) <= self.timing.rewake,
+            Phase::Free | Phase::Running { .. } => false,
+        })
     }
 
     /// Returns the clock rate to set, if it has changed since the last call.

@@ -18,9 +18,10 @@ pub(super) const REWAKE_DOUBLINGS: u32 = 9;
 /// instead, in microseconds. A hand-off takes 1 to 3; with `neighbour_share` above 0 a best-effort
 /// kthread does not start while an ordinary program runs on the core.
 pub(super) const OVERDUE_START_US: u64 = 10;
-/// How long after its preempt signal a kthread may take to cede before its successor is woken
-/// beside it, in microseconds. The signal takes 13 to 18 to a thread that runs (2-vCPU VM); one
-/// that Linux has descheduled sees neither signal nor request.
+/// How long after its preempt signal a kthread may take to cede before it is bypassed, in
+/// microseconds. The signal takes 13 to 18 to a thread that runs (2-vCPU VM); one that Linux has
+/// descheduled sees neither signal nor request. The time does not run from the decision: a polling
+/// thread that looks late sends the signal late, too.
 pub(super) const BYPASS_US: u64 = 20;
 /// Pause before a kthread that did not start is lent a core again, in microseconds; doubled each
 /// time in a row for a latency-critical one.
@@ -43,7 +44,7 @@ pub(super) struct Timing {
     /// Between two ticks of the policy.
     pub(super) policy: Cycles,
     pub(super) grace: Cycles,
-    /// From the decision until the successor is woken beside a kthread that did not cede.
+    /// From the preempt signal until a kthread that did not cede is bypassed.
     pub(super) bypass: Cycles,
     pub(super) overdue_start: Cycles,
     pub(super) deadline: Cycles,
@@ -66,9 +67,25 @@ pub(super) struct Timing {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Phase {
     Free,
-    Starting { kthread: KthreadId, kind: HandoffKind, decided: Cycles, woken: Cycles, wakes: u32 },
-    Running { kthread: KthreadId, idle: bool },
-    Ceding { from: KthreadId, to: Option<KthreadId>, kind: HandoffKind, decided: Cycles, signalled: bool },
+    Starting {
+        kthread: KthreadId,
+        kind: HandoffKind,
+        decided: Cycles,
+        woken: Cycles,
+        wakes: u32,
+    },
+    Running {
+        kthread: KthreadId,
+        idle: bool,
+    },
+    /// `signalled`: when the preempt signal was sent.
+    Ceding {
+        from: KthreadId,
+        to: Option<KthreadId>,
+        kind: HandoffKind,
+        decided: Cycles,
+        signalled: Option<Cycles>,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +94,7 @@ pub(super) struct CoreSlot {
     pub(super) phase: Phase,
     /// Linux does not let the IOKernel use it at present.
     pub(super) absent: bool,
-    /// When its present owner got it, for the accounting of core time.
+    /// When its present owner got it. The decision is older by what the owner before took to cede.
     pub(super) since: Cycles,
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,
@@ -114,13 +131,22 @@ pub(super) struct Withdrawn {
 pub(super) enum How {
     ByForce,
     BeforeStart,
-    /// `had_ns`: the processor time that it had had then; `checked`: when it was last compared.
+    /// It was seen running then, and is not signalled yet.
+    Late {
+        since: Cycles,
+    },
+    /// Signalled; its processor time does not count yet.
     Bypassed {
+        since: Cycles,
+    },
+    /// Signalled. `had_ns`: the processor time that it had had when that began to count; `checked`:
+    /// when it was last compared.
+    Watched {
         had_ns: u64,
         checked: Cycles,
     },
-    Late {
+    /// Signalled; Linux keeps no account of its processor time.
+    Unaccounted {
         since: Cycles,
-        signalled: bool,
     },
 }

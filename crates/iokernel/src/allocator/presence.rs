@@ -61,7 +61,7 @@ impl Allocator {
                 let request = Grant::Cede { successor: false };
                 runtime.shared(from.index).grant.0.store(request, generation);
                 let kind = HandoffKind::Polling;
-                let phase = Phase::Ceding { from, to: None, kind, decided: now, signalled: false };
+                let phase = Phase::Ceding { from, to: None, kind, decided: now, signalled: None };
                 self.begin_phase(world, at, phase, now);
             }
             Phase::Starting { .. } | Phase::Ceding { .. } => {}

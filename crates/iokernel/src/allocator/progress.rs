@@ -1,11 +1,10 @@
 //! Following hand-offs: state words and watchdogs.
 //!
-//! Owns the polling of every core that is not free, once per iteration of the loop, and the
-//! escalation: poll point, then preempt signal after `cede_grace_us`, then the wake of the
-//! successor beside a kthread that Linux may have descheduled, then eviction after
-//! `cede_deadline_us` (see `evict`). Of an absent core no kthread is evicted at once: there is no
-//! successor, and the kthread may wait for a processor. A state word of another generation is stale
-//! and ignored.
+//! Owns the polling of every core that is not free, once per iteration of the loop, and the first
+//! steps against an owner that does not cede: preempt signal after `cede_grace_us`, then the bypass
+//! ([`super::evict`], which also takes the last step). One look takes one step: when looks are
+//! late, because Linux has not run the polling thread, it may not have run the owner, either. A
+//! state word of another generation is stale and ignored.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
@@ -35,7 +34,7 @@ impl Allocator {
                 Phase::Starting { kthread, kind, decided, woken, wakes } => {
                     if self.has_started(world, kthread) {
                         self.started(world, at, kthread, kind, decided, now);
-                    } else if now.saturating_sub(decided) > self.timing.start_deadline {
+                    } else if now.saturating_sub(self.cores[at].since) > self.timing.start_deadline {
                         let not_before = self.end_of_pause(world, kthread, now);
                         self.take_back(world, at, kthread, not_before, now);
                         self.core_fell_free(world, self.cores[at].id, now);
@@ -49,25 +48,16 @@ impl Allocator {
                 Phase::Ceding { from, to, kind, decided, signalled } => {
                     if self.state_of(world, from) == Some(KthreadState::Parked) {
                         self.ceded(world, at, from, kind, decided, now);
-                    } else if now.saturating_sub(decided) > self.timing.deadline && !self.cores[at].absent {
-                        // The polling thread itself may have been descheduled from before the grace
-                        // time to after the deadline. Without a signal, code that does not poll
-                        // would never park, and its kthread never be lent a core again.
-                        if !signalled {
-                            self.signal(world, from);
+                    } else if let Some(signalled) = signalled {
+                        if now.saturating_sub(signalled) > self.timing.bypass {
+                            self.bypass(world, at, from, decided, now);
                         }
-                        self.evict(world, at, from, decided, now);
-                    } else if signalled
-                        && (to.is_some() || self.cores[at].absent)
-                        && now.saturating_sub(decided) > self.timing.bypass
-                    {
-                        self.bypass(world, at, from, decided, now);
-                    } else if !signalled && now.saturating_sub(decided) > self.timing.grace {
+                    } else if now.saturating_sub(decided) > self.timing.grace {
                         self.signal(world, from);
-                        let kind = HandoffKind::Signal;
+                        let (kind, signalled) = (HandoffKind::Signal, Some(now));
                         let core = self.cores[at].id;
                         world.trace.core(clock::now(), core, CoreStep::Signalled, kind, (from, None));
-                        self.cores[at].phase = Phase::Ceding { from, to, kind, decided, signalled: true };
+                        self.cores[at].phase = Phase::Ceding { from, to, kind, decided, signalled };
                     }
                 }
             }
@@ -134,6 +124,9 @@ impl Allocator {
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
         let words = world.runtimes.kthread(kthread).0.shared(kthread.index);
         self.cores[at].watch = Watch::begin(words, self.clock, now);
+        if !self.withdrawn.is_empty() {
+            self.watch_bypassed(world, self.cores[at].id, now);
+        }
         // It may idle or have parked already.
         self.watch_running(world, at, kthread, false, now);
         if self.cores[at].absent {

@@ -35,6 +35,19 @@ pub(super) fn busy_batch() -> Sandbox {
     sandbox
 }
 
+/// The batch job has been asked to cede and never does: it is signalled, bypassed, and moved off by
+/// force once Linux has run it for longer than its deadline. The service starts beside it.
+pub(super) fn never_cedes(sandbox: &mut Sandbox) {
+    let before = sandbox.world.stats.cores.evictions.get();
+    sandbox.pass(6_000);
+    sandbox.pass(21_000);
+    sandbox.peer(SERVICE).obey(0);
+    sandbox.pass(1_000);
+    sandbox.run_threads(1_100_000);
+    sandbox.pass(1_100_000);
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), before + 1);
+}
+
 /// Something arrives for the service.
 pub(super) fn arrival(sandbox: &mut Sandbox) {
     let now = sandbox.now;
@@ -116,6 +129,8 @@ fn a_kthread_that_does_not_poll_is_signalled_once_then_evicted() {
     assert_eq!(sandbox.deeds(), [], "signalled within the grace time");
     sandbox.pass(2_000);
     assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
+    sandbox.pass(21_000);
+    assert!(sandbox.peer(SERVICE).obey(0), "the successor starts beside it");
     sandbox.pass(900_000);
     assert_eq!(sandbox.deeds(), [], "signalled twice");
     sandbox.run_threads(1_100_000);
@@ -126,6 +141,135 @@ fn a_kthread_that_does_not_poll_is_signalled_once_then_evicted() {
 }
 
 #[test]
+fn one_that_does_not_cede_is_evicted_also_if_its_successor_does_not_start() {
+    let mut sandbox = busy_batch();
+    arrival(&mut sandbox);
+    sandbox.pass(6_000);
+    sandbox.pass(21_000);
+    sandbox.deeds();
+    sandbox.pass(1_100_000);
+    sandbox.run_threads(1_100_000);
+    sandbox.pass(1_100_000);
+    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
+}
+
+#[test]
+fn one_that_does_not_cede_and_writes_another_generation_is_evicted_as_well() {
+    for state in [KthreadState::Running, KthreadState::Parked] {
+        let mut sandbox = busy_batch();
+        arrival(&mut sandbox);
+        let word = &sandbox.peer(BATCH).region.kthread(0).state.0;
+        match state {
+            KthreadState::Parked => word.set_parked(Generation(77)),
+            _ => word.set_running(Generation(77)),
+        }
+        never_cedes(&mut sandbox);
+        assert!(sandbox.deeds().contains(&Deed::Bound { tid: 1, core: UNMANAGED }), "{state:?}");
+    }
+}
+
+#[test]
+fn a_polling_thread_that_looks_late_signals_then_bypasses_and_evicts_nobody() {
+    for late in [120_000, 4_000_000] {
+        let mut sandbox = busy_batch();
+        arrival(&mut sandbox);
+        let ticket = sandbox.peers[&SERVICE].ticket(0);
+        sandbox.deeds();
+        // The IOKernel was away, in a slice or because Linux did not run it. Nor perhaps the owner.
+        sandbox.pass(late);
+        assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
+        sandbox.pass(1_000);
+        sandbox.pass(18_000);
+        assert_eq!(sandbox.peers[&SERVICE].ticket(0), ticket, "bypassed while the signal was under way");
+        let bypassed = |sandbox: &Sandbox| {
+            let handoff = sandbox.world.stats.handoff(HandoffKind::Bypass);
+            handoff.ceded.snapshot().len()
+        };
+        assert_eq!(bypassed(&sandbox), 0);
+        sandbox.pass(late);
+        assert_eq!(bypassed(&sandbox), 1);
+        assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket, "the successor was not woken");
+        for _ in 0..100 {
+            sandbox.pass(late);
+        }
+        assert_eq!(sandbox.deeds(), []);
+        assert!(sandbox.peer(BATCH).obey(0), "it cedes at last");
+        sandbox.pass(late);
+        assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
+    }
+}
+
+#[test]
+fn hand_offs_in_flight_in_each_of_which_the_polling_thread_is_away_expel_no_program() {
+    let config = Config { max_evictions: 1, ..Config::default() };
+    let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.settle();
+    for _ in 0..100 {
+        assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
+        arrival(&mut sandbox);
+        sandbox.pass(4_000_000);
+        sandbox.obey();
+        sandbox.settle();
+        sandbox.peer(SERVICE).park(0);
+        sandbox.settle();
+    }
+    assert_eq!((sandbox.world.stats.cores.evictions.get(), &sandbox.ended[..]), (0, &[][..]));
+}
+
+#[test]
+fn time_that_linux_enters_when_the_successor_displaces_the_owner_does_not_count() {
+    let mut sandbox = busy_batch();
+    arrival(&mut sandbox);
+    sandbox.pass(6_000);
+    sandbox.deeds();
+    sandbox.pass(21_000);
+    assert!(sandbox.peer(SERVICE).obey(0));
+    // What the owner has used since the last tick, before it was displaced in a system call.
+    sandbox.run_threads(3_900_000);
+    sandbox.pass(1_000);
+    for _ in 0..100 {
+        sandbox.pass(1_100_000);
+    }
+    sandbox.run_threads(50_000);
+    sandbox.pass(1_100_000);
+    assert_eq!(sandbox.deeds(), []);
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
+    // As it is if another program displaces it, and the successor waits, too.
+    let mut sandbox = busy_batch();
+    arrival(&mut sandbox);
+    sandbox.pass(6_000);
+    sandbox.pass(21_000);
+    sandbox.run_threads(3_900_000);
+    for _ in 0..10 {
+        sandbox.pass(1_100_000);
+    }
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
+}
+
+#[test]
+fn a_core_in_a_hand_off_needs_the_polling_thread_until_its_next_owner_has_had_time_to_start() {
+    let mut sandbox = busy_batch();
+    let hands_over = |sandbox: &Sandbox| sandbox.alloc.hands_over(sandbox.now);
+    assert!(!hands_over(&sandbox));
+    arrival(&mut sandbox);
+    assert!(hands_over(&sandbox));
+    sandbox.pass(4_000);
+    assert!(hands_over(&sandbox));
+    assert!(sandbox.peer(BATCH).obey(0));
+    sandbox.pass(100);
+    assert!(hands_over(&sandbox), "the next owner starts");
+    sandbox.pass(21_000);
+    assert!(!hands_over(&sandbox), "it waits for Linux");
+    assert!(sandbox.peer(SERVICE).obey(0));
+    sandbox.pass(100);
+    assert!(!hands_over(&sandbox));
+}
+
+#[test]
 fn a_descheduled_owner_is_bypassed_without_offence_and_runs_again_once_it_has_ceded() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
@@ -133,7 +277,7 @@ fn a_descheduled_owner_is_bypassed_without_offence_and_runs_again_once_it_has_ce
     sandbox.pass(6_000);
     sandbox.pass(15_000);
     assert_eq!(sandbox.peers[&SERVICE].ticket(0), ticket, "woken while the signal was under way");
-    sandbox.pass(5_000);
+    sandbox.pass(6_000);
     assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket, "the successor was not woken");
     assert!(sandbox.peer(SERVICE).obey(0));
     sandbox.pass(1_000);
@@ -160,8 +304,10 @@ fn a_bypassed_kthread_that_runs_on_instead_of_ceding_is_moved_off_the_core() {
     arrival(&mut sandbox);
     sandbox.deeds();
     sandbox.pass(6_000);
-    sandbox.pass(20_000);
+    sandbox.pass(21_000);
     assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
+    assert!(sandbox.peer(SERVICE).obey(0));
+    sandbox.pass(1_000);
     sandbox.run_threads(900_000);
     sandbox.pass(1_100_000);
     assert_eq!(sandbox.deeds(), []);
@@ -198,16 +344,6 @@ fn only_best_effort_runtimes_without_a_hand_off_need_a_look_now_and_then() {
 }
 
 #[test]
-fn a_kthread_that_is_evicted_before_it_was_signalled_is_signalled_then() {
-    let mut sandbox = busy_batch();
-    arrival(&mut sandbox);
-    sandbox.deeds();
-    // The IOKernel was away from within the grace time to after the deadline.
-    sandbox.pass(2_000_000);
-    assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }, Deed::Bound { tid: 1, core: UNMANAGED }]);
-}
-
-#[test]
 fn a_hand_off_that_needed_the_signal_is_counted_as_such() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
@@ -224,9 +360,7 @@ fn a_hand_off_that_needed_the_signal_is_counted_as_such() {
 fn an_evicted_kthread_that_parks_is_bound_anew_and_runs_again() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
-    sandbox.pass(1_100_000);
-    sandbox.peer(SERVICE).obey(0);
-    sandbox.pass(100);
+    never_cedes(&mut sandbox);
     sandbox.peer(SERVICE).park(0);
     sandbox.pass(100);
     sandbox.deeds();
@@ -255,7 +389,7 @@ fn repeated_evictions_cost_the_registration_also_with_a_cede_and_unless_time_pas
             sandbox.obey();
             sandbox.pass(100);
         } else {
-            sandbox.pass(1_100_000);
+            never_cedes(&mut sandbox);
         }
         sandbox.obey();
         sandbox.pass(100);
@@ -424,7 +558,7 @@ fn a_stopped_service_with_work_is_left_alone_ever_longer_and_gets_a_core_when_it
 }
 
 #[test]
-fn a_service_stopped_on_its_core_does_not_keep_the_polling_thread_awake_after_its_eviction() {
+fn a_service_stopped_on_its_core_does_not_keep_the_polling_thread_awake_after_it_was_bypassed() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(BATCH, 1, 0, LatencyCritical);
     sandbox.add(SERVICE, 1, 1, LatencyCritical);
@@ -462,7 +596,11 @@ fn a_kthread_that_starts_late_and_does_not_cede_is_signalled_and_moved_off() {
     sandbox.pass(1_000);
     sandbox.pass(6_000);
     assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
-    sandbox.pass(1_000_000);
+    // It waits behind others: no offence.
+    (0..10).for_each(|_| sandbox.pass(4_000_000));
+    assert_eq!(sandbox.deeds(), []);
+    sandbox.run_threads(1_100_000);
+    sandbox.pass(1_100_000);
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
     // At last it parks, and is lent a core again.
@@ -481,8 +619,9 @@ fn a_word_of_another_generation_is_ignored() {
     sandbox.peer(BATCH).region.kthread(0).state.0.set_parked(stale);
     sandbox.pass(100);
     assert_eq!(sandbox.world.stats.handoff(HandoffKind::Polling).ceded.snapshot().len(), 0);
-    sandbox.pass(1_100_000);
-    assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
+    sandbox.pass(6_000);
+    sandbox.pass(21_000);
+    assert_eq!(sandbox.world.stats.handoff(HandoffKind::Bypass).ceded.snapshot().len(), 1);
 }
 
 #[test]
@@ -503,6 +642,38 @@ fn a_victim_that_has_not_started_is_not_told_to_cede() {
     sandbox.tick();
     assert_eq!(sandbox.world.stats.cores.no_starts.get(), 1);
     assert!(sandbox.peer(2).obey(0));
+}
+
+#[test]
+fn a_kthread_whose_core_was_ceded_late_has_its_time_to_start_all_the_same() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.peer(SERVICE).queue(0, 0);
+    sandbox.tick();
+    // The core of the idle service is lent to the batch job. It takes its time to cede.
+    sandbox.peer(SERVICE).go_idle(0);
+    sandbox.pass(100);
+    assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
+    sandbox.pass(15_000);
+    assert!(sandbox.peer(SERVICE).obey(0));
+    sandbox.pass(100);
+    arrival(&mut sandbox);
+    assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }), "it lost the core at once");
+    let unstarted = |sandbox: &Sandbox| {
+        let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
+        batch.stats.counters.unstarted_cores.get()
+    };
+    assert_eq!(unstarted(&sandbox), 0);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.pass(10_100);
+    sandbox.tick();
+    sandbox.tick();
+    assert!(matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. }), "overdue");
+    assert_eq!(unstarted(&sandbox), 1);
 }
 
 #[test]
@@ -626,6 +797,8 @@ enum Happening {
     Garbage(u32, u16, u64),
     Wakeup(u32),
     Pass(u64),
+    /// Linux runs all threads for so long, in nanoseconds.
+    Run(u64),
     Tick,
     End(u32),
     Add(u32, u16, bool),
@@ -645,6 +818,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (who(), any::<u64>()).prop_map(|((r, k), word)| Happening::Garbage(r, k, word)),
         4 => (0u32..4).prop_map(Happening::Wakeup),
         8 => prop_oneof![4 => 0u64..10_000, 1 => Just(1_200_000u64), 1 => Just(120_000_000)].prop_map(Happening::Pass),
+        2 => Just(Happening::Run(1_200_000)),
         6 => Just(Happening::Tick),
         1 => (0u32..4).prop_map(Happening::End),
         2 => (0u32..4, 1u16..=3, any::<bool>()).prop_map(|(r, k, be)| Happening::Add(r, k, be)),
@@ -709,6 +883,7 @@ fn play(sandbox: &mut Sandbox, happening: Happening) {
             sandbox.check();
         }
         Happening::Pass(ns) => sandbox.pass(ns),
+        Happening::Run(ns) => sandbox.run_threads(ns),
         Happening::Tick => sandbox.tick(),
         Happening::End(r) if sandbox.peers.contains_key(&r) => sandbox.end(RuntimeId(r)),
         Happening::Contest(contested) => contest(sandbox, contested),

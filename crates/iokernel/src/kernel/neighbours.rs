@@ -22,7 +22,7 @@ use tailwater_shm::{Cycles, clock};
 use super::Polling;
 use super::calm::{self, Calm};
 use super::contest::{self, Contest, Look};
-use super::share::{self, IDLE_LOOK_US, SLICE_US, Share, Step, Verdict, Waiting};
+use super::share::{self, IDLE_LOOK_US, Moment, SLICE_US, Share, Step, Verdict, Waiting};
 use crate::allocator::{Attention, Ranks};
 use crate::config::{Config, Priority};
 use crate::control::watch::Place;
@@ -168,25 +168,27 @@ impl Polling {
         }
     }
 
-    /// Lets ordinary threads have their share of this core, if any compete for it.
+    /// Lets ordinary threads have their share of this core, if any compete for it. `moved`: frames
+    /// moved in this iteration; `quiet`: the thread polls on in a quiet time.
     #[inline]
-    pub(super) fn give_share(&mut self, now: Cycles) {
-        self.look_at_neighbours(true, now);
-        let Some(neighbours) = self.neighbours.as_ref().filter(|neighbours| neighbours.contest.is_on())
-        else {
-            return;
-        };
-        let step = neighbours.share.step(now);
-        if step != Step::Poll {
-            self.take_step(step, now);
+    pub(super) fn give_share(&mut self, moved: bool, quiet: bool, now: Cycles) {
+        if !quiet {
+            self.look_at_neighbours(true, now);
+        }
+        let is_due = |neighbours: &Neighbours| neighbours.contest.is_on() && neighbours.share.is_due(now);
+        if self.neighbours.as_ref().is_some_and(is_due) {
+            self.take_step(moved, quiet, now);
         }
     }
 
     #[cold]
-    fn take_step(&mut self, step: Step, now: Cycles) {
+    fn take_step(&mut self, moved: bool, quiet: bool, now: Cycles) {
+        let moment = Moment::of(moved || self.allocator.hands_over(now), quiet);
         let Some(Neighbours { share, waiting, .. }) = &mut self.neighbours else { return };
-        if step == Step::EndRest {
-            return self.end_rest(now);
+        match share.step(moment, now) {
+            Step::Poll => return,
+            Step::EndRest => return self.end_rest(now),
+            Step::Look => {}
         }
         if share.wants_idle_look(now) {
             share.idled(self.clock.from_ns(waiting.idled()), now);

@@ -40,7 +40,7 @@ pub(super) struct Quiet {
 /// What to do now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Poll on.
+    /// Poll on. A slice that ordinary threads were to have before is given now.
     Poll,
     /// Poll on, and let ordinary threads have their share.
     GiveShare,

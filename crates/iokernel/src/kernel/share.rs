@@ -7,7 +7,11 @@
 //!
 //! In a steady rhythm the polling thread reads how many threads are runnable (`/proc/loadavg`).
 //! When there are more than itself and the kthreads on lent cores, it sleeps for a slice, so that
-//! ordinary threads have their share. A kthread that has ceded its core may still be runnable. When
+//! ordinary threads have their share. A slice that is due waits for a good [`Moment`], for the
+//! length of a slice at most, and the next one comes sooner by as much: a request that has arrived
+//! must not wait for the end of a slice because its service still has to be woken.
+//!
+//! A kthread that has ceded its core may still be runnable. When
 //! the number leaves open whether the surplus thread is such a kthread, the polling thread looks
 //! again a slice later, and sleeps after [`MAX_POSTPONED`] such looks. Once a second it compares
 //! how long the core was idle (`/proc/stat`) with the time it gave: when it was idle for half of
@@ -26,7 +30,8 @@ use std::os::unix::fs::FileExt;
 
 use tailwater_shm::Cycles;
 
-/// Length of a slice and of a rest in microseconds; no request waits longer for the polling thread.
+/// Length of a slice and of a rest in microseconds, and how long a slice waits for a good moment;
+/// no request waits longer for the polling thread.
 pub(super) const SLICE_US: u64 = 100;
 /// Interval of the looks at the idle time of the core. A look takes 40 on two cores.
 pub(super) const IDLE_LOOK_US: u64 = 1_000_000;
@@ -47,6 +52,10 @@ pub(super) struct Share {
     idle_look: Cycles,
     next: Cycles,
     resting: bool,
+    /// Since when the slice that is due waits for a good moment.
+    put_off: Option<Cycles>,
+    /// For how long the slice that is given now has waited.
+    waited: Cycles,
     /// Looks in a row that did not show whether other threads wait.
     postponed: u32,
     /// Slices given since the last look at the idle time.
@@ -56,6 +65,29 @@ pub(super) struct Share {
     unused_until: Cycles,
     /// How often in a row they were not.
     unused: u32,
+}
+
+/// What the polling thread would leave undone in a slice that begins now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// Frames have just moved, or a core changes hands: the next steps follow within microseconds.
+    Busy,
+    /// It would only notice late what happens in the slice.
+    Good,
+    /// The same, and nothing has happened of late: it sleeps soon, so that no slice becomes due.
+    /// One that has waited is given.
+    Quiet,
+}
+
+impl Moment {
+    /// `busy`: frames moved or a core changes hands; `quiet`: nothing has happened of late.
+    pub(super) fn of(busy: bool, quiet: bool) -> Self {
+        match (busy, quiet) {
+            (true, _) => Self::Busy,
+            (false, true) => Self::Quiet,
+            (false, false) => Self::Good,
+        }
+    }
 }
 
 /// What to do now.
@@ -99,6 +131,8 @@ impl Share {
             idle_look,
             next: 0,
             resting: false,
+            put_off: None,
+            waited: 0,
             postponed: 0,
             given: 0,
             next_idle_look: 0,
@@ -107,13 +141,24 @@ impl Share {
         }
     }
 
-    /// Returns what to do at `now`, while the thread has to poll.
+    /// Returns whether [`Self::step`] has anything to do at `now` but poll on.
     #[inline(always)]
-    pub(super) fn step(&self, now: Cycles) -> Step {
-        match self.resting {
-            _ if now < self.next => Step::Poll,
-            true => Step::EndRest,
-            false => Step::Look,
+    pub(super) fn is_due(&self, now: Cycles) -> bool {
+        now >= self.next
+    }
+
+    /// Returns what to do at `now`, while the thread polls.
+    pub(super) fn step(&mut self, moment: Moment, now: Cycles) -> Step {
+        if !self.is_due(now) {
+            return Step::Poll;
+        }
+        if self.resting {
+            return Step::EndRest;
+        }
+        match moment {
+            Moment::Quiet if self.put_off.is_none() => Step::Poll,
+            Moment::Busy if now - *self.put_off.get_or_insert(now) < self.slice => Step::Poll,
+            Moment::Busy | Moment::Good | Moment::Quiet => Step::Look,
         }
     }
 
@@ -134,6 +179,9 @@ impl Share {
             self.next = now + self.slice;
             return Verdict::Postpone;
         }
+        let waited = self.put_off.take().map_or(0, |since| now.saturating_sub(since));
+        // After a sleep or a stall the wait may seem longer.
+        self.waited = waited.min(self.slice);
         Verdict::Give
     }
 
@@ -156,14 +204,14 @@ impl Share {
         }
         self.given += self.slice;
         self.postponed = 0;
-        self.next = now + self.between;
+        self.next = now + self.between.saturating_sub(self.waited);
         first
     }
 
     /// Takes in that a rest begins.
     pub(super) fn rest(&mut self, now: Cycles) {
         self.resting = true;
-        self.postponed = 0;
+        (self.postponed, self.put_off) = (0, None);
         self.next = now + self.slice;
     }
 
@@ -171,6 +219,7 @@ impl Share {
     /// rest has ended.
     pub(super) fn resume(&mut self, now: Cycles) -> bool {
         self.next = now + self.between;
+        self.put_off = None;
         core::mem::take(&mut self.resting)
     }
 }
@@ -282,12 +331,13 @@ mod tests {
 
     const DURATIONS: Durations = Durations { slice: 100, idle_look: 1_000_000 };
 
-    /// Runs a share for `length` while others wait; returns the time given.
-    fn given(percent: u8, length: Cycles) -> Cycles {
+    /// Runs a share for `length` while others wait; returns the time given. `moment` returns how
+    /// good a time is.
+    fn given(percent: u8, length: Cycles, moment: impl Fn(Cycles) -> Moment) -> Cycles {
         let mut share = Share::new(percent, DURATIONS);
         let (mut now, mut given) = (0, 0);
         while now < length {
-            match share.step(now) {
+            match share.step(moment(now), now) {
                 Step::Look => {
                     assert_eq!(share.judge(3, (1, 2), now), Verdict::Give);
                     now += DURATIONS.slice;
@@ -302,22 +352,64 @@ mod tests {
 
     #[test]
     fn others_get_their_percentage_in_slices() {
-        for percent in [1, 10, 50] {
-            let (given, aim) = (given(percent, 500_000), 500_000 * u64::from(percent) / 100);
-            assert!(given.abs_diff(aim) <= 2 * DURATIONS.slice, "{given} of {aim} at {percent} %");
+        let moments: [fn(Cycles) -> Moment; 3] =
+            [|_| Moment::Good, |_| Moment::Busy, |now| Moment::of(now % 71 < 60, false)];
+        for (percent, moment) in [1, 10, 50].into_iter().flat_map(|n| moments.map(|moment| (n, moment))) {
+            let (given, aim) = (given(percent, 500_000, moment), 500_000 * u64::from(percent) / 100);
+            assert!(given.abs_diff(aim) <= 3 * DURATIONS.slice, "{given} of {aim} at {percent} %");
+        }
+    }
+
+    #[test]
+    fn a_slice_waits_for_a_good_moment_and_no_longer_than_it_lasts() {
+        let mut share = Share::new(10, DURATIONS);
+        for now in 0..100 {
+            assert_eq!(share.step(Moment::Busy, now), Step::Poll);
+        }
+        assert_eq!(share.step(Moment::Busy, 100), Step::Look);
+        assert_eq!(share.judge(3, (1, 2), 100), Verdict::Give);
+        share.gave(200);
+        assert_eq!(share.step(Moment::Good, 999), Step::Poll);
+        // 1,000 after the one before was due.
+        assert_eq!(share.step(Moment::Busy, 1_000), Step::Poll);
+        assert_eq!(share.step(Moment::Good, 1_001), Step::Look);
+    }
+
+    #[test]
+    fn in_a_quiet_time_only_a_slice_that_has_waited_is_given() {
+        let mut share = Share::new(10, DURATIONS);
+        assert_eq!(share.step(Moment::Quiet, 5), Step::Poll);
+        assert_eq!(share.step(Moment::Busy, 10), Step::Poll);
+        assert_eq!(share.step(Moment::Quiet, 11), Step::Look);
+        assert_eq!(share.judge(3, (1, 2), 11), Verdict::Give);
+        share.gave(111);
+        assert_eq!(share.step(Moment::Quiet, 5_000), Step::Poll, "the next has not");
+        // Nor has one that became due in a sleep, before which a rest ends.
+        assert_eq!(share.step(Moment::Busy, 5_001), Step::Poll);
+        share.resume(5_002);
+        assert_eq!(share.step(Moment::Quiet, 9_000), Step::Poll);
+    }
+
+    #[test]
+    fn a_rest_ends_on_time_whatever_the_moment() {
+        for moment in [Moment::Busy, Moment::Good, Moment::Quiet] {
+            let mut share = Share::new(10, DURATIONS);
+            share.rest(0);
+            assert_eq!(share.step(moment, 99), Step::Poll);
+            assert_eq!(share.step(moment, 100), Step::EndRest, "{moment:?}");
         }
     }
 
     #[test]
     fn a_rest_lasts_as_long_as_a_slice_and_comes_as_often() {
         let mut share = Share::new(10, DURATIONS);
-        assert_eq!(share.step(0), Step::Look);
+        assert_eq!(share.step(Moment::Good, 0), Step::Look);
         share.rest(0);
-        assert_eq!(share.step(99), Step::Poll);
-        assert_eq!(share.step(100), Step::EndRest);
+        assert_eq!(share.step(Moment::Good, 99), Step::Poll);
+        assert_eq!(share.step(Moment::Good, 100), Step::EndRest);
         assert!(share.resume(100));
-        assert_eq!(share.step(999), Step::Poll);
-        assert_eq!(share.step(1_000), Step::Look);
+        assert_eq!(share.step(Moment::Good, 999), Step::Poll);
+        assert_eq!(share.step(Moment::Good, 1_000), Step::Look);
         assert!(!share.resume(1_000), "no rest has ended");
     }
 
@@ -327,7 +419,7 @@ mod tests {
         assert_eq!(share.judge(2, (2, 3), 0), Verdict::Rest);
         for look in 0..u64::from(MAX_POSTPONED) {
             assert_eq!(share.judge(3, (2, 3), look * 100), Verdict::Postpone);
-            assert_eq!(share.step(look * 100 + 99), Step::Poll);
+            assert_eq!(share.step(Moment::Good, look * 100 + 99), Step::Poll);
         }
         assert_eq!(share.judge(3, (2, 3), 400), Verdict::Give);
         share.gave(500);

@@ -248,10 +248,10 @@ pub enum HandoffKind {
     Wake,
     /// From a busy kthread that needed the preempt signal.
     Signal,
-    /// From a kthread that ceded neither when asked nor when signalled, because Linux had
+    /// From a kthread that ceded neither when asked nor when signalled, mostly because Linux had
     /// descheduled it: the IOKernel woke the successor beside it.
     Bypass,
-    /// From a kthread that was evicted.
+    /// From a program that ended, or a kthread that had not started on the core.
     Evict,
 }
 

@@ -158,6 +158,15 @@ fn without_the_privilege_no_kthread_is_ranked_or_told_of_a_contest() {
     assert!(!sandbox.peer(SERVICE).region.is_contested());
 }
 
+/// A kthread on core 0 does not cede, and is moved off by force.
+fn move_off(sandbox: &mut Sandbox, id: KthreadId) {
+    let now = sandbox.now;
+    sandbox.alloc.bypass(&mut sandbox.world, 0, id, now, now);
+    sandbox.pass(1_100_000);
+    sandbox.run_threads(1_100_000);
+    sandbox.pass(1_100_000);
+}
+
 #[test]
 fn a_service_that_is_moved_off_its_core_by_force_loses_its_rank_until_it_is_back() {
     let mut sandbox = shared_machine();
@@ -167,8 +176,7 @@ fn a_service_that_is_moved_off_its_core_by_force_loses_its_rank_until_it_is_back
     assert!(sandbox.peer(SERVICE).obey(0), "it starts");
     sandbox.pass(2_000);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)]);
-    let now = sandbox.now;
-    sandbox.alloc.evict(&mut sandbox.world, 0, id, now, now);
+    move_off(&mut sandbox, id);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
     contest(&mut sandbox, true);
     assert_eq!(ranks(&mut sandbox), [], "it is off the managed cores");
@@ -206,8 +214,7 @@ fn a_service_that_is_moved_off_its_core_while_it_rests_keeps_ordinary_rank() {
     until_it_rests(&mut sandbox);
     let id = KthreadId { runtime: RuntimeId(SERVICE), index: 0 };
     sandbox.peer(BATCH).queue(0, 1);
-    let now = sandbox.now;
-    sandbox.alloc.evict(&mut sandbox.world, 0, id, now, now);
+    move_off(&mut sandbox, id);
     rest(&mut sandbox);
     assert!(!ranks(&mut sandbox).contains(&(101, Rank::RealTime)));
 }
@@ -252,8 +259,7 @@ fn kthreads_that_were_moved_off_by_force_hide_no_thread_of_another_program() {
         let index = holder.expect("a kthread with the core");
         let id = KthreadId { runtime: RuntimeId(BATCH), index };
         sandbox.peer(BATCH).queue(index, 0);
-        let now = sandbox.now;
-        sandbox.alloc.evict(&mut sandbox.world, 0, id, now, now);
+        move_off(&mut sandbox, id);
     }
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 20);
     let (_, most) = sandbox.alloc.runnable_kthreads(&sandbox.world);
