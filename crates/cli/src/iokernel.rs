@@ -164,8 +164,8 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         // Fails only if the thread has panicked, which it has reported itself.
         let _ = reloads.send(iokernel.reloader());
     }
-    warn_of_grants(iokernel.config());
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
+    warn_of_grants(iokernel.config());
     notifier.ready();
     let manager = Arc::clone(&notifier);
     iokernel.set_farewell(move |end| match end {

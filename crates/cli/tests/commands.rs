@@ -128,6 +128,29 @@ fn a_log_that_is_no_terminals_has_neither_colours_nor_debug_forms_and_json_is_js
 }
 
 #[test]
+fn the_first_line_of_the_log_says_what_other_programs_get() {
+    if !has_two_cpus() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.toml");
+    let first_line = |settings: &str| {
+        std::fs::write(&path, settings).unwrap();
+        let words = ["iokernel", "--share-cores", "--log-format", "json", "--socket", &socket_name("ready")];
+        let mut iokernel = Program::start(tailwater(&words).arg("--config").arg(&path));
+        let line = iokernel.error_line().unwrap_or_default();
+        let line: serde_json::Value = serde_json::from_str(&line).expect(&line);
+        assert_eq!(line["message"], "ready", "{line}");
+        line["other_programs_get"].as_str().expect("words").to_owned()
+    };
+    // A grant is warned of without root, after this line.
+    let shared = first_line("neighbour-share = 7\npriority = \"none\"\n[[grant]]\nusers = \"*\"");
+    assert!(shared.contains("7 %") && shared.ends_with("no real-time rank, as priority = \"none\" says"));
+    let dedicated = first_line("neighbour-share = 0\npriority = \"none\"");
+    assert!(dedicated.starts_with("what is left: ") && !dedicated.contains("real-time"), "{dedicated}");
+}
+
+#[test]
 fn a_program_that_does_not_register_is_named_after_a_second() {
     let socket = socket_name("unmanaged");
     let words = ["run", "--iokernel", &socket, "--class", "best-effort", "--", "sleep", "1000"];
@@ -263,7 +286,15 @@ fn the_doctor_says_what_others_get_beside_the_iokernel_of_a_configuration() {
     };
     let shared = others("neighbour-share = 7");
     assert!(shared.contains("7 %") || shared.starts_with("caution"), "{shared}");
-    assert!(!others("neighbour-share = 0").contains('%'));
+    let dedicated = others("neighbour-share = 0\npriority = \"none\"");
+    assert!(!dedicated.contains('%') && !dedicated.contains("real-time"), "{dedicated}");
+    if has_two_cpus() {
+        let ordinary = others("priority = \"none\"");
+        assert!(ordinary.starts_with("caution") && ordinary.contains("no real-time rank, as"), "{ordinary}");
+        // Which reason comes first depends on the rights of this process.
+        let tap = others("[ports]\ntap = \"tw0\"\nhost-ip = \"10.77.0.1\"");
+        assert!(tap.starts_with("caution") && tap.contains("no real-time rank"), "{tap}");
+    }
     // No machine has this core.
     assert!(others("iokernel-core = 1023").starts_with("caution"), "{}", others("iokernel-core = 1023"));
 }

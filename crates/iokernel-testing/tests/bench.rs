@@ -24,6 +24,8 @@ fn both_measurements_come_to_an_end_with_numbers() {
     eventually("a measurement with all figures", || {
         let report = handoff(options, &child_command).unwrap();
         assert!(report.busy_p99_us >= report.busy_p50_us, "{report:?}");
+        assert!(report.polls_again_p99_us >= report.polls_again_p50_us, "{report:?}");
+        assert!(report.frame_polls_again_p99_us >= report.frame_polls_again_p50_us, "{report:?}");
         let lacks = [
             ("first", report.first_p50_us),
             ("signal", report.signal_p50_us),
@@ -32,6 +34,7 @@ fn both_measurements_come_to_an_end_with_numbers() {
             ("wake", report.wake_p50_us),
             ("asleep", report.asleep_p50_us),
             ("polls again", report.polls_again_p50_us),
+            ("polls again after a frame", report.frame_polls_again_p50_us),
         ]
         .map(|(what, us)| (us <= 0.0).then_some(what));
         if lacks.iter().any(Option::is_some) {

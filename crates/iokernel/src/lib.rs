@@ -40,6 +40,7 @@ mod machine;
 mod macs;
 mod policy;
 pub mod port;
+mod real_time;
 mod repair;
 mod reserve;
 mod runtime;
@@ -60,6 +61,7 @@ pub use kernel::{End, IoKernel, StartError};
 
 pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
 pub use macs::Macs;
+pub use real_time::{NoRealTime, real_time};
 pub use repair::repair;
 pub use reserve::cpusets;
 pub use runtime::EndReason;

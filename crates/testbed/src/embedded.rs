@@ -8,9 +8,12 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 use anyhow::Context;
+use rustix::process::{Pid, setpriority_process};
+use rustix::thread::gettid;
 use tailwater_iokernel::port::Port;
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel};
+use tailwater_shm::priority::{self, Rank};
 
 use crate::machine::cpu_set;
 
@@ -20,6 +23,7 @@ use crate::machine::cpu_set;
 pub struct Embedded {
     /// The IOKernel's counters.
     pub stats: StatsHandle,
+    thread_id: Pid,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,7 +60,7 @@ impl Embedded {
                 match IoKernel::new(config, ports) {
                     Ok(iokernel) => {
                         // The receiver is gone only if this program is ending.
-                        let _ = ready.send(Ok(iokernel.stats()));
+                        let _ = ready.send(Ok((iokernel.stats(), gettid())));
                         if let Err(error) = iokernel.run(&flag) {
                             note!("the IOKernel ended: {error}");
                         }
@@ -65,9 +69,22 @@ impl Embedded {
                 }
             })
             .context("cannot start a thread")?;
-        let stats =
+        let (stats, thread_id) =
             started.recv().context("the IOKernel's thread ended")?.context("the IOKernel does not start")?;
-        Ok(Self { stats, stop, thread: Some(thread) })
+        Ok(Self { stats, thread_id, stop, thread: Some(thread) })
+    }
+
+    /// Has Linux share the polling thread's core: it takes the shortest turns there are (a slice of
+    /// 100 us, sched_setattr(2)), and its nice value decides how many. For an IOKernel with
+    /// `priority = "none"` and `neighbour-share = 0`, which leaves both as they are.
+    ///
+    /// # Errors
+    /// If Linux refuses it: a value below 0 needs `CAP_SYS_NICE`.
+    pub fn take_turns(&self, nice: i32) -> anyhow::Result<()> {
+        setpriority_process(Some(self.thread_id), nice).context("the polling thread's nice value")?;
+        let set = priority::set_rank(self.thread_id.as_raw_nonzero().get(), Rank::Ordinary);
+        anyhow::ensure!(set, "Linux refuses the polling thread a slice");
+        Ok(())
     }
 }
 

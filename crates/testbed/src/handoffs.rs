@@ -48,9 +48,12 @@ pub struct HandoffFigures {
 /// Latencies of one kind of hand-off in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct HandoffKindFigures {
-    p50: f64,
-    p99: f64,
-    count: u64,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Number of them.
+    pub count: u64,
 }
 
 impl HandoffRecord {

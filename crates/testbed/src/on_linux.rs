@@ -1,8 +1,8 @@
 //! Linux: the same service and batch job as ordinary threads, the generator over kernel UDP.
 //!
 //! Owns the baseline's conditions, chosen in its favour. Service and batch job are pinned to the
-//! managed cores; the batch job is in the `SCHED_IDLE` class, unless a figure has it at nice 10;
-//! both are in one scheduling group (with autogroup on, ranks hold only within a session). The
+//! managed cores; the batch job is in the `SCHED_IDLE` class, unless a figure has it at nice 0 or
+//! 10; both are in one scheduling group (with autogroup on, ranks hold only within a session). The
 //! generator has a core to itself. Service and generator have the priority that kthreads and the
 //! IOKernel give themselves. The UDP sockets of the spin servers and of `dns` hold as many requests
 //! as Tailwater's.
@@ -44,6 +44,8 @@ pub struct Setting {
 pub enum Rank {
     /// Scheduling class `SCHED_IDLE`: only where the service does not run.
     Idle,
+    /// Nice 0, as a user starts it.
+    Ordinary,
     /// Nice 10 beside the service: a tenth of its weight. That of Arachne's background job.
     Nice,
 }
@@ -256,6 +258,7 @@ pub(crate) fn start_batch(testbed: &Testbed, rank: Rank) -> anyhow::Result<Batch
         ["--linux", "--threads", &threads, "--core", &cores, "--report-on-input"].map(str::to_owned).to_vec();
     match rank {
         Rank::Idle => arguments.push("--nice-idle".to_owned()),
+        Rank::Ordinary => {}
         Rank::Nice => arguments.extend(["--nice", "10"].map(str::to_owned)),
     }
     // Nice 10 is relative to the service, which is raised.

@@ -67,6 +67,9 @@ pub struct Setting {
     /// Percentage of the polling core for other programs; 0 is for a machine without any, as the
     /// papers' are: a point that begins must not share the core with the start of its processes.
     pub neighbour_share: u8,
+    /// Nice value of the polling thread, which takes turns with other threads by Linux's rules
+    /// ([`Embedded::take_turns`]); `neighbour_share` has to be 0. `None`: the highest priority.
+    pub polling_nice: Option<i32>,
     /// Whether the account of the managed cores is also kept for each half of the counted part.
     pub in_halves: bool,
     /// Kthreads of the service beyond one for each shared core.
@@ -87,6 +90,7 @@ impl Default for Setting {
             ordinary_batch: false,
             quantum_us: 0,
             neighbour_share: 0,
+            polling_nice: None,
             in_halves: false,
             more_kthreads: 0,
         }
@@ -191,13 +195,16 @@ impl Running {
             // The priority of kthreads. With autogroup on, Linux divides a session's weight among
             // the cores by the weight of its threads there: with only one side raised, a compiler
             // in another session would starve the other.
-            priority: Priority::Thread,
+            priority: if setting.polling_nice.is_some() { Priority::None } else { Priority::Thread },
             // On a busy machine evictions are no sign of a misbehaving program.
             max_evictions: 1_000_000,
             ..Config::default()
         };
         // The calling thread may not use the managed cores; the IOKernel's has to.
         let embedded = Embedded::start(config, port, Some(cores.usable.clone()))?;
+        if let Some(nice) = setting.polling_nice {
+            embedded.take_turns(nice)?;
+        }
         Ok(Self { embedded, setting, socket, generator })
     }
 

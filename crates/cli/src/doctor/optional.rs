@@ -46,7 +46,15 @@ fn other_programs(config: &Config) -> Part {
         found +=
             "; Linux groups sessions: a batch job ranks below those of others if it leads its own (setsid)";
     }
-    Part { name, status: Status::Ok, found }
+    let real_time = tailwater_iokernel::real_time(config, config.ports.has_local_peer());
+    let status = match real_time {
+        Err(why) if share > 0 => {
+            found += &format!("; {why}");
+            Status::Caution
+        }
+        _ => Status::Ok,
+    };
+    Part { name, status, found }
 }
 
 /// Returns the set of effective capabilities in the text of `/proc/PID/status`; empty if it is not

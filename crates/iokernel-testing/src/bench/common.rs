@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::config::Config;
-use tailwater_iokernel::port::Port;
+use tailwater_iokernel::port::{Port, PortError};
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{IoKernel, StartError};
 
@@ -18,6 +18,9 @@ pub enum BenchError {
     /// The IOKernel did not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// A port of the IOKernel cannot be made.
+    #[error(transparent)]
+    Port(#[from] PortError),
     /// A raw runtime did not start.
     #[error(transparent)]
     Runtime(#[from] RawError),

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use tailwater_iokernel::frame::MacAddr;
+use tailwater_iokernel::port::{Attachment, memory};
 use tailwater_iokernel::stats::{HandoffKind, SharedHistogram};
 use tailwater_shm::clock;
 
@@ -16,7 +18,7 @@ use super::prober::{Handle, Probe, prober};
 use crate::child::{RawChild, Role};
 use crate::roles::Echo;
 use crate::runtime::{RawRuntime, RawSpec};
-use crate::wire::Endpoint;
+use crate::wire::{Endpoint, udp};
 
 /// Amount of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,12 @@ pub struct HandoffOptions {
 
 /// Longest wake of the polling thread that is told apart, in nanoseconds.
 const LONGEST_WAKE_NS: u64 = 10_000_000;
+/// Wakes of each kind in a round: each waits a few milliseconds for the sleep before it.
+const WAKES_PER_ROUND: usize = 100;
+
+/// The other end of the port that wakes a sleeping IOKernel.
+const STATION: Endpoint =
+    Endpoint { mac: MacAddr([2, 0, 0, 0, 0, 0xc]), ip: std::net::Ipv4Addr::new(10, 77, 255, 2), port: 7000 };
 
 impl Default for HandoffOptions {
     /// 5 rounds of 2000, 60 us apart: about 3 seconds.
@@ -76,6 +84,13 @@ pub struct HandoffReport {
     pub asleep_p50_us: f64,
     /// The same until the IOKernel polls again, with the core of this thread awake.
     pub polls_again_p50_us: f64,
+    /// The same, 99th percentile.
+    pub polls_again_p99_us: f64,
+    /// From a frame for that kthread, sent to a port of the sleeping IOKernel, until the IOKernel
+    /// polls again.
+    pub frame_polls_again_p50_us: f64,
+    /// The same, 99th percentile.
+    pub frame_polls_again_p99_us: f64,
     /// IOKernel time to carry one decision out, nanoseconds, median.
     pub iokernel_ns: u64,
     /// Hand-offs measured.
@@ -96,6 +111,7 @@ struct Collected {
     wake: Histogram<u64>,
     asleep: Histogram<u64>,
     polls_again: Histogram<u64>,
+    frame_polls_again: Histogram<u64>,
     apply: Histogram<u64>,
     escalated: u64,
 }
@@ -117,10 +133,12 @@ pub fn handoff(options: HandoffOptions, spawn: &dyn Fn() -> Command) -> Result<H
         wake: histogram(),
         asleep: histogram(),
         polls_again: histogram(),
+        frame_polls_again: histogram(),
         apply: histogram(),
         escalated: 0,
     };
     for _ in 0..options.rounds.max(1) {
+        asleep(options, &mut all)?;
         let cores = tailwater_round(options, spawn, &mut all)?;
         let mut baseline = Baseline::start(spawn, cores)?;
         baseline.measure(options.per_round / 4, options.gap, false, &mut all.signal)?;
@@ -141,6 +159,9 @@ pub fn handoff(options: HandoffOptions, spawn: &dyn Fn() -> Command) -> Result<H
         wake_p50_us: quantile_us(&all.wake, 0.5),
         asleep_p50_us: quantile_us(&all.asleep, 0.5),
         polls_again_p50_us: quantile_us(&all.polls_again, 0.5),
+        polls_again_p99_us: quantile_us(&all.polls_again, 0.99),
+        frame_polls_again_p50_us: quantile_us(&all.frame_polls_again, 0.5),
+        frame_polls_again_p99_us: quantile_us(&all.frame_polls_again, 0.99),
         iokernel_ns: if all.apply.is_empty() { 0 } else { all.apply.value_at_quantile(0.5) },
         handoffs: all.busy.len(),
         escalated: all.escalated,
@@ -157,7 +178,6 @@ fn tailwater_round(
     let running = Running::start(vec![Box::new(port)])?;
     idle(options, spawn, &running, &prober, all)?;
     wake(options, spawn, &running, &prober, all)?;
-    asleep(options, &running, all)?;
     busy(options, spawn, &running, &prober, all)?;
     Ok((running.iokernel, running.managed))
 }
@@ -220,34 +240,57 @@ fn began(
     Ok(())
 }
 
-/// Measures the first wake: all kthreads and the IOKernel sleep.
-fn asleep(options: HandoffOptions, running: &Running, all: &mut Collected) -> Result<(), BenchError> {
+/// Measures the first wake: all kthreads and the IOKernel sleep. The IOKernel is another one, with
+/// a port that wakes it.
+fn asleep(options: HandoffOptions, all: &mut Collected) -> Result<(), BenchError> {
+    let station = Attachment::Station { mac: STATION.mac, ip: Some(STATION.ip) };
+    let (port, station) = memory::pair("station", station)?;
+    let running = Running::start(vec![Box::new(port)])?;
     let began = Arc::new(AtomicU64::new(0));
     let service = RawRuntime::start(&running.socket, &RawSpec::new("sleeper"), |_| {
         Box::new(Echo::watched(Arc::clone(&began)))
     })?;
     let clock = tailwater_shm::Clock::from_hz(service.shared.region.tsc_hz());
-    for _ in 0..options.per_round.min(50) {
-        let asleep = || service.shared.region.asleep().load(Ordering::Relaxed) != 0;
-        wait_for("the IOKernel's sleep", asleep)?;
+    let frame = udp(STATION, target(&running, "sleeper")?, &[0; 24]);
+    let iterations = || running.stats.polling.iterations.get();
+    let sleeps = || {
+        let mut before = None;
+        wait_for("the IOKernel's sleep", || {
+            let now = iterations();
+            let asleep = service.shared.region.asleep().load(Ordering::Relaxed) != 0;
+            // It says so before its last looks; it sleeps if none ends in a whole interval.
+            asleep && before.replace(now) == Some(now)
+        })
+    };
+    let wakes = |since| {
+        wait_for("the wake of a kthread", || began.load(Ordering::Relaxed) > since)?;
+        Ok::<_, BenchError>(began.load(Ordering::Relaxed) - since)
+    };
+    for _ in 0..options.per_round.min(WAKES_PER_ROUND) {
+        sleeps()?;
         let rung = clock::now();
         service.submit(0);
-        wait_for("the wake of a kthread", || began.load(Ordering::Relaxed) > rung)?;
-        all.asleep.saturating_record(clock.to_ns(began.load(Ordering::Relaxed) - rung));
+        all.asleep.saturating_record(clock.to_ns(wakes(rung)?));
     }
-    let iterations = || running.stats.polling.iterations.get();
-    for _ in 0..options.per_round.min(50) {
-        let asleep = || service.shared.region.asleep().load(Ordering::Relaxed) != 0;
-        wait_for("the IOKernel's sleep", asleep)?;
-        let (before, rung) = (iterations(), clock::now());
-        service.submit(0);
-        // Without a sleep, which would last longer than the wake.
-        let end = rung + clock.from_ns(LONGEST_WAKE_NS);
-        while iterations() == before && clock::now() < end {
-            core::hint::spin_loop();
+    let ring = || service.submit(0);
+    // The queue has room: each frame is taken before the next.
+    let send = || assert!(station.send(&frame), "the IOKernel runs");
+    let polls_again: [(&dyn Fn(), _); 2] =
+        [(&ring, &mut all.polls_again), (&send, &mut all.frame_polls_again)];
+    for (wake, histogram) in polls_again {
+        for _ in 0..options.per_round.min(WAKES_PER_ROUND) {
+            sleeps()?;
+            let (before, woken) = (iterations(), clock::now());
+            wake();
+            // Without a sleep, which would last longer than the wake.
+            let end = woken + clock.from_ns(LONGEST_WAKE_NS);
+            while iterations() == before && clock::now() < end {
+                core::hint::spin_loop();
+            }
+            histogram.saturating_record(clock.to_ns(clock::now() - woken));
+            wakes(woken)?;
+            while station.receive().is_some() {}
         }
-        all.polls_again.saturating_record(clock.to_ns(clock::now() - rung));
-        wait_for("the wake of a kthread", || began.load(Ordering::Relaxed) > rung)?;
     }
     Ok(())
 }

@@ -34,6 +34,7 @@ use crate::control::{self, Bell, Command, Control, NewRules, Notice, Surrounding
 use crate::machine::{self, CoreError, Cores, Pinned};
 use crate::policy;
 use crate::port::{Port, PortError};
+use crate::real_time::real_time;
 use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::{Stats, StatsHandle};
@@ -323,9 +324,15 @@ impl IoKernel {
         &self.config
     }
 
-    /// Returns in words what the machine's other programs get of the cores.
+    /// Returns in words what the machine's other programs get of the cores, and why real-time rank
+    /// is not given beside them, if it is not.
     pub fn neighbours(&self) -> String {
-        machine::neighbours(self.cores.iokernel.0, &self.cores.managed_numbers(), self.config.neighbour_share)
+        let share = self.config.neighbour_share;
+        let words = machine::neighbours(self.cores.iokernel.0, &self.cores.managed_numbers(), share);
+        match real_time(&self.config, self.switch.has_local_peer()) {
+            Err(why) if share > 0 => format!("{words}; {why}"),
+            _ => words,
+        }
     }
 
     /// Returns the cores in use.

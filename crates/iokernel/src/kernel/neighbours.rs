@@ -24,9 +24,10 @@ use super::calm::{self, Calm};
 use super::contest::{self, Contest, Look};
 use super::share::{self, IDLE_LOOK_US, Moment, SLICE_US, Share, Step, Verdict, Waiting};
 use crate::allocator::{Attention, Ranks};
-use crate::config::{Config, Priority};
+use crate::config::Config;
 use crate::control::watch::Place;
 use crate::machine::{self, Cores};
+use crate::real_time::{self, NoRealTime};
 use rustix::thread::{Timespec, nanosleep};
 
 /// What the polling thread knows of other programs.
@@ -63,13 +64,20 @@ impl Neighbours {
         let share = share::Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
         let calm = calm::Durations { window: us(calm::WINDOW_US), hold: us(calm::HOLD_US) };
         let may_lower = machine::may_rank();
+        let real_time = real_time::real_time(config, false);
+        if real_time == Err(NoRealTime::Refused) {
+            tracing::warn!(
+                "Linux refuses real-time rank: beside other programs requests wait for their turns; allow it with CAP_SYS_NICE"
+            );
+        }
+        let real_time = real_time.is_ok();
         Some(Self {
             contest: Contest::new(elsewhere, durations),
             calm: Calm::new(calm),
             since: 0,
             share: Share::new(percent, share),
             waiting,
-            ranks: Ranks { may_lower, for_good: !may_lower, real_time: may_be_real_time(config) },
+            ranks: Ranks { may_lower, for_good: !may_lower, real_time },
         })
     }
 
@@ -77,24 +85,6 @@ impl Neighbours {
     pub(super) fn ranks(&self) -> Ranks {
         self.ranks
     }
-}
-
-/// Returns whether the polling thread and kthreads of services may have real-time rank beside other
-/// programs.
-fn may_be_real_time(config: &Config) -> bool {
-    let wanted = config.priority != Priority::None && share::allows_real_time(100 - config.neighbour_share);
-    if !wanted {
-        return false;
-    }
-    let may = priority::rank_polling_thread();
-    if may {
-        let _ = priority::set_rank(0, Rank::Ordinary);
-    } else {
-        tracing::warn!(
-            "Linux refuses real-time rank: beside other programs requests wait for their turns; allow it with CAP_SYS_NICE"
-        );
-    }
-    may
 }
 
 impl Polling {

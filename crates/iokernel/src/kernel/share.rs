@@ -25,7 +25,7 @@
 //! (`sched_rt_runtime_us`) for the rest of the second. When no other thread is runnable, the thread
 //! therefore *rests* instead of sleeping: it polls on as an ordinary thread for as long as a slice.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use tailwater_shm::Cycles;
@@ -223,22 +223,6 @@ impl Share {
         core::mem::take(&mut self.resting)
     }
 }
-
-/// Returns whether Linux lets a thread be in a real-time class for `percent` of the time and more
-/// (sched(7), "Limiting the CPU usage of real-time and deadline processes").
-pub(super) fn allows_real_time(percent: u8) -> bool {
-    let read = |name: &str| -> Option<i64> {
-        fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok()
-    };
-    match (read("sched_rt_runtime_us"), read("sched_rt_period_us")) {
-        (Some(-1), _) => true,
-        (Some(runtime), Some(period)) => runtime * 100 >= period * (i64::from(percent) + MARGIN_PERCENT),
-        _ => false,
-    }
-}
-
-/// Difference to the limit, for looks that are late or postponed.
-const MARGIN_PERCENT: i64 = 4;
 
 /// What Linux says about runnable threads and this core.
 #[derive(Debug)]

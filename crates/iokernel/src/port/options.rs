@@ -13,6 +13,7 @@ use super::pcap::{PcapPort, PcapSpec};
 use super::tap::{TapPort, TapSpec};
 use super::xdp::{XdpPort, XdpSpec};
 use super::{Port, PortError};
+use crate::sys::interface::Interface;
 
 /// The `[ports]` table: which ports the IOKernel has. At most one of `tap`, `xdp` and `pcap`,
 /// because each is the uplink.
@@ -32,6 +33,16 @@ pub struct PortOptions {
 }
 
 impl PortOptions {
+    /// Returns whether a port's peers are programs of this machine: behind a TAP device, and at the
+    /// other end of a veth pair. False for an interface that is not there.
+    pub fn has_local_peer(&self) -> bool {
+        let is_veth = || {
+            let spec: XdpSpec = self.xdp.as_ref()?.parse().ok()?;
+            Some(Interface::new(&spec.interface).ok()?.is_veth())
+        };
+        self.tap.is_some() || is_veth() == Some(true)
+    }
+
     /// Returns the ports, not yet started.
     ///
     /// # Errors
@@ -72,6 +83,14 @@ impl PortOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tap_device_has_its_peers_on_this_machine() {
+        let tap = PortOptions { tap: Some("tw0".to_owned()), ..PortOptions::default() };
+        assert!(tap.has_local_peer());
+        let absent = PortOptions { xdp: Some("no-such-if".to_owned()), ..PortOptions::default() };
+        assert!(!absent.has_local_peer() && !PortOptions::default().has_local_peer());
+    }
 
     #[test]
     fn impossible_combinations_say_what_to_choose() {

@@ -142,6 +142,11 @@ impl Interface {
         if asked.is_ok() { (channels.receive + channels.combined).max(1) } else { 1 }
     }
 
+    /// Returns whether this is an end of a veth pair: the other one is on this machine, too.
+    pub(crate) fn is_veth(&self) -> bool {
+        self.driver() == "veth"
+    }
+
     /// Returns the name of the driver; empty if there is none, or it is unknown.
     pub(crate) fn driver(&self) -> String {
         /// `struct ethtool_drvinfo` (linux/ethtool.h).

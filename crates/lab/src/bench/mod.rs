@@ -197,7 +197,12 @@ fn describe_handoff(report: &HandoffReport) -> String {
     row("idle kthread, still polling", report.idle_p50_us, Some(report.idle_p99_us));
     row("parked kthread, core halted", report.wake_p50_us, None);
     row("parked kthread, IOKernel asleep", report.asleep_p50_us, None);
-    row("  the IOKernel polls again", report.polls_again_p50_us, None);
+    row("  the IOKernel polls again", report.polls_again_p50_us, Some(report.polls_again_p99_us));
+    row(
+        "  the same, woken by a frame at its port",
+        report.frame_polls_again_p50_us,
+        Some(report.frame_polls_again_p99_us),
+    );
     format!(
         "{table}\n{} hand-offs, {} of them needed a signal or eviction; {} ns of IOKernel time each; {:.1} times faster than \
          signal and eventfd\n",

@@ -190,7 +190,7 @@ impl Port for XdpPort {
         let (index, count) = self.examine(&interface, context.mtu)?;
         let longest = u32::from(context.mtu) + ETHERNET_HEADER as u32 + HEADROOM;
         let chunk = if longest <= SMALL_CHUNK { SMALL_CHUNK } else { 4096 };
-        self.is_veth = interface.driver() == "veth";
+        self.is_veth = interface.is_veth();
         self.mac = self.spec.share.then(|| self.own_mac(&interface)).transpose()?;
         let mut handed = Handed {
             interface: index,

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::time::{ClockId, clock_gettime};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Attachment, memory};
@@ -24,7 +25,7 @@ pub(super) struct Got {
     pub(super) core_percent: f64,
 }
 
-/// Runs the batch job on an IOKernel without traffic; returns what it got, and the polling thread's
+/// Runs the batch job on an IOKernel without traffic; returns what it got, and the IOKernel's
 /// processor time in percent of a core.
 pub(super) fn on_tailwater(testbed: &Testbed, share: u8, time: Duration) -> anyhow::Result<(Got, f64)> {
     let station = Attachment::Station { mac: MacAddr([2, 0xc1, 0, 0, 0, 1]), ip: Some(GENERATOR_IP) };
@@ -49,10 +50,9 @@ pub(super) fn on_tailwater(testbed: &Testbed, share: u8, time: Duration) -> anyh
     let arguments = vec!["--report-on-input".to_owned()];
     let spec = Spec { app: "swaptions", arguments, settings, own_session: true, ..Spec::default() };
     let mut batch = Batch::start(&spec, &testbed.interrupt)?;
-    let polling = || processor_time(std::process::id(), Some("iokernel"));
-    let (used, began) = (polling()?, Instant::now());
+    let (used, began) = (of_other_threads(), Instant::now());
     let got = measure(testbed, &mut batch, time)?;
-    Ok((got, percent(polling()?.saturating_sub(used), began)))
+    Ok((got, percent(of_other_threads().saturating_sub(used), began)))
 }
 
 /// Runs the batch job as an ordinary program with as many threads.
@@ -64,11 +64,11 @@ pub(super) fn on_linux(testbed: &Testbed, time: Duration) -> anyhow::Result<Got>
 }
 
 fn measure(testbed: &Testbed, batch: &mut Batch, time: Duration) -> anyhow::Result<Got> {
-    let (used, began) = (processor_time(batch.id(), None)?, Instant::now());
+    let (used, began) = (processor_time(batch.id())?, Instant::now());
     let first = batch.progress(&testbed.interrupt)?;
     testbed.interrupt.sleep_until(Instant::now() + time)?;
     let rate = batch.progress(&testbed.interrupt)?.rate_since(first);
-    let used = processor_time(batch.id(), None)?.saturating_sub(used);
+    let used = processor_time(batch.id())?.saturating_sub(used);
     Ok(Got { rate, core_percent: percent(used, began) })
 }
 
@@ -76,16 +76,19 @@ fn percent(used: Duration, began: Instant) -> f64 {
     100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64()
 }
 
-/// Returns the processor time of a process's threads, or of those with this name.
-fn processor_time(process: u32, name: Option<&str>) -> anyhow::Result<Duration> {
+/// Returns the processor time of this process without that of the calling thread, which measures.
+/// The other threads are the IOKernel's; those that have ended count as well.
+fn of_other_threads() -> Duration {
+    let time = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    time(ClockId::ProcessCPUTime).saturating_sub(time(ClockId::ThreadCPUTime))
+}
+
+/// Returns the processor time of a process's threads.
+fn processor_time(process: u32) -> anyhow::Result<Duration> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")?;
+    // proc_pid_schedstat: the first field is in nanoseconds.
     let time = |path: std::path::PathBuf| -> Option<u64> {
-        let file = |name| std::fs::read_to_string(path.join(name)).ok();
-        if name.is_some_and(|name| file("comm").is_none_or(|comm| comm.trim() != name)) {
-            return None;
-        }
-        // proc_pid_schedstat: the first field is in nanoseconds.
-        file("schedstat")?.split(' ').next()?.parse().ok()
+        std::fs::read_to_string(path.join("schedstat")).ok()?.split(' ').next()?.parse().ok()
     };
     let times: Vec<u64> = tasks.flatten().filter_map(|task| time(task.path())).collect();
     anyhow::ensure!(!times.is_empty(), "Linux keeps no account of the processor time of threads");
@@ -95,22 +98,27 @@ fn processor_time(process: u32, name: Option<&str>) -> anyhow::Result<Duration> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::neighbour::load::burn;
 
     #[test]
-    fn processor_time_is_that_of_the_threads_of_a_name() {
+    fn processor_time_of_other_threads_counts_those_that_have_ended() {
+        let before = of_other_threads();
+        std::thread::spawn(|| burn(Duration::from_millis(3))).join().unwrap();
+        // The two clocks of a reading are read one after the other.
+        assert!(of_other_threads() >= before + Duration::from_millis(2));
+    }
+
+    #[test]
+    fn processor_time_is_that_of_all_threads_of_a_process() {
         let id = std::process::id();
-        if processor_time(id, None).is_err() {
+        if processor_time(id).is_err() {
             return eprintln!("skipped: no /proc/PID/task/*/schedstat");
         }
-        std::thread::Builder::new()
-            .name("neighbour-test".to_owned())
-            .spawn(move || {
-                let own = processor_time(id, Some("neighbour-test")).unwrap();
-                assert!(own <= processor_time(id, None).unwrap());
-            })
-            .unwrap()
-            .join()
-            .unwrap();
-        assert!(processor_time(id, Some("no such name")).is_err());
+        std::thread::spawn(move || {
+            burn(Duration::from_millis(3));
+            assert!(processor_time(id).unwrap() > Duration::ZERO);
+        })
+        .join()
+        .unwrap();
     }
 }

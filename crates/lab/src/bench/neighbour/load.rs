@@ -175,7 +175,8 @@ pub fn run_child(args: &ChildArgs) -> anyhow::Result<()> {
     }
 }
 
-fn burn(time: Duration) {
+/// Uses this much processor time.
+pub(super) fn burn(time: Duration) {
     let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
     while used() < time {
         for _ in 0..1_000 {

@@ -1,0 +1,87 @@
+//! Another way to give other programs a share of the polling thread's core: Linux's own turns.
+//!
+//! Owns the weights. The polling thread is an ordinary thread with the shortest slice there is, and
+//! its weight over that of an ordinary thread is what the share says. Where Linux groups sessions
+//! (sched(7), "The autogroup feature") it weighs this one against that of the other programs, and
+//! divides a session's weight among the cores by the weight of its threads there. Polling thread and
+//! kthreads have the highest nice value then, so each core gets the same part, and the session's own
+//! nice value makes the share.
+
+use std::fs;
+
+use anyhow::Context;
+use tailwater_shm::priority::{HIGHEST, LOWEST};
+
+/// The weight and its former value, in the autogroup of this process's session.
+const SESSION: &str = "/proc/self/autogroup";
+/// How much more weight a nice value has than the next (sched(7), "The nice value").
+const STEP: f64 = 1.25;
+
+/// Nice values that give other programs their share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Turns {
+    thread: i32,
+    session: Option<i32>,
+}
+
+/// A weight of this session that lasts until this is dropped.
+#[derive(Debug)]
+pub(super) struct SessionWeight {
+    before: i32,
+}
+
+impl Turns {
+    /// For `percent` of the polling thread's core, where Tailwater has so many `cores`.
+    pub(super) fn new(percent: u8, cores: usize) -> Self {
+        let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
+        Self::grouped(grouped.is_ok_and(|text| text.trim() == "1"), percent, cores)
+    }
+
+    fn grouped(grouped: bool, percent: u8, cores: usize) -> Self {
+        let percent = f64::from(percent.max(1));
+        let over_others = (100.0 - percent) / percent;
+        let nice = |weight: f64| (-weight.log(STEP).round() as i32).clamp(HIGHEST, LOWEST);
+        match grouped {
+            true => Self { thread: HIGHEST, session: Some(nice(over_others * cores as f64)) },
+            false => Self { thread: nice(over_others), session: None },
+        }
+    }
+
+    /// Returns the polling thread's nice value.
+    pub(super) fn nice(&self) -> i32 {
+        self.thread
+    }
+
+    /// Gives this session its weight, unless the thread's decides.
+    ///
+    /// # Errors
+    /// If Linux refuses it.
+    pub(super) fn weigh_session(&self) -> anyhow::Result<Option<SessionWeight>> {
+        let Some(nice) = self.session else { return Ok(None) };
+        let text = fs::read_to_string(SESSION).context(SESSION)?;
+        let before = text.trim().rsplit(' ').next().and_then(|nice| nice.parse().ok());
+        let before = before.with_context(|| format!("{SESSION}: {text}"))?;
+        fs::write(SESSION, nice.to_string()).context("the weight of this session; --turns needs root")?;
+        Ok(Some(SessionWeight { before }))
+    }
+}
+
+impl Drop for SessionWeight {
+    fn drop(&mut self) {
+        // It was allowed before.
+        let _ = fs::write(SESSION, self.before.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenth_is_a_ninth_of_the_polling_threads_weight() {
+        assert_eq!(Turns::grouped(false, 10, 2), Turns { thread: -10, session: None });
+        assert_eq!(Turns::grouped(false, 50, 2), Turns { thread: 0, session: None });
+        assert_eq!(Turns::grouped(true, 10, 2), Turns { thread: HIGHEST, session: Some(-13) });
+        assert_eq!(Turns::grouped(true, 0, 64), Turns { thread: HIGHEST, session: Some(HIGHEST) });
+    }
+}
