@@ -7,6 +7,11 @@
 //! up in time. A thread that is late now and then costs its program nothing; one that keeps its
 //! core over and over costs others about a tenth of a second.
 //!
+//! Withdrawn kthreads cost the polling thread time for as long as they do not cede. So a program
+//! with several of them for each core is lent no core
+//! ([`Account::room`](tailwater_sched::ledger::Account::room)), and all of them together are
+//! watched for an eighth of the time at most.
+//!
 //! | how | left alone until |
 //! |---|---|
 //! | `ByForce`: it did not cede and was moved to unmanaged cores | it parks |
@@ -35,6 +40,9 @@ pub(super) const FORGET_EVICTION_US: u64 = 50_000;
 /// or C code without poll points are a small part of all that is interrupted keeps its
 /// registration.
 pub(super) const CEDES_PER_EVICTION: u32 = 16;
+
+/// Pause after a look at withdrawn kthreads, as a multiple of the time that it took.
+const WATCH_PAUSE: Cycles = 8;
 
 /// How often threads of a runtime were moved off their cores of late.
 #[derive(Debug, Clone, Copy, Default)]
@@ -210,9 +218,14 @@ impl Allocator {
     }
 
     /// Readmits withdrawn kthreads that have parked and whose pause has passed; takes the next step
-    /// against those that run.
+    /// against those that run. All programs' together take up to an eighth of the time
+    /// ([`WATCH_PAUSE`]): how many there are is theirs to say.
     pub(super) fn watch_withdrawn(&mut self, world: &mut World, now: Cycles) {
-        let mut i = 0;
+        if now < self.next_watch {
+            return;
+        }
+        let watch_began = (self.stopwatch)();
+        let (mut i, mut has_asked) = (0, false);
         while i < self.withdrawn.len() {
             let Withdrawn { kthread, how, not_before } = self.withdrawn[i];
             let (runtime, line) = world.runtimes.kthread(kthread);
@@ -221,7 +234,7 @@ impl Allocator {
             let began = generation == line.generation;
             let back = parked && (began || how == How::BeforeStart);
             if back && now >= not_before {
-                self.withdrawn.swap_remove(i);
+                self.withdrawn.remove(i);
                 self.leave(world, kthread);
                 if let Err(error) = self.ledger.readmit(kthread, self.nanos(now)) {
                     self.refused(world, &error, ());
@@ -229,10 +242,27 @@ impl Allocator {
                 continue;
             }
             if began && !parked {
-                self.withdrawn[i].how = self.escalate(world, kthread, how, now);
+                let asks = self.asks_for_processor_time(how, now);
+                if !asks || !has_asked {
+                    self.withdrawn[i].how = self.escalate(world, kthread, how, now);
+                }
+                if asks && !has_asked {
+                    // One in a pass, because that takes 5 us; then it is the turn of the others.
+                    has_asked = true;
+                    let asked = self.withdrawn.remove(i);
+                    self.withdrawn.push(asked);
+                    continue;
+                }
             }
             i += 1;
         }
+        let cost = (self.stopwatch)().saturating_sub(watch_began);
+        self.next_watch = now.saturating_add(cost.saturating_mul(WATCH_PAUSE));
+    }
+
+    /// Returns whether the next step is to compare the kthread's processor time: a system call.
+    fn asks_for_processor_time(&self, how: How, now: Cycles) -> bool {
+        matches!(how, How::Bypassed { checked, .. } if now.saturating_sub(checked) > self.timing.deadline)
     }
 
     /// Takes the next step against a withdrawn kthread that runs in a tenancy that was taken back,
@@ -240,7 +270,7 @@ impl Allocator {
     fn escalate(&mut self, world: &mut World, kthread: KthreadId, how: How, now: Cycles) -> How {
         match how {
             How::ByForce => how,
-            How::Bypassed { had_ns, checked } if now.saturating_sub(checked) > self.timing.deadline => {
+            How::Bypassed { had_ns, .. } if self.asks_for_processor_time(how, now) => {
                 let (runtime, line) = world.runtimes.kthread(kthread);
                 let has = self.threads.processor_time(runtime.pid, line.tid).unwrap_or(had_ns);
                 if self.clock.from_ns(has.saturating_sub(had_ns)) > self.timing.deadline {
