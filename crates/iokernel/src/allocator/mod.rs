@@ -7,8 +7,9 @@
 //! time of each phase into the statistics, [`quantum`] ends turns of user threads, [`reserved`]
 //! chooses the cores that ordinary threads are kept off. It decides nothing itself (that is
 //! `tailwater-sched`), and touches no frames: egress rings are handed to the switch through
-//! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]); cores to
-//! which Linux does not bind their threads are not chosen for them ([`unbound`]).
+//! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]), and those
+//! whose kthreads take long to wake ([`wakes`]); cores to which Linux does not bind their threads
+//! are not chosen for them ([`unbound`]).
 //!
 //! # Phases of a core
 //!
@@ -43,6 +44,7 @@ mod rest;
 mod tests;
 pub(crate) mod unbound;
 pub(crate) mod vain;
+pub(crate) mod wakes;
 pub(crate) mod words;
 
 use core::sync::atomic::Ordering;
@@ -86,6 +88,8 @@ pub(crate) struct Allocator {
     /// Measures what looks cost.
     stopwatch: fn() -> Cycles,
     withdrawn: Vec<Withdrawn>,
+    /// When withdrawn kthreads are looked at again.
+    next_watch: Cycles,
     ranks: Ranks,
     /// Other programs compete for the cores.
     contested: bool,
@@ -179,6 +183,7 @@ impl Allocator {
             threads,
             stopwatch,
             withdrawn: Vec::new(),
+            next_watch: 0,
             ranks: Ranks::default(),
             contested: false,
             calm: false,
@@ -298,7 +303,7 @@ impl Allocator {
         let (core, phase) = match fate {
             Fate::Freed(core) => (core, Phase::Free),
             Fate::HandedOn { core, to } => {
-                world.runtimes.slot(to).wake();
+                self.wake(world, to, now);
                 let kind = HandoffKind::Evict;
                 (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 })
             }

@@ -5,6 +5,8 @@ mod requests;
 mod reserved;
 mod steps;
 mod unbound;
+mod wakes;
+mod withdrawn;
 
 use std::collections::HashMap;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
@@ -387,6 +389,43 @@ fn a_batch_job_gets_the_core_that_it_owns_whatever_it_did_not_start_on() {
     assert!(!spares(&mut sandbox, BATCH, 50));
     assert!(spares(&mut sandbox, BATCH, 1));
     assert!(!spares(&mut sandbox, OWNER, 60));
+}
+
+#[test]
+fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    let (mine, other, service) = ([0, 2], 3, RuntimeId(SERVICE));
+    mine.into_iter().for_each(|id| sandbox.add_of(Some(7), id, 1, 0, BestEffort));
+    sandbox.add_of(Some(8), other, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    for claim in 0..51 {
+        let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(mine[claim % 2]), 0));
+        sandbox.alloc.count_unstarted(&mut sandbox.world, kthread, service, now);
+    }
+    let spares =
+        |id| sandbox.alloc.is_spared(&sandbox.world, KthreadId::new(service, 0), RuntimeId(id), sandbox.now);
+    assert_eq!([mine[0], mine[1], other].map(spares), [true, true, false]);
+}
+
+#[test]
+fn a_service_does_not_wait_for_a_program_that_has_not_started_on_too_many_cores() {
+    for (claims, at_once) in [(50, false), (51, true)] {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        sandbox.add(BATCH, 1, 0, BestEffort);
+        sandbox.add(SERVICE, 1, 0, LatencyCritical);
+        for _ in 0..claims {
+            let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(BATCH), 0));
+            sandbox.alloc.count_unstarted(&mut sandbox.world, kthread, RuntimeId(SERVICE), now);
+        }
+        // It is lent the free core, and woken.
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.tick();
+        assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
+        sandbox.pass(1_000);
+        arrival(&mut sandbox);
+        let has_core = matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. });
+        assert_eq!(has_core, at_once, "after {claims}");
+    }
 }
 
 #[test]
