@@ -22,7 +22,7 @@ use tailwater_shm::memory::Mapping;
 use crate::kthread::Behaviour;
 use crate::roles::Hog;
 use crate::runtime::{RawError, RawRuntime, RawSpec, register};
-use behaviours::{FalseErrors, Fickle, Flood, Late};
+use behaviours::{Asleep, FalseErrors, Fickle, Flood, Late};
 
 /// The user id without rights, `nobody` on Debian.
 const NOBODY: u32 = 65_534;
@@ -30,6 +30,11 @@ const NOBODY: u32 = 65_534;
 const FIRST_USER: u32 = 65_000;
 /// User of the first of those that an attacker with ever new users is; they need no accounts.
 const FIRST_FRESH_USER: u32 = 60_000;
+/// Maximum number of programs of one user, unless the grant says otherwise.
+const PROGRAMS: u32 = 16;
+/// Addresses of the network that nobody has.
+const NOBODYS_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0xee, 0xee]);
+const NOBODYS_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 238, 238);
 /// Time between two looks of an attacker whether it still is registered.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -94,11 +99,19 @@ pub enum Attack {
     Memory,
     /// Says without end that the packets of a service are too large for a router.
     FalseErrors,
+    /// Sleeps on each core that it is lent, with as many kthreads as it may have.
+    AsleepCores,
+    /// Sends frames to an address that nobody has, and so to the uplink, without end.
+    Uplink,
+    /// [`Unicast`](Self::Unicast), from as many programs as one user may have.
+    ManyUnicast,
+    /// [`StoppedProgram`](Self::StoppedProgram), with as many programs as one user may have.
+    ManyStopped,
 }
 
 impl Attack {
     /// All attacks.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 25] = [
         Self::Spoofed,
         Self::Unicast,
         Self::Broadcasts,
@@ -120,6 +133,10 @@ impl Attack {
         Self::StoppedProgram,
         Self::Memory,
         Self::FalseErrors,
+        Self::AsleepCores,
+        Self::Uplink,
+        Self::ManyUnicast,
+        Self::ManyStopped,
     ];
 
     /// Returns its name in reports.
@@ -146,6 +163,10 @@ impl Attack {
             Self::StoppedProgram => "frames to a stopped program",
             Self::Memory => "memory",
             Self::FalseErrors => "false errors of routers",
+            Self::AsleepCores => "cores slept on by 256 kthreads",
+            Self::Uplink => "frames to the uplink",
+            Self::ManyUnicast => "frames to the service, 16 programs",
+            Self::ManyStopped => "frames to eight stopped programs",
         }
     }
 
@@ -192,6 +213,26 @@ impl Attack {
                 let (_, service) = service(socket)?;
                 kthreads(socket, &self.spec(), stop, report, || Box::new(FalseErrors { service }))
             }
+            Self::AsleepCores => {
+                let mut spec = self.spec().kthreads(words::MANY);
+                // Its user may have 64 MiB or so.
+                spec.register.ring_bytes = 1 << 15;
+                kthreads(socket, &spec, stop, report, || Box::new(Asleep))
+            }
+            Self::Uplink => kthreads(socket, &self.spec(), stop, report, || {
+                Box::new(Flood { to: Some((NOBODYS_MAC, NOBODYS_IP)) })
+            }),
+            Self::ManyUnicast => {
+                let to = Some(service(socket)?);
+                together(PROGRAMS, stop, report, |number, mut report| {
+                    let spec = numbered(self.spec(), number);
+                    kthreads(socket, &spec, stop, &mut report, || Box::new(Flood { to }))
+                })
+            }
+            // Each has two programs.
+            Self::ManyStopped => together(PROGRAMS / 2, stop, report, |number, mut report| {
+                stopped::disturb(socket, &numbered(self.spec(), number), stop, &mut report)
+            }),
             Self::Registrations => visits::churn(socket, &self.spec(), stop, report),
             Self::Refusals => {
                 visits::refusals(socket, &self.spec(), stop, report);
@@ -231,7 +272,9 @@ impl Attack {
         let spec = RawSpec::new("attacker").best_effort();
         match self {
             // They do not idle.
-            Self::VainCores | Self::StoppedProgram => RawSpec { spin_us: 0, idle_us: 0, ..spec },
+            Self::VainCores | Self::StoppedProgram | Self::ManyStopped => {
+                RawSpec { spin_us: 0, idle_us: 0, ..spec }
+            }
             _ => spec,
         }
     }
@@ -246,6 +289,32 @@ pub(crate) fn become_user(uid: u32) {
         let _ = set_thread_res_gid(gid, gid, gid);
         let _ = set_thread_res_uid(uid, uid, uid);
     }
+}
+
+/// Returns the same with another name for each number.
+fn numbered(mut spec: RawSpec, number: u32) -> RawSpec {
+    if number > 0 {
+        spec.register.name += &format!("-{number}");
+    }
+    spec
+}
+
+/// Attacks so many times at once, each time with another number; what happens to the first is
+/// reported. The others may fail: then there are fewer.
+fn together(
+    count: u32,
+    stop: &AtomicBool,
+    report: &mut impl FnMut(Event),
+    attack: impl Fn(u32, &mut dyn FnMut(Event)) -> Result<(), RawError> + Sync,
+) -> Result<(), RawError> {
+    let attack = &attack;
+    std::thread::scope(|scope| {
+        for number in 1..count {
+            // The name of one that was expelled may not be free yet.
+            scope.spawn(move || again(stop, || attack(number, &mut |_| ())));
+        }
+        attack(0, report)
+    })
 }
 
 /// Attacks with kthreads of this behaviour, registered again whenever they are expelled.

@@ -38,6 +38,7 @@ pub mod fuzzing;
 mod kernel;
 mod machine;
 mod macs;
+mod party;
 mod policy;
 pub mod port;
 mod real_time;

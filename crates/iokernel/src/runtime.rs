@@ -19,14 +19,17 @@ use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
 
 use crate::allocator::evict::Evictions;
 use crate::allocator::unbound::Unbound;
-use crate::allocator::vain::{BackOff, Unstarted};
+use crate::allocator::vain::BackOff;
+use crate::allocator::wakes::SlowWakes;
 use crate::allocator::words::Kept;
 use crate::budget::Budget;
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
+use crate::control::exile::Key;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
 use crate::machine::SessionWeight;
+use crate::party::{Parties, PartyId, Spent};
 use crate::stats::{FirewallStats, RuntimeCounters, RuntimeStats, Stats};
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
@@ -135,22 +138,6 @@ pub(crate) struct Sender {
     pub(crate) stats: Arc<RuntimeStats>,
 }
 
-/// What a runtime's frames have cost in one iteration of the polling loop.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Spent {
-    /// Number of the iteration.
-    pub(crate) round: usize,
-    pub(crate) units: usize,
-}
-
-impl Spent {
-    /// Returns what was spent in iteration `round`.
-    #[inline(always)]
-    pub(crate) fn in_round(&self, round: usize) -> usize {
-        if self.round == round { self.units } else { 0 }
-    }
-}
-
 /// One kthread.
 #[derive(Debug)]
 pub(crate) struct Kthread {
@@ -214,12 +201,16 @@ pub(crate) struct Runtime {
     /// Number of lines of each ring.
     pub(crate) ring_lines: u32,
     pub(crate) spent: Spent,
+    /// Its user, and the grant by which it was registered; `None` if the user needs no grant.
+    pub(crate) key: Option<Key>,
+    /// With whose programs it shares bounds, once it is in the table.
+    pub(crate) party: PartyId,
     /// What its offences have cost.
     pub(crate) budget: Budget,
     /// Pauses in which it is lent no core.
     pub(crate) back_off: BackOff,
-    /// Cores claimed before it had started on them.
-    pub(crate) unstarted: Unstarted,
+    /// Wakes of its kthreads that took long.
+    pub(crate) slow_wakes: SlowWakes,
     /// Cores to which Linux does not bind its threads.
     pub(crate) unbound: Unbound,
     /// Its words as last read, where not all are at each look.
@@ -333,9 +324,11 @@ impl Runtime {
             groups: FlowGroups::new(count),
             ring_lines: wish.ring_bytes / LINE as u32,
             spent: Spent::default(),
+            key: None,
+            party: PartyId::default(),
             budget: Budget::default(),
             back_off: BackOff::default(),
-            unstarted: Unstarted::default(),
+            slow_wakes: SlowWakes::default(),
             unbound: Unbound::default(),
             kept: Kept::new(count),
             mark: 0,
@@ -386,12 +379,12 @@ impl Runtime {
     /// Returns whether it is lent no core for now, because of what it did before.
     #[inline(always)]
     pub(crate) fn is_left_alone(&self, now: Cycles) -> bool {
-        self.budget.is_throttled(now) || self.back_off.is_on(now)
+        self.budget.is_throttled(now) || self.back_off.is_on(now) || self.slow_wakes.is_over(now)
     }
 
     /// Returns the end of what [`is_left_alone`](Self::is_left_alone) is about.
     pub(crate) fn left_alone_until(&self) -> Cycles {
-        self.budget.throttled_until().max(self.back_off.until())
+        self.budget.throttled_until().max(self.back_off.until()).max(self.slow_wakes.until())
     }
 
     /// Tells its kthreads whether other programs compete for the cores.
@@ -423,6 +416,7 @@ impl Runtime {
 #[derive(Debug, Default)]
 pub(crate) struct Runtimes {
     slots: Vec<Option<Box<Runtime>>>,
+    pub(crate) parties: Parties,
 }
 
 impl Runtimes {
@@ -464,7 +458,8 @@ impl Runtimes {
         &mut runtime.kthreads[usize::from(id.index)]
     }
 
-    pub(crate) fn insert(&mut self, runtime: Box<Runtime>) {
+    pub(crate) fn insert(&mut self, mut runtime: Box<Runtime>) {
+        runtime.party = self.parties.enter(runtime.key, runtime.spec.kthreads);
         let slot = runtime.id.0 as usize;
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);
@@ -474,7 +469,9 @@ impl Runtimes {
     }
 
     pub(crate) fn remove(&mut self, id: RuntimeId) -> Option<Box<Runtime>> {
-        self.slots.get_mut(id.0 as usize)?.take()
+        let runtime = self.slots.get_mut(id.0 as usize)?.take()?;
+        self.parties.leave(runtime.party, runtime.spec.kthreads);
+        Some(runtime)
     }
 
     /// Returns the number of slots, taken or not: ids are below this.

@@ -84,6 +84,30 @@ impl Restless for Late {
     }
 }
 
+/// Keeps each core without using it, whatever the signals: it sleeps.
+pub(super) struct Asleep;
+
+/// Time between two looks of [`Asleep`] whether its program ends.
+const NAP: Duration = Duration::from_millis(50);
+
+impl Behaviour for Asleep {
+    fn step(&mut self, kthread: &mut RawKthread) -> Step {
+        while !kthread.shared.stopping() {
+            std::thread::sleep(NAP);
+        }
+        Step::Busy
+    }
+
+    fn has_work(&self, _: &RawKthread) -> bool {
+        true
+    }
+
+    fn started(&mut self, kthread: &mut RawKthread, _: u64) {
+        // There is more for the next kthread.
+        kthread.set_queued(1);
+    }
+}
+
 /// Sends a frame to a program now and then, and has a core for that only.
 pub(super) struct Pings {
     pub(super) to: Ipv4Addr,

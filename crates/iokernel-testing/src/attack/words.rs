@@ -6,8 +6,8 @@ use super::{Event, Puppet, puppets};
 use crate::kthread::{Behaviour, RawKthread, Step};
 use crate::runtime::{RawError, RawSpec};
 
-/// Number of kthreads of [`rewrite`]: the maximum.
-const MANY: u16 = 256;
+/// Maximum number of kthreads of a program.
+pub(super) const MANY: u16 = 256;
 
 // Offsets in a region, in bytes (docs/src/protocols/memory.md).
 const KTHREADS: u64 = 4096;

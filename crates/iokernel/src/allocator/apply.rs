@@ -85,7 +85,8 @@ impl Allocator {
             Phase::Running { kthread, .. } if kthread == from => Some(victim),
             Phase::Starting { kthread, .. }
                 if kthread == from
-                    && now.saturating_sub(self.cores[at].since) > self.timing.overdue_start =>
+                    && now.saturating_sub(self.cores[at].since)
+                        > self.time_to_start(world, from, claimant, now) =>
             {
                 self.count_unstarted(world, from, claimant, now);
                 self.take_back(world, at, from, now, now);
@@ -159,7 +160,7 @@ impl Allocator {
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Decided, HandoffKind::Wake, (to, None));
         self.grant(world, to, core);
-        world.runtimes.slot(to).wake();
+        self.wake(world, to, now);
         self.cores[at].since = now;
         let kind = HandoffKind::Wake;
         let phase = Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 };

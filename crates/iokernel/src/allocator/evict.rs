@@ -7,6 +7,11 @@
 //! up in time. A thread that is late now and then costs its program nothing; one that keeps its
 //! core over and over costs others about a tenth of a second.
 //!
+//! Withdrawn kthreads cost the polling thread time for as long as they do not cede. So a program
+//! with several of them for each core is lent no core
+//! ([`Account::room`](tailwater_sched::ledger::Account::room)), and all of them together are
+//! watched for an eighth of the time at most.
+//!
 //! | how | left alone until |
 //! |---|---|
 //! | `Bypassed`: signalled, it did not cede, and its successor was woken beside it | it parks; `Watched` once the successor has started, or after `cede_deadline_us` |
@@ -14,7 +19,7 @@
 //! | `Unaccounted`: the same where Linux does not say for how long it has run a thread | it parks; `ByForce` after `cede_deadline_us` |
 //! | `ByForce`: it was moved to unmanaged cores, which counts as an eviction | it parks |
 //! | `BeforeStart`: it was not seen running in the tenancy that was taken back (stopped, or starved by another program) | a pause has passed; no offence |
-//! | `Late`: it began that tenancy after all | it parks; signalled after `cede_grace_us`, and then `Watched` |
+//! | `Late`: it began that tenancy after all | it parks; signalled after `cede_grace_us`, and then as `Bypassed` |
 //!
 //! So a thread that Linux does not run commits no offence, however late it is and however late the
 //! polling thread looks. Linux enters the processor time of a thread when it takes the processor
@@ -44,6 +49,9 @@ pub(super) const FORGET_EVICTION_US: u64 = 50_000;
 /// or C code without poll points are a small part of all that is interrupted keeps its
 /// registration.
 pub(super) const CEDES_PER_EVICTION: u32 = 16;
+
+/// Pause after a look at withdrawn kthreads, as a multiple of the time that it took.
+const WATCH_PAUSE: Cycles = 8;
 
 /// How often threads of a runtime were moved off their cores of late.
 #[derive(Debug, Clone, Copy, Default)]
@@ -143,6 +151,8 @@ impl Allocator {
         let (runtime, line) = world.runtimes.kthread(kthread);
         match self.threads.processor_time(runtime.pid, line.tid) {
             Some(had_ns) => How::Watched { had_ns, checked: now },
+            // Without descriptors, say: the next reading may succeed.
+            None if self.keeps_accounts => How::Bypassed { since: now },
             None => How::Unaccounted { since },
         }
     }
@@ -209,9 +219,14 @@ impl Allocator {
     }
 
     /// Readmits withdrawn kthreads that have parked and whose pause has passed; takes the next step
-    /// against those that run.
+    /// against those that run. All programs' together take up to an eighth of the time
+    /// ([`WATCH_PAUSE`]): how many there are is theirs to say.
     pub(super) fn watch_withdrawn(&mut self, world: &mut World, now: Cycles) {
-        let mut i = 0;
+        if now < self.next_watch {
+            return;
+        }
+        let watch_began = (self.stopwatch)();
+        let (mut i, mut has_asked) = (0, false);
         while i < self.withdrawn.len() {
             let Withdrawn { kthread, how, not_before } = self.withdrawn[i];
             let (runtime, line) = world.runtimes.kthread(kthread);
@@ -220,7 +235,7 @@ impl Allocator {
             let began = generation == line.generation;
             let back = parked && (began || how == How::BeforeStart);
             if back && now >= not_before {
-                self.withdrawn.swap_remove(i);
+                self.withdrawn.remove(i);
                 self.leave(world, kthread);
                 if let Err(error) = self.ledger.readmit(kthread, self.nanos(now)) {
                     self.refused(world, &error, ());
@@ -230,10 +245,28 @@ impl Allocator {
             // What has begun and writes another generation is not parked, whatever the word says.
             let runs = if how == How::BeforeStart { began && !parked } else { !(began && parked) };
             if runs {
-                self.withdrawn[i].how = self.escalate(world, kthread, how, now);
+                let asks = self.asks_for_processor_time(how, now);
+                if !asks || !has_asked {
+                    self.withdrawn[i].how = self.escalate(world, kthread, how, now);
+                }
+                if asks && !has_asked {
+                    // One in a pass, because that takes 5 us; then it is the turn of the others.
+                    has_asked = true;
+                    let asked = self.withdrawn.remove(i);
+                    self.withdrawn.push(asked);
+                    continue;
+                }
             }
             i += 1;
         }
+        let cost = (self.stopwatch)().saturating_sub(watch_began);
+        self.next_watch = now.saturating_add(cost.saturating_mul(WATCH_PAUSE));
+    }
+
+    /// Returns whether the next step is to read the kthread's processor time: a system call.
+    fn asks_for_processor_time(&self, how: How, now: Cycles) -> bool {
+        matches!(how, How::Bypassed { since: at } | How::Watched { checked: at, .. }
+            if now.saturating_sub(at) > self.timing.deadline)
     }
 
     /// Takes the next step against a withdrawn kthread that runs in a tenancy that was taken back,
@@ -245,7 +278,7 @@ impl Allocator {
             How::BeforeStart => How::Late { since: now },
             How::Late { since } if is_over(since, grace) => {
                 self.signal(world, kthread);
-                self.watched(world, kthread, now, now)
+                How::Bypassed { since: now }
             }
             How::Bypassed { since } if is_over(since, deadline) => self.watched(world, kthread, since, now),
             How::Watched { had_ns, checked } if is_over(checked, deadline) => {

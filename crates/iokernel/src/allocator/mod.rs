@@ -7,8 +7,9 @@
 //! time of each phase into the statistics, [`quantum`] ends turns of user threads, [`reserved`]
 //! chooses the cores that ordinary threads are kept off. It decides nothing itself (that is
 //! `tailwater-sched`), and touches no frames: egress rings are handed to the switch through
-//! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]); cores to
-//! which Linux does not bind their threads are not chosen for them ([`unbound`]).
+//! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]), and those
+//! whose kthreads take long to wake ([`wakes`]); cores to which Linux does not bind their threads
+//! are not chosen for them ([`unbound`]).
 //!
 //! # Phases of a core
 //!
@@ -43,6 +44,7 @@ mod rest;
 mod tests;
 pub(crate) mod unbound;
 pub(crate) mod vain;
+pub(crate) mod wakes;
 pub(crate) mod words;
 
 use core::sync::atomic::Ordering;
@@ -83,9 +85,13 @@ pub(crate) struct Allocator {
     cores: Vec<CoreSlot>,
     unmanaged: CpuSet,
     threads: Box<dyn Threads>,
+    /// Linux keeps accounts of the processor time of threads.
+    keeps_accounts: bool,
     /// Measures what looks cost.
     stopwatch: fn() -> Cycles,
     withdrawn: Vec<Withdrawn>,
+    /// When withdrawn kthreads are looked at again.
+    next_watch: Cycles,
     ranks: Ranks,
     /// Other programs compete for the cores.
     contested: bool,
@@ -139,6 +145,8 @@ impl Allocator {
         let Parts { clock, topology, unmanaged, policy, threads, stopwatch } = parts;
         let us = |us: u64| clock.from_ns(us * 1_000);
         let origin = tailwater_shm::clock::now();
+        let own_pid = rustix::process::getpid().as_raw_nonzero().get();
+        let own_tid = rustix::thread::gettid().as_raw_nonzero().get();
         let slot = |core: &tailwater_sched::topology::Core| CoreSlot {
             id: core.id,
             phase: Phase::Free,
@@ -176,9 +184,11 @@ impl Allocator {
             observation: Observation::new(),
             actions: Vec::new(),
             unmanaged,
+            keeps_accounts: threads.processor_time(own_pid, own_tid).is_some(),
             threads,
             stopwatch,
             withdrawn: Vec::new(),
+            next_watch: 0,
             ranks: Ranks::default(),
             contested: false,
             calm: false,
@@ -298,7 +308,7 @@ impl Allocator {
         let (core, phase) = match fate {
             Fate::Freed(core) => (core, Phase::Free),
             Fate::HandedOn { core, to } => {
-                world.runtimes.slot(to).wake();
+                self.wake(world, to, now);
                 let kind = HandoffKind::Evict;
                 (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 })
             }

@@ -39,7 +39,7 @@ impl Allocator {
                         self.take_back(world, at, kthread, not_before, now);
                         self.core_fell_free(world, self.cores[at].id, now);
                     } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
-                        world.runtimes.slot(kthread).rouse();
+                        self.rouse(world, kthread, now);
                         world.stats.cores.rewakes.add(1);
                         let wakes = wakes + 1;
                         self.cores[at].phase = Phase::Starting { kthread, kind, decided, woken: now, wakes };
@@ -200,7 +200,7 @@ impl Allocator {
         let phase = match became {
             Ok(Parked::Freed(_)) => Phase::Free,
             Ok(Parked::HandedOn { to, .. }) => {
-                world.runtimes.slot(to).wake();
+                self.wake(world, to, now);
                 Phase::Starting { kthread: to, kind, decided, woken: now, wakes: 0 }
             }
             Err(error) => return self.refused(world, &error, ()),

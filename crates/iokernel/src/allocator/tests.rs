@@ -5,6 +5,8 @@ mod requests;
 mod reserved;
 mod steps;
 mod unbound;
+mod wakes;
+mod withdrawn;
 
 use std::collections::HashMap;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
@@ -218,6 +220,25 @@ fn hand_offs_in_flight_in_each_of_which_the_polling_thread_is_away_expel_no_prog
         sandbox.settle();
     }
     assert_eq!((sandbox.world.stats.cores.evictions.get(), &sandbox.ended[..]), (0, &[][..]));
+}
+
+#[test]
+fn an_owner_whose_processor_time_cannot_be_read_for_a_while_is_evicted_by_none_of_that_while() {
+    let mut sandbox = busy_batch();
+    arrival(&mut sandbox);
+    sandbox.pass(6_000);
+    sandbox.deeds();
+    sandbox.read_no_processor_times(true);
+    sandbox.pass(21_000);
+    for _ in 0..100 {
+        sandbox.pass(1_100_000);
+    }
+    assert_eq!(sandbox.deeds(), []);
+    sandbox.read_no_processor_times(false);
+    sandbox.pass(1_100_000);
+    sandbox.run_threads(1_100_000);
+    sandbox.pass(1_100_000);
+    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
 }
 
 #[test]
@@ -524,6 +545,43 @@ fn a_batch_job_gets_the_core_that_it_owns_whatever_it_did_not_start_on() {
 }
 
 #[test]
+fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    let (mine, other, service) = ([0, 2], 3, RuntimeId(SERVICE));
+    mine.into_iter().for_each(|id| sandbox.add_of(Some(7), id, 1, 0, BestEffort));
+    sandbox.add_of(Some(8), other, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    for claim in 0..51 {
+        let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(mine[claim % 2]), 0));
+        sandbox.alloc.count_unstarted(&mut sandbox.world, kthread, service, now);
+    }
+    let spares =
+        |id| sandbox.alloc.is_spared(&sandbox.world, KthreadId::new(service, 0), RuntimeId(id), sandbox.now);
+    assert_eq!([mine[0], mine[1], other].map(spares), [true, true, false]);
+}
+
+#[test]
+fn a_service_does_not_wait_for_a_program_that_has_not_started_on_too_many_cores() {
+    for (claims, at_once) in [(50, false), (51, true)] {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        sandbox.add(BATCH, 1, 0, BestEffort);
+        sandbox.add(SERVICE, 1, 0, LatencyCritical);
+        for _ in 0..claims {
+            let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(BATCH), 0));
+            sandbox.alloc.count_unstarted(&mut sandbox.world, kthread, RuntimeId(SERVICE), now);
+        }
+        // It is lent the free core, and woken.
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.tick();
+        assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
+        sandbox.pass(1_000);
+        arrival(&mut sandbox);
+        let has_core = matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. });
+        assert_eq!(has_core, at_once, "after {claims}");
+    }
+}
+
+#[test]
 fn a_stopped_service_with_work_is_left_alone_ever_longer_and_gets_a_core_when_it_goes_on() {
     let config = Config { start_deadline_us: 2_000, ..Config::default() };
     let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
@@ -596,7 +654,8 @@ fn a_kthread_that_starts_late_and_does_not_cede_is_signalled_and_moved_off() {
     sandbox.pass(1_000);
     sandbox.pass(6_000);
     assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
-    // It waits behind others: no offence.
+    // What it used before the signal, entered when it was displaced; then it waits behind others.
+    sandbox.run_threads(3_900_000);
     (0..10).for_each(|_| sandbox.pass(4_000_000));
     assert_eq!(sandbox.deeds(), []);
     sandbox.run_threads(1_100_000);

@@ -13,8 +13,10 @@
 //! that a service leaves for a moment; the service parks meanwhile, and has to be woken for each
 //! request. So a best-effort program that has had too many cores claimed before it started on them
 //! ([`FREE_CLAIMS`], one for each core in [`CLAIM_PACE_US`]) is lent none that a service idles on,
-//! beyond those that it owns. Free cores and those of other best-effort programs it is lent as
-//! before. Not to start is no offence: threads that wait behind an ordinary program do not, either.
+//! beyond those that it owns, and has no time to start on another before a service claims it. The
+//! programs of one user count together. Free cores and those of other best-effort programs it is
+//! lent as before. Not to start is no offence: threads that wait behind an ordinary program do not,
+//! either.
 
 use tailwater_sched::ledger::{Account, Class};
 use tailwater_sched::{KthreadId, RuntimeId};
@@ -22,7 +24,7 @@ use tailwater_shm::Cycles;
 
 use super::Allocator;
 use super::words::WHOLE;
-use crate::runtime::Runtime;
+use crate::party::Party;
 use crate::world::World;
 
 /// Number of cores in vain in a row without consequence.
@@ -35,6 +37,9 @@ const DOUBLINGS: u32 = 8;
 /// Cores that services may claim from a best-effort runtime before it has started on them, without
 /// consequence.
 const FREE_CLAIMS: Cycles = 50;
+/// Maximum number of them that is remembered: a program whose cores were claimed for long is lent
+/// cores of idle services again 50 ms, on one core, after that has ended.
+const MOST_CLAIMS: Cycles = 2 * FREE_CLAIMS;
 /// Time in which one of them is forgotten, for each core that it can hold, in microseconds. The
 /// wake that each costs a service takes 20, so this is about 2 % of its core.
 const CLAIM_PACE_US: u64 = 1_000;
@@ -55,9 +60,11 @@ pub(crate) struct Unstarted {
 }
 
 impl Unstarted {
-    /// Counts one, which is forgotten `pace` after those before.
+    /// Counts one, which is forgotten `pace` after those before. Of more than [`MOST_CLAIMS`] the
+    /// latest are remembered.
     fn count(&mut self, now: Cycles, pace: Cycles) {
-        self.until = self.until.max(now).saturating_add(pace);
+        let most = now.saturating_add(pace.saturating_mul(MOST_CLAIMS));
+        self.until = self.until.max(now).saturating_add(pace).min(most);
     }
 
     /// Returns whether there are more than are without consequence.
@@ -98,12 +105,34 @@ impl Allocator {
     ) {
         let classes = (self.class_of(kthread.runtime), self.class_of(claimant));
         if classes == (Class::BestEffort, Class::LatencyCritical)
-            && let Some(runtime) = world.runtimes.get_mut(kthread.runtime)
+            && let Some(runtime) = world.runtimes.get(kthread.runtime)
         {
-            let pace = self.claim_pace(runtime);
-            runtime.unstarted.count(now, pace);
             runtime.stats.counters.unstarted_cores.add(1);
+            let party = world.runtimes.parties.get_mut(runtime.party);
+            party.unstarted.count(now, self.claim_pace(party));
         }
+    }
+
+    /// Returns for how long `claimant` leaves a core to a kthread that has not started on it: no
+    /// time at all if it is a service, and has waited in vain for this program too often.
+    pub(super) fn time_to_start(
+        &self,
+        world: &World,
+        kthread: KthreadId,
+        claimant: RuntimeId,
+        now: Cycles,
+    ) -> Cycles {
+        let classes = (self.class_of(kthread.runtime), self.class_of(claimant));
+        let is_late = classes == (Class::BestEffort, Class::LatencyCritical)
+            && self.starts_too_seldom(world, kthread.runtime, now);
+        if is_late { 0 } else { self.timing.overdue_start }
+    }
+
+    /// Returns whether services claim cores from this runtime too often before it starts on them.
+    fn starts_too_seldom(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
+        let Some(runtime) = world.runtimes.get(id) else { return false };
+        let party = world.runtimes.parties.get(runtime.party);
+        party.unstarted.is_over(now, self.claim_pace(party))
     }
 
     /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
@@ -113,14 +142,14 @@ impl Allocator {
         if classes != (Class::LatencyCritical, Class::BestEffort) {
             return false;
         }
-        let Some(runtime) = world.runtimes.get(to) else { return false };
         let owns = |account: &Account| account.guaranteed().max(self.policy.granted(to));
-        runtime.unstarted.is_over(now, self.claim_pace(runtime))
+        self.starts_too_seldom(world, to, now)
             && self.ledger.account(to).is_some_and(|account| account.held() >= owns(account))
     }
 
-    fn claim_pace(&self, runtime: &Runtime) -> Cycles {
-        self.clock.from_ns(CLAIM_PACE_US * 1_000) / Cycles::from(self.most_cores(runtime))
+    fn claim_pace(&self, party: &Party) -> Cycles {
+        let cores = (party.kthreads as usize).min(self.cores.len()).max(1);
+        self.clock.from_ns(CLAIM_PACE_US * 1_000) / cores as Cycles
     }
 
     /// Takes into account whether a core that its kthread gave up without being asked was in vain.

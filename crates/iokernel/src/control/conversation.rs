@@ -469,6 +469,7 @@ impl Control {
             // What nobody granted its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;
             let key = Key { uid, grant: self.parts.directory.grant(id) };
+            runtime.key = Some(key);
             let debt = self.debts.take(key, clock::now());
             (runtime.budget, runtime.evictions) = (debt.budget, debt.evictions);
             taken = Some((key, debt));

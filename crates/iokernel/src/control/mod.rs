@@ -24,7 +24,7 @@ mod conversation;
 mod debts;
 pub(crate) mod directory;
 mod entrance;
-mod exile;
+pub(crate) mod exile;
 mod limits;
 mod lines;
 mod pace;

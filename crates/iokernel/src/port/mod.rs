@@ -170,6 +170,19 @@ pub trait Account: core::fmt::Debug + Send + Sync {
     fn to_json(&self) -> serde_json::Value;
 }
 
+/// A queue of a port, as its next frame finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendQueue {
+    /// Its number among those of the port.
+    pub number: usize,
+    /// Frames that were put into it so far.
+    pub sent: u64,
+    /// How many of them are still in it,
+    pub waiting: u32,
+    /// of this many at most.
+    pub size: u32,
+}
+
 /// A source and sink of frames. The module documentation has the rules and an example.
 pub trait Port: Send {
     /// Returns the name shown in statistics, unique among the ports of an IOKernel.
@@ -224,6 +237,19 @@ pub trait Port: Send {
     /// Takes a frame that was sent to this port; returns false if it was dropped, which is counted.
     /// `frame` is a private copy. May be held back until [`flush`](Self::flush).
     fn transmit(&mut self, now: Cycles, frame: &[u8]) -> bool;
+
+    /// Returns how many frames between programs take as long as a [`transmit`](Self::transmit),
+    /// beyond one. A program sends so many fewer in an iteration of the loop.
+    fn weight(&self) -> usize {
+        0
+    }
+
+    /// Returns the queue that [`transmit`](Self::transmit) would put this frame into, if it drops
+    /// frames while that is full: the programs that send then get equal shares of it.
+    fn queue(&mut self, frame: &[u8]) -> Option<SendQueue> {
+        let _ = frame;
+        None
+    }
 
     /// Sends what [`transmit`](Self::transmit) held back: the batch is complete. Called only after
     /// at least one transmit.

@@ -227,6 +227,9 @@ counters! {
         vain_cores,
         /// Cores that a service claimed before it, a best-effort program, had started on them.
         unstarted_cores,
+        /// Wakes of its kthreads, if it is best effort, that took the polling thread more than
+        /// 20 us.
+        slow_wakes,
         /// Nanoseconds of the polling thread that its offences cost: frames that were refused, and
         /// these doorbells and cores.
         offence_ns,

@@ -10,10 +10,12 @@ use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
+use super::shares::Shares;
 use super::source::{Origin, Source};
 use crate::capture::Point;
 use crate::firewall::Direction;
-use crate::port::Delivery;
+use crate::party::PartyId;
+use crate::port::{Delivery, SendQueue};
 use crate::runtime::{EndReason, Kthread};
 use crate::trace;
 use crate::world::{Lender, World};
@@ -41,7 +43,9 @@ impl Switch {
             None => self.uplink,
         };
         match port {
-            Some(number) if origin != Origin::Port(number) => self.transmit(number, source, world, now),
+            Some(number) if origin != Origin::Port(number) => {
+                self.transmit(number, origin, source, world, now)
+            }
             _ => {
                 world.stats.switch.dropped_unknown.add(1);
                 Delivery::Unknown
@@ -82,7 +86,7 @@ impl Switch {
             return Delivery::Denied;
         }
         world.stats.switch.flooded.add(1);
-        self.flooded += copies;
+        self.extra += copies;
         for id in receivers.drain(..) {
             if origin != Origin::Runtime(id) {
                 let to = self.deliver::<true, _>((origin, id), source, heading.hash, world, lender, now);
@@ -92,7 +96,7 @@ impl Switch {
         self.receivers = receivers;
         for number in 0..self.ports.len() as u16 {
             if origin != Origin::Port(number) {
-                best = better(best, self.transmit(number, source, world, now));
+                best = better(best, self.transmit(number, origin, source, world, now));
             }
         }
         best
@@ -134,13 +138,14 @@ impl Switch {
                 lender.wakeup(world, id, now);
             }
         }
+        let party = party_of(origin, world);
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
         let kthread = runtime.groups.kthread(hash);
         let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];
-        let may_put = match origin {
+        let may_put = match party {
             _ if GROUP => leaves_room(ingress, runtime.ring_lines),
-            Origin::Runtime(from) => shares.admit(ingress, runtime.ring_lines, from, lines_of(source.len())),
-            Origin::Port(_) => true,
+            Some(party) => shares.admit(ingress, runtime.ring_lines, party, lines_of(source.len())),
+            None => true,
         };
         if !may_put {
             runtime.stats.counters.rx_full.add(1);
@@ -190,7 +195,15 @@ impl Switch {
         }
     }
 
-    fn transmit<S: Source>(&mut self, number: u16, source: &S, world: &World, now: Cycles) -> Delivery {
+    /// Passes a frame to a port, unless its sender has had its share of a queue that fills.
+    fn transmit<S: Source>(
+        &mut self,
+        number: u16,
+        origin: Origin,
+        source: &S,
+        world: &World,
+        now: Cycles,
+    ) -> Delivery {
         let line = &mut self.ports[usize::from(number)];
         let stats = &world.stats.ports()[usize::from(number)];
         // The port that is being polled gets no frames: it would be sending to itself.
@@ -199,7 +212,12 @@ impl Switch {
             world.stats.switch.dropped_torn.add(1);
             return Delivery::BadLength;
         };
-        if port.transmit(now, frame) {
+        let may_put = match (party_of(origin, world), port.queue(frame)) {
+            (Some(party), Some(queue)) => queue.admits(&mut line.shares, party),
+            _ => true,
+        };
+        self.extra += port.weight();
+        if may_put && port.transmit(now, frame) {
             line.dirty = true;
             stats.transmitted.add(1);
             world.stats.switch.to_ports.add(1);
@@ -222,6 +240,25 @@ impl Switch {
                 port.flush();
             }
         }
+    }
+}
+
+/// Returns whose share of a ring or queue a frame takes, if it comes from a program.
+#[inline(always)]
+fn party_of(origin: Origin, world: &World) -> Option<PartyId> {
+    match origin {
+        Origin::Runtime(from) => Some(world.runtimes.get(from)?.party),
+        Origin::Port(_) => None,
+    }
+}
+
+impl SendQueue {
+    /// Returns whether the queue may take one more frame from this party, and counts it if so.
+    fn admits(&self, shares: &mut Vec<Shares>, party: PartyId) -> bool {
+        if self.number >= shares.len() {
+            shares.resize_with(self.number + 1, Shares::default);
+        }
+        shares[self.number].count(self.sent, self.waiting, self.size, party, 1)
     }
 }
 

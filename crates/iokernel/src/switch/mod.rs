@@ -32,9 +32,10 @@
 //! | a message that only routers send, a VLAN tag, another protocol | the same |
 //! | an impossible ring record or position, a record of an earlier lap | its registration ends ([`World::doom`]) |
 //! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
-//! | more frames than its receivers take | dropped and counted once it has had its share of the ring ([`shares`]) |
+//! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
-//! | more frames than its share of an iteration | they wait in its rings |
+//! | more frames than its share of an iteration, or than its user's programs together may send in one | they wait in its rings |
+//! | frames to a port that takes long for each | they count as several ([`Port::weight`]) |
 //! | refused frames without end | its rings are left alone for a while, then its registration ends ([`crate::budget`]) |
 
 mod broadcast;
@@ -66,7 +67,7 @@ use crate::config::Config;
 use crate::firewall::{Direction, Multicast};
 use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::port::{Attachment, Delivery, Port};
-use crate::runtime::{Egress, EndReason, Runtime, Sender, Spent};
+use crate::runtime::{Egress, EndReason, Runtime, Sender};
 use crate::stats::Stats;
 use crate::trace;
 use crate::world::{Lender, World};
@@ -77,12 +78,17 @@ use lone::LoneAnswers;
 use mac::{Destination, MacTable};
 use moves::Moves;
 use multicast::SolicitedNodes;
+use shares::Shares;
 use source::{FromRing, Origin, Private, Source};
 
 /// What one runtime's egress rings may cost per iteration, together: in frames of up to
 /// [`FRAME_UNIT`] bytes, and copies of broadcasts. Each runtime gets as much, so senders that never
 /// end take the others' shares no more than an honest one does.
 const EGRESS_BATCH: usize = 32;
+/// The same for all programs of one user by one grant ([`Party`](crate::party::Party)): two
+/// batches, so that a program whose user has others keeps its own as long as one of them, at most,
+/// sends without end.
+const PARTY_BATCH: usize = 2 * EGRESS_BATCH;
 /// Number of bytes of a frame that count like another frame: copying them takes as long.
 const FRAME_UNIT: usize = 2_048;
 /// Charge for a refused frame of a runtime that was not charged before: its time was not taken.
@@ -115,8 +121,9 @@ pub(crate) struct Switch {
     /// The last small answer of each TCP flow, whose acknowledgment can wait; `None` if none may.
     lone: Option<LoneAnswers>,
     moves: Moves,
-    /// Copies made for broadcasts in the present batch.
-    flooded: usize,
+    /// What the present batch has cost beyond its frames: copies made for broadcasts, and ports
+    /// that take long ([`Port::weight`]).
+    extra: usize,
     broadcasts: BroadcastLimit,
     /// The present frame was refused.
     refused: bool,
@@ -132,6 +139,8 @@ struct PortLine {
     local: bool,
     /// When it was last polled, while a tracer is connected.
     polled: Cycles,
+    /// Who fills its queues.
+    shares: Vec<Shares>,
 }
 
 impl Switch {
@@ -166,6 +175,7 @@ impl Switch {
                     port: Some(port),
                     dirty: false,
                     polled: 0,
+                    shares: Vec::new(),
                 })
                 .collect(),
             uplink,
@@ -179,7 +189,7 @@ impl Switch {
             receivers: Vec::new(),
             lone: (config.ack_hold_us > 0).then(LoneAnswers::new),
             moves: Moves::default(),
-            flooded: 0,
+            extra: 0,
             broadcasts: BroadcastLimit::new(config),
             refused: false,
             captures: Captures::default(),
@@ -300,11 +310,13 @@ impl Switch {
             return 0;
         }
         let (spent, suspect) = (runtime.spent.in_round(self.round), runtime.budget.is_suspect(now));
+        let party = runtime.party;
+        let spent_by_party = world.runtimes.parties.get(party).spent.in_round(self.round);
+        let left = (EGRESS_BATCH.saturating_sub(spent)).min(PARTY_BATCH.saturating_sub(spent_by_party));
         let (mut taken, mut bytes, mut large, mut offences) = (0, 0, 0, 0);
         sender.guarded = runtime.guard.is_some();
-        self.flooded = 0;
-        // A broadcast costs as much as its copies.
-        while spent + taken + large + self.flooded < EGRESS_BATCH {
+        self.extra = 0;
+        while taken + large + self.extra < left {
             let began = if suspect { clock::now() } else { 0 };
             let record = match consumer.peek() {
                 Ok(Some(record)) => record,
@@ -346,8 +358,10 @@ impl Switch {
             record.advance();
         }
         if taken > 0 {
+            let units = taken + large + self.extra;
+            world.runtimes.parties.get_mut(party).spent.add(self.round, units);
             if let Some(runtime) = world.runtimes.get_mut(sender.owner.runtime) {
-                runtime.spent = Spent { round: self.round, units: spent + taken + large + self.flooded };
+                runtime.spent.add(self.round, units);
             }
             self.uncork(world);
             consumer.publish();

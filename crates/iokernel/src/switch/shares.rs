@@ -1,8 +1,9 @@
-//! The shares of the programs that send to one ingress ring.
+//! The shares of the programs that send to one ingress ring, or to one queue of a port.
 //!
 //! Owns [`Shares`], a ring's account of who fills it, and the rule by which a frame of a program is
 //! refused although the ring has room. Frames of ports are not counted: they have the whole ring,
-//! of which programs always leave a part.
+//! of which programs always leave a part. The programs of one user by one grant count as one
+//! ([`Party`](crate::party::Party)).
 //!
 //! A ring that is at most [`CALM`] full, as rings are whose receiver keeps up, has no account.
 //! Above that there are *epochs*. One ends when the receiver has read all that was in the ring when
@@ -19,8 +20,9 @@
 //! All numbers are the IOKernel's own but the receiver's position, which the ring checks: a false
 //! one changes only what the receiver itself gets.
 
-use tailwater_sched::RuntimeId;
 use tailwater_shm::ring::Producer;
+
+use crate::party::PartyId;
 
 /// Parts of a ring, of [`PARTS`] in all: up to which there is no account,
 const CALM: u32 = 1;
@@ -41,11 +43,11 @@ pub(crate) struct Shares {
     /// Lines that each of them may put in this epoch: a division for each frame would cost as much
     /// as the rest of the account.
     share: u32,
-    /// By slot of the runtime.
+    /// By number of the party.
     put: Vec<Put>,
 }
 
-/// What a program has put.
+/// What a party has put.
 #[derive(Debug, Clone, Copy, Default)]
 struct Put {
     epoch: u32,
@@ -56,11 +58,11 @@ impl Shares {
     /// Returns whether a ring of `size` lines may take so many more lines from program `from`, and
     /// counts them if so.
     #[inline(always)]
-    pub(super) fn admit(&mut self, ring: &mut Producer, size: u32, from: RuntimeId, lines: u32) -> bool {
+    pub(super) fn admit(&mut self, ring: &mut Producer, size: u32, from: PartyId, lines: u32) -> bool {
         ring.filled() <= size / PARTS * CALM || self.admit_to_filled(ring, size, from, lines)
     }
 
-    fn admit_to_filled(&mut self, ring: &mut Producer, size: u32, from: RuntimeId, lines: u32) -> bool {
+    fn admit_to_filled(&mut self, ring: &mut Producer, size: u32, from: PartyId, lines: u32) -> bool {
         // An epoch begins only in a ring that is filled in fact, as far as its receiver says. An
         // impossible position is found when the frame is put.
         let calm = |ring: &Producer| ring.filled() <= size / PARTS * CALM;
@@ -80,7 +82,7 @@ impl Shares {
     }
 
     /// As [`admit`](Self::admit), for a ring with this head, in which so many lines are not read.
-    fn count(&mut self, head: u64, filled: u32, size: u32, from: RuntimeId, lines: u32) -> bool {
+    pub(super) fn count(&mut self, head: u64, filled: u32, size: u32, from: PartyId, lines: u32) -> bool {
         let part = |parts| size / PARTS * parts;
         if filled <= part(CALM) {
             return true;
@@ -134,7 +136,7 @@ mod tests {
     impl Ring {
         fn put(&mut self, from: u32) {
             let filled = self.lines.len() as u32;
-            let may = self.shares.count(self.head, filled, SIZE, RuntimeId(from), 1);
+            let may = self.shares.count(self.head, filled, SIZE, PartyId(from), 1);
             if may && filled < SIZE {
                 self.lines.push_back(from);
                 self.head += 1;

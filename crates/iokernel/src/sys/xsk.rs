@@ -79,6 +79,8 @@ pub(crate) struct Queue {
     free: Vec<u64>,
     /// The send ring holds frames that the kernel may not have taken yet.
     pending: bool,
+    /// Frames put on the send ring so far.
+    sent: u64,
     known: Known,
     /// Invalid descriptors in the kernel's rings.
     pub(crate) invalid: u64,
@@ -137,6 +139,7 @@ impl Queue {
             chunk,
             free: Vec::new(),
             pending: false,
+            sent: 0,
             known: Known::All,
             invalid: 0,
             socket: Arc::new(socket),
@@ -244,7 +247,19 @@ impl Queue {
         }
         self.send.write(libc::xdp_desc { addr, len: frame.len() as u32, options: 0 });
         self.pending = true;
+        self.sent += 1;
         true
+    }
+
+    /// Returns how many frames were put on the send ring so far, and how many of them the kernel
+    /// has not sent yet.
+    pub(crate) fn backlog(&mut self) -> (u64, u32) {
+        let waiting = |queue: &Self| RING - (queue.free.len() as u32).min(RING);
+        if waiting(self) > RING / 8 {
+            // Fewer are no reason to refuse a frame.
+            self.reclaim();
+        }
+        (self.sent, waiting(self))
     }
 
     /// Takes back the chunks of sent frames.

@@ -206,7 +206,7 @@ impl Ledger {
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);
         }
-        self.slots[slot] = Some(Account::new(spec, now));
+        self.slots[slot] = Some(Account::new(spec, managed, now));
         let place = self.live.partition_point(|other| *other < runtime);
         self.live.insert(place, runtime);
         self.guaranteed += usize::from(guaranteed);

@@ -6,6 +6,12 @@ use core::fmt;
 use heap::vec;
 use heap::vec::Vec;
 
+/// Evicted kthreads of a runtime for each core of the machine from which on it is lent no core, and
+/// the least such number. A runtime with at most twice as many kthreads as there are cores never
+/// has so many and needs a core.
+const EVICTED_PER_CORE: usize = 2;
+const MIN_TOO_MANY: u16 = 4;
+
 /// The state of a core. At most one kthread may be runnable on it, whatever the state.
 ///
 /// | state  | grant | begin_move | complete_move | cancel_move | release | evict | withdraw | restore |
@@ -111,12 +117,14 @@ pub struct Account {
     pub(super) leaving: u16,
     pub(super) arriving: u16,
     pub(super) evicted: u16,
+    /// Number of evicted kthreads from which on it is lent no core.
+    pub(super) too_many_evicted: u16,
     pub(super) given_up: u32,
     pub(super) recent_core: Option<CoreId>,
 }
 
 impl Account {
-    pub(super) fn new(spec: RuntimeSpec, now: Nanos) -> Self {
+    pub(super) fn new(spec: RuntimeSpec, cores: usize, now: Nanos) -> Self {
         let parked = Kthread { state: KthreadState::Parked { since: now }, last_core: None };
         Self {
             spec,
@@ -126,6 +134,7 @@ impl Account {
             leaving: 0,
             arriving: 0,
             evicted: 0,
+            too_many_evicted: u16::try_from(EVICTED_PER_CORE * cores).unwrap_or(u16::MAX).max(MIN_TOO_MANY),
             given_up: 0,
             recent_core: None,
         }
@@ -170,9 +179,14 @@ impl Account {
         self.arriving
     }
 
-    /// Returns how many more cores it could be lent now, by its limit and its parked kthreads.
+    /// Returns how many more cores it could be lent now, by its limit and its parked kthreads. None
+    /// while so many of its kthreads are evicted that the others would do no better: each evicted
+    /// one is watched, so a program must not have all of its kthreads evicted one after the other.
     #[must_use]
     pub fn room(&self) -> u16 {
+        if self.evicted >= self.too_many_evicted {
+            return 0;
+        }
         let parked = self.spec.kthreads - self.held() - self.evicted;
         parked.min(self.spec.max - self.held())
     }

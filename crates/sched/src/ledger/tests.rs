@@ -97,6 +97,22 @@ fn an_evicted_kthread_gets_no_core_until_it_is_readmitted() {
 }
 
 #[test]
+fn a_runtime_with_several_evicted_kthreads_for_each_core_has_room_for_none() {
+    let mut ledger = machine(3);
+    ledger.register(RuntimeId(3), spec(0, 256, 256), T0).unwrap();
+    let room = |ledger: &Ledger| ledger.account(RuntimeId(3)).unwrap().room();
+    for index in 0..6 {
+        assert_eq!(room(&ledger), 256 - index);
+        ledger.grant(CoreId(1), k(3, index), T0).unwrap();
+        ledger.evict(k(3, index), T1).unwrap();
+    }
+    assert_eq!(room(&ledger), 0);
+    ledger.check().unwrap();
+    ledger.readmit(k(3, 4), T2).unwrap();
+    assert_eq!(room(&ledger), 251);
+}
+
+#[test]
 fn unregistering_settles_every_core_the_runtime_was_part_of() {
     let mut ledger = machine(3);
     ledger.grant(CoreId(0), k(0, 0), T0).unwrap();

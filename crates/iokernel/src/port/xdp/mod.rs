@@ -34,7 +34,7 @@ use std::sync::{Arc, Weak};
 use tailwater_shm::Cycles;
 use tailwater_shm::control::document_to_file;
 
-use super::{Account, Attachment, Context, Inject, Port, PortError, checksum};
+use super::{Account, Attachment, Context, Inject, Port, PortError, SendQueue, checksum};
 use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::sys::bpf::{self, Hook};
 use crate::sys::interface::{Interface, promiscuous};
@@ -263,6 +263,12 @@ impl Port for XdpPort {
             self.account.send_full.fetch_add(1, Ordering::Relaxed);
         }
         sent
+    }
+
+    fn queue(&mut self, frame: &[u8]) -> Option<SendQueue> {
+        let number = flow(frame) % self.queues.len().max(1);
+        let (sent, waiting) = self.queues.get_mut(number)?.backlog();
+        Some(SendQueue { number, sent, waiting, size: xsk::RING })
     }
 
     fn flush(&mut self) {

@@ -1,10 +1,16 @@
 //! What senders that never end leave to the others, as a table.
 
 use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tailwater_sched::RuntimeId;
+use tailwater_shm::Cycles;
 use tailwater_shm::control::Class::LatencyCritical;
 
-use super::{EGRESS_BATCH, ip};
+use super::super::PARTY_BATCH;
+use super::{EGRESS_BATCH, ELSEWHERE, ip, two_running};
 use crate::fixture::Sandbox;
+use crate::port::{Attachment, Context, Inject, Port, PortError, SendQueue};
 
 /// Frames that the receiver reads in each iteration.
 const READ: u32 = 16;
@@ -18,22 +24,25 @@ struct Outcome {
 }
 
 /// An honest program sends nine tenths of an equal share of what the receiver reads, and greedy
-/// ones as much as an iteration takes. All send to the receiver, the last runtime.
-fn flood(greedy: u32) -> Outcome {
+/// ones, of one user or of root, as much as an iteration takes. All send to the receiver, the last
+/// runtime.
+fn flood(greedy: u32, user: Option<u32>) -> Outcome {
     let receiver = greedy + 1;
     let mut sandbox = Sandbox::new(receiver as u16 + 1, Vec::new());
     for id in 0..=receiver {
-        sandbox.add(id, 1, 1, LatencyCritical);
+        let user = user.filter(|_| (1..=greedy).contains(&id));
+        sandbox.add_of(user, id, 1, 1, LatencyCritical);
         sandbox.peer(id).queue(0, 1);
     }
     sandbox.settle();
+    let shares = if user.is_some() { 2 } else { greedy + 1 };
     let (mut sent, mut due) = (0_u32, 0.0);
     let mut came = vec![0_u32; receiver as usize];
     for _ in 0..ROUNDS {
         for id in 1..=greedy {
             (0..EGRESS_BATCH).for_each(|_| sandbox.peer(id).send_udp(0, ip(receiver), 5));
         }
-        due += f64::from(READ) / f64::from(greedy + 1) * 0.9;
+        due += f64::from(READ) / f64::from(shares) * 0.9;
         while f64::from(sent) + 1.0 <= due {
             sandbox.peer(0).send_udp(0, ip(receiver), 5);
             sent += 1;
@@ -56,7 +65,7 @@ fn an_honest_sender_beside_greedy_ones_loses_nothing_of_its_share() {
     let mut table =
         "greedy | honest sender's frames that came | each greedy one's part of the ring\n".to_owned();
     for greedy in [1, 2, 4, 8] {
-        let outcome = flood(greedy);
+        let outcome = flood(greedy, None);
         let least = outcome.greedy.iter().copied().fold(f64::MAX, f64::min);
         let most = outcome.greedy.iter().copied().fold(0.0, f64::max);
         writeln!(table, "{greedy} | {} % | {least:.0} to {most:.0} %", outcome.honest).unwrap();
@@ -67,4 +76,110 @@ fn an_honest_sender_beside_greedy_ones_loses_nothing_of_its_share() {
                     4 | 100 % | 20 to 21 %\n\
                     8 | 100 % | 11 to 11 %\n";
     assert_eq!(table, expected);
+}
+
+#[test]
+fn the_programs_of_one_user_have_one_share_of_a_ring() {
+    let outcome = flood(2, Some(7));
+    assert_eq!(outcome.honest, 100.0);
+    let theirs: f64 = outcome.greedy.iter().sum();
+    assert!((54.0..57.0).contains(&theirs), "{theirs} % of the ring");
+}
+
+#[test]
+fn the_programs_of_one_user_are_served_two_batches_in_an_iteration() {
+    const PROGRAMS: u32 = 16;
+    let mut sandbox = Sandbox::new(PROGRAMS as u16 + 1, Vec::new());
+    for id in 0..=PROGRAMS {
+        let user = (id > 0).then_some(7);
+        sandbox.add_of(user, id, 1, 1, LatencyCritical);
+        sandbox.peer(id).queue(0, 1);
+    }
+    sandbox.settle();
+    for id in 0..=PROGRAMS {
+        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(id).send_udp(0, ip(id), 5));
+    }
+    let sent = |sandbox: &Sandbox, id| {
+        sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get() as usize
+    };
+    for round in 1..=PROGRAMS as usize / 2 {
+        sandbox.pass(100);
+        assert_eq!(sent(&sandbox, 0), EGRESS_BATCH);
+        let theirs: usize = (1..=PROGRAMS).map(|id| sent(&sandbox, id)).sum();
+        assert_eq!(theirs, round * PARTY_BATCH);
+    }
+}
+
+/// An uplink that sends so many frames in each iteration, and drops what its queue has no room for.
+struct Slow {
+    per_poll: u32,
+    size: u32,
+    sent: u64,
+    waiting: u32,
+    /// Frames by sender.
+    came: Arc<[AtomicU32; 2]>,
+    weight: usize,
+}
+
+impl Port for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+    fn attachment(&self) -> Attachment {
+        Attachment::Uplink { gateway: None }
+    }
+    fn start(&mut self, _: &Context) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn poll(&mut self, _: Cycles, _: usize, _: &mut dyn Inject) -> Result<usize, PortError> {
+        self.waiting = self.waiting.saturating_sub(self.per_poll);
+        Ok(0)
+    }
+    fn transmit(&mut self, _: Cycles, frame: &[u8]) -> bool {
+        let takes = self.waiting < self.size;
+        if takes {
+            self.waiting += 1;
+            self.sent += 1;
+            self.came[usize::from(frame[29] - 10)].fetch_add(1, Ordering::Relaxed);
+        }
+        takes
+    }
+    fn weight(&self) -> usize {
+        self.weight
+    }
+    fn queue(&mut self, _: &[u8]) -> Option<SendQueue> {
+        let Self { sent, waiting, size, .. } = *self;
+        Some(SendQueue { number: 0, sent, waiting, size })
+    }
+}
+
+/// Runtimes 0 and 1, and an uplink; returns the counters of their frames that it took.
+fn beside_uplink(per_poll: u32, weight: usize) -> (Sandbox, Arc<[AtomicU32; 2]>) {
+    let came = Arc::new([0, 0].map(AtomicU32::new));
+    let (size, sent, waiting) = (256, 0, 0);
+    let uplink = Slow { per_poll, size, sent, waiting, came: Arc::clone(&came), weight };
+    (two_running(vec![Box::new(uplink)]), came)
+}
+
+#[test]
+fn an_honest_sender_beside_a_greedy_one_loses_nothing_at_an_uplink_that_is_full() {
+    let (mut sandbox, came) = beside_uplink(8, 0);
+    for _ in 0..ROUNDS {
+        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(1).send_udp(0, ELSEWHERE, 5));
+        (0..3).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
+        sandbox.pass(1_000);
+    }
+    let came: Vec<u32> = came.iter().map(|frames| frames.load(Ordering::Relaxed)).collect();
+    assert_eq!(came[0], 3 * ROUNDS);
+    assert!(came[1] >= 5 * ROUNDS, "{} frames, for which there was room", came[1]);
+}
+
+#[test]
+fn a_frame_to_a_port_that_takes_long_counts_as_several() {
+    let (mut sandbox, came) = beside_uplink(32, 7);
+    (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
+    for round in 1..=4 {
+        sandbox.pass(100);
+        assert_eq!(came[0].load(Ordering::Relaxed), 4 * round, "eight units each, of 32");
+    }
 }

@@ -442,6 +442,26 @@ fn what_a_kthread_sent_before_it_parked_is_still_sent() {
     assert!(sandbox.world.runtimes.get(RuntimeId(0)).unwrap().kthreads[0].egress.is_some(), "still polled");
 }
 
+#[test]
+fn a_ring_that_is_refilled_without_a_core_is_served_within_the_batch_of_its_program() {
+    let mut sandbox = two_running(Vec::new());
+    sandbox.peer(0).queue(0, 0);
+    sandbox.tick();
+    let refill = |sandbox: &mut Sandbox| {
+        // As ordinary threads of the program can.
+        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ip(1), 5));
+    };
+    refill(&mut sandbox);
+    sandbox.peer(0).park(0);
+    for round in 1..100 {
+        // A ring that is never found empty is not put aside.
+        refill(&mut sandbox);
+        sandbox.pass(100);
+        let runtime = sandbox.world.runtimes.get(RuntimeId(0)).unwrap();
+        assert_eq!(runtime.stats.counters.tx_frames.get(), round * EGRESS_BATCH as u64);
+    }
+}
+
 /// An uplink without frames of its own.
 struct Fake {
     mac: Option<MacAddr>,

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use tailwater_iokernel::port::Port;
+use tailwater_iokernel::port::tap::TapPort;
 use tailwater_iokernel::{Account, Config, Grant};
 use tailwater_iokernel_testing::attack::Attack;
 use tailwater_loadgen::Plan;
@@ -25,6 +27,7 @@ use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
+use tailwater_testbed::note;
 use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
 use tailwater_testbed::program::{Prepared, Program};
 use tailwater_workload::{LoadSchedule, Rate};
@@ -45,6 +48,9 @@ const SERVICE: &str = "exp:2us";
 /// Outside the addresses that the IOKernel chooses.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const SERVICE_PORT: u16 = 5000;
+/// The TAP device to which [`Attack::Uplink`] sends.
+const UPLINK: &str = "tw-hostile";
+const UPLINK_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// First part of each measurement that is not counted, unless there is an attack.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// Maximum number of kthreads of all attackers at a time.
@@ -151,14 +157,26 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
         let (cores, interrupt) = (cores.clone(), Arc::clone(&interrupt));
         let testbed = Testbed { cores, interrupt, solo: Duration::ZERO };
         let speed = testbed.calibrate()?;
-        let target = Target::start(testbed, speed)?;
+        let target = Target::start(testbed, speed, None)?;
         let plan = plan(Duration::from_secs(args.seconds))?;
+        let all = if args.attack.is_empty() { &Attack::ALL[..] } else { &args.attack };
         if wants(Part::Attacks) {
-            let all = if args.attack.is_empty() { &Attack::ALL[..] } else { &args.attack };
-            report.attacks = attacks::measure(&target, all, &plan)?;
+            let others: Vec<Attack> =
+                all.iter().copied().filter(|&attack| attack != Attack::Uplink).collect();
+            report.attacks = attacks::measure(&target, &others, &plan)?;
         }
         report.kills = wants(Part::Kills).then(|| kills::measure(&target, &plan)).transpose()?;
-        target.service.end()?;
+        let testbed = target.end()?;
+        if wants(Part::Attacks) && all.contains(&Attack::Uplink) {
+            // Reading the device costs the polling thread time, so the others are without it.
+            match Target::start(testbed, speed, Some(Box::new(TapPort::new(UPLINK, UPLINK_IP)))) {
+                Ok(target) => {
+                    report.attacks.extend(attacks::measure(&target, &[Attack::Uplink], &plan)?);
+                    target.end()?;
+                }
+                Err(error) => note!("skipped: {}: {error:#}", Attack::Uplink.name()),
+            }
+        }
     }
     let replace = |part, way| {
         let measure = || restart::measure(way, args.times, &cores, &interrupt);
@@ -182,13 +200,13 @@ struct Target {
     testbed: Testbed,
     service: Service,
     program: Program,
-    _iokernel: Embedded,
+    iokernel: Embedded,
     socket: String,
     generator: Generator,
 }
 
 impl Target {
-    fn start(testbed: Testbed, speed: u64) -> anyhow::Result<Self> {
+    fn start(testbed: Testbed, speed: u64, uplink: Option<Box<dyn Port>>) -> anyhow::Result<Self> {
         let (port, generator) = port::port(Medium::Datagram, GENERATOR_IP)?;
         let cores = &testbed.cores;
         let socket = format!("@tailwater-hostile-{}", std::process::id());
@@ -202,7 +220,8 @@ impl Target {
             ..Config::default()
         };
         let kthreads = cores.managed.len().to_string();
-        let iokernel = Embedded::start(config, port, Some(cores.usable.clone()))?;
+        let ports = [port].into_iter().chain(uplink).collect();
+        let iokernel = Embedded::with_ports(config, ports, Some(cores.usable.clone()))?;
         let program = Program::spin(speed, SERVICE.parse()?);
         let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
         let settings = vec![
@@ -213,7 +232,14 @@ impl Target {
         ];
         let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
         let service = Service::start(&spec, &testbed.interrupt)?.with_folder(folder);
-        Ok(Self { testbed, service, program, _iokernel: iokernel, socket, generator })
+        Ok(Self { testbed, service, program, iokernel, socket, generator })
+    }
+
+    /// Ends the service and the IOKernel.
+    fn end(self) -> anyhow::Result<Testbed> {
+        self.service.end()?;
+        drop(self.iokernel);
+        Ok(self.testbed)
     }
 
     fn latency(&self, plan: &Plan) -> anyhow::Result<Latency> {

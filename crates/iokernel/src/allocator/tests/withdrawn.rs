@@ -1,0 +1,91 @@
+//! Programs whose kthreads keep their cores without running, one kthread after the other.
+
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::{Grant, KthreadState};
+
+use crate::fixture::{Sandbox, measure_as};
+use crate::world::Lender;
+
+const SERVICE: u32 = 20;
+
+/// The service claims the core of a sleeping kthread, answers beside it, and parks.
+fn claim(sandbox: &mut Sandbox) {
+    sandbox.pass(1_000);
+    let now = sandbox.now;
+    sandbox.alloc.wakeup(&mut sandbox.world, RuntimeId(SERVICE), now);
+    // Until it is signalled, until it is bypassed.
+    [6_000, 20_000, 1_000].into_iter().for_each(|ns| sandbox.pass(ns));
+    if sandbox.peer(SERVICE).obey(0) {
+        sandbox.pass(1_000);
+        sandbox.peer(SERVICE).park(0);
+    }
+    sandbox.pass(1_000);
+}
+
+/// Returns how many kthreads of this program have kept a core that they were to cede, or keep one
+/// still. Each that was lent a core has started, and blocks the signal.
+fn keeps(sandbox: &mut Sandbox, id: u32) -> usize {
+    let kthreads = sandbox.peer(id).kthreads.len() as u16;
+    let mut running = 0;
+    for k in 0..kthreads {
+        if matches!(sandbox.peer(id).grant(k).0, Grant::Run { .. }) {
+            sandbox.peer(id).obey(k);
+        }
+        running += usize::from(sandbox.peer(id).state(k) == KthreadState::Running);
+    }
+    running
+}
+
+#[test]
+fn a_program_that_has_its_kthreads_bypassed_one_after_the_other_is_lent_no_more_cores() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, 256, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    (0..256).for_each(|k| sandbox.peer(0).queue(k, 1));
+    for _ in 0..300 {
+        (0..3).for_each(|_| sandbox.tick());
+        keeps(&mut sandbox, 0);
+        claim(&mut sandbox);
+    }
+    let most = keeps(&mut sandbox, 0);
+    assert!((2..=4).contains(&most), "{most} kthreads keep their cores");
+    // One cedes at last: there is a core for one again.
+    let late = (0..256).find(|&k| sandbox.peer(0).state(k) == KthreadState::Running).unwrap();
+    assert!(sandbox.peer(0).obey(late));
+    (0..20).for_each(|_| sandbox.tick());
+    assert!((0..256).any(|k| matches!(sandbox.peer(0).grant(k).0, Grant::Run { .. })));
+}
+
+#[test]
+fn kthreads_that_have_been_bypassed_are_watched_for_an_eighth_of_the_time_at_most() {
+    const PROGRAMS: u32 = 16;
+    const ASK_NS: u64 = 5_000;
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    for id in 0..PROGRAMS {
+        sandbox.add(id, 8, 0, BestEffort);
+        (0..8).for_each(|k| sandbox.peer(id).queue(k, 1));
+    }
+    for _ in 0..100 {
+        (0..3).for_each(|_| sandbox.tick());
+        for id in 0..PROGRAMS {
+            keeps(&mut sandbox, id);
+        }
+        claim(&mut sandbox);
+    }
+    let kept: usize = (0..PROGRAMS).map(|id| keeps(&mut sandbox, id)).sum();
+    assert_eq!(kept, 4 * PROGRAMS as usize, "four of each");
+    measure_as(ASK_NS);
+    let before = sandbox.processor_times_read();
+    (0..10_000).for_each(|_| sandbox.pass(1_000));
+    measure_as(0);
+    let read = sandbox.processor_times_read() - before;
+    let most = 10_000_000 / (8 * ASK_NS);
+    assert!(read <= most && read > most / 2, "{read} in 10 ms");
+    // One that runs is found out all the same.
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
+    sandbox.run_threads(2_000_000);
+    (0..10_000).for_each(|_| sandbox.pass(1_000));
+    assert!(sandbox.world.stats.cores.evictions.get() >= 3 || !sandbox.ended.is_empty());
+}

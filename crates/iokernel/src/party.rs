@@ -1,0 +1,117 @@
+//! What the programs of one user have in common where the polling thread's time is divided.
+//!
+//! Owns [`Party`]: the programs that one user has registered by one grant. A bound for each program
+//! would give a user as many shares as programs, 16 by default. So a party has one share of a ring
+//! and of a port's queue, two batches of an iteration ([`crate::switch`]), and one number of cores
+//! that services may claim before it starts on them ([`crate::allocator::vain`]). A program of root
+//! or of the IOKernel's own user is a party by itself.
+
+use crate::allocator::vain::Unstarted;
+use crate::control::exile::Key;
+
+/// Number of a [`Party`]; that of one that has ended is used again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PartyId(pub(crate) u32);
+
+/// What a program's or a party's frames have cost in one iteration of the polling loop.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Spent {
+    /// Number of the iteration.
+    round: usize,
+    units: usize,
+}
+
+impl Spent {
+    /// Returns what was spent in iteration `round`.
+    #[inline(always)]
+    pub(crate) fn in_round(&self, round: usize) -> usize {
+        if self.round == round { self.units } else { 0 }
+    }
+
+    /// Adds what was spent in iteration `round`.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, round: usize, units: usize) {
+        *self = Self { round, units: self.in_round(round) + units };
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Party {
+    key: Option<Key>,
+    programs: u32,
+    /// Of all its programs.
+    pub(crate) kthreads: u32,
+    pub(crate) spent: Spent,
+    /// Cores claimed before it had started on them.
+    pub(crate) unstarted: Unstarted,
+}
+
+/// The parties of all registered programs.
+#[derive(Debug, Default)]
+pub(crate) struct Parties(Vec<Party>);
+
+impl Parties {
+    /// Enters a program of so many kthreads into the party of this key, or into one of its own if
+    /// there is none.
+    pub(crate) fn enter(&mut self, key: Option<Key>, kthreads: u16) -> PartyId {
+        let shared = |party: &Party| key.is_some() && party.key == key && party.programs > 0;
+        let found = self.0.iter().position(shared);
+        let at = found.or_else(|| self.0.iter().position(|party| party.programs == 0));
+        let at = at.unwrap_or_else(|| {
+            self.0.push(Party::new(key));
+            self.0.len() - 1
+        });
+        if found.is_none() {
+            self.0[at] = Party::new(key);
+        }
+        self.0[at].programs += 1;
+        self.0[at].kthreads += u32::from(kthreads);
+        PartyId(at as u32)
+    }
+
+    /// Removes a program that was entered with so many kthreads.
+    pub(crate) fn leave(&mut self, id: PartyId, kthreads: u16) {
+        let party = &mut self.0[id.0 as usize];
+        party.programs -= 1;
+        party.kthreads -= u32::from(kthreads);
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, id: PartyId) -> &Party {
+        &self.0[id.0 as usize]
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, id: PartyId) -> &mut Party {
+        &mut self.0[id.0 as usize]
+    }
+}
+
+impl Party {
+    fn new(key: Option<Key>) -> Self {
+        let (spent, unstarted) = (Spent::default(), Unstarted::default());
+        Self { key, programs: 0, kthreads: 0, spent, unstarted }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_one_user_by_one_grant_are_a_party_and_others_are_not() {
+        let mut parties = Parties::default();
+        let key = |uid, grant| Some(Key { uid, grant: Some(grant) });
+        let ids = [key(7, 0), key(7, 0), key(7, 1), key(8, 0), None, None].map(|key| parties.enter(key, 2));
+        assert_eq!(ids.map(|PartyId(id)| id), [0, 0, 1, 2, 3, 4]);
+        parties.get_mut(ids[0]).spent.add(1, 5);
+        parties.leave(ids[0], 2);
+        assert_eq!((parties.get(ids[1]).spent.in_round(1), parties.get(ids[1]).kthreads), (5, 2));
+        parties.leave(ids[1], 2);
+        // Its number is free, and what is kept under it forgotten.
+        assert_eq!(parties.enter(key(9, 0), 1), ids[0]);
+        assert_eq!((parties.get(ids[0]).spent.in_round(1), parties.get(ids[0]).kthreads), (0, 1));
+        assert_eq!(parties.enter(key(7, 0), 1), PartyId(5));
+    }
+}
