@@ -24,7 +24,8 @@ pub(super) struct Turns {
     session: Option<i32>,
 }
 
-/// A weight of this session that lasts until this is dropped.
+/// A weight of this session that lasts until this is dropped; a bench that is killed (SIGKILL) leaves
+/// it to the session.
 #[derive(Debug)]
 pub(super) struct SessionWeight {
     before: i32,
