@@ -3,9 +3,9 @@
 //! Owns the weights. The polling thread is an ordinary thread with the shortest slice there is, and
 //! its weight over that of an ordinary thread is what the share says. Where Linux groups sessions
 //! (sched(7), "The autogroup feature") it weighs this one against that of the other programs, and
-//! divides a session's weight among the cores by the weight of its threads there. Polling thread and
-//! kthreads have the highest nice value then, so each core gets the same part, and the session's own
-//! nice value makes the share.
+//! divides a session's weight among the cores by the weight of its threads there. Polling thread
+//! and kthreads have the highest priority then, so each core gets the same part, and the session's
+//! own nice value makes the share.
 
 use std::fs;
 
@@ -24,7 +24,8 @@ pub(super) struct Turns {
     session: Option<i32>,
 }
 
-/// A weight of this session that lasts until this is dropped.
+/// A weight of this session that lasts until this is dropped; a bench that is killed (SIGKILL)
+/// leaves it to the session.
 #[derive(Debug)]
 pub(super) struct SessionWeight {
     before: i32,
