@@ -387,8 +387,8 @@ fn sleeps_here() {
     std::io::stdin().read_to_end(&mut Vec::new()).expect("standard input");
 }
 
-/// Keeps preemption off for longer than the IOKernel waits for a core, repeatedly, but never for a
-/// long time.
+/// Keeps preemption off repeatedly, for longer than the IOKernel lets a thread run on beside the
+/// next owner of its core even if it shares the core with that one, but never for a long time.
 fn clutch() {
     let _socket = UdpSocket::bind((own_ip(), 7)).expect("port 7 is free");
     ready();
@@ -397,7 +397,7 @@ fn clutch() {
     loop {
         let guard = lock.lock();
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(3) {
+        while start.elapsed() < Duration::from_millis(10) {
             std::hint::spin_loop();
         }
         drop(guard);
