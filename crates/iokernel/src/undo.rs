@@ -15,6 +15,16 @@
 //! kernel shows another value than it was given. None of this is synchronised with a disk, because
 //! the settings do not outlive the kernel.
 //!
+//! # Settings that are made again
+//!
+//! The cpuset of a control group that is removed and made again is another setting of the same
+//! name, with a value of its own. Its entry has the number of the file (`inode`), by which the two
+//! are told apart ([`Kind::made_anew`]). The kernel's file systems of settings give a number of 64
+//! bits, and never twice (Linux, fs/kernfs/dir.c, `__kernfs_new_node`). A version of Tailwater that
+//! does not know the number ignores it in a record, and a record without numbers is read: settings
+//! are then told apart by their values alone. In a takeover the old IOKernel puts its settings back
+//! before the new one has the lock, so that only a crash leaves a record to another version.
+//!
 //! # Two writers, crash and lie
 //!
 //! | | |
@@ -22,7 +32,9 @@
 //! | another IOKernel holds the lock | nothing is written; tried again later |
 //! | an administrator changes a setting meanwhile | it has another value than the one written last: putting back leaves it as it is, and before each further change [`Undo::is_changed_by_others`] says so |
 //! | a setting cannot be put back | its entry and the file stay, for the next IOKernel or `--repair`; its value before stays known |
-//! | the setting is gone, with its control group | its entry is dropped |
+//! | the setting is gone, with its control group | its entry is dropped; no error |
+//! | it is made again, before or after a crash | it has its own value, which stays; before it is changed here, that replaces the entry |
+//! | it is made again just before it is written | the file that is opened has another number: nothing is written |
 //! | death while the record is written | the former one is there, whole; nothing of this step was changed |
 //! | death between the record and the setting | the setting has its old value: nothing to put back |
 //! | death between the setting and its reading back | the record has the word that was written. What the kernel has made of it is recognised by [`Kind::shown`]; a rate that it has rounded is taken for an administrator's |
@@ -33,12 +45,13 @@
 mod tests;
 
 use rustix::fs::{FlockOperation, OFlags, flock, fstat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 /// A kind of settings, with a record of its own.
@@ -53,7 +66,12 @@ pub(crate) struct Kind {
     /// Returns a value as the kernel below this root shows it at present: two values are the same
     /// if it shows them so.
     pub(crate) shown: fn(&Path, &str) -> String,
+    /// A file that is removed and made again is another setting, with a value of its own.
+    pub(crate) made_anew: bool,
 }
+
+/// Number of a file; `None` where it does not matter, or is not known.
+pub(crate) type Inode = Option<u64>;
 
 /// A setting that was changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +80,9 @@ struct Entry {
     before: String,
     /// The word written last, and what the kernel made of it; empty if it was never changed.
     written: Vec<String>,
+    /// The number of the file: absent in records of before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    inode: Inode,
 }
 
 /// What became of settings that were to be put back.
@@ -77,7 +98,7 @@ pub(crate) struct Outcome {
 
 /// What becomes of one setting.
 enum Fate {
-    /// It has its former value, or is gone.
+    /// It has its former value, or is gone. What was made again in its place has its own.
     Same,
     PutBack,
     ChangedByOthers,
@@ -98,13 +119,43 @@ pub(crate) struct Undo {
     pub(crate) recovered: Outcome,
 }
 
-fn read(file: &Path) -> io::Result<String> {
-    Ok(fs::read_to_string(file)?.trim().to_owned())
+impl Kind {
+    /// Returns the number of a file of this kind; `None` if there is none.
+    pub(crate) fn inode(self, path: &Path) -> Inode {
+        fs::metadata(path).ok().and_then(|metadata| self.inode_in(&metadata))
+    }
+
+    fn inode_in(self, metadata: &Metadata) -> Inode {
+        self.made_anew.then(|| metadata.ino())
+    }
+
+    /// Returns the value of a setting, and the number of its file.
+    fn read(self, path: &Path) -> io::Result<(String, Inode)> {
+        let mut file = File::open(path)?;
+        let (inode, mut value) = (self.inode_in(&file.metadata()?), String::new());
+        file.read_to_string(&mut value)?;
+        Ok((value.trim().to_owned(), inode))
+    }
+
+    /// Writes a word and a newline, without which an empty word would not be written at all, to the
+    /// file with this number.
+    fn write(self, path: &Path, inode: Inode, word: &str) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+        if is_another(inode, self.inode_in(&file.metadata()?)) {
+            return Err(Errno::NODEV.into());
+        }
+        file.write_all(format!("{word}\n").as_bytes())
+    }
 }
 
-/// Writes a word and a newline, without which an empty word would not be written at all.
-fn write(file: &Path, word: &str) -> io::Result<()> {
-    OpenOptions::new().write(true).truncate(true).open(file)?.write_all(format!("{word}\n").as_bytes())
+/// Returns whether two files of one name are known to be different ones.
+fn is_another(one: Inode, other: Inode) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one != other)
+}
+
+/// Returns whether an error says that a setting is gone: also one whose file was open.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::NODEV)
 }
 
 /// Returns the path with a suffix to its last name.
@@ -140,6 +191,11 @@ impl Entry {
     fn is_written(&self, kind: Kind, root: &Path, present: &str) -> bool {
         self.written.iter().any(|written| is_same(kind, root, written, present))
     }
+
+    /// Returns whether this is of a file that was removed and made again since.
+    fn is_stale(&self, kind: Kind) -> bool {
+        self.inode.is_some() && is_another(self.inode, kind.inode(&self.file))
+    }
 }
 
 /// Returns whether the kernel shows two values as the same.
@@ -153,8 +209,11 @@ fn is_same(kind: Kind, root: &Path, one: &str, other: &str) -> bool {
 /// Takes no lock, for a record is replaced as a whole.
 pub(crate) fn originals(kind: Kind, path: &Path, root: &Path) -> BTreeMap<PathBuf, String> {
     let entries = load(kind, path, root).unwrap_or_default().into_iter();
-    let is_ours =
-        |entry: &Entry| read(&entry.file).is_ok_and(|present| entry.is_written(kind, root, &present));
+    let is_ours = |entry: &Entry| {
+        kind.read(&entry.file).is_ok_and(|(present, inode)| {
+            !is_another(entry.inode, inode) && entry.is_written(kind, root, &present)
+        })
+    };
     entries.filter(is_ours).map(|entry| (entry.file, entry.before)).collect()
 }
 
@@ -170,7 +229,7 @@ impl Undo {
         let lock = open_own(options, &beside(path, ".lock"), kind)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
         let (path, root) = (path.to_owned(), root.to_owned());
@@ -184,13 +243,19 @@ impl Undo {
 
     /// Returns what a setting that was changed here was before.
     pub(crate) fn before(&self, file: &Path) -> Option<&str> {
-        self.entries.iter().find(|entry| entry.file == file).map(|entry| entry.before.as_str())
+        let mut entries = self.entries.iter();
+        let entry = entries.find(|entry| entry.file == file && !entry.is_stale(self.kind));
+        entry.map(|entry| entry.before.as_str())
     }
 
     /// Returns whether a setting has another value than the one written here.
     pub(crate) fn is_changed_by_others(&self, file: &Path) -> bool {
         let entry = self.entries.iter().find(|entry| entry.file == file && !entry.written.is_empty());
-        entry.is_some_and(|entry| read(file).is_ok_and(|present| !self.is_written(entry, &present)))
+        entry.is_some_and(|entry| {
+            self.kind.read(file).is_ok_and(|(present, inode)| {
+                !is_another(entry.inode, inode) && !self.is_written(entry, &present)
+            })
+        })
     }
 
     /// Leaves a setting that others have changed to them: it is not put back, whatever value it has
@@ -215,11 +280,21 @@ impl Undo {
     pub(crate) fn note(&mut self, files: impl IntoIterator<Item = PathBuf>) {
         for file in files {
             if self.before(&file).is_none()
-                && let Ok(before) = read(&file)
+                && let Ok((before, inode)) = self.kind.read(&file)
             {
-                self.entries.push(Entry { file, before, written: Vec::new() });
+                self.enter(&file, before, inode);
             }
         }
+    }
+
+    /// Returns the position of a setting's entry. Makes one with its present value if there is
+    /// none, or only that of an earlier file of this name.
+    fn enter(&mut self, file: &Path, present: String, inode: Inode) -> usize {
+        self.entries.retain(|entry| entry.file != file || !is_another(entry.inode, inode));
+        self.entries.iter().position(|entry| entry.file == file).unwrap_or_else(|| {
+            self.entries.push(Entry { file: file.to_owned(), before: present, written: Vec::new(), inode });
+            self.entries.len() - 1
+        })
     }
 
     /// Changes settings, in this order, each unless it is so since the last change; what they were
@@ -232,8 +307,8 @@ impl Undo {
         let (mut failed, mut due) = (Vec::new(), Vec::new());
         for (file, word) in words {
             match self.prepare(file, word) {
-                Ok(Some(at)) => due.push((at, word)),
-                Ok(None) => {}
+                Ok(true) => due.push((file, word)),
+                Ok(false) => {}
                 Err(error) => failed.push((file.clone(), error)),
             }
         }
@@ -243,10 +318,11 @@ impl Undo {
         self.dirty = true;
         self.keep()?;
         let mut is_complete = true;
-        for (at, word) in due {
-            let file = &self.entries[at].file;
-            match write(file, word).and_then(|()| read(file)) {
-                Ok(present) => {
+        for (file, word) in due {
+            let Some(at) = self.entries.iter().position(|entry| entry.file == *file) else { continue };
+            let inode = self.entries[at].inode;
+            match self.kind.write(file, inode, word).and_then(|()| self.kind.read(file)) {
+                Ok((present, _)) => {
                     is_complete &= self.is_same(word, &present);
                     self.entries[at].written = vec![word.clone(), present];
                 }
@@ -259,31 +335,20 @@ impl Undo {
         Ok(failed)
     }
 
-    /// Enters a word that is to be written. Returns the position of its entry; `None` if the
-    /// setting is so.
-    fn prepare(&mut self, file: &Path, word: &str) -> io::Result<Option<usize>> {
-        let present = read(file)?;
-        let at = match self.entries.iter().position(|entry| entry.file == file) {
-            Some(at) => at,
-            None => {
-                self.entries.push(Entry {
-                    file: file.to_owned(),
-                    before: present.clone(),
-                    written: Vec::new(),
-                });
-                self.entries.len() - 1
-            }
-        };
+    /// Enters a word that is to be written. Returns false if the setting is so.
+    fn prepare(&mut self, file: &Path, word: &str) -> io::Result<bool> {
+        let (present, inode) = self.kind.read(file)?;
+        let at = self.enter(file, present.clone(), inode);
         let entry = &self.entries[at];
         if entry.written.first().is_some_and(|last| last == word) && self.is_written(entry, &present) {
-            return Ok(None);
+            return Ok(false);
         }
         let written = &mut self.entries[at].written;
         // It is if it could not be written the last time.
         if !written.iter().any(|other| other == word) {
             written.push(word.to_owned());
         }
-        Ok(Some(at))
+        Ok(true)
     }
 
     /// Replaces the record, or removes it if it is empty.
@@ -344,22 +409,24 @@ impl Undo {
     }
 
     fn restore(&self, entry: &Entry) -> io::Result<Fate> {
-        let Entry { file, before, written } = entry;
+        let Entry { file, before, written, inode } = entry;
         if written.is_empty() {
             return Ok(Fate::Same);
         }
-        let present = match read(file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Fate::Same),
+        let (present, present_inode) = match self.kind.read(file) {
+            Err(error) if is_gone(&error) => return Ok(Fate::Same),
             present => present?,
         };
-        if self.is_same(&present, before) {
+        if is_another(*inode, present_inode) || self.is_same(&present, before) {
             return Ok(Fate::Same);
         }
         if !self.is_written(entry, &present) {
             return Ok(Fate::ChangedByOthers);
         }
-        write(file, &(self.kind.shown)(&self.root, before))?;
-        Ok(Fate::PutBack)
+        match self.kind.write(file, *inode, &(self.kind.shown)(&self.root, before)) {
+            Err(error) if is_gone(&error) => Ok(Fate::Same),
+            written => written.map(|()| Fate::PutBack),
+        }
     }
 }
 

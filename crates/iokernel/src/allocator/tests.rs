@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 mod looks;
+mod partitions;
 mod ranks;
 mod requests;
 mod reserved;

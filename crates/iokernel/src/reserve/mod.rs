@@ -20,6 +20,8 @@
 //! A core that is no longer reserved is given back at once, within 10 ms of the end of the request.
 //! Cores are taken at most once per [`PAUSE`], so that a program whose request changes all the time
 //! causes a bounded number of writes, each of which Linux carries out for every thread of a group.
+//! At the same cadence, and only while cores are reserved, the named groups are looked for, at the
+//! cost of one stat(2) each: one that was made, or removed and made again, is limited then.
 //!
 //! # Crash and lie
 //!
@@ -29,8 +31,10 @@
 //! | a program is in a named group when it registers | Linux would refuse its kthreads the cores: it is lent no reserved core, and none is reserved for it ([`crate::allocator`]) |
 //! | it is moved into one later | Linux moves its kthreads; they are bound to other cores, or lent none |
 //! | the IOKernel is in a named group | nothing is kept off |
-//! | a group is removed | nothing to do |
-//! | a group is made while cores are reserved | it is limited at the next change |
+//! | a group is removed | nothing to put back |
+//! | a group is made while cores are reserved, or removed and made again | it is limited at the next look; the cores that it has then are put back |
+//! | a group is made before it has cores, as in version 1 | it is limited at the next look after it has some |
+//! | a group is removed while it is changed | nothing to put back; the others are changed |
 //! | an administrator changes a cpuset meanwhile | it stays as it is until no core is reserved; the next reservation takes it for its value before |
 //! | a cpuset cannot be put back | nothing is kept off any more; the state file still has what it was |
 //! | another IOKernel keeps threads off | this one begins when that one ends. With another state file it takes limited cpusets for what they were before |
@@ -52,14 +56,20 @@ use tailwater_sched::CoreId;
 
 use crate::config::{Config, PolicyName};
 use crate::machine::Cores;
-use crate::undo::{Kind, Undo};
+use crate::undo::{Inode, Kind, Undo, is_gone};
 
 /// Where Linux mounts control groups.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// The settings that are changed.
-pub(crate) const KIND: Kind =
-    Kind { what: "cpusets", key: "reserve.state-file", files: &[groups::CPUS], shown: groups::shown };
-/// Shortest time after cores were taken from the groups before more are.
+pub(crate) const KIND: Kind = Kind {
+    what: "cpusets",
+    key: "reserve.state-file",
+    files: &[groups::CPUS],
+    shown: groups::shown,
+    made_anew: true,
+};
+/// Shortest time after cores were taken from the groups before more are, and between two looks for
+/// groups that were made.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Keeps ordinary threads off reserved cores. See the module header.
@@ -76,8 +86,8 @@ pub(crate) struct Keeper {
     /// Those that were taken from the groups, ascending.
     taken: Vec<CoreId>,
     undo: Option<Undo>,
-    /// Cores of each group before any was limited, by its file.
-    full: HashMap<PathBuf, Full>,
+    /// Cores of each group before it was limited, by its file.
+    full: HashMap<PathBuf, Known>,
     /// Those of `taken` that a group has lost.
     lost: BTreeSet<CoreId>,
     /// Files that other programs have changed, which was logged.
@@ -85,8 +95,17 @@ pub(crate) struct Keeper {
     /// No group loses a core, which was logged.
     vain: bool,
     not_before: Option<Instant>,
+    next_look: Option<Instant>,
     /// Another IOKernel keeps threads off, which was logged.
     waits: bool,
+}
+
+/// A group of whose cores some may be taken.
+#[derive(Debug)]
+struct Known {
+    full: Full,
+    /// Number of its file: of a group that is made again it is another one.
+    inode: Inode,
 }
 
 /// Returns in words through what ordinary threads can be kept off requested cores on this machine.
@@ -134,6 +153,7 @@ impl Keeper {
             skipped: HashSet::new(),
             vain: false,
             not_before: None,
+            next_look: None,
             waits: false,
         };
         if keeper.groups.is_empty() {
@@ -217,12 +237,14 @@ impl Keeper {
         if !may_take {
             target.retain(|core| self.taken.contains(core));
         }
-        if target == self.taken {
+        let is_same = target == self.taken;
+        if is_same && !self.finds_other_groups(now) {
             return;
         }
-        if target.iter().any(|core| !self.taken.contains(core)) {
+        if is_same || target.iter().any(|core| !self.taken.contains(core)) {
             self.not_before = Some(now + PAUSE);
         }
+        self.next_look = Some(now + PAUSE);
         match self.limit_groups(&target) {
             Ok(true) => self.taken = target,
             Ok(false) => {}
@@ -235,6 +257,49 @@ impl Keeper {
                 self.give_back();
             }
         }
+    }
+
+    /// Looks for groups if that is due. Returns whether one was made, or removed.
+    fn finds_other_groups(&mut self, now: Instant) -> bool {
+        if self.next_look.is_some_and(|time| now < time) {
+            return false;
+        }
+        self.next_look = Some(now + PAUSE);
+        self.hierarchy.clone().is_some_and(|hierarchy| self.learn(&hierarchy))
+    }
+
+    /// Reads the cores of groups that are not known yet, before they are limited, and forgets those
+    /// that are gone. Returns whether there were any of either.
+    ///
+    /// A group within a limited one is limited with that, and its own cores can be read only when
+    /// that has all of its own. A group without cores has none to lose, and may be given some.
+    fn learn(&mut self, hierarchy: &Hierarchy) -> bool {
+        let before = self.full.len();
+        let (full, skipped) = (&mut self.full, &mut self.skipped);
+        full.retain(|file, known| {
+            let is_same = KIND.inode(file) == known.inode;
+            if !is_same {
+                skipped.remove(file);
+            }
+            is_same
+        });
+        let (mut other, limited) = (full.len() < before, !self.taken.is_empty());
+        for folder in self.groups.iter().map(|group| hierarchy.folder(group)) {
+            let file = folder.join(groups::CPUS);
+            let outer_is_limited = || {
+                limited
+                    && full.keys().any(|outer| outer.parent().is_some_and(|outer| folder.starts_with(outer)))
+            };
+            let inode = KIND.inode(&file);
+            if inode.is_some() && !full.contains_key(&file) && !outer_is_limited() {
+                let cores = hierarchy.cores_of(&folder);
+                if !cores.listed.is_empty() {
+                    full.insert(file, Known { full: cores, inode });
+                    other = true;
+                }
+            }
+        }
+        other
     }
 
     /// Takes these cores from all groups, and gives all others back. Returns false if another
@@ -252,18 +317,19 @@ impl Keeper {
             let locked = Undo::lock(KIND, &self.state_file, &self.root);
             self.undo = locked.map_err(|error| (self.state_file.clone(), error))?;
         }
-        let Some(undo) = &mut self.undo else {
+        if self.undo.is_none() {
             if !core::mem::replace(&mut self.waits, true) {
                 tracing::warn!(
                     "another IOKernel keeps ordinary threads off its cores: this one begins when that one ends"
                 );
             }
             return Ok(false);
-        };
-        learn(&hierarchy, &self.groups, !self.taken.is_empty(), &mut self.full);
+        }
+        self.learn(&hierarchy);
+        let Some(undo) = &mut self.undo else { return Ok(false) };
         let (mut words, mut lost) = (Vec::new(), BTreeSet::new());
         for file in self.groups.iter().map(|group| hierarchy.folder(group).join(groups::CPUS)) {
-            let Some(full) = self.full.get(&file).filter(|_| file.exists()) else { continue };
+            let Some(Known { full, .. }) = self.full.get(&file) else { continue };
             if undo.is_changed_by_others(&file) {
                 if self.skipped.insert(file.clone()) {
                     tracing::warn!(file = %file.display(), "another program has changed a cpuset, which stays until no core is reserved");
@@ -282,7 +348,7 @@ impl Keeper {
         let words: Vec<_> =
             words.into_iter().map(|(file, word)| (file, groups::shown(&self.root, &word))).collect();
         let failed = undo.set(&words).map_err(|error| (self.state_file.clone(), error))?;
-        if let Some(failed) = failed.into_iter().find(|(file, _)| file.exists()) {
+        if let Some(failed) = failed.into_iter().find(|(_, error)| !is_gone(error)) {
             return Err(failed);
         }
         if lost.is_empty() && !core::mem::replace(&mut self.vain, true) {
@@ -312,19 +378,5 @@ impl Keeper {
     fn log_state_file(&self, error: &io::Error) {
         let file = self.state_file.display();
         tracing::warn!(%file, %error, "cannot use the file that keeps cpusets (reserve.state-file); what a crashed IOKernel may have left stays until `tailwater doctor --repair` runs as root");
-    }
-}
-
-/// Reads the cores of groups that are not known yet, before any is limited. One within a limited
-/// group is limited with that, and its own cores can be read only when that has all of its own.
-fn learn(hierarchy: &Hierarchy, groups: &[String], limited: bool, full: &mut HashMap<PathBuf, Full>) {
-    for folder in groups.iter().map(|group| hierarchy.folder(group)) {
-        let file = folder.join(groups::CPUS);
-        let outer_is_limited = || {
-            limited && full.keys().any(|outer| outer.parent().is_some_and(|outer| folder.starts_with(outer)))
-        };
-        if file.exists() && !full.contains_key(&file) && !outer_is_limited() {
-            full.insert(file, hierarchy.cores_of(&folder));
-        }
     }
 }

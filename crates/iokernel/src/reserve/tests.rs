@@ -44,6 +44,19 @@ impl Folder {
         fs::write(file, text).unwrap();
     }
 
+    /// Makes a group with these cores of its own and of those above it, in place of one that is
+    /// there.
+    fn make_group(&self, name: &str, cpus: &str, effective: &str) {
+        // Both are there for a moment, so that no number of a file is given again.
+        let (group, old) = (self.0.join(name), self.0.join("old"));
+        let was_there = fs::rename(&group, &old).is_ok();
+        self.write(&format!("{name}/cpuset.cpus"), &format!("{cpus}\n"));
+        self.write(&format!("{name}/cpuset.cpus.effective"), &format!("{effective}\n"));
+        if was_there {
+            fs::remove_dir_all(old).unwrap();
+        }
+    }
+
     fn read_one(&self, name: &str) -> String {
         fs::read_to_string(self.0.join(name)).unwrap().trim().to_owned()
     }
@@ -276,6 +289,86 @@ fn a_group_made_within_a_limited_one_is_not_limited_by_what_it_has_then() {
 }
 
 #[test]
+fn a_group_that_is_made_while_cores_stay_reserved_is_limited_at_the_next_look() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[1], start);
+    folder.make_group("absent.slice", "", "0-3");
+    let made = "absent.slice/cpuset.cpus";
+    keeper.keep(start + PAUSE / 2);
+    assert_eq!(folder.read_one(made), "", "groups are looked for once per pause");
+    keeper.keep(start + PAUSE);
+    assert_eq!(folder.read_one(made), "0,2-3");
+    drop(keeper);
+    assert_eq!((folder.read_one(made), folder.read()), (String::new(), BEFORE.map(str::to_owned)));
+}
+
+#[test]
+fn a_group_that_is_removed_and_made_again_is_limited_again_and_has_its_new_cores_put_back() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[1], start);
+    folder.make_group("user.slice", "", "0-3");
+    keeper.keep(start + PAUSE);
+    assert_eq!(folder.read(), ["0,2-3", "0,2-3"]);
+    // An administrator's change of the new one is found as before.
+    folder.make_group("system.slice", "0-2", "0-2");
+    keeper.keep(start + 2 * PAUSE);
+    folder.write(SYSTEM, "1-2\n");
+    reserve(&mut keeper, &[1, 3], start + 3 * PAUSE);
+    assert_eq!(folder.read(), ["1-2", "0,2"]);
+    reserve(&mut keeper, &[], start + 4 * PAUSE);
+    assert_eq!((folder.read(), keeper.taken()), (["1-2", ""].map(str::to_owned), 0));
+}
+
+#[test]
+fn a_group_that_was_changed_by_others_is_limited_once_it_was_made_again() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[2], start);
+    folder.write(USER, "1-2\n");
+    reserve(&mut keeper, &[1, 2], start + PAUSE);
+    assert_eq!(folder.read_one(USER), "1-2");
+    folder.make_group("user.slice", "", "0-3");
+    keeper.keep(start + 2 * PAUSE);
+    assert_eq!(folder.read_one(USER), "0,3");
+}
+
+#[test]
+fn a_group_that_is_removed_while_it_is_limited_is_no_error() {
+    let folder = Folder::new();
+    let (mut keeper, start) = (folder.keeper(), Instant::now());
+    reserve(&mut keeper, &[2], start);
+    assert_eq!(keeper.taken(), 1);
+    fs::remove_dir_all(folder.0.join("user.slice")).unwrap();
+    keeper.keep(start + PAUSE);
+    reserve(&mut keeper, &[1, 2], start + 2 * PAUSE);
+    assert_eq!((folder.read_one(SYSTEM).as_str(), keeper.taken()), ("0,3", 2));
+    reserve(&mut keeper, &[], start + 3 * PAUSE);
+    assert_eq!((folder.read_one(SYSTEM).as_str(), folder.0.join("state").exists()), ("", false));
+    assert!(keeper.hierarchy.is_some(), "later requests are reserved");
+    // Nor is the last one.
+    fs::remove_dir_all(folder.0.join("system.slice")).unwrap();
+    reserve(&mut keeper, &[1], start + 4 * PAUSE);
+    assert_eq!((keeper.taken(), keeper.hierarchy.is_some()), (0, true));
+}
+
+#[test]
+fn a_group_that_is_made_before_it_has_cores_is_limited_when_it_has_some() {
+    let folder = Folder::new();
+    fs::remove_file(folder.0.join("cgroup.controllers")).unwrap();
+    folder.write("cpuset/cpuset.cpus", "0-3\n");
+    let (mut keeper, start) = (folder.keeper_in("3:cpuset:/\n"), Instant::now());
+    let group = "cpuset/user.slice/cpuset.cpus";
+    folder.write(group, "\n");
+    reserve(&mut keeper, &[1], start);
+    assert_eq!(folder.read_one(group), "");
+    folder.write(group, "0-3\n");
+    keeper.keep(start + PAUSE);
+    assert_eq!(folder.read_one(group), "0,2-3");
+}
+
+#[test]
 fn cores_are_counted_that_a_group_has_lost() {
     let folder = Folder::new();
     let (mut keeper, start) = (folder.keeper(), Instant::now());
@@ -293,14 +386,14 @@ fn cpusets_that_cannot_be_put_back_stay_in_the_record_and_no_more_are_changed() 
     let folder = Folder::new();
     let (mut keeper, start) = (folder.keeper(), Instant::now());
     reserve(&mut keeper, &[1], start);
-    let file = folder.0.join(USER);
-    fs::remove_file(&file).unwrap();
+    let (file, kept) = (folder.0.join(USER), folder.0.join("kept"));
+    fs::rename(&file, &kept).unwrap();
     fs::create_dir(&file).unwrap();
     reserve(&mut keeper, &[], start + PAUSE);
     reserve(&mut keeper, &[1], start + 2 * PAUSE);
     assert_eq!((folder.read_one(SYSTEM).as_str(), keeper.taken()), ("", 0));
     fs::remove_dir(&file).unwrap();
-    folder.write(USER, "0,2\n");
+    fs::rename(&kept, &file).unwrap();
     folder.keeper().recover();
     assert_eq!(folder.read(), BEFORE);
 }

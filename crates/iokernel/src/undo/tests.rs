@@ -13,6 +13,7 @@ const KIND: Kind = Kind {
     key: "test.state-file",
     files: &["a", "b"],
     shown: |_, value| value.to_lowercase(),
+    made_anew: true,
 };
 
 struct Folder {
@@ -58,14 +59,23 @@ impl Folder {
         undo.dirty = false;
     }
 
-    /// Makes `a` unreadable and unwritable for root, too, or makes it a setting with this value
-    /// again.
-    fn block(&self, value: Option<&str>) {
+    /// Makes `a` unreadable and unwritable for root, too.
+    fn block(&self) {
         let file = self.root.join("a");
-        match value {
-            None => fs::remove_file(&file).and_then(|()| fs::create_dir(&file)).unwrap(),
-            Some(value) => fs::remove_dir(&file).and_then(|()| fs::write(&file, value)).unwrap(),
-        }
+        fs::rename(&file, self.root.join("kept")).and_then(|()| fs::create_dir(&file)).unwrap();
+    }
+
+    /// Makes it the setting that it was.
+    fn unblock(&self) {
+        let file = self.root.join("a");
+        fs::remove_dir(&file).and_then(|()| fs::rename(self.root.join("kept"), &file)).unwrap();
+    }
+
+    /// Removes `a` and makes it again, with this value and another number.
+    fn make_anew(&self, value: &str) {
+        // Both are there for a moment, so that the number is not given again.
+        let new = self.root.join("new");
+        fs::write(&new, value).and_then(|()| fs::rename(&new, self.root.join("a"))).unwrap();
     }
 }
 
@@ -135,24 +145,98 @@ fn a_setting_that_cannot_be_put_back_keeps_its_value_before_until_it_can() {
     let folder = Folder::new();
     let mut undo = folder.undo();
     set(&mut undo, &folder.words("one"));
-    folder.block(None);
+    folder.block();
     drop(undo);
     assert!(folder.state().exists());
     let again = folder.undo();
     assert_eq!(again.recovered.failed.len(), 1, "{:?}", again.recovered);
     drop(again);
     assert!(folder.state().exists());
-    folder.block(Some("one\n"));
+    folder.unblock();
     let recovered = folder.undo().recovered.clone();
     assert_eq!((recovered.put_back, recovered.failed.len()), (1, 0));
     assert_eq!((folder.read(), folder.state().exists()), (["before", "before"].map(str::to_owned), false));
 }
 
 #[test]
+fn a_setting_that_was_made_again_keeps_its_own_value_and_has_it_put_back() {
+    let folder = Folder::new();
+    let (mut undo, file) = (folder.undo(), folder.root.join("a"));
+    set(&mut undo, &folder.words("one"));
+    folder.make_anew("another\n");
+    assert!(!undo.is_changed_by_others(&file), "nothing was written to it");
+    assert_eq!(undo.before(&file), None);
+    let outcome = undo.put_back();
+    assert_eq!(outcome, Outcome { put_back: 1, ..Outcome::default() });
+    assert_eq!(folder.read(), ["another", "before"].map(str::to_owned));
+    set(&mut undo, &folder.words("one"));
+    folder.make_anew("third\n");
+    set(&mut undo, &folder.words("two"));
+    assert_eq!((undo.before(&file), folder.read()), (Some("third"), ["two", "two"].map(str::to_owned)));
+    drop(undo);
+    assert_eq!((folder.read(), folder.state().exists()), (["third", "before"].map(str::to_owned), false));
+}
+
+#[test]
+fn what_was_made_again_after_a_crash_stays_even_with_the_value_that_was_written() {
+    let folder = Folder::new();
+    let mut undo = folder.undo();
+    set(&mut undo, &folder.words("one"));
+    Folder::kill(undo);
+    folder.make_anew("one\n");
+    assert!(!super::originals(KIND, &folder.state(), &folder.root).contains_key(&folder.root.join("a")));
+    assert_eq!(folder.undo().recovered, Outcome { put_back: 1, ..Outcome::default() });
+    assert_eq!((folder.read(), folder.state().exists()), (["one", "before"].map(str::to_owned), false));
+}
+
+#[test]
+fn what_is_made_again_just_before_it_is_written_is_not_written() {
+    let folder = Folder::new();
+    let file = folder.root.join("a");
+    let (_, inode) = KIND.read(&file).unwrap();
+    folder.make_anew("another\n");
+    assert!(super::is_gone(&KIND.write(&file, inode, "one").unwrap_err()));
+    assert_ne!(folder.read()[0], "one");
+}
+
+#[test]
+fn records_without_numbers_are_read_and_versions_without_them_read_those_with_numbers() {
+    #[derive(serde::Deserialize)]
+    struct Old {
+        file: PathBuf,
+        before: String,
+        written: Vec<String>,
+    }
+    let folder = Folder::new();
+    let file = folder.root.join("a");
+    let record = format!("[{{\"file\":{file:?},\"before\":\"before\",\"written\":[\"one\"]}}]");
+    fs::write(folder.state(), record).unwrap();
+    folder.make_anew("one\n");
+    assert_eq!((folder.undo().recovered.put_back, folder.read()[0].as_str()), (1, "before"));
+    let mut undo = folder.undo();
+    set(&mut undo, &folder.words("one"));
+    let text = fs::read_to_string(folder.state()).unwrap();
+    let old: Vec<Old> = serde_json::from_str(&text).unwrap();
+    assert_eq!((&old[0].file, old[0].before.as_str(), old[0].written.len()), (&file, "before", 1));
+    let number = serde_json::from_str::<serde_json::Value>(&text).unwrap()[0]["inode"].as_u64();
+    assert_eq!(number, KIND.inode(&file));
+}
+
+#[test]
+fn a_setting_that_is_gone_has_nothing_put_back_and_is_no_error() {
+    let folder = Folder::new();
+    let mut undo = folder.undo();
+    set(&mut undo, &folder.words("one"));
+    fs::remove_file(folder.root.join("a")).unwrap();
+    assert_eq!(undo.put_back(), Outcome { put_back: 1, ..Outcome::default() });
+    assert!(!folder.state().exists());
+}
+
+#[test]
 fn one_setting_that_fails_does_not_stop_the_others() {
     let folder = Folder::new();
     let mut undo = folder.undo();
-    folder.block(None);
+    folder.block();
     let failed = undo.set(&folder.words("one")).unwrap();
     assert_eq!(failed.iter().map(|(file, _)| file).collect::<Vec<_>>(), [&folder.root.join("a")]);
     assert_eq!(fs::read_to_string(folder.root.join("b")).unwrap(), "one\n");
