@@ -1,6 +1,8 @@
 //! Exclusive threads on cores of their own, and ordinary threads that are kept off these: real
 //! control groups (version 2), which the tests make and remove.
 
+use rustix::process::Pid;
+use rustix::thread::sched_getaffinity;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,11 +60,11 @@ fn an_exclusive_thread_has_the_core_that_it_is_granted_to_itself() {
     until("the batch job has both cores", || bench.cores_of(&batch) == 2);
 }
 
-/// A control group with ordinary threads, one for each CPU, which compute.
+/// A control group with an ordinary process.
 struct Group {
     name: String,
     folder: PathBuf,
-    threads: Vec<Program>,
+    process: Option<Program>,
     /// The groups at its level had no cpusets before.
     enabled: bool,
 }
@@ -96,14 +98,12 @@ impl Group {
         }
         let name = format!("/tailwater-test-{}", std::process::id());
         let folder = root.join(&name[1..]);
-        let mut group = Self { name, folder, threads: Vec::new(), enabled };
+        let mut group = Self { name, folder, process: None, enabled };
         fs::create_dir(&group.folder).expect("a control group");
         fs::write(group.folder.join("cpuset.cpus"), format!("{cpus}\n")).expect("a cpuset");
-        for _ in cpu_numbers() {
-            let thread = Program::start(Command::new("sh").args(["-c", "while :; do :; done"]));
-            fs::write(group.folder.join("cgroup.procs"), thread.pid().to_string()).expect("it joins");
-            group.threads.push(thread);
-        }
+        let process = Program::start(Command::new("sleep").arg("100000"));
+        fs::write(group.folder.join("cgroup.procs"), process.pid().to_string()).expect("it joins");
+        group.process = Some(process);
         Some(group)
     }
 
@@ -113,30 +113,27 @@ impl Group {
         (read("cpuset.cpus"), read("cpuset.cpus.effective"))
     }
 
-    /// Returns whether none of its threads may use a core.
-    fn is_off(&self, core: u16) -> bool {
-        let lacks = |thread: &Program| {
-            let pid = rustix::process::Pid::from_raw(thread.pid().cast_signed());
-            let allowed = rustix::thread::sched_getaffinity(pid).expect("it runs");
-            !allowed.is_set(core.into())
-        };
-        self.threads.iter().all(lacks)
+    /// Returns whether its process may use a core.
+    fn may_use(&self, core: u16) -> bool {
+        let pid = self.process.as_ref().and_then(|process| Pid::from_raw(process.pid().cast_signed()));
+        sched_getaffinity(pid).expect("it runs").is_set(core.into())
     }
 
-    /// Returns whether all its threads may use all these cores.
-    fn is_open(&self, cores: &[u16]) -> bool {
-        let has = |thread: &Program| {
-            let pid = rustix::process::Pid::from_raw(thread.pid().cast_signed());
-            let allowed = rustix::thread::sched_getaffinity(pid).expect("it runs");
-            cores.iter().all(|&core| allowed.is_set(core.into()))
-        };
-        self.threads.iter().all(has)
+    /// Waits until everything is as it was when [`cpus`](Self::cpus) returned `before`. In place of
+    /// no cpuset, which Linux refuses for a group with processes, it may have one of all cores.
+    fn await_open(&self, before: &(String, String)) {
+        let possible = fs::read_to_string("/sys/devices/system/cpu/possible").expect("a list of cores");
+        until("all is as before", || {
+            let (cpus, effective) = self.cpus();
+            let is_set = cpus == before.0 || (before.0.is_empty() && cpus == possible.trim());
+            is_set && effective == before.1 && lent().iter().all(|&core| self.may_use(core))
+        });
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.threads.clear();
+        drop(self.process.take());
         let removed = fs::remove_dir(&self.folder);
         if self.enabled {
             let _ = fs::write(Path::new(ROOT).join("cgroup.subtree_control"), "-cpuset");
@@ -161,22 +158,21 @@ fn ordinary_threads_are_kept_off_while_the_exclusive_thread_runs_and_until_the_i
         vec![],
     );
     let reserved = || bench.stats()["cores"]["reserved"].as_u64();
-    assert!(group.is_open(&lent()) && reserved() == Some(0));
+    assert_eq!(reserved(), Some(0));
     let mut alone = bench.child_with("alone", "first", "latency-critical", &[TWO_KTHREADS]);
     let core = core_of(&mut alone);
-    until("ordinary threads are kept off", || group.is_off(core));
+    until("ordinary threads are kept off", || !group.may_use(core));
     assert_eq!(reserved(), Some(1));
     // The other core is lent by load, and stays open.
-    let other: Vec<u16> = lent().into_iter().filter(|&lent| lent != core).collect();
-    assert!(group.is_open(&other), "{:?}", group.cpus());
+    assert!(lent().iter().all(|&lent| lent == core || group.may_use(lent)), "{:?}", group.cpus());
     check_end(alone);
-    until("all is as before", || group.cpus() == before && group.is_open(&lent()));
+    group.await_open(&before);
     let mut alone = bench.child_with("alone", "second", "latency-critical", &[TWO_KTHREADS]);
     let core = core_of(&mut alone);
-    until("ordinary threads are kept off", || group.is_off(core));
+    until("ordinary threads are kept off", || !group.may_use(core));
     bench.stop();
-    assert_eq!(group.cpus(), before);
-    assert!(group.is_open(&lent()) && !state_file.exists());
+    group.await_open(&before);
+    assert!(!state_file.exists());
 }
 
 /// Starts an IOKernel that lends two cores, with these further settings.
@@ -195,10 +191,10 @@ fn leave_limited(group: &Group, state_file: &Path) {
     let mut iokernel = iokernel(&socket, &settings);
     let mut alone = Role::start(&socket, "alone", "alone", &[TWO_KTHREADS]);
     let core = core_of(&mut alone);
-    until("ordinary threads are kept off", || group.is_off(core));
+    until("ordinary threads are kept off", || !group.may_use(core));
     iokernel.kill();
     alone.kill();
-    assert!(group.is_off(core) && state_file.exists(), "{:?}", group.cpus());
+    assert!(!group.may_use(core) && state_file.exists(), "{:?}", group.cpus());
 }
 
 #[test]
@@ -215,7 +211,7 @@ fn what_a_killed_iokernel_has_left_is_put_back_by_the_next_one_and_by_the_doctor
         // Whatever its own settings are.
         let state = format!("state-file={}", state_file.display());
         let next = iokernel(&socket_name("exclusive"), &[state]);
-        until("all is as before", || group.cpus() == before && group.is_open(&lent()));
+        group.await_open(&before);
         drop(next);
         assert!(!state_file.exists());
 
@@ -227,7 +223,7 @@ fn what_a_killed_iokernel_has_left_is_put_back_by_the_next_one_and_by_the_doctor
         let output = run(doctor.args(["doctor", "--repair", "--config"]).arg(&config), b"");
         let shown = text(&output.stdout) + &text(&output.stderr);
         assert!(output.status.success() && shown.contains("cpusets"), "{shown}");
-        assert_eq!(group.cpus(), before, "{shown}");
-        assert!(group.is_open(&lent()) && !state_file.exists(), "{shown}");
+        group.await_open(&before);
+        assert!(!state_file.exists(), "{shown}");
     }
 }

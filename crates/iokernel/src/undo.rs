@@ -23,6 +23,7 @@
 //! | an administrator changes a setting meanwhile | it has another value than the one written last: putting back leaves it as it is, and before each further change [`Undo::is_changed_by_others`] says so |
 //! | a setting cannot be put back | its entry and the file stay, for the next IOKernel or `--repair`; its value before stays known |
 //! | the setting is gone, with its control group | its entry is dropped |
+//! | the kernel refuses the empty value that a setting had before | it gets the value that has the same effect, if there is one |
 //! | death while the record is written | the former one is there, whole; nothing of this step was changed |
 //! | death between the record and the setting | the setting has its old value: nothing to put back |
 //! | death between the setting and its reading back | the record has the word that was written. What the kernel has made of it is recognised by [`Kind::shown`]; a rate that it has rounded is taken for an administrator's |
@@ -53,6 +54,8 @@ pub(crate) struct Kind {
     /// Returns a value as the kernel below this root shows it at present: two values are the same
     /// if it shows them so.
     pub(crate) shown: fn(&Path, &str) -> String,
+    /// Returns the value that has the effect of an empty one, where the kernel refuses that.
+    pub(crate) instead_of_empty: fn() -> Option<String>,
 }
 
 /// A setting that was changed.
@@ -102,9 +105,24 @@ fn read(file: &Path) -> io::Result<String> {
     Ok(fs::read_to_string(file)?.trim().to_owned())
 }
 
-/// Writes a word and a newline, without which an empty word would not be written at all.
-fn write(file: &Path, word: &str) -> io::Result<()> {
-    OpenOptions::new().write(true).truncate(true).open(file)?.write_all(format!("{word}\n").as_bytes())
+/// Writes a word and a newline, without which an empty word would not be written at all. In place
+/// of an empty one that the kernel refuses, writes the one that has its effect.
+fn write(kind: Kind, file: &Path, word: &str) -> io::Result<()> {
+    let write = |word: &str| {
+        OpenOptions::new().write(true).truncate(true).open(file)?.write_all(format!("{word}\n").as_bytes())
+    };
+    write_or_instead(word, kind.instead_of_empty, write)
+}
+
+fn write_or_instead(
+    word: &str,
+    instead_of_empty: impl FnOnce() -> Option<String>,
+    write: impl Fn(&str) -> io::Result<()>,
+) -> io::Result<()> {
+    match write(word) {
+        Err(error) if word.is_empty() => instead_of_empty().map_or(Err(error), |instead| write(&instead)),
+        result => result,
+    }
 }
 
 /// Returns the path with a suffix to its last name.
@@ -245,7 +263,7 @@ impl Undo {
         let mut is_complete = true;
         for (at, word) in due {
             let file = &self.entries[at].file;
-            match write(file, word).and_then(|()| read(file)) {
+            match write(self.kind, file, word).and_then(|()| read(file)) {
                 Ok(present) => {
                     is_complete &= self.is_same(word, &present);
                     self.entries[at].written = vec![word.clone(), present];
@@ -352,13 +370,14 @@ impl Undo {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Fate::Same),
             present => present?,
         };
-        if self.is_same(&present, before) {
+        let is_instead = |instead: String| before.is_empty() && self.is_same(&present, &instead);
+        if self.is_same(&present, before) || (self.kind.instead_of_empty)().is_some_and(is_instead) {
             return Ok(Fate::Same);
         }
         if !self.is_written(entry, &present) {
             return Ok(Fate::ChangedByOthers);
         }
-        write(file, &(self.kind.shown)(&self.root, before))?;
+        write(self.kind, file, &(self.kind.shown)(&self.root, before))?;
         Ok(Fate::PutBack)
     }
 }

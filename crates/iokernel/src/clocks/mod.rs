@@ -30,6 +30,7 @@ pub(crate) const KIND: Kind = Kind {
     key: "ix.state-file",
     files: &["scaling_max_freq", "energy_performance_preference", "boost", "no_turbo"],
     shown: |_, value| value.to_owned(),
+    instead_of_empty: || None,
 };
 
 /// Sets clock rates. See the module header.

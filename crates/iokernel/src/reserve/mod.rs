@@ -30,6 +30,7 @@
 //! | it is moved into one later | Linux moves its kthreads; they are bound to other cores, or lent none |
 //! | the IOKernel is in a named group | nothing is kept off |
 //! | a group is removed | nothing to do |
+//! | a group had no cpuset of its own (version 2) | it gets one of all cores, because Linux refuses to empty that of a group with processes |
 //! | a group is made while cores are reserved | it is limited at the next change |
 //! | an administrator changes a cpuset meanwhile | it stays as it is until no core is reserved; the next reservation takes it for its value before |
 //! | a cpuset cannot be put back | nothing is kept off any more; the state file still has what it was |
@@ -57,8 +58,13 @@ use crate::undo::{Kind, Undo};
 /// Where Linux mounts control groups.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// The settings that are changed.
-pub(crate) const KIND: Kind =
-    Kind { what: "cpusets", key: "reserve.state-file", files: &[groups::CPUS], shown: groups::shown };
+pub(crate) const KIND: Kind = Kind {
+    what: "cpusets",
+    key: "reserve.state-file",
+    files: &[groups::CPUS],
+    shown: groups::shown,
+    instead_of_empty: groups::all,
+};
 /// Shortest time after cores were taken from the groups before more are.
 const PAUSE: Duration = Duration::from_millis(100);
 

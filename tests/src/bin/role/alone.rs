@@ -53,6 +53,8 @@ impl Shared {
                 }
             });
         }
+        // From here on others may run there.
+        self.counts.store(false, Ordering::SeqCst);
     }
 
     fn create_threads(self: &Arc<Self>) {

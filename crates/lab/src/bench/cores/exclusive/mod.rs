@@ -10,7 +10,7 @@
 //! With `--keep-off` the IOKernel has these groups in `reserve.keep-off`, and the ordinary program
 //! is in the first of them.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -73,6 +73,9 @@ pub struct Figures {
     /// Why there is no trace.
     #[serde(skip)]
     untraced: Option<String>,
+    /// The ordinary threads on its core, and how often each ran.
+    #[serde(skip)]
+    who: BTreeMap<String, u64>,
 }
 
 /// The cores of the measurement.
@@ -131,14 +134,14 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, settings: &Settings) ->
     program.ask()?;
     let begun = Instant::now();
     interrupt.sleep_until(begun + settings.time)?;
+    let kept_off = kept_before && reserved(&iokernel) > 0;
     program.ask()?;
     let seconds = begun.elapsed().as_secs_f64();
     let (periods, ending) = read_ending(&mut program, interrupt)?;
     let record = trace.map(|trace| trace.finish(&places.lent)).transpose()?;
-    let kept_off = kept_before && reserved(&iokernel) > 0;
     let counts = record.map(|record| record.count(&periods));
     let clock = Clock::calibrate(20);
-    let of = |count: fn(Counts) -> u64| counts.map(count);
+    let of = |count: fn(&Counts) -> u64| counts.as_ref().map(count);
     drop((program, ordinary));
     Ok(Figures {
         seconds,
@@ -150,6 +153,7 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, settings: &Settings) ->
         kernel_switches: of(|counts| counts.kernel),
         kept_off,
         untraced,
+        who: counts.map(|counts| counts.who).unwrap_or_default(),
     })
 }
 
@@ -194,9 +198,9 @@ fn start_program(machine: &Machine, places: &Places, socket: &str) -> anyhow::Re
     })
 }
 
-/// Starts an ordinary program that computes, with a thread for each core, on any of them.
+/// Starts an ordinary program that computes, with two threads for each core, on any of them.
 fn start_ordinary(machine: &Machine, interrupt: &Interrupt) -> anyhow::Result<Batch> {
-    let threads = machine.usable_cores.len().to_string();
+    let threads = (2 * machine.usable_cores.len()).to_string();
     let words = ["--linux", "--threads", &threads, "--report-on-input"];
     let arguments = words.map(str::to_owned).to_vec();
     let cores = machine.usable_cores.clone();
@@ -247,12 +251,14 @@ pub fn describe(figures: &Figures) -> String {
     row("an ordinary thread", figures.ordinary_switches, figures.ordinary_ns.map(|ns| ns as f64 / 1e3));
     row("a kernel thread", figures.kernel_switches, None);
     let kept = if figures.kept_off { "were" } else { "were not" };
+    let who = figures.who.iter().map(|(thread, times)| format!("{thread} {times} times\n"));
     let untraced = figures.untraced.as_ref().map(|why| format!("ordinary threads were not counted: {why}\n"));
     format!(
-        "{table}\nin {} s and {} looks of other user threads; it moved {} times; ordinary threads {kept} kept off\n{}",
+        "{table}\nin {} s and {} looks of other user threads; it moved {} times; ordinary threads {kept} kept off\n{}{}",
         number(figures.seconds),
         figures.looks,
         figures.core_moves,
+        who.collect::<String>(),
         untraced.unwrap_or_default()
     )
 }
@@ -279,6 +285,7 @@ mod tests {
             kernel_switches: None,
             kept_off: false,
             untraced: Some("no tracefs".to_owned()),
+            who: BTreeMap::new(),
         };
         let json = serde_json::to_value(&figures).unwrap();
         assert!(json.get("ordinary_switches").is_none() && json["kept_off"] == false, "{json}");

@@ -6,7 +6,7 @@
 //! counter (`x86-tsc`), which the measured program reads, too. A trace that cannot be had is no
 //! error: [`Unavailable`] says why. Interrupts are no switches, and are not seen.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -80,6 +80,8 @@ pub struct Record {
     switches: Vec<Switch>,
     /// Threads of the kernel's own among those that were seen.
     kernel: HashSet<u32>,
+    /// Names of threads.
+    names: HashMap<u32, String>,
     /// From when until when.
     began: u64,
     ended: u64,
@@ -194,7 +196,13 @@ fn read(mut pipe: File, stop: &AtomicBool) -> anyhow::Result<Record> {
                 let whole = unread.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
                 let lines = String::from_utf8_lossy(&unread[..whole]).into_owned();
                 unread.drain(..whole);
-                for switch in lines.lines().filter_map(Switch::parse) {
+                for (line, switch) in lines.lines().filter_map(|line| Some((line, Switch::parse(line)?))) {
+                    let name = line
+                        .rsplit_once(" ==> next_comm=")
+                        .and_then(|(_, next)| next.rsplit_once(" next_pid="));
+                    if let Some((name, _)) = name {
+                        record.names.insert(switch.to, name.to_owned());
+                    }
                     for tid in [switch.from, switch.to] {
                         // As soon as it is seen: it may end.
                         if known.insert(tid) && is_kernel_thread(tid) {
@@ -223,10 +231,12 @@ fn is_kernel_thread(tid: u32) -> bool {
 }
 
 /// What ran on the exclusive thread's core while that thread had it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Times that an ordinary thread ran.
     pub ordinary: u64,
+    /// These threads, by name and id, and how often each ran.
+    pub who: BTreeMap<String, u64>,
     /// For how long, in cycles.
     pub ordinary_cycles: u64,
     /// Times that a thread of the kernel's own ran.
@@ -246,6 +256,8 @@ impl Record {
                     true => {
                         counts.ordinary += 1;
                         counts.ordinary_cycles += to - from;
+                        let name = self.names.get(&tid).map_or("?", String::as_str);
+                        *counts.who.entry(format!("{name} ({tid})")).or_default() += 1;
                     }
                     false => {}
                 }
@@ -302,10 +314,15 @@ mod tests {
             // Until the end.
             switch(1, 900, 9, 52),
         ];
-        let record = Record { switches, kernel: HashSet::from([7]), began: 10, ended: 1_000 };
+        let names = HashMap::from([(51, "job".to_owned())]);
+        let record = Record { switches, kernel: HashSet::from([7]), names, began: 10, ended: 1_000 };
         let counts = |from, to| record.count(&[Period { core: 1, tid: 9, from, to }]);
-        assert_eq!(counts(0, 2_000), Counts { ordinary: 3, ordinary_cycles: 90 + 30 + 100, kernel: 1 });
-        assert_eq!(counts(100, 320), Counts { ordinary: 1, ordinary_cycles: 20, kernel: 1 });
+        let who = |names: &[&str]| names.iter().map(|&name| (name.to_owned(), 1)).collect();
+        let all = who(&["? (50)", "job (51)", "? (52)"]);
+        let whole = Counts { ordinary: 3, who: all, ordinary_cycles: 90 + 30 + 100, kernel: 1 };
+        assert_eq!(counts(0, 2_000), whole);
+        let part = Counts { ordinary: 1, who: who(&["job (51)"]), ordinary_cycles: 20, kernel: 1 };
+        assert_eq!(counts(100, 320), part);
         assert_eq!(counts(340, 900), Counts::default());
     }
 
