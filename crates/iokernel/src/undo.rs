@@ -35,6 +35,7 @@
 //! | the setting is gone, with its control group | its entry is dropped; no error |
 //! | it is made again, before or after a crash | it has its own value, which stays; before it is changed here, that replaces the entry |
 //! | it is made again just before it is written | the file that is opened has another number: nothing is written |
+//! | the kernel refuses the empty value that a setting had before | it gets the value that has the same effect, if there is one |
 //! | death while the record is written | the former one is there, whole; nothing of this step was changed |
 //! | death between the record and the setting | the setting has its old value: nothing to put back |
 //! | death between the setting and its reading back | the record has the word that was written. What the kernel has made of it is recognised by [`Kind::shown`]; a rate that it has rounded is taken for an administrator's |
@@ -68,6 +69,8 @@ pub(crate) struct Kind {
     pub(crate) shown: fn(&Path, &str) -> String,
     /// A file that is removed and made again is another setting, with a value of its own.
     pub(crate) made_anew: bool,
+    /// Returns the value that has the effect of an empty one, where the kernel refuses that.
+    pub(crate) instead_of_empty: fn() -> Option<String>,
 }
 
 /// Number of a file; `None` where it does not matter, or is not known.
@@ -140,11 +143,13 @@ impl Kind {
     /// Writes a word and a newline, without which an empty word would not be written at all, to the
     /// file with this number.
     fn write(self, path: &Path, inode: Inode, word: &str) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
-        if is_another(inode, self.inode_in(&file.metadata()?)) {
-            return Err(Errno::NODEV.into());
-        }
-        file.write_all(format!("{word}\n").as_bytes())
+        write_or_instead(word, self.instead_of_empty, |word| {
+            let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+            if is_another(inode, self.inode_in(&file.metadata()?)) {
+                return Err(Errno::NODEV.into());
+            }
+            file.write_all(format!("{word}\n").as_bytes())
+        })
     }
 }
 
@@ -156,6 +161,20 @@ fn is_another(one: Inode, other: Inode) -> bool {
 /// Returns whether an error says that a setting is gone: also one whose file was open.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::NODEV)
+}
+
+/// Writes a word; in place of an empty one that the kernel refuses, the one that has its effect.
+fn write_or_instead(
+    word: &str,
+    instead_of_empty: impl FnOnce() -> Option<String>,
+    write: impl Fn(&str) -> io::Result<()>,
+) -> io::Result<()> {
+    match write(word) {
+        Err(error) if word.is_empty() && !is_gone(&error) => {
+            instead_of_empty().map_or(Err(error), |instead| write(&instead))
+        }
+        result => result,
+    }
 }
 
 /// Returns the path with a suffix to its last name.
@@ -417,7 +436,11 @@ impl Undo {
             Err(error) if is_gone(&error) => return Ok(Fate::Same),
             present => present?,
         };
-        if is_another(*inode, present_inode) || self.is_same(&present, before) {
+        let is_instead = |instead: String| before.is_empty() && self.is_same(&present, &instead);
+        if is_another(*inode, present_inode)
+            || self.is_same(&present, before)
+            || (self.kind.instead_of_empty)().is_some_and(is_instead)
+        {
             return Ok(Fate::Same);
         }
         if !self.is_written(entry, &present) {

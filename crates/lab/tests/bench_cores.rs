@@ -1,11 +1,11 @@
 //! `bench cores` measures every placement under every load, the background, a ramp of load,
-//! requests, the estimate of cores and memory.
+//! requests, the estimate of cores, memory and an exclusive thread.
 
 mod common;
 
-use common::bench;
+use common::{bench, lab};
 use serde_json::Value;
-use tailwater_testkit::has_two_cpus;
+use tailwater_testkit::{Program, cpus, has_two_cpus, text};
 
 #[test]
 fn a_round_has_a_row_for_every_placement_under_every_load() {
@@ -105,4 +105,25 @@ fn the_estimate_follows_steps_and_memory_is_counted() {
     for key in ["program_kib", "kthread_kib", "thread_kib"] {
         assert!(report["memory"][key].as_f64().is_some_and(|kib| kib > 0.0), "{key}: {shown}");
     }
+}
+
+#[test]
+fn an_exclusive_thread_is_alone_or_the_machine_is_too_small() {
+    let words = ["cores", "--only", "exclusive", "--seconds", "1"];
+    if cpus() < 3 {
+        let output = Program::start(lab(&["bench"]).args(words)).finish();
+        let errors = text(&output.stderr);
+        assert!(!output.status.success() && errors.contains("needs three CPUs"), "{errors}");
+        return;
+    }
+    let Some((report, shown)) = bench(&words) else { return };
+    let figures = &report["exclusive"];
+    assert_eq!(figures["other_user_threads"], 0, "{shown}");
+    assert_eq!(figures["kept_off"], false, "{shown}");
+    assert!(figures["looks"].as_u64() > Some(0) && figures["seconds"].as_f64() >= Some(1.0), "{shown}");
+    assert!(figures["core_moves"].as_u64().is_some(), "{shown}");
+    // Either all figures of the scheduler's trace are there, or why none is.
+    let traced =
+        ["ordinary_switches", "ordinary_ns", "kernel_switches"].map(|key| figures.get(key).is_some());
+    assert!(traced == [true; 3] || (traced == [false; 3] && shown.contains("not counted: ")), "{shown}");
 }

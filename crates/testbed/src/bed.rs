@@ -76,18 +76,28 @@ impl Testbed {
     /// Keeps the calling thread, and the processes it starts, off the managed cores until the guard
     /// is dropped.
     pub(crate) fn stay_off_managed_cores(&self) -> anyhow::Result<OffManaged> {
-        let before = machine::usable_cores();
-        let elsewhere: Vec<usize> =
-            before.iter().copied().filter(|core| !self.cores.managed.contains(core)).collect();
-        rustix::thread::sched_setaffinity(None, &machine::cpu_set(&elsewhere))
-            .context("cannot leave the cores to measure")?;
-        Ok(OffManaged { before })
+        OffManaged::new(&self.cores.managed)
     }
 }
 
-/// See [`Testbed::stay_off_managed_cores`].
-pub(crate) struct OffManaged {
+/// Keeps the calling thread, and the processes it starts, off some cores until it is dropped.
+#[derive(Debug)]
+pub struct OffManaged {
     before: Vec<usize>,
+}
+
+impl OffManaged {
+    /// Leaves these cores.
+    ///
+    /// # Errors
+    /// If the thread may use no others.
+    pub fn new(managed: &[usize]) -> anyhow::Result<Self> {
+        let before = machine::usable_cores();
+        let elsewhere: Vec<usize> = before.iter().copied().filter(|core| !managed.contains(core)).collect();
+        rustix::thread::sched_setaffinity(None, &machine::cpu_set(&elsewhere))
+            .context("cannot leave the cores to measure")?;
+        Ok(Self { before })
+    }
 }
 
 impl Drop for OffManaged {

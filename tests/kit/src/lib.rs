@@ -39,9 +39,14 @@ pub fn cpu_numbers() -> Vec<u16> {
 /// Returns whether there are two CPUs, one for an IOKernel to poll on and one for it to lend; if
 /// not, prints that the test is skipped.
 pub fn has_two_cpus() -> bool {
-    let enough = cpus() >= 2;
+    has_cpus(2)
+}
+
+/// Returns whether there are so many CPUs; if not, prints that the test is skipped.
+pub fn has_cpus(needed: usize) -> bool {
+    let enough = cpus() >= needed;
     if !enough {
-        eprintln!("skipped: needs 2 CPUs, this process may use {}", cpus());
+        eprintln!("skipped: needs {needed} CPUs, this process may use {}", cpus());
     }
     enough
 }

@@ -31,6 +31,7 @@ pub(crate) const KIND: Kind = Kind {
     files: &["scaling_max_freq", "energy_performance_preference", "boost", "no_turbo"],
     shown: |_, value| value.to_owned(),
     made_anew: false,
+    instead_of_empty: || None,
 };
 
 /// Sets clock rates. See the module header.

@@ -159,6 +159,14 @@ pub(super) fn shown(root: &Path, list: &str) -> String {
     to_list(cores)
 }
 
+/// Returns the list of all cores that the machine may ever have; `None` if it is not known. In
+/// version 2 a group with this list has all cores of the groups above it, like one with an empty
+/// list, which Linux refuses for a group with processes (ENOSPC).
+pub(super) fn all() -> Option<String> {
+    let list = fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
+    Some(list.trim().to_owned()).filter(|list| !list.is_empty())
+}
+
 /// Checks that this release of Linux keeps the affinities of threads whose cpuset changes.
 ///
 /// # Errors

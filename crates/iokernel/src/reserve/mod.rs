@@ -31,10 +31,10 @@
 //! | a program is in a named group when it registers | Linux would refuse its kthreads the cores: it is lent no reserved core, and none is reserved for it ([`crate::allocator`]) |
 //! | it is moved into one later | Linux moves its kthreads; they are bound to other cores, or lent none |
 //! | the IOKernel is in a named group | nothing is kept off |
-//! | a group is removed | nothing to put back |
 //! | a group is made while cores are reserved, or removed and made again | it is limited at the next look; the cores that it has then are put back |
 //! | a group is made before it has cores, as in version 1 | it is limited at the next look after it has some |
 //! | a group is removed while it is changed | nothing to put back; the others are changed |
+//! | a group had no cpuset of its own (version 2) | it gets one of all cores, because Linux refuses to empty that of a group with processes |
 //! | an administrator changes a cpuset meanwhile | it stays as it is until no core is reserved; the next reservation takes it for its value before |
 //! | a cpuset cannot be put back | nothing is kept off any more; the state file still has what it was |
 //! | another IOKernel keeps threads off | this one begins when that one ends. With another state file it takes limited cpusets for what they were before |
@@ -67,7 +67,9 @@ pub(crate) const KIND: Kind = Kind {
     files: &[groups::CPUS],
     shown: groups::shown,
     made_anew: true,
+    instead_of_empty: groups::all,
 };
+
 /// Shortest time after cores were taken from the groups before more are, and between two looks for
 /// groups that were made.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::{Kind, Outcome, Undo};
+use super::{Kind, Outcome, Undo, write_or_instead};
 
 const KIND: Kind = Kind {
     what: "things",
@@ -14,6 +14,7 @@ const KIND: Kind = Kind {
     files: &["a", "b"],
     shown: |_, value| value.to_lowercase(),
     made_anew: true,
+    instead_of_empty: || Some("everything".to_owned()),
 };
 
 struct Folder {
@@ -269,4 +270,31 @@ fn links_damaged_records_and_other_files_are_refused() {
         assert!(why().contains("none of the things"), "{}", why());
     }
     assert_eq!(folder.read(), ["before", "before"]);
+}
+
+#[test]
+fn an_empty_word_that_is_refused_is_replaced_by_one_of_the_same_effect() {
+    let refuses_empty = |word: &str| match word {
+        "" => Err(std::io::Error::other("no space left")),
+        "everything" => Ok(()),
+        other => panic!("{other}"),
+    };
+    let write = |instead: Option<&str>| write_or_instead("", || instead.map(str::to_owned), refuses_empty);
+    assert!(write(Some("everything")).is_ok());
+    assert_eq!(write(None).unwrap_err().to_string(), "no space left");
+    assert!(write_or_instead("", || panic!("not needed"), |_| Ok(())).is_ok());
+}
+
+#[test]
+fn a_setting_that_was_empty_and_has_everything_again_is_not_changed_by_others() {
+    let folder = Folder::new();
+    fs::write(folder.root.join("a"), "\n").unwrap();
+    let mut undo = folder.undo();
+    assert!(undo.set(&folder.words("less")).unwrap().is_empty());
+    Folder::kill(undo);
+    // As after a death between this and the record's removal.
+    fs::write(folder.root.join("a"), "everything\n").unwrap();
+    let undo = folder.undo();
+    assert_eq!(undo.recovered, Outcome { put_back: 1, ..Outcome::default() });
+    assert_eq!(folder.read(), ["everything", "before"]);
 }

@@ -1,5 +1,6 @@
 //! Programs under test. `role NAME` runs one; all print `ready ADDRESS` when they serve.
 
+mod alone;
 mod dns;
 mod kv;
 mod steady;
@@ -507,6 +508,7 @@ fn main() {
         Some("request") => request(),
         Some("estimate") => estimate(),
         Some("exclusive") => exclusive(),
+        Some("alone") => alone::run(),
         Some("background") => compute_and_echo(),
         Some("join-background") => join_background(),
         Some("keep-request") => keep_request(),

@@ -1,6 +1,6 @@
 //! The measured process: creates threads, and prints when they began as one line of JSON; or how
 //! long a background thread takes to give way; or when requested cores run a user thread, how the
-//! estimate follows a load, or the memory in use.
+//! estimate follows a load, the memory in use, or where an exclusive thread and others ran.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use serde_json::json;
 use tailwater::thread::{self, Class, Placement};
 use tailwater_shm::{Clock, clock};
 
-use super::{estimator, memory, request};
+use super::{estimator, exclusive, memory, request};
 
 /// Threads of one burst.
 const BURST: usize = 16;
@@ -58,6 +58,8 @@ pub enum Load {
     Steps,
     /// Parked threads.
     Memory,
+    /// An exclusive thread, and others that come and go.
+    Exclusive,
 }
 
 impl Load {
@@ -72,6 +74,7 @@ impl Load {
             Self::Requests => "requests",
             Self::Steps => "steps",
             Self::Memory => "memory",
+            Self::Exclusive => "exclusive",
         }
     }
 }
@@ -115,6 +118,7 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
         }
         Load::Steps => return estimator::run_child(args.count),
         Load::Memory => return memory::run_child(args.count),
+        Load::Exclusive => return exclusive::child::run(),
         Load::Bursts | Load::Skew | Load::Background => {}
     }
     let placement = args.way.map_or(Placement::Parent, Way::placement);

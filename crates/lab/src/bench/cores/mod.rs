@@ -2,8 +2,9 @@
 //! creation; how soon a background thread gives way; how cores follow a load that rises and falls
 //! ([`ramp`]); how soon a requested core runs a user thread ([`request`]); how soon the estimate of
 //! cores follows a step of load and what its measurement costs ([`estimator`]); what memory a
-//! program, a kthread and a thread take ([`memory`]); and a batch job in the background of one
-//! program instead of in a second one ([`inside`]).
+//! program, a kthread and a thread take ([`memory`]); a batch job in the background of one program
+//! instead of in a second one ([`inside`]); and what else runs on the core of an exclusive thread
+//! ([`exclusive`]).
 //!
 //! Owns the rounds and the report. For the first two the measured process is this program on its
 //! own OS threads ([`child`]): two kthreads, which both have a CPU on the smallest machine. The
@@ -25,6 +26,7 @@ use tailwater_testbed::table::{Table, number};
 
 mod child;
 mod estimator;
+mod exclusive;
 mod inside;
 mod memory;
 mod ramp;
@@ -36,6 +38,9 @@ use child::{Load, Way};
 
 /// Kthreads of the measured process.
 const KTHREADS: u16 = 2;
+/// Lengths without `--seconds`.
+const RAMP_SECONDS: u64 = 10;
+const EXCLUSIVE_SECONDS: u64 = 2;
 
 /// Measure how soon new threads and requested cores run, background threads give way, and cores
 /// follow a load
@@ -63,6 +68,10 @@ thread, all with the program's part of the memory that it shares with the IOKern
 demo_background: a spin server at half of its capacity and a batch job, as two programs and as one
 with background threads. batch_share: the job's rate over its rate alone; p50_us and ideal_p50_us:
 the median latency, and that of a queue without overheads; ideal_share: what such a queue leaves.
+exclusive: what else ran on the core of an exclusive thread, beside other user threads and an
+ordinary program that computes on all cores: other_user_threads, and by the scheduler's trace, as
+root, ordinary_switches, ordinary_ns and kernel_switches; core_moves of the thread. --keep-off keeps
+ordinary threads off its core; kernel threads and interrupts of that core remain.
 
 Examples:
   tailwater-lab bench cores
@@ -71,6 +80,8 @@ Examples:
   tailwater-lab bench cores --only request --iokernel-awake --warm-core
   tailwater-lab bench cores --only estimator
   tailwater-lab bench cores --only demo-background
+  tailwater-lab bench cores --only exclusive --seconds 60
+  tailwater-lab bench cores --only exclusive --seconds 60 --keep-off /system.slice,/user.slice
   tailwater-lab bench cores --rounds 11 --json cores.json"
 )]
 pub struct CoresArgs {
@@ -80,9 +91,13 @@ pub struct CoresArgs {
     /// Measure this part only
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// Length of a ramp in seconds
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
-    seconds: u64,
+    /// Length of a ramp and of the exclusive thread in seconds [default: 10, and 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: Option<u64>,
+    /// Control groups whose threads are kept off the core of the exclusive thread, as
+    /// `reserve.keep-off` names them; the first gets the ordinary program
+    #[arg(long, value_name = "GROUP", value_delimiter = ',')]
+    keep_off: Vec<String>,
     /// Core requests of a round, of each kind
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     requests: u32,
@@ -117,6 +132,8 @@ enum Part {
     Memory,
     /// A batch job in the background of the service's own program
     DemoBackground,
+    /// An exclusive thread, on a machine of three CPUs or more
+    Exclusive,
 }
 
 /// The figures of a run.
@@ -138,6 +155,8 @@ pub struct Report {
     memory: Option<memory::Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     demo_background: Option<inside::Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exclusive: Option<exclusive::Figures>,
 }
 
 #[derive(Debug, Serialize)]
@@ -196,12 +215,37 @@ pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
         writeln!(stdout(), "{}", inside::describe(&figures))?;
         report.demo_background = Some(figures);
     }
+    if wants(Part::Exclusive) {
+        report.exclusive = measure_exclusive(args, machine, &interrupt)?;
+    }
     if wants(Part::Ramp) {
-        let ramps = ramp::measure(machine, interrupt, args.rounds, Duration::from_secs(args.seconds))?;
+        let length = Duration::from_secs(args.seconds.unwrap_or(RAMP_SECONDS));
+        let ramps = ramp::measure(machine, interrupt, args.rounds, length)?;
         write!(stdout(), "{}", ramp::describe(&ramps))?;
         (report.ramp, report.ramp_arbiter) = (Some(ramps.lent), Some(ramps.requested));
     }
     Ok(report)
+}
+
+/// Measures what runs on the core of an exclusive thread, and prints it. Returns `None` if the
+/// machine has too few CPUs and other parts are measured, too.
+fn measure_exclusive(
+    args: &CoresArgs,
+    machine: &Machine,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<exclusive::Figures>> {
+    match exclusive::check(machine) {
+        Err(why) if args.only.is_none() => {
+            writeln!(stdout(), "exclusive is left out: {why}\n")?;
+            return Ok(None);
+        }
+        checked => checked.map_err(anyhow::Error::msg)?,
+    }
+    let time = Duration::from_secs(args.seconds.unwrap_or(EXCLUSIVE_SECONDS));
+    let settings = exclusive::Settings { time, keep_off: args.keep_off.clone() };
+    let figures = exclusive::measure(machine, interrupt, &settings)?;
+    writeln!(stdout(), "{}", exclusive::describe(&figures))?;
+    Ok(Some(figures))
 }
 
 /// Measures how soon new threads run.
