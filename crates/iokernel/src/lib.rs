@@ -22,6 +22,7 @@
 #![deny(unsafe_code)]
 
 mod allocator;
+mod assembler;
 mod authority;
 mod budget;
 mod capture;
@@ -29,6 +30,7 @@ mod claims;
 mod clocks;
 pub mod config;
 mod control;
+pub mod core_time;
 pub mod firewall;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fixture;
