@@ -156,7 +156,7 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to watch `cores`; `kthreads` are the thread numbers of the kthreads that may run
-    /// there. Takes some ten milliseconds, before the time that is added up.
+    /// there. Takes some milliseconds, before the time that is added up.
     ///
     /// # Errors
     /// [`Refused`].
@@ -168,8 +168,7 @@ impl Watch {
         let records = Map::array(count)?;
         let threads = Map::hash(MAX_WATCHED as u32)?;
         let strangers = Map::hash(MAX_STRANGERS)?;
-        let maps =
-            Maps { cores: records.number(), threads: threads.number(), strangers: strangers.number() };
+        let maps = Maps { cores: records.number(), threads: threads.number(), strangers: strangers.number() };
         let switch = tracepoint::load_raw(&program::switch(maps))?;
         let mut links = attach_all(maps)?;
         let at_switch = tracepoint::attach(c"sched_switch", &switch);

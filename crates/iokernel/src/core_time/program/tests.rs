@@ -225,7 +225,10 @@ fn interrupts_count_once_however_deep() {
     happen(3, Event::Leave);
     happen(4, Event::Enter);
     happen(500, sleeps(0));
-    assert_eq!((strangers()[&7], by_moment(Field::Interrupts), field(Field::Depth)), ([7, 0], [500, 11_100], 0));
+    assert_eq!(
+        (strangers()[&7], by_moment(Field::Interrupts), field(Field::Depth)),
+        ([7, 0], [500, 11_100], 0)
+    );
 }
 
 #[test]
