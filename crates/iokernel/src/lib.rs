@@ -7,6 +7,7 @@
 //! * [`port`]: where frames enter and leave (in-memory pair, TAP, AF_XDP, capture files, a bad
 //!   network around any of them; the load generator brings its own);
 //! * [`stats`]: counters and hand-off histograms, readable from any thread;
+//! * [`core_time`]: what Linux spends the time of cores on, by tracepoints, for the commands;
 //! * [`IoKernel`]: registration, switch, core grants and hand-offs, adaptive polling.
 //!
 //! The policy (which runtime gets a core) is in `tailwater-sched`, the layout of shared memory and

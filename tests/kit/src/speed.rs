@@ -1,7 +1,7 @@
 //! Whether two ways to do the same work take the same processor time.
 //!
-//! Owns the decision, which noise of the machine must not turn into a failure. In a *window* the two
-//! ways run in turn, many times, and the first one a second time; the medians of the ratios of
+//! Owns the decision, which noise of the machine must not turn into a failure. In a *window* the
+//! two ways run in turn, many times, and the first one a second time; the medians of the ratios of
 //! neighbours are the window's result: of the second way to the first one, and of the first one to
 //! itself, which is the noise. The speed of a virtual machine, which changes by a third within
 //! seconds, is the same in neighbours. The first window in which all pairs of ways agree ends the

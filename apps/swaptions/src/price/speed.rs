@@ -11,7 +11,7 @@ use crate::portfolio::Portfolio;
 /// Blocks of one run, about 120 us.
 const BLOCKS: u64 = 4;
 /// Blocks of a run in which other threads of the core get turns, whose length is some milliseconds.
-const MANY_BLOCKS: u64 = 200;
+const MANY_BLOCKS: u64 = 100;
 
 /// Prices one swaption again and again, with the same draws.
 struct Bench {

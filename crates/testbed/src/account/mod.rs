@@ -147,8 +147,8 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Returns the part of the time that batch jobs held the core, with what the kernel and the host
-    /// took of it, and without what other programs did.
+    /// Returns the part of the time that batch jobs held the core, with what the kernel and the
+    /// host took of it, and without what other programs did.
     pub fn held_by_batch(&self) -> f64 {
         let of_batch = self.batch_threads + self.batch_runtime + self.batch_idle;
         let lent = 1.0 - self.free - self.kernel - self.steal - self.other.unwrap_or(0.0);

@@ -128,8 +128,8 @@ impl Taken {
         let in_wake = self.kernel_in_wake + self.other_in_wake;
         let lent = (1.0 - free - in_wake).max(0.0);
         let lost = self.kernel + self.other + steal;
-        // A tick that is counted late may exceed the time that the core was lent, and the windows of
-        // two sides are some microseconds apart.
+        // A tick that is counted late may exceed the time that the core was lent, and the windows
+        // of the two sides are some microseconds apart.
         let fits = if lost > lent { lent / lost } else { 1.0 };
         Left {
             rest: if lent > 0.0 { (lent - fits * lost).max(0.0) / lent } else { 0.0 },
