@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
-use tailwater_testbed::account::{self, Shares, Snapshot};
+use tailwater_testbed::account::{self, Shares, Snapshot, Tracepoints};
 use tailwater_testbed::table::{Table, number};
 
 use crate::query;
@@ -43,9 +43,10 @@ const WATCH: Duration = Duration::from_secs(1);
 pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
     let stats = query::statistics(&args.iokernel)?;
     if args.account {
-        let from = Snapshot::new(&stats)?;
+        let tracepoints = Tracepoints::watch(&stats);
+        let from = Snapshot::new(&query::statistics(&args.iokernel)?, &tracepoints)?;
         std::thread::sleep(WATCH);
-        let to = Snapshot::new(&query::statistics(&args.iokernel)?)?;
+        let to = Snapshot::new(&query::statistics(&args.iokernel)?, &tracepoints)?;
         write!(stdout(), "{}", describe_account(&account::between(&from, &to), args.json)?)?;
     } else if args.json {
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&stats)?)?;

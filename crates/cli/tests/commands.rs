@@ -80,6 +80,11 @@ fn a_started_service_shows_in_the_statistics_and_everything_ends_when_told() {
     assert_eq!(json["runtimes"][0]["name"], "spin-under-test");
     let account = text(&run(&["stats", "--iokernel", &socket, "--account"]).stdout);
     assert!(account.contains("service") && account.contains("sampled parts"), "{account}");
+    let by_ticks = account.lines().find(|line| line.starts_with("kernel by clock ticks: "));
+    if let Some(why) = by_ticks {
+        eprintln!("skipped the account by tracepoints: {why}");
+    }
+    let traced = by_ticks.is_none();
     let account = text(&run(&["stats", "--iokernel", &socket, "--account", "--json"]).stdout);
     let account: serde_json::Value = serde_json::from_str(&account).unwrap();
     for shares in account.as_array().unwrap() {
@@ -87,6 +92,7 @@ fn a_started_service_shows_in_the_statistics_and_everything_ends_when_told() {
         let parts = parts.filter(|(name, _)| *name != "core" && *name != "sampling_error");
         let sum: f64 = parts.map(|(_, share)| share.as_f64().unwrap()).sum();
         assert!((sum - 1.0).abs() < 1e-6, "{shares}");
+        assert_eq!(shares["other"].is_number(), traced, "{shares}");
     }
     for program in [service, iokernel] {
         program.signal(Signal::TERM);

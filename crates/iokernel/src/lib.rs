@@ -7,6 +7,7 @@
 //! * [`port`]: where frames enter and leave (in-memory pair, TAP, AF_XDP, capture files, a bad
 //!   network around any of them; the load generator brings its own);
 //! * [`stats`]: counters and hand-off histograms, readable from any thread;
+//! * [`core_time`]: what Linux spends the time of cores on, by tracepoints, for the commands;
 //! * [`IoKernel`]: registration, switch, core grants and hand-offs, adaptive polling.
 //!
 //! The policy (which runtime gets a core) is in `tailwater-sched`, the layout of shared memory and
@@ -22,6 +23,7 @@
 #![deny(unsafe_code)]
 
 mod allocator;
+mod assembler;
 mod authority;
 mod budget;
 mod capture;
@@ -29,6 +31,7 @@ mod claims;
 mod clocks;
 pub mod config;
 mod control;
+pub mod core_time;
 pub mod firewall;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fixture;

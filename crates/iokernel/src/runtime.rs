@@ -274,6 +274,7 @@ impl Runtime {
             mac,
             class: wish.class,
             kthreads: count,
+            threads: tids.to_vec(),
             guaranteed: wish.guaranteed,
             counters: RuntimeCounters::default(),
             classes: Some(region.class_reader()),

@@ -14,7 +14,7 @@ use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
 
-use crate::account::Snapshot;
+use crate::account::{Snapshot, Tracepoints};
 use crate::batch::{self, Companion, Meter, Part};
 use crate::bed::Testbed;
 use crate::child::{Batch, Service, Spec};
@@ -72,6 +72,9 @@ pub struct Setting {
     pub polling_nice: Option<i32>,
     /// Whether the account of the managed cores is also kept for each half of the counted part.
     pub in_halves: bool,
+    /// Whether the account of the counted part is taken with tracepoints, which cost each switch of
+    /// threads some tens of nanoseconds.
+    pub traced: bool,
     /// Kthreads of the service beyond one for each shared core.
     pub more_kthreads: usize,
 }
@@ -92,6 +95,7 @@ impl Default for Setting {
             neighbour_share: 0,
             polling_nice: None,
             in_halves: false,
+            traced: false,
             more_kthreads: 0,
         }
     }
@@ -138,14 +142,23 @@ pub fn measure(
     let _off = testbed.stay_off_managed_cores()?;
     let setting = Setting { estimates: program.estimates, ..setting };
     let iokernel = Running::start(&testbed.cores, setting, program.medium)?;
-    let read = || Snapshot::new(&iokernel.embedded.stats.to_json());
+    let unused = Tracepoints::unused();
+    let read = || Snapshot::new(&iokernel.embedded.stats.to_json(), &unused);
     let meter: Meter<'_> = Some(&read);
+    // All programs have registered by then.
+    let watch = || match setting.traced {
+        true => Tracepoints::watch(&iokernel.embedded.stats.to_json()),
+        false => Tracepoints::unused(),
+    };
     let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
     if setting.inside {
         let job = Batch::inside(iokernel.start_service(testbed, program)?);
         let mut batch = Companion::new(testbed, job, meter)?;
+        let tracepoints = watch();
+        let traced = || Snapshot::new(&iokernel.embedded.stats.to_json(), &tracepoints);
         let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
-        let beside = batch::measure(testbed, Some(&mut batch.job), meter, part)?;
+        let beside = batch::measure(testbed, Some(&mut batch.job), Some(&traced), part)?;
+        drop(tracepoints);
         let measurement = iokernel.generator.finish(testbed, plan)?;
         handoffs.add(&iokernel.embedded.stats);
         let batch = Some(batch.rates(testbed, &beside, meter)?);
@@ -159,9 +172,12 @@ pub fn measure(
         false => None,
     };
     let service = iokernel.start_service(testbed, program)?;
+    let tracepoints = watch();
+    let traced = || Snapshot::new(&iokernel.embedded.stats.to_json(), &tracepoints);
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
     let part = Part { in_halves: setting.in_halves, ..part };
-    let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), meter, part)?;
+    let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), Some(&traced), part)?;
+    drop(tracepoints);
     let measurement = iokernel.generator.finish(testbed, plan)?;
     handoffs.add(&iokernel.embedded.stats);
     service.end()?;

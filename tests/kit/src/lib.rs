@@ -1,5 +1,6 @@
 //! What tests of several crates share: bounded waiting, child processes, names, addresses and
-//! folders that no other test uses, network namespaces, storms of preempt signals.
+//! folders that no other test uses, network namespaces, storms of preempt signals, comparisons of
+//! speed.
 //!
 //! Every wait has a bound, [`PATIENCE`], and ends with a message about what did not happen. No
 //! assertion is about a duration. Depends on no other crate of the workspace, so that each of them
@@ -9,6 +10,7 @@ pub mod futex;
 pub mod namespace;
 mod process;
 mod program;
+pub mod speed;
 mod storm;
 pub mod syscalls;
 mod unique;

@@ -298,4 +298,6 @@ pub fn price_swaption(
 }
 
 #[cfg(test)]
+mod speed;
+#[cfg(test)]
 mod tests;

@@ -94,7 +94,11 @@ impl Demo {
                 speed,
                 &self.course.plan(index)?,
                 self.course.seed(index),
-                on_tailwater::Setting { guaranteed: self.course.guaranteed, ..Default::default() },
+                on_tailwater::Setting {
+                    guaranteed: self.course.guaranteed,
+                    traced: true,
+                    ..Default::default()
+                },
                 &mut handoffs,
             )?;
             let tailwater = self.point(System::Tailwater, index, &measured)?;

@@ -316,6 +316,8 @@ pub struct RuntimeStats {
     pub class: Class,
     /// Its kthreads.
     pub kthreads: u16,
+    /// Thread numbers of its kthreads.
+    pub threads: Vec<i32>,
     /// Cores guaranteed to it.
     pub guaranteed: u16,
     /// Its counters.
@@ -584,12 +586,15 @@ impl Stats {
                         "account": p.account.as_ref().map(|account| account.to_json()) })
             })
             .collect();
+        let mut threads = MOST_THREADS;
         let runtimes: Vec<Value> = self
             .runtimes()
             .iter()
             .map(|r| {
+                let shown = if r.threads.len() <= threads { &r.threads[..] } else { &[] };
+                threads -= shown.len();
                 json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "ip6": r.ip6, "mac": r.mac.to_string(),
-                        "class": r.class, "kthreads": r.kthreads, "guaranteed": r.guaranteed,
+                        "class": r.class, "kthreads": r.kthreads, "threads": shown, "guaranteed": r.guaranteed,
                         "counters": r.counters.to_json(), "classes": [], "classes_left_out": 0 })
             })
             .collect();
@@ -650,6 +655,9 @@ impl Stats {
         }
     }
 }
+
+/// Maximum number of thread numbers in the document; runtimes beyond show none.
+const MOST_THREADS: usize = 4096;
 
 /// What a message has besides the document, and what counts of classes take more than the 0 that
 /// each is at first, in bytes.
@@ -780,6 +788,7 @@ mod tests {
             mac: MacAddr::default(),
             class: Class::LatencyCritical,
             kthreads: 2,
+            threads: vec![70, 71],
             guaranteed: 1,
             counters: RuntimeCounters::default(),
             classes,

@@ -1,8 +1,14 @@
 //! eBPF programs and maps through bpf(2), without a library.
 //!
-//! Owns the layouts of the few requests that AF_XDP needs (linux/bpf.h, `union bpf_attr`). All
-//! results are descriptors: programs, maps and attachments end with the process that made them,
-//! however it ends.
+//! Owns the layouts of the few requests that AF_XDP and the account of a core need (linux/bpf.h,
+//! `union bpf_attr`). All results are descriptors: programs, maps and attachments end with the
+//! process that made them, however it ends. [`map`] has the maps that this process reads,
+//! [`tracepoint`] the programs that run at tracepoints.
+
+#[cfg(test)]
+pub(crate) mod machine;
+pub(crate) mod map;
+pub(crate) mod tracepoint;
 
 use core::ffi::{c_int, c_long};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -13,7 +19,6 @@ use super::last_error;
 const MAP_CREATE: c_int = 0;
 const MAP_UPDATE_ELEM: c_int = 2;
 const PROG_LOAD: c_int = 5;
-#[cfg(test)]
 const PROG_TEST_RUN: c_int = 10;
 const LINK_CREATE: c_int = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
@@ -102,6 +107,10 @@ pub(crate) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> Resul
 /// # Errors
 /// [`LoadError`], with the end of the verifier's log if the program is wrong.
 pub(crate) fn load_xdp(code: &[u64]) -> Result<OwnedFd, LoadError> {
+    load(PROG_TYPE_XDP, code)
+}
+
+fn load(program_type: u32, code: &[u64]) -> Result<OwnedFd, LoadError> {
     #[repr(C)]
     struct Attributes {
         program_type: u32,
@@ -115,7 +124,7 @@ pub(crate) fn load_xdp(code: &[u64]) -> Result<OwnedFd, LoadError> {
     let mut log = Vec::new();
     let load = |log: &mut Vec<u8>| {
         let mut attributes = Attributes {
-            program_type: PROG_TYPE_XDP,
+            program_type,
             count: code.len() as u32,
             code: code.as_ptr() as u64,
             license: c"Apache-2.0".as_ptr() as u64,

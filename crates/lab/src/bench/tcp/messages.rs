@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tailwater_loadgen::tcp::{Order, Outcome};
 use tailwater_shm::clock;
-use tailwater_testbed::account::{self, Shares, Snapshot};
+use tailwater_testbed::account::{self, Shares, Snapshot, Tracepoints};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::usable_cores;
 
@@ -206,12 +206,13 @@ pub fn rounds(
         let Length { warm_up, lasts } = length;
         host.run(Order::Echo { bytes: REQUEST, outstanding, warm_up: warm_up / 2, lasts: warm_up / 2 })?;
         let mut measure = || -> Result<Option<Rounds>> {
-            let (before, from) = (counted()?, Snapshot::new(&host.stats().to_json())?);
+            let (before, from) =
+                (counted()?, Snapshot::new(&host.stats().to_json(), &Tracepoints::unused())?);
             let began = clock::now();
             let order = Order::Echo { bytes: REQUEST, outstanding, warm_up: Duration::ZERO, lasts };
             let echoed = host.run(order)?;
             let elapsed = clock::now() - began;
-            let (to, after) = (Snapshot::new(&host.stats().to_json())?, counted()?);
+            let (to, after) = (Snapshot::new(&host.stats().to_json(), &Tracepoints::unused())?, counted()?);
             ensure!(echoed.failed == 0, "{} of {connections} connections failed", echoed.failed);
             let busy: f64 = account::between(&from, &to).iter().map(busy).sum();
             let [rounds, conditions] = [after[0] - before[0], after[1] - before[1]];

@@ -1,8 +1,7 @@
 //! The eBPF programs, as instructions, that redirect frames of an interface to AF_XDP sockets.
 //!
-//! Owns a small assembler (RFC 9669 has the instruction set) and two programs; makes no system
-//! call. The programs are a few instructions long and are assembled when a port starts, so that
-//! neither building nor running needs a compiler.
+//! Owns two programs, put together by [`crate::assembler`] when a port starts; makes no system
+//! call.
 //!
 //! [`redirect_all`] redirects every frame to the socket of the queue it arrived on.
 //! [`redirect_foreign`] leaves Linux its own frames, for interfaces that Linux uses too:
@@ -19,6 +18,11 @@
 
 use std::net::Ipv4Addr;
 
+use crate::assembler::{
+    ADD_IMMEDIATE, AND_IMMEDIATE_32, Assembler, CALL, EXIT, JUMP, JUMP_BITS_IMMEDIATE, JUMP_EQUAL,
+    JUMP_GREATER, JUMP_NOT_EQUAL, JUMP_NOT_EQUAL_IMMEDIATE, LOAD_U8, LOAD_U16, LOAD_U32, MOVE,
+    MOVE_IMMEDIATE, MOVE_IMMEDIATE_32,
+};
 use crate::frame::{ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, MacAddr};
 
 /// The verdict that passes a frame to Linux (linux/bpf.h, `XDP_PASS`).
@@ -49,39 +53,6 @@ pub(crate) struct ContextLayout {
 pub(crate) const KERNEL: ContextLayout =
     ContextLayout { data: 0, data_end: 4, queue: 16, load_address: LOAD_U32 };
 
-/// Classes and modes (RFC 9669 sections 3 to 5).
-const LOAD_U8: u8 = 0x71;
-const LOAD_U16: u8 = 0x69;
-const LOAD_U32: u8 = 0x61;
-#[cfg(test)]
-const LOAD_U64: u8 = 0x79;
-const LOAD_IMMEDIATE_64: u8 = 0x18;
-const ADD_IMMEDIATE: u8 = 0x07;
-const MOVE: u8 = 0xbf;
-const MOVE_IMMEDIATE: u8 = 0xb7;
-const MOVE_IMMEDIATE_32: u8 = 0xb4;
-const AND_IMMEDIATE_32: u8 = 0x54;
-const JUMP: u8 = 0x05;
-const JUMP_EQUAL: u8 = 0x1d;
-const JUMP_NOT_EQUAL: u8 = 0x5d;
-const JUMP_NOT_EQUAL_IMMEDIATE: u8 = 0x55;
-const JUMP_GREATER: u8 = 0x2d;
-const JUMP_BITS_IMMEDIATE: u8 = 0x45;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-/// Value of the source register of a 64-bit load whose immediate is a map's descriptor.
-const MAP_DESCRIPTOR: u8 = 1;
-
-/// Encodes one instruction: opcode, registers, offset, immediate (RFC 9669 section 3.1, little
-/// endian).
-const fn encode(opcode: u8, to: u8, from: u8, offset: i16, immediate: u32) -> u64 {
-    (opcode as u64)
-        | ((to as u64) << 8)
-        | ((from as u64) << 12)
-        | ((offset as u16 as u64) << 16)
-        | ((immediate as u64) << 32)
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Label {
     Pass,
@@ -89,55 +60,21 @@ enum Label {
     Redirect,
 }
 
-/// Assembles instructions with forward jumps to labels.
-#[derive(Default)]
-struct Assembler {
-    code: Vec<u64>,
-    jumps: Vec<(usize, Label)>,
-}
-
-impl Assembler {
-    fn put(&mut self, opcode: u8, to: u8, from: u8, offset: i16, immediate: u32) {
-        self.code.push(encode(opcode, to, from, offset, immediate));
-    }
-
-    fn jump(&mut self, opcode: u8, left: u8, right: u8, immediate: u32, label: Label) {
-        self.jumps.push((self.code.len(), label));
-        self.put(opcode, left, right, 0, immediate);
-    }
-
-    /// Places `label` here and resolves the jumps to it: their offsets count from the instruction
-    /// after the jump.
-    fn place(&mut self, label: Label) {
-        let here = self.code.len();
-        self.jumps.retain(|&(from, to)| {
-            if to == label {
-                self.code[from] |= ((here - from - 1) as u64 & 0xffff) << 16;
-            }
-            to != label
-        });
-    }
-
+impl Assembler<Label> {
     /// Ends the program with the redirection, through the context in register 6.
     fn redirect(&mut self, map: i32, layout: ContextLayout) {
         self.put(LOAD_U32, 2, 6, layout.queue, 0);
-        self.put(LOAD_IMMEDIATE_64, 1, MAP_DESCRIPTOR, 0, map as u32);
-        self.put(0, 0, 0, 0, 0);
+        self.map(1, map);
         self.put(MOVE_IMMEDIATE, 3, 0, 0, PASS);
         self.put(CALL, 0, 0, 0, REDIRECT_MAP);
         self.put(EXIT, 0, 0, 0, 0);
-    }
-
-    fn finish(self) -> Vec<u64> {
-        debug_assert!(self.jumps.is_empty(), "a jump to a label that was not placed: {:?}", self.jumps);
-        self.code
     }
 }
 
 /// Returns the program that redirects every frame to the socket that map `map` has for the frame's
 /// queue.
 pub(crate) fn redirect_all(map: i32, layout: ContextLayout) -> Vec<u64> {
-    let mut asm = Assembler::default();
+    let mut asm = Assembler::new();
     asm.put(MOVE, 6, 1, 0, 0);
     asm.redirect(map, layout);
     asm.finish()
@@ -158,7 +95,7 @@ pub(crate) struct Owned {
 /// has the table.
 pub(crate) fn redirect_foreign(map: i32, layout: ContextLayout, owned: &Owned) -> Vec<u64> {
     let (data, end) = (7, 8);
-    let mut asm = Assembler::default();
+    let mut asm = Assembler::new();
     asm.put(MOVE, 6, 1, 0, 0);
     asm.put(layout.load_address, data, 6, layout.data, 0);
     asm.put(layout.load_address, end, 6, layout.data_end, 0);

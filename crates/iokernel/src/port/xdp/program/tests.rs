@@ -3,6 +3,7 @@
 //! system test.
 
 use super::*;
+use crate::assembler::{LOAD_U64, encode};
 use crate::sys::bpf;
 use proptest::prelude::*;
 use rustix::fd::{AsRawFd, OwnedFd};

@@ -1,17 +1,34 @@
 //! Where the time of managed cores went between two looks at an IOKernel's account.
 //!
-//! Owns the shares, which add up to 1 for each core. The IOKernel's account (`iokernel::stats`)
-//! gives the time of each phase and samples of what busy kthreads did. Linux gives the time that
-//! the host took and that interrupts took (`/proc/stat`, proc(5)), in steps of a clock tick. These
-//! fall into all phases alike, and neither side sees into which: they are deducted from the phases
-//! of a lent core in proportion. Linux counts an interrupt where a tick finds it, so the cost of
-//! the ticks themselves stays in the phases.
+//! Owns the shares, which add up to 1 for each core. Three sides see a part each:
+//!
+//! - The IOKernel's account (`iokernel::stats`) gives the time of each phase and samples of what
+//!   busy kthreads did.
+//! - Tracepoints of Linux (`iokernel::core_time`) give the time of interrupts, of threads of the
+//!   kernel and of other programs, to the nanosecond. Where that is refused, Linux's own count of
+//!   interrupts takes its place (`/proc/stat`, proc(5)), in steps of a clock tick. It counts an
+//!   interrupt where a tick finds it, so the cost of the ticks themselves stays in the phases, and
+//!   so does the time of other programs.
+//! - `/proc/stat` gives the time that the host took.
+//!
+//! What is taken from a core that was lent is taken from whatever phase it was in, which neither
+//! side sees: it is deducted from the phases in proportion. The tracepoints tell whether a kthread
+//! ran or waited meanwhile. If none is known to, the core was free, which is no loss, or its
+//! kthread had been woken and not started, so such time is divided between *free* and *wake*, as
+//! far as they have room beside the time in which the core was idle. [`traced`] has both.
+
+mod traced;
+
+use std::sync::Arc;
 
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
+use tailwater_iokernel::core_time::CoreTime;
 
 use crate::table::Table;
+pub use traced::Tracepoints;
+use traced::{Left, Taken, core_of};
 
 /// Samples are this many standard deviations from the truth at most, in 95 of 100 cases.
 const CONFIDENCE: f64 = 1.96;
@@ -20,6 +37,8 @@ const CONFIDENCE: f64 = 1.96;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
     cores: Vec<Counters>,
+    /// Why no core has a time by tracepoints.
+    by_ticks: Option<Arc<str>>,
 }
 
 /// Counters of one core since some moment in the past.
@@ -32,29 +51,44 @@ struct Counters {
     samples: Value,
     /// Seconds in interrupts, and seconds taken by the host.
     lost_s: (f64, f64),
+    /// Times by tracepoints.
+    traced: Option<CoreTime>,
 }
 
 impl Snapshot {
-    /// Takes the account out of an IOKernel's statistics, beside this moment's `/proc/stat`.
+    /// Takes the account out of an IOKernel's statistics, beside this moment's `/proc/stat` and
+    /// times by tracepoints.
     ///
     /// # Errors
     /// If the IOKernel keeps no account, being of another version.
-    pub fn new(stats: &Value) -> anyhow::Result<Self> {
+    pub fn new(stats: &Value, tracepoints: &Tracepoints) -> anyhow::Result<Self> {
         let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        Self::parse(stats, &stat, rustix::param::clock_ticks_per_second() as f64)
+        let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+        Self::parse(stats, &stat, ticks_per_s, tracepoints.read(stats))
     }
 
-    fn parse(stats: &Value, stat: &str, ticks_per_s: f64) -> anyhow::Result<Self> {
+    fn parse(
+        stats: &Value,
+        stat: &str,
+        ticks_per_s: f64,
+        traced: Result<Vec<CoreTime>, Arc<str>>,
+    ) -> anyhow::Result<Self> {
         let accounts = stats["account"].as_array();
         let accounts =
             accounts.context("the IOKernel keeps no account of its cores: is it of another version?")?;
+        let (traced, by_ticks) = traced.map_or_else(|why| (Vec::new(), Some(why)), |times| (times, None));
         let counters = |account: &Value| {
-            let core = account["core"].as_u64().and_then(|core| u16::try_from(core).ok())?;
+            let core = core_of(account)?;
             let (interrupts, steal) = lost_ticks(stat, core);
-            let lost_s = (interrupts as f64 / ticks_per_s, steal as f64 / ticks_per_s);
-            Some(Counters { core, ns: account["ns"].clone(), samples: account["samples"].clone(), lost_s })
+            Some(Counters {
+                core,
+                ns: account["ns"].clone(),
+                samples: account["samples"].clone(),
+                lost_s: (interrupts as f64 / ticks_per_s, steal as f64 / ticks_per_s),
+                traced: traced.iter().find(|time| time.core == core).copied(),
+            })
         };
-        Ok(Self { cores: accounts.iter().filter_map(counters).collect() })
+        Ok(Self { cores: accounts.iter().filter_map(counters).collect(), by_ticks })
     }
 }
 
@@ -71,7 +105,7 @@ fn lost_ticks(stat: &str, core: u16) -> (u64, u64) {
 }
 
 /// Shares of one core's time; they add up to 1.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Shares {
     /// The core.
     pub core: u16,
@@ -97,21 +131,28 @@ pub struct Shares {
     pub batch_idle: f64,
     /// Lent to no program.
     pub free: f64,
-    /// Interrupts, as far as Linux counts them.
+    /// Other programs ran on the core although it was lent; `None` without tracepoints.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other: Option<f64>,
+    /// Interrupts and threads of the kernel; without tracepoints, interrupts as far as Linux counts
+    /// them.
     pub kernel: f64,
     /// Taken by the host.
     pub steal: f64,
     /// Half the width of the interval that contains the largest sampled share in 95 of 100 cases.
     pub sampling_error: f64,
+    /// Why there are no tracepoints.
+    #[serde(skip)]
+    pub by_ticks: Option<Arc<str>>,
 }
 
 impl Shares {
-    /// Returns the part of the time that batch jobs held the core, with what interrupts and the
-    /// host took of it.
+    /// Returns the part of the time that batch jobs held the core, with what the kernel and the
+    /// host took of it, and without what other programs did.
     pub fn held_by_batch(&self) -> f64 {
         let of_batch = self.batch_threads + self.batch_runtime + self.batch_idle;
-        let lent = 1.0 - self.free - self.kernel - self.steal;
-        if lent > 0.0 { of_batch * (lent + self.kernel + self.steal) / lent } else { 0.0 }
+        let lent = 1.0 - self.free - self.kernel - self.steal - self.other.unwrap_or(0.0);
+        if lent > 0.0 { (of_batch / lent).min(1.0) * (lent + self.kernel + self.steal) } else { 0.0 }
     }
 
     /// Returns the shares between two looks at one core; `None` if no time passed.
@@ -132,47 +173,51 @@ impl Shares {
         let seconds = total / 1e9;
         let free = part("free");
         let lost = |now: f64, then: f64| ((now - then) / seconds).max(0.0);
-        let (kernel, steal) = (lost(to.lost_s.0, from.lost_s.0), lost(to.lost_s.1, from.lost_s.1));
-        // A tick that is counted late may exceed the time that the core was lent.
-        let fits = if kernel + steal > 1.0 - free { (1.0 - free) / (kernel + steal) } else { 1.0 };
-        let (kernel, steal) = (kernel * fits, steal * fits);
-        let rest = if free < 1.0 { (1.0 - free - kernel - steal) / (1.0 - free) } else { 0.0 };
+        let steal = lost(to.lost_s.1, from.lost_s.1);
+        let wake = part("wake");
+        let traced = from.traced.zip(to.traced).and_then(|(from, to)| Taken::between(&from, &to, free, wake));
+        let exact = traced.is_some();
+        let taken = traced.unwrap_or_else(|| Taken::by_ticks(lost(to.lost_s.0, from.lost_s.0)));
+        let Left { rest, wake, kernel, other, steal } = taken.deduct(free, wake, steal);
         Some(Self {
             core: to.core,
             service_threads: rest * service.parts[0],
             service_stack: rest * service.parts[1],
             service_scheduler: rest * service.parts[2],
             service_idle: rest * part("service_idle"),
-            handoff_wake: rest * part("wake"),
+            handoff_wake: rest * wake,
             handoff_cede: rest * part("cede"),
             handoff_start: rest * part("start"),
             batch_threads: rest * batch.parts[0],
             batch_runtime: rest * (batch.parts[1] + batch.parts[2]),
             batch_idle: rest * part("batch_idle"),
             free,
+            other: exact.then_some(other),
             kernel,
             steal,
             sampling_error: rest * service.error.max(batch.error),
+            by_ticks: None,
         })
     }
 
-    fn percent(&self) -> [f64; 13] {
+    fn percent(&self) -> [Option<f64>; 14] {
         [
-            self.service_threads,
-            self.service_stack,
-            self.service_scheduler,
-            self.service_idle,
-            self.handoff_wake,
-            self.handoff_cede,
-            self.handoff_start,
-            self.batch_threads,
-            self.batch_runtime,
-            self.batch_idle,
-            self.free,
-            self.kernel,
-            self.steal,
+            Some(self.service_threads),
+            Some(self.service_stack),
+            Some(self.service_scheduler),
+            Some(self.service_idle),
+            Some(self.handoff_wake),
+            Some(self.handoff_cede),
+            Some(self.handoff_start),
+            Some(self.batch_threads),
+            Some(self.batch_runtime),
+            Some(self.batch_idle),
+            Some(self.free),
+            self.other,
+            Some(self.kernel),
+            Some(self.steal),
         ]
-        .map(|share| 100.0 * share)
+        .map(|share| share.map(|share| 100.0 * share))
     }
 }
 
@@ -199,7 +244,10 @@ impl Split {
 /// Returns the shares of every core between two looks; cores for which no time passed are left out.
 pub fn between(from: &Snapshot, to: &Snapshot) -> Vec<Shares> {
     let pairs = from.cores.iter().zip(&to.cores).filter(|(from, to)| from.core == to.core);
-    pairs.filter_map(|(from, to)| Shares::between(from, to)).collect()
+    let why = from.by_ticks.as_ref().or(to.by_ticks.as_ref());
+    pairs
+        .filter_map(|(from, to)| Some(Shares { by_ticks: why.cloned(), ..Shares::between(from, to)? }))
+        .collect()
 }
 
 /// Returns the sum over all cores of the time that batch jobs held them, in cores.
@@ -211,74 +259,23 @@ pub fn held_by_batch(cores: &[Shares]) -> f64 {
 pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Shares)>) -> String {
     let mut table = Table::new([
         head, "core", "service", "stack", "sched", "idle", "wake", "cede", "start", "batch", "runtime",
-        "idle", "free", "kernel", "host",
+        "idle", "free", "other", "kernel", "host",
     ]);
-    let mut error: f64 = 0.0;
+    let (mut error, mut by_ticks) = (0.0f64, None);
     for (first, shares) in rows {
-        let numbers = shares.percent().map(|percent| format!("{percent:.1}"));
+        let numbers =
+            shares.percent().map(|share| share.map_or("-".to_owned(), |percent| format!("{percent:.1}")));
         table.row([first, shares.core.to_string()].into_iter().chain(numbers));
         error = error.max(100.0 * shares.sampling_error);
+        by_ticks = by_ticks.or(shares.by_ticks.as_deref());
     }
+    let by_ticks = by_ticks.map_or(String::new(), |why| format!("kernel by clock ticks: {why}\n"));
     format!(
         "{table}in % of the core; service: user threads, network stack, scheduler, idle; hand-offs: wake of a free core, \
-         from the owner's end until it was seen ceding, until the next was seen started; batch: user threads, runtime, idle; sampled parts +- {error:.1}\n"
+         from the owner's end until it was seen ceding, until the next was seen started; batch: user threads, runtime, idle; \
+         other: programs of Linux on the lent core; sampled parts +- {error:.1}\n{by_ticks}"
     )
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn look(ns: &Value, service: [u64; 3], stat: &str) -> Snapshot {
-        let [thread, stack, scheduler] = service;
-        let stats = json!({ "account": [{ "core": 3, "ns": ns, "samples": {
-            "service": { "thread": thread, "stack": stack, "scheduler": scheduler },
-            "batch": { "thread": 0, "stack": 0, "scheduler": 0 } } }] });
-        Snapshot::parse(&stats, stat, 100.0).unwrap()
-    }
-
-    fn near(a: f64, b: f64) -> bool {
-        (a - b).abs() < 1e-9
-    }
-
-    #[test]
-    fn shares_follow_phases_and_samples_and_add_up_with_what_the_host_took() {
-        let before = json!({ "free": 7_000, "service": 5, "batch": 0, "cede": 0, "start": 0 });
-        let after = json!({ "free": 200_007_000u64, "service": 400_000_005u64, "batch": 300_000_000u64,
-            "cede": 40_000_000u64, "start": 60_000_000u64 });
-        let from = look(&before, [10, 10, 10], "cpu  9 9 9 9 9 9 9 9\ncpu3 1 1 1 1 1 10 10 50 0 0\n");
-        let to = look(&after, [70, 40, 20], "cpu3 1 1 1 1 1 11 11 56 0 0\ncpu30 0 0 0 0 0 99 99 99\n");
-        let shares = between(&from, &to)[0];
-        assert!(near(shares.percent().iter().sum(), 100.0), "{shares:?}");
-        // 20 ms in interrupts and 60 ms of the host, of 800 ms that the core was lent.
-        assert!(
-            near(shares.kernel, 0.02) && near(shares.steal, 0.06) && near(shares.free, 0.2),
-            "{shares:?}"
-        );
-        assert!(near(shares.service_threads, 0.9 * 0.4 * 0.6) && near(shares.service_stack, 0.9 * 0.4 * 0.3));
-        assert!(near(shares.service_scheduler, 0.9 * 0.4 * 0.1) && near(shares.handoff_cede, 0.9 * 0.04));
-        // No sample: all of it counts as user threads.
-        assert!(near(shares.batch_threads, 0.9 * 0.3) && near(shares.sampling_error, 0.9 * 0.3));
-        assert!(near(shares.held_by_batch(), 0.3), "{shares:?}");
-    }
-
-    #[test]
-    fn a_core_without_time_and_an_answer_without_account_are_no_account() {
-        let one = look(&json!({ "free": 5 }), [0; 3], "");
-        assert_eq!(between(&one, &one), []);
-        assert!(Snapshot::parse(&json!({}), "", 100.0).is_err());
-        let more = look(&json!({ "free": 9 }), [0; 3], "cpu3 0 0 0 0 0 0 0 500\n");
-        let shares = between(&one, &more)[0];
-        assert!(near(shares.free, 1.0) && near(shares.steal, 0.0), "{shares:?}");
-    }
-
-    #[test]
-    fn rows_name_core_and_error() {
-        let shares =
-            Shares { core: 3, service_threads: 0.25, free: 0.75, sampling_error: 0.002, ..Shares::default() };
-        let text = table("load", [("50 %".to_owned(), &shares)]);
-        assert!(text.contains("50 %") && text.contains("25.0") && text.contains("+- 0.2"), "{text}");
-    }
-}
+mod tests;

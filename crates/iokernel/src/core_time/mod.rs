@@ -1,0 +1,295 @@
+//! On whom Linux spends the time of cores: kthreads, other threads, interrupts.
+//!
+//! Owns [`Watch`], which has eBPF programs at the tracepoints of the scheduler and of interrupts
+//! add the nanoseconds up, for some cores and for some time ([`program`]). It needs `CAP_BPF` and
+//! `CAP_PERFMON`, or root. Nothing of it survives the process: programs, maps and attachments are
+//! descriptors.
+//!
+//! The IOKernel itself never watches: `tailwater stats --account` and the measurements do. The time
+//! from the beginning of an interrupt to its first tracepoint, and from the last one to its end,
+//! counts as the interrupted thread's, and so does what the host takes.
+
+mod program;
+
+use std::fmt::{self, Display, Formatter};
+use std::io;
+
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::sys::bpf::LoadError;
+use crate::sys::bpf::map::Map;
+use crate::sys::bpf::tracepoint;
+use program::{Field, Maps, Moment, Record, Strange};
+
+/// Maximum number of kthreads that a watch tells from other threads.
+pub const MAX_WATCHED: usize = 4096;
+
+/// Maximum number of pairs of a core and another thread whose times are kept apart.
+const MAX_STRANGERS: u32 = 4096;
+
+/// Tracepoints at which an interrupt ends and begins. The kernel has them by its configuration;
+/// those of the first three it always has.
+const INTERRUPTS: [[&std::ffi::CStr; 2]; 13] = [
+    [c"irq_handler_exit", c"irq_handler_entry"],
+    [c"softirq_exit", c"softirq_entry"],
+    [c"local_timer_exit", c"local_timer_entry"],
+    [c"reschedule_exit", c"reschedule_entry"],
+    [c"call_function_exit", c"call_function_entry"],
+    [c"call_function_single_exit", c"call_function_single_entry"],
+    [c"irq_work_exit", c"irq_work_entry"],
+    [c"x86_platform_ipi_exit", c"x86_platform_ipi_entry"],
+    [c"spurious_apic_exit", c"spurious_apic_entry"],
+    [c"error_apic_exit", c"error_apic_entry"],
+    [c"thermal_apic_exit", c"thermal_apic_entry"],
+    [c"threshold_apic_exit", c"threshold_apic_entry"],
+    [c"deferred_error_apic_exit", c"deferred_error_apic_entry"],
+];
+
+/// Number of [`INTERRUPTS`] without which there is no watch.
+const REQUIRED: usize = 3;
+
+/// Inode number of the first PID namespace, `PROC_PID_INIT_INO` (linux/proc_ns.h).
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// `PF_KTHREAD` (linux/sched.h): a thread of the kernel.
+const KERNEL_THREAD: u32 = 0x0020_0000;
+
+/// Why a watch is not possible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    /// The process lacks the capabilities.
+    Capabilities,
+    /// Thread numbers of this PID namespace are not those of the kernel.
+    Namespace,
+    /// More kthreads than [`MAX_WATCHED`].
+    TooMany,
+    /// The kernel cannot, for this reason.
+    Kernel(String),
+}
+
+impl Display for Refused {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Capabilities => f.write_str("needs CAP_BPF and CAP_PERFMON"),
+            Refused::Namespace => f.write_str("needs the machine's first PID namespace"),
+            Refused::TooMany => write!(f, "more than {MAX_WATCHED} kthreads"),
+            Refused::Kernel(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<Errno> for Refused {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::PERM | Errno::ACCESS => Refused::Capabilities,
+            other => Refused::Kernel(format!("this kernel has no eBPF for it ({other})")),
+        }
+    }
+}
+
+impl From<LoadError> for Refused {
+    fn from(error: LoadError) -> Self {
+        match error.errno {
+            Errno::PERM => Refused::Capabilities,
+            _ => Refused::Kernel(format!("this kernel refuses the program ({error})")),
+        }
+    }
+}
+
+/// Nanoseconds of one core since a watch began. Their sum is the time since then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CoreTime {
+    /// The core.
+    pub core: u16,
+    /// Kthreads ran.
+    pub kthreads: u64,
+    /// The core was idle, with the interrupts of an idle core.
+    pub idle: u64,
+    /// While a kthread ran, or waited for the core.
+    pub taken: Strangers,
+    /// While no kthread was known to wait for the core.
+    pub free: Strangers,
+}
+
+/// What used a core that was no kthread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Strangers {
+    /// Interrupts and soft interrupts.
+    pub interrupts: u64,
+    /// Threads of the kernel.
+    pub kernel: u64,
+    /// All other threads.
+    pub programs: u64,
+}
+
+impl Strangers {
+    /// Returns the sum.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.interrupts + self.kernel + self.programs
+    }
+}
+
+impl CoreTime {
+    /// Returns the sum.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.kthreads + self.idle + self.taken.all() + self.free.all()
+    }
+}
+
+/// Adds up the time of some cores while it lives.
+#[derive(Debug)]
+pub struct Watch {
+    watched: Vec<u16>,
+    cores: Map<u32, Record>,
+    threads: Map<u32, u32>,
+    strangers: Map<u64, Strange>,
+    switch: OwnedFd,
+    /// Attachments, which end with the value.
+    _links: Vec<OwnedFd>,
+}
+
+impl Watch {
+    /// Begins to watch `cores`; `kthreads` are the thread numbers of the kthreads that may run
+    /// there. Takes some milliseconds, before the time that is added up.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn start(cores: &[u16], kthreads: &[i32]) -> Result<Self, Refused> {
+        if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() != FIRST_PID_NAMESPACE) {
+            return Err(Refused::Namespace);
+        }
+        let count = cores.iter().max().map_or(1, |&core| u32::from(core) + 1);
+        let records = Map::array(count)?;
+        let threads = Map::hash(MAX_WATCHED as u32)?;
+        let strangers = Map::hash(MAX_STRANGERS)?;
+        let maps = Maps { cores: records.number(), threads: threads.number(), strangers: strangers.number() };
+        let switch = tracepoint::load_raw(&program::switch(maps))?;
+        let mut links = attach_all(maps)?;
+        let at_switch = tracepoint::attach(c"sched_switch", &switch);
+        links.push(at_switch.map_err(|error| match error {
+            Errno::INVAL => Refused::Kernel("needs Linux 5.18".to_owned()),
+            other => other.into(),
+        })?);
+        let watch =
+            Self { watched: cores.to_vec(), cores: records, threads, strangers, switch, _links: links };
+        watch.add_kthreads(kthreads)?;
+        for &core in cores {
+            let mut record = Record::default();
+            record[Field::Since as usize] = now_ns();
+            watch.cores.set(core.into(), record)?;
+        }
+        Ok(watch)
+    }
+
+    fn add_kthreads(&self, kthreads: &[i32]) -> Result<(), Refused> {
+        for tid in kthreads.iter().filter_map(|&tid| u32::try_from(tid).ok()) {
+            // The programs write the value, so a thread that is known keeps it.
+            if self.threads.get(tid)?.is_none() {
+                self.threads.set(tid, 0).map_err(|error| match error {
+                    Errno::TOOBIG => Refused::TooMany,
+                    other => other.into(),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the times since the beginning, core by core in the order given there. The kthreads
+    /// of now are those of programs that have registered meanwhile as well. Interrupts each core
+    /// once.
+    ///
+    /// # Errors
+    /// The kernel's: a core is offline.
+    pub fn read(&self, kthreads: &[i32]) -> Result<Vec<CoreTime>, Refused> {
+        for &core in &self.watched {
+            // As if whatever runs there were switched out, and could run on.
+            tracepoint::run_on(core.into(), &self.switch, &[1, 0, 0, 0])?;
+        }
+        let mut times = Vec::with_capacity(self.watched.len());
+        for &core in &self.watched {
+            times.push(time_of(core, &self.cores.get(core.into())?.unwrap_or_default()));
+        }
+        for (key, ns) in self.strangers.entries(MAX_STRANGERS as usize)? {
+            let (tid, core) = (key as u32, key >> 32);
+            let Some(time) = times.iter_mut().find(|time| u64::from(time.core) == core) else { continue };
+            let [free, taken] = [Moment::Free, Moment::Taken].map(|moment| ns[moment as usize]);
+            if kthreads.iter().any(|&kthread| i64::from(kthread) == i64::from(tid)) {
+                time.kthreads += free + taken;
+            } else if is_of_the_kernel(tid) {
+                time.free.kernel += free;
+                time.taken.kernel += taken;
+            } else {
+                time.free.programs += free;
+                time.taken.programs += taken;
+            }
+        }
+        self.add_kthreads(kthreads)?;
+        Ok(times)
+    }
+}
+
+/// Loads the programs for interrupts and attaches them: first where one ends, so that no end is
+/// missed whose beginning was seen.
+fn attach_all(maps: Maps) -> Result<Vec<OwnedFd>, Refused> {
+    let [leave, enter] = [program::leave(maps), program::enter(maps)];
+    let programs = [tracepoint::load_raw(&leave)?, tracepoint::load_raw(&enter)?];
+    let mut links = Vec::new();
+    for (side, program) in programs.iter().enumerate() {
+        for (number, names) in INTERRUPTS.iter().enumerate() {
+            match tracepoint::attach(names[side], program) {
+                Ok(link) => links.push(link),
+                Err(Errno::NOENT) if number >= REQUIRED => {}
+                Err(Errno::NOENT) => {
+                    let name = names[side].to_string_lossy();
+                    return Err(Refused::Kernel(format!("this kernel has no tracepoint {name}")));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(links)
+}
+
+fn time_of(core: u16, record: &Record) -> CoreTime {
+    let field = |field: Field| record[field as usize];
+    let by = |field: Field, moment: Moment| record[field as usize + moment as usize];
+    let strangers = |moment| Strangers {
+        interrupts: by(Field::Interrupts, moment),
+        kernel: 0,
+        programs: by(Field::Untold, moment),
+    };
+    CoreTime {
+        core,
+        kthreads: field(Field::Kthreads),
+        idle: field(Field::Idle),
+        taken: strangers(Moment::Taken),
+        free: strangers(Moment::Free),
+    }
+}
+
+/// Returns whether this is a thread of the kernel; one that has ended counts as none.
+fn is_of_the_kernel(tid: u32) -> bool {
+    let read = |tid| -> io::Result<String> { std::fs::read_to_string(format!("/proc/{tid}/stat")) };
+    read(tid).is_ok_and(|stat| flags(&stat).is_some_and(|flags| flags & KERNEL_THREAD != 0))
+}
+
+/// Returns the flags of a thread's `stat` file: the seventh word behind its name in parentheses
+/// (proc_pid_stat(5)).
+fn flags(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
+/// The clock of the programs.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests;

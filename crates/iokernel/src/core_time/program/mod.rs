@@ -1,0 +1,324 @@
+//! The eBPF programs, as instructions, that add up on whom a core spends its time.
+//!
+//! Owns three programs and the layout of what they write; makes no system call. [`switch`] runs at
+//! `sched_switch` and enters the time of the thread that is being switched out, which is the
+//! current one; so no program reads the memory of the kernel, and none needs the layout of its
+//! structures. [`enter`] and [`leave`] run where an interrupt or a soft interrupt begins and ends;
+//! they only divide the time of the current thread.
+//!
+//! | map | from | to | written by |
+//! |---|---|---|---|
+//! | cores | core | [`Record`] | the programs, each on its own core |
+//! | threads | kthread | the core it waits for, plus 1, or 0 | this process, then the programs |
+//! | strangers | core and thread | nanoseconds, by [`Moment`] | the programs |
+//!
+//! A core whose record has [`Field::Since`] 0 is not watched. A thread that is neither a kthread
+//! nor idle is a stranger: a program of Linux's or a thread of the kernel, told apart by the
+//! reader. It runs at one of two moments: while a kthread waits for the core, having been switched
+//! out although it could run on; or while none is known to.
+//!
+//! What can go wrong inside:
+//!
+//! - An interrupt in the middle of one of the programs does not run that program a second time
+//!   (Linux counts it as missed): its time stays with the surroundings. An end that was missed
+//!   leaves [`Field::Depth`] too high until the next switch of threads.
+//! - A kthread that waits and is moved to another core counts as waiting for the first one until
+//!   it has run.
+//! - With more strangers than the map holds, their time is in [`Field::Untold`], by moment.
+
+use crate::assembler::{
+    ADD, ADD_IMMEDIATE, Assembler, CALL, EXIT, JUMP, JUMP_EQUAL_IMMEDIATE, JUMP_NOT_EQUAL,
+    JUMP_NOT_EQUAL_IMMEDIATE, LOAD_U32, LOAD_U64, MOVE, MOVE_32, MOVE_IMMEDIATE, STACK, STORE_IMMEDIATE_U32,
+    STORE_IMMEDIATE_U64, STORE_U32, STORE_U64, SUBTRACT,
+};
+
+/// `bpf_map_lookup_elem(map, key)` (linux/bpf.h), and so on.
+pub(super) const LOOKUP: u32 = 1;
+pub(super) const UPDATE: u32 = 2;
+pub(super) const NANOSECONDS: u32 = 5;
+pub(super) const CORE: u32 = 8;
+pub(super) const THREAD: u32 = 14;
+
+/// `BPF_NOEXIST`: an update does not replace a value.
+const ONLY_NEW: u32 = 1;
+
+/// What a stranger's time is time of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// No kthread is known to wait for the core.
+    Free,
+    /// A kthread waits for the core.
+    Taken,
+}
+
+impl Moment {
+    /// Offset of this moment's sum among two.
+    const fn offset(self) -> i16 {
+        8 * self as i16
+    }
+}
+
+/// What the programs write about one core: an array of integers, by [`Field`].
+pub(super) type Record = [u64; 11];
+
+/// Nanoseconds of one stranger on one core, by [`Moment`].
+pub(super) type Strange = [u64; 2];
+
+/// Places in a [`Record`]; all but the first five are sums of nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field {
+    /// Time up to which everything is entered; 0 where the core is not watched.
+    Since,
+    /// Nanoseconds that the current thread ran since it was switched in.
+    Ran,
+    /// Nanoseconds of interrupts since then.
+    Interrupted,
+    /// Interrupts that have begun and not ended.
+    Depth,
+    /// The kthread that was the last to be switched out although it could run on; 0 for none.
+    Waiter,
+    /// Kthreads ran.
+    Kthreads,
+    /// The core was idle, with the interrupts of an idle core.
+    Idle,
+    /// Interrupts of strangers, by [`Moment`]; those of kthreads are in the second.
+    Interrupts,
+    /// Strangers that found no place in the map, by [`Moment`].
+    Untold = 9,
+}
+
+impl Field {
+    const fn offset(self) -> i16 {
+        self as i16 * 8
+    }
+}
+
+/// Descriptors of the three maps.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Maps {
+    pub(super) cores: i32,
+    pub(super) threads: i32,
+    pub(super) strangers: i32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Label {
+    NotWatched,
+    Interrupted,
+    Entered,
+    Thread,
+    Stranger,
+    Runnable,
+    Sleeps,
+    Moment,
+    Found,
+    Untold,
+    Clear,
+}
+
+/// Registers that survive calls, by use.
+const ARGUMENTS: u8 = 6;
+const RECORD: u8 = 7;
+const TID: u8 = 8;
+const HERE: u8 = 9;
+/// Offset of the moment at which a stranger runs; of strangers, no argument is read.
+const MOMENT: u8 = 6;
+
+/// Variables on the stack.
+const KEY: i16 = -8;
+const PAIR: i16 = -16;
+const FRESH: i16 = -32;
+
+impl Assembler<Label> {
+    /// Looks a key on the stack up in a map; the result is in register 0.
+    fn look_up(&mut self, map: i32, key: i16) {
+        self.put(MOVE, 2, STACK, 0, 0);
+        self.put(ADD_IMMEDIATE, 2, 0, 0, i32::from(key) as u32);
+        self.map(1, map);
+        self.put(CALL, 0, 0, 0, LOOKUP);
+    }
+
+    /// Adds register `from` to a field of the record, through register 1.
+    fn add(&mut self, field: Field, from: u8) {
+        self.put(LOAD_U64, 1, RECORD, field.offset(), 0);
+        self.put(ADD, 1, from, 0, 0);
+        self.put(STORE_U64, RECORD, 1, field.offset(), 0);
+    }
+
+    /// Leaves the record of this core in its register and the time since the last entry in register
+    /// 0; leaves the program if the core is not watched.
+    fn begin(&mut self, maps: Maps) {
+        self.put(CALL, 0, 0, 0, CORE);
+        self.put(MOVE, HERE, 0, 0, 0);
+        self.put(STORE_U32, STACK, 0, KEY, 0);
+        self.look_up(maps.cores, KEY);
+        self.jump(JUMP_EQUAL_IMMEDIATE, 0, 0, 0, Label::NotWatched);
+        self.put(MOVE, RECORD, 0, 0, 0);
+        self.put(LOAD_U64, 1, RECORD, Field::Since.offset(), 0);
+        self.jump(JUMP_EQUAL_IMMEDIATE, 1, 0, 0, Label::NotWatched);
+        self.put(CALL, 0, 0, 0, NANOSECONDS);
+        self.put(LOAD_U64, 1, RECORD, Field::Since.offset(), 0);
+        self.put(STORE_U64, RECORD, 0, Field::Since.offset(), 0);
+        self.put(SUBTRACT, 0, 1, 0, 0);
+    }
+
+    /// Ends the program, and has the jump of [`begin`](Self::begin) end here.
+    fn end(&mut self) {
+        self.place(Label::NotWatched);
+        self.put(MOVE_IMMEDIATE, 0, 0, 0, 0);
+        self.put(EXIT, 0, 0, 0, 0);
+    }
+}
+
+/// Returns the program for the beginning of an interrupt.
+pub(super) fn enter(maps: Maps) -> Vec<u64> {
+    let mut asm = Assembler::new();
+    asm.begin(maps);
+    asm.put(LOAD_U64, 2, RECORD, Field::Depth.offset(), 0);
+    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, 0, Label::Interrupted);
+    asm.add(Field::Ran, 0);
+    asm.jump(JUMP, 0, 0, 0, Label::Entered);
+    asm.place(Label::Interrupted);
+    asm.add(Field::Interrupted, 0);
+    asm.place(Label::Entered);
+    asm.put(ADD_IMMEDIATE, 2, 0, 0, 1);
+    asm.put(STORE_U64, RECORD, 2, Field::Depth.offset(), 0);
+    asm.end();
+    asm.finish()
+}
+
+/// Returns the program for the end of an interrupt. One whose beginning was missed is no interrupt.
+pub(super) fn leave(maps: Maps) -> Vec<u64> {
+    let mut asm = Assembler::new();
+    asm.begin(maps);
+    asm.put(LOAD_U64, 2, RECORD, Field::Depth.offset(), 0);
+    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, 0, Label::Interrupted);
+    asm.add(Field::Ran, 0);
+    asm.jump(JUMP, 0, 0, 0, Label::NotWatched);
+    asm.place(Label::Interrupted);
+    asm.add(Field::Interrupted, 0);
+    asm.put(ADD_IMMEDIATE, 2, 0, 0, (-1i32) as u32);
+    asm.put(STORE_U64, RECORD, 2, Field::Depth.offset(), 0);
+    asm.end();
+    asm.finish()
+}
+
+/// Returns the program for a switch of threads. It reads two arguments: whether the thread was
+/// preempted, and the state it is left in, where 0 is runnable (kernel/sched/core.c, since Linux
+/// 5.18; no program that reads an argument that a tracepoint lacks can be attached to it).
+pub(super) fn switch(maps: Maps) -> Vec<u64> {
+    let mut asm = Assembler::new();
+    asm.put(MOVE, ARGUMENTS, 1, 0, 0);
+    asm.begin(maps);
+    // What has passed, by whether an interrupt's end was missed.
+    asm.put(LOAD_U64, 2, RECORD, Field::Depth.offset(), 0);
+    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, 0, Label::Interrupted);
+    asm.add(Field::Ran, 0);
+    asm.jump(JUMP, 0, 0, 0, Label::Entered);
+    asm.place(Label::Interrupted);
+    asm.add(Field::Interrupted, 0);
+    asm.put(STORE_IMMEDIATE_U64, RECORD, 0, Field::Depth.offset(), 0);
+    asm.place(Label::Entered);
+    // Whose time it is.
+    asm.put(CALL, 0, 0, 0, THREAD);
+    asm.put(MOVE_32, TID, 0, 0, 0);
+    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, TID, 0, 0, Label::Thread);
+    for part in [Field::Ran, Field::Interrupted] {
+        asm.put(LOAD_U64, 2, RECORD, part.offset(), 0);
+        asm.add(Field::Idle, 2);
+    }
+    asm.jump(JUMP, 0, 0, 0, Label::Clear);
+    asm.place(Label::Thread);
+    asm.put(STORE_U32, STACK, TID, KEY, 0);
+    asm.look_up(maps.threads, KEY);
+    asm.jump(JUMP_EQUAL_IMMEDIATE, 0, 0, 0, Label::Stranger);
+    kthread(&mut asm);
+    asm.place(Label::Stranger);
+    stranger(&mut asm, maps);
+    asm.place(Label::Clear);
+    for part in [Field::Ran, Field::Interrupted] {
+        asm.put(STORE_IMMEDIATE_U64, RECORD, 0, part.offset(), 0);
+    }
+    asm.end();
+    asm.finish()
+}
+
+/// Enters the time of a kthread, whose value in the map register 0 points to, and whether it waits.
+fn kthread(asm: &mut Assembler<Label>) {
+    asm.put(LOAD_U64, 2, RECORD, Field::Ran.offset(), 0);
+    asm.add(Field::Kthreads, 2);
+    asm.put(LOAD_U64, 2, RECORD, Field::Interrupted.offset(), 0);
+    asm.put(LOAD_U64, 1, RECORD, Field::Interrupts.offset() + Moment::Taken.offset(), 0);
+    asm.put(ADD, 1, 2, 0, 0);
+    asm.put(STORE_U64, RECORD, 1, Field::Interrupts.offset() + Moment::Taken.offset(), 0);
+    asm.put(LOAD_U64, 1, ARGUMENTS, 0, 0);
+    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 1, 0, 0, Label::Runnable);
+    asm.put(LOAD_U64, 1, ARGUMENTS, 3 * 8, 0);
+    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 1, 0, 0, Label::Sleeps);
+    asm.place(Label::Runnable);
+    asm.put(ADD_IMMEDIATE, HERE, 0, 0, 1);
+    asm.put(STORE_U32, 0, HERE, 0, 0);
+    asm.put(STORE_U64, RECORD, TID, Field::Waiter.offset(), 0);
+    asm.jump(JUMP, 0, 0, 0, Label::Clear);
+    asm.place(Label::Sleeps);
+    asm.put(STORE_IMMEDIATE_U32, 0, 0, 0, 0);
+    asm.put(LOAD_U64, 1, RECORD, Field::Waiter.offset(), 0);
+    asm.jump(JUMP_NOT_EQUAL, 1, TID, 0, Label::Clear);
+    asm.put(STORE_IMMEDIATE_U64, RECORD, 0, Field::Waiter.offset(), 0);
+    asm.jump(JUMP, 0, 0, 0, Label::Clear);
+}
+
+/// Enters the time of any other thread.
+fn stranger(asm: &mut Assembler<Label>, maps: Maps) {
+    asm.put(MOVE_IMMEDIATE, MOMENT, 0, 0, Moment::Free.offset() as u32);
+    asm.put(LOAD_U64, 1, RECORD, Field::Waiter.offset(), 0);
+    asm.jump(JUMP_EQUAL_IMMEDIATE, 1, 0, 0, Label::Moment);
+    asm.put(STORE_U32, STACK, 1, KEY, 0);
+    asm.look_up(maps.threads, KEY);
+    asm.jump(JUMP_EQUAL_IMMEDIATE, 0, 0, 0, Label::Moment);
+    asm.put(LOAD_U32, 1, 0, 0, 0);
+    asm.put(MOVE, 2, HERE, 0, 0);
+    asm.put(ADD_IMMEDIATE, 2, 0, 0, 1);
+    asm.jump(JUMP_NOT_EQUAL, 1, 2, 0, Label::Moment);
+    asm.put(MOVE_IMMEDIATE, MOMENT, 0, 0, Moment::Taken.offset() as u32);
+    asm.place(Label::Moment);
+    asm.put(LOAD_U64, 2, RECORD, Field::Interrupted.offset(), 0);
+    asm.put(MOVE, 0, RECORD, 0, 0);
+    add_by_moment(asm, Field::Interrupts.offset());
+    // Its own sum, made if it has none.
+    asm.put(STORE_U32, STACK, TID, PAIR, 0);
+    asm.put(STORE_U32, STACK, HERE, PAIR + 4, 0);
+    asm.look_up(maps.strangers, PAIR);
+    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 0, 0, 0, Label::Found);
+    asm.put(STORE_IMMEDIATE_U64, STACK, 0, FRESH, 0);
+    asm.put(STORE_IMMEDIATE_U64, STACK, 0, FRESH + 8, 0);
+    asm.put(MOVE, 2, STACK, 0, 0);
+    asm.put(ADD_IMMEDIATE, 2, 0, 0, i32::from(PAIR) as u32);
+    asm.put(MOVE, 3, STACK, 0, 0);
+    asm.put(ADD_IMMEDIATE, 3, 0, 0, i32::from(FRESH) as u32);
+    asm.put(MOVE_IMMEDIATE, 4, 0, 0, ONLY_NEW);
+    asm.map(1, maps.strangers);
+    asm.put(CALL, 0, 0, 0, UPDATE);
+    asm.look_up(maps.strangers, PAIR);
+    asm.jump(JUMP_EQUAL_IMMEDIATE, 0, 0, 0, Label::Untold);
+    asm.place(Label::Found);
+    asm.put(LOAD_U64, 2, RECORD, Field::Ran.offset(), 0);
+    add_by_moment(asm, 0);
+    asm.jump(JUMP, 0, 0, 0, Label::Clear);
+    asm.place(Label::Untold);
+    asm.put(LOAD_U64, 2, RECORD, Field::Ran.offset(), 0);
+    asm.put(MOVE, 0, RECORD, 0, 0);
+    add_by_moment(asm, Field::Untold.offset());
+}
+
+/// Adds register 2 to the sum of the stranger's moment, of the two sums at an offset from register
+/// 0.
+fn add_by_moment(asm: &mut Assembler<Label>, offset: i16) {
+    asm.put(ADD, 0, MOMENT, 0, 0);
+    asm.put(LOAD_U64, 1, 0, offset, 0);
+    asm.put(ADD, 1, 2, 0, 0);
+    asm.put(STORE_U64, 0, 1, offset, 0);
+}
+
+#[cfg(test)]
+mod tests;

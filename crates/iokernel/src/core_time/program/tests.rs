@@ -1,0 +1,292 @@
+//! The programs in a virtual machine in this process, without privileges, beside a model of what
+//! they add up. In the kernel they run in the tests of the module above.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::sys::bpf::machine::integer_at;
+
+const MAPS: Maps = Maps { cores: 1, threads: 2, strangers: 3 };
+/// Cores of the machine, and places in each hash table.
+const CORES: usize = 2;
+const PLACES: usize = 4;
+const KTHREADS: [u32; 2] = [101, 102];
+
+/// A hash table whose values lie where the programs may write.
+#[derive(Default)]
+struct Table {
+    keys: Vec<u64>,
+    values: Vec<AtomicU64>,
+    /// Integers of a value.
+    width: usize,
+}
+
+impl Table {
+    fn new(width: usize) -> Self {
+        Self { keys: Vec::new(), values: zeros(PLACES * width), width }
+    }
+
+    fn address(&self, key: u64) -> u64 {
+        let place = self.keys.iter().position(|&known| known == key);
+        place.map_or(0, |place| address(&self.values[place * self.width]))
+    }
+}
+
+/// The machine around a program.
+#[derive(Default)]
+struct World {
+    core: u32,
+    now: u64,
+    tid: u32,
+    cores: Vec<AtomicU64>,
+    threads: Table,
+    strangers: Table,
+}
+
+const WORDS: usize = size_of::<Record>() / 8;
+
+thread_local! { static WORLD: RefCell<World> = RefCell::default(); }
+
+fn zeros(count: usize) -> Vec<AtomicU64> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
+fn address(word: &AtomicU64) -> u64 {
+    word.as_ptr().expose_provenance() as u64
+}
+
+fn look_up(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
+    WORLD.with_borrow(|world| match map {
+        1 => {
+            let core = u32::from_le_bytes(integer_at(key)) as usize;
+            world.cores.get(core * WORDS).map_or(0, address)
+        }
+        2 => world.threads.address(u32::from_le_bytes(integer_at(key)).into()),
+        3 => world.strangers.address(u64::from_le_bytes(integer_at(key))),
+        other => panic!("map {other}"),
+    })
+}
+
+fn update(map: u64, key: u64, value: u64, flags: u64, _: u64) -> u64 {
+    assert_eq!((map, flags), (3, 1));
+    let key = u64::from_le_bytes(integer_at(key));
+    assert_eq!(integer_at::<16>(value), [0; 16]);
+    WORLD.with_borrow_mut(|world| {
+        let keys = &mut world.strangers.keys;
+        assert!(!keys.contains(&key));
+        if keys.len() == PLACES {
+            return -7i64 as u64;
+        }
+        keys.push(key);
+        0
+    })
+}
+
+/// Runs a program with these arguments of its tracepoint.
+fn run(code: &[u64], arguments: [u64; 4]) {
+    let bytes: Vec<u8> = code.iter().flat_map(|instruction| instruction.to_le_bytes()).collect();
+    let mut machine = rbpf::EbpfVmRaw::new(Some(&bytes)).expect("the program is well formed");
+    let helpers: [(u32, fn(u64, u64, u64, u64, u64) -> u64); 5] = [
+        (LOOKUP, look_up),
+        (UPDATE, update),
+        (NANOSECONDS, |_, _, _, _, _| WORLD.with_borrow(|world| world.now)),
+        (CORE, |_, _, _, _, _| WORLD.with_borrow(|world| world.core.into())),
+        (THREAD, |_, _, _, _, _| WORLD.with_borrow(|world| 77 << 32 | u64::from(world.tid))),
+    ];
+    for (number, helper) in helpers {
+        machine.register_helper(number, helper).unwrap();
+    }
+    WORLD.with_borrow(|world| {
+        for words in [&world.cores, &world.threads.values, &world.strangers.values] {
+            let from = address(&words[0]);
+            machine.register_allowed_memory(from..from + 8 * words.len() as u64);
+        }
+    });
+    let mut context = arguments.map(u64::to_le_bytes).concat();
+    machine.execute_program(&mut context).unwrap();
+}
+
+fn begin() {
+    let world = World {
+        cores: zeros(CORES * WORDS),
+        threads: Table { keys: KTHREADS.map(u64::from).to_vec(), ..Table::new(1) },
+        strangers: Table::new(2),
+        now: 1_000,
+        ..World::default()
+    };
+    world.cores[Field::Since as usize].store(1_000, Relaxed);
+    WORLD.set(world);
+}
+
+/// What happens next on core 0, after some nanoseconds.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Enter,
+    Leave,
+    /// The current thread is switched out for this one, and could run on or not.
+    Switch {
+        to: u32,
+        preempted: bool,
+        state: u64,
+    },
+}
+
+fn happen(after: u64, event: Event) {
+    WORLD.with_borrow_mut(|world| world.now += after);
+    match event {
+        Event::Enter => run(&enter(MAPS), [0; 4]),
+        Event::Leave => run(&leave(MAPS), [0; 4]),
+        Event::Switch { to, preempted, state } => {
+            run(&switch(MAPS), [preempted.into(), 0xdead, 0xbeef, state]);
+            WORLD.with_borrow_mut(|world| world.tid = to);
+        }
+    }
+}
+
+fn field(field: Field) -> u64 {
+    WORLD.with_borrow(|world| world.cores[field as usize].load(Relaxed))
+}
+
+fn by_moment(field: Field) -> [u64; 2] {
+    WORLD.with_borrow(|world| [0, 1].map(|moment| world.cores[field as usize + moment].load(Relaxed)))
+}
+
+fn strangers() -> BTreeMap<u64, [u64; 2]> {
+    WORLD.with_borrow(|world| {
+        let Table { keys, values, .. } = &world.strangers;
+        let value = |at: usize| [0, 1].map(|moment| values[2 * at + moment].load(Relaxed));
+        keys.iter().enumerate().map(|(at, &key)| (key, value(at))).collect()
+    })
+}
+
+/// Switches to a thread, from one that could run on.
+fn yields(to: u32) -> Event {
+    Event::Switch { to, preempted: false, state: 0 }
+}
+
+/// Switches to a thread, from one that waits for something.
+fn sleeps(to: u32) -> Event {
+    Event::Switch { to, preempted: false, state: 1 }
+}
+
+#[test]
+fn time_goes_to_the_thread_that_is_switched_out() {
+    begin();
+    happen(10, sleeps(101));
+    happen(200, sleeps(7));
+    happen(3_000, sleeps(0));
+    happen(40_000, sleeps(7));
+    happen(500_000, yields(102));
+    assert_eq!((field(Field::Idle), field(Field::Kthreads)), (40_010, 200));
+    assert_eq!(strangers(), BTreeMap::from([(7, [503_000, 0])]));
+}
+
+#[test]
+fn a_stranger_takes_the_core_from_a_kthread_that_could_run_on() {
+    begin();
+    happen(1, sleeps(101));
+    // It is preempted, and in a state that would have it sleep.
+    happen(2, Event::Switch { to: 7, preempted: true, state: 1 });
+    happen(10, sleeps(102));
+    happen(3, sleeps(7));
+    assert_eq!(strangers()[&7], [0, 10]);
+    // The other kthread sleeps, this one still waits.
+    happen(100, sleeps(101));
+    happen(4, sleeps(7));
+    happen(1_000, sleeps(0));
+    assert_eq!((strangers()[&7], field(Field::Kthreads)), ([1_000, 110], 9));
+}
+
+#[test]
+fn a_kthread_that_waits_on_another_core_does_not_wait_here() {
+    begin();
+    WORLD.with_borrow_mut(|world| world.tid = 101);
+    happen(1, yields(7));
+    WORLD.with_borrow(|world| world.threads.values[0].store(2, Relaxed));
+    happen(10, sleeps(0));
+    assert_eq!(strangers()[&7], [10, 0]);
+}
+
+#[test]
+fn interrupts_count_once_however_deep() {
+    begin();
+    happen(5, sleeps(101));
+    happen(10, Event::Enter);
+    happen(100, Event::Enter);
+    happen(1_000, Event::Leave);
+    happen(10_000, Event::Leave);
+    happen(20, sleeps(7));
+    assert_eq!((field(Field::Kthreads), by_moment(Field::Interrupts)), (30, [0, 11_100]));
+    // One whose beginning was not seen, and one whose end was not.
+    happen(3, Event::Leave);
+    happen(4, Event::Enter);
+    happen(500, sleeps(0));
+    assert_eq!(
+        (strangers()[&7], by_moment(Field::Interrupts), field(Field::Depth)),
+        ([7, 0], [500, 11_100], 0)
+    );
+}
+
+#[test]
+fn a_core_that_is_not_watched_is_left_alone() {
+    begin();
+    WORLD.with_borrow_mut(|world| world.core = 1);
+    for event in [Event::Enter, sleeps(7), Event::Leave, sleeps(101)] {
+        happen(10, event);
+    }
+    WORLD.with_borrow_mut(|world| world.core = CORES as u32);
+    happen(10, Event::Enter);
+    assert!(WORLD.with_borrow(|world| world.cores[WORDS..].iter().all(|word| word.load(Relaxed) == 0)));
+    assert!(strangers().is_empty());
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let thread = prop_oneof![Just(0), prop::sample::select(&KTHREADS), 1u32..8];
+    prop_oneof![
+        Just(Event::Enter),
+        Just(Event::Leave),
+        (thread, any::<bool>(), 0..3u64).prop_map(|(to, preempted, state)| Event::Switch {
+            to,
+            preempted,
+            state
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_nanosecond_is_entered_once(events in prop::collection::vec((0..1_000_000u64, event()), 0..60)) {
+        begin();
+        let mut ran = BTreeMap::<u32, u64>::new();
+        let (mut depth, mut current) = (0u64, 0);
+        for &(after, event) in events.iter().chain([&(5, yields(0))]) {
+            if depth == 0 || current == 0 {
+                *ran.entry(current).or_default() += after;
+            }
+            match event {
+                Event::Enter => depth += 1,
+                Event::Leave => depth = depth.saturating_sub(1),
+                Event::Switch { to, .. } => (depth, current) = (0, to),
+            }
+            happen(after, event);
+        }
+        let of = |tid: u32| ran.get(&tid).copied().unwrap_or(0);
+        prop_assert_eq!(field(Field::Idle), of(0));
+        prop_assert_eq!(field(Field::Kthreads), KTHREADS.map(of).iter().sum::<u64>());
+        let told = strangers();
+        for (tid, sums) in &told {
+            prop_assert_eq!(sums.iter().sum::<u64>(), of(*tid as u32));
+        }
+        // The fifth stranger and those behind it find no place.
+        let untold = (1..8).filter(|&tid| !told.contains_key(&tid.into())).map(of).sum::<u64>();
+        prop_assert_eq!(by_moment(Field::Untold).iter().sum::<u64>(), untold);
+        let all = events.iter().map(|(after, _)| after).sum::<u64>() + 5;
+        let entered = field(Field::Idle) + field(Field::Kthreads)
+            + told.values().flatten().chain(&by_moment(Field::Interrupts)).chain(&by_moment(Field::Untold)).sum::<u64>();
+        prop_assert_eq!(entered, all);
+    }
+}

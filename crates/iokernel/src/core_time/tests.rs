@@ -1,0 +1,124 @@
+//! The watch on this machine. What it adds up is compared with what Linux says of the same threads,
+//! never with how long anything should take.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+
+use super::*;
+
+/// For which a process that computes is given a core.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Processor time of one part of a test.
+const PART_NS: u64 = 30_000_000;
+
+fn watch(core: u16, kthreads: &[i32]) -> Option<Watch> {
+    match Watch::start(&[core], kthreads) {
+        Ok(watch) => Some(watch),
+        Err(refused) => {
+            eprintln!("skipped: {refused}");
+            None
+        }
+    }
+}
+
+/// Binds this thread, or that of a process, to one core.
+fn bind(thread: Option<Pid>, core: u16) {
+    let mut one = CpuSet::new();
+    one.set(core.into());
+    sched_setaffinity(thread, &one).unwrap();
+}
+
+/// A process that computes on one core until this value is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start(core: u16) -> Self {
+        let child = Command::new("/bin/sh").args(["-c", "while :; do :; done"]).process_group(0).spawn();
+        let child = Self(child.unwrap());
+        bind(Pid::from_raw(child.0.id() as i32), core);
+        child
+    }
+
+    fn processor_ns(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.0.id())).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn kthreads_other_programs_and_what_they_take_from_each_other_are_told_apart() {
+    let before = sched_getaffinity(None).unwrap();
+    let core = (0..CpuSet::MAX_CPU).rfind(|&core| before.is_set(core)).unwrap() as u16;
+    let own = gettid().as_raw_nonzero().get();
+    let started = now_ns();
+    let Some(watch) = watch(core, &[own]) else { return };
+    let (begun, give_up) = (now_ns(), Instant::now() + PATIENCE);
+    bind(None, core);
+    // This thread computes as a kthread would.
+    let computed = clock_gettime(ClockId::ThreadCPUTime);
+    let computed_ns = || {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        ((now.tv_sec - computed.tv_sec) * 1_000_000_000 + now.tv_nsec - computed.tv_nsec) as u64
+    };
+    while computed_ns() < PART_NS && Instant::now() < give_up {}
+    let ended = now_ns();
+    let first = watch.read(&[own]).unwrap()[0];
+    let finished = now_ns();
+    assert_eq!(first.core, core);
+    // A nanosecond is lost where two readings of a clock are rounded.
+    assert!((ended - begun - 9..=finished - started).contains(&first.all()), "{first:?}");
+    // Linux adds interrupts to the time of the thread.
+    assert!(first.kthreads + first.taken.interrupts > PART_NS / 10 * 9, "{first:?}");
+
+    // A process computes on the core while this thread could run, and then while it sleeps.
+    let busy = Busy::start(core);
+    while busy.processor_ns() < PART_NS && Instant::now() < give_up {
+        std::hint::spin_loop();
+    }
+    let second = watch.read(&[own]).unwrap()[0];
+    while busy.processor_ns() < 2 * PART_NS && Instant::now() < give_up {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let third = watch.read(&[own]).unwrap()[0];
+    drop(busy);
+    sched_setaffinity(None, &before).unwrap();
+    assert!(Instant::now() < give_up, "the process got no core");
+    let taken = |from: CoreTime, to: CoreTime| to.taken.programs - from.taken.programs;
+    let free = |from: CoreTime, to: CoreTime| to.free.programs - from.free.programs;
+    assert!(taken(first, second) > PART_NS / 2, "{first:?} {second:?}");
+    assert!(free(second, third) > taken(second, third), "{second:?} {third:?}");
+    // A thread that becomes known late was a kthread all the time.
+    let Some(unknown) = self::watch(core, &[]) else { return };
+    bind(None, core);
+    assert_eq!(unknown.read(&[]).unwrap()[0].kthreads, 0);
+    assert!(unknown.read(&[own]).unwrap()[0].kthreads > 0);
+    sched_setaffinity(None, &before).unwrap();
+}
+
+#[test]
+fn a_thread_of_the_kernel_is_known_by_its_flags() {
+    let of_kthreadd = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0";
+    let nasty = "7 (a) S 1 1 1 1 -1 1 (b)) R 1 7 7 0 -1 4194304 9";
+    assert!(flags(of_kthreadd).is_some_and(|flags| flags & KERNEL_THREAD != 0));
+    assert!(flags(nasty).is_some_and(|flags| flags & KERNEL_THREAD == 0));
+    assert_eq!(flags(""), None);
+    assert!(!is_of_the_kernel(std::process::id()));
+}
+
+#[test]
+fn a_refusal_says_what_is_needed() {
+    assert_eq!(Refused::from(Errno::PERM).to_string(), "needs CAP_BPF and CAP_PERFMON");
+    assert!(Refused::from(Errno::NOSYS).to_string().contains("eBPF"));
+}

@@ -1,0 +1,160 @@
+//! Maps of an eBPF program that this process fills and reads.
+//!
+//! Owns the sizes: a map is made for one type of keys and one of values, so that no request names
+//! memory of another length.
+
+use core::ffi::c_int;
+use core::marker::PhantomData;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+
+use super::{MAP_CREATE, MAP_UPDATE_ELEM, bpf, descriptor};
+
+const MAP_LOOKUP_ELEM: c_int = 1;
+const MAP_GET_NEXT_KEY: c_int = 4;
+const MAP_TYPE_HASH: u32 = 1;
+const MAP_TYPE_ARRAY: u32 = 2;
+
+/// Plain integers.
+///
+/// # Safety
+/// 1. Every pattern of bits is a value of the type.
+/// 2. The type has no padding.
+pub(crate) unsafe trait Plain: Copy + Default {}
+
+// SAFETY: 1 and 2: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: 1 and 2: an integer.
+unsafe impl Plain for u64 {}
+// SAFETY: 1 and 2: integers of the same size, one behind the other.
+unsafe impl<const N: usize> Plain for [u64; N] where [u64; N]: Default {}
+
+/// A map from `K` to `V`.
+#[derive(Debug)]
+pub(crate) struct Map<K, V> {
+    map: OwnedFd,
+    types: PhantomData<(K, V)>,
+}
+
+/// `union bpf_attr` of the requests that concern one element.
+#[repr(C)]
+struct Element {
+    map: u32,
+    pad: u32,
+    key: u64,
+    /// The value, or the next key.
+    value: u64,
+    flags: u64,
+}
+
+impl<V: Plain> Map<u32, V> {
+    /// Returns an array of `entries` values, all 0.
+    ///
+    /// # Errors
+    /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
+    pub(crate) fn array(entries: u32) -> Result<Self, Errno> {
+        Self::make(MAP_TYPE_ARRAY, entries)
+    }
+}
+
+impl<K: Plain, V: Plain> Map<K, V> {
+    /// Returns an empty hash table for at most `entries` keys, whose memory is taken now.
+    ///
+    /// # Errors
+    /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
+    pub(crate) fn hash(entries: u32) -> Result<Self, Errno> {
+        Self::make(MAP_TYPE_HASH, entries)
+    }
+
+    fn make(map_type: u32, entries: u32) -> Result<Self, Errno> {
+        #[repr(C)]
+        struct Attributes {
+            map_type: u32,
+            key_size: u32,
+            value_size: u32,
+            max_entries: u32,
+        }
+        let (key_size, value_size) = (size_of::<K>() as u32, size_of::<V>() as u32);
+        let mut attributes = Attributes { map_type, key_size, value_size, max_entries: entries };
+        let map = bpf(MAP_CREATE, &mut attributes).map(descriptor)?;
+        Ok(Self { map, types: PhantomData })
+    }
+
+    /// Returns the number that a program names the map by.
+    pub(crate) fn number(&self) -> i32 {
+        self.map.as_raw_fd()
+    }
+
+    fn element(&self, key: *const K, value: u64) -> Element {
+        Element { map: self.map.as_raw_fd() as u32, pad: 0, key: key as u64, value, flags: 0 }
+    }
+
+    /// Sets the value of a key.
+    ///
+    /// # Errors
+    /// The kernel's error: the map is full.
+    pub(crate) fn set(&self, key: K, value: V) -> Result<(), Errno> {
+        bpf(MAP_UPDATE_ELEM, &mut self.element(&raw const key, &raw const value as u64)).map(drop)
+    }
+
+    /// Returns the value of a key; `None` if the map has no such key.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn get(&self, key: K) -> Result<Option<V>, Errno> {
+        let mut value = V::default();
+        match bpf(MAP_LOOKUP_ELEM, &mut self.element(&raw const key, &raw mut value as u64)) {
+            Ok(_) => Ok(Some(value)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns at most `limit` keys and their values. Of a map in which no key is removed, each key
+    /// once.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn entries(&self, limit: usize) -> Result<Vec<(K, V)>, Errno> {
+        let (mut entries, mut last) = (Vec::new(), None::<K>);
+        while entries.len() < limit {
+            let mut next = K::default();
+            let key = last.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+            match bpf(MAP_GET_NEXT_KEY, &mut self.element(key, &raw mut next as u64)) {
+                Ok(_) => {}
+                Err(Errno::NOENT) => break,
+                Err(error) => return Err(error),
+            }
+            if let Some(value) = self.get(next)? {
+                entries.push((next, value));
+            }
+            last = Some(next);
+        }
+        Ok(entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_set_is_found_and_nothing_else() {
+        let map = match Map::<u64, [u64; 2]>::hash(4) {
+            Ok(map) => map,
+            Err(error @ (Errno::PERM | Errno::NOSYS)) => {
+                return eprintln!("skipped: no eBPF map can be made here ({error})");
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(map.entries(9).unwrap(), []);
+        map.set(7, [1, 2]).unwrap();
+        map.set(9, [3, 4]).unwrap();
+        map.set(7, [5, 6]).unwrap();
+        assert_eq!((map.get(7), map.get(8)), (Ok(Some([5, 6])), Ok(None)));
+        let mut all = map.entries(9).unwrap();
+        all.sort_unstable();
+        assert_eq!(all, [(7, [5, 6]), (9, [3, 4])]);
+        assert_eq!(map.entries(1).unwrap().len(), 1);
+    }
+}
