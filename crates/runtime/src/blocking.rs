@@ -16,7 +16,8 @@ use crate::ground::guard::NoPreempt;
 use crate::ground::spin::SpinLock;
 use crate::records::kthread::current_uthread;
 use crate::records::runtime::deadline_after;
-use crate::verbs::completion::Completion;
+use crate::verbs::completion::{Completion, Left};
+use crate::verbs::ready::ready;
 use crate::verbs::wait::{self, WaitList, WaitOutcome};
 use core::cell::Cell;
 use core::panic::AssertUnwindSafe;
@@ -66,7 +67,9 @@ unsafe fn run_call<F: FnOnce() -> T, T>(call: *const ()) {
     // afterwards, and it is never abandoned.
     unsafe {
         call.completion.store(result);
-        Completion::complete(&raw const call.completion);
+        if let Left::Waiter(waiter) = Completion::complete(&raw const call.completion) {
+            ready(waiter);
+        }
     }
 }
 

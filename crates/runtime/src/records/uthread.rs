@@ -60,8 +60,9 @@ pub enum Class {
 pub struct Entry {
     /// Called once on the new stack; must not unwind.
     pub run: unsafe fn(*mut u8),
-    /// Called when the thread-local destructors have run: wakes the thread that joins.
-    pub finish: unsafe fn(*mut u8),
+    /// Called when the thread-local destructors have run: announces the result. Returns the thread
+    /// that waits for it.
+    pub finish: unsafe fn(*mut u8) -> Option<Runnable>,
     /// Argument of both.
     pub data: *mut u8,
 }

@@ -1,9 +1,10 @@
 //! What a thread and its handle share: a [`Completion`] on the heap with two owners, the thread
 //! ([`Completer`]) and its handle ([`Joiner`]).
 
+use crate::records::uthread::Runnable;
 use crate::thread::handle::Thread;
 use crate::thread::scope_data::ScopeData;
-use crate::verbs::completion::Completion;
+use crate::verbs::completion::{Completion, Left};
 use core::ptr::NonNull;
 use std::sync::Arc;
 
@@ -57,24 +58,29 @@ impl<T> Completer<T> {
         unsafe { self.0.as_ref().completion.store(result) };
     }
 
-    /// Announces the stored result and wakes the joiner. If the joiner is gone, drops the result
-    /// and calls `dropped`. Finally, counts the thread as ended in its scope.
+    /// Announces the stored result. If the joiner is gone, drops the result and calls `dropped`.
+    /// Finally, counts the thread as ended in its scope. Returns the joiner, if it is a user thread
+    /// that waits: the caller makes it runnable.
     ///
     /// # Safety
     /// A result was stored.
-    pub(crate) unsafe fn finish(self, dropped: impl FnOnce()) {
+    pub(crate) unsafe fn finish(self, dropped: impl FnOnce()) -> Option<Runnable> {
         // SAFETY: alive: the other half frees it after `complete` only.
         let scope = unsafe { self.0.as_ref() }.scope.clone();
         // SAFETY: 1. this half is the completer's; 2. by contract, and this consumes the half; 3.
         // used below only if it is ours.
-        let ours = unsafe { Completion::complete(&raw const (*self.0.as_ptr()).completion) };
-        if ours {
+        let left = unsafe { Completion::complete(&raw const (*self.0.as_ptr()).completion) };
+        if matches!(left, Left::Completion) {
             // SAFETY: made by `Box::leak` in `packet`; the other half is gone.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
             dropped();
         }
         if let Some(scope) = scope {
             scope.thread_ended();
+        }
+        match left {
+            Left::Waiter(joiner) => Some(joiner),
+            Left::Nothing | Left::Completion => None,
         }
     }
 }

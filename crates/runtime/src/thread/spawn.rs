@@ -6,12 +6,13 @@
 //! # The end of a thread
 //! 1. the closure returns or panics, its captures are dropped, its result is stored;
 //! 2. thread-local destructors run;
-//! 3. the joiner is woken;
+//! 3. the result is announced;
 //! 4. if the joiner is gone, the result is dropped, and then the destructors that this registered
 //!    run;
 //! 5. the scope counts the thread out;
 //! 6. handles go stale;
-//! 7. the stack is freed.
+//! 7. the stack is freed;
+//! 8. the joiner is made runnable, or run at once if no other thread waits here.
 
 use crate::ground::guard::NoPreempt;
 use crate::ground::memory::StackError;
@@ -56,7 +57,7 @@ unsafe fn run<F: FnOnce() -> T, T>(data: *mut u8) {
 
 /// # Safety
 /// As [`run`], called after it, once, when the thread-local destructors have run.
-unsafe fn finish<F, T>(data: *mut u8) {
+unsafe fn finish<F, T>(data: *mut u8) -> Option<Runnable> {
     // SAFETY: by the caller's contract; nothing uses the Start after this.
     let Start { completer, .. } = unsafe { data.cast::<Start<F, T>>().read() };
     let me = current_uthread().expect("runs on the thread that ends");
@@ -65,15 +66,16 @@ unsafe fn finish<F, T>(data: *mut u8) {
         class::end_exclusive(me);
     }
     // SAFETY: `run` stored a result.
-    unsafe {
+    let joiner = unsafe {
         completer.finish(
             #[cold]
             // SAFETY: on the thread that owns them; its closure has returned. The result's
             // destructor may have registered some.
             || me.destructors.run(),
-        );
-    }
+        )
+    };
     me.identity.end();
+    joiner
 }
 
 /// Settings of a thread.

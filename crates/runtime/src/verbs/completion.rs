@@ -1,6 +1,5 @@
 //! A result that one thread makes and one other waits for.
 
-use super::ready::ready;
 use super::switch::block;
 use super::wait::check_may_block;
 use crate::ground::guard::NoPreempt;
@@ -19,6 +18,18 @@ const OS: u64 = 1;
 struct OsWaiter {
     thread: std::thread::Thread,
     woken: AtomicBool,
+}
+
+/// What is left to the completer when the result is announced.
+#[derive(Debug)]
+#[must_use = "a waiter never runs again if it is lost"]
+pub enum Left {
+    /// Nothing.
+    Nothing,
+    /// The completion: the other side is gone.
+    Completion,
+    /// To make the waiter runnable.
+    Waiter(Runnable),
 }
 
 /// See the module documentation; [`JoinWord`] states which side may use what.
@@ -59,19 +70,18 @@ impl<T> Completion<T> {
         unsafe { *self.result.get() = Some(result) };
     }
 
-    /// Announces the stored result and wakes the waiter. True if the other side is gone: then the
-    /// completion is the caller's.
+    /// Announces the stored result, and wakes the waiter if it is an ordinary thread.
     ///
     /// # Safety
     /// 1. `this` points to a completion whose one completer is the caller.
     /// 2. The result is stored, and this is called once.
-    /// 3. Unless this returns true the completion is not used afterwards: the waiter may have freed
-    ///    it.
-    pub unsafe fn complete(this: *const Self) -> bool {
+    /// 3. Unless this returns [`Left::Completion`] the completion is not used afterwards: the
+    ///    waiter may have freed it.
+    pub unsafe fn complete(this: *const Self) -> Left {
         // SAFETY: alive until `finish` by point 1; nothing of it is used after that.
         match unsafe { (*this).word.finish() } {
-            Found::NoJoiner => false,
-            Found::Abandoned => true,
+            Found::NoJoiner => Left::Nothing,
+            Found::Abandoned => Left::Completion,
             Found::Waiter(token) if token & OS != 0 => {
                 // SAFETY: the waiter stays where it is until `woken`.
                 let waiter = unsafe { &*((token - OS) as *const OsWaiter) };
@@ -79,14 +89,13 @@ impl<T> Completion<T> {
                 // Release: pairs with the Acquire in `wait_os`.
                 waiter.woken.store(true, Ordering::Release);
                 thread.unpark();
-                false
+                Left::Nothing
             }
             Found::Waiter(token) => {
                 // SAFETY: `wait_user` left the address of a record there, and records live as long
                 // as the process. 1. Its thread blocks with preemption off since then. 2. `finish`
                 // is called once.
-                ready(unsafe { Runnable::new(&*(token as *const Uthread)) });
-                false
+                Left::Waiter(unsafe { Runnable::new(&*(token as *const Uthread)) })
             }
         }
     }

@@ -367,18 +367,19 @@ pub unsafe extern "sysv64" fn uthread_main(record: *mut u8) -> ! {
     drop(guard);
     // SAFETY: this is the thread that runs on the record. Each function is called once, in this
     // order, by point 2.
-    unsafe {
+    let joiner = unsafe {
         let entry = me.take_entry();
         (entry.run)(entry.data);
         me.destructors.run();
-        (entry.finish)(entry.data);
-    }
-    exit(me)
+        (entry.finish)(entry.data)
+    };
+    exit(me, joiner)
 }
 
-/// Ends the calling thread. Inlined into the thread's first function: see [`arch::leave_for_good`].
+/// Ends the calling thread, for which `joiner` waits. Inlined into the thread's first function: see
+/// [`arch::leave_for_good`].
 #[inline(always)]
-fn exit(me: &'static Uthread) -> ! {
+fn exit(me: &'static Uthread, joiner: Option<Runnable>) -> ! {
     let guard = NoPreempt::new();
     let kthread = guard.kthread().expect("user threads run on kthreads");
     if me.carried.is_some() {
@@ -387,7 +388,15 @@ fn exit(me: &'static Uthread) -> ! {
     // SAFETY: the thread leaves its stack for good below, with preemption off.
     let stack = unsafe { Stack::reclaim(me) };
     runtime().stacks.give(stack, kthread, &guard);
-    let (rsp, fs) = next_context(kthread, me, Why::Blocks, None).expect("a thread that ends is not queued");
+    // Queued, it would be taken from the queue next, or another kthread that polls would get it.
+    let first = joiner.and_then(|joiner| {
+        if is_alone(kthread) && !wants_scheduler(kthread) && may_run_here(kthread, &joiner) {
+            return Some(joiner);
+        }
+        ready(joiner);
+        None
+    });
+    let (rsp, fs) = next_context(kthread, me, Why::Blocks, first).expect("a thread that ends is not queued");
     let (_, released) = me.leave_slots();
     // SAFETY: 1. as in `leave_core`. 2. The record outlives the thread, whose stack ends here.
     unsafe { arch::leave_for_good(rsp, released, fs) }
