@@ -4,9 +4,9 @@
 //! goes through all that are in the same place of it. A program with a thousand threads in
 //! futex_waitv(2), of 128 words each, can have tens of thousands there, and then each wake of its
 //! kthreads takes up to a millisecond of the polling thread's time instead of 1.2 us (2-vCPU VM).
-//! So wakes of best-effort programs are timed. What takes longer than [`SLOW_US`] goes to an account
-//! that leaks with [`SHARE`] of the time; over [`DEPTH_US`] the program is lent no core until the
-//! excess has leaked.
+//! So wakes of best-effort programs are timed. What takes longer than [`SLOW_US`] goes to an
+//! account that leaks with [`SHARE`] of the time; over [`DEPTH_US`] the program is lent no core
+//! until the excess has leaked.
 //!
 //! It is no offence: Linux may have run something else meanwhile, and the sleepers may be those of
 //! a stranger who has found out the place. Nobody is expelled for it, and no service is kept
