@@ -13,6 +13,10 @@
 //! the thread asleep; requests 10 ms apart find it asleep after 20 us instead of after 1 ms, and
 //! are as late as they would be then.
 //!
+//! What is recorded of a quiet time in which the thread slept ends with the event, not with the
+//! wake: that is priced already. Counted twice, wakes of 30 us beside events 18 us apart on average
+//! keep a threshold of 5 us where it is, although one of 50 us comes to stand at 20.
+//!
 //! A quiet time whose end was known before costs no wake, since the thread sleeps until shortly
 //! before it: [`Patience::record_foreseen`].
 
@@ -176,6 +180,32 @@ mod tests {
     #[test]
     fn quiet_times_below_the_shortest_threshold_are_no_pattern() {
         assert_eq!(after([5; 1_000]), LONGEST);
+    }
+
+    /// Returns the threshold after events at random times (a Poisson process, these us apart on
+    /// average) of a thread whose threshold was the shortest. A wake takes `wake_us`, of which
+    /// `counted` says whether it is part of the quiet time that is recorded.
+    fn after_wakes(mean_us: f64, wake_us: u64, counted: bool) -> Cycles {
+        let mut patience = Patience::new(5_000, 50_000);
+        (0..20).for_each(|_| patience.record(1_000_000));
+        assert_eq!(patience.threshold(), 5_000);
+        let mut random = 1_u64;
+        for _ in 0..10_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let uniform = (random >> 11) as f64 / (1_u64 << 53) as f64;
+            let quiet = (-(1.0 - uniform).ln() * mean_us * 1_000.0) as Cycles;
+            let slept = quiet > patience.threshold();
+            patience.record(quiet + if slept && counted { wake_us * 1_000 } else { 0 });
+        }
+        patience.threshold()
+    }
+
+    #[test]
+    fn a_threshold_that_was_short_grows_again_unless_wakes_count_as_quiet_times() {
+        for mean_us in [15.0, 18.0] {
+            assert!(after_wakes(mean_us, 30, false) >= 40_000, "{mean_us} us");
+            assert_eq!(after_wakes(mean_us, 30, true), 5_000, "{mean_us} us");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::hooks;
 use super::host;
 use super::pinned;
 use super::ready;
+use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{NO_CORE, ThisKthread, count};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
@@ -23,6 +24,7 @@ use tailwater_shm::grant::{Generation, Grant};
 use tailwater_shm::park::{BACKSTOP, Sleep};
 use tailwater_shm::patience::Patience;
 use tailwater_shm::priority;
+use tailwater_shm::ring::Consumer;
 use tailwater_shm::sync::spin_hint;
 use tailwater_shm::{Cycles, clock};
 
@@ -147,8 +149,10 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         Found::Nothing if resumed && kthread.hosts() => host::release(kthread, runtime),
         Found::Nothing if resumed => {
             park(kthread, runtime);
-            // Until it has a core again, for which there is work.
-            record_idle(kthread, clock::now().saturating_sub(now));
+            // Until there was work again. The wake is no idle time: [`Patience`] has a price for
+            // it, and with both a threshold that is short stays so.
+            let end = first_arrival(kthread).unwrap_or_else(clock::now);
+            record_idle(kthread, end.saturating_sub(now));
         }
         _ => {}
     }
@@ -156,6 +160,12 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         cede_when_requested(kthread, runtime);
     }
     None
+}
+
+/// Returns when the first of the frames came that wait for this kthread, if one does.
+fn first_arrival(kthread: ThisKthread<'_>) -> Option<Cycles> {
+    let first = |consumer: &mut Consumer| Some(consumer.peek().ok()??.stamp());
+    kthread.ingress.as_ref()?.try_with(&NoPreempt::new(), first)?
 }
 
 /// Queues a thread that was handed to a kthread whose core is taken.
