@@ -11,6 +11,10 @@ use super::context::Context;
 pub trait Figure {
     /// Returns its name on the command line and in the names of its files.
     fn name(&self) -> &'static str;
+    /// Returns the names of other figures of its paper that are part of this one.
+    fn parts(&self) -> &'static [&'static str] {
+        &[]
+    }
     /// Returns its content in a line.
     fn title(&self) -> &'static str;
     /// Paper, year, number of the figure.

@@ -30,7 +30,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 
 mod aims;
 mod arachne;
@@ -96,8 +96,11 @@ pub struct ReproduceArgs {
     threads: usize,
 }
 
-fn names() -> Vec<&'static str> {
-    catalogue::all().iter().map(|figure| figure.name()).chain([ALL]).collect()
+/// Returns the names of all figures; one that is part of another is a second name of that.
+fn names() -> Vec<PossibleValue> {
+    let figures = catalogue::all();
+    let names = figures.iter().map(|figure| PossibleValue::new(figure.name()).aliases(figure.parts()));
+    names.chain([PossibleValue::new(ALL)]).collect()
 }
 
 /// Runs the figures and writes their outcomes.
@@ -108,6 +111,10 @@ fn names() -> Vec<&'static str> {
 /// figures.
 pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     let figures = chosen(&args.figures);
+    for figure in &figures {
+        let parts = figure.parts().iter().filter(|part| args.figures.iter().any(|name| name == *part));
+        parts.for_each(|part| note!("{part} is part of {}", figure.name()));
+    }
     if figures.iter().any(|figure| figure.is_measured()) {
         requirements::check().inspect_err(|_| {
             note!("Figures that are simulated run anywhere: {}.", simulated_names().join(", "));
@@ -175,7 +182,10 @@ fn report(entry: &Entry, context: &Context, out: &Path) -> anyhow::Result<()> {
 
 fn chosen(names: &[String]) -> Vec<Box<dyn Figure>> {
     let all = names.is_empty() || names.iter().any(|name| name == ALL);
-    catalogue::all().into_iter().filter(|f| all || names.iter().any(|name| name == f.name())).collect()
+    let is_named = |figure: &dyn Figure| {
+        names.iter().any(|name| name == figure.name() || figure.parts().contains(&name.as_str()))
+    };
+    catalogue::all().into_iter().filter(|figure| all || is_named(figure.as_ref())).collect()
 }
 
 fn simulated_names() -> Vec<&'static str> {
@@ -201,5 +211,16 @@ mod tests {
         assert_eq!(chosen(&["shinjuku-fig4".to_owned(), ALL.to_owned()]).len(), count);
         let twice = vec!["shinjuku-fig4".to_owned(); 2];
         assert_eq!(chosen(&twice).iter().map(|f| f.name()).collect::<Vec<_>>(), ["shinjuku-fig4"]);
+    }
+
+    #[test]
+    fn a_figure_that_is_part_of_another_is_accepted_and_runs_that() {
+        use clap::builder::TypedValueParser;
+        let command = clap::Command::new("reproduce");
+        let parse = |name: &str| PossibleValuesParser::new(names()).parse_ref(&command, None, name.as_ref());
+        assert_eq!(parse("arachne-fig7").unwrap(), "arachne-fig7");
+        assert!(parse("arachne-fig70").is_err());
+        let chosen = chosen(&["arachne-fig7".to_owned()]);
+        assert_eq!(chosen.iter().map(|figure| figure.name()).collect::<Vec<_>>(), ["arachne-fig8"]);
     }
 }

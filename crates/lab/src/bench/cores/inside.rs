@@ -1,16 +1,18 @@
 //! A batch job in background threads of the service's own program, beside the same job in a program
 //! of its own.
 //!
-//! Owns the plan and the figures. The two take turns within each round, with the same requests, so
-//! that a machine whose speed changes treats both alike; each figure is the median over the rounds.
-//! A hand-over of a core costs a switch between user threads in the one, and one between processes
-//! in the other.
+//! Owns the plan and the figures. The two and the service alone take turns within each round, with
+//! the same requests, so that a machine whose speed changes treats all alike; each figure is the
+//! median over the rounds. The service alone takes longer than a queue without overheads by the
+//! price of the packet path, and the two take longer than the service alone by that of the batch
+//! job. A hand-over of a core costs a switch between user threads in the one, and one between
+//! processes in the other.
 
 use std::sync::Arc;
 
 use serde::Serialize;
-use tailwater_loadgen::Plan;
 use tailwater_loadgen::ideal::{self, Cores};
+use tailwater_loadgen::{Measurement, Plan};
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
@@ -30,11 +32,13 @@ const WARM_UP_NS: u64 = 200_000_000;
 const LENGTH_NS: u64 = 1_200_000_000;
 const FLOWS: u16 = 64;
 
-/// The figures of both ways, and of a queue without overheads.
+/// The figures of both ways, of the service alone, and of a queue without overheads.
 #[derive(Debug, Serialize)]
 pub struct Figures {
     two_programs: Way,
     one_program: Way,
+    /// Of the service without a batch job: the ideal with the overheads of the packet path.
+    alone_p50_us: f64,
     ideal_p50_us: f64,
     ideal_share: f64,
 }
@@ -60,22 +64,28 @@ pub fn measure(machine: &Machine, interrupt: Arc<Interrupt>, rounds: u16) -> any
     let rate = Rate::new(LOAD * CORE_RPS * cores as f64)?;
     let schedule = LoadSchedule::constant(rate, WARM_UP_NS + LENGTH_NS);
     let plan = Plan { warm_up_ns: WARM_UP_NS, flows: FLOWS, ..Plan::new(schedule, SERVICE.parse()?) };
-    let (mut two, mut one, mut ideals) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut two, mut one, mut alone, mut ideals) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let two_programs = Setting::default();
+    let one_program = Setting { inside: true, ..two_programs };
+    let service_alone = Setting { batch: false, ..two_programs };
     for seed in 0..u64::from(rounds) {
-        for (inside, points) in [(false, &mut two), (true, &mut one)] {
-            let setting = Setting { inside, ..Setting::default() };
+        for (setting, points) in
+            [(two_programs, &mut two), (one_program, &mut one), (service_alone, &mut alone)]
+        {
             points.push(point(&testbed, speed, &plan, seed, setting, &mut HandoffRecord::default())?);
         }
-        let ratios =
-            [&two, &one].into_iter().filter_map(|points| points.last()?.measurement.delivery.figures());
+        let ratios = [&two, &one, &alone]
+            .into_iter()
+            .filter_map(|points| points.last()?.measurement.delivery.figures());
         let stretch = ratios.map(|figures| figures.median).reduce(f64::min).unwrap_or(1.0);
         ideals.push(ideal::run(&plan, seed, &Cores { stretch, ..Cores::new(cores) })?);
     }
-    let p50_us = |ideal: &ideal::Ideal| ideal.measurement.summary.figures().p50_us;
+    let p50_us = |measurement: &Measurement| measurement.summary.figures().p50_us;
     Ok(Figures {
         two_programs: Way::new(&two),
         one_program: Way::new(&one),
-        ideal_p50_us: median(ideals.iter().filter_map(p50_us)),
+        alone_p50_us: median(alone.iter().filter_map(|point| p50_us(&point.measurement))),
+        ideal_p50_us: median(ideals.iter().filter_map(|ideal| p50_us(&ideal.measurement))),
         ideal_share: median(ideals.iter().map(|ideal| ideal.idle_share)),
     })
 }
@@ -94,14 +104,49 @@ impl Way {
 
 /// Returns the figures as a table.
 pub fn describe(figures: &Figures) -> String {
-    let mut table =
-        Table::new(["batch job", "batch share", "p50, us", "above the ideal", "p99, us", "answered, %"]);
+    let mut table = Table::new([
+        "batch job",
+        "batch share",
+        "p50, us",
+        "above the ideal",
+        "above the service alone",
+        "p99, us",
+        "answered, %",
+    ]);
     let ways = [("a program of its own", &figures.two_programs), ("in the background", &figures.one_program)];
     for (name, way) in ways {
-        let above = way.p50_us - figures.ideal_p50_us;
-        let cells = [way.batch_share, way.p50_us, above, way.p99_us, 100.0 * way.answered].map(number);
+        let [above_ideal, above_alone] =
+            [figures.ideal_p50_us, figures.alone_p50_us].map(|least| way.p50_us - least);
+        let cells = [way.batch_share, way.p50_us, above_ideal, above_alone, way.p99_us, 100.0 * way.answered]
+            .map(number);
         table.row([name.to_owned()].into_iter().chain(cells));
     }
-    let (share, p50) = (number(figures.ideal_share), number(figures.ideal_p50_us));
-    format!("{table}\na queue without overheads leaves {share} and has a median of {p50} us\n")
+    let [share, ideal, alone] = [figures.ideal_share, figures.ideal_p50_us, figures.alone_p50_us].map(number);
+    format!(
+        "{table}\na queue without overheads leaves {share} and has a median of {ideal} us, the service alone one of {alone} us\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_is_compared_with_the_ideal_and_with_the_service_alone() {
+        let way = |p50_us| Way { batch_share: 0.4, p50_us, p99_us: 90.0, answered: 1.0 };
+        let figures = Figures {
+            two_programs: way(19.0),
+            one_program: way(16.5),
+            alone_p50_us: 16.0,
+            ideal_p50_us: 14.0,
+            ideal_share: 0.5,
+        };
+        let text = describe(&figures);
+        let row = |name: &str| text.lines().find(|line| line.contains(name)).unwrap().to_owned();
+        assert!(row("of its own").contains("5.00") && row("of its own").contains("3.00"), "{text}");
+        assert!(row("in the background").contains("2.50"), "{text}");
+        assert!(row("in the background").contains("0.50"), "{text}");
+        assert!(text.contains("14.0 us") && text.contains("16.0 us"), "{text}");
+        assert_eq!(serde_json::to_value(figures).unwrap()["alone_p50_us"], 16.0);
+    }
 }

@@ -66,8 +66,9 @@ switch_more_ns: what measuring the load adds to a switch between two threads.
 memory: resident KiB of a program with one kthread, of each further kthread, and of each parked user
 thread, all with the program's part of the memory that it shares with the IOKernel.
 demo_background: a spin server at half of its capacity and a batch job, as two programs and as one
-with background threads. batch_share: the job's rate over its rate alone; p50_us and ideal_p50_us:
-the median latency, and that of a queue without overheads; ideal_share: what such a queue leaves.
+with background threads. batch_share: the job's rate over its rate alone; p50_us, alone_p50_us and
+ideal_p50_us: the median latency, that of the server without the job, and that of a queue without
+overheads; ideal_share: what such a queue leaves.
 exclusive: what else ran on the core of an exclusive thread, beside other user threads and an
 ordinary program that computes on all cores: other_user_threads, and by the scheduler's trace, as
 root, ordinary_switches, ordinary_ns and kernel_switches; core_moves of the thread. --keep-off keeps
@@ -78,6 +79,7 @@ Examples:
   tailwater-lab bench cores --only ramp --rounds 4
   tailwater-lab bench cores --only request --requests 500
   tailwater-lab bench cores --only request --iokernel-awake --warm-core
+  tailwater-lab bench cores --only request --iokernel-awake --kthread-awake
   tailwater-lab bench cores --only estimator
   tailwater-lab bench cores --only demo-background
   tailwater-lab bench cores --only exclusive --seconds 60
@@ -111,6 +113,10 @@ pub struct CoresArgs {
     /// Keep the requested core from halting, by a thread of class SCHED_IDLE there
     #[arg(long)]
     warm_core: bool,
+    /// Have the requesting program's kthread poll for ever on a core that it has, in place of at
+    /// most 50 us. A batch job that is lent the core makes it park all the same
+    #[arg(long)]
+    kthread_awake: bool,
     /// Write the figures as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -193,8 +199,12 @@ pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
         report.background_switch_ns = Some(switch_ns);
     }
     if wants(Part::Request) {
-        let conditions =
-            request::Conditions { rest_us: args.rest_us, awake: args.iokernel_awake, warm: args.warm_core };
+        let conditions = request::Conditions {
+            rest_us: args.rest_us,
+            awake: args.iokernel_awake,
+            warm: args.warm_core,
+            kthread_awake: args.kthread_awake,
+        };
         let count = (args.rounds, args.requests);
         let figures = request::measure(machine, &interrupt, conditions, count)?;
         writeln!(stdout(), "{}", request::describe(&figures))?;

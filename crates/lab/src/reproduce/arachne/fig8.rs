@@ -59,6 +59,10 @@ impl Figure for Figure8 {
         "arachne-fig8"
     }
 
+    fn parts(&self) -> &'static [&'static str] {
+        &["arachne-fig7"]
+    }
+
     fn title(&self) -> &'static str {
         "Throughput of a store whose writes wait for two backups"
     }

@@ -53,6 +53,7 @@ const RAW: &str = "raw port";
 const POLLING: &str = "runtime, polling";
 const WOKEN: &str = "runtime, woken";
 const PREEMPTING: &str = "runtime, preempting";
+const REQUESTING: &str = "runtime, preempting, arbiter";
 const LINUX_POLLING: &str = "Linux, polling";
 const LINUX_WOKEN: &str = "Linux, woken";
 const LINUX_PREEMPTING: &str = "Linux, preempting";
@@ -111,6 +112,7 @@ fn ways() -> Vec<Measured> {
         (POLLING, Way::Tailwater(on_tailwater::Setting { idle_timeout_us: 0, ..alone })),
         (WOKEN, Way::Tailwater(alone)),
         (PREEMPTING, Way::Tailwater(on_tailwater::Setting::default())),
+        (REQUESTING, Way::Tailwater(on_tailwater::Setting { estimates: true, ..Default::default() })),
         (LINUX_POLLING, linux(Wait::Busy, false)),
         (LINUX_WOKEN, linux(Wait::Block, false)),
         (LINUX_PREEMPTING, linux(Wait::Block, true)),
@@ -187,7 +189,7 @@ fn panels(ways: &[Measured]) -> [Panel; 2] {
     let bar = |way: &Measured| {
         let Spread { median, min, max } = way.p50_us()?;
         // The panel's title names the system.
-        let name = way.name.rsplit(", ").next().unwrap_or(way.name);
+        let name = way.name.split_once(", ").map_or(way.name, |(_, name)| name);
         Some(Bar { name: name.to_owned(), value: median, range: (min, max) })
     };
     let panel = |title: &str, on_linux: bool| Panel {
@@ -254,6 +256,12 @@ fn claims(ways: &[Measured]) -> Vec<Claim> {
             POLLING,
             [LINUX_PREEMPTING, LINUX_POLLING],
         ),
+        adds(
+            "(this project's arbiter) nor more where the service requests the cores of Arachne's estimate",
+            REQUESTING,
+            POLLING,
+            [""; 2],
+        ),
     ]
 }
 
@@ -262,7 +270,7 @@ mod tests {
     use super::super::super::claim::Verdict;
     use super::*;
 
-    fn with(figures: [f64; 7]) -> Vec<Measured> {
+    fn with(figures: [f64; 8]) -> Vec<Measured> {
         let mut ways = ways();
         ways.iter_mut().zip(figures).for_each(|(way, p50)| way.rounds = vec![(p50, 2.0 * p50)]);
         ways
@@ -270,10 +278,10 @@ mod tests {
 
     #[test]
     fn each_claim_follows_the_numbers() {
-        let ways = with([1.0, 2.0, 30.0, 6.0, 6.0, 30.0, 35.0]);
+        let ways = with([1.0, 2.0, 30.0, 6.0, 8.0, 6.0, 30.0, 35.0]);
         let claims = claims(&ways);
         let verdicts: Vec<_> = claims.iter().map(|claim| claim.verdict).collect();
-        assert_eq!(verdicts, [Verdict::Reached, Verdict::NotReached, Verdict::Reached]);
+        assert_eq!(verdicts, [Verdict::Reached, Verdict::NotReached, Verdict::Reached, Verdict::NotReached]);
         assert!(
             claims[2].ours.contains("4.00 us more") && claims[2].ours.contains("29.0"),
             "{}",
@@ -283,14 +291,16 @@ mod tests {
 
     #[test]
     fn every_way_is_in_the_tables_and_the_drawing() {
-        let ways = with([1.0; 7]);
-        assert_eq!((data(&ways).rows().len(), summary(&ways).rows().len()), (7, 7));
-        assert_eq!(panels(&ways).map(|panel| panel.bars.len()), [4, 3]);
+        let ways = with([1.0; 8]);
+        assert_eq!((data(&ways).rows().len(), summary(&ways).rows().len()), (8, 8));
+        let panels = panels(&ways);
+        assert_eq!(panels.each_ref().map(|panel| panel.bars.len()), [5, 3]);
+        assert_eq!(panels[0].bars[4].name, "preempting, arbiter");
     }
 
     #[test]
     fn one_disturbed_round_does_not_hide_the_others() {
-        let mut ways = with([1.0; 7]);
+        let mut ways = with([1.0; 8]);
         ways[1].rounds = vec![(1.0, 2.0), (1.1, 2.0), (1_000.0, 2_000.0)];
         assert!(panels(&ways).iter().all(|panel| panel.y_range.is_some_and(|(_, top)| top < 2.0)));
     }

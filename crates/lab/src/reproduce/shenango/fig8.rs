@@ -2,6 +2,7 @@
 
 use tailwater_plot::draw;
 
+use super::super::arbiter::{self, ARBITER};
 use super::super::claim::Claim;
 use super::super::contest::{Case, Contest, Point, System, run};
 use super::super::context::{Context, Pace, Rig};
@@ -44,9 +45,11 @@ impl Figure for Figure8 {
         let rig = context.rig()?;
         let loads: &[f64] =
             if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 85.0] };
-        let pace = context.pace(loads.len() * (INTERVALS_US.len() + 1), ROUNDS);
-        let contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
-        let mut notes = rig.notes(&pace, context.options.quick);
+        let pace = context.pace(loads.len() * (INTERVALS_US.len() + 2), ROUNDS);
+        let (mut cases, quick) = (cases(rig, &pace, loads)?, context.options.quick);
+        cases.retain(|case| case.curve != ARBITER || arbiter::has_load(quick, loads, case.load));
+        let contest = run(self.name(), context, cases, pace.rounds)?;
+        let mut notes = rig.notes(&pace, quick);
         notes.push(contest.handoff_note());
         notes.extend(rig.linux_notes());
         notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
@@ -57,7 +60,8 @@ impl Figure for Figure8 {
             ),
             data: contest.data(),
             summary: contest.summary(),
-            claims: claims(&contest, loads),
+            claims: [claims(&contest, loads), vec![arbiter::claim(&contest, &curve(INTERVALS_US[0]))]]
+                .concat(),
             notes,
         })
     }
@@ -82,6 +86,9 @@ fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {
             let setting = on_tailwater::Setting { interval_us, ..Default::default() };
             case(curve(interval_us), System::Tailwater(setting))
         }));
+        let setting =
+            on_tailwater::Setting { estimates: true, interval_us: INTERVALS_US[0], ..Default::default() };
+        cases.push(case(ARBITER.to_owned(), System::Tailwater(setting)));
         let linux = on_linux::Setting::threads(rig.wait.mode());
         cases.push(case(LINUX.to_owned(), System::Linux(linux)));
     }

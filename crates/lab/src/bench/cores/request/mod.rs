@@ -14,7 +14,7 @@
 //!
 //! [`Conditions`] change one thing at a time, to find what bounds the latency: the rest before each
 //! request, after which kthread, polling thread and core sleep or do not; a polling thread that
-//! never sleeps; a core that never halts.
+//! never sleeps; a core that never halts; a kthread that polls for ever on a core that it has.
 
 use std::sync::Arc;
 
@@ -95,13 +95,16 @@ pub struct Conditions {
     /// Whether an ordinary thread of class `SCHED_IDLE` computes on the lent core, so that it does
     /// not halt while it is free.
     pub warm: bool,
+    /// Whether the program's kthread polls for ever on a core that it has, instead of parking after
+    /// 50 us. It parks all the same when a batch job is lent the core.
+    pub kthread_awake: bool,
 }
 
 impl Default for Conditions {
     /// A rest of 20 ms, longer than the time within which a request that goes up and down fetches a
     /// core once: kthread and IOKernel sleep, and a free core halts.
     fn default() -> Self {
-        Self { rest_us: 20_000, awake: false, warm: false }
+        Self { rest_us: 20_000, awake: false, warm: false, kthread_awake: false }
     }
 }
 
@@ -297,10 +300,14 @@ impl Setup {
     /// Starts the measured process with so many kthreads. Its ordinary threads run off the managed
     /// core.
     pub(super) fn start_child(&self, arguments: Vec<String>, kthreads: u16) -> anyhow::Result<ChildProcess> {
+        let mut settings = self.settings("requester", "latency-critical", kthreads);
+        if self.conditions.kthread_awake {
+            settings.push(("TAILWATER_IDLE_TIMEOUT_US", "0".to_owned()));
+        }
         ChildProcess::start(&Spec {
             app: "cores",
             arguments,
-            settings: self.settings("requester", "latency-critical", kthreads),
+            settings,
             cores: vec![self.places.requester],
             raise: true,
             ..Spec::default()
