@@ -86,11 +86,14 @@ fn update(map: u64, key: u64, value: u64, flags: u64, _: u64) -> u64 {
     })
 }
 
+/// What a program may call.
+type Helper = fn(u64, u64, u64, u64, u64) -> u64;
+
 /// Runs a program with these arguments of its tracepoint.
 fn run(code: &[u64], arguments: [u64; 4]) {
     let bytes: Vec<u8> = code.iter().flat_map(|instruction| instruction.to_le_bytes()).collect();
     let mut machine = rbpf::EbpfVmRaw::new(Some(&bytes)).expect("the program is well formed");
-    let helpers: [(u32, fn(u64, u64, u64, u64, u64) -> u64); 5] = [
+    let helpers: [(u32, Helper); 5] = [
         (LOOKUP, look_up),
         (UPDATE, update),
         (NANOSECONDS, |_, _, _, _, _| WORLD.with_borrow(|world| world.now)),
