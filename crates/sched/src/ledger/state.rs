@@ -6,8 +6,8 @@ use core::fmt;
 use heap::vec;
 use heap::vec::Vec;
 
-/// Kthreads of a runtime evicted from one core from which on it is not lent that core, and the least
-/// number on all cores of a machine together.
+/// Number of kthreads evicted from one core from which on their runtime is not lent that core, and
+/// the least number on all cores of a machine together.
 const EVICTED_PER_CORE: u16 = 2;
 const LEAST_EVICTED: u16 = 4;
 

@@ -194,9 +194,9 @@ impl<P: Policy> World<P> {
         self.event(Policy::tick);
     }
 
-    /// Returns the runtimes that report truthfully, are not on hold, could be lent any core, got none
-    /// by this look, and lack one: without any while user threads wait, or with more user threads
-    /// that waited through two looks than kthreads about to take them.
+    /// Returns the runtimes that report truthfully, are not on hold, could be lent any core, got
+    /// none by this look, and lack one: without any while user threads wait, or with more user
+    /// threads that waited through two looks than kthreads about to take them.
     pub fn in_need(&self) -> Vec<RuntimeId> {
         let in_need = |(&slot, runtime): (&u32, &Runtime)| {
             let id = RuntimeId(slot);
