@@ -50,10 +50,11 @@ pub fn config(socket: String) -> Config {
     Config {
         socket,
         managed_cores: Some(vec![*cpu_numbers().last().expect("this process runs somewhere")]),
-        // On a machine that other programs keep busy, consecutive evictions are no sign of a
-        // misbehaving program.
+        // Linux may count time in which a hypervisor runs others as a thread's own: on a busy host
+        // evictions are no sign of a misbehaving program.
         max_evictions: 1_000_000,
-        // Nor would best-effort kthreads run there, which Linux ranks below all others otherwise.
+        // Best-effort kthreads would not run on a busy machine: Linux ranks them below all others
+        // otherwise.
         neighbour_share: 0,
         ..Config::default()
     }

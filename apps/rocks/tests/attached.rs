@@ -54,7 +54,8 @@ impl Network {
     fn start(name: &str) -> Self {
         let socket = socket_name(name);
         let (port, generator) = station("generator", GENERATOR).unwrap();
-        // On a busy machine evictions are no sign of a misbehaving program.
+        // Linux may count time in which a hypervisor runs others as a thread's own: on a busy host
+        // evictions are no sign of a misbehaving program.
         let config = Config { socket: socket.clone(), max_evictions: 1_000_000, ..Config::default() };
         let iokernel = IoKernel::new(config, vec![Box::new(port)]).unwrap();
         let stop = Arc::new(AtomicBool::new(false));

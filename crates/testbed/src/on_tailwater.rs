@@ -212,7 +212,8 @@ impl Running {
             // the cores by the weight of its threads there: with only one side raised, a compiler
             // in another session would starve the other.
             priority: if setting.polling_nice.is_some() { Priority::None } else { Priority::Thread },
-            // On a busy machine evictions are no sign of a misbehaving program.
+            // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
+            // host evictions are no sign of a misbehaving program.
             max_evictions: 1_000_000,
             ..Config::default()
         };

@@ -111,7 +111,7 @@ impl Drawing<'_> {
                 Handoff::Wake => "wake",
                 Handoff::Signal => "preempt signal",
                 Handoff::Bypass => "bypass",
-                Handoff::Evict => "eviction",
+                Handoff::Evict => "taken back",
             };
             let name = format!("to {program}: {how}");
             self.slice((CORES, HANDOFFS + u32::from(core)), &name, (decided, over), &args);

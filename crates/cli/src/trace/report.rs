@@ -235,7 +235,7 @@ impl<'a> Report<'a> {
         };
         let signalled = tenancy.signalled.map(|at| self.us(at.saturating_sub(tenancy.decided)));
         let how = match (tenancy.handoff, signalled) {
-            (Handoff::Evict, _) => "and had to be moved off by force".to_owned(),
+            (Handoff::Evict, _) => "when its program ended, or before it had started there".to_owned(),
             (_, Some(after)) => format!("and needed the preempt signal, {after} us after it was asked"),
             (Handoff::Idle, None) => "though it was idle".to_owned(),
             _ => "at a poll point".to_owned(),

@@ -74,7 +74,8 @@ impl Running {
         let config = Config {
             socket: socket.clone(),
             managed_cores: Some(last.into_iter().collect()),
-            // On a busy machine consecutive evictions are no sign of a misbehaving program.
+            // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
+            // host evictions are no sign of a misbehaving program.
             max_evictions: 1_000_000,
             neighbour_share: 0,
             ..Config::default()

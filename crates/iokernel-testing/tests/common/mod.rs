@@ -48,11 +48,11 @@ pub fn config() -> Config {
     Config {
         socket: tailwater_testkit::socket_name("iokernel-test"),
         managed_cores: Some(vec![*tailwater_testkit::cpu_numbers().last().unwrap()]),
-        // A loaded machine may not run a thread for tens of milliseconds: that alone must not evict
-        // a kthread.
+        // A hypervisor may not run this machine for tens of milliseconds, and Linux may count them
+        // as the time of a kthread: that alone must not evict it.
         cede_deadline_us: 2_000_000,
         start_deadline_us: 5_000_000,
-        // Nor would best-effort kthreads run on such a machine, ranked below other programs.
+        // Best-effort kthreads would not run on a busy machine, ranked below other programs.
         neighbour_share: 0,
         // The test's own threads share the IOKernel's core.
         priority: Priority::None,

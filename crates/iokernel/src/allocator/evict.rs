@@ -7,10 +7,12 @@
 //! up in time. A thread that is late now and then costs its program nothing; one that keeps its
 //! core over and over costs others about a tenth of a second.
 //!
-//! Withdrawn kthreads cost the polling thread time for as long as they do not cede. So a program
-//! with several of them for each core is lent no core
-//! ([`Account::room`](tailwater_sched::ledger::Account::room)), and all of them together are
-//! watched for an eighth of the time at most.
+//! Withdrawn kthreads cost the polling thread time for as long as they do not cede. So a core from
+//! which several of a program were withdrawn is not lent to it
+//! ([`Account::is_withheld`](tailwater_sched::ledger::Account::is_withheld)), and all of them
+//! together are watched for an eighth of the time at most. The account of one that sleeps is read
+//! more and more seldom, down to [`ASKED_PER_DEADLINE`] of all in a deadline, so that they hide
+//! none that runs.
 //!
 //! | how | left alone until |
 //! |---|---|
@@ -37,7 +39,7 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
-use super::phase::{How, NO_START_DOUBLINGS, Timing, Withdrawn};
+use super::phase::{How, NO_START_DOUBLINGS, Reading, Timing, Withdrawn};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::World;
@@ -52,6 +54,17 @@ pub(super) const CEDES_PER_EVICTION: u32 = 16;
 
 /// Pause after a look at withdrawn kthreads, as a multiple of the time that it took.
 const WATCH_PAUSE: Cycles = 8;
+
+/// Most of that time that counts, in microseconds: what takes longer is the machine's doing. One
+/// account takes 5 to read.
+const LONGEST_WATCH_US: u64 = 50;
+
+/// A kthread that has run for less than one part in so many of the time since its account was last
+/// read sleeps, or waits behind other programs.
+const IDLE_PART: Cycles = 16;
+
+/// Number of sleeping kthreads whose accounts are read in each `cede_deadline_us`, of all programs.
+const ASKED_PER_DEADLINE: usize = 4;
 
 /// How often threads of a runtime were moved off their cores of late.
 #[derive(Debug, Clone, Copy, Default)]
@@ -150,7 +163,10 @@ impl Allocator {
     fn watched(&self, world: &World, kthread: KthreadId, since: Cycles, now: Cycles) -> How {
         let (runtime, line) = world.runtimes.kthread(kthread);
         match self.threads.processor_time(runtime.pid, line.tid) {
-            Some(had_ns) => How::Watched { had_ns, checked: now },
+            Some(ns) => {
+                let pause = self.timing.deadline;
+                How::Watched(Reading { had_ns: ns, last_ns: ns, checked: now, pause })
+            }
             // Without descriptors, say: the next reading may succeed.
             None if self.keeps_accounts => How::Bypassed { since: now },
             None => How::Unaccounted { since },
@@ -225,6 +241,7 @@ impl Allocator {
         if now < self.next_watch {
             return;
         }
+        self.watched_at = now;
         let watch_began = (self.stopwatch)();
         let (mut i, mut has_asked) = (0, false);
         while i < self.withdrawn.len() {
@@ -260,13 +277,35 @@ impl Allocator {
             i += 1;
         }
         let cost = (self.stopwatch)().saturating_sub(watch_began);
+        let cost = cost.min(self.clock.from_ns(LONGEST_WATCH_US * 1_000));
         self.next_watch = now.saturating_add(cost.saturating_mul(WATCH_PAUSE));
     }
 
     /// Returns whether the next step is to read the kthread's processor time: a system call.
     fn asks_for_processor_time(&self, how: How, now: Cycles) -> bool {
-        matches!(how, How::Bypassed { since: at } | How::Watched { checked: at, .. }
-            if now.saturating_sub(at) > self.timing.deadline)
+        match how {
+            How::Bypassed { since } => now.saturating_sub(since) > self.timing.deadline,
+            How::Watched(reading) => now.saturating_sub(reading.checked) > reading.pause,
+            How::ByForce | How::BeforeStart | How::Late { .. } | How::Unaccounted { .. } => false,
+        }
+    }
+
+    /// Takes in that a kthread has had `ns` of processor time by now; `None` if it has run for
+    /// longer than its deadline.
+    fn read_account(&self, reading: Reading, ns: u64, now: Cycles) -> Option<Reading> {
+        let ran = |since_ns: u64| self.clock.from_ns(ns.saturating_sub(since_ns));
+        let deadline = self.timing.deadline;
+        if ran(reading.had_ns) > deadline {
+            return None;
+        }
+        let elapsed = now.saturating_sub(reading.checked);
+        let pause = if ran(reading.last_ns).saturating_mul(IDLE_PART) < elapsed {
+            let longest = deadline * (self.withdrawn.len() / ASKED_PER_DEADLINE).max(1) as Cycles;
+            reading.pause.saturating_mul(2).min(longest)
+        } else {
+            deadline
+        };
+        Some(Reading { last_ns: ns, checked: now, pause, ..reading })
     }
 
     /// Takes the next step against a withdrawn kthread that runs in a tenancy that was taken back,
@@ -281,14 +320,14 @@ impl Allocator {
                 How::Bypassed { since: now }
             }
             How::Bypassed { since } if is_over(since, deadline) => self.watched(world, kthread, since, now),
-            How::Watched { had_ns, checked } if is_over(checked, deadline) => {
+            How::Watched(reading) if is_over(reading.checked, reading.pause) => {
                 let (runtime, line) = world.runtimes.kthread(kthread);
-                let has = self.threads.processor_time(runtime.pid, line.tid).unwrap_or(had_ns);
-                if self.clock.from_ns(has.saturating_sub(had_ns)) > deadline {
+                let ns = self.threads.processor_time(runtime.pid, line.tid).unwrap_or(reading.last_ns);
+                let Some(reading) = self.read_account(reading, ns, now) else {
                     self.force_off(world, kthread, now);
                     return How::ByForce;
-                }
-                How::Watched { had_ns, checked: now }
+                };
+                How::Watched(reading)
             }
             How::Unaccounted { since } if is_over(since, deadline) => {
                 self.force_off(world, kthread, now);
@@ -297,7 +336,7 @@ impl Allocator {
             How::ByForce
             | How::Late { .. }
             | How::Bypassed { .. }
-            | How::Watched { .. }
+            | How::Watched(_)
             | How::Unaccounted { .. } => how,
         }
     }

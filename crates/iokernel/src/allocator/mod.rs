@@ -90,7 +90,8 @@ pub(crate) struct Allocator {
     /// Measures what looks cost.
     stopwatch: fn() -> Cycles,
     withdrawn: Vec<Withdrawn>,
-    /// When withdrawn kthreads are looked at again.
+    /// When withdrawn kthreads were last looked at, and are again.
+    watched_at: Cycles,
     next_watch: Cycles,
     ranks: Ranks,
     /// Other programs compete for the cores.
@@ -188,6 +189,7 @@ impl Allocator {
             threads,
             stopwatch,
             withdrawn: Vec::new(),
+            watched_at: 0,
             next_watch: 0,
             ranks: Ranks::default(),
             contested: false,
@@ -401,7 +403,7 @@ impl Allocator {
             // The end of its pause is the time of the next look; see `next_readmission`.
             How::BeforeStart => Attention::None,
             // It lost its core, runs elsewhere if at all, and may be stopped for ever.
-            How::ByForce | How::Bypassed { .. } | How::Watched { .. } => Attention::Occasional,
+            How::ByForce | How::Bypassed { .. } | How::Watched(_) => Attention::Occasional,
             How::Late { .. } | How::Unaccounted { .. } => Attention::Constant,
         });
         let most = waiting.chain(withdrawn).fold(most, Attention::max);
@@ -442,7 +444,14 @@ impl Allocator {
 
     /// Returns when the next pause of a kthread that did not start on its core ends.
     pub(crate) fn next_readmission(&self, now: Cycles) -> Option<Cycles> {
-        self.withdrawn.iter().map(|withdrawn| withdrawn.not_before).filter(|&end| end > now).min()
+        let ends = self.withdrawn.iter().map(|withdrawn| match withdrawn.how {
+            // One that ended since the last look is found at the next.
+            How::BeforeStart if withdrawn.not_before > self.watched_at => {
+                withdrawn.not_before.max(self.next_watch)
+            }
+            _ => withdrawn.not_before,
+        });
+        ends.filter(|&end| end > now).min()
     }
 
     /// True if a core is free.

@@ -139,14 +139,22 @@ pub(super) enum How {
     Bypassed {
         since: Cycles,
     },
-    /// Signalled. `had_ns`: the processor time that it had had when that began to count; `checked`:
-    /// when it was last compared.
-    Watched {
-        had_ns: u64,
-        checked: Cycles,
-    },
+    /// Signalled; its processor time counts.
+    Watched(Reading),
     /// Signalled; Linux keeps no account of its processor time.
     Unaccounted {
         since: Cycles,
     },
+}
+
+/// What is known of the processor time of a withdrawn kthread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// What it had had when that began to count.
+    pub(super) had_ns: u64,
+    /// What it had had at `checked`, when that was last read.
+    pub(super) last_ns: u64,
+    pub(super) checked: Cycles,
+    /// It is read again when this time has passed.
+    pub(super) pause: Cycles,
 }

@@ -13,11 +13,11 @@ use std::collections::HashMap;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
-use tailwater_shm::{Generation, Grant, KthreadState};
+use tailwater_shm::{Cycles, Generation, Grant, KthreadState};
 
 use super::{Attention, Ranks};
 use crate::config::Config;
-use crate::fixture::{Deed, Sandbox, UNMANAGED};
+use crate::fixture::{Deed, Sandbox, UNMANAGED, measure_as};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::Lender;
@@ -240,6 +240,35 @@ fn an_owner_whose_processor_time_cannot_be_read_for_a_while_is_evicted_by_none_o
     sandbox.run_threads(1_100_000);
     sandbox.pass(1_100_000);
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
+}
+
+#[test]
+fn an_owner_is_evicted_by_all_its_time_from_the_bypass_where_linux_keeps_no_account() {
+    let mut sandbox = busy_batch();
+    sandbox.read_no_processor_times(true);
+    sandbox.alloc.keeps_accounts = false;
+    arrival(&mut sandbox);
+    sandbox.pass(6_000);
+    sandbox.deeds();
+    sandbox.pass(21_000);
+    assert!(sandbox.peer(SERVICE).obey(0));
+    sandbox.pass(500_000);
+    assert_eq!(sandbox.attention(), Attention::Constant, "its time runs");
+    sandbox.pass(490_000);
+    assert_eq!(sandbox.deeds(), []);
+    sandbox.pass(20_000);
+    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
+    // One that cedes in time is not.
+    let mut sandbox = busy_batch();
+    sandbox.alloc.keeps_accounts = false;
+    sandbox.read_no_processor_times(true);
+    arrival(&mut sandbox);
+    sandbox.pass(6_000);
+    sandbox.pass(21_000);
+    assert!(sandbox.peer(BATCH).obey(0));
+    (0..10).for_each(|_| sandbox.pass(1_100_000));
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
 }
 
 #[test]
@@ -614,6 +643,54 @@ fn a_stopped_service_with_work_is_left_alone_ever_longer_and_gets_a_core_when_it
         (sandbox.attention(), sandbox.alloc.next_readmission(sandbox.now)),
         (Attention::Constant, None)
     );
+}
+
+/// A best-effort program with work has not started on the only core, and a pause begins; returns
+/// its end.
+fn not_started() -> (Sandbox, Cycles) {
+    let config = Config { start_deadline_us: 2_000, ..Config::default() };
+    let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.tick();
+    sandbox.pass(2_100_000);
+    let end = sandbox.alloc.next_readmission(sandbox.now).expect("a pause");
+    (sandbox, end)
+}
+
+#[test]
+fn a_pause_that_ends_between_two_looks_at_withdrawn_kthreads_ends_a_sleep_at_the_second() {
+    let (mut sandbox, end) = not_started();
+    let last = end - sandbox.now - 10_000;
+    measure_as(5_000);
+    sandbox.pass(last);
+    measure_as(0);
+    // The next is 40 us later.
+    assert_eq!(sandbox.alloc.next_readmission(sandbox.now), Some(end + 30_000));
+    sandbox.pass(20_000);
+    assert_eq!(sandbox.alloc.next_readmission(sandbox.now), Some(end + 30_000), "the pause has ended");
+    sandbox.pass(20_000);
+    assert_eq!(sandbox.alloc.next_readmission(sandbox.now), None);
+    // It is not for one that cannot be readmitted, or the thread would never sleep.
+    let (mut sandbox, end) = not_started();
+    sandbox.peer(BATCH).region.kthread(0).state.0.set_running(Generation(77));
+    let last = end - sandbox.now;
+    measure_as(5_000);
+    sandbox.pass(last);
+    measure_as(0);
+    assert_eq!(sandbox.alloc.next_readmission(sandbox.now), None);
+}
+
+#[test]
+fn a_polling_thread_that_is_stopped_in_a_look_at_withdrawn_kthreads_looks_again_soon() {
+    let (mut sandbox, end) = not_started();
+    measure_as(10_000_000);
+    sandbox.pass(1_000);
+    measure_as(0);
+    let left = end - sandbox.now;
+    sandbox.pass(left);
+    (0..2).for_each(|_| sandbox.tick());
+    assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }), "not readmitted");
 }
 
 #[test]

@@ -471,7 +471,7 @@ impl Control {
             let key = Key { uid, grant: self.parts.directory.grant(id) };
             runtime.key = Some(key);
             let debt = self.debts.take(key, clock::now());
-            (runtime.budget, runtime.evictions) = (debt.budget, debt.evictions);
+            debt.burden(&mut runtime);
             taken = Some((key, debt));
         }
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();

@@ -1,10 +1,10 @@
 //! What programs that have ended leave to the next ones of their users.
 //!
-//! Owns accounts of offences ([`Budget`]) and of evictions whose programs are gone. A program could
-//! otherwise offend until just before it is expelled, hang up, and begin anew with empty accounts,
-//! for ever. So a registration takes over the fullest account that its user has left by the same
-//! grant. Accounts are neither copied nor merged: a user has no more of them than programs at once,
-//! as if none had ended. One that has leaked is dropped.
+//! Owns accounts of offences ([`Budget`]), evictions and wakes whose programs are gone. A program
+//! could otherwise offend until just before it is expelled, hang up, and begin anew with empty
+//! accounts, for ever. So a registration takes over the fullest account that its user has left by
+//! the same grant. Accounts are neither copied nor merged: a user has no more of them than programs
+//! at once, as if none had ended. One that has leaked is dropped.
 //!
 //! Programs of root and of the IOKernel's own user leave nothing. Pure: time is an argument.
 
@@ -13,7 +13,9 @@ use tailwater_shm::Cycles;
 
 use super::exile::Key;
 use crate::allocator::evict::Evictions;
+use crate::allocator::wakes::SlowWakes;
 use crate::budget::{Budget, Terms};
+use crate::runtime::Runtime;
 
 /// Maximum number of accounts that are kept; the first to leak make room.
 const MAX_DEBTS: usize = 4096;
@@ -23,6 +25,20 @@ const MAX_DEBTS: usize = 4096;
 pub(super) struct Debt {
     pub(super) budget: Budget,
     pub(super) evictions: Evictions,
+    pub(super) wakes: SlowWakes,
+}
+
+impl Debt {
+    /// Returns the accounts of this program.
+    pub(super) fn of(runtime: &Runtime) -> Self {
+        Self { budget: runtime.budget, evictions: runtime.evictions, wakes: runtime.slow_wakes }
+    }
+
+    /// Makes these the accounts of a program.
+    pub(super) fn burden(self, runtime: &mut Runtime) {
+        (runtime.budget, runtime.evictions) = (self.budget, self.evictions);
+        runtime.slow_wakes = self.wakes;
+    }
 }
 
 /// See the module documentation.
@@ -90,13 +106,17 @@ impl Debts {
 
 /// Returns the time until the accounts are empty.
 fn time_left(debt: &Debt, now: Cycles, terms: &Terms) -> Cycles {
-    debt.budget.time_left(now, terms).max(debt.evictions.time_left(now, &terms.clock))
+    let evictions = debt.evictions.time_left(now, &terms.clock);
+    debt.budget.time_left(now, terms).max(evictions).max(debt.wakes.time_left(now))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::budget::Sentence;
+    use crate::config::Config;
+    use crate::fixture::admit;
+    use tailwater_sched::RuntimeId;
     use tailwater_shm::Clock;
 
     const MS: Cycles = 1_000_000;
@@ -161,6 +181,25 @@ mod tests {
             debts.leave(key(uid), offended(Debt::default(), 10, MS).0, MS);
         }
         assert_eq!(offended(debts.take(key(0), MS), 2, MS).1, Sentence::Throttle, "the full one is there");
+    }
+
+    #[test]
+    fn wakes_are_left_too() {
+        let mut debts = Debts::new(terms());
+        let (mut runtime, _file) =
+            admit(&Config::default(), RuntimeId(0), 1, 0, tailwater_shm::control::Class::BestEffort);
+        // 100 ms each; 200 ms are free.
+        for _ in 0..2 {
+            runtime.slow_wakes.enter(MS, terms().clock, MS);
+        }
+        debts.leave(key(7), Debt::of(&runtime), MS);
+        debts.take(key(7), 2 * MS).burden(&mut runtime);
+        assert!(!runtime.is_left_alone(2 * MS));
+        runtime.slow_wakes.enter(MS, terms().clock, 2 * MS);
+        assert!(runtime.is_left_alone(2 * MS));
+        debts.leave(key(7), Debt::of(&runtime), 2 * MS);
+        debts.take(key(7), 302 * MS).burden(&mut runtime);
+        assert_eq!(runtime.slow_wakes.time_left(302 * MS), 0, "all has leaked");
     }
 
     #[test]

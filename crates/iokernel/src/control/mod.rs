@@ -631,8 +631,7 @@ impl Control {
         }
         if !is_trusted(uid) {
             let key = Key { uid, grant: self.parts.directory.grant(id) };
-            let debt = Debt { budget: runtime.budget, evictions: runtime.evictions };
-            self.debts.leave(key, debt, clock::now());
+            self.debts.leave(key, Debt::of(&runtime), clock::now());
             if reason.is_expulsion() {
                 self.exile(key);
             }

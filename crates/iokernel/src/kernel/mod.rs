@@ -525,9 +525,8 @@ impl Polling {
         let busy = moved > 0 || !self.may_sleep();
         let (switch, allocator) = (&self.switch, &self.allocator);
         match self.quiet.step(busy, self.attention, now, || sleep::next_event(switch, allocator, now)) {
-            Step::Poll => self.give_share(moved > 0, true, now),
-            Step::GiveShare => self.give_share(moved > 0, false, now),
             Step::Sleep => return self.sleep(stop, now),
+            step @ (Step::Poll | Step::GiveShare) => self.give_share(step, moved > 0, now),
         }
         if moved == 0 && self.switch.has_local_peer() {
             self.give_way(now);

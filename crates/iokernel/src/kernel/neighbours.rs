@@ -22,6 +22,7 @@ use tailwater_shm::{Cycles, clock};
 use super::Polling;
 use super::calm::{self, Calm};
 use super::contest::{self, Contest, Look};
+use super::quiet;
 use super::share::{self, IDLE_LOOK_US, Moment, SLICE_US, Share, Step, Verdict, Waiting};
 use crate::allocator::{Attention, Ranks};
 use crate::config::Config;
@@ -158,22 +159,23 @@ impl Polling {
         }
     }
 
-    /// Lets ordinary threads have their share of this core, if any compete for it. `moved`: frames
-    /// moved in this iteration; `quiet`: the thread polls on in a quiet time.
+    /// Lets ordinary threads have their share of this core at this step, if any compete for it.
+    /// `moved`: frames moved in this iteration.
     #[inline]
-    pub(super) fn give_share(&mut self, moved: bool, quiet: bool, now: Cycles) {
-        if !quiet {
+    pub(super) fn give_share(&mut self, step: quiet::Step, moved: bool, now: Cycles) {
+        if step == quiet::Step::GiveShare {
             self.look_at_neighbours(true, now);
         }
-        let is_due = |neighbours: &Neighbours| neighbours.contest.is_on() && neighbours.share.is_due(now);
+        let is_due =
+            |neighbours: &Neighbours| neighbours.contest.is_on() && neighbours.share.is_due(step, now);
         if self.neighbours.as_ref().is_some_and(is_due) {
-            self.take_step(moved, quiet, now);
+            self.take_step(step, moved, now);
         }
     }
 
     #[cold]
-    fn take_step(&mut self, moved: bool, quiet: bool, now: Cycles) {
-        let moment = Moment::of(moved || self.allocator.hands_over(now), quiet);
+    fn take_step(&mut self, step: quiet::Step, moved: bool, now: Cycles) {
+        let Some(moment) = Moment::of(step, moved, self.allocator.hands_over(now)) else { return };
         let Some(Neighbours { share, waiting, .. }) = &mut self.neighbours else { return };
         match share.step(moment, now) {
             Step::Poll => return,

@@ -11,12 +11,11 @@
 //! length of a slice at most, and the next one comes sooner by as much: a request that has arrived
 //! must not wait for the end of a slice because its service still has to be woken.
 //!
-//! A kthread that has ceded its core may still be runnable. When
-//! the number leaves open whether the surplus thread is such a kthread, the polling thread looks
-//! again a slice later, and sleeps after [`MAX_POSTPONED`] such looks. Once a second it compares
-//! how long the core was idle (`/proc/stat`) with the time it gave: when it was idle for half of
-//! it, the other threads run on other cores, and it gives none for a second, doubled each time in
-//! a row.
+//! A kthread that has ceded its core may still be runnable. When the number leaves open whether the
+//! surplus thread is such a kthread, the polling thread looks again a slice later, and sleeps after
+//! [`MAX_POSTPONED`] such looks. Once a second it compares how long the core was idle
+//! (`/proc/stat`) with the time it gave: when it was idle for half of it, the other threads run on
+//! other cores, and it gives none for a second, doubled each time in a row.
 //!
 //! # Real time
 //! Ordinary threads of other sessions would take the rest in turns of a timer tick (4 ms at 250
@@ -29,6 +28,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use tailwater_shm::Cycles;
+
+use super::quiet;
 
 /// Length of a slice and of a rest in microseconds, and how long a slice waits for a good moment;
 /// no request waits longer for the polling thread.
@@ -80,12 +81,14 @@ pub(super) enum Moment {
 }
 
 impl Moment {
-    /// `busy`: frames moved or a core changes hands; `quiet`: nothing has happened of late.
-    pub(super) fn of(busy: bool, quiet: bool) -> Self {
-        match (busy, quiet) {
-            (true, _) => Self::Busy,
-            (false, true) => Self::Quiet,
-            (false, false) => Self::Good,
+    /// Returns what the present moment is, at this step of a quiet time; `None` if the thread
+    /// sleeps. `moved`: frames moved in this iteration; `hands_over`: a core changes hands.
+    pub(super) fn of(step: quiet::Step, moved: bool, hands_over: bool) -> Option<Self> {
+        match step {
+            quiet::Step::Sleep => None,
+            quiet::Step::Poll | quiet::Step::GiveShare if moved || hands_over => Some(Self::Busy),
+            quiet::Step::Poll => Some(Self::Quiet),
+            quiet::Step::GiveShare => Some(Self::Good),
         }
     }
 }
@@ -141,15 +144,16 @@ impl Share {
         }
     }
 
-    /// Returns whether [`Self::step`] has anything to do at `now` but poll on.
+    /// Returns whether [`Self::step`] may have anything to do at `now` but poll on, at this step of
+    /// a quiet time.
     #[inline(always)]
-    pub(super) fn is_due(&self, now: Cycles) -> bool {
-        now >= self.next
+    pub(super) fn is_due(&self, step: quiet::Step, now: Cycles) -> bool {
+        now >= self.next && (step != quiet::Step::Poll || self.resting || self.put_off.is_some())
     }
 
     /// Returns what to do at `now`, while the thread polls.
     pub(super) fn step(&mut self, moment: Moment, now: Cycles) -> Step {
-        if !self.is_due(now) {
+        if now < self.next {
             return Step::Poll;
         }
         if self.resting {
@@ -157,7 +161,7 @@ impl Share {
         }
         match moment {
             Moment::Quiet if self.put_off.is_none() => Step::Poll,
-            Moment::Busy if now - *self.put_off.get_or_insert(now) < self.slice => Step::Poll,
+            Moment::Busy if now.saturating_sub(*self.put_off.get_or_insert(now)) < self.slice => Step::Poll,
             Moment::Busy | Moment::Good | Moment::Quiet => Step::Look,
         }
     }
@@ -336,12 +340,43 @@ mod tests {
 
     #[test]
     fn others_get_their_percentage_in_slices() {
-        let moments: [fn(Cycles) -> Moment; 3] =
-            [|_| Moment::Good, |_| Moment::Busy, |now| Moment::of(now % 71 < 60, false)];
+        let moments: [fn(Cycles) -> Moment; 3] = [
+            |_| Moment::Good,
+            |_| Moment::Busy,
+            |now| if now % 71 < 60 { Moment::Busy } else { Moment::Good },
+        ];
         for (percent, moment) in [1, 10, 50].into_iter().flat_map(|n| moments.map(|moment| (n, moment))) {
             let (given, aim) = (given(percent, 500_000, moment), 500_000 * u64::from(percent) / 100);
             assert!(given.abs_diff(aim) <= 3 * DURATIONS.slice, "{given} of {aim} at {percent} %");
         }
+    }
+
+    #[test]
+    fn a_moment_is_busy_while_frames_move_or_a_core_changes_hands_and_else_as_good_as_the_step() {
+        use quiet::Step::{GiveShare, Poll, Sleep};
+        for (moved, hands_over) in [(false, false), (false, true), (true, false), (true, true)] {
+            let busy = moved || hands_over;
+            let of = |step| Moment::of(step, moved, hands_over);
+            assert_eq!(of(Poll), Some(if busy { Moment::Busy } else { Moment::Quiet }));
+            assert_eq!(of(GiveShare), Some(if busy { Moment::Busy } else { Moment::Good }));
+            assert_eq!(of(Sleep), None);
+        }
+    }
+
+    #[test]
+    fn in_a_quiet_time_nothing_is_due_but_the_end_of_a_rest_and_a_slice_that_has_waited() {
+        use quiet::Step::{GiveShare, Poll};
+        let mut share = Share::new(10, DURATIONS);
+        assert!(!share.is_due(Poll, 5) && share.is_due(GiveShare, 5));
+        assert_eq!(share.step(Moment::Busy, 10), Step::Poll);
+        assert!(share.is_due(Poll, 11));
+        // The counter has stepped back.
+        assert_eq!(share.step(Moment::Busy, 9), Step::Poll);
+        assert_eq!(share.judge(3, (1, 2), 11), Verdict::Give);
+        share.gave(111);
+        assert!(!share.is_due(Poll, 5_000) && share.is_due(GiveShare, 5_000));
+        share.rest(5_000);
+        assert!(!share.is_due(Poll, 5_099) && share.is_due(Poll, 5_100));
     }
 
     #[test]

@@ -45,7 +45,7 @@
 use super::detect::{Detector, Found};
 use super::per_runtime::PerRuntime;
 use super::requests::{Share, Shares};
-use super::select::{Choice, Claim, Quanta, Rank, Selector, lendable, refuses_cores, spare};
+use super::select::{Choice, Claim, Quanta, Rank, Selector, lacks_cores, lendable, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
@@ -250,7 +250,7 @@ impl CongestionDetection {
         // the next look at the latest.
         let is_passed_over = |claim: &Claim| {
             let (Some(runtime), Some(mut loosest)) = (tied, loosest) else { return false };
-            if refuses_cores(view, claim.runtime) {
+            if lacks_cores(view, claim.runtime) {
                 loosest = self.selector.loosest_idle(view, runtime, Some(claim.runtime));
             }
             loosest[claim.class as usize] < ties

@@ -7,6 +7,7 @@
 //! what is left. A runtime for which nothing is left ([`Static::assigned`] returns 0) never runs. A
 //! core that is absent is not replaced: its runtime has one less until it comes back.
 
+use super::select::may_have;
 use super::{Action, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{CoreState, Ledger};
@@ -37,13 +38,12 @@ impl Static {
     /// Grants `runtime` up to `limit` of its own free cores, lowest first.
     fn grant(&self, view: View<'_>, runtime: RuntimeId, limit: u16, actions: &mut Vec<Action>) {
         let Some(account) = view.ledger.account(runtime) else { return };
-        let is_refused = |at| view.obs.runtime(runtime).is_some_and(|look| look.is_refused(at));
         let cores = view.ledger.topology().cores().iter().zip(view.ledger.cores());
         let own = cores
             .zip(&self.assigned)
             .enumerate()
             .filter(|(_, ((_, state), owner))| **owner == Some(runtime) && **state == CoreState::Free)
-            .filter(|(at, _)| !is_refused(*at))
+            .filter(|(at, _)| may_have(view, runtime, *at))
             .map(|(_, ((core, _), _))| core.id);
         // Pairs the n-th free core with the n-th parked kthread. Partitions never move, so caches
         // stay warm with any pairing.

@@ -166,8 +166,8 @@ pub(super) struct Selector {
     reach: [Vec<bool>; 2],
     /// By runtime slot: the least ties among the cores that it has in each [use](Use::kind).
     loosest: Vec<[Loosest; KINDS]>,
-    /// For which claimant these are, which counts only if Linux does not bind its threads to all
-    /// cores; `None` if they are not up to date.
+    /// For which claimant these are, which counts only if it [lacks cores](lacks_cores); `None` if
+    /// they are not up to date.
     loosest_for: Option<Option<RuntimeId>>,
 }
 
@@ -201,15 +201,14 @@ impl Selector {
     }
 
     /// Returns whether the claimant may be lent the core at this position: as all runtimes of its
-    /// class, and as far as Linux binds its threads there.
+    /// class, as far as Linux binds its threads there, and unless it is withheld.
     pub(super) fn reaches(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
         self.may_reach(view, claim.class, Some(claim.runtime), at)
     }
 
     fn may_reach(&self, view: View<'_>, class: Class, claimant: Option<RuntimeId>, at: usize) -> bool {
-        let look = claimant.and_then(|claimant| view.obs.runtime(claimant));
         self.reach[class as usize].get(at).is_none_or(|&allowed| allowed)
-            && look.is_none_or(|look| !look.is_refused(at))
+            && claimant.is_none_or(|claimant| may_have(view, claimant, at))
     }
 
     /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no
@@ -264,7 +263,7 @@ impl Selector {
 
     /// Makes the noted ties those that count for this claim.
     fn note_ties(&mut self, view: View<'_>, claim: &Claim) {
-        let claimant = refuses_cores(view, claim.runtime).then_some(claim.runtime);
+        let claimant = lacks_cores(view, claim.runtime).then_some(claim.runtime);
         if self.loosest_for == Some(claimant) {
             return;
         }
@@ -298,7 +297,7 @@ impl Selector {
     }
 
     /// Returns the least ties among the cores on which a runtime idles, for all claims but those of
-    /// claimants to which Linux does not bind all cores; or for this claimant.
+    /// claimants that [lack cores](lacks_cores); or for this claimant.
     pub(super) fn loosest_idle(
         &self,
         view: View<'_>,
@@ -384,8 +383,8 @@ impl Selector {
                 return Some(at);
             }
         }
-        // One whose threads Linux does not bind everywhere proves nothing about the others.
-        self.exhausted[claim.class as usize] = !refuses_cores(view, claim.runtime);
+        // One that lacks cores proves nothing about the others.
+        self.exhausted[claim.class as usize] = !lacks_cores(view, claim.runtime);
         None
     }
 
@@ -451,9 +450,17 @@ impl Selector {
     }
 }
 
-/// Returns true if there are cores to which Linux does not bind the threads of a runtime.
-pub(super) fn refuses_cores(view: View<'_>, runtime: RuntimeId) -> bool {
+/// Returns true if there are cores that a runtime [may not have](may_have).
+pub(super) fn lacks_cores(view: View<'_>, runtime: RuntimeId) -> bool {
     view.obs.runtime(runtime).is_some_and(RuntimeLook::has_refused)
+        || view.ledger.account(runtime).is_some_and(Account::has_withheld)
+}
+
+/// Returns false if Linux does not bind the threads of a runtime to the core at this position, or
+/// the core is [withheld](Account::is_withheld) from it.
+pub(super) fn may_have(view: View<'_>, runtime: RuntimeId, at: usize) -> bool {
+    !view.obs.runtime(runtime).is_some_and(|look| look.is_refused(at))
+        && !view.ledger.account(runtime).is_some_and(|account| account.is_withheld(at))
 }
 
 /// Returns true if a kthread reports to be idle.

@@ -130,9 +130,10 @@ fn find_core(
     excess: &mut [(RuntimeId, i32)],
     taken: &[Action],
 ) -> Option<(usize, Option<KthreadId>)> {
+    let is_withheld = |at| view.ledger.account(runtime).is_some_and(|account| account.is_withheld(at));
     let untaken = |at: &usize| {
         let core = view.ledger.topology().cores()[*at].id;
-        !taken.iter().any(|Action::Grant { core: other, .. }| *other == core)
+        !taken.iter().any(|Action::Grant { core: other, .. }| *other == core) && !is_withheld(*at)
     };
     let free = order.iter().copied().filter(untaken).find(|&at| view.ledger.cores()[at] == CoreState::Free);
     if let Some(at) = free {

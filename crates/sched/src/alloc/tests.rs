@@ -646,3 +646,35 @@ fn kthreads_that_all_host_exclusive_threads_do_not_make_an_event_quadratic() {
     let read = machine.obs.ties_read.take();
     assert!(read <= most, "a core that idles has {read} ties read");
 }
+
+#[test]
+fn a_service_many_of_whose_kthreads_were_evicted_from_one_core_is_lent_all_others() {
+    for guaranteed in [0, 7] {
+        let mut machine = Machine::of_cores(8);
+        let service = machine.runtime(LatencyCritical, guaranteed, 64);
+        // An ordinary program has core 0, and no thread starts there.
+        for _ in 0..2 {
+            let kthread = machine.runs(service, 0);
+            machine.ledger.evict(kthread, machine.now).unwrap();
+        }
+        let batch = machine.runtime(BestEffort, 0, 64);
+        (1..8).for_each(|core| {
+            machine.runs(batch, core);
+        });
+        let mut lent = Vec::new();
+        for _ in 0..100 {
+            machine.queue(service, 1);
+            for action in machine.look() {
+                let Action::Grant { core, runtime, victim, .. } = action;
+                if runtime == service {
+                    lent.push(core);
+                    if victim.is_some() {
+                        machine.cedes(core.0);
+                    }
+                }
+            }
+        }
+        lent.sort_unstable();
+        assert_eq!(lent, (1..8).map(CoreId).collect::<Vec<_>>(), "{guaranteed} guaranteed");
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::{CoreState, Inconsistency, KthreadState, Ledger};
 use crate::ids::{CoreId, KthreadId, RuntimeId};
+use heap::vec;
 
 impl Ledger {
     /// Verifies every invariant of the [module](super). For tests and the simulator, after every
@@ -61,11 +62,18 @@ impl Ledger {
 
     fn check_runtime(&self, runtime: RuntimeId) -> Result<(), Inconsistency> {
         let account = self.account(runtime).ok_or(Inconsistency::LiveList(runtime))?;
-        let (mut granted, mut leaving, mut arriving, mut evicted) = (0, 0, 0, 0);
+        let (mut granted, mut leaving, mut arriving) = (0, 0, 0);
+        let mut evicted = vec![0; self.cores.len()];
         for (index, state) in (0u16..).zip(account.kthreads()) {
             let kthread = KthreadId::new(runtime, index);
             let (KthreadState::Granted { core } | KthreadState::Incoming { core }) = state else {
-                evicted += usize::from(matches!(state, KthreadState::Evicted { .. }));
+                if matches!(state, KthreadState::Evicted { .. }) {
+                    // The ledger keeps the core from which it was evicted as its last.
+                    let from = self.last_core(kthread).and_then(|core| self.topology.position(core));
+                    let nowhere = Inconsistency::KthreadWithoutCore { kthread, state, core_state: None };
+                    let from = from.ok_or(nowhere)?;
+                    evicted[from] += 1;
+                }
                 continue;
             };
             let core_state = self.core(core);
@@ -90,7 +98,11 @@ impl Ledger {
         equal("granted", usize::from(account.granted), granted)?;
         equal("leaving", usize::from(account.leaving), leaving)?;
         equal("arriving", usize::from(account.arriving), arriving)?;
-        equal("evicted", usize::from(account.evicted), evicted)?;
+        equal("evicted", usize::from(account.evicted), evicted.iter().sum())?;
+        equal("cores of evicted", account.evicted_from.len(), evicted.len())?;
+        for (&kept, counted) in account.evicted_from.iter().zip(evicted) {
+            equal("evicted from a core", kept.into(), counted)?;
+        }
         let guaranteed = account.spec.guaranteed.min(self.guarantee_level());
         equal("guaranteed at present", usize::from(account.guaranteed), usize::from(guaranteed))?;
         equal("kthreads", usize::from(account.spec.kthreads), account.kthreads.len())?;

@@ -433,10 +433,14 @@ impl Ledger {
         if !matches!(state, KthreadState::Evicted { .. }) {
             return Err(TransitionError::KthreadNotEvicted { kthread, state });
         }
+        let left = self.last_core(kthread).and_then(|core| self.topology.position(core));
         // It was moved off its last core, so it is bound to none.
         let parked = Kthread { state: KthreadState::Parked { since: now }, last_core: None };
         let account = self.account_mut(kthread.runtime);
         account.evicted -= 1;
+        if let Some(at) = left {
+            account.evicted_from[at] -= 1;
+        }
         account.kthreads[usize::from(kthread.index)] = parked;
         Ok(())
     }
@@ -530,9 +534,13 @@ impl Ledger {
     }
 
     fn stop(&mut self, kthread: KthreadId, core: CoreId, state: KthreadState) {
+        let at = self.topology.position(core);
         let account = self.account_mut(kthread.runtime);
         account.granted -= 1;
-        account.evicted += u16::from(matches!(state, KthreadState::Evicted { .. }));
+        if let (KthreadState::Evicted { .. }, Some(at)) = (state, at) {
+            account.evicted += 1;
+            account.evicted_from[at] += 1;
+        }
         account.recent_core = Some(core);
         account.kthreads[usize::from(kthread.index)].state = state;
     }

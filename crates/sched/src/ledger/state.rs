@@ -6,11 +6,10 @@ use core::fmt;
 use heap::vec;
 use heap::vec::Vec;
 
-/// Evicted kthreads of a runtime for each core of the machine from which on it is lent no core, and
-/// the least such number. A runtime with at most twice as many kthreads as there are cores never
-/// has so many and needs a core.
-const EVICTED_PER_CORE: usize = 2;
-const MIN_TOO_MANY: u16 = 4;
+/// Number of kthreads evicted from one core from which on their runtime is not lent that core, and
+/// the least number on all cores of a machine together.
+const EVICTED_PER_CORE: u16 = 2;
+const LEAST_EVICTED: u16 = 4;
 
 /// The state of a core. At most one kthread may be runnable on it, whatever the state.
 ///
@@ -117,8 +116,10 @@ pub struct Account {
     pub(super) leaving: u16,
     pub(super) arriving: u16,
     pub(super) evicted: u16,
-    /// Number of evicted kthreads from which on it is lent no core.
-    pub(super) too_many_evicted: u16,
+    /// Of these, the number on each core, by its position in the topology.
+    pub(super) evicted_from: Vec<u16>,
+    /// The number on one core from which on it is not lent that core.
+    pub(super) most_evicted: u16,
     pub(super) given_up: u32,
     pub(super) recent_core: Option<CoreId>,
 }
@@ -134,7 +135,9 @@ impl Account {
             leaving: 0,
             arriving: 0,
             evicted: 0,
-            too_many_evicted: u16::try_from(EVICTED_PER_CORE * cores).unwrap_or(u16::MAX).max(MIN_TOO_MANY),
+            evicted_from: vec![0; cores],
+            most_evicted: EVICTED_PER_CORE
+                .max(LEAST_EVICTED / u16::try_from(cores.max(1)).unwrap_or(u16::MAX)),
             given_up: 0,
             recent_core: None,
         }
@@ -179,12 +182,25 @@ impl Account {
         self.arriving
     }
 
-    /// Returns how many more cores it could be lent now, by its limit and its parked kthreads. None
-    /// while so many of its kthreads are evicted that the others would do no better: each evicted
-    /// one is watched, so a program must not have all of its kthreads evicted one after the other.
+    /// Returns whether it is not lent the core at this position, because of the kthreads that were
+    /// evicted from it. Each evicted one is watched, so a program must not have all of its kthreads
+    /// evicted one after the other. Another program may be the reason, on that core only.
+    #[must_use]
+    pub fn is_withheld(&self, at: usize) -> bool {
+        self.evicted_from.get(at).is_some_and(|&evicted| evicted >= self.most_evicted)
+    }
+
+    /// Returns whether there is such a core.
+    #[must_use]
+    pub fn has_withheld(&self) -> bool {
+        self.evicted >= self.most_evicted && (0..self.evicted_from.len()).any(|at| self.is_withheld(at))
+    }
+
+    /// Returns how many more cores it could be lent now, by its limit and its parked kthreads; none
+    /// while all cores are [withheld](Self::is_withheld).
     #[must_use]
     pub fn room(&self) -> u16 {
-        if self.evicted >= self.too_many_evicted {
+        if usize::from(self.evicted) >= usize::from(self.most_evicted) * self.evicted_from.len() {
             return 0;
         }
         let parked = self.spec.kthreads - self.held() - self.evicted;

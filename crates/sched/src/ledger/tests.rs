@@ -97,19 +97,31 @@ fn an_evicted_kthread_gets_no_core_until_it_is_readmitted() {
 }
 
 #[test]
-fn a_runtime_with_several_evicted_kthreads_for_each_core_has_room_for_none() {
-    let mut ledger = machine(3);
-    ledger.register(RuntimeId(3), spec(0, 256, 256), T0).unwrap();
-    let room = |ledger: &Ledger| ledger.account(RuntimeId(3)).unwrap().room();
-    for index in 0..6 {
-        assert_eq!(room(&ledger), 256 - index);
-        ledger.grant(CoreId(1), k(3, index), T0).unwrap();
-        ledger.evict(k(3, index), T1).unwrap();
+fn a_runtime_with_several_kthreads_evicted_from_a_core_is_not_lent_that_core() {
+    for (cores, most) in [(1, 4), (2, 2), (3, 2), (8, 2)] {
+        let mut ledger = Ledger::new(Topology::uniform(cores, 1, 1).unwrap());
+        ledger.register(RuntimeId(3), spec(0, 256, 256), T0).unwrap();
+        let withheld = |ledger: &Ledger| -> Vec<bool> {
+            let account = ledger.account(RuntimeId(3)).unwrap();
+            let withheld: Vec<bool> = (0..cores.into()).map(|at| account.is_withheld(at)).collect();
+            assert_eq!(account.has_withheld(), withheld.contains(&true));
+            withheld
+        };
+        let room = |ledger: &Ledger| ledger.account(RuntimeId(3)).unwrap().room();
+        for index in 0..cores * most {
+            let core = index / most;
+            assert_eq!(withheld(&ledger), (0..cores).map(|at| at < core).collect::<Vec<_>>());
+            assert_eq!(room(&ledger), 256 - index);
+            ledger.grant(CoreId(core), k(3, index), T0).unwrap();
+            ledger.evict(k(3, index), T1).unwrap();
+            ledger.check().unwrap();
+        }
+        assert_eq!(room(&ledger), 0, "{cores} cores");
+        ledger.readmit(k(3, 0), T2).unwrap();
+        ledger.check().unwrap();
+        assert_eq!(withheld(&ledger), (0..cores).map(|at| at > 0).collect::<Vec<_>>());
+        assert_eq!(room(&ledger), 257 - cores * most);
     }
-    assert_eq!(room(&ledger), 0);
-    ledger.check().unwrap();
-    ledger.readmit(k(3, 4), T2).unwrap();
-    assert_eq!(room(&ledger), 251);
 }
 
 #[test]

@@ -194,9 +194,9 @@ impl<P: Policy> World<P> {
         self.event(Policy::tick);
     }
 
-    /// Returns the runtimes that report truthfully, are not on hold, could be lent a core, got none
-    /// by this look, and lack one: without any while user threads wait, or with more user threads
-    /// that waited through two looks than kthreads about to take them.
+    /// Returns the runtimes that report truthfully, are not on hold, could be lent any core, got
+    /// none by this look, and lack one: without any while user threads wait, or with more user
+    /// threads that waited through two looks than kthreads about to take them.
     pub fn in_need(&self) -> Vec<RuntimeId> {
         let in_need = |(&slot, runtime): (&u32, &Runtime)| {
             let id = RuntimeId(slot);
@@ -208,7 +208,8 @@ impl<P: Policy> World<P> {
             };
             let served = self.actions.iter().any(|Action::Grant { runtime, .. }| *runtime == id);
             let lacks = lacks && !served;
-            (lacks && runtime.tells_the_truth() && !runtime.on_hold && account.room() > 0).then_some(id)
+            let may_be_lent = !runtime.on_hold && account.room() > 0 && !account.has_withheld();
+            (lacks && runtime.tells_the_truth() && may_be_lent).then_some(id)
         };
         self.runtimes.iter().filter_map(in_need).collect()
     }

@@ -35,7 +35,7 @@
 //! | after `Run`, before Running | control socket closes; ledger frees the core | never stores Running: the hand-off times out, core is reclaimed |
 //! | Running | socket closes | stores Parked but keeps running: Linux time-slices it against the next owner; the IOKernel evicts a thread whose `Run` was not honoured |
 //! | Idle, stores Running without the swap | - | the IOKernel's swap still wins or loses on one word; a lie only loses the liar's own core |
-//! | Taken | socket closes | never parks: signal, then eviction by affinity |
+//! | Taken | socket closes | never parks: signal, bypass, then eviction by affinity |
 //! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late |
 
 use crate::sync::{AtomicU64, Ordering};

@@ -30,7 +30,7 @@ pub enum Handoff {
     /// A busy kthread ceded in time neither when asked nor when signalled; its successor was woken
     /// beside it.
     Bypass,
-    /// A kthread was moved off it by force.
+    /// Its program ended, or its kthread had not started on it.
     Evict,
 }
 

@@ -7,7 +7,7 @@ use tailwater_shm::{Grant, KthreadState};
 use crate::fixture::{Sandbox, measure_as};
 use crate::world::Lender;
 
-const SERVICE: u32 = 20;
+const SERVICE: u32 = 100;
 
 /// The service claims the core of a sleeping kthread, answers beside it, and parks.
 fn claim(sandbox: &mut Sandbox) {
@@ -57,35 +57,72 @@ fn a_program_that_has_its_kthreads_bypassed_one_after_the_other_is_lent_no_more_
     assert!((0..256).any(|k| matches!(sandbox.peer(0).grant(k).0, Grant::Run { .. })));
 }
 
-#[test]
-fn kthreads_that_have_been_bypassed_are_watched_for_an_eighth_of_the_time_at_most() {
-    const PROGRAMS: u32 = 16;
-    const ASK_NS: u64 = 5_000;
+/// Returns a machine of one core on which four kthreads of each of so many programs sleep in
+/// tenancies that were taken back.
+fn sleepers(programs: u32) -> Sandbox {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    for id in 0..PROGRAMS {
+    for id in 0..programs {
         sandbox.add(id, 8, 0, BestEffort);
         (0..8).for_each(|k| sandbox.peer(id).queue(k, 1));
     }
-    for _ in 0..100 {
+    for _ in 0..6 * programs {
         (0..3).for_each(|_| sandbox.tick());
-        for id in 0..PROGRAMS {
+        (0..programs).for_each(|id| {
             keeps(&mut sandbox, id);
-        }
+        });
         claim(&mut sandbox);
     }
-    let kept: usize = (0..PROGRAMS).map(|id| keeps(&mut sandbox, id)).sum();
-    assert_eq!(kept, 4 * PROGRAMS as usize, "four of each");
+    let kept: usize = (0..programs).map(|id| keeps(&mut sandbox, id)).sum();
+    assert_eq!(kept, 4 * programs as usize, "four of each");
+    sandbox
+}
+
+#[test]
+fn kthreads_that_have_been_bypassed_are_watched_for_an_eighth_of_the_time_at_most() {
+    const ASK_NS: u64 = 5_000;
+    let mut sandbox = sleepers(16);
     measure_as(ASK_NS);
-    let before = sandbox.processor_times_read();
-    (0..10_000).for_each(|_| sandbox.pass(1_000));
+    let read = |sandbox: &mut Sandbox| {
+        let before = sandbox.processor_times_read();
+        (0..10_000).for_each(|_| {
+            // They run too much to sleep, and too little for their deadline.
+            sandbox.run_threads(100);
+            sandbox.pass(1_000);
+        });
+        sandbox.processor_times_read() - before
+    };
+    let read = read(&mut sandbox);
     measure_as(0);
-    let read = sandbox.processor_times_read() - before;
     let most = 10_000_000 / (8 * ASK_NS);
     assert!(read <= most && read > most / 2, "{read} in 10 ms");
-    // One that runs is found out all the same.
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
-    sandbox.run_threads(2_000_000);
-    (0..10_000).for_each(|_| sandbox.pass(1_000));
-    assert!(sandbox.world.stats.cores.evictions.get() >= 3 || !sandbox.ended.is_empty());
+    // Those that sleep are asked ever more seldom: four of all in a deadline.
+    (0..1_000).for_each(|_| sandbox.pass(100_000));
+    let before = sandbox.processor_times_read();
+    (0..1_000).for_each(|_| sandbox.pass(100_000));
+    let read = sandbox.processor_times_read() - before;
+    assert!((300..=420).contains(&read), "{read} in 100 ms");
+}
+
+#[test]
+fn one_that_spins_is_found_at_once_among_many_that_sleep() {
+    const SPINNER: u32 = 50;
+    let mut sandbox = sleepers(40);
+    (0..2_000).for_each(|_| sandbox.pass(100_000));
+    measure_as(5_000);
+    sandbox.add(SPINNER, 1, 0, BestEffort);
+    sandbox.peer(SPINNER).queue(0, 1);
+    (0..3).for_each(|_| sandbox.tick());
+    assert_eq!(keeps(&mut sandbox, SPINNER), 1);
+    (0..2).for_each(|_| sandbox.tick());
+    claim(&mut sandbox);
+    let mut took = 0;
+    while sandbox.world.stats.cores.evictions.get() == 0 {
+        sandbox.run_thread(SPINNER as i32 * 100 + 1, 1_000);
+        sandbox.pass(1_000);
+        took += 1_000;
+        assert!(took < 3_000_000, "not found in 3 ms");
+    }
+    measure_as(0);
 }

@@ -37,7 +37,8 @@ pub(super) fn on_tailwater(testbed: &Testbed, share: u8, time: Duration) -> anyh
         iokernel_core: Some(cores.polling as u16),
         managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
         neighbour_share: share,
-        // On a busy machine evictions are no sign of a misbehaving program.
+        // Linux may count time in which a hypervisor runs others as a thread's own: on a busy host
+        // evictions are no sign of a misbehaving program.
         max_evictions: 1_000_000,
         ..Config::default()
     };

@@ -36,7 +36,8 @@ impl Host {
         let config = Config {
             socket: socket.clone(),
             neighbour_share: 0,
-            // On a busy machine evictions are no sign of a misbehaving program.
+            // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
+            // host evictions are no sign of a misbehaving program.
             max_evictions: 1_000_000,
             ..Config::default()
         };

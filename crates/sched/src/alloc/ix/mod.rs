@@ -91,10 +91,12 @@ impl Default for IxConfig {
 /// Returns whether a runtime waits for its first core, and could have one: no core helps a program
 /// whose threads cannot run, or that is on hold for another reason than the cores it cannot have.
 fn waits(ledger: &Ledger, runtime: RuntimeId, look: &RuntimeLook) -> bool {
-    let lacks = ledger.account(runtime).is_some_and(|account| account.cores() == 0 && account.room() > 0);
+    let Some(account) = ledger.account(runtime) else { return false };
+    let lacks = account.cores() == 0 && account.room() > 0;
     let held = look.on_hold() && !look.has_refused();
     let mut cores = (0..).zip(ledger.cores());
-    lacks && !held && cores.any(|(at, &state)| state != CoreState::Absent && !look.is_refused(at))
+    let helps = |at| !look.is_refused(at) && !account.is_withheld(at);
+    lacks && !held && cores.any(|(at, &state)| state != CoreState::Absent && helps(at))
 }
 
 /// The longest delays of services, and the cores that would be of use to them.

@@ -103,7 +103,7 @@ proptest! {
                 let Some(kthread) = holder(&ledger, at) else { continue };
                 let is_idle = |other| holder(&ledger, other).is_some_and(|kthread| idles(&obs, kthread));
                 let walk = has_looser(view, at, |other| is_idle(other) && is_reached(other));
-                let claimant = refuses_cores(view, runtime).then_some(runtime);
+                let claimant = lacks_cores(view, runtime).then_some(runtime);
                 let least = selector.loosest_idle(view, kthread.runtime, claimant)[claim.class as usize];
                 prop_assert_eq!(least < obs.ties(kthread, at), walk, "idle, core {}", at);
             }

@@ -254,7 +254,8 @@ impl Setup {
             managed_cores: Some(vec![self.places.managed as u16]),
             neighbour_share: 0,
             priority: Priority::Thread,
-            // On a busy machine evictions are no sign of a misbehaving program.
+            // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
+            // host evictions are no sign of a misbehaving program.
             max_evictions: 1_000_000,
             idle_sleep_us: if self.conditions.awake { 0 } else { Config::default().idle_sleep_us },
             ..Config::default()

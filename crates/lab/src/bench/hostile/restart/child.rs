@@ -61,8 +61,8 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
                 socket: socket.clone(),
                 iokernel_core: Some(*polling),
                 managed_cores: Some(managed.clone()),
-                // No program here is hostile; on a machine that others keep busy, evictions follow
-                // each other all the same.
+                // Linux may count time in which a hypervisor runs others as a thread's own: on a
+                // busy host evictions are no sign of a misbehaving program.
                 max_evictions: 1_000_000,
                 ..Config::default()
             };
