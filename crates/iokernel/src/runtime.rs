@@ -135,6 +135,8 @@ pub(crate) struct Sender {
     pub(crate) identity: Identity,
     /// Its runtime has a [`Guard`], as of the present batch.
     pub(crate) guarded: bool,
+    /// Its runtime's, as of the present batch.
+    pub(crate) party: PartyId,
     pub(crate) stats: Arc<RuntimeStats>,
 }
 
@@ -288,6 +290,7 @@ impl Runtime {
                     owner: KthreadId::new(id, index),
                     identity,
                     guarded: guard.is_some(),
+                    party: PartyId::default(),
                     stats: Arc::clone(&stats),
                 },
             }),

@@ -314,7 +314,7 @@ impl Switch {
         let spent_by_party = world.runtimes.parties.get(party).spent.in_round(self.round);
         let left = (EGRESS_BATCH.saturating_sub(spent)).min(PARTY_BATCH.saturating_sub(spent_by_party));
         let (mut taken, mut bytes, mut large, mut offences) = (0, 0, 0, 0);
-        sender.guarded = runtime.guard.is_some();
+        (sender.guarded, sender.party) = (runtime.guard.is_some(), party);
         self.extra = 0;
         while taken + large + self.extra < left {
             let began = if suspect { clock::now() } else { 0 };
@@ -463,7 +463,7 @@ impl Switch {
         if let Some(lone) = &mut self.lone {
             lone.note_sent(source.shown());
         }
-        self.route(Origin::Runtime(from), source, heading, world, lender, now)
+        self.route(Origin::Runtime(from, sender.party), source, heading, world, lender, now)
     }
 
     /// Drops the present frame and counts why.

@@ -23,6 +23,57 @@
 use tailwater_shm::ring::Producer;
 
 use crate::party::PartyId;
+use crate::port::{Port, SendQueue};
+
+/// What has shares: an ingress ring, or a queue of a port.
+pub(super) trait Filled {
+    /// Returns how many lines were put so far.
+    fn head(&self) -> u64;
+    /// Returns how many of them were not read when they were last counted.
+    fn filled(&self) -> u32;
+    /// Counts anew what was read; returns false if that makes no sense.
+    fn recount(&mut self) -> bool;
+}
+
+impl Filled for Producer {
+    #[inline(always)]
+    fn head(&self) -> u64 {
+        self.position()
+    }
+
+    #[inline(always)]
+    fn filled(&self) -> u32 {
+        Self::filled(self)
+    }
+
+    fn recount(&mut self) -> bool {
+        self.refresh().is_ok()
+    }
+}
+
+/// A queue of a port, of which each frame is a line.
+pub(super) struct PortQueue<'a> {
+    pub(super) port: &'a mut dyn Port,
+    pub(super) queue: SendQueue,
+}
+
+impl Filled for PortQueue<'_> {
+    #[inline(always)]
+    fn head(&self) -> u64 {
+        self.queue.sent
+    }
+
+    #[inline(always)]
+    fn filled(&self) -> u32 {
+        self.queue.waiting
+    }
+
+    fn recount(&mut self) -> bool {
+        // A port that does not count is always right.
+        self.queue = self.port.recount(self.queue.number).unwrap_or(self.queue);
+        true
+    }
+}
 
 /// Parts of a ring, of [`PARTS`] in all: up to which there is no account,
 const CALM: u32 = 1;
@@ -58,22 +109,23 @@ impl Shares {
     /// Returns whether a ring of `size` lines may take so many more lines from program `from`, and
     /// counts them if so.
     #[inline(always)]
-    pub(super) fn admit(&mut self, ring: &mut Producer, size: u32, from: PartyId, lines: u32) -> bool {
+    pub(super) fn admit(&mut self, ring: &mut impl Filled, size: u32, from: PartyId, lines: u32) -> bool {
         ring.filled() <= size / PARTS * CALM || self.admit_to_filled(ring, size, from, lines)
     }
 
-    fn admit_to_filled(&mut self, ring: &mut Producer, size: u32, from: PartyId, lines: u32) -> bool {
+    fn admit_to_filled(&mut self, ring: &mut impl Filled, size: u32, from: PartyId, lines: u32) -> bool {
         // An epoch begins only in a ring that is filled in fact, as far as its receiver says. An
         // impossible position is found when the frame is put.
-        let calm = |ring: &Producer| ring.filled() <= size / PARTS * CALM;
-        if self.is_over(ring.position(), ring.filled()) && (ring.refresh().is_err() || calm(ring)) {
+        if self.is_over(ring.head(), ring.filled())
+            && (!ring.recount() || ring.filled() <= size / PARTS * CALM)
+        {
             return true;
         }
-        if self.count(ring.position(), ring.filled(), size, from, lines) {
+        if self.count(ring.head(), ring.filled(), size, from, lines) {
             return true;
         }
         // The receiver may have read on.
-        ring.refresh().is_err() || self.count(ring.position(), ring.filled(), size, from, lines)
+        !ring.recount() || self.count(ring.head(), ring.filled(), size, from, lines)
     }
 
     /// Returns whether all that was in the ring when the epoch began is read.
@@ -82,7 +134,7 @@ impl Shares {
     }
 
     /// As [`admit`](Self::admit), for a ring with this head, in which so many lines are not read.
-    pub(super) fn count(&mut self, head: u64, filled: u32, size: u32, from: PartyId, lines: u32) -> bool {
+    fn count(&mut self, head: u64, filled: u32, size: u32, from: PartyId, lines: u32) -> bool {
         let part = |parts| size / PARTS * parts;
         if filled <= part(CALM) {
             return true;

@@ -19,12 +19,13 @@ use tailwater_shm::ring::{
 };
 use tailwater_shm::trace::FLAG_TRACED;
 
+use crate::party::PartyId;
 use crate::trace::Arrival;
 
-/// Where a frame comes from, so that it is not sent back there.
+/// Where a frame comes from: it is not sent back there, and takes that party's share of a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    Runtime(RuntimeId),
+    Runtime(RuntimeId, PartyId),
     Port(u16),
 }
 
