@@ -14,7 +14,7 @@ use super::shares::{PortQueue, Shares};
 use super::source::{Origin, Source};
 use crate::capture::Point;
 use crate::firewall::Direction;
-use crate::party::PartyId;
+use crate::party::Member;
 use crate::port::{Delivery, Port};
 use crate::runtime::{EndReason, Kthread};
 use crate::trace;
@@ -73,7 +73,7 @@ impl Switch {
             Audience::PortsOnly => {}
         }
         let copies = receivers.len() + self.ports.len();
-        if let Origin::Runtime(from, _) = origin
+        if let Origin::Runtime(Member { program: from, .. }) = origin
             && !self.broadcasts.take(from, copies, world.clock(), now)
         {
             receivers.clear();
@@ -88,7 +88,7 @@ impl Switch {
         world.stats.switch.flooded.add(1);
         self.extra += copies;
         for id in receivers.drain(..) {
-            if !matches!(origin, Origin::Runtime(from, _) if from == id) {
+            if !matches!(origin, Origin::Runtime(from) if from.program == id) {
                 let to = self.deliver::<true, _>((origin, id), source, heading.hash, world, lender, now);
                 best = better(best, to);
             }
@@ -143,9 +143,7 @@ impl Switch {
         let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];
         let may_put = match origin {
             _ if GROUP => leaves_room(ingress, runtime.ring_lines),
-            Origin::Runtime(_, party) => {
-                shares.admit(ingress, runtime.ring_lines, party, lines_of(source.len()))
-            }
+            Origin::Runtime(from) => shares.admit(ingress, runtime.ring_lines, from, lines_of(source.len())),
             Origin::Port(_) => true,
         };
         if !may_put {
@@ -215,7 +213,7 @@ impl Switch {
         };
         self.extra += port.weight();
         let taken = match origin {
-            Origin::Runtime(_, party) => send(&mut **port, &mut line.shares, party, now, frame),
+            Origin::Runtime(from) => send(&mut **port, &mut line.shares, from, now, frame),
             Origin::Port(_) => port.transmit(now, frame),
         };
         if taken {
@@ -244,14 +242,14 @@ impl Switch {
     }
 }
 
-/// Passes a frame of this party to a port, unless the party has had its share of the queue.
-fn send(port: &mut dyn Port, shares: &mut Vec<Shares>, party: PartyId, now: Cycles, frame: &[u8]) -> bool {
+/// Passes a frame of this program to a port, unless it has had its share of the queue.
+fn send(port: &mut dyn Port, shares: &mut Vec<Shares>, from: Member, now: Cycles, frame: &[u8]) -> bool {
     let Some(queue) = port.queue(frame) else { return port.transmit(now, frame) };
     let (number, size) = (queue.number, queue.size);
     if number >= shares.len() {
         shares.resize_with(number + 1, Shares::default);
     }
-    shares[number].admit(&mut PortQueue { port, queue }, size, party, 1)
+    shares[number].admit(&mut PortQueue { port, queue }, size, from, 1)
         && port.transmit_to(number, now, frame)
 }
 

@@ -251,8 +251,8 @@ impl Queue {
         true
     }
 
-    /// Returns how many frames were put on the send ring so far, and how many of them the kernel had
-    /// not sent at the last [`reclaim`](Self::reclaim).
+    /// Returns how many frames were put on the send ring so far, and how many of them the kernel
+    /// had not sent at the last [`reclaim`](Self::reclaim).
     #[inline(always)]
     pub(crate) fn backlog(&self) -> (u64, u32) {
         (self.sent, RING - (self.free.len() as u32).min(RING))

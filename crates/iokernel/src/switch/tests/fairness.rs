@@ -87,6 +87,40 @@ fn the_programs_of_one_user_have_one_share_of_a_ring() {
 }
 
 #[test]
+fn a_program_within_its_part_of_the_share_of_its_user_loses_nothing_beside_a_greedy_one() {
+    const PROGRAMS: u32 = 4;
+    let mut sandbox = Sandbox::new(PROGRAMS as u16 + 1, Vec::new());
+    for id in 0..=PROGRAMS {
+        sandbox.add_of((id < PROGRAMS).then_some(7), id, 1, 1, LatencyCritical);
+        sandbox.peer(id).queue(0, 1);
+    }
+    sandbox.settle();
+    let (mut sent, mut due) = (0, 0);
+    let mut came = [0_u32; PROGRAMS as usize];
+    for round in 0..3_200 {
+        if round < 3_000 {
+            (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ip(PROGRAMS), 5));
+            // Nine tenths of an equal part.
+            due += READ * 9;
+            while due >= 10 * PROGRAMS {
+                (1..PROGRAMS).for_each(|id| sandbox.peer(id).send_udp(0, ip(PROGRAMS), 5));
+                due -= 10 * PROGRAMS;
+                sent += 1;
+            }
+        }
+        sandbox.pass(1_000);
+        for _ in 0..READ {
+            let Some(frame) = sandbox.peer(PROGRAMS).receive(0) else { break };
+            came[usize::from(frame[29] - 10)] += 1;
+        }
+    }
+    for came in &came[1..] {
+        // Some are lost before the parts of all are reserved.
+        assert!(sent - came <= 16, "{came} of {sent}");
+    }
+}
+
+#[test]
 fn the_programs_of_one_user_are_served_two_batches_in_an_iteration() {
     const PROGRAMS: u32 = 16;
     let mut sandbox = Sandbox::new(PROGRAMS as u16 + 1, Vec::new());
