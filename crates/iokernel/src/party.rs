@@ -2,9 +2,12 @@
 //!
 //! Owns [`Party`]: the programs that one user has registered by one grant. A bound for each program
 //! would give a user as many shares as programs, 16 by default. So a party has one share of a ring
-//! and of a port's queue, two batches of an iteration ([`crate::switch`]), and one number of cores
-//! that services may claim before it starts on them ([`crate::allocator::vain`]). A program of root
-//! or of the IOKernel's own user is a party by itself.
+//! and of a port's queue, which is divided among its programs, two batches of an iteration
+//! ([`crate::switch`]), and one number of cores that services may claim before it starts on them
+//! ([`crate::allocator::vain`]). A program of root or of the IOKernel's own user is a party by
+//! itself.
+
+use tailwater_sched::RuntimeId;
 
 use crate::allocator::vain::Unstarted;
 use crate::control::exile::Key;
@@ -12,6 +15,15 @@ use crate::control::exile::Key;
 /// Number of a [`Party`]; that of one that has ended is used again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PartyId(pub(crate) u32);
+
+/// A program as one of its party.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) program: RuntimeId,
+    pub(crate) party: PartyId,
+    /// Number of programs of the party.
+    pub(crate) programs: u32,
+}
 
 /// What a program's or a party's frames have cost in one iteration of the polling loop.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,7 +51,7 @@ impl Spent {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Party {
     key: Option<Key>,
-    programs: u32,
+    pub(crate) programs: u32,
     /// Of all its programs.
     pub(crate) kthreads: u32,
     pub(crate) spent: Spent,
@@ -75,6 +87,12 @@ impl Parties {
         let party = &mut self.0[id.0 as usize];
         party.programs -= 1;
         party.kthreads -= u32::from(kthreads);
+    }
+
+    /// Returns a program as one of its party.
+    #[inline(always)]
+    pub(crate) fn member(&self, program: RuntimeId, party: PartyId) -> Member {
+        Member { program, party, programs: self.get(party).programs }
     }
 
     #[inline(always)]

@@ -29,7 +29,7 @@ use crate::control::exile::Key;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
 use crate::machine::SessionWeight;
-use crate::party::{Parties, PartyId, Spent};
+use crate::party::{Member, Parties, PartyId, Spent};
 use crate::stats::{FirewallStats, RuntimeCounters, RuntimeStats, Stats};
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
@@ -135,6 +135,8 @@ pub(crate) struct Sender {
     pub(crate) identity: Identity,
     /// Its runtime has a [`Guard`], as of the present batch.
     pub(crate) guarded: bool,
+    /// Its runtime, as of the present batch.
+    pub(crate) member: Member,
     pub(crate) stats: Arc<RuntimeStats>,
 }
 
@@ -289,6 +291,7 @@ impl Runtime {
                     owner: KthreadId::new(id, index),
                     identity,
                     guarded: guard.is_some(),
+                    member: Member { program: id, party: PartyId::default(), programs: 1 },
                     stats: Arc::clone(&stats),
                 },
             }),

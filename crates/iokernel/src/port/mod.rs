@@ -177,7 +177,7 @@ pub struct SendQueue {
     pub number: usize,
     /// Frames that were put into it so far.
     pub sent: u64,
-    /// How many of them are still in it,
+    /// How many of them were still in it when it was last counted,
     pub waiting: u32,
     /// of this many at most.
     pub size: u32,
@@ -245,10 +245,25 @@ pub trait Port: Send {
     }
 
     /// Returns the queue that [`transmit`](Self::transmit) would put this frame into, if it drops
-    /// frames while that is full: the programs that send then get equal shares of it.
-    fn queue(&mut self, frame: &[u8]) -> Option<SendQueue> {
+    /// frames while that is full: the programs that send then get equal shares of it. Called for
+    /// each of their frames, so it does not count what the queue holds.
+    fn queue(&self, frame: &[u8]) -> Option<SendQueue> {
         let _ = frame;
         None
+    }
+
+    /// Counts what queue `number` holds and returns it. Called before a frame is refused because
+    /// of it.
+    fn recount(&mut self, number: usize) -> Option<SendQueue> {
+        let _ = number;
+        None
+    }
+
+    /// As [`transmit`](Self::transmit), for a frame for which [`queue`](Self::queue) returned queue
+    /// `number`.
+    fn transmit_to(&mut self, number: usize, now: Cycles, frame: &[u8]) -> bool {
+        let _ = number;
+        self.transmit(now, frame)
     }
 
     /// Sends what [`transmit`](Self::transmit) held back: the batch is complete. Called only after

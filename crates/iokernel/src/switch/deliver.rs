@@ -10,12 +10,12 @@ use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
-use super::shares::Shares;
+use super::shares::{PortQueue, Shares};
 use super::source::{Origin, Source};
 use crate::capture::Point;
 use crate::firewall::Direction;
-use crate::party::PartyId;
-use crate::port::{Delivery, SendQueue};
+use crate::party::Member;
+use crate::port::{Delivery, Port};
 use crate::runtime::{EndReason, Kthread};
 use crate::trace;
 use crate::world::{Lender, World};
@@ -73,7 +73,7 @@ impl Switch {
             Audience::PortsOnly => {}
         }
         let copies = receivers.len() + self.ports.len();
-        if let Origin::Runtime(from) = origin
+        if let Origin::Runtime(Member { program: from, .. }) = origin
             && !self.broadcasts.take(from, copies, world.clock(), now)
         {
             receivers.clear();
@@ -88,7 +88,7 @@ impl Switch {
         world.stats.switch.flooded.add(1);
         self.extra += copies;
         for id in receivers.drain(..) {
-            if origin != Origin::Runtime(id) {
+            if !matches!(origin, Origin::Runtime(from) if from.program == id) {
                 let to = self.deliver::<true, _>((origin, id), source, heading.hash, world, lender, now);
                 best = better(best, to);
             }
@@ -138,14 +138,13 @@ impl Switch {
                 lender.wakeup(world, id, now);
             }
         }
-        let party = party_of(origin, world);
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
         let kthread = runtime.groups.kthread(hash);
         let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];
-        let may_put = match party {
+        let may_put = match origin {
             _ if GROUP => leaves_room(ingress, runtime.ring_lines),
-            Some(party) => shares.admit(ingress, runtime.ring_lines, party, lines_of(source.len())),
-            None => true,
+            Origin::Runtime(from) => shares.admit(ingress, runtime.ring_lines, from, lines_of(source.len())),
+            Origin::Port(_) => true,
         };
         if !may_put {
             runtime.stats.counters.rx_full.add(1);
@@ -212,12 +211,12 @@ impl Switch {
             world.stats.switch.dropped_torn.add(1);
             return Delivery::BadLength;
         };
-        let may_put = match (party_of(origin, world), port.queue(frame)) {
-            (Some(party), Some(queue)) => queue.admits(&mut line.shares, party),
-            _ => true,
-        };
         self.extra += port.weight();
-        if may_put && port.transmit(now, frame) {
+        let taken = match origin {
+            Origin::Runtime(from) => send(&mut **port, &mut line.shares, from, now, frame),
+            Origin::Port(_) => port.transmit(now, frame),
+        };
+        if taken {
             line.dirty = true;
             stats.transmitted.add(1);
             world.stats.switch.to_ports.add(1);
@@ -243,23 +242,15 @@ impl Switch {
     }
 }
 
-/// Returns whose share of a ring or queue a frame takes, if it comes from a program.
-#[inline(always)]
-fn party_of(origin: Origin, world: &World) -> Option<PartyId> {
-    match origin {
-        Origin::Runtime(from) => Some(world.runtimes.get(from)?.party),
-        Origin::Port(_) => None,
+/// Passes a frame of this program to a port, unless it has had its share of the queue.
+fn send(port: &mut dyn Port, shares: &mut Vec<Shares>, from: Member, now: Cycles, frame: &[u8]) -> bool {
+    let Some(queue) = port.queue(frame) else { return port.transmit(now, frame) };
+    let (number, size) = (queue.number, queue.size);
+    if number >= shares.len() {
+        shares.resize_with(number + 1, Shares::default);
     }
-}
-
-impl SendQueue {
-    /// Returns whether the queue may take one more frame from this party, and counts it if so.
-    fn admits(&self, shares: &mut Vec<Shares>, party: PartyId) -> bool {
-        if self.number >= shares.len() {
-            shares.resize_with(self.number + 1, Shares::default);
-        }
-        shares[self.number].count(self.sent, self.waiting, self.size, party, 1)
-    }
+    shares[number].admit(&mut PortQueue { port, queue }, size, from, 1)
+        && port.transmit_to(number, now, frame)
 }
 
 /// Returns the trace number of a frame for `id`, if it is to be traced.

@@ -315,6 +315,7 @@ impl Switch {
         let left = (EGRESS_BATCH.saturating_sub(spent)).min(PARTY_BATCH.saturating_sub(spent_by_party));
         let (mut taken, mut bytes, mut large, mut offences) = (0, 0, 0, 0);
         sender.guarded = runtime.guard.is_some();
+        sender.member = world.runtimes.parties.member(runtime.id, party);
         self.extra = 0;
         while taken + large + self.extra < left {
             let began = if suspect { clock::now() } else { 0 };
@@ -463,7 +464,7 @@ impl Switch {
         if let Some(lone) = &mut self.lone {
             lone.note_sent(source.shown());
         }
-        self.route(Origin::Runtime(from), source, heading, world, lender, now)
+        self.route(Origin::Runtime(sender.member), source, heading, world, lender, now)
     }
 
     /// Drops the present frame and counts why.

@@ -11,7 +11,6 @@
 //! it here.
 
 use super::offload::fill_checksum;
-use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{
     FIRST_LINE_FRAME, FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FirstLine, FrameBuffer, Producer, Record,
@@ -19,12 +18,13 @@ use tailwater_shm::ring::{
 };
 use tailwater_shm::trace::FLAG_TRACED;
 
+use crate::party::Member;
 use crate::trace::Arrival;
 
-/// Where a frame comes from, so that it is not sent back there.
+/// Where a frame comes from: it is not sent back there, and takes that program's share of a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    Runtime(RuntimeId),
+    Runtime(Member),
     Port(u16),
 }
 

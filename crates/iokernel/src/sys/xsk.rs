@@ -79,7 +79,7 @@ pub(crate) struct Queue {
     free: Vec<u64>,
     /// The send ring holds frames that the kernel may not have taken yet.
     pending: bool,
-    /// Frames put on the send ring so far.
+    /// Frames put on the send ring so far; a queue that was taken over begins with a ring of them.
     sent: u64,
     known: Known,
     /// Invalid descriptors in the kernel's rings.
@@ -252,23 +252,23 @@ impl Queue {
     }
 
     /// Returns how many frames were put on the send ring so far, and how many of them the kernel
-    /// has not sent yet.
-    pub(crate) fn backlog(&mut self) -> (u64, u32) {
-        let waiting = |queue: &Self| RING - (queue.free.len() as u32).min(RING);
-        if waiting(self) > RING / 8 {
-            // Fewer are no reason to refuse a frame.
-            self.reclaim();
-        }
-        (self.sent, waiting(self))
+    /// had not sent at the last [`reclaim`](Self::reclaim).
+    #[inline(always)]
+    pub(crate) fn backlog(&self) -> (u64, u32) {
+        (self.sent, RING - (self.free.len() as u32).min(RING))
     }
 
     /// Takes back the chunks of sent frames.
-    fn reclaim(&mut self) {
+    pub(crate) fn reclaim(&mut self) {
         if !matches!(self.known, Known::All) {
             return self.account_for_sends();
         }
         let sending = u64::from(RING) * u64::from(self.chunk)..2 * u64::from(RING) * u64::from(self.chunk);
-        for _ in 0..self.completion.readable() {
+        let completed = self.completion.readable();
+        if completed == 0 {
+            return;
+        }
+        for _ in 0..completed {
             let chunk = self.completion.read() & !u64::from(self.chunk - 1);
             if sending.contains(&chunk) && self.free.len() < RING as usize {
                 self.free.push(chunk);
@@ -417,5 +417,58 @@ mod tests {
         // Not bound: nothing is sent and no chunk returns.
         queue.flush();
         assert!(!queue.send(&[0; 60]));
+    }
+
+    /// Completes sends as the kernel does: writes their chunks into the completion ring.
+    fn complete(queue: &mut Queue, chunks: impl IntoIterator<Item = u64>) {
+        let ring = &mut queue.completion;
+        let ours = ring.position;
+        ring.position = ring.written();
+        chunks.into_iter().for_each(|chunk| ring.write(chunk));
+        ring.publish();
+        ring.position = ours;
+    }
+
+    /// Returns the chunks of the last `count` frames that were put on the send ring.
+    fn last_sent(queue: &Queue, count: u32) -> Vec<u64> {
+        queue.send.last(count).map(|descriptor| descriptor.addr).collect()
+    }
+
+    #[test]
+    fn a_backlog_is_what_the_kernel_has_not_completed_when_it_was_last_recounted() {
+        let Some(mut queue) = queue() else { return };
+        assert_eq!(queue.backlog(), (0, 0));
+        (0..600).for_each(|_| assert!(queue.send(&[0; 60])));
+        assert_eq!(queue.backlog(), (600, 600));
+        let sent = last_sent(&queue, 600);
+        complete(&mut queue, sent[..590].iter().copied());
+        assert_eq!(queue.backlog(), (600, 600), "for each frame no more than a look at a number");
+        queue.reclaim();
+        assert_eq!(queue.backlog(), (600, 10));
+        // A frame that the kernel completes twice is not counted twice.
+        complete(&mut queue, [sent[590], 0]);
+        queue.reclaim();
+        assert_eq!((queue.backlog(), queue.invalid), ((600, 9), 1), "a receive chunk");
+    }
+
+    #[test]
+    fn a_queue_taken_over_with_open_sends_has_sent_as_many_frames_as_it_may_hold() {
+        let Some(mut before) = queue() else { return };
+        (0..300).for_each(|_| assert!(before.send(&[0; 60])));
+        before.flush();
+        let files = before.files().map(|file| file.try_clone_to_owned().unwrap());
+        let [socket, file] = files;
+        let mut queue = Queue::adopt(socket, file, 2048).unwrap();
+        // None of its chunks are known to be ours before those of the process before are completed.
+        queue.reclaim();
+        let (sent, waiting) = queue.backlog();
+        assert_eq!(waiting, RING);
+        let completed = sent.checked_sub(waiting.into()).expect("more wait than were sent");
+        let open = last_sent(&before, 300);
+        complete(&mut queue, open);
+        queue.reclaim();
+        let (sent, waiting) = queue.backlog();
+        assert_eq!(waiting, 0);
+        assert!(sent > completed, "{sent} frames have left the queue, {completed} before");
     }
 }

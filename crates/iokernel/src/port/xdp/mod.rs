@@ -253,22 +253,26 @@ impl Port for XdpPort {
         Ok(frames)
     }
 
-    fn transmit(&mut self, _now: Cycles, frame: &[u8]) -> bool {
-        let count = self.queues.len();
-        if count == 0 {
-            return false;
-        }
-        let sent = self.queues[flow(frame) % count].send(frame);
+    fn transmit(&mut self, now: Cycles, frame: &[u8]) -> bool {
+        self.transmit_to(self.number(frame), now, frame)
+    }
+
+    fn queue(&self, frame: &[u8]) -> Option<SendQueue> {
+        self.backlog(self.number(frame))
+    }
+
+    fn recount(&mut self, number: usize) -> Option<SendQueue> {
+        self.queues.get_mut(number)?.reclaim();
+        self.backlog(number)
+    }
+
+    fn transmit_to(&mut self, number: usize, _now: Cycles, frame: &[u8]) -> bool {
+        let Some(queue) = self.queues.get_mut(number) else { return false };
+        let sent = queue.send(frame);
         if !sent {
             self.account.send_full.fetch_add(1, Ordering::Relaxed);
         }
         sent
-    }
-
-    fn queue(&mut self, frame: &[u8]) -> Option<SendQueue> {
-        let number = flow(frame) % self.queues.len().max(1);
-        let (sent, waiting) = self.queues.get_mut(number)?.backlog();
-        Some(SendQueue { number, sent, waiting, size: xsk::RING })
     }
 
     fn flush(&mut self) {
@@ -281,6 +285,20 @@ impl Port for XdpPort {
 
     fn pollable(&self) -> Option<BorrowedFd<'_>> {
         self.events.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl XdpPort {
+    /// Returns the number of the queue that frames of this flow are put into.
+    #[inline(always)]
+    fn number(&self, frame: &[u8]) -> usize {
+        flow(frame) % self.queues.len().max(1)
+    }
+
+    #[inline(always)]
+    fn backlog(&self, number: usize) -> Option<SendQueue> {
+        let (sent, waiting) = self.queues.get(number)?.backlog();
+        Some(SendQueue { number, sent, waiting, size: xsk::RING })
     }
 }
 

@@ -87,6 +87,40 @@ fn the_programs_of_one_user_have_one_share_of_a_ring() {
 }
 
 #[test]
+fn a_program_within_its_part_of_the_share_of_its_user_loses_nothing_beside_a_greedy_one() {
+    const PROGRAMS: u32 = 4;
+    let mut sandbox = Sandbox::new(PROGRAMS as u16 + 1, Vec::new());
+    for id in 0..=PROGRAMS {
+        sandbox.add_of((id < PROGRAMS).then_some(7), id, 1, 1, LatencyCritical);
+        sandbox.peer(id).queue(0, 1);
+    }
+    sandbox.settle();
+    let (mut sent, mut due) = (0, 0);
+    let mut came = [0_u32; PROGRAMS as usize];
+    for round in 0..3_200 {
+        if round < 3_000 {
+            (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ip(PROGRAMS), 5));
+            // Nine tenths of an equal part.
+            due += READ * 9;
+            while due >= 10 * PROGRAMS {
+                (1..PROGRAMS).for_each(|id| sandbox.peer(id).send_udp(0, ip(PROGRAMS), 5));
+                due -= 10 * PROGRAMS;
+                sent += 1;
+            }
+        }
+        sandbox.pass(1_000);
+        for _ in 0..READ {
+            let Some(frame) = sandbox.peer(PROGRAMS).receive(0) else { break };
+            came[usize::from(frame[29] - 10)] += 1;
+        }
+    }
+    for came in &came[1..] {
+        // Some are lost before the parts of all are reserved.
+        assert!(sent - came <= 16, "{came} of {sent}");
+    }
+}
+
+#[test]
 fn the_programs_of_one_user_are_served_two_batches_in_an_iteration() {
     const PROGRAMS: u32 = 16;
     let mut sandbox = Sandbox::new(PROGRAMS as u16 + 1, Vec::new());
@@ -116,6 +150,10 @@ struct Slow {
     size: u32,
     sent: u64,
     waiting: u32,
+    /// `waiting` as last counted, and the frames taken since.
+    counted: u32,
+    /// Times that it was counted.
+    counts: Arc<AtomicU32>,
     /// Frames by sender.
     came: Arc<[AtomicU32; 2]>,
     weight: usize,
@@ -139,6 +177,7 @@ impl Port for Slow {
         let takes = self.waiting < self.size;
         if takes {
             self.waiting += 1;
+            self.counted += 1;
             self.sent += 1;
             self.came[usize::from(frame[29] - 10)].fetch_add(1, Ordering::Relaxed);
         }
@@ -147,18 +186,32 @@ impl Port for Slow {
     fn weight(&self) -> usize {
         self.weight
     }
-    fn queue(&mut self, _: &[u8]) -> Option<SendQueue> {
-        let Self { sent, waiting, size, .. } = *self;
-        Some(SendQueue { number: 0, sent, waiting, size })
+    fn queue(&self, _: &[u8]) -> Option<SendQueue> {
+        let Self { sent, counted, size, .. } = *self;
+        Some(SendQueue { number: 0, sent, waiting: counted, size })
     }
+    fn recount(&mut self, _: usize) -> Option<SendQueue> {
+        self.counts.fetch_add(1, Ordering::Relaxed);
+        self.counted = self.waiting;
+        self.queue(&[])
+    }
+    fn flush(&mut self) {
+        self.counted = self.waiting;
+    }
+}
+
+/// An uplink that takes so many frames in each iteration, and its counter of frames.
+fn uplink(per_poll: u32, weight: usize) -> (Slow, Arc<[AtomicU32; 2]>) {
+    let came = Arc::new([0, 0].map(AtomicU32::new));
+    let (sent, waiting, counted, counts) = (0, 0, 0, Arc::default());
+    let slow = Slow { per_poll, size: 256, sent, waiting, counted, counts, came: Arc::clone(&came), weight };
+    (slow, came)
 }
 
 /// Runtimes 0 and 1, and an uplink; returns the counters of their frames that it took.
 fn beside_uplink(per_poll: u32, weight: usize) -> (Sandbox, Arc<[AtomicU32; 2]>) {
-    let came = Arc::new([0, 0].map(AtomicU32::new));
-    let (size, sent, waiting) = (256, 0, 0);
-    let uplink = Slow { per_poll, size, sent, waiting, came: Arc::clone(&came), weight };
-    (two_running(vec![Box::new(uplink)]), came)
+    let (slow, came) = uplink(per_poll, weight);
+    (two_running(vec![Box::new(slow)]), came)
 }
 
 #[test]
@@ -172,6 +225,24 @@ fn an_honest_sender_beside_a_greedy_one_loses_nothing_at_an_uplink_that_is_full(
     let came: Vec<u32> = came.iter().map(|frames| frames.load(Ordering::Relaxed)).collect();
     assert_eq!(came[0], 3 * ROUNDS);
     assert!(came[1] >= 5 * ROUNDS, "{} frames, for which there was room", came[1]);
+}
+
+#[test]
+fn what_a_port_holds_is_counted_once_an_epoch_while_no_frame_is_refused() {
+    let (slow, came) = uplink(8, 0);
+    let counts = Arc::clone(&slow.counts);
+    let mut sandbox = two_running(vec![Box::new(slow)]);
+    for _ in 0..4 {
+        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
+        sandbox.pass(1_000);
+    }
+    for _ in 0..ROUNDS {
+        (0..8).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
+        sandbox.pass(1_000);
+    }
+    let (came, counts) = (came[0].load(Ordering::Relaxed), counts.load(Ordering::Relaxed));
+    assert_eq!(came, 8 * ROUNDS + 4 * EGRESS_BATCH as u32);
+    assert!((1..=came / 64).contains(&counts), "{counts} times for {came} frames");
 }
 
 #[test]

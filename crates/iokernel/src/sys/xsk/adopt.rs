@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use tailwater_shm::memory::{Mapping, MemoryError};
 
-use super::{OpenError, Queue, frame_memory};
+use super::{OpenError, Queue, RING, frame_memory};
 
 /// Maximum time for which a queue that another process had before sends nothing. The kernel
 /// completes a frame on veth within microseconds, a card within milliseconds.
@@ -51,7 +51,8 @@ impl Queue {
             return Err(MemoryError::WrongSize { what: "frame memory", expected, found }.into());
         }
         let queue = Self::map(socket, memory, file, chunk)?;
-        Ok(Self { known: Known::Nothing, ..queue })
+        // Until the sends of the process before are accounted for, a ring of them counts as open.
+        Ok(Self { known: Known::Nothing, sent: u64::from(RING), ..queue })
     }
 
     /// Returns the descriptors with which another process goes on with this queue.
