@@ -2,10 +2,12 @@
 //! offline while it runs.
 //!
 //! Owns the question, asked every [`LOOK`], and the comparison with the answer before. The calling
-//! thread asks for all the cores, reads what Linux has made of that (the cores that its cpuset and
-//! the machine have, sched_setaffinity(2)), and asks for the affinity it had at the start: three
-//! system calls of a microsecond, for any version of control groups. The affinity that it has at a
-//! look may be one that Linux has narrowed; if it asked for that again, it and the threads it
+//! thread asks for all the cores on behalf of a [`Sleeper`], and reads what Linux has made of that
+//! (the cores that its cpuset and the machine have, sched_setaffinity(2)): two system calls of a
+//! microsecond, for any version of control groups. Asked for itself the calling thread would run on
+//! any core for a moment, also on one that other threads are kept off; in an emulated machine it
+//! did so at every second look, for milliseconds. It asks for the affinity that it had at the start
+//! each time, because the one that it has may be one that Linux has narrowed: it and the threads it
 //! starts would stay on those cores once the others are back. What is missing or back is logged
 //! once. The polling thread takes managed cores out of its ledger and puts them back; it goes on
 //! where Linux has moved it if its own core is gone, and is bound to that core again when it is
@@ -13,7 +15,10 @@
 
 use rustix::io::Errno;
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tailwater_sched::CoreId;
 
@@ -23,9 +28,51 @@ use crate::machine::cpu_set;
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Stack of a thread that does nothing.
+const STACK: usize = 64 << 10;
+
+/// A thread of this process that sleeps until this is dropped, whatever its affinity is.
+#[derive(Debug)]
+struct Sleeper {
+    id: Pid,
+    /// Dropped to wake it.
+    gate: Option<Sender<()>>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Sleeper {
+    fn start() -> io::Result<Self> {
+        let (gate, end) = channel::<()>();
+        let (report, id) = channel();
+        let body = move || {
+            // The receiver waits.
+            let _ = report.send(gettid());
+            // Nothing is sent: it fails when the sender is gone.
+            let _ = end.recv();
+        };
+        let handle = Builder::new().name("tailwater-cores".to_owned()).stack_size(STACK).spawn(body)?;
+        let id = id.recv().map_err(io::Error::other)?;
+        Ok(Self { id, gate: Some(gate), handle: Some(handle) })
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // Back to where this thread runs, for its last moments.
+        if let Ok(home) = sched_getaffinity(None) {
+            let _ = sched_setaffinity(Some(self.id), &home);
+        }
+        drop(self.gate.take());
+        // It cannot panic.
+        let _ = self.handle.take().map(JoinHandle::join);
+    }
+}
+
 /// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Presence {
+    /// `None` if Linux has refused one: then nothing is asked.
+    sleeper: Option<Sleeper>,
     /// All cores that the process might use when it started.
     all: CpuSet,
     /// Affinity of the calling thread at the start.
@@ -48,7 +95,11 @@ impl Presence {
     /// To be called by the thread that looks.
     pub(super) fn new(surroundings: &Surroundings) -> Self {
         let Surroundings { iokernel_core, managed_cores, all_cores, .. } = surroundings;
+        let sleeper = Sleeper::start().inspect_err(
+            |error| tracing::warn!(%error, "cores that are taken from the IOKernel are not noticed"),
+        );
         Self {
+            sleeper: sleeper.ok(),
             all: *all_cores,
             home: sched_getaffinity(None).unwrap_or(*all_cores),
             polling: *iokernel_core,
@@ -66,7 +117,9 @@ impl Presence {
             return None;
         }
         self.looked = now;
-        let usable = usable(&self.all, &self.home)?;
+        // Fails if these cores are gone; then the thread may use all that are left.
+        let _ = sched_setaffinity(None, &self.home);
+        let usable = self.sleeper.as_ref().and_then(|sleeper| usable(sleeper, &self.all))?;
         let Change { gone, back } = self.compare(&usable)?;
         for core in gone {
             if core == self.polling {
@@ -109,18 +162,14 @@ impl Presence {
     }
 }
 
-/// Returns which of `all` cores the process may use; `None` if Linux does not say so. The affinity
-/// of the calling thread is `home` afterwards, as far as Linux allows it.
-fn usable(all: &CpuSet, home: &CpuSet) -> Option<CpuSet> {
-    let usable = match sched_setaffinity(None, all) {
-        Ok(()) => sched_getaffinity(None).ok(),
+/// Returns which of `all` cores the process may use; `None` if Linux does not say so.
+fn usable(sleeper: &Sleeper, all: &CpuSet) -> Option<CpuSet> {
+    match sched_setaffinity(Some(sleeper.id), all) {
+        Ok(()) => sched_getaffinity(Some(sleeper.id)).ok(),
         // None of them (sched_setaffinity(2)): the cpuset was moved to others.
         Err(Errno::INVAL) => Some(CpuSet::new()),
-        Err(_) => return None,
-    };
-    // Fails if these cores are gone; then the thread may use all that are left.
-    let _ = sched_setaffinity(None, home);
-    usable
+        Err(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +183,7 @@ mod tests {
 
     fn presence() -> Presence {
         Presence {
+            sleeper: Some(Sleeper::start().unwrap()),
             all: set(&[0, 1, 2, 3]),
             home: set(&[3]),
             polling: 0,
@@ -156,28 +206,38 @@ mod tests {
         assert_eq!(change, Some(Change { gone: vec![], back: vec![0, 1] }));
     }
 
+    /// Returns this thread's affinity, and one that no machine has.
+    fn affinities() -> (CpuSet, CpuSet) {
+        let mut none = CpuSet::new();
+        none.set(CpuSet::MAX_CPU - 1);
+        (sched_getaffinity(None).unwrap(), none)
+    }
+
     #[test]
-    fn the_question_names_the_cores_that_linux_allows_and_leaves_the_thread_where_it_was() {
-        let before = sched_getaffinity(None).unwrap();
-        let first = (0..CpuSet::MAX_CPU).find(|&core| before.is_set(core)).unwrap();
+    fn the_question_names_the_cores_that_linux_allows_and_the_calling_thread_stays() {
+        let (before, _) = affinities();
+        let cores = (0..CpuSet::MAX_CPU).filter(|&core| before.is_set(core));
+        let sleeper = Sleeper::start().unwrap();
         let mut wide = before;
         // No machine has it.
         wide.set(CpuSet::MAX_CPU - 1);
-        assert_eq!(usable(&wide, &before), Some(before));
-        let mut one = CpuSet::new();
-        one.set(first);
-        assert_eq!(usable(&one, &before), Some(one));
-        assert_eq!(sched_getaffinity(None), Ok(before));
+        for core in cores {
+            let mut one = CpuSet::new();
+            one.set(core);
+            // As the control thread's, which may use few cores.
+            sched_setaffinity(None, &one).unwrap();
+            assert_eq!(usable(&sleeper, &wide), Some(before));
+            assert_eq!(usable(&sleeper, &one), Some(one));
+            assert_eq!(sched_getaffinity(None), Ok(one));
+        }
     }
 
     #[test]
     fn cores_that_are_all_gone_are_an_answer() {
-        let before = sched_getaffinity(None).unwrap();
-        let mut none = CpuSet::new();
-        // No machine has it.
-        none.set(CpuSet::MAX_CPU - 1);
-        assert_eq!(usable(&none, &none), Some(CpuSet::new()));
-        assert_eq!(sched_getaffinity(None), Ok(before), "the thread stays where Linux has put it");
+        let (before, none) = affinities();
+        let sleeper = Sleeper::start().unwrap();
+        assert_eq!(usable(&sleeper, &none), Some(CpuSet::new()));
+        assert_eq!(sched_getaffinity(None), Ok(before));
         let mut presence = presence();
         let change = presence.compare(&CpuSet::new());
         assert_eq!(change, Some(Change { gone: vec![0, 1, 2], back: vec![] }));
@@ -185,13 +245,16 @@ mod tests {
 
     #[test]
     fn a_thread_that_linux_has_moved_is_back_where_it_started_once_the_cores_are() {
-        let before = sched_getaffinity(None).unwrap();
+        let (before, _) = affinities();
         let first = (0..CpuSet::MAX_CPU).find(|&core| before.is_set(core)).unwrap();
         let mut narrowed = CpuSet::new();
         narrowed.set(first);
+        let (polling, managed) = (first as u16, Vec::new());
+        let mut presence = Presence { home: before, all: before, polling, managed, ..presence() };
+        presence.looked -= LOOK;
         // As a cpuset does that leaves one core.
         sched_setaffinity(None, &narrowed).unwrap();
-        assert_eq!(usable(&before, &before), Some(before));
+        presence.look(gettid());
         assert_eq!(sched_getaffinity(None), Ok(before));
     }
 }

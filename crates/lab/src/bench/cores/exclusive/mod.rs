@@ -11,6 +11,7 @@
 //! is in the first of them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -21,6 +22,7 @@ use tailwater_shm::Clock;
 use tailwater_testbed::bed::{OffManaged, START_TIMEOUT};
 use tailwater_testbed::child::{Batch, ChildProcess, Spec};
 use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::folder::Folder;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::note;
@@ -115,7 +117,8 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, settings: &Settings) ->
     let _off = OffManaged::new(&places.lent)?;
     let socket = format!("@tailwater-exclusive-{}", std::process::id());
     let group = settings.keep_off.first().map(|outer| Group::within(outer)).transpose()?;
-    let iokernel = start_iokernel(machine, &places, &socket, settings)?;
+    let folder = Folder::new()?;
+    let iokernel = start_iokernel(machine, &places, &socket, settings, folder.path())?;
     let mut program = start_program(machine, &places, &socket)?;
     let line = program.read_line(interrupt)?;
     anyhow::ensure!(line == READY, "the child printed {line:?}");
@@ -162,8 +165,9 @@ fn start_iokernel(
     places: &Places,
     socket: &str,
     settings: &Settings,
+    folder: &Path,
 ) -> anyhow::Result<Embedded> {
-    let state_file = std::env::temp_dir().join(format!("tailwater-lab-cpusets-{}", std::process::id()));
+    let state_file = folder.join("cpusets");
     let config = Config {
         socket: socket.to_owned(),
         policy: PolicyName::Arbiter,
