@@ -96,7 +96,9 @@ fn kthreads_that_idle_or_park_keep_their_partition_and_have_it_again_with_their_
             sandbox.obey();
         }
         queue(&mut sandbox, SERVICE, 9);
-        held(&sandbox, SERVICE).1.into_iter().for_each(|k| drop(sandbox.peer(SERVICE).resume(k)));
+        for kthread in held(&sandbox, SERVICE).1 {
+            sandbox.peer(SERVICE).resume(kthread);
+        }
         sandbox.settle();
         assert_eq!(cores(&sandbox, SERVICE), [0, 1, 2], "parks: {parks}");
     }
