@@ -115,13 +115,10 @@ impl Allocator {
             return Err(error);
         }
         let others: [Option<CoreId>; OTHERS] = {
-            let look = self.observation.runtime(to.runtime);
             let others = (0..).zip(&self.cores).filter(|&(at, slot)| {
                 slot.id != core
-                    && !slot.absent
                     && self.ledger.core(slot.id) == Some(CoreState::Free)
-                    && look.is_none_or(|look| !look.is_refused(at))
-                    && self.policy.may_serve(to.runtime, slot.id, &self.ledger)
+                    && self.may_be_lent(to.runtime, at)
             });
             let mut ids = others.map(|(_, slot)| slot.id);
             core::array::from_fn(|_| ids.next())

@@ -134,7 +134,11 @@ impl Allocator {
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
-        self.withdrawn.push(Withdrawn { kthread: from, how: How::Bypassed { since: now }, not_before: now });
+        self.withdrawn.push(Withdrawn {
+            kthread: from,
+            how: How::Bypassed { since: now, unread: false },
+            not_before: now,
+        });
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.groups.lose(from.index);
         }
@@ -149,7 +153,10 @@ impl Allocator {
     /// seen running.
     pub(super) fn watch_bypassed(&mut self, world: &World, core: CoreId, now: Cycles) {
         for i in 0..self.withdrawn.len() {
-            let Withdrawn { kthread, how: How::Bypassed { since }, .. } = self.withdrawn[i] else { continue };
+            let Withdrawn { kthread, how: How::Bypassed { since, unread: false }, .. } = self.withdrawn[i]
+            else {
+                continue;
+            };
             let is_here = world.runtimes.kthread(kthread).1.bound == Some(core);
             // It may have ceded at last.
             if is_here && self.state_of(world, kthread) != Some(KthreadState::Parked) {
@@ -168,7 +175,7 @@ impl Allocator {
                 How::Watched(Reading { had_ns: ns, last_ns: ns, checked: now, pause })
             }
             // Without descriptors, say: the next reading may succeed.
-            None if self.keeps_accounts => How::Bypassed { since: now },
+            None if self.keeps_accounts => How::Bypassed { since: now, unread: true },
             None => How::Unaccounted { since },
         }
     }
@@ -226,6 +233,8 @@ impl Allocator {
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
         let became = self.ledger.evict(kthread, self.nanos(now));
+        // Beyond the last look, or its end would not be announced; see `next_readmission`.
+        let not_before = not_before.max(self.watched_at.saturating_add(1));
         self.withdrawn.push(Withdrawn { kthread, how: How::BeforeStart, not_before });
         self.look_beside(world, kthread, now);
         if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
@@ -284,7 +293,7 @@ impl Allocator {
     /// Returns whether the next step is to read the kthread's processor time: a system call.
     fn asks_for_processor_time(&self, how: How, now: Cycles) -> bool {
         match how {
-            How::Bypassed { since } => now.saturating_sub(since) > self.timing.deadline,
+            How::Bypassed { since, .. } => now.saturating_sub(since) > self.timing.deadline,
             How::Watched(reading) => now.saturating_sub(reading.checked) > reading.pause,
             How::ByForce | How::BeforeStart | How::Late { .. } | How::Unaccounted { .. } => false,
         }
@@ -317,9 +326,11 @@ impl Allocator {
             How::BeforeStart => How::Late { since: now },
             How::Late { since } if is_over(since, grace) => {
                 self.signal(world, kthread);
-                How::Bypassed { since: now }
+                How::Bypassed { since: now, unread: false }
             }
-            How::Bypassed { since } if is_over(since, deadline) => self.watched(world, kthread, since, now),
+            How::Bypassed { since, .. } if is_over(since, deadline) => {
+                self.watched(world, kthread, since, now)
+            }
             How::Watched(reading) if is_over(reading.checked, reading.pause) => {
                 let (runtime, line) = world.runtimes.kthread(kthread);
                 let ns = self.threads.processor_time(runtime.pid, line.tid).unwrap_or(reading.last_ns);

@@ -396,8 +396,11 @@ impl Allocator {
                 Phase::Starting { .. } | Phase::Ceding { .. } => Attention::Constant,
             });
         }
-        // Whose kthreads are all withdrawn can be lent nothing before one comes back.
-        let room = |id: &&RuntimeId| self.ledger.account(**id).is_some_and(|account| account.room() > 0);
+        // Who has no kthread or no core to be lent gets none before one comes back.
+        let room = |id: &&RuntimeId| {
+            self.ledger.account(**id).is_some_and(|account| account.room() > 0)
+                && (0..self.cores.len()).any(|at| self.may_be_lent(**id, at))
+        };
         let waiting = self.stranded.iter().filter(room).map(|&id| of(id));
         let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn.how {
             // The end of its pause is the time of the next look; see `next_readmission`.

@@ -138,6 +138,8 @@ pub(super) enum How {
     /// Signalled; its processor time does not count yet.
     Bypassed {
         since: Cycles,
+        /// It could not be read when it was to begin to count.
+        unread: bool,
     },
     /// Signalled; its processor time counts.
     Watched(Reading),

@@ -110,10 +110,16 @@ impl Allocator {
 
     /// Returns whether there is a core that the runtime could be lent and that was not refused.
     fn has_choice(&self, id: RuntimeId) -> bool {
-        let Some(look) = self.observation.runtime(id) else { return false };
-        (0..).zip(&self.cores).any(|(at, slot)| {
-            !slot.absent && !look.is_refused(at) && self.policy.may_serve(id, slot.id, &self.ledger)
-        })
+        self.observation.runtime(id).is_some() && (0..self.cores.len()).any(|at| self.may_be_lent(id, at))
+    }
+
+    /// Returns whether the runtime could be lent the core at this position, once nobody has it.
+    pub(super) fn may_be_lent(&self, id: RuntimeId, at: usize) -> bool {
+        let slot = &self.cores[at];
+        !slot.absent
+            && self.observation.runtime(id).is_none_or(|look| !look.is_refused(at))
+            && self.ledger.account(id).is_some_and(|account| !account.is_withheld(at))
+            && self.policy.may_serve(id, slot.id, &self.ledger)
     }
 
     fn hold(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {

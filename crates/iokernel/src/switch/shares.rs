@@ -91,6 +91,8 @@ const EPOCH: u32 = 3;
 /// and up to which a program may fill it that sends alone.
 const ALONE: u32 = 6;
 const PARTS: u32 = 8;
+/// One part of so many of a ring is left to ports, however many programs begin to send.
+const LEFT: u32 = 16;
 /// One part of so many of a user's share is left to those of its programs that begin to send.
 const SLACK: u32 = 8;
 
@@ -184,6 +186,9 @@ impl Shares {
             self.senders.1 += 1;
             self.programs.1 += u32::from(from.programs == 1);
             self.share = part(EPOCH) / self.senders.0.max(self.senders.1);
+        }
+        if filled + lines > size - size / LEFT {
+            return false;
         }
         let fits = filled + lines <= part(ALONE);
         let share = if fits { self.share } else { self.share / 2 };

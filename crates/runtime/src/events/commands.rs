@@ -178,11 +178,10 @@ impl EventLoop {
     /// would cost more.
     ///
     /// [`SharedBytes`] keep all of their memory, however small the part that is sent. A peer that
-    /// keeps its window closed and answers probes holds it until a [user
-    /// timeout](TcpStream::set_user_timeout) that was set is over, or until the program
-    /// [closes](Self::close) the connection; then the timeout counts, from the last acknowledgment.
-    /// Close a connection that makes no progress; with a linger time of zero the memory is back at
-    /// once.
+    /// keeps its window closed and answers probes holds it until the program [closes](Self::close)
+    /// the connection, whatever the [user timeout](TcpStream::set_user_timeout) is; then that
+    /// timeout counts, from the last acknowledgment. Close a connection that makes no progress;
+    /// with a linger time of zero the memory is back at once.
     ///
     /// Bytes of both commands leave in the order of the commands, and share segments. If not all
     /// were taken, the program keeps the rest: see [`SharedBytes::advance`].

@@ -55,6 +55,16 @@ impl Sleepers {
         Some(bit.trailing_zeros() as usize)
     }
 
+    /// Returns whether none sleeps, or only such as will look at what the caller has stored.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        if !self.has_membarrier.load(Ordering::Relaxed) {
+            // Pairs with the fence in `enter`.
+            fence(Ordering::SeqCst);
+        }
+        self.mask.load(Ordering::Relaxed) == 0
+    }
+
     /// Adds kthread `index`, which looks at the queues next and sleeps only if they are empty.
     pub fn enter(&self, index: u16) {
         debug_assert!(index < MAX_SLEEPERS, "the set has no bit for kthread {index}");

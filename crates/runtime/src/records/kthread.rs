@@ -142,6 +142,9 @@ pub struct Kthread {
     pub classes: AtomicU64,
     /// Number of threads in `pinned`.
     pub pinned_len: AtomicU32,
+    /// When it wakes by itself, while it sleeps in a standalone runtime; otherwise
+    /// [`Cycles::MAX`]. Written by its own OS thread.
+    pub sleeps_until: AtomicU64,
     private: OwnerCell<Private>,
     /// Its words in the region (private memory, standalone).
     pub shared: &'static KthreadShared,
@@ -193,6 +196,7 @@ impl Kthread {
             core: AtomicU16::new(NO_CORE),
             classes: AtomicU64::new(0),
             pinned_len: AtomicU32::new(0),
+            sleeps_until: AtomicU64::new(Cycles::MAX),
             private: OwnerCell::new(Private {
                 sched_rsp: Cell::new(0),
                 switch_budget: Cell::new(0),

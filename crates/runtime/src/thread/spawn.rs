@@ -74,8 +74,15 @@ unsafe fn finish<F, T>(data: *mut u8) -> Option<Runnable> {
             || me.destructors.run(),
         )
     };
+    // A background thread may be preempted from here on, and then has to wait for idle time.
+    let joiner = if me.is_background() { joiner.and_then(ready_now) } else { joiner };
     me.identity.end();
     joiner
+}
+
+fn ready_now(joiner: Runnable) -> Option<Runnable> {
+    ready(joiner);
+    None
 }
 
 /// Settings of a thread.

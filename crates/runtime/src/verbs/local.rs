@@ -28,6 +28,25 @@ pub fn work_added(runtime: &Runtime) {
     }
 }
 
+/// Wakes a sleeper if the runtime is standalone, unless one wakes in time for the earliest timer:
+/// the caller's kthread runs a thread next, for as long as that likes, and those that sleep may not
+/// have seen the timers that were set since. Each that wakes sees to the same before it runs
+/// anything, so a timer waits for a computing thread only if all kthreads have one.
+#[inline]
+pub fn watch_timers(runtime: &Runtime) {
+    if runtime.kthreads.len() < 2 || runtime.is_attached() || runtime.sleepers.is_empty() {
+        return;
+    }
+    // Between a timer that was set, or the end of the own sleep, and the looks: of two kthreads
+    // that do so, one sees what the other one stored.
+    fence(Ordering::SeqCst);
+    let next = next_timer(runtime);
+    let wakes_in_time = |k: &&Kthread| k.sleeps_until.load(Ordering::Relaxed) <= next;
+    if next != Cycles::MAX && !runtime.kthreads.iter().any(wakes_in_time) {
+        wake_one(runtime, true);
+    }
+}
+
 /// Wakes a sleeper: a user thread was injected by an ordinary thread.
 pub fn work_injected(runtime: &Runtime) {
     // Pairs with the fence in `Sleepers::enter`.
@@ -48,8 +67,15 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     // Another IOKernel may be about to take this runtime: see `rejoin`.
     let is_stopped = || kthread.head().cede_requested();
     match handover::poll(kthread, runtime, runtime.idle_deadline(clock::now()), is_stopped) {
-        Found::Thread(runnable) => return Some(runnable),
-        Found::Work | Found::Stop => return None,
+        Found::Thread(runnable) => {
+            watch_timers(runtime);
+            return Some(runnable);
+        }
+        Found::Work => {
+            watch_timers(runtime);
+            return None;
+        }
+        Found::Stop => return None,
         Found::Nothing if kthread.hosts() => {
             // An ordinary kthread looks for other work before it sleeps.
             host::release(kthread, runtime);
@@ -63,16 +89,21 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         return None;
     }
     if kthread.index >= MAX_SLEEPERS {
-        let sleep = until_next_timer(runtime).map_or(UNLISTED_SLEEP, |timer| timer.min(UNLISTED_SLEEP));
+        let timer = until(runtime, next_timer(runtime));
+        let sleep = timer.map_or(UNLISTED_SLEEP, |timer| timer.min(UNLISTED_SLEEP));
         kthread.shared.slot.wait(ticket, Some(sleep));
         return None;
     }
     runtime.sleepers.enter(kthread.index);
     if !any_work_visible(&kthread, runtime, clock::now()) {
-        kthread.shared.slot.wait(ticket, until_next_timer(runtime));
+        let next = next_timer(runtime);
+        kthread.sleeps_until.store(next, Ordering::Relaxed);
+        kthread.shared.slot.wait(ticket, until(runtime, next));
+        kthread.sleeps_until.store(Cycles::MAX, Ordering::Relaxed);
         keep_apart(&kthread, runtime);
     }
     runtime.sleepers.leave(kthread.index);
+    watch_timers(runtime);
     None
 }
 
@@ -106,9 +137,14 @@ pub fn keep_apart(kthread: &Kthread, runtime: &Runtime) {
     }
 }
 
-/// Returns the time to the earliest timer of any kthread; `None` if there is none.
-fn until_next_timer(runtime: &Runtime) -> Option<Duration> {
-    let next = runtime.kthreads.iter().map(|k| k.shared.status.next_timer.load(Ordering::Relaxed)).min()?;
-    (next != Cycles::MAX)
-        .then(|| Duration::from_nanos(runtime.clock.to_ns(next.saturating_sub(clock::now()))))
+/// Returns the time of the earliest timer of any kthread; [`Cycles::MAX`] if there is none.
+fn next_timer(runtime: &Runtime) -> Cycles {
+    let timers = runtime.kthreads.iter().map(|k| k.shared.status.next_timer.load(Ordering::Relaxed));
+    timers.min().unwrap_or(Cycles::MAX)
+}
+
+/// Returns the time until then; `None` for ever.
+fn until(runtime: &Runtime, timer: Cycles) -> Option<Duration> {
+    (timer != Cycles::MAX)
+        .then(|| Duration::from_nanos(runtime.clock.to_ns(timer.saturating_sub(clock::now()))))
 }

@@ -385,9 +385,6 @@ fn exit(me: &'static Uthread, joiner: Option<Runnable>) -> ! {
     if me.carried.is_some() {
         trace::drop_request(me);
     }
-    // SAFETY: the thread leaves its stack for good below, with preemption off.
-    let stack = unsafe { Stack::reclaim(me) };
-    runtime().stacks.give(stack, kthread, &guard);
     // Queued, it would be taken from the queue next, or another kthread that polls would get it.
     let first = joiner.and_then(|joiner| {
         if is_alone(kthread) && !wants_scheduler(kthread) && may_run_here(kthread, &joiner) {
@@ -396,6 +393,9 @@ fn exit(me: &'static Uthread, joiner: Option<Runnable>) -> ! {
         ready(joiner);
         None
     });
+    // SAFETY: the thread leaves its stack for good below, with preemption off.
+    let stack = unsafe { Stack::reclaim(me) };
+    runtime().stacks.give(stack, kthread, &guard);
     let (rsp, fs) = next_context(kthread, me, Why::Blocks, first).expect("a thread that ends is not queued");
     let (_, released) = me.leave_slots();
     // SAFETY: 1. as in `leave_core`. 2. The record outlives the thread, whose stack ends here.

@@ -30,10 +30,8 @@ pub unsafe fn arm<'n>(kthread: ThisKthread<'_>, node: &'n TimerNode, deadline: C
     unsafe { timers.insert(node, deadline) };
     kthread.shared.status.next_timer.store(timers.next(), Relaxed);
     drop(timers);
-    // What waits here runs next, for as long as it likes, and a kthread that sleeps has not seen
-    // this timer: one wakes, and sleeps until then. If nothing waits, this kthread sees to it.
     if kthread.waiting() > 0 {
-        local::work_added(runtime());
+        local::watch_timers(runtime());
     }
     Armed { kthread, node }
 }

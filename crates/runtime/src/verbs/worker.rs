@@ -183,6 +183,7 @@ fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cy
                 // There is work for a third kthread.
                 local::work_added(runtime);
             }
+            local::watch_timers(runtime);
             return Some(runnable);
         }
         if lets_take_frames(victim, runtime) {
@@ -191,6 +192,7 @@ fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cy
         timers::fire(victim, now);
         take_overflow(victim, kthread, runtime);
         if let Some(runnable) = private.runq.pop() {
+            local::watch_timers(runtime);
             return Some(runnable);
         }
     }
@@ -270,6 +272,7 @@ fn refill(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
             return Some(exclusive);
         }
         runtime.take_injected(REFILL_BATCH, |runnable| kthread.private().runq.push(runnable));
+        local::watch_timers(runtime);
     }
     take_overflow(&kthread, kthread, runtime);
     None

@@ -100,6 +100,8 @@ impl Ledger {
         equal("arriving", usize::from(account.arriving), arriving)?;
         equal("evicted", usize::from(account.evicted), evicted.iter().sum())?;
         equal("cores of evicted", account.evicted_from.len(), evicted.len())?;
+        let withheld = evicted.iter().filter(|&&evicted| evicted >= usize::from(account.most_evicted));
+        equal("withheld", account.withheld.into(), withheld.count())?;
         for (&kept, counted) in account.evicted_from.iter().zip(evicted) {
             equal("evicted from a core", kept.into(), counted)?;
         }

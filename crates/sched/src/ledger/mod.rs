@@ -439,6 +439,7 @@ impl Ledger {
         let account = self.account_mut(kthread.runtime);
         account.evicted -= 1;
         if let Some(at) = left {
+            account.withheld -= u16::from(account.evicted_from[at] == account.most_evicted);
             account.evicted_from[at] -= 1;
         }
         account.kthreads[usize::from(kthread.index)] = parked;
@@ -540,6 +541,7 @@ impl Ledger {
         if let (KthreadState::Evicted { .. }, Some(at)) = (state, at) {
             account.evicted += 1;
             account.evicted_from[at] += 1;
+            account.withheld += u16::from(account.evicted_from[at] == account.most_evicted);
         }
         account.recent_core = Some(core);
         account.kthreads[usize::from(kthread.index)].state = state;

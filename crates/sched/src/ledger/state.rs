@@ -120,6 +120,8 @@ pub struct Account {
     pub(super) evicted_from: Vec<u16>,
     /// The number on one core from which on it is not lent that core.
     pub(super) most_evicted: u16,
+    /// Cores that it is not lent for that.
+    pub(super) withheld: u16,
     pub(super) given_up: u32,
     pub(super) recent_core: Option<CoreId>,
 }
@@ -138,6 +140,7 @@ impl Account {
             evicted_from: vec![0; cores],
             most_evicted: EVICTED_PER_CORE
                 .max(LEAST_EVICTED / u16::try_from(cores.max(1)).unwrap_or(u16::MAX)),
+            withheld: 0,
             given_up: 0,
             recent_core: None,
         }
@@ -193,14 +196,14 @@ impl Account {
     /// Returns whether there is such a core.
     #[must_use]
     pub fn has_withheld(&self) -> bool {
-        self.evicted >= self.most_evicted && (0..self.evicted_from.len()).any(|at| self.is_withheld(at))
+        self.withheld > 0
     }
 
     /// Returns how many more cores it could be lent now, by its limit and its parked kthreads; none
     /// while all cores are [withheld](Self::is_withheld).
     #[must_use]
     pub fn room(&self) -> u16 {
-        if usize::from(self.evicted) >= usize::from(self.most_evicted) * self.evicted_from.len() {
+        if usize::from(self.withheld) == self.evicted_from.len() {
             return 0;
         }
         let parked = self.spec.kthreads - self.held() - self.evicted;

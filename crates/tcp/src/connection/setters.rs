@@ -67,8 +67,7 @@ impl Connection {
 
     /// Sets the user timeout (TCP_USER_TIMEOUT; RFC 5482, without announcing it to the peer), in
     /// whole milliseconds up to 49 days; `None` is the default, five minutes. One that is set also
-    /// decides when keepalive gives up, whatever number of probes was sent, and how long a peer
-    /// may answer probes of its closed window.
+    /// decides when keepalive gives up, whatever number of probes was sent.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.set_own_user_timeout(timeout);
     }

@@ -95,12 +95,9 @@ impl Connection {
     /// enough. Returns true if the connection gives up.
     fn on_persist(&mut self, now: Instant) -> bool {
         self.persist_at = Instant::NEVER;
-        if self.probes == 0 && !self.set.contains(Set::RELEASED) && self.sender.una() == self.sender.nxt() {
-            // The peer has refused data since a moment ago, so the user timeout starts here. Once
-            // the application is gone it does not start again, however often the window opens.
-            self.progress_at = now;
-        }
-        let since = if self.is_bounded() { self.progress_at } else { self.heard_at };
+        // A peer that answers keeps a connection for ever (RFC 9293 section 3.8.6.1), unless the
+        // application has dropped it.
+        let since = if self.set.contains(Set::RELEASED) { self.progress_at } else { self.heard_at };
         let open = self.is_window_open();
         if open && self.is_corked() {
             self.set.insert(Set::OVERRIDE);
@@ -112,13 +109,6 @@ impl Connection {
         self.probes = self.probes.saturating_add(1);
         self.set.insert(if open { Set::OVERRIDE } else { Set::PROBE });
         false
-    }
-
-    /// Returns whether a peer that answers and takes no data is given up as well: after the
-    /// application has dropped the connection or set a user timeout, as in Linux. Otherwise such a
-    /// peer keeps a connection for ever (RFC 9293 section 3.8.6.1).
-    fn is_bounded(&self) -> bool {
-        self.set.contains(Set::RELEASED) || self.own_user_timeout().is_some()
     }
 
     /// Returns true if the peer's window admits new data.
@@ -218,9 +208,9 @@ impl Connection {
     }
 
     /// Returns the deadline of the user timeout. While the peer keeps its window closed and
-    /// answers, there is none, unless the time is [bounded](Self::is_bounded).
+    /// answers, there is none.
     fn gives_up_at(&self) -> Instant {
-        let closed = self.window == 0 && self.state.is_synchronized() && !self.is_bounded();
+        let closed = self.window == 0 && self.state.is_synchronized() && !self.set.contains(Set::RELEASED);
         let since = if closed { self.heard_at.max(self.progress_at) } else { self.progress_at };
         since + self.user_timeout()
     }

@@ -241,8 +241,7 @@ impl TcpStream {
     /// Sets how long data may stay unacknowledged before the connection fails with
     /// [`TimedOut`](io::ErrorKind::TimedOut) (`TCP_USER_TIMEOUT`, RFC 5482), in whole milliseconds;
     /// `None` is the default, five minutes. A peer that keeps its window closed and answers probes
-    /// is given up after that time as well, from the first probe, if one was set here, as in Linux;
-    /// else only once the stream is dropped (RFC 9293 section 3.8.6.1).
+    /// is given up only once the stream is dropped (RFC 9293 section 3.8.6.1).
     ///
     /// # Errors
     /// None; the result is `std`'s.

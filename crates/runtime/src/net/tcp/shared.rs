@@ -11,10 +11,10 @@ impl TcpStream {
     /// send buffer meanwhile. Less than 2 KiB is copied: a reference would cost more.
     ///
     /// [`SharedBytes`] keep all of their memory, however small the part that is sent. A peer that
-    /// keeps its window closed and answers probes holds it until a [user
-    /// timeout](Self::set_user_timeout) that was set is over, or until the stream is dropped; then
-    /// the timeout counts, from the last acknowledgment. Drop a stream that makes no progress, with
-    /// a [linger time](Self::set_linger) of zero to have the memory back at once.
+    /// keeps its window closed and answers probes holds it until the stream is dropped, whatever
+    /// the [user timeout](Self::set_user_timeout) is; then that timeout counts, from the last
+    /// acknowledgment. Drop a stream that makes no progress, with a [linger time](Self::set_linger)
+    /// of zero to have the memory back at once.
     ///
     /// # Errors
     /// As [`Write::write`](io::Write::write).

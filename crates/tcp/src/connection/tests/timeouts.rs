@@ -7,7 +7,6 @@ use crate::error::Error;
 use crate::segment::Segment;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
-use alloc::vec::Vec;
 use core::cell::Cell;
 use core::time::Duration;
 
@@ -79,41 +78,6 @@ fn unacknowledged_data_ends_a_connection_after_the_user_timeout() {
         assert_eq!(pair.now - began, limit);
         assert!(pair.events[0].contains(Events::ERROR | Events::CLOSED | Events::SUSPECT_PATH));
     }
-}
-
-#[test]
-fn a_closed_window_is_probed_for_ever_unless_a_user_timeout_was_set() {
-    let limit = Duration::from_secs(100);
-    for set in [None, Some(limit)] {
-        let small = Config { receive_buffer: 1024, ..Config::default() };
-        let mut pair = Pair::open(&Config::default(), &small);
-        pair.ends[0].set_user_timeout(set);
-        pair.wait(Duration::from_secs(1000));
-        pair.ends[0].send(&pattern(5000)).unwrap();
-        let began = pair.now;
-        pair.wait(limit * 20);
-        let Some(limit) = set else {
-            assert_eq!(pair.ends[0].error(), None);
-            continue;
-        };
-        assert_eq!(pair.ends[0].error(), Some(Error::TimedOut));
-        assert!(pair.now - began >= limit);
-    }
-}
-
-#[test]
-fn a_user_timeout_spares_a_peer_that_takes_some_data_now_and_then() {
-    let small = Config { receive_buffer: 1024, ..Config::default() };
-    let mut pair = Pair::open(&Config::default(), &small);
-    pair.ends[0].set_user_timeout(Some(Duration::from_secs(100)));
-    pair.ends[0].send(&pattern(20_000)).unwrap();
-    let mut got = Vec::new();
-    while got.len() < 20_000 {
-        pair.wait(Duration::from_secs(60));
-        got.extend(pair.read(1).0);
-        pair.pump();
-    }
-    assert_eq!((got == pattern(20_000), pair.ends[0].error()), (true, None));
 }
 
 #[test]
