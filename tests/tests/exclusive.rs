@@ -161,7 +161,7 @@ fn ordinary_threads_are_kept_off_while_the_exclusive_thread_runs_and_until_the_i
     assert_eq!(reserved(), Some(0));
     let mut alone = bench.child_with("alone", "first", "latency-critical", &[TWO_KTHREADS]);
     let core = core_of(&mut alone);
-    until("ordinary threads are kept off", || !group.may_use(core));
+    until(&format!("ordinary threads are kept off core {core}"), || !group.may_use(core));
     assert_eq!(reserved(), Some(1));
     // The other core is lent by load, and stays open.
     assert!(lent().iter().all(|&lent| lent == core || group.may_use(lent)), "{:?}", group.cpus());
@@ -169,7 +169,7 @@ fn ordinary_threads_are_kept_off_while_the_exclusive_thread_runs_and_until_the_i
     group.await_open(&before);
     let mut alone = bench.child_with("alone", "second", "latency-critical", &[TWO_KTHREADS]);
     let core = core_of(&mut alone);
-    until("ordinary threads are kept off", || !group.may_use(core));
+    until(&format!("ordinary threads are kept off core {core}"), || !group.may_use(core));
     bench.stop();
     group.await_open(&before);
     assert!(!state_file.exists());
@@ -191,7 +191,7 @@ fn leave_limited(group: &Group, state_file: &Path) {
     let mut iokernel = iokernel(&socket, &settings);
     let mut alone = Role::start(&socket, "alone", "alone", &[TWO_KTHREADS]);
     let core = core_of(&mut alone);
-    until("ordinary threads are kept off", || !group.may_use(core));
+    until(&format!("ordinary threads are kept off core {core}"), || !group.may_use(core));
     iokernel.kill();
     alone.kill();
     assert!(!group.may_use(core) && state_file.exists(), "{:?}", group.cpus());
