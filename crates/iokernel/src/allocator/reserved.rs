@@ -6,8 +6,9 @@
 //! while other programs are lent it meanwhile; without that, threads would be moved back and forth
 //! with each burst. When the program has had another core instead for [`AWAY`], that one is
 //! reserved in its place. A core with an exclusive thread is reserved before the program's others,
-//! and in place of one of those at once: it is the thread that must be alone. The end of a request or of its program ends the reservation. Of the cores
-//! that a program has beyond its own, the policy takes those first that are not reserved.
+//! and in place of one of those at once: it is the thread that must be alone. The end of a request
+//! or of its program ends the reservation. Of the cores that a program has beyond its own, the
+//! policy takes those first that are not reserved.
 //!
 //! Linux keeps the threads of a program that is in one of these control groups off them, too: such
 //! a program is *confined* ([`Runtime::confined`](crate::runtime::Runtime::confined)). No core is

@@ -225,7 +225,7 @@ fn read(mut pipe: File, stop: &AtomicBool) -> anyhow::Result<Record> {
 /// Returns whether a thread is one of the kernel's own; false if it has ended.
 fn is_kernel_thread(tid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
-    // After the name, which may contain anything: state, five numbers, the flags (proc_pid_stat(5)).
+    // After the name, which may contain anything: state, five numbers, flags (proc_pid_stat(5)).
     let flags = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
     flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
