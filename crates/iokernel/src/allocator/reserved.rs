@@ -5,8 +5,10 @@
 //! had at some time since its request. A reserved core stays so while the program has no work, and
 //! while other programs are lent it meanwhile; without that, threads would be moved back and forth
 //! with each burst. When the program has had another core instead for [`AWAY`], that one is
-//! reserved in its place. The end of a request or of its program ends the reservation. Of the cores
-//! that a program has beyond its own, the policy takes those first that are not reserved.
+//! reserved in its place. A core with an exclusive thread is reserved before the program's others,
+//! and in place of one of those at once: it is the thread that must be alone. The end of a request
+//! or of its program ends the reservation. Of the cores that a program has beyond its own, the
+//! policy takes those first that are not reserved.
 //!
 //! Linux keeps the threads of a program that is in one of these control groups off them, too: such
 //! a program is *confined* ([`Runtime::confined`](crate::runtime::Runtime::confined)). No core is
@@ -15,7 +17,7 @@
 
 use rustix::thread::CpuSet;
 use tailwater_sched::ledger::{CoreState, Ledger};
-use tailwater_sched::{CoreId, Nanos, RuntimeId};
+use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 use tailwater_shm::Cycles;
 
 use super::Allocator;
@@ -66,8 +68,15 @@ impl Reserved {
     }
 
     /// Looks at who has which core; `granted` returns how many cores are reserved for a runtime at
-    /// most. Returns whether confined programs may be lent one that they could not.
-    fn look(&mut self, ledger: &Ledger, now: Nanos, granted: impl Fn(RuntimeId) -> u16) -> bool {
+    /// most, `hosts` whether a kthread has an exclusive thread. Returns whether confined programs
+    /// may be lent one that they could not.
+    fn look(
+        &mut self,
+        ledger: &Ledger,
+        now: Nanos,
+        granted: impl Fn(RuntimeId) -> u16,
+        hosts: impl Fn(KthreadId) -> bool,
+    ) -> bool {
         self.next_look = now + LOOK;
         for (slot, &state) in self.cores.iter_mut().zip(ledger.cores()) {
             let Some(reservation) = slot else { continue };
@@ -81,7 +90,7 @@ impl Reserved {
         for &runtime in ledger.runtimes() {
             let granted = usize::from(granted(runtime));
             if granted > 0 {
-                self.adjust(ledger, runtime, granted, now);
+                self.adjust(ledger, runtime, granted, now, &hosts);
             }
         }
         self.reopen(now)
@@ -105,21 +114,43 @@ impl Reserved {
     }
 
     /// Reserves as many cores for a runtime as it is granted, as far as it has had them.
-    fn adjust(&mut self, ledger: &Ledger, runtime: RuntimeId, granted: usize, now: Nanos) {
+    fn adjust(
+        &mut self,
+        ledger: &Ledger,
+        runtime: RuntimeId,
+        granted: usize,
+        now: Nanos,
+        hosts: &impl Fn(KthreadId) -> bool,
+    ) {
+        let is_hosting = |at: usize| {
+            let owner = match ledger.cores()[at] {
+                CoreState::Owned { kthread, .. } => Some(kthread),
+                _ => None,
+            };
+            owner.is_some_and(|kthread| kthread.runtime == runtime && hosts(kthread))
+        };
         while self.of(runtime).count() > granted {
-            let Some((at, _)) = self.longest_away(runtime) else { break };
+            let least = self.of(runtime).min_by_key(|&(at, had)| (is_hosting(at), had));
+            let Some((at, _)) = least else { break };
             (self.cores[at], self.changed) = (None, true);
         }
-        for at in 0..self.cores.len() {
-            if self.cores[at].is_some() || holder(ledger.cores()[at]) != Some(runtime) {
-                continue;
+        for hosting in [true, false] {
+            for at in 0..self.cores.len() {
+                let is_candidate = self.cores[at].is_none() && holder(ledger.cores()[at]) == Some(runtime);
+                if !is_candidate || is_hosting(at) != hosting {
+                    continue;
+                }
+                if self.of(runtime).count() == granted {
+                    let may_go = |&(other, had): &(usize, Nanos)| match hosting {
+                        true => !is_hosting(other),
+                        false => now.since(had) >= AWAY,
+                    };
+                    let other = self.of(runtime).filter(may_go).min_by_key(|&(_, had)| had);
+                    let Some((other, _)) = other else { break };
+                    self.cores[other] = None;
+                }
+                (self.cores[at], self.changed) = (Some(Reservation { runtime, had: now }), true);
             }
-            if self.of(runtime).count() == granted {
-                let away = self.longest_away(runtime).filter(|&(_, had)| now.since(had) >= AWAY);
-                let Some((other, _)) = away else { break };
-                self.cores[other] = None;
-            }
-            (self.cores[at], self.changed) = (Some(Reservation { runtime, had: now }), true);
         }
     }
 
@@ -127,10 +158,6 @@ impl Reserved {
     fn of(&self, runtime: RuntimeId) -> impl Iterator<Item = (usize, Nanos)> + '_ {
         let reserved = self.cores.iter().enumerate().filter_map(|(at, slot)| Some((at, (*slot)?)));
         reserved.filter(move |(_, slot)| slot.runtime == runtime).map(|(at, slot)| (at, slot.had))
-    }
-
-    fn longest_away(&self, runtime: RuntimeId) -> Option<(usize, Nanos)> {
-        self.of(runtime).min_by_key(|&(_, had)| had)
     }
 }
 
@@ -142,7 +169,8 @@ impl Allocator {
         let reserved = self.reserved.as_mut().filter(|reserved| at_once || now >= reserved.next_look)?;
         let is_confined = |id| world.runtimes.get(id).is_some_and(|runtime| runtime.confined);
         let granted = |id| if is_confined(id) { 0 } else { self.policy.granted(id) };
-        let reopened = reserved.look(&self.ledger, now, granted);
+        let hosts = |id| self.observation.kthread(id).is_some_and(|kthread| kthread.hosted);
+        let reopened = reserved.look(&self.ledger, now, granted, hosts);
         let changed = core::mem::take(&mut reserved.changed).then(|| {
             let owners = reserved.cores.iter().map(|slot| slot.map(|slot| slot.runtime));
             self.observation.set_reserved(owners);
@@ -177,7 +205,6 @@ impl Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tailwater_sched::KthreadId;
     use tailwater_sched::ledger::{Class, RuntimeSpec};
     use tailwater_sched::topology::Topology;
 
@@ -189,7 +216,7 @@ mod tests {
         ledger.register(id, spec, start).unwrap();
         let mut reserved = Reserved::new(2);
         let mut look = |ledger: &Ledger, now| {
-            reserved.look(ledger, now, |_| 1);
+            reserved.look(ledger, now, |_| 1, |_| false);
             [0, 1].map(|at| reserved.cores[at].is_some())
         };
         assert_eq!(look(&ledger, start), [false, false], "it has had none");
@@ -200,5 +227,25 @@ mod tests {
         ledger.grant(CoreId(1), kthread, start).unwrap();
         assert_eq!(look(&ledger, start + LOOK), [true, false]);
         assert_eq!(look(&ledger, start + AWAY), [false, true]);
+    }
+
+    #[test]
+    fn of_the_cores_of_a_program_that_with_its_exclusive_thread_is_reserved() {
+        let (id, start) = (RuntimeId(1), Nanos::from_millis(1));
+        let mut ledger = Ledger::new(Topology::uniform(2, 1, 1).unwrap());
+        let spec = RuntimeSpec { class: Class::LatencyCritical, kthreads: 2, guaranteed: 0, max: 2 };
+        ledger.register(id, spec, start).unwrap();
+        let kthread = |index| KthreadId { runtime: id, index };
+        // It is lent both, and granted one of them.
+        (0..2).for_each(|n| ledger.grant(CoreId(n), kthread(n), start).unwrap());
+        let mut reserved = Reserved::new(2);
+        let mut look = |host: Option<u16>| {
+            reserved.look(&ledger, start, |_| 1, |kthread| Some(kthread.index) == host);
+            [0, 1].map(|at| reserved.cores[at].is_some())
+        };
+        assert_eq!(look(None), [true, false]);
+        assert_eq!(look(Some(1)), [false, true], "at once, although it has the other one still");
+        assert_eq!(look(None), [false, true], "while the thread waits");
+        assert_eq!(look(Some(0)), [true, false]);
     }
 }

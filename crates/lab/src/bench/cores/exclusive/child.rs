@@ -43,8 +43,8 @@ const STARTS: u8 = 0;
 const COUNTS: u8 = 1;
 const ENDS: u8 = 2;
 
-/// The program has an exclusive thread, which runs alone.
-pub const READY: &str = "ready";
+/// The program has an exclusive thread, which runs on the core whose number follows.
+pub const READY: &str = "ready ";
 
 /// A time for which the exclusive thread was on one kthread and core, in cycles of the machine's
 /// clock: from its first loop there to its last one.
@@ -180,7 +180,7 @@ pub fn run() -> anyhow::Result<()> {
             anyhow::ensure!(shared.state() != ENDS, "no core was granted");
             thread::sleep(REST);
         }
-        println!("{READY}");
+        println!("{READY}{}", Place::unpack(shared.place.load(Ordering::SeqCst)).0.core);
         let periods = alone.join().expect("it does not panic")?;
         parents.into_iter().for_each(|parent| parent.join().expect("it does not panic"));
         let suspects = shared.suspects.lock().unwrap_or_else(PoisonError::into_inner);

@@ -15,6 +15,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::process::Pid;
+use rustix::thread::sched_getaffinity;
 use serde::Serialize;
 use tailwater_iokernel::Config;
 use tailwater_iokernel::config::{PolicyName, Priority, ReserveSettings};
@@ -38,7 +40,7 @@ use trace::{Counts, Trace, Unavailable};
 
 /// Kthreads of the program, for each lent core one.
 const KTHREADS: usize = 2;
-/// Time between two looks at the IOKernel's counters.
+/// Time between two looks at where the ordinary program may run.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What is measured.
@@ -69,8 +71,7 @@ pub struct Figures {
     /// How often a thread of the kernel's own did.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel_switches: Option<u64>,
-    /// Whether the core was taken from the groups of ordinary programs, at the begin and at the
-    /// end.
+    /// Whether the ordinary program was kept off the core, at the begin and at the end.
     kept_off: bool,
     /// Why there is no trace.
     #[serde(skip)]
@@ -118,26 +119,26 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, settings: &Settings) ->
     let socket = format!("@tailwater-exclusive-{}", std::process::id());
     let group = settings.keep_off.first().map(|outer| Group::within(outer)).transpose()?;
     let folder = Folder::new()?;
-    let iokernel = start_iokernel(machine, &places, &socket, settings, folder.path())?;
+    let _iokernel = start_iokernel(machine, &places, &socket, settings, folder.path())?;
     let mut program = start_program(machine, &places, &socket)?;
     let line = program.read_line(interrupt)?;
-    anyhow::ensure!(line == READY, "the child printed {line:?}");
+    let core = line.strip_prefix(READY).and_then(|core| core.parse().ok());
+    let core = core.with_context(|| format!("the child printed {line:?}, no core"))?;
     // After the group, in which it is: dropped before it.
     let ordinary = start_ordinary(machine, interrupt)?;
     if let Some(group) = &group {
         group.add(ordinary.id())?;
-        await_reserved(&iokernel, interrupt)?;
+        await_kept_off(&ordinary, core, interrupt)?;
     }
     let (trace, untraced) = match Trace::begin(&places.lent) {
         Ok(trace) => (Some(trace), None),
         Err(Unavailable(why)) => (None, Some(why)),
     };
-    let kept_before = reserved(&iokernel) > 0;
     note!("an exclusive thread, {:.0} s", settings.time.as_secs_f64());
     program.ask()?;
     let begun = Instant::now();
     interrupt.sleep_until(begun + settings.time)?;
-    let kept_off = kept_before && reserved(&iokernel) > 0;
+    let kept_off = group.is_some() && !may_use(&ordinary, core);
     program.ask()?;
     let seconds = begun.elapsed().as_secs_f64();
     let (periods, ending) = read_ending(&mut program, interrupt)?;
@@ -211,14 +212,15 @@ fn start_ordinary(machine: &Machine, interrupt: &Interrupt) -> anyhow::Result<Ba
     Batch::start(&Spec { app: "swaptions", arguments, cores, ..Spec::default() }, interrupt)
 }
 
-/// Returns the number of cores that ordinary threads are kept off.
-fn reserved(iokernel: &Embedded) -> u64 {
-    iokernel.stats.to_json()["cores"]["reserved"].as_u64().unwrap_or(0)
+/// Returns whether the main thread of the ordinary program may run on a core.
+fn may_use(ordinary: &Batch, core: usize) -> bool {
+    let pid = Pid::from_raw(ordinary.id().cast_signed());
+    sched_getaffinity(pid).is_ok_and(|allowed| allowed.is_set(core))
 }
 
-fn await_reserved(iokernel: &Embedded, interrupt: &Interrupt) -> anyhow::Result<()> {
+fn await_kept_off(ordinary: &Batch, core: usize, interrupt: &Interrupt) -> anyhow::Result<()> {
     let deadline = Instant::now() + START_TIMEOUT;
-    while reserved(iokernel) == 0 {
+    while may_use(ordinary, core) {
         anyhow::ensure!(
             Instant::now() < deadline,
             "--keep-off has no effect: it needs root, Linux 6.2, cpusets in these groups, and this program in none of them; \
