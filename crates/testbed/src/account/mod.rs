@@ -15,7 +15,7 @@
 //! side sees: it is deducted from the phases in proportion. The tracepoints tell whether a kthread
 //! ran or waited meanwhile. If none is known to, the core was free, which is no loss, or its
 //! kthread had been woken and not started, so such time is divided between *free* and *wake*, as
-//! far as they have room beside the time in which the core was idle. [`traced`] has both.
+//! far as they have room beside the time in which the core was idle. The module `traced` has both.
 
 mod traced;
 
