@@ -5,7 +5,7 @@
 //! neighbours are the window's result: of the second way to the first one, and of the first one to
 //! itself, which is the noise. The speed of a virtual machine, which changes by a third within
 //! seconds, is the same in neighbours. The first window in which all pairs of ways agree ends the
-//! test. If none does for [`PATIENCE`], the medians over all windows must not be far off, and where
+//! test. If none does for `PATIENCE`, the medians over all windows must not be far off, and where
 //! the noise itself is as far off, nothing is decided: the test passes and prints that.
 
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! On whom Linux spends the time of cores: kthreads, other threads, interrupts.
 //!
 //! Owns [`Watch`], which has eBPF programs at the tracepoints of the scheduler and of interrupts
-//! add the nanoseconds up, for some cores and for some time ([`program`]). It needs `CAP_BPF` and
+//! add the nanoseconds up, for some cores and for some time (`program`). It needs `CAP_BPF` and
 //! `CAP_PERFMON`, or root. Nothing of it survives the process: programs, maps and attachments are
 //! descriptors.
 //!
