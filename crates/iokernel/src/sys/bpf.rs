@@ -66,6 +66,10 @@ fn descriptor(number: c_long) -> OwnedFd {
 /// [`Errno::PERM`] without `CAP_BPF` or `CAP_SYS_ADMIN`; [`Errno::INVAL`] if this kernel has no
 /// AF_XDP.
 pub(crate) fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
+    make_map(MAP_TYPE_XSKMAP, size_of::<u32>(), size_of::<u32>(), queues)
+}
+
+fn make_map(map_type: u32, key_size: usize, value_size: usize, max_entries: u32) -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct Attributes {
         map_type: u32,
@@ -73,9 +77,25 @@ pub(crate) fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
         value_size: u32,
         max_entries: u32,
     }
-    let mut attributes =
-        Attributes { map_type: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, max_entries: queues };
-    bpf(MAP_CREATE, &mut attributes).map(descriptor)
+    let (key_size, value_size) = (key_size as u32, value_size as u32);
+    bpf(MAP_CREATE, &mut Attributes { map_type, key_size, value_size, max_entries }).map(descriptor)
+}
+
+/// `union bpf_attr` of the requests that concern one element of a map.
+#[repr(C)]
+struct Element {
+    map: u32,
+    pad: u32,
+    key: u64,
+    /// The value, or the next key.
+    value: u64,
+    flags: u64,
+}
+
+impl Element {
+    fn new<K, V>(map: impl AsFd, key: *const K, value: *const V) -> Self {
+        Self { map: map.as_fd().as_raw_fd() as u32, pad: 0, key: key as u64, value: value as u64, flags: 0 }
+    }
 }
 
 /// Enters `socket` into the map as the receiver of queue `queue`.
@@ -83,23 +103,8 @@ pub(crate) fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
 /// # Errors
 /// The kernel's error: the socket is not bound, or the map is smaller.
 pub(crate) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> Result<(), Errno> {
-    #[repr(C)]
-    struct Attributes {
-        map: u32,
-        pad: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
     let value = socket.as_fd().as_raw_fd() as u32;
-    let mut attributes = Attributes {
-        map: map.as_fd().as_raw_fd() as u32,
-        pad: 0,
-        key: &raw const queue as u64,
-        value: &raw const value as u64,
-        flags: 0,
-    };
-    bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop)
+    bpf(MAP_UPDATE_ELEM, &mut Element::new(map, &raw const queue, &raw const value)).map(drop)
 }
 
 /// Loads an XDP program.
@@ -174,6 +179,26 @@ pub(crate) fn attach_xdp(program: impl AsFd, index: u32, hook: Hook) -> Result<O
     bpf(LINK_CREATE, &mut attributes).map(descriptor)
 }
 
+/// `union bpf_attr` of a run on request.
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    program: u32,
+    verdict: u32,
+    size_in: u32,
+    size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_in_size: u32,
+    context_out_size: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    core: u32,
+}
+
 /// Runs a program in the kernel once on `frame`, as if received on queue 0 of the loopback
 /// interface; returns its verdict.
 ///
@@ -181,29 +206,15 @@ pub(crate) fn attach_xdp(program: impl AsFd, index: u32, hook: Hook) -> Result<O
 /// The kernel's error; [`Errno::PERM`] without the capability.
 #[cfg(test)]
 pub(crate) fn test_run(program: impl AsFd, frame: &[u8]) -> Result<u32, Errno> {
-    #[repr(C)]
-    struct Attributes {
-        program: u32,
-        verdict: u32,
-        size_in: u32,
-        size_out: u32,
-        data_in: u64,
-        data_out: u64,
-        repeat: u32,
-        duration: u32,
-    }
-    let mut attributes = Attributes {
+    let mut run = TestRun {
         program: program.as_fd().as_raw_fd() as u32,
-        verdict: 0,
         size_in: frame.len() as u32,
-        size_out: 0,
         data_in: frame.as_ptr() as u64,
-        data_out: 0,
         repeat: 1,
-        duration: 0,
+        ..TestRun::default()
     };
-    bpf(PROG_TEST_RUN, &mut attributes)?;
-    Ok(attributes.verdict)
+    bpf(PROG_TEST_RUN, &mut run)?;
+    Ok(run.verdict)
 }
 
 #[cfg(test)]

@@ -162,6 +162,24 @@ impl Assembler<Label> {
         self.put(SUBTRACT, 0, 1, 0, 0);
     }
 
+    /// Enters the time in register 0 as the current thread's, and goes on at `outside`; or as an
+    /// interrupt's, if it is one that has begun and not ended, and goes on behind this. Leaves the
+    /// number of such interrupts in register 2.
+    fn divide(&mut self, outside: Label) {
+        self.put(LOAD_U64, 2, RECORD, Field::Depth.offset(), 0);
+        self.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, 0, Label::Interrupted);
+        self.add(Field::Ran, 0);
+        self.jump(JUMP, 0, 0, 0, outside);
+        self.place(Label::Interrupted);
+        self.add(Field::Interrupted, 0);
+    }
+
+    /// Stores the number in register 2, changed by `step`, as that of interrupts.
+    fn count(&mut self, step: i32) {
+        self.put(ADD_IMMEDIATE, 2, 0, 0, step as u32);
+        self.put(STORE_U64, RECORD, 2, Field::Depth.offset(), 0);
+    }
+
     /// Ends the program, and has the jump of [`begin`](Self::begin) end here.
     fn end(&mut self) {
         self.place(Label::NotWatched);
@@ -174,15 +192,9 @@ impl Assembler<Label> {
 pub(super) fn enter(maps: Maps) -> Vec<u64> {
     let mut asm = Assembler::new();
     asm.begin(maps);
-    asm.put(LOAD_U64, 2, RECORD, Field::Depth.offset(), 0);
-    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, 0, Label::Interrupted);
-    asm.add(Field::Ran, 0);
-    asm.jump(JUMP, 0, 0, 0, Label::Entered);
-    asm.place(Label::Interrupted);
-    asm.add(Field::Interrupted, 0);
+    asm.divide(Label::Entered);
     asm.place(Label::Entered);
-    asm.put(ADD_IMMEDIATE, 2, 0, 0, 1);
-    asm.put(STORE_U64, RECORD, 2, Field::Depth.offset(), 0);
+    asm.count(1);
     asm.end();
     asm.finish()
 }
@@ -191,14 +203,8 @@ pub(super) fn enter(maps: Maps) -> Vec<u64> {
 pub(super) fn leave(maps: Maps) -> Vec<u64> {
     let mut asm = Assembler::new();
     asm.begin(maps);
-    asm.put(LOAD_U64, 2, RECORD, Field::Depth.offset(), 0);
-    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, 0, Label::Interrupted);
-    asm.add(Field::Ran, 0);
-    asm.jump(JUMP, 0, 0, 0, Label::NotWatched);
-    asm.place(Label::Interrupted);
-    asm.add(Field::Interrupted, 0);
-    asm.put(ADD_IMMEDIATE, 2, 0, 0, (-1i32) as u32);
-    asm.put(STORE_U64, RECORD, 2, Field::Depth.offset(), 0);
+    asm.divide(Label::NotWatched);
+    asm.count(-1);
     asm.end();
     asm.finish()
 }

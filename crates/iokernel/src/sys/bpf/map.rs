@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 
-use super::{MAP_CREATE, MAP_UPDATE_ELEM, bpf, descriptor};
+use super::{Element, MAP_UPDATE_ELEM, bpf, make_map};
 
 const MAP_LOOKUP_ELEM: c_int = 1;
 const MAP_GET_NEXT_KEY: c_int = 4;
@@ -36,17 +36,6 @@ pub(crate) struct Map<K, V> {
     types: PhantomData<(K, V)>,
 }
 
-/// `union bpf_attr` of the requests that concern one element.
-#[repr(C)]
-struct Element {
-    map: u32,
-    pad: u32,
-    key: u64,
-    /// The value, or the next key.
-    value: u64,
-    flags: u64,
-}
-
 impl<V: Plain> Map<u32, V> {
     /// Returns an array of `entries` values, all 0.
     ///
@@ -67,16 +56,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 
     fn make(map_type: u32, entries: u32) -> Result<Self, Errno> {
-        #[repr(C)]
-        struct Attributes {
-            map_type: u32,
-            key_size: u32,
-            value_size: u32,
-            max_entries: u32,
-        }
-        let (key_size, value_size) = (size_of::<K>() as u32, size_of::<V>() as u32);
-        let mut attributes = Attributes { map_type, key_size, value_size, max_entries: entries };
-        let map = bpf(MAP_CREATE, &mut attributes).map(descriptor)?;
+        let map = make_map(map_type, size_of::<K>(), size_of::<V>(), entries)?;
         Ok(Self { map, types: PhantomData })
     }
 
@@ -85,16 +65,12 @@ impl<K: Plain, V: Plain> Map<K, V> {
         self.map.as_raw_fd()
     }
 
-    fn element(&self, key: *const K, value: u64) -> Element {
-        Element { map: self.map.as_raw_fd() as u32, pad: 0, key: key as u64, value, flags: 0 }
-    }
-
     /// Sets the value of a key.
     ///
     /// # Errors
     /// The kernel's error: the map is full.
     pub(crate) fn set(&self, key: K, value: V) -> Result<(), Errno> {
-        bpf(MAP_UPDATE_ELEM, &mut self.element(&raw const key, &raw const value as u64)).map(drop)
+        bpf(MAP_UPDATE_ELEM, &mut Element::new(&self.map, &raw const key, &raw const value)).map(drop)
     }
 
     /// Returns the value of a key; `None` if the map has no such key.
@@ -103,7 +79,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     /// The kernel's error.
     pub(crate) fn get(&self, key: K) -> Result<Option<V>, Errno> {
         let mut value = V::default();
-        match bpf(MAP_LOOKUP_ELEM, &mut self.element(&raw const key, &raw mut value as u64)) {
+        match bpf(MAP_LOOKUP_ELEM, &mut Element::new(&self.map, &raw const key, &raw mut value)) {
             Ok(_) => Ok(Some(value)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
@@ -120,7 +96,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
         while entries.len() < limit {
             let mut next = K::default();
             let key = last.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-            match bpf(MAP_GET_NEXT_KEY, &mut self.element(key, &raw mut next as u64)) {
+            match bpf(MAP_GET_NEXT_KEY, &mut Element::new(&self.map, key, &raw mut next)) {
                 Ok(_) => {}
                 Err(Errno::NOENT) => break,
                 Err(error) => return Err(error),

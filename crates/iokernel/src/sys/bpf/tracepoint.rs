@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 
-use super::{LoadError, PROG_TEST_RUN, bpf, descriptor, load};
+use super::{LoadError, PROG_TEST_RUN, TestRun, bpf, descriptor, load};
 
 const RAW_TRACEPOINT_OPEN: c_int = 17;
 const PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
@@ -42,38 +42,13 @@ pub(crate) fn attach(name: &CStr, program: impl AsFd) -> Result<OwnedFd, Errno> 
 /// # Errors
 /// The kernel's error: the core is offline.
 pub(crate) fn run_on(core: u32, program: impl AsFd, arguments: &[u64]) -> Result<(), Errno> {
-    #[repr(C)]
-    struct Attributes {
-        program: u32,
-        verdict: u32,
-        size_in: u32,
-        size_out: u32,
-        data_in: u64,
-        data_out: u64,
-        repeat: u32,
-        duration: u32,
-        context_in_size: u32,
-        context_out_size: u32,
-        context_in: u64,
-        context_out: u64,
-        flags: u32,
-        core: u32,
-    }
-    let mut attributes = Attributes {
+    let mut run = TestRun {
         program: program.as_fd().as_raw_fd() as u32,
-        verdict: 0,
-        size_in: 0,
-        size_out: 0,
-        data_in: 0,
-        data_out: 0,
-        repeat: 0,
-        duration: 0,
         context_in_size: size_of_val(arguments) as u32,
-        context_out_size: 0,
         context_in: arguments.as_ptr() as u64,
-        context_out: 0,
         flags: ON_CORE,
         core,
+        ..TestRun::default()
     };
-    bpf(PROG_TEST_RUN, &mut attributes).map(drop)
+    bpf(PROG_TEST_RUN, &mut run).map(drop)
 }
