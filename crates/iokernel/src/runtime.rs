@@ -211,7 +211,7 @@ pub(crate) struct Runtime {
     pub(crate) budget: Budget,
     /// Pauses in which it is lent no core.
     pub(crate) back_off: BackOff,
-    /// Wakes of its kthreads that took long.
+    /// What wakes of its kthreads have taken of late.
     pub(crate) slow_wakes: SlowWakes,
     /// Cores to which Linux does not bind its threads.
     pub(crate) unbound: Unbound,

@@ -83,7 +83,7 @@ struct Entry {
     before: String,
     /// The word written last, and what the kernel made of it; empty if it was never changed.
     written: Vec<String>,
-    /// The number of the file: absent in records of before it was kept.
+    /// Number of the file; absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inode: Inode,
 }

@@ -14,8 +14,8 @@
 //! are as late as they would be then.
 //!
 //! What is recorded of a quiet time in which the thread slept ends with the event, not with the
-//! wake: that is priced already. Counted twice, wakes of 30 us beside events 18 us apart on average
-//! keep a threshold of 5 us where it is, although one of 50 us comes to stand at 20.
+//! wake: that is priced already. If the wake counted twice, then with wakes of 30 us and events
+//! 18 us apart on average a threshold of 5 us would stay there, and one of 50 us would fall to 20.
 //!
 //! A quiet time whose end was known before costs no wake, since the thread sleeps until shortly
 //! before it: [`Patience::record_foreseen`].

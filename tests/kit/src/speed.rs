@@ -24,7 +24,7 @@ pub const TOLERANCE: f64 = 0.03;
 /// as long or half as long in the other one.
 const FAR_OFF: f64 = 0.25;
 
-/// For which a quiet window is awaited.
+/// Longest wait for a quiet window.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two ways to do the same work.

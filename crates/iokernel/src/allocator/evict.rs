@@ -11,8 +11,8 @@
 //! which several of a program were withdrawn is not lent to it
 //! ([`Account::is_withheld`](tailwater_sched::ledger::Account::is_withheld)), and all of them
 //! together are watched for an eighth of the time at most. The account of one that sleeps is read
-//! more and more seldom, down to [`ASKED_PER_DEADLINE`] of all in a deadline, so that they hide
-//! none that runs.
+//! more and more seldom, down to [`ASKED_PER_DEADLINE`] of all in a deadline, so that
+//! sleepers delay the reading of no kthread that runs.
 //!
 //! | how | left alone until |
 //! |---|---|
@@ -149,8 +149,8 @@ impl Allocator {
         }
     }
 
-    /// Has the processor time count of those who were bypassed on a core whose next owner has been
-    /// seen running.
+    /// Starts to count the processor time of kthreads that were bypassed on a core whose next owner
+    /// has been seen running.
     pub(super) fn watch_bypassed(&mut self, world: &World, core: CoreId, now: Cycles) {
         for i in 0..self.withdrawn.len() {
             let Withdrawn { kthread, how: How::Bypassed { since, unread: false }, .. } = self.withdrawn[i]
@@ -244,8 +244,8 @@ impl Allocator {
     }
 
     /// Readmits withdrawn kthreads that have parked and whose pause has passed; takes the next step
-    /// against those that run. All programs' together take up to an eighth of the time
-    /// ([`WATCH_PAUSE`]): how many there are is theirs to say.
+    /// against those that run. Watching the kthreads of all programs takes up to an eighth of the
+    /// time ([`WATCH_PAUSE`]), because programs decide how many there are.
     pub(super) fn watch_withdrawn(&mut self, world: &mut World, now: Cycles) {
         if now < self.next_watch {
             return;

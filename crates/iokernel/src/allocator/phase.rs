@@ -127,11 +127,12 @@ pub(super) struct Withdrawn {
     pub(super) not_before: Cycles,
 }
 
+/// How a kthread lost its core; see [`super::evict`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     ByForce,
     BeforeStart,
-    /// It was seen running then, and is not signalled yet.
+    /// It began the tenancy that was taken back, and is not signalled yet.
     Late {
         since: Cycles,
     },

@@ -13,10 +13,10 @@
 //! that a service leaves for a moment; the service parks meanwhile, and has to be woken for each
 //! request. So a best-effort program that has had too many cores claimed before it started on them
 //! ([`FREE_CLAIMS`], one for each core in [`CLAIM_PACE_US`]) is lent none that a service idles on,
-//! beyond those that it owns, and has no time to start on another before a service claims it. The
-//! programs of one user count together. Free cores and those of other best-effort programs it is
-//! lent as before. Not to start is no offence: threads that wait behind an ordinary program do not,
-//! either.
+//! beyond those that it owns, and has no time to start on another before a service claims that
+//! core. The programs of one user count together. Free cores and those of other best-effort
+//! programs it is lent as before. Not to start is no offence: threads that wait behind an ordinary
+//! program do not, either.
 
 use tailwater_sched::ledger::{Account, Class};
 use tailwater_sched::{KthreadId, RuntimeId};

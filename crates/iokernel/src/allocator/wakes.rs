@@ -11,9 +11,9 @@
 //! program is woken 80,000 times a second without consequence. On a machine where each wake takes
 //! 30 us, it is woken 2,200 times a second.
 //!
-//! It is no offence: Linux may have run something else meanwhile, and the sleepers may be those of
-//! a stranger who has found out the place. Nobody is expelled for it, and no service is kept
-//! waiting.
+//! A slow wake is no offence: Linux may have run something else meanwhile, and the sleepers may be
+//! those of a stranger who has found out the place. Nobody is expelled for it, and no service is
+//! kept waiting.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;

@@ -4,14 +4,14 @@
 //! Owns the question, asked every [`LOOK`], and the comparison with the answer before. The calling
 //! thread asks for all the cores on behalf of a [`Sleeper`], and reads what Linux has made of that
 //! (the cores that its cpuset and the machine have, sched_setaffinity(2)): two system calls of a
-//! microsecond, for any version of control groups. Asked for itself the calling thread would run on
-//! any core for a moment, also on one that other threads are kept off; in an emulated machine it
-//! did so at every second look, for milliseconds. It asks for the affinity that it had at the start
-//! each time, because the one that it has may be one that Linux has narrowed: it and the threads it
-//! starts would stay on those cores once the others are back. What is missing or back is logged
-//! once. The polling thread takes managed cores out of its ledger and puts them back; it goes on
-//! where Linux has moved it if its own core is gone, and is bound to that core again when it is
-//! back.
+//!microsecond, for any version of control groups. If the calling thread asked for itself, it would
+//! run on any core for a moment, even one that other threads are kept off; in an emulated machine
+//! that happened at every second look, for milliseconds. At each look the calling thread also sets
+//! its own affinity to what it was at the start, because Linux may have narrowed it: the thread and
+//! those it starts would stay on those cores once the others are back. What is missing or back is
+//! logged once. The polling thread takes managed cores out of its ledger and puts them back; it
+//! goes on where Linux has moved it if its own core is gone, and is bound to that core again when
+//! it is back.
 
 use rustix::io::Errno;
 use rustix::process::Pid;

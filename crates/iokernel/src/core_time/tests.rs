@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
 use super::*;
 
-/// For which a process that computes is given a core.
+/// Longest wait until a process that computes gets a core.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Processor time of one part of a test.

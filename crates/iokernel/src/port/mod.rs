@@ -179,7 +179,7 @@ pub struct SendQueue {
     pub sent: u64,
     /// How many of them were still in it when it was last counted,
     pub waiting: u32,
-    /// of this many at most.
+    /// and frames that it holds at most.
     pub size: u32,
 }
 

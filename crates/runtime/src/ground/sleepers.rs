@@ -55,7 +55,8 @@ impl Sleepers {
         Some(bit.trailing_zeros() as usize)
     }
 
-    /// Returns whether none sleeps, or only such as will look at what the caller has stored.
+    /// Returns whether no kthread sleeps, except ones that will still see what the caller has
+    /// stored.
     #[inline]
     pub fn is_empty(&self) -> bool {
         if !self.has_membarrier.load(Ordering::Relaxed) {

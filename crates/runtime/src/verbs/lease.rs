@@ -162,7 +162,7 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     None
 }
 
-/// Returns when the first of the frames came that wait for this kthread, if one does.
+/// Returns when the oldest frame that waits for this kthread arrived; `None` if none waits.
 fn first_arrival(kthread: ThisKthread<'_>) -> Option<Cycles> {
     let first = |consumer: &mut Consumer| Some(consumer.peek().ok()??.stamp());
     kthread.ingress.as_ref()?.try_with(&NoPreempt::new(), first)?

@@ -143,7 +143,7 @@ fn next_timer(runtime: &Runtime) -> Cycles {
     timers.min().unwrap_or(Cycles::MAX)
 }
 
-/// Returns the time until then; `None` for ever.
+/// Returns the time until `timer`; `None` if there is no timer.
 fn until(runtime: &Runtime, timer: Cycles) -> Option<Duration> {
     (timer != Cycles::MAX)
         .then(|| Duration::from_nanos(runtime.clock.to_ns(timer.saturating_sub(clock::now()))))

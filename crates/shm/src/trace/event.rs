@@ -30,7 +30,7 @@ pub enum Handoff {
     /// A busy kthread ceded in time neither when asked nor when signalled; its successor was woken
     /// beside it.
     Bypass,
-    /// Its program ended, or its kthread had not started on it.
+    /// The owner's program ended, or the owner had not started on the core.
     Evict,
 }
 

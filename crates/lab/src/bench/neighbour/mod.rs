@@ -61,7 +61,7 @@ const SOLO: Duration = Duration::from_millis(300);
   tailwater-lab bench neighbour --only service --share 0         the polling thread leaves them nothing
   tailwater-lab bench neighbour --only service --turns           Linux gives them the share, in turns")]
 pub struct NeighbourArgs {
-    /// Seconds of each of the seven situations, in five rounds
+    /// Seconds of each of the seven situations, in five rounds; in 15 without a service
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
     /// Measure beside the batch job alone, or beside the service and the batch job

@@ -45,8 +45,8 @@ impl<P: Send + 'static> Group<P> {
         }
     }
 
-    /// Dispatches until the core is asked back, the shift is over, or there is nothing to do since
-    /// the idle timeout, with the last requests taken in.
+    /// Dispatches until the core is asked back, the shift is over, or there was nothing to do for
+    /// the idle timeout. Takes in the last requests before it returns.
     fn work_a_shift(&self, quiet_since: &mut Cycles, reported: &mut [u32]) -> End {
         let _guard = NoPreempt::new();
         self.set_on_duty();
