@@ -15,7 +15,7 @@ use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
-use tailwater_shm::{Cycles, Generation, KthreadShared, Slot};
+use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, Slot};
 
 use crate::allocator::evict::Evictions;
 use crate::allocator::unbound::Unbound;
@@ -442,6 +442,15 @@ impl Runtimes {
     pub(crate) fn kthread(&self, id: KthreadId) -> (&Runtime, &Kthread) {
         let runtime = self.get(id.runtime).expect("the ledger names registered runtimes only");
         (runtime, &runtime.kthreads[usize::from(id.index)])
+    }
+
+    /// Asks a kthread that the ledger names to cede, without a successor.
+    ///
+    /// # Panics
+    /// As [`Self::kthread`].
+    pub(crate) fn ask_to_cede(&self, id: KthreadId) {
+        let (runtime, kthread) = self.kthread(id);
+        runtime.shared(id.index).grant.0.store(Grant::Cede { successor: false }, kthread.generation);
     }
 
     /// Returns where a kthread that the ledger names sleeps.

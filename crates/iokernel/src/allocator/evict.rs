@@ -36,7 +36,7 @@ use tailwater_sched::ledger::{Class, Parked};
 use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Clock, Cycles, Grant, KthreadState, clock};
+use tailwater_shm::{Clock, Cycles, KthreadState, clock};
 
 use super::Allocator;
 use super::phase::{How, NO_START_DOUBLINGS, Reading, Timing, Withdrawn};
@@ -127,8 +127,7 @@ impl Allocator {
         now: Cycles,
     ) {
         let (core, kind) = (self.cores[at].id, HandoffKind::Bypass);
-        let (runtime, kthread) = world.runtimes.kthread(from);
-        runtime.shared(from.index).grant.0.store(Grant::Cede { successor: false }, kthread.generation);
+        world.runtimes.ask_to_cede(from);
         world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
         self.account_core_time(world, at, from, now);
         self.set_activity(from, Activity::Parked);
@@ -223,8 +222,7 @@ impl Allocator {
         not_before: Cycles,
         now: Cycles,
     ) {
-        let (runtime, line) = world.runtimes.kthread(kthread);
-        runtime.shared(kthread.index).grant.0.store(Grant::Cede { successor: false }, line.generation);
+        world.runtimes.ask_to_cede(kthread);
         // Store-load: the grant before the look at the state in `watch_withdrawn`. Pairs with the
         // fence of a kthread that begins the tenancy (the runtime's `lease::begin`): it sees that
         // the grant is withdrawn, or is seen running.

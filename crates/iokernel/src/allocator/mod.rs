@@ -55,7 +55,7 @@ use tailwater_sched::ledger::{Class, Fate, Ledger, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Clock, Cycles, Grant};
+use tailwater_shm::{Clock, Cycles};
 
 use crate::config::Config;
 use crate::runtime::{Held, Runtime};
@@ -298,8 +298,8 @@ impl Allocator {
     fn unbind_threads(&mut self, world: &mut World, id: RuntimeId) {
         let holders: Vec<KthreadId> = self.cores_of(id).map(|(_, holder)| holder).collect();
         for holder in holders {
+            world.runtimes.ask_to_cede(holder);
             let (runtime, kthread) = world.runtimes.kthread(holder);
-            runtime.shared(holder.index).grant.0.store(Grant::Cede { successor: false }, kthread.generation);
             // Fails if the thread is dead, and then it is off the core as well.
             let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
         }
@@ -316,12 +316,7 @@ impl Allocator {
             }
             Fate::Returned { core, from } => {
                 // It may have seen the request already: let it finish ceding, without a successor.
-                let (runtime, kthread) = world.runtimes.kthread(from);
-                runtime
-                    .shared(from.index)
-                    .grant
-                    .0
-                    .store(Grant::Cede { successor: false }, kthread.generation);
+                world.runtimes.ask_to_cede(from);
                 let kind = HandoffKind::Polling;
                 (core, Phase::Ceding { from, to: None, kind, decided: now, signalled: None })
             }
@@ -397,11 +392,12 @@ impl Allocator {
             });
         }
         // Who has no kthread or no core to be lent gets none before one comes back.
-        let room = |id: &&RuntimeId| {
-            self.ledger.account(**id).is_some_and(|account| account.room() > 0)
+        let counts = |id: &&RuntimeId| {
+            of(**id) > most
+                && self.ledger.account(**id).is_some_and(|account| account.room() > 0)
                 && (0..self.cores.len()).any(|at| self.may_be_lent(**id, at))
         };
-        let waiting = self.stranded.iter().filter(room).map(|&id| of(id));
+        let waiting = self.stranded.iter().filter(counts).map(|&id| of(id));
         let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn.how {
             // The end of its pause is the time of the next look; see `next_readmission`.
             How::BeforeStart => Attention::None,

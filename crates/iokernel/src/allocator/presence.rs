@@ -15,7 +15,7 @@
 use rustix::thread::CpuSet;
 use tailwater_sched::CoreId;
 use tailwater_sched::ledger::CoreState;
-use tailwater_shm::{Cycles, Grant};
+use tailwater_shm::Cycles;
 
 use super::Allocator;
 use super::phase::Phase;
@@ -57,9 +57,7 @@ impl Allocator {
             Phase::Running { kthread: from, .. } => {
                 let Some(runtime) = world.runtimes.get_mut(from.runtime) else { return };
                 runtime.groups.lose(from.index);
-                let generation = runtime.kthreads[usize::from(from.index)].generation;
-                let request = Grant::Cede { successor: false };
-                runtime.shared(from.index).grant.0.store(request, generation);
+                world.runtimes.ask_to_cede(from);
                 let kind = HandoffKind::Polling;
                 let phase = Phase::Ceding { from, to: None, kind, decided: now, signalled: None };
                 self.begin_phase(world, at, phase, now);
@@ -107,8 +105,8 @@ mod tests {
     use super::*;
     use crate::allocator::tests::{BATCH, SERVICE, arrival, busy_batch};
     use crate::fixture::{Deed, Sandbox, UNMANAGED};
-    use tailwater_shm::KthreadState;
     use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+    use tailwater_shm::{Grant, KthreadState};
 
     fn set_present(sandbox: &mut Sandbox, cores: &[u16]) {
         let cores: Vec<CoreId> = cores.iter().copied().map(CoreId).collect();

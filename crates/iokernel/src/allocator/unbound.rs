@@ -117,8 +117,7 @@ impl Allocator {
     pub(super) fn may_be_lent(&self, id: RuntimeId, at: usize) -> bool {
         let slot = &self.cores[at];
         !slot.absent
-            && self.observation.runtime(id).is_none_or(|look| !look.is_refused(at))
-            && self.ledger.account(id).is_some_and(|account| !account.is_withheld(at))
+            && self.observation.may_have(&self.ledger, id, at)
             && self.policy.may_serve(id, slot.id, &self.ledger)
     }
 

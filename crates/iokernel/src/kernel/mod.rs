@@ -329,9 +329,12 @@ impl IoKernel {
     pub fn neighbours(&self) -> String {
         let share = self.config.neighbour_share;
         let words = machine::neighbours(self.cores.iokernel.0, &self.cores.managed_numbers(), share);
+        if share == 0 {
+            return words;
+        }
         match real_time(&self.config, self.switch.has_local_peer()) {
-            Err(why) if share > 0 => format!("{words}; {why}"),
-            _ => words,
+            Err(why) => format!("{words}; {why}"),
+            Ok(()) => words,
         }
     }
 

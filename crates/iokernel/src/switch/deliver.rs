@@ -211,7 +211,7 @@ impl Switch {
             world.stats.switch.dropped_torn.add(1);
             return Delivery::BadLength;
         };
-        self.extra += port.weight();
+        self.extra += line.weight;
         let taken = match origin {
             Origin::Runtime(from) => send(&mut **port, &mut line.shares, from, now, frame),
             Origin::Port(_) => port.transmit(now, frame),

@@ -137,6 +137,8 @@ struct PortLine {
     dirty: bool,
     /// Its peer is a program of this machine.
     local: bool,
+    /// As [`Port::weight`].
+    weight: usize,
     /// When it was last polled, while a tracer is connected.
     polled: Cycles,
     /// Who fills its queues.
@@ -172,6 +174,7 @@ impl Switch {
                 .into_iter()
                 .map(|port| PortLine {
                     local: port.has_local_peer(),
+                    weight: port.weight(),
                     port: Some(port),
                     dirty: false,
                     polled: 0,

@@ -7,7 +7,6 @@
 //! what is left. A runtime for which nothing is left ([`Static::assigned`] returns 0) never runs. A
 //! core that is absent is not replaced: its runtime has one less until it comes back.
 
-use super::select::may_have;
 use super::{Action, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{CoreState, Ledger};
@@ -43,7 +42,7 @@ impl Static {
             .zip(&self.assigned)
             .enumerate()
             .filter(|(_, ((_, state), owner))| **owner == Some(runtime) && **state == CoreState::Free)
-            .filter(|(at, _)| may_have(view, runtime, *at))
+            .filter(|(at, _)| view.obs.may_have(view.ledger, runtime, *at))
             .map(|(_, ((core, _), _))| core.id);
         // Pairs the n-th free core with the n-th parked kthread. Partitions never move, so caches
         // stay warm with any pairing.

@@ -8,6 +8,7 @@
 use super::per_runtime::PerRuntime;
 use super::requests::Requests;
 use crate::ids::{KthreadId, RuntimeId};
+use crate::ledger::Ledger;
 use heap::vec;
 use heap::vec::Vec;
 
@@ -154,6 +155,14 @@ impl Observation {
             look.refused.resize(at + 1, false);
         }
         look.refused[at] = true;
+    }
+
+    /// Returns false if Linux does not bind the runtime's threads to the core at this position, or
+    /// the core is [withheld](crate::ledger::Account::is_withheld) from it.
+    #[must_use]
+    pub fn may_have(&self, ledger: &Ledger, runtime: RuntimeId, at: usize) -> bool {
+        !self.runtime(runtime).is_some_and(|look| look.is_refused(at))
+            && !ledger.account(runtime).is_some_and(|account| account.is_withheld(at))
     }
 
     /// Forgets all such cores of a runtime.

@@ -208,7 +208,7 @@ impl Selector {
 
     fn may_reach(&self, view: View<'_>, class: Class, claimant: Option<RuntimeId>, at: usize) -> bool {
         self.reach[class as usize].get(at).is_none_or(|&allowed| allowed)
-            && claimant.is_none_or(|claimant| may_have(view, claimant, at))
+            && claimant.is_none_or(|claimant| view.obs.may_have(view.ledger, claimant, at))
     }
 
     /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no
@@ -450,17 +450,10 @@ impl Selector {
     }
 }
 
-/// Returns true if there are cores that a runtime [may not have](may_have).
+/// Returns true if there are cores that a runtime [may not have](Observation::may_have).
 pub(super) fn lacks_cores(view: View<'_>, runtime: RuntimeId) -> bool {
     view.obs.runtime(runtime).is_some_and(RuntimeLook::has_refused)
         || view.ledger.account(runtime).is_some_and(Account::has_withheld)
-}
-
-/// Returns false if Linux does not bind the threads of a runtime to the core at this position, or
-/// the core is [withheld](Account::is_withheld) from it.
-pub(super) fn may_have(view: View<'_>, runtime: RuntimeId, at: usize) -> bool {
-    !view.obs.runtime(runtime).is_some_and(|look| look.is_refused(at))
-        && !view.ledger.account(runtime).is_some_and(|account| account.is_withheld(at))
 }
 
 /// Returns true if a kthread reports to be idle.

@@ -130,19 +130,19 @@ fn find_core(
     excess: &mut [(RuntimeId, i32)],
     taken: &[Action],
 ) -> Option<(usize, Option<KthreadId>)> {
-    let is_withheld = |at| view.ledger.account(runtime).is_some_and(|account| account.is_withheld(at));
-    let untaken = |at: &usize| {
+    let may_take = |at: &usize| {
         let core = view.ledger.topology().cores()[*at].id;
-        !taken.iter().any(|Action::Grant { core: other, .. }| *other == core) && !is_withheld(*at)
+        !taken.iter().any(|Action::Grant { core: other, .. }| *other == core)
+            && view.obs.may_have(view.ledger, runtime, *at)
     };
-    let free = order.iter().copied().filter(untaken).find(|&at| view.ledger.cores()[at] == CoreState::Free);
+    let free = order.iter().copied().filter(may_take).find(|&at| view.ledger.cores()[at] == CoreState::Free);
     if let Some(at) = free {
         return Some((at, None));
     }
     for must_idle in [true, false] {
         // Starts at the far end of the order: the cores a runtime would be given last are taken
         // from it first.
-        for at in order.iter().rev().copied().filter(untaken) {
+        for at in order.iter().rev().copied().filter(may_take) {
             let CoreState::Owned { kthread, .. } = view.ledger.cores()[at] else { continue };
             if kthread.runtime == runtime || must_idle != (view.obs.activity(kthread) == Activity::Idle) {
                 continue;

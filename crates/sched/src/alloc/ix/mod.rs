@@ -90,12 +90,13 @@ impl Default for IxConfig {
 
 /// Returns whether a runtime waits for its first core, and could have one: no core helps a program
 /// whose threads cannot run, or that is on hold for another reason than the cores it cannot have.
-fn waits(ledger: &Ledger, runtime: RuntimeId, look: &RuntimeLook) -> bool {
+fn waits(view: View<'_>, runtime: RuntimeId, look: &RuntimeLook) -> bool {
+    let ledger = view.ledger;
     let Some(account) = ledger.account(runtime) else { return false };
     let lacks = account.cores() == 0 && account.room() > 0;
     let held = look.on_hold() && !look.has_refused();
     let mut cores = (0..).zip(ledger.cores());
-    let helps = |at| !look.is_refused(at) && !account.is_withheld(at);
+    let helps = |at| view.obs.may_have(ledger, runtime, at);
     lacks && !held && cores.any(|(at, &state)| state != CoreState::Absent && helps(at))
 }
 
@@ -165,7 +166,7 @@ impl IxControl {
         for &runtime in view.ledger.runtimes() {
             let Some(service) = self.services.get_mut(runtime) else { continue };
             if let Some(look) = view.obs.runtime(runtime) {
-                busy += service.read(look, waits(view.ledger, runtime, look), elapsed);
+                busy += service.read(look, waits(view, runtime, look), elapsed);
             }
         }
         self.usage.read(elapsed, busy, self.config.smoothing);
