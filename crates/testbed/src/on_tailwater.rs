@@ -19,7 +19,7 @@ use crate::batch::{self, Companion, Meter, Part};
 use crate::bed::Testbed;
 use crate::child::{Batch, Service, Spec};
 use crate::cores::CorePlan;
-use crate::embedded::Embedded;
+use crate::embedded::{Embedded, tolerant};
 use crate::handoffs::HandoffRecord;
 use crate::measured::{Measured, counted_part};
 use crate::on_linux::{self, Rank};
@@ -212,10 +212,7 @@ impl Running {
             // the cores by the weight of its threads there: with only one side raised, a compiler
             // in another session would starve the other.
             priority: if setting.polling_nice.is_some() { Priority::None } else { Priority::Thread },
-            // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
-            // host evictions are no sign of a misbehaving program.
-            max_evictions: 1_000_000,
-            ..Config::default()
+            ..tolerant()
         };
         // The calling thread may not use the managed cores; the IOKernel's has to.
         let embedded = Embedded::start(config, port, Some(cores.usable.clone()))?;

@@ -29,22 +29,22 @@ pub const MAX_WATCHED: usize = 4096;
 /// Maximum number of pairs of a core and another thread whose times are kept apart.
 const MAX_STRANGERS: u32 = 4096;
 
-/// Tracepoints at which an interrupt ends and begins. The kernel has them by its configuration;
-/// those of the first three it always has.
-const INTERRUPTS: [[&std::ffi::CStr; 2]; 13] = [
-    [c"irq_handler_exit", c"irq_handler_entry"],
-    [c"softirq_exit", c"softirq_entry"],
-    [c"local_timer_exit", c"local_timer_entry"],
-    [c"reschedule_exit", c"reschedule_entry"],
-    [c"call_function_exit", c"call_function_entry"],
-    [c"call_function_single_exit", c"call_function_single_entry"],
-    [c"irq_work_exit", c"irq_work_entry"],
-    [c"x86_platform_ipi_exit", c"x86_platform_ipi_entry"],
-    [c"spurious_apic_exit", c"spurious_apic_entry"],
-    [c"error_apic_exit", c"error_apic_entry"],
-    [c"thermal_apic_exit", c"thermal_apic_entry"],
-    [c"threshold_apic_exit", c"threshold_apic_entry"],
-    [c"deferred_error_apic_exit", c"deferred_error_apic_entry"],
+/// Interrupts, each with the tracepoints `NAME_exit` and `NAME_entry`. The kernel has them by its
+/// configuration; those of the first three it always has.
+const INTERRUPTS: [&str; 13] = [
+    "irq_handler",
+    "softirq",
+    "local_timer",
+    "reschedule",
+    "call_function",
+    "call_function_single",
+    "irq_work",
+    "x86_platform_ipi",
+    "spurious_apic",
+    "error_apic",
+    "thermal_apic",
+    "threshold_apic",
+    "deferred_error_apic",
 ];
 
 /// Number of [`INTERRUPTS`] without which there is no watch.
@@ -171,7 +171,7 @@ impl Watch {
         let maps = Maps { cores: records.number(), threads: threads.number(), strangers: strangers.number() };
         let switch = tracepoint::load_raw(&program::switch(maps))?;
         let mut links = attach_all(maps)?;
-        let at_switch = tracepoint::attach(c"sched_switch", &switch);
+        let at_switch = tracepoint::attach("sched_switch", &switch);
         links.push(at_switch.map_err(|error| match error {
             Errno::INVAL => Refused::Kernel("needs Linux 5.18".to_owned()),
             other => other.into(),
@@ -240,13 +240,13 @@ fn attach_all(maps: Maps) -> Result<Vec<OwnedFd>, Refused> {
     let [leave, enter] = [program::leave(maps), program::enter(maps)];
     let programs = [tracepoint::load_raw(&leave)?, tracepoint::load_raw(&enter)?];
     let mut links = Vec::new();
-    for (side, program) in programs.iter().enumerate() {
-        for (number, names) in INTERRUPTS.iter().enumerate() {
-            match tracepoint::attach(names[side], program) {
+    for (side, program) in ["exit", "entry"].iter().zip(&programs) {
+        for (number, interrupt) in INTERRUPTS.iter().enumerate() {
+            let name = format!("{interrupt}_{side}");
+            match tracepoint::attach(&name, program) {
                 Ok(link) => links.push(link),
                 Err(Errno::NOENT) if number >= REQUIRED => {}
                 Err(Errno::NOENT) => {
-                    let name = names[side].to_string_lossy();
                     return Err(Refused::Kernel(format!("this kernel has no tracepoint {name}")));
                 }
                 Err(error) => return Err(error.into()),

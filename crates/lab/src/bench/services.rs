@@ -23,7 +23,7 @@ use tailwater_loadgen::protocol::Medium;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Service, Spec};
 use tailwater_testbed::cores::CorePlan;
-use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::embedded::{Embedded, tolerant};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::note;
@@ -174,10 +174,7 @@ fn measure(testbed: &Testbed, speed: u64, loads: &[f64], counted: Duration) -> a
         neighbour_share: 0,
         iokernel_core: Some(cores.polling as u16),
         managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-        // Linux may count time in which a hypervisor runs others as a thread's own: on a busy host
-        // evictions are no sign of a misbehaving program.
-        max_evictions: 1_000_000,
-        ..Config::default()
+        ..tolerant()
     };
     // After the generators: ends before their ports have no other end.
     let _iokernel = Embedded::with_ports(config, ports, Some(cores.usable.clone()))?;

@@ -1,8 +1,9 @@
 //! Programs that run at raw tracepoints.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::c_int;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
+use std::ffi::CString;
 
 use super::{LoadError, PROG_TEST_RUN, TestRun, bpf, descriptor, load};
 
@@ -25,13 +26,14 @@ pub(crate) fn load_raw(code: &[u64]) -> Result<OwnedFd, LoadError> {
 /// # Errors
 /// [`Errno::NOENT`] if the kernel has no such tracepoint, [`Errno::INVAL`] if it has fewer
 /// arguments than the program reads.
-pub(crate) fn attach(name: &CStr, program: impl AsFd) -> Result<OwnedFd, Errno> {
+pub(crate) fn attach(name: &str, program: impl AsFd) -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct Attributes {
         name: u64,
         program: u32,
         pad: u32,
     }
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
     let program = program.as_fd().as_raw_fd() as u32;
     bpf(RAW_TRACEPOINT_OPEN, &mut Attributes { name: name.as_ptr() as u64, program, pad: 0 }).map(descriptor)
 }

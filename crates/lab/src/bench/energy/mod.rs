@@ -27,7 +27,7 @@ use tailwater_loadgen::protocol::Medium;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Service, Spec};
 use tailwater_testbed::cores::CorePlan;
-use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::embedded::{Embedded, tolerant};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
@@ -200,10 +200,7 @@ impl<'a> Target<'a> {
             iokernel_core: Some(cores.polling as u16),
             managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
             neighbour_share: 0,
-            // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
-            // host evictions are no sign of a misbehaving program.
-            max_evictions: 1_000_000,
-            ..Config::default()
+            ..tolerant()
         };
         let mut settings = vec![
             ("TAILWATER_IOKERNEL", socket),

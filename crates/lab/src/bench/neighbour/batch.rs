@@ -13,7 +13,7 @@ use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Attachment, memory};
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Batch, Spec};
-use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::embedded::{Embedded, tolerant};
 use tailwater_testbed::port::GENERATOR_IP;
 
 /// What the batch job got in a round.
@@ -37,10 +37,7 @@ pub(super) fn on_tailwater(testbed: &Testbed, share: u8, time: Duration) -> anyh
         iokernel_core: Some(cores.polling as u16),
         managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
         neighbour_share: share,
-        // Linux may count time in which a hypervisor runs others as a thread's own: on a busy host
-        // evictions are no sign of a misbehaving program.
-        max_evictions: 1_000_000,
-        ..Config::default()
+        ..tolerant()
     };
     let _iokernel = Embedded::start(config, Box::new(port), None)?;
     let settings = vec![

@@ -33,7 +33,7 @@ use tailwater_loadgen::clock::Clock;
 use tailwater_loadgen::noise::{Gaps, probe};
 use tailwater_loadgen::pin::PinnedThread;
 use tailwater_testbed::child::{ChildProcess, Spec};
-use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::embedded::{Embedded, tolerant};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, cpu_set};
 
@@ -222,10 +222,7 @@ impl Terms<'_> {
             iokernel_core: Some(polling),
             managed_cores: Some(vec![managed]),
             neighbour_share: 0,
-            // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
-            // host evictions are no sign of a misbehaving program.
-            max_evictions: 1_000_000,
-            ..Config::default()
+            ..tolerant()
         };
         let iokernel = Embedded::start(config, port, None)?;
         let settings = vec![

@@ -23,7 +23,7 @@ use tailwater_iokernel::config::{PolicyName, Priority, ReserveSettings};
 use tailwater_shm::Clock;
 use tailwater_testbed::bed::{OffManaged, START_TIMEOUT};
 use tailwater_testbed::child::{Batch, ChildProcess, Spec};
-use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::embedded::{Embedded, tolerant};
 use tailwater_testbed::folder::Folder;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
@@ -120,11 +120,11 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, settings: &Settings) ->
     let group = settings.keep_off.first().map(|outer| Group::within(outer)).transpose()?;
     let folder = Folder::new()?;
     let _iokernel = start_iokernel(machine, &places, &socket, settings, folder.path())?;
-    let mut program = start_program(machine, &places, &socket)?;
+    let mut program = start_program(&socket)?;
     let line = program.read_line(interrupt)?;
     let core = line.strip_prefix(READY).and_then(|core| core.parse().ok());
     let core = core.with_context(|| format!("the child printed {line:?}, no core"))?;
-    // After the group, in which it is: dropped before it.
+    // Declared after its group, so dropped before it.
     let ordinary = start_ordinary(machine, interrupt)?;
     if let Some(group) = &group {
         group.add(ordinary.id())?;
@@ -177,27 +177,23 @@ fn start_iokernel(
         managed_cores: Some(places.lent.map(|core| core as u16).to_vec()),
         neighbour_share: 0,
         priority: Priority::Thread,
-        // On a busy machine evictions are no sign of a misbehaving program.
-        max_evictions: 1_000_000,
-        ..Config::default()
+        ..tolerant()
     };
     Embedded::with_ports(config, Vec::new(), Some(machine.usable_cores.clone()))
 }
 
-fn start_program(machine: &Machine, places: &Places, socket: &str) -> anyhow::Result<ChildProcess> {
+fn start_program(socket: &str) -> anyhow::Result<ChildProcess> {
     let settings = [
         ("TAILWATER_IOKERNEL", socket),
         ("TAILWATER_NAME", "exclusive"),
         ("TAILWATER_CLASS", "latency-critical"),
         ("TAILWATER_KTHREADS", &KTHREADS.to_string()),
     ];
-    let elsewhere = machine.usable_cores.iter().copied().filter(|core| !places.lent.contains(core));
     ChildProcess::start(&Spec {
         app: "cores",
         arguments: vec!["exclusive".to_owned()],
         settings: settings.map(|(name, value)| (name, value.to_owned())).to_vec(),
-        cores: elsewhere.collect(),
-        // Where it shares the polling core.
+        // It may share the polling core.
         raise: true,
         ..Spec::default()
     })

@@ -25,7 +25,7 @@ use tailwater_iokernel::config::{PolicyName, Priority};
 
 use tailwater_shm::Clock;
 use tailwater_testbed::child::{Batch, ChildProcess, Spec};
-use tailwater_testbed::embedded::Embedded;
+use tailwater_testbed::embedded::{Embedded, tolerant};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::note;
@@ -254,11 +254,8 @@ impl Setup {
             managed_cores: Some(vec![self.places.managed as u16]),
             neighbour_share: 0,
             priority: Priority::Thread,
-            // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
-            // host evictions are no sign of a misbehaving program.
-            max_evictions: 1_000_000,
             idle_sleep_us: if self.conditions.awake { 0 } else { Config::default().idle_sleep_us },
-            ..Config::default()
+            ..tolerant()
         };
         Embedded::with_ports(config, Vec::new(), Some(machine.usable_cores.clone()))
     }

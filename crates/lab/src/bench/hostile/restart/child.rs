@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_shm::Clock;
+use tailwater_testbed::embedded::tolerant;
 
 use super::super::fallback::run_rounds;
 use super::{CALIBRATION_MS, client};
@@ -61,10 +62,7 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
                 socket: socket.clone(),
                 iokernel_core: Some(*polling),
                 managed_cores: Some(managed.clone()),
-                // Linux may count time in which a hypervisor runs others as a thread's own: on a
-                // busy host evictions are no sign of a misbehaving program.
-                max_evictions: 1_000_000,
-                ..Config::default()
+                ..tolerant()
             };
             serve(config, *takeover)
         }
