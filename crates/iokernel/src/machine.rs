@@ -267,7 +267,8 @@ impl SessionWeight {
         let mut file = File::options().read(true).write(true).open(path)?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
-        let before = parse_autogroup(&text).ok_or(io::ErrorKind::InvalidData)?;
+        let before = parse_autogroup(&text)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the process is in no autogroup"))?;
         Ok(Self { file, before, now: before, wanted: before })
     }
 
@@ -327,7 +328,8 @@ impl Drop for SessionWeight {
     }
 }
 
-/// Parses the text of `/proc/PID/autogroup`: `/autogroup-57 nice 0`.
+/// Parses the text of `/proc/PID/autogroup`: `/autogroup-57 nice 0`, or nothing for a process that no
+/// session was made for.
 fn parse_autogroup(text: &str) -> Option<i32> {
     text.trim().rsplit(' ').next()?.parse().ok()
 }
@@ -371,7 +373,10 @@ impl Pinned {
                 self.session = Some(session);
                 format!("autogroup nice {HIGHEST}")
             }
-            Err(e) => format!("autogroup unchanged ({e}); needs CAP_SYS_NICE"),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                format!("autogroup unchanged ({e}); needs CAP_SYS_NICE")
+            }
+            Err(e) => format!("autogroup unchanged ({e})"),
         }
     }
 }

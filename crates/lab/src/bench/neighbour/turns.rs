@@ -5,7 +5,8 @@
 //! (sched(7), "The autogroup feature") it weighs this one against that of the other programs, and
 //! divides a session's weight among the cores by the weight of its threads there. Polling thread
 //! and kthreads have the highest priority then, so each core gets the same part, and the session's
-//! own nice value makes the share.
+//! own nice value makes the share. A process in no such group, as one that no session was ever made
+//! for, competes with the sessions thread by thread.
 
 use std::fs;
 
@@ -34,8 +35,10 @@ pub(super) struct SessionWeight {
 impl Turns {
     /// For `percent` of the polling thread's core, where Tailwater has so many `cores`.
     pub(super) fn new(percent: u8, cores: usize) -> Self {
-        let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled");
-        Self::grouped(grouped.is_ok_and(|text| text.trim() == "1"), percent, cores)
+        let enabled = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
+            .is_ok_and(|text| text.trim() == "1");
+        let own = fs::read_to_string(SESSION).unwrap_or_default();
+        Self::grouped(enabled && weight_of(&own).is_some(), percent, cores)
     }
 
     fn grouped(grouped: bool, percent: u8, cores: usize) -> Self {
@@ -60,8 +63,7 @@ impl Turns {
     pub(super) fn weigh_session(&self) -> anyhow::Result<Option<SessionWeight>> {
         let Some(nice) = self.session else { return Ok(None) };
         let text = fs::read_to_string(SESSION).context(SESSION)?;
-        let before = text.trim().rsplit(' ').next().and_then(|nice| nice.parse().ok());
-        let before = before.with_context(|| format!("{SESSION}: {text}"))?;
+        let before = weight_of(&text).with_context(|| format!("{SESSION}: {text:?}"))?;
         fs::write(SESSION, nice.to_string()).context("the weight of this session; --turns needs root")?;
         Ok(Some(SessionWeight { before }))
     }
@@ -74,9 +76,20 @@ impl Drop for SessionWeight {
     }
 }
 
+/// Parses the text of [`SESSION`]: `/autogroup-57 nice 0`, or nothing for a process in no group.
+fn weight_of(text: &str) -> Option<i32> {
+    text.trim().rsplit(' ').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_may_be_in_no_group() {
+        assert_eq!(weight_of("/autogroup-57 nice -3\n"), Some(-3));
+        assert_eq!(weight_of(""), None);
+    }
 
     #[test]
     fn a_tenth_is_a_ninth_of_the_polling_threads_weight() {
