@@ -1,5 +1,6 @@
 //! One measured point, and when it counts as saturated.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tailwater_loadgen::plan::DEFAULT_TIMEOUT_NS;
@@ -28,6 +29,8 @@ const STANDING_QUEUE_US: f64 = 1_000.0;
 pub struct Measured {
     /// What the generator measured.
     pub measurement: Measurement,
+    /// When the counted part began and ended.
+    pub counted: Range<Instant>,
     /// The batch job's rates, where one ran beside the service.
     pub batch: Option<BatchRates>,
     /// Where the time of the managed cores went in the counted part; empty where no account is

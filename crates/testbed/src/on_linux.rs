@@ -158,9 +158,10 @@ fn measure(
     service.keep_to(&testbed.cores.managed)?;
     let plan = Plan { flows: 1, ..plan.clone() };
     let core = testbed.cores.polling;
-    let (measurement, beside) = std::thread::scope(|scope| {
+    let (measurement, counted, beside) = std::thread::scope(|scope| {
         let generator = scope.spawn(|| generate_on(core, &plan, load, (service.address, medium), &stop));
         let part = counted_part(&plan, Instant::now());
+        let counted = part.from..part.to;
         let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), None, part);
         if beside.is_err() {
             stop.store(true, Ordering::Relaxed);
@@ -168,11 +169,11 @@ fn measure(
         let measurement = generator.join().expect("the generator does not panic");
         // First why the load was stopped, of which the generator knows the effect only.
         let beside = beside?;
-        anyhow::Ok((measurement?, beside))
+        anyhow::Ok((measurement?, counted, beside))
     })?;
     service.end()?;
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, None)).transpose()?;
-    Ok(Measured { measurement, batch, account: Vec::new(), halves: None })
+    Ok(Measured { measurement, counted, batch, account: Vec::new(), halves: None })
 }
 
 /// Waits until the server answers, and has it store the items that it is asked for later.

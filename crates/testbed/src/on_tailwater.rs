@@ -157,12 +157,13 @@ pub fn measure(
         let tracepoints = watch();
         let traced = || Snapshot::new(&iokernel.embedded.stats.to_json(), &tracepoints);
         let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
+        let counted = part.from..part.to;
         let beside = batch::measure(testbed, Some(&mut batch.job), Some(&traced), part)?;
         drop(tracepoints);
         let measurement = iokernel.generator.finish(testbed, plan)?;
         handoffs.add(&iokernel.embedded.stats);
         let batch = Some(batch.rates(testbed, &beside, meter)?);
-        return Ok(Measured { measurement, batch, account: beside.account, halves: None });
+        return Ok(Measured { measurement, counted, batch, account: beside.account, halves: None });
     }
     let mut batch = match setting.batch {
         true if setting.ordinary_batch => {
@@ -175,7 +176,7 @@ pub fn measure(
     let tracepoints = watch();
     let traced = || Snapshot::new(&iokernel.embedded.stats.to_json(), &tracepoints);
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
-    let part = Part { in_halves: setting.in_halves, ..part };
+    let (part, counted) = (Part { in_halves: setting.in_halves, ..part }, part.from..part.to);
     let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), Some(&traced), part)?;
     drop(tracepoints);
     let measurement = iokernel.generator.finish(testbed, plan)?;
@@ -183,7 +184,7 @@ pub fn measure(
     service.end()?;
     let meter = if setting.ordinary_batch { None } else { meter };
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, meter)).transpose()?;
-    Ok(Measured { measurement, batch, account: beside.account, halves: beside.halves })
+    Ok(Measured { measurement, counted, batch, account: beside.account, halves: beside.halves })
 }
 
 /// An IOKernel with the generator as its port.

@@ -1,12 +1,14 @@
 //! The machine's other programs, as this benchmark has them: a process of 100 ms of processor time
 //! every 200 ms, a thread that wakes every 10 ms, and one that does so on a lent core only.
 //!
-//! Owns both ends: the child, which leads a session of its own as a login does, and its figures.
+//! Owns both ends: the child, which leads a session of its own as a login does, and its figures,
+//! each with the time of the clock that all processes share (`CLOCK_MONOTONIC`).
 //! Both start by the clock, however late those before are: a tick that passes before the thread has
 //! recorded the last one counts as a wake of its own, with its delay.
 
 use std::collections::HashMap;
 use std::io::{Write, stdin, stdout};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
@@ -57,15 +59,15 @@ enum Role {
     },
 }
 
-/// What the other programs got, in microseconds.
+/// What the other programs got, in microseconds, each with the time at which it began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Samples {
     /// Times from the start of a process to its end.
-    process_us: Vec<u64>,
+    process_us: Vec<(u64, u64)>,
     /// Delays of the thread's wakes.
-    wake_us: Vec<u64>,
+    wake_us: Vec<(u64, u64)>,
     /// The same of the thread that is bound to a core.
-    pinned_us: Vec<u64>,
+    pinned_us: Vec<(u64, u64)>,
 }
 
 /// Where the other programs run.
@@ -83,6 +85,19 @@ impl Samples {
         self.process_us.extend(other.process_us);
         self.wake_us.extend(other.wake_us);
         self.pinned_us.extend(other.pinned_us);
+    }
+
+    /// Returns those that began in this part of the time.
+    pub fn within(mut self, part: &Range<Instant>) -> Self {
+        let (now, now_us) = (Instant::now(), now_us());
+        // The child read the clock, which does not stand still, before.
+        let at =
+            |time: Instant| now_us.saturating_sub(now.saturating_duration_since(time).as_micros() as u64);
+        let part = at(part.start)..at(part.end);
+        for samples in [&mut self.process_us, &mut self.wake_us, &mut self.pinned_us] {
+            samples.retain(|(began, _)| part.contains(began));
+        }
+        self
     }
 
     /// Median time from the start of a process to its end, in milliseconds.
@@ -234,10 +249,10 @@ fn others(pinned: usize) -> anyhow::Result<()> {
     Samples { process_us, wake_us, pinned_us: pinned_delays.into_inner()? }.print()
 }
 
-/// Runs a process, which is among the `running` ones until its end; returns how long it took in
-/// microseconds, or ran until it was killed, if it could be started.
-fn process(number: u64, running: &Mutex<HashMap<u64, OwnedFd>>) -> Option<u64> {
-    let started = Instant::now();
+/// Runs a process, which is among the `running` ones until its end; returns when it began
+/// and how long it took in microseconds, or ran until it was killed, if it could be started.
+fn process(number: u64, running: &Mutex<HashMap<u64, OwnedFd>>) -> Option<(u64, u64)> {
+    let (began, started) = (now_us(), Instant::now());
     let mut command = app::command(&[]);
     command.args(["neighbour", "burn", &PROCESS_MS.to_string()]);
     let mut process = command.spawn().ok()?;
@@ -247,23 +262,28 @@ fn process(number: u64, running: &Mutex<HashMap<u64, OwnedFd>>) -> Option<u64> {
     }
     let ended = process.wait();
     running.lock().expect("no thread panics").remove(&number);
-    ended.is_ok().then(|| started.elapsed().as_micros() as u64)
+    ended.is_ok().then(|| (began, started.elapsed().as_micros() as u64))
 }
 
 /// Records how late a thread is at each tick of the clock, until which it sleeps if there is time.
-fn wakes(stop: &AtomicBool, delays: &Mutex<Vec<u64>>) {
+fn wakes(stop: &AtomicBool, delays: &Mutex<Vec<(u64, u64)>>) {
     let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         due += WAKE_PERIOD;
         sleep(due.saturating_duration_since(Instant::now()));
-        let late = Instant::now().saturating_duration_since(due);
-        delays.lock().expect("no thread panics").push(late.as_micros() as u64);
+        let late = Instant::now().saturating_duration_since(due).as_micros() as u64;
+        delays.lock().expect("no thread panics").push((now_us().saturating_sub(late), late));
     }
 }
 
-/// Returns the value below which this part of the values lies; 0 without values.
-fn quantile(values: &[u64], part: f64) -> u64 {
-    let mut sorted = values.to_vec();
+/// Returns the clock of all processes in microseconds.
+fn now_us() -> u64 {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default().as_micros() as u64
+}
+
+/// Returns the value below which this part of the samples lies; 0 without samples.
+fn quantile(samples: &[(u64, u64)], part: f64) -> u64 {
+    let mut sorted: Vec<u64> = samples.iter().map(|&(_, value)| value).collect();
     sorted.sort_unstable();
     let at = (sorted.len() as f64 * part) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
@@ -276,8 +296,19 @@ mod tests {
     #[test]
     fn quantiles_are_values_of_the_sample() {
         assert_eq!(quantile(&[], 0.5), 0);
-        assert_eq!(quantile(&[3, 1, 2], 0.5), 2);
-        assert_eq!(quantile(&[3, 1, 2], 0.99), 3);
+        assert_eq!(quantile(&[(0, 3), (5, 1), (9, 2)], 0.5), 2);
+        assert_eq!(quantile(&[(0, 3), (5, 1), (9, 2)], 0.99), 3);
+    }
+
+    #[test]
+    fn samples_within_a_part_of_the_time_began_in_it() {
+        let (began, began_us) = (Instant::now(), now_us());
+        let wakes = [0, 2_000_000, 5_000_000].map(|later| (began_us + later, later));
+        let samples = Samples { wake_us: wakes.to_vec(), ..Samples::default() };
+        let second = |n| began + Duration::from_secs(n);
+        let within = |from, to| samples.clone().within(&(second(from)..second(to))).wake_us;
+        assert_eq!(within(1, 3), [wakes[1]]);
+        assert_eq!(within(3, 4), []);
     }
 
     #[test]

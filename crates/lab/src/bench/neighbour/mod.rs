@@ -188,17 +188,22 @@ fn measure_service(setup: &Setup, time: Duration) -> anyhow::Result<(Service30, 
         let _weight = turns.as_ref().map(Turns::weigh_session).transpose()?;
         on_tailwater::point(testbed, speed, &plan, 1, setting, handoffs)
     };
+    // Without the start of the programs, and the batch job alone.
+    let beside_others = |work: &mut dyn FnMut() -> anyhow::Result<Measured>| {
+        let (samples, measured) = setup.beside_others(work)?;
+        anyhow::Ok((samples.within(&measured.counted), measured))
+    };
     let linux = |rank| {
         let setting =
             on_linux::Setting { batch: Some(rank), ..on_linux::Setting::threads(on_linux::Wait::Block) };
-        setup.beside_others(|| on_linux::point(testbed, speed, &plan, 1, setting))
+        beside_others(&mut || on_linux::point(testbed, speed, &plan, 1, setting))
     };
     let mut others = <[Samples; 3]>::default();
     let mut handoffs = HandoffRecord::default();
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let alone = tailwater(&mut HandoffRecord::default())?;
-        let (got, beside) = setup.beside_others(|| tailwater(&mut handoffs))?;
+        let (got, beside) = beside_others(&mut || tailwater(&mut handoffs))?;
         let (got_ordinary, ordinary) = linux(on_linux::Rank::Ordinary)?;
         let (got_idle, idle) = linux(on_linux::Rank::Idle)?;
         for (all, got) in others.iter_mut().zip([got, got_ordinary, got_idle]) {
