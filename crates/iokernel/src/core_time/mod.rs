@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::sys::bpf::LoadError;
 use crate::sys::bpf::map::Map;
 use crate::sys::bpf::tracepoint;
-use program::{Field, Maps, Moment, Record, Strange};
+use program::{Field, Interrupt, Maps, Moment, Record, Strange};
 
 /// Maximum number of kthreads that a watch tells from other threads.
 pub const MAX_WATCHED: usize = 4096;
@@ -29,11 +29,13 @@ pub const MAX_WATCHED: usize = 4096;
 /// Maximum number of pairs of a core and another thread whose times are kept apart.
 const MAX_STRANGERS: u32 = 4096;
 
-/// Interrupts, each with the tracepoints `NAME_exit` and `NAME_entry`. The kernel has them by its
-/// configuration; those of the first three it always has.
-const INTERRUPTS: [&str; 13] = [
+/// Maximum number of looks at a core, each of which finds it within one of the programs.
+const MAX_LOOKS: usize = 16;
+
+/// Hard interrupts, each with the tracepoints `NAME_exit` and `NAME_entry`. The kernel has them by
+/// its configuration; those of the first two it always has, and those of [`SOFT`].
+const HARD: [&str; 12] = [
     "irq_handler",
-    "softirq",
     "local_timer",
     "reschedule",
     "call_function",
@@ -47,8 +49,11 @@ const INTERRUPTS: [&str; 13] = [
     "deferred_error_apic",
 ];
 
-/// Number of [`INTERRUPTS`] without which there is no watch.
-const REQUIRED: usize = 3;
+/// As [`HARD`], for soft interrupts.
+const SOFT: [&str; 1] = ["softirq"];
+
+/// Number of interrupts of each kind without which there is no watch.
+const REQUIRED: usize = 2;
 
 /// Inode number of the first PID namespace, `PROC_PID_INIT_INO` (linux/proc_ns.h).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -208,8 +213,11 @@ impl Watch {
     /// The kernel's: a core is offline.
     pub fn read(&self, kthreads: &[i32]) -> Result<Vec<CoreTime>, Refused> {
         for &core in &self.watched {
-            // As if whatever runs there were switched out, and could run on.
-            tracepoint::run_on(core.into(), &self.switch, &[1, 0, 0, 0])?;
+            for _ in 0..MAX_LOOKS {
+                if tracepoint::run_on(core.into(), &self.switch, &program::LOOK)? != program::FOUND_BUSY {
+                    break;
+                }
+            }
         }
         let mut times = Vec::with_capacity(self.watched.len());
         for &core in &self.watched {
@@ -237,19 +245,20 @@ impl Watch {
 /// Loads the programs for interrupts and attaches them: first where one ends, so that no end is
 /// missed whose beginning was seen.
 fn attach_all(maps: Maps) -> Result<Vec<OwnedFd>, Refused> {
-    let [leave, enter] = [program::leave(maps), program::enter(maps)];
-    let programs = [tracepoint::load_raw(&leave)?, tracepoint::load_raw(&enter)?];
     let mut links = Vec::new();
-    for (side, program) in ["exit", "entry"].iter().zip(&programs) {
-        for (number, interrupt) in INTERRUPTS.iter().enumerate() {
-            let name = format!("{interrupt}_{side}");
-            match tracepoint::attach(&name, program) {
-                Ok(link) => links.push(link),
-                Err(Errno::NOENT) if number >= REQUIRED => {}
-                Err(Errno::NOENT) => {
-                    return Err(Refused::Kernel(format!("this kernel has no tracepoint {name}")));
+    for (side, program) in [("exit", program::leave as fn(_, _) -> _), ("entry", program::enter)] {
+        for (kind, names) in [(Interrupt::Hard, &HARD[..]), (Interrupt::Soft, &SOFT)] {
+            let program = tracepoint::load_raw(&program(maps, kind))?;
+            for (number, interrupt) in names.iter().enumerate() {
+                let name = format!("{interrupt}_{side}");
+                match tracepoint::attach(&name, &program) {
+                    Ok(link) => links.push(link),
+                    Err(Errno::NOENT) if number >= REQUIRED => {}
+                    Err(Errno::NOENT) => {
+                        return Err(Refused::Kernel(format!("this kernel has no tracepoint {name}")));
+                    }
+                    Err(error) => return Err(error.into()),
                 }
-                Err(error) => return Err(error.into()),
             }
         }
     }
