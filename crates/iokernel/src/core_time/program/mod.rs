@@ -76,8 +76,12 @@ pub(super) enum Interrupt {
     Hard = 2,
 }
 
-/// What the programs write about one core: an array of integers, by [`Field`].
-pub(super) type Record = [u64; 12];
+/// What the programs write about one core: integers, by [`Field`]. It fills whole lines of the
+/// cache, for another core writes the record behind it.
+pub(super) type Record = [u64; 16];
+
+const _: () =
+    assert!(size_of::<Record>().is_multiple_of(64) && Field::Untold as usize + 2 <= size_of::<Record>() / 8);
 
 /// Nanoseconds of one stranger on one core, by [`Moment`].
 pub(super) type Strange = [u64; 2];

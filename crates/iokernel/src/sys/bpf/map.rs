@@ -14,6 +14,8 @@ const MAP_LOOKUP_ELEM: c_int = 1;
 const MAP_GET_NEXT_KEY: c_int = 4;
 const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
+/// `BPF_F_MMAPABLE`, whose effect here is that the first value begins at a page.
+const FROM_PAGE: u32 = 1 << 10;
 
 /// Plain integers.
 ///
@@ -37,12 +39,12 @@ pub(crate) struct Map<K, V> {
 }
 
 impl<V: Plain> Map<u32, V> {
-    /// Returns an array of `entries` values, all 0.
+    /// Returns an array of `entries` values, all 0, that begins at a page of memory.
     ///
     /// # Errors
     /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
     pub(crate) fn array(entries: u32) -> Result<Self, Errno> {
-        Self::make(MAP_TYPE_ARRAY, entries)
+        Self::make(MAP_TYPE_ARRAY, entries, FROM_PAGE)
     }
 }
 
@@ -52,11 +54,11 @@ impl<K: Plain, V: Plain> Map<K, V> {
     /// # Errors
     /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
     pub(crate) fn hash(entries: u32) -> Result<Self, Errno> {
-        Self::make(MAP_TYPE_HASH, entries)
+        Self::make(MAP_TYPE_HASH, entries, 0)
     }
 
-    fn make(map_type: u32, entries: u32) -> Result<Self, Errno> {
-        let map = make_map(map_type, size_of::<K>(), size_of::<V>(), entries)?;
+    fn make(map_type: u32, entries: u32, flags: u32) -> Result<Self, Errno> {
+        let map = make_map(map_type, size_of::<K>(), size_of::<V>(), entries, flags)?;
         Ok(Self { map, types: PhantomData })
     }
 
