@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::{Element, MAP_UPDATE_ELEM, bpf, make_map};
 
 const MAP_LOOKUP_ELEM: c_int = 1;
+const MAP_DELETE_ELEM: c_int = 3;
 const MAP_GET_NEXT_KEY: c_int = 4;
 const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
@@ -75,6 +76,18 @@ impl<K: Plain, V: Plain> Map<K, V> {
         bpf(MAP_UPDATE_ELEM, &mut Element::new(&self.map, &raw const key, &raw const value)).map(drop)
     }
 
+    /// Removes a key, if the map has it.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn remove(&self, key: K) -> Result<(), Errno> {
+        let none = core::ptr::null::<V>();
+        match bpf(MAP_DELETE_ELEM, &mut Element::new(&self.map, &raw const key, none)) {
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns the value of a key; `None` if the map has no such key.
     ///
     /// # Errors
@@ -134,5 +147,7 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, [(7, [5, 6]), (9, [3, 4])]);
         assert_eq!(map.entries(1).unwrap().len(), 1);
+        assert_eq!((map.remove(9), map.remove(8)), (Ok(()), Ok(())));
+        assert_eq!(map.entries(9).unwrap(), [(7, [5, 6])]);
     }
 }
