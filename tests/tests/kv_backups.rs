@@ -2,14 +2,13 @@
 //! backup is killed while clients write. On kernel sockets the store's own package has such tests.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use tailwater_testkit::{PATIENCE, Program, binary, until};
+use tailwater_testkit::store::{Client, secret};
+use tailwater_testkit::{Program, binary, until};
 use tailwater_tests::Bench;
 use tailwater_tests::tap::{bench_with_tap, in_tap_namespace};
 
@@ -26,13 +25,6 @@ const MANY: u32 = 200;
 /// machine comes back: no check depends on how often it is lost.
 const TIMEOUT_S: &str = "2";
 const REFUSED: &str = "SERVER_ERROR a backup is lost";
-
-fn secret(folder: &Path) -> PathBuf {
-    let file = folder.join("secret");
-    std::fs::write(&file, "a7".repeat(16)).unwrap();
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
-    file
-}
 
 /// Returns a store that is attached to the bench's IOKernel under this name and address, once it
 /// listens.
@@ -56,37 +48,8 @@ fn start_backup(bench: &Bench, secret: &Path) -> Program {
     start(bench, ("backup", BACKUP), secret, &["--backup", &PRIMARYS_PORT.to_string()])
 }
 
-struct Client(BufReader<TcpStream>);
-
-impl Client {
-    fn connect(ip: &str) -> io::Result<Self> {
-        let stream = TcpStream::connect((ip, CLIENTS_PORT))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(BufReader::new(stream)))
-    }
-
-    fn line(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        match self.0.read_line(&mut line)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(line.trim_end().to_owned()),
-        }
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> io::Result<String> {
-        write!(self.0.get_mut(), "set {key} 0 0 {}\r\n{value}\r\n", value.len())?;
-        self.line()
-    }
-
-    fn get(&mut self, key: &str) -> Option<String> {
-        write!(self.0.get_mut(), "get {key}\r\n").unwrap();
-        let head = self.line().unwrap();
-        (head != "END").then(|| {
-            let value = self.line().unwrap();
-            assert_eq!(self.line().unwrap(), "END");
-            value
-        })
-    }
+fn connect(ip: &str) -> io::Result<Client> {
+    Client::connect((ip, CLIENTS_PORT))
 }
 
 /// What writers and the test tell each other.
@@ -113,7 +76,7 @@ type Written = HashMap<String, (String, Vec<String>)>;
 
 /// Writes to keys of its own until it is told to end.
 fn write(number: usize, shared: &Shared) -> Written {
-    let (mut written, mut client) = (Written::new(), Client::connect(PRIMARY).unwrap());
+    let (mut written, mut client) = (Written::new(), connect(PRIMARY).unwrap());
     for round in 0.. {
         // Acquire: pairs with the Release after the kill.
         let killed = shared.killed.load(Ordering::Acquire);
@@ -135,7 +98,7 @@ fn write(number: usize, shared: &Shared) -> Written {
             Err(_) => {
                 entry.1.push(value);
                 shared.lost.fetch_add(1, Ordering::Relaxed);
-                client = Client::connect(PRIMARY).unwrap();
+                client = connect(PRIMARY).unwrap();
             }
         }
     }
@@ -144,7 +107,7 @@ fn write(number: usize, shared: &Shared) -> Written {
 
 /// Returns the keys of which a store has neither what was answered nor something later.
 fn missing<'a>(ip: &str, written: &'a [Written]) -> Vec<&'a str> {
-    let mut reader = Client::connect(ip).unwrap();
+    let mut reader = connect(ip).unwrap();
     let mut is_missing = |last: &String, unknown: &[String], key: &str| {
         let there = reader.get(key).unwrap_or_default();
         there != *last && !unknown.contains(&there)
@@ -185,7 +148,7 @@ fn kill_backup(
 fn with_refuse_no_write_is_answered_without_the_backup_and_all_are_once_another_is_there() {
     in_tap_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
-        let (secret, shared) = (secret(folder.path()), Shared::default());
+        let (secret, shared) = (secret(folder.path(), "a7"), Shared::default());
         let (bench, mut primary, written) = kill_backup("refuse", &secret, &shared, |shared| {
             let before = Shared::count(&shared.refused);
             until("writes are refused", || Shared::count(&shared.refused) >= before + MANY);
@@ -194,7 +157,7 @@ fn with_refuse_no_write_is_answered_without_the_backup_and_all_are_once_another_
         assert!(Shared::count(&shared.lost) >= 1, "those that waited for the backup have no answer");
         assert_eq!(missing(PRIMARY, &written), [""; 0], "reads are served");
         let _backup = start_backup(&bench, &secret);
-        let write = || Client::connect(PRIMARY)?.set("new", "1");
+        let write = || connect(PRIMARY)?.set("new", "1");
         until("writes are answered again", || write().is_ok_and(|answer| answer == "STORED"));
         until("the backup has all that was answered", || missing(BACKUP, &written).is_empty());
         assert!(primary.is_running());
@@ -205,7 +168,7 @@ fn with_refuse_no_write_is_answered_without_the_backup_and_all_are_once_another_
 fn with_degrade_clients_go_on_without_the_backup_and_lose_no_connection() {
     in_tap_namespace(|| {
         let folder = tempfile::tempdir().unwrap();
-        let (secret, shared) = (secret(folder.path()), Shared::default());
+        let (secret, shared) = (secret(folder.path(), "a7"), Shared::default());
         let (_bench, mut primary, written) = kill_backup("degrade", &secret, &shared, |shared| {
             until("writes are answered without it", || Shared::count(&shared.stored[1]) >= MANY);
         });

@@ -2,24 +2,16 @@
 //! what the command line refuses.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::process::Signal;
-use tailwater_testkit::{PATIENCE, Program, until};
+use tailwater_testkit::store::{Client, secret};
+use tailwater_testkit::{Program, until};
 
 const CLIENTS: usize = 4;
-
-fn secret(folder: &Path, digits: &str) -> PathBuf {
-    let file = folder.join(digits);
-    std::fs::write(&file, digits.repeat(16)).unwrap();
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
-    file
-}
 
 fn command(secret: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
@@ -44,37 +36,8 @@ fn start(secret: &Path, words: &[&str]) -> Node {
     Node { program, clients, primary }
 }
 
-struct Client(BufReader<TcpStream>);
-
-impl Client {
-    fn connect(address: &str) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self(BufReader::new(stream))
-    }
-
-    fn line(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        match self.0.read_line(&mut line)? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(line.trim_end().to_owned()),
-        }
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> io::Result<String> {
-        write!(self.0.get_mut(), "set {key} 0 0 {}\r\n{value}\r\n", value.len())?;
-        self.line()
-    }
-
-    fn get(&mut self, key: &str) -> Option<String> {
-        write!(self.0.get_mut(), "get {key}\r\n").unwrap();
-        let head = self.line().unwrap();
-        (head != "END").then(|| {
-            let value = self.line().unwrap();
-            assert_eq!(self.line().unwrap(), "END");
-            value
-        })
-    }
+fn connect(address: &str) -> Client {
+    Client::connect(address).unwrap()
 }
 
 /// The last answered value of a key, and the one that was sent after it.
@@ -82,7 +45,7 @@ type Written = HashMap<String, (String, String)>;
 
 /// Writes to keys of its own until the primary is gone; counts answers.
 fn write_until_it_dies(address: &str, client: usize, answered: &AtomicU32) -> Written {
-    let (mut stream, mut written) = (Client::connect(address), Written::new());
+    let (mut stream, mut written) = (connect(address), Written::new());
     for round in 0.. {
         let key = format!("k{client}.{}", round % 17);
         let value = format!("{round}:{}", "x".repeat(round * 37 % 3000));
@@ -126,7 +89,7 @@ fn all_that_was_answered_outlives_a_backup_and_the_primary() {
     });
     // It reads what there is of its primary's connection before it notices the end.
     kept.program.error_line_with(" is lost: ");
-    let mut reader = Client::connect(&kept.clients);
+    let mut reader = connect(&kept.clients);
     for (key, (last, next)) in written.iter().flatten() {
         let there = reader.get(key).unwrap_or_default();
         assert!(there == *last || there == *next, "{key}: {last:.10} was answered, not {there:.10}");
@@ -147,14 +110,14 @@ fn a_promoted_backup_replicates_to_its_own() {
         start(&secret, &["--backup", "0", "--replicate", &last.primary, "--backup-timeout", "600"]);
     let mut first = start(&secret, &["--replicate", &middle.primary, "--backup-timeout", "600"]);
     first.program.error_line_with(" is in step");
-    assert_eq!(Client::connect(&first.clients).set("a", "1").unwrap(), "STORED");
-    assert_eq!(Client::connect(&last.clients).get("a"), None, "it has no primary yet");
+    assert_eq!(connect(&first.clients).set("a", "1").unwrap(), "STORED");
+    assert_eq!(connect(&last.clients).get("a"), None, "it has no primary yet");
     first.program.kill();
     middle.program.signal(Signal::USR1);
     middle.program.error_line_with(" is in step");
-    assert_eq!(Client::connect(&last.clients).get("a").as_deref(), Some("1"));
-    assert_eq!(Client::connect(&middle.clients).set("a", "2").unwrap(), "STORED");
-    assert_eq!(Client::connect(&last.clients).get("a").as_deref(), Some("2"));
+    assert_eq!(connect(&last.clients).get("a").as_deref(), Some("1"));
+    assert_eq!(connect(&middle.clients).set("a", "2").unwrap(), "STORED");
+    assert_eq!(connect(&last.clients).get("a").as_deref(), Some("2"));
 }
 
 #[test]
@@ -165,15 +128,15 @@ fn a_complete_copy_outlives_a_primary_that_starts_anew() {
     let words = ["--replicate", &backup.primary, "--backup-timeout", "600"];
     let mut first = start(&secret, &words);
     first.program.error_line_with(" is in step");
-    assert_eq!(Client::connect(&first.clients).set("a", "1").unwrap(), "STORED");
+    assert_eq!(connect(&first.clients).set("a", "1").unwrap(), "STORED");
     first.program.kill();
     // As a service manager does.
     let mut again = start(&secret, &words);
     again.program.error_line_with("keeps the complete copy of another primary");
-    let refused = Client::connect(&again.clients).set("a", "2").unwrap();
+    let refused = connect(&again.clients).set("a", "2").unwrap();
     assert!(refused.starts_with("SERVER_ERROR a backup is lost"), "{refused}");
     backup.program.error_line_with("promote this with SIGUSR1, or restart it");
-    let mut client = Client::connect(&backup.clients);
+    let mut client = connect(&backup.clients);
     assert_eq!(client.get("a").as_deref(), Some("1"));
     backup.program.signal(Signal::USR1);
     backup.program.error_line_with("promoted: this is a primary now");
@@ -193,17 +156,17 @@ fn a_promoted_backup_takes_the_other_backups_from_its_primary() {
     for _ in 0..2 {
         old.program.error_line_with(" is in step");
     }
-    assert_eq!(Client::connect(&old.clients).set("a", "1").unwrap(), "STORED");
+    assert_eq!(connect(&old.clients).set("a", "1").unwrap(), "STORED");
     // The old one is alive, and connected to both.
     promoted.program.signal(Signal::USR1);
     promoted.program.error_line_with(" is in step");
-    assert_eq!(Client::connect(&promoted.clients).set("a", "2").unwrap(), "STORED");
+    assert_eq!(connect(&promoted.clients).set("a", "2").unwrap(), "STORED");
     // Without an answer the outcome is unknown; later changes are refused.
-    let answer = Client::connect(&old.clients).set("a", "3").unwrap_or_default();
+    let answer = connect(&old.clients).set("a", "3").unwrap_or_default();
     assert!(answer.is_empty() || answer.starts_with("SERVER_ERROR a backup is lost"), "{answer}");
     old.program.error_line_with("stop this one, which is out of date");
     for node in [&promoted, &shared] {
-        assert_eq!(Client::connect(&node.clients).get("a").as_deref(), Some("2"));
+        assert_eq!(connect(&node.clients).get("a").as_deref(), Some("2"));
     }
 }
 
@@ -220,7 +183,7 @@ fn backups_that_cannot_serve_say_why() {
         let words = [&["--replicate", &backup.primary], words].concat();
         let mut primary = start(secret, &words);
         primary.program.error_line_with(why);
-        let refused = Client::connect(&primary.clients).set("a", "1").unwrap();
+        let refused = connect(&primary.clients).set("a", "1").unwrap();
         assert!(refused.starts_with("SERVER_ERROR a backup is lost"), "{refused}");
     }
     // Without evictions, what one part holds has to fit into one part.

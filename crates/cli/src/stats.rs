@@ -44,6 +44,7 @@ pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
     let stats = query::statistics(&args.iokernel)?;
     if args.account {
         let tracepoints = Tracepoints::watch(&stats);
+        // Asked anew: the tracepoints count since the watch began, which took some milliseconds.
         let from = Snapshot::new(&query::statistics(&args.iokernel)?, &tracepoints)?;
         std::thread::sleep(WATCH);
         let to = Snapshot::new(&query::statistics(&args.iokernel)?, &tracepoints)?;

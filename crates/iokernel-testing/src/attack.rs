@@ -15,8 +15,10 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
+use tailwater_iokernel::Grant;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_shm::control::{self, ClientMessage, ServerMessage};
+use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::memory::Mapping;
 
 use crate::kthread::Behaviour;
@@ -30,8 +32,6 @@ const NOBODY: u32 = 65_534;
 const FIRST_USER: u32 = 65_000;
 /// User of the first of those that an attacker with ever new users is; they need no accounts.
 const FIRST_FRESH_USER: u32 = 60_000;
-/// Maximum number of programs of one user, unless the grant says otherwise.
-const PROGRAMS: u32 = 16;
 /// Addresses of the network that nobody has.
 const NOBODYS_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0xee, 0xee]);
 const NOBODYS_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 238, 238);
@@ -214,7 +214,7 @@ impl Attack {
                 kthreads(socket, &self.spec(), stop, report, || Box::new(FalseErrors { service }))
             }
             Self::AsleepCores => {
-                let mut spec = self.spec().kthreads(words::MANY);
+                let mut spec = self.spec().kthreads(MAX_KTHREADS);
                 // Its user may have 64 MiB or so.
                 spec.register.ring_bytes = 1 << 15;
                 kthreads(socket, &spec, stop, report, || Box::new(Asleep))
@@ -224,15 +224,17 @@ impl Attack {
             }),
             Self::ManyUnicast => {
                 let to = Some(service(socket)?);
-                together(PROGRAMS, stop, report, |number, mut report| {
+                together(Grant::default().programs, stop, report, |number, mut report| {
                     let spec = numbered(self.spec(), number);
                     kthreads(socket, &spec, stop, &mut report, || Box::new(Flood { to }))
                 })
             }
             // Each has two programs.
-            Self::ManyStopped => together(PROGRAMS / 2, stop, report, |number, mut report| {
-                stopped::disturb(socket, &numbered(self.spec(), number), stop, &mut report)
-            }),
+            Self::ManyStopped => {
+                together(Grant::default().programs / 2, stop, report, |number, mut report| {
+                    stopped::disturb(socket, &numbered(self.spec(), number), stop, &mut report)
+                })
+            }
             Self::Registrations => visits::churn(socket, &self.spec(), stop, report),
             Self::Refusals => {
                 visits::refusals(socket, &self.spec(), stop, report);

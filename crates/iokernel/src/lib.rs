@@ -67,5 +67,5 @@ pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
 pub use macs::Macs;
 pub use real_time::{NoRealTime, real_time};
 pub use repair::repair;
-pub use reserve::cpusets;
+pub use reserve::{cpusets, group_folder};
 pub use runtime::EndReason;

@@ -145,43 +145,33 @@ pub fn measure(
     let unused = Tracepoints::unused();
     let read = || Snapshot::new(&iokernel.embedded.stats.to_json(), &unused);
     let meter: Meter<'_> = Some(&read);
-    // All programs have registered by then.
-    let watch = || match setting.traced {
+    let (mut batch, service) = if setting.inside {
+        let job = Batch::inside(iokernel.start_service(testbed, program)?);
+        (Some(Companion::new(testbed, job, meter)?), None)
+    } else {
+        let batch = match setting.batch {
+            true if setting.ordinary_batch => {
+                Some(Companion::new(testbed, on_linux::start_batch(testbed, Rank::Nice)?, None)?)
+            }
+            true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?, meter)?),
+            false => None,
+        };
+        (batch, Some(iokernel.start_service(testbed, program)?))
+    };
+    // All programs have registered.
+    let tracepoints = match setting.traced {
         true => Tracepoints::watch(&iokernel.embedded.stats.to_json()),
         false => Tracepoints::unused(),
     };
-    let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
-    if setting.inside {
-        let job = Batch::inside(iokernel.start_service(testbed, program)?);
-        let mut batch = Companion::new(testbed, job, meter)?;
-        let tracepoints = watch();
-        let traced = || Snapshot::new(&iokernel.embedded.stats.to_json(), &tracepoints);
-        let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
-        let counted = part.from..part.to;
-        let beside = batch::measure(testbed, Some(&mut batch.job), Some(&traced), part)?;
-        drop(tracepoints);
-        let measurement = iokernel.generator.finish(testbed, plan)?;
-        handoffs.add(&iokernel.embedded.stats);
-        let batch = Some(batch.rates(testbed, &beside, meter)?);
-        return Ok(Measured { measurement, counted, batch, account: beside.account, halves: None });
-    }
-    let mut batch = match setting.batch {
-        true if setting.ordinary_batch => {
-            Some(Companion::new(testbed, on_linux::start_batch(testbed, Rank::Nice)?, None)?)
-        }
-        true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?, meter)?),
-        false => None,
-    };
-    let service = iokernel.start_service(testbed, program)?;
-    let tracepoints = watch();
     let traced = || Snapshot::new(&iokernel.embedded.stats.to_json(), &tracepoints);
+    let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
     let (part, counted) = (Part { in_halves: setting.in_halves, ..part }, part.from..part.to);
     let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), Some(&traced), part)?;
     drop(tracepoints);
     let measurement = iokernel.generator.finish(testbed, plan)?;
     handoffs.add(&iokernel.embedded.stats);
-    service.end()?;
+    service.map(Service::end).transpose()?;
     let meter = if setting.ordinary_batch { None } else { meter };
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, meter)).transpose()?;
     Ok(Measured { measurement, counted, batch, account: beside.account, halves: beside.halves })

@@ -1,6 +1,6 @@
 //! What tests of several crates share: bounded waiting, child processes, names, addresses and
 //! folders that no other test uses, network namespaces, storms of preempt signals, comparisons of
-//! speed.
+//! speed, clients of the key-value store.
 //!
 //! Every wait has a bound, [`PATIENCE`], and ends with a message about what did not happen. No
 //! assertion is about a duration. Depends on no other crate of the workspace, so that each of them
@@ -11,6 +11,7 @@ pub mod namespace;
 mod process;
 mod program;
 pub mod speed;
+pub mod store;
 mod storm;
 pub mod syscalls;
 mod unique;

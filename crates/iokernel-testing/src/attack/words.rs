@@ -2,12 +2,11 @@
 
 use std::sync::atomic::AtomicBool;
 
+use tailwater_shm::layout::MAX_KTHREADS;
+
 use super::{Event, Puppet, puppets};
 use crate::kthread::{Behaviour, RawKthread, Step};
 use crate::runtime::{RawError, RawSpec};
-
-/// Maximum number of kthreads of a program.
-pub(super) const MANY: u16 = 256;
 
 // Offsets in a region, in bytes (docs/src/protocols/memory.md).
 const KTHREADS: u64 = 4096;
@@ -27,13 +26,13 @@ pub(super) fn rewrite(
     stop: &AtomicBool,
     report: &mut impl FnMut(Event),
 ) -> Result<(), RawError> {
-    let mut spec = spec.kthreads(MANY);
+    let mut spec = spec.kthreads(MAX_KTHREADS);
     // Its user may have 64 MiB or so.
     spec.register.ring_bytes = 1 << 15;
     let mut next = 0;
     puppets(socket, &spec, stop, report, move |puppet| {
         next += 1;
-        let words = KTHREADS + KTHREAD_BYTES * (next % u64::from(MANY));
+        let words = KTHREADS + KTHREAD_BYTES * (next % u64::from(MAX_KTHREADS));
         // An empty queue at another position, and a ring from which nothing was read.
         puppet.store((words + RUN_QUEUE) / 8, next << 32 | next & 0xffff_ffff);
         puppet.store((words + INGRESS_POSITION) / 8, 0);

@@ -1,18 +1,21 @@
 //! On whom Linux spends the time of cores: kthreads, other threads, interrupts.
 //!
 //! Owns [`Watch`], which has eBPF programs at the tracepoints of the scheduler and of interrupts
-//! add the nanoseconds up, for some cores and for some time (`program`). It needs `CAP_BPF` and
-//! `CAP_PERFMON`, or root. Nothing of it survives the process: programs, maps and attachments are
-//! descriptors.
+//! add the nanoseconds up, for some cores and for some time (`program`). Which of the threads that
+//! are no kthreads are the kernel's it decides when they are read (`verdicts`). It needs `CAP_BPF`
+//! and `CAP_PERFMON`, or root. Nothing of it survives the process: programs, maps and attachments
+//! are descriptors.
 //!
 //! The IOKernel itself never watches: `tailwater stats --account` and the measurements do. The time
 //! from the beginning of an interrupt to its first tracepoint, and from the last one to its end,
 //! counts as the interrupted thread's, and so does what the host takes.
 
 mod program;
+mod threads;
+mod verdicts;
 
+use std::collections::HashSet;
 use std::fmt::{self, Display, Formatter};
-use std::io;
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -21,7 +24,9 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::sys::bpf::LoadError;
 use crate::sys::bpf::map::Map;
 use crate::sys::bpf::tracepoint;
-use program::{Field, Maps, Moment, Record, Strange};
+use program::{Field, Interrupt, Maps, Moment, Record, Strange};
+pub use threads::{in_first_pid_namespace, is_of_the_kernel};
+use verdicts::{Kind, Verdicts};
 
 /// Maximum number of kthreads that a watch tells from other threads.
 pub const MAX_WATCHED: usize = 4096;
@@ -29,11 +34,13 @@ pub const MAX_WATCHED: usize = 4096;
 /// Maximum number of pairs of a core and another thread whose times are kept apart.
 const MAX_STRANGERS: u32 = 4096;
 
-/// Interrupts, each with the tracepoints `NAME_exit` and `NAME_entry`. The kernel has them by its
-/// configuration; those of the first three it always has.
-const INTERRUPTS: [&str; 13] = [
+/// Maximum number of looks at a core, each of which finds it within one of the programs.
+const MAX_LOOKS: usize = 16;
+
+/// Hard interrupts, each with the tracepoints `NAME_exit` and `NAME_entry`. The kernel has them by
+/// its configuration; those of the first two it always has, and those of [`SOFT`].
+const HARD: [&str; 12] = [
     "irq_handler",
-    "softirq",
     "local_timer",
     "reschedule",
     "call_function",
@@ -47,14 +54,11 @@ const INTERRUPTS: [&str; 13] = [
     "deferred_error_apic",
 ];
 
-/// Number of [`INTERRUPTS`] without which there is no watch.
-const REQUIRED: usize = 3;
+/// As [`HARD`], for soft interrupts.
+const SOFT: [&str; 1] = ["softirq"];
 
-/// Inode number of the first PID namespace, `PROC_PID_INIT_INO` (linux/proc_ns.h).
-const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
-
-/// `PF_KTHREAD` (linux/sched.h): a thread of the kernel.
-const KERNEL_THREAD: u32 = 0x0020_0000;
+/// Number of interrupts of each kind without which there is no watch.
+const REQUIRED: usize = 2;
 
 /// Why a watch is not possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +153,9 @@ pub struct Watch {
     cores: Map<u32, Record>,
     threads: Map<u32, u32>,
     strangers: Map<u64, Strange>,
+    /// Keys of `threads`.
+    kthreads: HashSet<u32>,
+    verdicts: Verdicts,
     switch: OwnedFd,
     /// Attachments, which end with the value.
     _links: Vec<OwnedFd>,
@@ -161,7 +168,7 @@ impl Watch {
     /// # Errors
     /// [`Refused`].
     pub fn start(cores: &[u16], kthreads: &[i32]) -> Result<Self, Refused> {
-        if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|ns| ns.as_os_str() != FIRST_PID_NAMESPACE) {
+        if !in_first_pid_namespace() {
             return Err(Refused::Namespace);
         }
         let count = cores.iter().max().map_or(1, |&core| u32::from(core) + 1);
@@ -176,9 +183,17 @@ impl Watch {
             Errno::INVAL => Refused::Kernel("needs Linux 5.18".to_owned()),
             other => other.into(),
         })?);
-        let watch =
-            Self { watched: cores.to_vec(), cores: records, threads, strangers, switch, _links: links };
-        watch.add_kthreads(kthreads)?;
+        let mut watch = Self {
+            watched: cores.to_vec(),
+            cores: records,
+            threads,
+            strangers,
+            kthreads: HashSet::new(),
+            verdicts: Verdicts::default(),
+            switch,
+            _links: links,
+        };
+        watch.set_kthreads(kthreads)?;
         for &core in cores {
             let mut record = Record::default();
             record[Field::Since as usize] = now_ns();
@@ -187,49 +202,54 @@ impl Watch {
         Ok(watch)
     }
 
-    fn add_kthreads(&self, kthreads: &[i32]) -> Result<(), Refused> {
-        for tid in kthreads.iter().filter_map(|&tid| u32::try_from(tid).ok()) {
+    /// Has the programs take these threads for kthreads, and no others.
+    fn set_kthreads(&mut self, kthreads: &[i32]) -> Result<(), Refused> {
+        let now: HashSet<u32> = kthreads.iter().filter_map(|&tid| u32::try_from(tid).ok()).collect();
+        for tid in self.kthreads.extract_if(|tid| !now.contains(tid)) {
+            self.threads.remove(tid)?;
+        }
+        for tid in now {
             // The programs write the value, so a thread that is known keeps it.
-            if self.threads.get(tid)?.is_none() {
+            if !self.kthreads.contains(&tid) {
                 self.threads.set(tid, 0).map_err(|error| match error {
                     Errno::TOOBIG => Refused::TooMany,
                     other => other.into(),
                 })?;
+                self.kthreads.insert(tid);
             }
         }
         Ok(())
     }
 
-    /// Returns the times since the beginning, core by core in the order given there. The kthreads
-    /// of now are those of programs that have registered meanwhile as well. Interrupts each core
-    /// once.
+    /// Returns the times since the beginning, core by core in the order given there. `kthreads` are
+    /// those of now, which were kthreads since the last look; `None` if they are not known, for
+    /// those of the last look. Interrupts each core once.
     ///
     /// # Errors
     /// The kernel's: a core is offline.
-    pub fn read(&self, kthreads: &[i32]) -> Result<Vec<CoreTime>, Refused> {
+    pub fn read(&mut self, kthreads: Option<&[i32]>) -> Result<Vec<CoreTime>, Refused> {
         for &core in &self.watched {
-            // As if whatever runs there were switched out, and could run on.
-            tracepoint::run_on(core.into(), &self.switch, &[1, 0, 0, 0])?;
-        }
-        let mut times = Vec::with_capacity(self.watched.len());
-        for &core in &self.watched {
-            times.push(time_of(core, &self.cores.get(core.into())?.unwrap_or_default()));
-        }
-        for (key, ns) in self.strangers.entries(MAX_STRANGERS as usize)? {
-            let (tid, core) = (key as u32, key >> 32);
-            let Some(time) = times.iter_mut().find(|time| u64::from(time.core) == core) else { continue };
-            let [free, taken] = [Moment::Free, Moment::Taken].map(|moment| ns[moment as usize]);
-            if kthreads.iter().any(|&kthread| i64::from(kthread) == i64::from(tid)) {
-                time.kthreads += free + taken;
-            } else if is_of_the_kernel(tid) {
-                time.free.kernel += free;
-                time.taken.kernel += taken;
-            } else {
-                time.free.programs += free;
-                time.taken.programs += taken;
+            for _ in 0..MAX_LOOKS {
+                if tracepoint::run_on(core.into(), &self.switch, &program::LOOK)? != program::FOUND_BUSY {
+                    break;
+                }
             }
         }
-        self.add_kthreads(kthreads)?;
+        let time = |&core: &u16| Ok(time_of(core, &self.cores.get(core.into())?.unwrap_or_default()));
+        let mut times = self.watched.iter().map(time).collect::<Result<Vec<_>, Errno>>()?;
+        let strangers = self.strangers.entries(MAX_STRANGERS as usize)?;
+        if let Some(kthreads) = kthreads {
+            self.set_kthreads(kthreads)?;
+        }
+        let Self { kthreads, verdicts, .. } = self;
+        let kind = |tid: u32| match kthreads.contains(&tid) {
+            true => Some(Kind::Kthread),
+            false => is_of_the_kernel(tid).map(|is| if is { Kind::Kernel } else { Kind::Program }),
+        };
+        for (key, sums) in strangers {
+            verdicts.enter(key, sums, kind);
+        }
+        times.iter_mut().for_each(|time| verdicts.add_to(time));
         Ok(times)
     }
 }
@@ -237,19 +257,20 @@ impl Watch {
 /// Loads the programs for interrupts and attaches them: first where one ends, so that no end is
 /// missed whose beginning was seen.
 fn attach_all(maps: Maps) -> Result<Vec<OwnedFd>, Refused> {
-    let [leave, enter] = [program::leave(maps), program::enter(maps)];
-    let programs = [tracepoint::load_raw(&leave)?, tracepoint::load_raw(&enter)?];
     let mut links = Vec::new();
-    for (side, program) in ["exit", "entry"].iter().zip(&programs) {
-        for (number, interrupt) in INTERRUPTS.iter().enumerate() {
-            let name = format!("{interrupt}_{side}");
-            match tracepoint::attach(&name, program) {
-                Ok(link) => links.push(link),
-                Err(Errno::NOENT) if number >= REQUIRED => {}
-                Err(Errno::NOENT) => {
-                    return Err(Refused::Kernel(format!("this kernel has no tracepoint {name}")));
+    for (side, program) in [("exit", program::leave as fn(_, _) -> _), ("entry", program::enter)] {
+        for (kind, names) in [(Interrupt::Hard, &HARD[..]), (Interrupt::Soft, &SOFT)] {
+            let program = tracepoint::load_raw(&program(maps, kind))?;
+            for (number, interrupt) in names.iter().enumerate() {
+                let name = format!("{interrupt}_{side}");
+                match tracepoint::attach(&name, &program) {
+                    Ok(link) => links.push(link),
+                    Err(Errno::NOENT) if number >= REQUIRED => {}
+                    Err(Errno::NOENT) => {
+                        return Err(Refused::Kernel(format!("this kernel has no tracepoint {name}")));
+                    }
+                    Err(error) => return Err(error.into()),
                 }
-                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -271,18 +292,6 @@ fn time_of(core: u16, record: &Record) -> CoreTime {
         taken: strangers(Moment::Taken),
         free: strangers(Moment::Free),
     }
-}
-
-/// Returns whether this is a thread of the kernel; one that has ended counts as none.
-fn is_of_the_kernel(tid: u32) -> bool {
-    let read = |tid| -> io::Result<String> { std::fs::read_to_string(format!("/proc/{tid}/stat")) };
-    read(tid).is_ok_and(|stat| flags(&stat).is_some_and(|flags| flags & KERNEL_THREAD != 0))
-}
-
-/// Returns the flags of a thread's `stat` file: the seventh word behind its name in parentheses
-/// (proc_pid_stat(5)).
-fn flags(stat: &str) -> Option<u32> {
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(6)?.parse().ok()
 }
 
 /// The clock of the programs.

@@ -63,7 +63,7 @@ fn kthreads_other_programs_and_what_they_take_from_each_other_are_told_apart() {
     let core = (0..CpuSet::MAX_CPU).rfind(|&core| before.is_set(core)).unwrap() as u16;
     let own = gettid().as_raw_nonzero().get();
     let started = now_ns();
-    let Some(watch) = watch(core, &[own]) else { return };
+    let Some(mut watch) = watch(core, &[own]) else { return };
     let (begun, give_up) = (now_ns(), Instant::now() + PATIENCE);
     bind(None, core);
     // This thread computes as a kthread would.
@@ -74,7 +74,7 @@ fn kthreads_other_programs_and_what_they_take_from_each_other_are_told_apart() {
     };
     while computed_ns() < PART_NS && Instant::now() < give_up {}
     let ended = now_ns();
-    let first = watch.read(&[own]).unwrap()[0];
+    let first = watch.read(Some(&[own])).unwrap()[0];
     let finished = now_ns();
     assert_eq!(first.core, core);
     // A nanosecond is lost where two readings of a clock are rounded.
@@ -87,11 +87,11 @@ fn kthreads_other_programs_and_what_they_take_from_each_other_are_told_apart() {
     while busy.processor_ns() < PART_NS && Instant::now() < give_up {
         std::hint::spin_loop();
     }
-    let second = watch.read(&[own]).unwrap()[0];
+    let second = watch.read(Some(&[own])).unwrap()[0];
     while busy.processor_ns() < 2 * PART_NS && Instant::now() < give_up {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let third = watch.read(&[own]).unwrap()[0];
+    let third = watch.read(Some(&[own])).unwrap()[0];
     drop(busy);
     sched_setaffinity(None, &before).unwrap();
     assert!(Instant::now() < give_up, "the process got no core");
@@ -99,22 +99,32 @@ fn kthreads_other_programs_and_what_they_take_from_each_other_are_told_apart() {
     let free = |from: CoreTime, to: CoreTime| to.free.programs - from.free.programs;
     assert!(taken(first, second) > PART_NS / 2, "{first:?} {second:?}");
     assert!(free(second, third) > taken(second, third), "{second:?} {third:?}");
-    // A thread that becomes known late was a kthread all the time.
-    let Some(unknown) = self::watch(core, &[]) else { return };
-    bind(None, core);
-    assert_eq!(unknown.read(&[]).unwrap()[0].kthreads, 0);
-    assert!(unknown.read(&[own]).unwrap()[0].kthreads > 0);
-    sched_setaffinity(None, &before).unwrap();
 }
 
 #[test]
-fn a_thread_of_the_kernel_is_known_by_its_flags() {
-    let of_kthreadd = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0";
-    let nasty = "7 (a) S 1 1 1 1 -1 1 (b)) R 1 7 7 0 -1 4194304 9";
-    assert!(flags(of_kthreadd).is_some_and(|flags| flags & KERNEL_THREAD != 0));
-    assert!(flags(nasty).is_some_and(|flags| flags & KERNEL_THREAD == 0));
-    assert_eq!(flags(""), None);
-    assert!(!is_of_the_kernel(std::process::id()));
+fn a_thread_is_a_kthread_while_it_is_known_as_one() {
+    let before = sched_getaffinity(None).unwrap();
+    let core = (0..CpuSet::MAX_CPU).find(|&core| before.is_set(core)).unwrap() as u16;
+    let own = [gettid().as_raw_nonzero().get()];
+    let Some(mut watch) = watch(core, &[]) else { return };
+    bind(None, core);
+    let mut read = |kthreads| watch.read(kthreads).unwrap()[0];
+    let programs = |time: CoreTime| time.free.programs + time.taken.programs;
+    let first = read(Some(&[]));
+    assert_eq!(first.kthreads, 0, "{first:?}");
+    assert!(programs(first) > 0, "{first:?}");
+    // It has become one since then, and remains one while nothing else is known.
+    let second = read(Some(&own));
+    let third = read(None);
+    assert!(0 < second.kthreads && second.kthreads < third.kthreads, "{second:?} {third:?}");
+    assert!(programs(first) <= programs(second), "{first:?} {second:?}");
+    // It is none any more, as another thread with its number would be none.
+    let fourth = read(Some(&[]));
+    let [fifth, sixth] = [read(Some(&[])), read(Some(&[]))];
+    assert!(third.kthreads < fourth.kthreads, "{third:?} {fourth:?}");
+    assert_eq!(fifth.kthreads, sixth.kthreads);
+    assert!(programs(fifth) < programs(sixth), "{fifth:?} {sixth:?}");
+    sched_setaffinity(None, &before).unwrap();
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) struct Limit {
 /// The hierarchy of groups that the controller of cpusets is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hierarchy {
-    version: u8,
+    pub(super) version: u8,
     point: PathBuf,
 }
 

@@ -127,6 +127,16 @@ pub fn cpusets() -> Result<String, String> {
     Ok(Hierarchy::detect(Path::new(ROOT))?.describe())
 }
 
+/// Returns the folder of a control group that `reserve.keep-off` names, and the version of its
+/// hierarchy. There may be no such group.
+///
+/// # Errors
+/// Why there are no cpusets, in words.
+pub fn group_folder(group: &str) -> Result<(PathBuf, u8), String> {
+    let hierarchy = Hierarchy::detect(Path::new(ROOT))?;
+    Ok((hierarchy.folder(group), hierarchy.version))
+}
+
 /// Returns the release of Linux; empty if it is not known.
 fn release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()

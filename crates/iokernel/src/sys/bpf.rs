@@ -66,19 +66,26 @@ fn descriptor(number: c_long) -> OwnedFd {
 /// [`Errno::PERM`] without `CAP_BPF` or `CAP_SYS_ADMIN`; [`Errno::INVAL`] if this kernel has no
 /// AF_XDP.
 pub(crate) fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
-    make_map(MAP_TYPE_XSKMAP, size_of::<u32>(), size_of::<u32>(), queues)
+    make_map(MAP_TYPE_XSKMAP, size_of::<u32>(), size_of::<u32>(), queues, 0)
 }
 
-fn make_map(map_type: u32, key_size: usize, value_size: usize, max_entries: u32) -> Result<OwnedFd, Errno> {
+fn make_map(
+    map_type: u32,
+    key_size: usize,
+    value_size: usize,
+    max_entries: u32,
+    flags: u32,
+) -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct Attributes {
         map_type: u32,
         key_size: u32,
         value_size: u32,
         max_entries: u32,
+        flags: u32,
     }
     let (key_size, value_size) = (key_size as u32, value_size as u32);
-    bpf(MAP_CREATE, &mut Attributes { map_type, key_size, value_size, max_entries }).map(descriptor)
+    bpf(MAP_CREATE, &mut Attributes { map_type, key_size, value_size, max_entries, flags }).map(descriptor)
 }
 
 /// `union bpf_attr` of the requests that concern one element of a map.

@@ -1,5 +1,6 @@
 //! What tracepoints tell of the managed cores, and its deduction from the phases.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -7,13 +8,13 @@ use tailwater_iokernel::core_time::{CoreTime, Strangers, Watch};
 
 /// The tracepoints of the managed cores, or why there are none.
 #[derive(Debug)]
-pub struct Tracepoints(Result<Watch, Arc<str>>);
+pub struct Tracepoints(Result<RefCell<Watch>, Arc<str>>);
 
 impl Tracepoints {
     /// Begins to add up the time of an IOKernel's cores, as its statistics name them.
     #[must_use]
     pub fn watch(stats: &Value) -> Self {
-        Self(Self::try_watch(stats).map_err(|why| why.to_string().into()))
+        Self(Self::try_watch(stats).map(RefCell::new).map_err(|why| why.to_string().into()))
     }
 
     /// Returns none, for measurements to which they would cost too much.
@@ -36,9 +37,9 @@ impl Tracepoints {
     /// Returns the times of now.
     pub(super) fn read(&self, stats: &Value) -> Result<Vec<CoreTime>, Arc<str>> {
         let watch = self.0.as_ref().map_err(Arc::clone)?;
-        // A program that has ended meanwhile is no reason to lose the others' times.
-        let kthreads = kthreads_of(stats).unwrap_or_default();
-        watch.read(&tids(&kthreads)).map_err(|why| why.to_string().into())
+        // With too many to name, those of the last look count.
+        let kthreads = kthreads_of(stats).ok().map(|kthreads| tids(&kthreads));
+        watch.borrow_mut().read(kthreads.as_deref()).map_err(|why| why.to_string().into())
     }
 }
 

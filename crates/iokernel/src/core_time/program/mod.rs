@@ -1,10 +1,10 @@
 //! The eBPF programs, as instructions, that add up on whom a core spends its time.
 //!
-//! Owns three programs and the layout of what they write; makes no system call. [`switch`] runs at
+//! Owns the programs and the layout of what they write; makes no system call. [`switch`] runs at
 //! `sched_switch` and enters the time of the thread that is being switched out, which is the
 //! current one; so no program reads the memory of the kernel, and none needs the layout of its
-//! structures. [`enter`] and [`leave`] run where an interrupt or a soft interrupt begins and ends;
-//! they only divide the time of the current thread.
+//! structures. [`enter`] and [`leave`] run where an interrupt begins and ends; they only divide the
+//! time of the current thread. There is one of each for each kind of [`Interrupt`].
 //!
 //! | map | from | to | written by |
 //! |---|---|---|---|
@@ -19,17 +19,22 @@
 //!
 //! What can go wrong inside:
 //!
-//! - An interrupt in the middle of one of the programs does not run that program a second time
-//!   (Linux counts it as missed): its time stays with the surroundings. An end that was missed
-//!   leaves [`Field::Depth`] too high until the next switch of threads.
+//! - An interrupt in the middle of one of the programs is entered nowhere, since its programs find
+//!   [`Field::Busy`] at both ends. Its time stays with the surroundings.
+//! - Linux runs no program within itself. Interrupts of one kind do not interrupt each other, so
+//!   this misses none. A few handlers call those of other interrupts themselves; what such a
+//!   handler does behind the inner one counts as the thread's.
+//! - An end that is missed all the same leaves [`Field::Inside`] wrong, for no longer than until
+//!   the next interrupt of that kind ends or the thread is switched out. For a hard interrupt, the
+//!   next beginning or end of a soft one will do, as both are outside of hard ones.
 //! - A kthread that waits and is moved to another core counts as waiting for the first one until
 //!   it has run.
 //! - With more strangers than the map holds, their time is in [`Field::Untold`], by moment.
 
 use crate::assembler::{
-    ADD, ADD_IMMEDIATE, Assembler, CALL, EXIT, JUMP, JUMP_EQUAL_IMMEDIATE, JUMP_NOT_EQUAL,
-    JUMP_NOT_EQUAL_IMMEDIATE, LOAD_U32, LOAD_U64, MOVE, MOVE_32, MOVE_IMMEDIATE, STACK, STORE_IMMEDIATE_U32,
-    STORE_IMMEDIATE_U64, STORE_U32, STORE_U64, SUBTRACT,
+    ADD, ADD_IMMEDIATE, AND_IMMEDIATE, Assembler, CALL, EXIT, JUMP, JUMP_EQUAL_IMMEDIATE, JUMP_NOT_EQUAL,
+    JUMP_NOT_EQUAL_IMMEDIATE, LOAD_U32, LOAD_U64, MOVE, MOVE_32, MOVE_IMMEDIATE, OR_IMMEDIATE, STACK,
+    STORE_IMMEDIATE_U32, STORE_IMMEDIATE_U64, STORE_U32, STORE_U64, SUBTRACT,
 };
 
 /// `bpf_map_lookup_elem(map, key)` (linux/bpf.h), and so on.
@@ -38,6 +43,12 @@ pub(super) const UPDATE: u32 = 2;
 pub(super) const NANOSECONDS: u32 = 5;
 pub(super) const CORE: u32 = 8;
 pub(super) const THREAD: u32 = 14;
+
+/// What [`switch`] returns if it has entered nothing, having interrupted one of the programs.
+pub(super) const FOUND_BUSY: u32 = 1;
+
+/// Arguments of [`switch`] that a reader passes: the thread could run on, and none is named.
+pub(super) const LOOK: [u64; 4] = [1, 0, 0, 0];
 
 /// `BPF_NOEXIST`: an update does not replace a value.
 const ONLY_NEW: u32 = 1;
@@ -58,13 +69,24 @@ impl Moment {
     }
 }
 
-/// What the programs write about one core: an array of integers, by [`Field`].
-pub(super) type Record = [u64; 11];
+/// What interrupts a thread. A hard interrupt may interrupt a soft one, and none its own kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interrupt {
+    Soft = 1,
+    Hard = 2,
+}
+
+/// What the programs write about one core: integers, by [`Field`]. It fills whole lines of the
+/// cache, for another core writes the record behind it.
+pub(super) type Record = [u64; 16];
+
+const _: () =
+    assert!(size_of::<Record>().is_multiple_of(64) && Field::Untold as usize + 2 <= size_of::<Record>() / 8);
 
 /// Nanoseconds of one stranger on one core, by [`Moment`].
 pub(super) type Strange = [u64; 2];
 
-/// Places in a [`Record`]; all but the first five are sums of nanoseconds.
+/// Places in a [`Record`]; all but the first six are sums of nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     /// Time up to which everything is entered; 0 where the core is not watched.
@@ -73,10 +95,12 @@ pub(super) enum Field {
     Ran,
     /// Nanoseconds of interrupts since then.
     Interrupted,
-    /// Interrupts that have begun and not ended.
-    Depth,
+    /// Kinds of [`Interrupt`] that have begun and not ended, as bits.
+    Inside,
     /// The kthread that was the last to be switched out although it could run on; 0 for none.
     Waiter,
+    /// 1 while one of the programs runs.
+    Busy,
     /// Kthreads ran.
     Kthreads,
     /// The core was idle, with the interrupts of an idle core.
@@ -84,7 +108,7 @@ pub(super) enum Field {
     /// Interrupts of strangers, by [`Moment`]; those of kthreads are in the second.
     Interrupts,
     /// Strangers that found no place in the map, by [`Moment`].
-    Untold = 9,
+    Untold = 10,
 }
 
 impl Field {
@@ -104,8 +128,10 @@ pub(super) struct Maps {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Label {
     NotWatched,
+    Busy,
     Interrupted,
     Entered,
+    Kept,
     Thread,
     Stranger,
     Runnable,
@@ -146,7 +172,7 @@ impl Assembler<Label> {
     }
 
     /// Leaves the record of this core in its register and the time since the last entry in register
-    /// 0; leaves the program if the core is not watched.
+    /// 0; leaves the program if the core is not watched or one of the programs runs there.
     fn begin(&mut self, maps: Maps) {
         self.put(CALL, 0, 0, 0, CORE);
         self.put(MOVE, HERE, 0, 0, 0);
@@ -156,75 +182,82 @@ impl Assembler<Label> {
         self.put(MOVE, RECORD, 0, 0, 0);
         self.put(LOAD_U64, 1, RECORD, Field::Since.offset(), 0);
         self.jump(JUMP_EQUAL_IMMEDIATE, 1, 0, 0, Label::NotWatched);
+        self.put(LOAD_U64, 1, RECORD, Field::Busy.offset(), 0);
+        self.jump(JUMP_NOT_EQUAL_IMMEDIATE, 1, 0, 0, Label::Busy);
+        self.put(STORE_IMMEDIATE_U64, RECORD, 0, Field::Busy.offset(), 1);
         self.put(CALL, 0, 0, 0, NANOSECONDS);
         self.put(LOAD_U64, 1, RECORD, Field::Since.offset(), 0);
         self.put(STORE_U64, RECORD, 0, Field::Since.offset(), 0);
         self.put(SUBTRACT, 0, 1, 0, 0);
     }
 
-    /// Enters the time in register 0 as the current thread's, and goes on at `outside`; or as an
-    /// interrupt's, if it is one that has begun and not ended, and goes on behind this. Leaves the
-    /// number of such interrupts in register 2.
-    fn divide(&mut self, outside: Label) {
-        self.put(LOAD_U64, 2, RECORD, Field::Depth.offset(), 0);
+    /// Enters the time in register 0 as the current thread's or, if one has begun and not ended, as
+    /// an interrupt's. Leaves the kinds of those in register 2.
+    fn divide(&mut self) {
+        self.put(LOAD_U64, 2, RECORD, Field::Inside.offset(), 0);
         self.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, 0, Label::Interrupted);
         self.add(Field::Ran, 0);
-        self.jump(JUMP, 0, 0, 0, outside);
+        self.jump(JUMP, 0, 0, 0, Label::Entered);
         self.place(Label::Interrupted);
         self.add(Field::Interrupted, 0);
+        self.place(Label::Entered);
     }
 
-    /// Stores the number in register 2, changed by `step`, as that of interrupts.
-    fn count(&mut self, step: i32) {
-        self.put(ADD_IMMEDIATE, 2, 0, 0, step as u32);
-        self.put(STORE_U64, RECORD, 2, Field::Depth.offset(), 0);
-    }
-
-    /// Ends the program, and has the jump of [`begin`](Self::begin) end here.
+    /// Ends the program, and has the jumps of [`begin`](Self::begin) end here. It returns
+    /// [`FOUND_BUSY`] or 0.
     fn end(&mut self) {
+        self.put(STORE_IMMEDIATE_U64, RECORD, 0, Field::Busy.offset(), 0);
         self.place(Label::NotWatched);
         self.put(MOVE_IMMEDIATE, 0, 0, 0, 0);
+        self.put(EXIT, 0, 0, 0, 0);
+        self.place(Label::Busy);
+        self.put(MOVE_IMMEDIATE, 0, 0, 0, FOUND_BUSY);
         self.put(EXIT, 0, 0, 0, 0);
     }
 }
 
-/// Returns the program for the beginning of an interrupt.
-pub(super) fn enter(maps: Maps) -> Vec<u64> {
+/// Returns the program for the beginning of interrupts of one kind.
+pub(super) fn enter(maps: Maps, kind: Interrupt) -> Vec<u64> {
+    border(maps, kind, kind as u32)
+}
+
+/// Returns the program for the end of interrupts of one kind.
+pub(super) fn leave(maps: Maps, kind: Interrupt) -> Vec<u64> {
+    border(maps, kind, 0)
+}
+
+/// Returns a program behind which an interrupt is within those kinds that may surround it, and
+/// within `inside`.
+fn border(maps: Maps, kind: Interrupt, inside: u32) -> Vec<u64> {
+    let around = match kind {
+        Interrupt::Soft => 0,
+        Interrupt::Hard => Interrupt::Soft as u32,
+    };
     let mut asm = Assembler::new();
     asm.begin(maps);
-    asm.divide(Label::Entered);
-    asm.place(Label::Entered);
-    asm.count(1);
+    asm.divide();
+    asm.put(AND_IMMEDIATE, 2, 0, 0, around);
+    asm.put(OR_IMMEDIATE, 2, 0, 0, inside);
+    asm.put(STORE_U64, RECORD, 2, Field::Inside.offset(), 0);
     asm.end();
     asm.finish()
 }
 
-/// Returns the program for the end of an interrupt. One whose beginning was missed is no interrupt.
-pub(super) fn leave(maps: Maps) -> Vec<u64> {
-    let mut asm = Assembler::new();
-    asm.begin(maps);
-    asm.divide(Label::NotWatched);
-    asm.count(-1);
-    asm.end();
-    asm.finish()
-}
-
-/// Returns the program for a switch of threads. It reads two arguments: whether the thread was
-/// preempted, and the state it is left in, where 0 is runnable (kernel/sched/core.c, since Linux
-/// 5.18; no program that reads an argument that a tracepoint lacks can be attached to it).
+/// Returns the program for a switch of threads. It reads three arguments: whether the thread was
+/// preempted, whether there is one at all, and the state it is left in, where 0 is runnable
+/// (kernel/sched/core.c, since Linux 5.18; no program that reads an argument that a tracepoint
+/// lacks can be attached to it). [`LOOK`] has it enter what has passed as if the current thread had
+/// been switched out.
 pub(super) fn switch(maps: Maps) -> Vec<u64> {
     let mut asm = Assembler::new();
     asm.put(MOVE, ARGUMENTS, 1, 0, 0);
     asm.begin(maps);
-    // What has passed, by whether an interrupt's end was missed.
-    asm.put(LOAD_U64, 2, RECORD, Field::Depth.offset(), 0);
-    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, 0, Label::Interrupted);
-    asm.add(Field::Ran, 0);
-    asm.jump(JUMP, 0, 0, 0, Label::Entered);
-    asm.place(Label::Interrupted);
-    asm.add(Field::Interrupted, 0);
-    asm.put(STORE_IMMEDIATE_U64, RECORD, 0, Field::Depth.offset(), 0);
-    asm.place(Label::Entered);
+    asm.divide();
+    // No interrupt contains a switch, so one that has not ended was missed.
+    asm.put(LOAD_U64, 1, ARGUMENTS, 8, 0);
+    asm.jump(JUMP_EQUAL_IMMEDIATE, 1, 0, 0, Label::Kept);
+    asm.put(STORE_IMMEDIATE_U64, RECORD, 0, Field::Inside.offset(), 0);
+    asm.place(Label::Kept);
     // Whose time it is.
     asm.put(CALL, 0, 0, 0, THREAD);
     asm.put(MOVE_32, TID, 0, 0, 0);

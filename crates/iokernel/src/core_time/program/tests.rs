@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use proptest::prelude::*;
 
+use super::Interrupt::{Hard, Soft};
 use super::*;
 use crate::sys::bpf::machine::integer_at;
 
@@ -45,6 +46,8 @@ struct World {
     cores: Vec<AtomicU64>,
     threads: Table,
     strangers: Table,
+    /// Nanoseconds of an interrupt that begins when the next program has read the time.
+    interrupt: Option<u64>,
 }
 
 const WORDS: usize = size_of::<Record>() / 8;
@@ -86,17 +89,27 @@ fn update(map: u64, key: u64, value: u64, flags: u64, _: u64) -> u64 {
     })
 }
 
+/// Returns the time, and has the interrupt happen that is due then.
+fn nanoseconds(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    let (now, interrupt) = WORLD.with_borrow_mut(|world| (world.now, world.interrupt.take()));
+    if let Some(ns) = interrupt {
+        happen(1, Event::Enter(Interrupt::Hard));
+        happen(ns, Event::Leave(Interrupt::Hard));
+    }
+    now
+}
+
 /// What a program may call.
 type Helper = fn(u64, u64, u64, u64, u64) -> u64;
 
-/// Runs a program with these arguments of its tracepoint.
-fn run(code: &[u64], arguments: [u64; 4]) {
+/// Runs a program with these arguments of its tracepoint; returns what it does.
+fn run(code: &[u64], arguments: [u64; 4]) -> u64 {
     let bytes: Vec<u8> = code.iter().flat_map(|instruction| instruction.to_le_bytes()).collect();
     let mut machine = rbpf::EbpfVmRaw::new(Some(&bytes)).expect("the program is well formed");
     let helpers: [(u32, Helper); 5] = [
         (LOOKUP, look_up),
         (UPDATE, update),
-        (NANOSECONDS, |_, _, _, _, _| WORLD.with_borrow(|world| world.now)),
+        (NANOSECONDS, nanoseconds),
         (CORE, |_, _, _, _, _| WORLD.with_borrow(|world| world.core.into())),
         (THREAD, |_, _, _, _, _| WORLD.with_borrow(|world| 77 << 32 | u64::from(world.tid))),
     ];
@@ -110,7 +123,7 @@ fn run(code: &[u64], arguments: [u64; 4]) {
         }
     });
     let mut context = arguments.map(u64::to_le_bytes).concat();
-    machine.execute_program(&mut context).unwrap();
+    machine.execute_program(&mut context).unwrap()
 }
 
 fn begin() {
@@ -128,25 +141,30 @@ fn begin() {
 /// What happens next on core 0, after some nanoseconds.
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    Enter,
-    Leave,
+    Enter(Interrupt),
+    Leave(Interrupt),
     /// The current thread is switched out for this one, and could run on or not.
     Switch {
         to: u32,
         preempted: bool,
         state: u64,
     },
+    /// The reader looks.
+    Look,
 }
 
-fn happen(after: u64, event: Event) {
+/// Has it happen; returns what the program does.
+fn happen(after: u64, event: Event) -> u64 {
     WORLD.with_borrow_mut(|world| world.now += after);
     match event {
-        Event::Enter => run(&enter(MAPS), [0; 4]),
-        Event::Leave => run(&leave(MAPS), [0; 4]),
+        Event::Enter(kind) => run(&enter(MAPS, kind), [0; 4]),
+        Event::Leave(kind) => run(&leave(MAPS, kind), [0; 4]),
         Event::Switch { to, preempted, state } => {
-            run(&switch(MAPS), [preempted.into(), 0xdead, 0xbeef, state]);
+            let returned = run(&switch(MAPS), [preempted.into(), 0xdead, 0xbeef, state]);
             WORLD.with_borrow_mut(|world| world.tid = to);
+            returned
         }
+        Event::Look => run(&switch(MAPS), LOOK),
     }
 }
 
@@ -215,43 +233,94 @@ fn a_kthread_that_waits_on_another_core_does_not_wait_here() {
 }
 
 #[test]
-fn interrupts_count_once_however_deep() {
+fn an_interrupt_within_a_soft_one_counts_once() {
     begin();
     happen(5, sleeps(101));
-    happen(10, Event::Enter);
-    happen(100, Event::Enter);
-    happen(1_000, Event::Leave);
-    happen(10_000, Event::Leave);
+    happen(10, Event::Enter(Soft));
+    happen(100, Event::Enter(Hard));
+    happen(1_000, Event::Leave(Hard));
+    happen(10_000, Event::Leave(Soft));
     happen(20, sleeps(7));
     assert_eq!((field(Field::Kthreads), by_moment(Field::Interrupts)), (30, [0, 11_100]));
     // One whose beginning was not seen, and one whose end was not.
-    happen(3, Event::Leave);
-    happen(4, Event::Enter);
+    happen(3, Event::Leave(Hard));
+    happen(4, Event::Enter(Hard));
     happen(500, sleeps(0));
     assert_eq!(
-        (strangers()[&7], by_moment(Field::Interrupts), field(Field::Depth)),
+        (strangers()[&7], by_moment(Field::Interrupts), field(Field::Inside)),
         ([7, 0], [500, 11_100], 0)
     );
+}
+
+#[test]
+fn an_end_that_was_missed_costs_one_interval() {
+    for (missed, end) in [
+        (Hard, [Event::Enter(Hard), Event::Leave(Hard)]),
+        (Soft, [Event::Enter(Soft), Event::Leave(Soft)]),
+        // It interrupts no hard interrupt.
+        (Hard, [Event::Enter(Soft), Event::Leave(Soft)]),
+    ] {
+        begin();
+        happen(5, sleeps(101));
+        happen(10, Event::Enter(missed));
+        happen(100, end[0]);
+        happen(1_000, end[1]);
+        happen(20_000, sleeps(0));
+        let times = (field(Field::Kthreads), by_moment(Field::Interrupts));
+        assert_eq!(times, (20_010, [0, 1_100]), "{missed:?} {end:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_in_the_middle_of_a_program_is_entered_nowhere() {
+    for (event, inside) in [(Event::Enter(Soft), 1), (Event::Leave(Soft), 0), (Event::Look, 0)] {
+        begin();
+        happen(5, sleeps(101));
+        WORLD.with_borrow_mut(|world| world.interrupt = Some(1_000));
+        happen(20, event);
+        let record = [Field::Since, Field::Inside, Field::Busy].map(field);
+        assert_eq!(record, [1_025, inside, 0], "{event:?}");
+        happen(300, Event::Look);
+        let times = (field(Field::Kthreads), by_moment(Field::Interrupts)[1]);
+        assert_eq!(times, if inside == 1 { (20, 1_301) } else { (1_321, 0) }, "{event:?}");
+    }
+}
+
+#[test]
+fn a_look_ends_no_interrupt_and_is_refused_in_the_middle_of_a_program() {
+    begin();
+    happen(5, sleeps(101));
+    happen(10, Event::Enter(Soft));
+    assert_eq!(happen(100, Event::Look), 0);
+    assert_eq!((field(Field::Kthreads), by_moment(Field::Interrupts)), (10, [0, 100]));
+    happen(1_000, Event::Leave(Soft));
+    assert_eq!(happen(20, Event::Look), 0);
+    assert_eq!((field(Field::Kthreads), by_moment(Field::Interrupts)), (30, [0, 1_100]));
+    WORLD.with_borrow(|world| world.cores[Field::Busy as usize].store(1, Relaxed));
+    assert_eq!(happen(1, Event::Look), u64::from(FOUND_BUSY));
+    assert_eq!(field(Field::Kthreads), 30);
 }
 
 #[test]
 fn a_core_that_is_not_watched_is_left_alone() {
     begin();
     WORLD.with_borrow_mut(|world| world.core = 1);
-    for event in [Event::Enter, sleeps(7), Event::Leave, sleeps(101)] {
+    for event in [Event::Enter(Hard), sleeps(7), Event::Leave(Hard), sleeps(101), Event::Look] {
         happen(10, event);
     }
     WORLD.with_borrow_mut(|world| world.core = CORES as u32);
-    happen(10, Event::Enter);
+    happen(10, Event::Enter(Hard));
     assert!(WORLD.with_borrow(|world| world.cores[WORDS..].iter().all(|word| word.load(Relaxed) == 0)));
     assert!(strangers().is_empty());
 }
 
 fn event() -> impl Strategy<Value = Event> {
     let thread = prop_oneof![Just(0), prop::sample::select(&KTHREADS), 1u32..8];
+    let kind = || prop::sample::select(&[Soft, Hard]);
     prop_oneof![
-        Just(Event::Enter),
-        Just(Event::Leave),
+        kind().prop_map(Event::Enter),
+        kind().prop_map(Event::Leave),
+        Just(Event::Look),
         (thread, any::<bool>(), 0..3u64).prop_map(|(to, preempted, state)| Event::Switch {
             to,
             preempted,
@@ -260,22 +329,36 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// Each event, and for how long the program that it runs is interrupted.
+type Step = (u64, Event, Option<u64>);
+
 proptest! {
     #[test]
-    fn every_nanosecond_is_entered_once(events in prop::collection::vec((0..1_000_000u64, event()), 0..60)) {
+    fn every_nanosecond_is_entered_once(
+        steps in prop::collection::vec((0..1_000_000u64, event(), prop::option::of(0..1_000_000u64)), 0..60),
+    ) {
         begin();
         let mut ran = BTreeMap::<u32, u64>::new();
-        let (mut depth, mut current) = (0u64, 0);
-        for &(after, event) in events.iter().chain([&(5, yields(0))]) {
-            if depth == 0 || current == 0 {
-                *ran.entry(current).or_default() += after;
+        let (mut soft, mut hard, mut current, mut all, mut before) = (false, false, 0, 0, 0);
+        let last: Step = (5, yields(0), None);
+        for &(after, event, interrupt) in steps.iter().chain([&last]) {
+            // An interrupt of the program before comes after what that has entered.
+            let passed = before + after;
+            all += passed;
+            if !(soft || hard) || current == 0 {
+                *ran.entry(current).or_default() += passed;
             }
             match event {
-                Event::Enter => depth += 1,
-                Event::Leave => depth = depth.saturating_sub(1),
-                Event::Switch { to, .. } => (depth, current) = (0, to),
+                Event::Enter(Soft) => (soft, hard) = (true, false),
+                Event::Leave(Soft) => (soft, hard) = (false, false),
+                Event::Enter(Hard) => hard = true,
+                Event::Leave(Hard) => hard = false,
+                Event::Switch { to, .. } => (soft, hard, current) = (false, false, to),
+                Event::Look => {}
             }
+            WORLD.with_borrow_mut(|world| world.interrupt = interrupt);
             happen(after, event);
+            before = interrupt.map_or(0, |ns| ns + 1);
         }
         let of = |tid: u32| ran.get(&tid).copied().unwrap_or(0);
         prop_assert_eq!(field(Field::Idle), of(0));
@@ -287,7 +370,6 @@ proptest! {
         // The fifth stranger and those behind it find no place.
         let untold = (1..8).filter(|&tid| !told.contains_key(&tid.into())).map(of).sum::<u64>();
         prop_assert_eq!(by_moment(Field::Untold).iter().sum::<u64>(), untold);
-        let all = events.iter().map(|(after, _)| after).sum::<u64>() + 5;
         let entered = field(Field::Idle) + field(Field::Kthreads)
             + told.values().flatten().chain(&by_moment(Field::Interrupts)).chain(&by_moment(Field::Untold)).sum::<u64>();
         prop_assert_eq!(entered, all);

@@ -11,9 +11,12 @@ use rustix::io::Errno;
 use super::{Element, MAP_UPDATE_ELEM, bpf, make_map};
 
 const MAP_LOOKUP_ELEM: c_int = 1;
+const MAP_DELETE_ELEM: c_int = 3;
 const MAP_GET_NEXT_KEY: c_int = 4;
 const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
+/// `BPF_F_MMAPABLE`, whose effect here is that the first value begins at a page.
+const FROM_PAGE: u32 = 1 << 10;
 
 /// Plain integers.
 ///
@@ -37,12 +40,12 @@ pub(crate) struct Map<K, V> {
 }
 
 impl<V: Plain> Map<u32, V> {
-    /// Returns an array of `entries` values, all 0.
+    /// Returns an array of `entries` values, all 0, that begins at a page of memory.
     ///
     /// # Errors
     /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
     pub(crate) fn array(entries: u32) -> Result<Self, Errno> {
-        Self::make(MAP_TYPE_ARRAY, entries)
+        Self::make(MAP_TYPE_ARRAY, entries, FROM_PAGE)
     }
 }
 
@@ -52,11 +55,11 @@ impl<K: Plain, V: Plain> Map<K, V> {
     /// # Errors
     /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
     pub(crate) fn hash(entries: u32) -> Result<Self, Errno> {
-        Self::make(MAP_TYPE_HASH, entries)
+        Self::make(MAP_TYPE_HASH, entries, 0)
     }
 
-    fn make(map_type: u32, entries: u32) -> Result<Self, Errno> {
-        let map = make_map(map_type, size_of::<K>(), size_of::<V>(), entries)?;
+    fn make(map_type: u32, entries: u32, flags: u32) -> Result<Self, Errno> {
+        let map = make_map(map_type, size_of::<K>(), size_of::<V>(), entries, flags)?;
         Ok(Self { map, types: PhantomData })
     }
 
@@ -71,6 +74,18 @@ impl<K: Plain, V: Plain> Map<K, V> {
     /// The kernel's error: the map is full.
     pub(crate) fn set(&self, key: K, value: V) -> Result<(), Errno> {
         bpf(MAP_UPDATE_ELEM, &mut Element::new(&self.map, &raw const key, &raw const value)).map(drop)
+    }
+
+    /// Removes a key, if the map has it.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn remove(&self, key: K) -> Result<(), Errno> {
+        let none = core::ptr::null::<V>();
+        match bpf(MAP_DELETE_ELEM, &mut Element::new(&self.map, &raw const key, none)) {
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the value of a key; `None` if the map has no such key.
@@ -132,5 +147,7 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, [(7, [5, 6]), (9, [3, 4])]);
         assert_eq!(map.entries(1).unwrap().len(), 1);
+        assert_eq!((map.remove(9), map.remove(8)), (Ok(()), Ok(())));
+        assert_eq!(map.entries(9).unwrap(), [(7, [5, 6])]);
     }
 }

@@ -39,11 +39,11 @@ pub(crate) fn attach(name: &str, program: impl AsFd) -> Result<OwnedFd, Errno> {
 }
 
 /// Runs `program` once on a core, in an interrupt of whatever runs there, as at a tracepoint with
-/// these arguments.
+/// these arguments. Returns what the program does.
 ///
 /// # Errors
 /// The kernel's error: the core is offline.
-pub(crate) fn run_on(core: u32, program: impl AsFd, arguments: &[u64]) -> Result<(), Errno> {
+pub(crate) fn run_on(core: u32, program: impl AsFd, arguments: &[u64]) -> Result<u32, Errno> {
     let mut run = TestRun {
         program: program.as_fd().as_raw_fd() as u32,
         context_in_size: size_of_val(arguments) as u32,
@@ -52,5 +52,6 @@ pub(crate) fn run_on(core: u32, program: impl AsFd, arguments: &[u64]) -> Result
         core,
         ..TestRun::default()
     };
-    bpf(PROG_TEST_RUN, &mut run).map(drop)
+    bpf(PROG_TEST_RUN, &mut run)?;
+    Ok(run.verdict)
 }

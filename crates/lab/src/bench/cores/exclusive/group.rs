@@ -6,12 +6,9 @@
 //! within it could not lose cores.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
-
-/// Where Linux mounts control groups.
-const ROOT: &str = "/sys/fs/cgroup";
 
 /// A group for one process; dropped after that has ended.
 #[derive(Debug)]
@@ -27,19 +24,13 @@ impl Group {
     /// # Errors
     /// If there is no such group, or Linux refuses another one there.
     pub fn within(outer: &str) -> anyhow::Result<Self> {
-        let root = Path::new(ROOT);
-        let has_cpusets = |point: &PathBuf| {
-            let controllers = fs::read_to_string(point.join("cgroup.controllers")).unwrap_or_default();
-            controllers.split_whitespace().any(|controller| controller == "cpuset")
-        };
-        let unified = [root.to_owned(), root.join("unified")].into_iter().find(has_cpusets);
-        let name = outer.trim_start_matches('/');
-        let Some(point) = unified else {
-            let folder = root.join("cpuset").join(name);
+        let (folder, version) = tailwater_iokernel::group_folder(outer)
+            .map_err(|why| anyhow::anyhow!("--keep-off {outer}: {why}"))?;
+        if version == 1 {
             anyhow::ensure!(folder.is_dir(), "--keep-off {outer}: there is no {}", folder.display());
             return Ok(Self { folder, own: false });
-        };
-        let folder = point.join(name).join(format!("tailwater-lab-{}", std::process::id()));
+        }
+        let folder = folder.join(format!("tailwater-lab-{}", std::process::id()));
         fs::create_dir(&folder)
             .with_context(|| format!("--keep-off {outer}: cannot make {}", folder.display()))?;
         Ok(Self { folder, own: true })

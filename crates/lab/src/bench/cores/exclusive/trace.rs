@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::fs::OFlags;
+use tailwater_iokernel::core_time::{in_first_pid_namespace, is_of_the_kernel};
 use tailwater_shm::clock;
 
 use super::child::Period;
@@ -28,10 +29,6 @@ const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const BUFFER_KIB: &str = "4096";
 /// Time between two reads.
 const LOOK: Duration = Duration::from_millis(20);
-/// `PF_KTHREAD` among the flags of `/proc/PID/stat` (include/linux/sched.h).
-const KERNEL_THREAD: u64 = 0x0020_0000;
-/// Inode of the PID namespace of the machine itself (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
-const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Why there is no trace, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,20 +44,20 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Reads a line of `trace_pipe`; `None` if it is none of a switch.
-    fn parse(line: &str) -> Option<Self> {
+    /// Reads a line of `trace_pipe`, with the name of the thread to which the core is switched;
+    /// `None` if it is none of a switch.
+    fn parse(line: &str) -> Option<(Self, &str)> {
         let (head, event) = line.split_once(": sched_switch: prev_comm=")?;
         let (before, after) = event.split_once(" ==> next_comm=")?;
         // Names of threads may contain anything; what follows them does not.
-        let number = |text: &str, key: &str| {
-            let (_, rest) = text.rsplit_once(key)?;
-            rest.split(' ').next()?.parse().ok()
-        };
-        let (from, to) = (number(before, " prev_pid=")?, number(after, " next_pid=")?);
+        let number = |text: &str| text.split(' ').next()?.parse().ok();
+        let (_, before) = before.rsplit_once(" prev_pid=")?;
+        let (name, after) = after.rsplit_once(" next_pid=")?;
+        let (from, to) = (number(before)?, number(after)?);
         let (head, at) = head.rsplit_once(' ')?;
         let (_, core) = head.rsplit_once('[')?;
         let core = core.split(']').next()?.parse().ok()?;
-        Some(Self { core, at: at.parse().ok()?, from, to })
+        Some((Self { core, at: at.parse().ok()?, from, to }, name))
     }
 }
 
@@ -101,8 +98,7 @@ impl Drop for Instance {
 
 impl Instance {
     fn make(cores: &[usize]) -> Result<Self, Unavailable> {
-        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        if namespace != Path::new(FIRST_PID_NAMESPACE) {
+        if !in_first_pid_namespace() {
             return Err(Unavailable("in a PID namespace the trace's threads are not known".to_owned()));
         }
         let mount = MOUNTS.map(Path::new).into_iter().find(|mount| mount.join("instances").is_dir());
@@ -196,16 +192,11 @@ fn read(mut pipe: File, stop: &AtomicBool) -> anyhow::Result<Record> {
                 let whole = unread.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
                 let lines = String::from_utf8_lossy(&unread[..whole]).into_owned();
                 unread.drain(..whole);
-                for (line, switch) in lines.lines().filter_map(|line| Some((line, Switch::parse(line)?))) {
-                    let name = line
-                        .rsplit_once(" ==> next_comm=")
-                        .and_then(|(_, next)| next.rsplit_once(" next_pid="));
-                    if let Some((name, _)) = name {
-                        record.names.insert(switch.to, name.to_owned());
-                    }
+                for (switch, name) in lines.lines().filter_map(Switch::parse) {
+                    record.names.insert(switch.to, name.to_owned());
                     for tid in [switch.from, switch.to] {
                         // As soon as it is seen: it may end.
-                        if known.insert(tid) && is_kernel_thread(tid) {
+                        if known.insert(tid) && is_of_the_kernel(tid) == Some(true) {
                             record.kernel.insert(tid);
                         }
                     }
@@ -220,14 +211,6 @@ fn read(mut pipe: File, stop: &AtomicBool) -> anyhow::Result<Record> {
             Err(error) => return Err(error).context("cannot read the scheduler's trace"),
         }
     }
-}
-
-/// Returns whether a thread is one of the kernel's own; false if it has ended.
-fn is_kernel_thread(tid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
-    // After the name, which may contain anything: state, five numbers, flags (proc_pid_stat(5)).
-    let flags = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(6)?.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
 /// What ran on the exclusive thread's core while that thread had it.
@@ -288,7 +271,8 @@ mod tests {
     fn a_switch_is_read_whatever_the_threads_are_called() {
         let line = "  a [9] b ==> c-77      [012] d..2. 123456789012: sched_switch: prev_comm=a [9] b prev_pid=77 \
                     prev_prio=120 prev_state=R ==> next_comm=x next_pid=3 next_pid=88 next_prio=-1";
-        assert_eq!(Switch::parse(line), Some(Switch { core: 12, at: 123_456_789_012, from: 77, to: 88 }));
+        let switch = Switch { core: 12, at: 123_456_789_012, from: 77, to: 88 };
+        assert_eq!(Switch::parse(line), Some((switch, "x next_pid=3")));
         for other in ["CPU:1 [LOST 12 EVENTS]", "", "x-1 [000] d.. 12: sched_wakeup: comm=a pid=3"] {
             assert_eq!(Switch::parse(other), None, "{other}");
         }
@@ -324,13 +308,5 @@ mod tests {
         let part = Counts { ordinary: 1, who: who(&["job (51)"]), ordinary_cycles: 20, kernel: 1 };
         assert_eq!(counts(100, 320), part);
         assert_eq!(counts(340, 900), Counts::default());
-    }
-
-    #[test]
-    fn threads_of_the_kernel_are_known_by_their_flags() {
-        assert!(!is_kernel_thread(std::process::id()));
-        // kthreadd, outside of PID namespaces.
-        let name = fs::read_to_string("/proc/2/comm").unwrap_or_default();
-        assert_eq!(is_kernel_thread(2), name.trim() == "kthreadd");
     }
 }
