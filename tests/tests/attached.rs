@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::config::PolicyName;
@@ -243,6 +244,53 @@ fn a_batch_job_that_sends_wakes_the_iokernel_which_sleeps_beside_it() {
         assert_eq!(bench.receive(PATIENCE).as_deref(), Some(&b"beacon"[..]));
         rung() >= before + 5
     });
+}
+
+/// Ends the threads that look at it, also when the test fails.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_service_does_not_idle_on_a_core_that_other_programs_want() {
+    if !has_two_cpus() {
+        return;
+    }
+    // Without real-time rank, a kthread that sleeps waits for the turns of the others.
+    let share_cores = |config: &mut Config| config.neighbour_share = 10;
+    let mut config = tailwater_tests::config(String::new());
+    share_cores(&mut config);
+    if let Err(reason) = tailwater_iokernel::real_time(&config, false) {
+        return println!("skipped: {reason}");
+    }
+    let bench = Bench::start(share_cores, vec![]);
+    // It would idle for longer than this test takes.
+    let variables = [("TAILWATER_IDLE_TIMEOUT_US", "3600000000")];
+    let service = bench.child_with("echo", "service", "latency-critical", &variables);
+    bench.echo(&service, b"alone");
+    assert_eq!(bench.cores_of(&service), 1, "it idles");
+    let parks = || bench.stats()["cores"]["parks"].as_u64().expect("a number");
+    let (before, done) = (parks(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _end = SetOnDrop(&done);
+        for _ in 0..cpu_numbers().len() + 2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // After a request that is answered before they are seen to compete it idles for long.
+        let deadline = Instant::now() + PATIENCE;
+        while parks() == before && Instant::now() < deadline {
+            bench.echo(&service, b"beside others");
+        }
+    });
+    assert!(parks() > before, "it did not give its core up: {:#}", bench.stats());
 }
 
 #[test]

@@ -120,8 +120,8 @@ impl RawKthread {
     fn park(&mut self, successor: bool) {
         let shared = Arc::clone(&self.shared);
         let slot = &shared.region.kthread(self.index).slot;
-        let contested = shared.region.is_contested();
-        let mut yields = if successor { priority::yields(shared.class, contested) } else { 0 };
+        let ranks_differ = shared.region.ranks_differ();
+        let mut yields = if successor { priority::yields(shared.class, ranks_differ) } else { 0 };
         while !self.shared.stopping() {
             // The ticket before the grant: see `tailwater_shm::park`.
             let ticket = slot.ticket();

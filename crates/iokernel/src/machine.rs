@@ -328,8 +328,8 @@ impl Drop for SessionWeight {
     }
 }
 
-/// Parses the text of `/proc/PID/autogroup`: `/autogroup-57 nice 0`, or nothing for a process that no
-/// session was made for.
+/// Parses the text of `/proc/PID/autogroup`: `/autogroup-57 nice 0`, or nothing for a process that
+/// no session was made for.
 fn parse_autogroup(text: &str) -> Option<i32> {
     text.trim().rsplit(' ').next()?.parse().ok()
 }

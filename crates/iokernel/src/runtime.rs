@@ -391,11 +391,13 @@ impl Runtime {
         self.budget.throttled_until().max(self.back_off.until()).max(self.slow_wakes.until())
     }
 
-    /// Tells its kthreads whether other programs compete for the cores.
-    pub(crate) fn set_contested(&mut self, contested: bool) {
-        self.region.set_contested(contested);
+    /// Tells its kthreads whether ranks differ; with `real_time`, that a trusted service has
+    /// real-time rank.
+    pub(crate) fn set_ranks(&mut self, ranks_differ: bool, real_time: bool) {
+        let is_service = self.spec.class == Class::LatencyCritical;
+        self.region.set_contested(ranks_differ, real_time && self.trusted && is_service);
         if let Some(session) = &mut self.session {
-            session.want_lowest(contested);
+            session.want_lowest(ranks_differ);
         }
     }
 

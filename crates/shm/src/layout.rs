@@ -65,6 +65,10 @@ pub const AWAKE: u32 = 0;
 pub const ASLEEP: u32 = 1;
 /// The same, and a core is free.
 pub const ASLEEP_BESIDE_FREE_CORES: u32 = 2;
+/// Kthreads of services rank above best-effort ones.
+const RANKS_DIFFER: u32 = 1;
+/// Other programs compete for the cores, and the wake of a kthread of this service preempts them.
+const WAKES_PREEMPT: u32 = 2;
 /// In the word of granted cores: the IOKernel's policy grants requested cores. The number is in the
 /// lower half.
 pub const TAKES_REQUESTS: u64 = 1 << 32;
@@ -96,7 +100,7 @@ pub struct RegionHeader {
     _line: [AtomicU64; 3],
     /// [`AWAKE`], [`ASLEEP`] or [`ASLEEP_BESIDE_FREE_CORES`]; a line of its own.
     asleep: AtomicU32,
-    /// 1 while kthreads of services rank above best-effort ones; written by the IOKernel.
+    /// [`RANKS_DIFFER`] and [`WAKES_PREEMPT`]; written by the IOKernel.
     contested: AtomicU32,
     _pad: [AtomicU32; 14],
 }
@@ -633,14 +637,24 @@ impl Region {
     /// Returns whether kthreads of services rank above best-effort ones, as of the IOKernel's last
     /// look: while other programs compete for the cores, or cores hardly change hands
     /// ([`crate::priority`]).
-    pub fn is_contested(&self) -> bool {
+    pub fn ranks_differ(&self) -> bool {
         // Relaxed: a hint; a kthread that sees it late yields in vain, or sleeps and is woken.
-        self.header().contested.load(Ordering::Relaxed) != 0
+        self.header().contested.load(Ordering::Relaxed) & RANKS_DIFFER != 0
     }
 
-    /// Sets what [`is_contested`](Self::is_contested) returns; for the IOKernel.
-    pub fn set_contested(&self, contested: bool) {
-        self.header().contested.store(contested.into(), Ordering::Relaxed);
+    /// Returns whether other programs of the machine compete for the cores, as of the IOKernel's
+    /// last look, and the wake of a kthread of this service preempts them at once.
+    pub fn wakes_preempt(&self) -> bool {
+        // Relaxed: a hint; a kthread that sees it late polls for too long, or sleeps and is woken.
+        self.header().contested.load(Ordering::Relaxed) & WAKES_PREEMPT != 0
+    }
+
+    /// Sets what [`ranks_differ`](Self::ranks_differ) and [`wakes_preempt`](Self::wakes_preempt)
+    /// return; for the IOKernel.
+    pub fn set_contested(&self, ranks_differ: bool, wakes_preempt: bool) {
+        let ranks_differ = if ranks_differ { RANKS_DIFFER } else { 0 };
+        let wakes_preempt = if wakes_preempt { WAKES_PREEMPT } else { 0 };
+        self.header().contested.store(ranks_differ | wakes_preempt, Ordering::Relaxed);
     }
 
     /// How many of the cores that the runtime requests are its own, with [`TAKES_REQUESTS`] if the

@@ -74,13 +74,12 @@ pub enum Rank {
 }
 
 /// Returns how often a kthread of this class that has ceded its core to another one yields before
-/// it sleeps. While ranks differ (`contested`) a service's kthread is above a best-effort
-/// successor: Linux would resume it after each yield, so it sleeps at once, and its wake preempts
-/// such a kthread.
+/// it sleeps. While ranks differ a service's kthread is above a best-effort successor: Linux would
+/// resume it after each yield, so it sleeps at once, and its wake preempts such a kthread.
 #[must_use]
-pub fn yields(class: Class, contested: bool) -> u32 {
+pub fn yields(class: Class, ranks_differ: bool) -> u32 {
     match class {
-        Class::LatencyCritical if contested => 0,
+        Class::LatencyCritical if ranks_differ => 0,
         _ => MAX_YIELDS,
     }
 }

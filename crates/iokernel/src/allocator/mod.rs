@@ -236,7 +236,7 @@ impl Allocator {
         self.observation.attach(id, kthreads);
         self.observation.set_on_hold(id, true);
         look::publish_granted(&runtime, self.policy.takes_requests());
-        runtime.set_contested(self.ranks_differ());
+        runtime.set_ranks(self.ranks_differ(), self.gives_real_time());
         self.weigh_sessions = true;
         world.runtimes.insert(runtime);
         self.policy.attach(id, &self.ledger);

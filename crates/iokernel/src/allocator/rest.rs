@@ -86,11 +86,16 @@ impl Allocator {
         self.ranks.for_good || (self.ranks.may_lower && (self.contested || self.calm))
     }
 
-    /// Tells all programs whether ranks differ, and ranks the kthreads that have cores.
+    /// Returns whether trusted services have real-time rank.
+    pub(super) fn gives_real_time(&self) -> bool {
+        self.contested && self.ranks.real_time
+    }
+
+    /// Tells all programs which ranks there are, and ranks the kthreads that have cores.
     fn rank_owners(&mut self, world: &mut World) {
-        let differ = self.ranks_differ();
+        let (differ, real_time) = (self.ranks_differ(), self.gives_real_time());
         for runtime in world.runtimes.iter_mut() {
-            runtime.set_contested(differ);
+            runtime.set_ranks(differ, real_time);
         }
         self.weigh_sessions = true;
         for at in 0..self.cores.len() {
@@ -111,7 +116,7 @@ impl Allocator {
         let rank = match self.class_of(id.runtime) {
             Class::BestEffort if self.ranks.for_good => Rank::Last,
             Class::BestEffort if self.contested || self.calm => Rank::Behind,
-            Class::LatencyCritical if self.contested && self.ranks.real_time && trusted => Rank::RealTime,
+            Class::LatencyCritical if self.gives_real_time() && trusted => Rank::RealTime,
             Class::LatencyCritical | Class::BestEffort => Rank::Ordinary,
         };
         self.rank(world, id, rank);
@@ -140,7 +145,7 @@ impl Allocator {
     /// microseconds.
     pub(crate) fn rest_services(&mut self, world: &mut World, now: Cycles) {
         let passed = now.saturating_sub(core::mem::replace(&mut self.last_rest_look, now));
-        if !self.contested || !self.ranks.real_time {
+        if !self.gives_real_time() {
             return;
         }
         let limit = self.clock.from_ns(LIMIT_US * 1_000);

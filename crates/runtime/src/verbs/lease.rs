@@ -113,14 +113,14 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
 /// How often a kthread that has given up its core to `successor` yields before it sleeps.
 fn yields(runtime: &Runtime, successor: bool) -> u32 {
     match runtime.loan {
-        Some(loan) if successor => priority::yields(loan.class, loan.region.is_contested()),
+        Some(loan) if successor => priority::yields(loan.class, loan.region.ranks_differ()),
         _ => 0,
     }
 }
 
 /// Polls until there is work, the core is taken, or the kthread parks: after `idle_timeout`, or
-/// sooner where its last idle times were so long that to poll for work is in vain. Returns the
-/// thread that was handed over, if one was.
+/// sooner where its last idle times were so long that to poll for work is in vain, or where other
+/// programs want the core. Returns the thread that was handed over, if one was.
 pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     // Before the kthread is `Idle`: from then on the IOKernel may take the core.
     let now = clock::now();
@@ -184,9 +184,13 @@ fn patience(kthread: ThisKthread<'_>, runtime: &Runtime) -> Cycles {
     if runtime.idle_timeout == Cycles::MAX {
         return Cycles::MAX;
     }
-    let shortest = || runtime.clock.from_ns(SHORTEST_IDLE_NS);
+    let shortest = runtime.clock.from_ns(SHORTEST_IDLE_NS);
+    if runtime.loan.is_some_and(|loan| loan.region.wakes_preempt()) {
+        // Others could run meanwhile, and a core on which one runs takes a wake within as long.
+        return shortest.min(runtime.idle_timeout);
+    }
     let mut patience = kthread.private().patience.borrow_mut();
-    patience.get_or_insert_with(|| Patience::new(shortest(), runtime.idle_timeout)).threshold()
+    patience.get_or_insert_with(|| Patience::new(shortest, runtime.idle_timeout)).threshold()
 }
 
 /// Takes into account an idle time that has ended with work.

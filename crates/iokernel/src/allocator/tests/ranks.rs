@@ -52,6 +52,11 @@ fn shared_machine() -> Sandbox {
     sandbox
 }
 
+/// Returns which of the programs are told that the wakes of their kthreads preempt others.
+fn told_that_wakes_preempt(sandbox: &mut Sandbox) -> Vec<u32> {
+    [BATCH, SERVICE].into_iter().filter(|&id| sandbox.peer(id).region.wakes_preempt()).collect()
+}
+
 pub(super) fn contest(sandbox: &mut Sandbox, contested: bool) {
     sandbox.alloc.set_contested(&mut sandbox.world, contested);
 }
@@ -64,13 +69,15 @@ fn kthreads_have_other_ranks_only_while_other_programs_compete_for_the_cores() {
     assert_eq!(ranks(&mut sandbox), [(1, Rank::Ordinary)]);
     contest(&mut sandbox, true);
     assert_eq!(ranks(&mut sandbox), [(1, Rank::Behind)], "it has the core");
-    assert!([BATCH, SERVICE].iter().all(|&id| sandbox.peer(id).region.is_contested()));
+    assert!([BATCH, SERVICE].iter().all(|&id| sandbox.peer(id).region.ranks_differ()));
+    assert_eq!(told_that_wakes_preempt(&mut sandbox), [SERVICE]);
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)], "it is lent the core");
     contest(&mut sandbox, false);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
-    assert!(![BATCH, SERVICE].iter().any(|&id| sandbox.peer(id).region.is_contested()));
+    assert!(![BATCH, SERVICE].iter().any(|&id| sandbox.peer(id).region.ranks_differ()));
+    assert_eq!(told_that_wakes_preempt(&mut sandbox), []);
     sandbox.peer(SERVICE).queue(0, 0);
     sandbox.tick();
     sandbox.peer(SERVICE).park(0);
@@ -87,7 +94,8 @@ fn only_best_effort_kthreads_run_behind_others_while_cores_hardly_change_hands()
     assert_eq!(ranks(&mut sandbox), [(1, Rank::Ordinary)]);
     sandbox.alloc.set_calm(&mut sandbox.world, true);
     assert_eq!(ranks(&mut sandbox), [(1, Rank::Behind)]);
-    assert!([BATCH, SERVICE].iter().all(|&id| sandbox.peer(id).region.is_contested()));
+    assert!([BATCH, SERVICE].iter().all(|&id| sandbox.peer(id).region.ranks_differ()));
+    assert_eq!(told_that_wakes_preempt(&mut sandbox), []);
     arrival(&mut sandbox);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
     contest(&mut sandbox, true);
@@ -96,7 +104,7 @@ fn only_best_effort_kthreads_run_behind_others_while_cores_hardly_change_hands()
     assert_eq!(ranks(&mut sandbox), [], "the contest goes on");
     contest(&mut sandbox, false);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary), (1, Rank::Ordinary)]);
-    assert!(!sandbox.peer(SERVICE).region.is_contested());
+    assert!(!sandbox.peer(SERVICE).region.ranks_differ());
 }
 
 #[test]
@@ -105,15 +113,16 @@ fn where_no_thread_can_be_raised_again_best_effort_kthreads_stay_behind() {
     sandbox.alloc.allow_ranks(Ranks { for_good: true, ..Ranks::default() });
     sandbox.add(BATCH, 1, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    assert!(sandbox.peer(SERVICE).region.is_contested(), "its successor runs behind it at all times");
+    assert!(sandbox.peer(SERVICE).region.ranks_differ(), "its successor runs behind it at all times");
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), [(1, Rank::Last)]);
     contest(&mut sandbox, true);
+    assert_eq!(told_that_wakes_preempt(&mut sandbox), [], "they take turns with other programs");
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
     contest(&mut sandbox, false);
-    assert!(sandbox.peer(SERVICE).region.is_contested());
+    assert!(sandbox.peer(SERVICE).region.ranks_differ());
     sandbox.end(RuntimeId(BATCH));
     assert_eq!(ranks(&mut sandbox), []);
 }
@@ -124,7 +133,8 @@ fn a_program_that_comes_or_goes_in_a_contest_is_told_and_leaves_no_rank_behind()
     sandbox.alloc.allow_ranks(Ranks { may_lower: true, for_good: false, real_time: true });
     contest(&mut sandbox, true);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    assert!(sandbox.peer(SERVICE).region.is_contested());
+    let region = &sandbox.peer(SERVICE).region;
+    assert!(region.ranks_differ() && region.wakes_preempt());
     assert_eq!(ranks(&mut sandbox), [], "it has no core");
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
@@ -155,7 +165,7 @@ fn without_the_privilege_no_kthread_is_ranked_or_told_of_a_contest() {
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), []);
-    assert!(!sandbox.peer(SERVICE).region.is_contested());
+    assert!(!sandbox.peer(SERVICE).region.ranks_differ());
 }
 
 /// A kthread on core 0 does not cede, and is moved off by force.
@@ -227,6 +237,7 @@ fn a_service_of_another_user_never_has_real_time_rank() {
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
+    assert_eq!(told_that_wakes_preempt(&mut sandbox), []);
 }
 
 #[test]
