@@ -6,6 +6,12 @@
 //! ([`crate::switch`]), and one number of cores that services may claim before it starts on them
 //! ([`crate::allocator::vain`]). A program of root or of the IOKernel's own user is a party by
 //! itself.
+//!
+//! A reload of the configuration may give grants other numbers, and programs other grants. All
+//! programs concerned then pass to other parties at once ([`Runtimes::rekey`]); what the parties
+//! that they leave have spent and claimed stays with the programs that remain there.
+//!
+//! [`Runtimes::rekey`]: crate::runtime::Runtimes::rekey
 
 use tailwater_sched::RuntimeId;
 
@@ -116,6 +122,10 @@ impl Party {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::fixture::admit;
+    use crate::runtime::Runtimes;
+    use tailwater_shm::control::Class;
 
     #[test]
     fn programs_of_one_user_by_one_grant_are_a_party_and_others_are_not() {
@@ -131,5 +141,44 @@ mod tests {
         assert_eq!(parties.enter(key(9, 0), 1), ids[0]);
         assert_eq!((parties.get(ids[0]).spent.in_round(1), parties.get(ids[0]).kthreads), (0, 1));
         assert_eq!(parties.enter(key(7, 0), 1), PartyId(5));
+    }
+
+    #[test]
+    fn after_a_reload_programs_are_of_the_parties_of_their_present_grants() {
+        let (config, mut runtimes) = (Config::default(), Runtimes::default());
+        let key = |uid, grant| Key { uid, grant: Some(grant) };
+        let mut files = Vec::new();
+        let mut register = |runtimes: &mut Runtimes, id, key| {
+            let (mut runtime, file) = admit(&config, RuntimeId(id), 2, 0, Class::BestEffort);
+            runtime.key = Some(key);
+            files.push(file);
+            runtimes.insert(runtime);
+        };
+        for (id, key) in (0..).zip([key(7, 0), key(7, 0), key(7, 1), key(7, 2), key(8, 0)]) {
+            register(&mut runtimes, id, key);
+        }
+        let of = |runtimes: &Runtimes, id| runtimes.get(RuntimeId(id)).unwrap().party;
+        let spent = |runtimes: &Runtimes, id| runtimes.parties.get(of(runtimes, id)).spent.in_round(1);
+        for id in [0, 2, 4] {
+            let party = of(&runtimes, id);
+            runtimes.parties.get_mut(party).spent.add(1, 5);
+        }
+        // Two grants change places, a third one is gone, and a program has ended meanwhile.
+        let keys = [(0, key(7, 1)), (1, key(7, 1)), (2, key(7, 0)), (3, key(7, 0)), (4, key(8, 0))];
+        let keys = keys.into_iter().chain([(9, key(7, 0))]);
+        runtimes.rekey(keys.map(|(id, key)| (RuntimeId(id), key)).collect());
+        register(&mut runtimes, 5, key(7, 0));
+        register(&mut runtimes, 6, key(7, 1));
+        for fellows in [[0, 1, 6], [2, 3, 5]] {
+            let [first, ..] = fellows.map(|id| of(&runtimes, id));
+            assert_eq!(fellows.map(|id| of(&runtimes, id)), [first; 3]);
+            let Party { programs, kthreads, .. } = *runtimes.parties.get(first);
+            assert_eq!((programs, kthreads), (3, 6));
+        }
+        assert_ne!(of(&runtimes, 0), of(&runtimes, 2));
+        assert_eq!([0, 2, 4].map(|id| spent(&runtimes, id)), [0, 0, 5], "that of an unchanged key is kept");
+        // All leave: nothing is counted twice.
+        (0..7).for_each(|id| drop(runtimes.remove(RuntimeId(id))));
+        assert!(runtimes.parties.0.iter().all(|party| (party.programs, party.kthreads) == (0, 0)));
     }
 }

@@ -203,7 +203,8 @@ pub(crate) struct Runtime {
     /// Number of lines of each ring.
     pub(crate) ring_lines: u32,
     pub(crate) spent: Spent,
-    /// Its user, and the grant by which it was registered; `None` if the user needs no grant.
+    /// Its user, and the grant by which it is registered, as of the latest reload; `None` if the
+    /// user needs no grant.
     pub(crate) key: Option<Key>,
     /// With whose programs it shares bounds, once it is in the table.
     pub(crate) party: PartyId,
@@ -487,6 +488,25 @@ impl Runtimes {
         let runtime = self.slots.get_mut(id.0 as usize)?.take()?;
         self.parties.leave(runtime.party, runtime.spec.kthreads);
         Some(runtime)
+    }
+
+    /// Moves programs to the parties of these keys. Numbers of grants may change places: all
+    /// programs with another key leave their parties before the first one enters its new one.
+    pub(crate) fn rekey(&mut self, mut keys: Vec<(RuntimeId, Key)>) {
+        let Self { slots, parties } = self;
+        keys.retain(|&(id, key)| {
+            let Some(Some(runtime)) = slots.get_mut(id.0 as usize) else { return false };
+            let changes = runtime.key.replace(key) != Some(key);
+            if changes {
+                parties.leave(runtime.party, runtime.spec.kthreads);
+            }
+            changes
+        });
+        for (id, key) in keys {
+            if let Some(Some(runtime)) = slots.get_mut(id.0 as usize) {
+                runtime.party = parties.enter(Some(key), runtime.spec.kthreads);
+            }
+        }
     }
 
     /// Returns the number of slots, taken or not: ids are below this.

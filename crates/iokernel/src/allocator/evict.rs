@@ -14,12 +14,18 @@
 //! more and more seldom, down to [`ASKED_PER_DEADLINE`] of all in a deadline, so that
 //! sleepers delay the reading of no kthread that runs.
 //!
+//! Such a sleeper may wake and run beside the owner of the core until its account is read. So the
+//! programs of one user by one grant ([`party`](crate::party)) together leave
+//! [`PROGRAMS_PER_PARTY`] times as many kthreads on a core as one program may. Any further one is
+//! moved to unmanaged cores when it is signalled in vain. That is no eviction, for it may be late
+//! without having run, and the user's other programs are lent the core as before.
+//!
 //! | how | left alone until |
 //! |---|---|
 //! | `Bypassed`: signalled, it did not cede, and its successor was woken beside it | it parks; `Watched` once the successor has started, or after `cede_deadline_us` |
 //! | `Watched` | it parks; `ByForce` when Linux has run it for `cede_deadline_us` since |
 //! | `Unaccounted`: the same where Linux does not say for how long it has run a thread | it parks; `ByForce` after `cede_deadline_us` |
-//! | `ByForce`: it was moved to unmanaged cores, which counts as an eviction | it parks |
+//! | `ByForce`: it was moved to unmanaged cores, which counts as an eviction unless it was beyond its party's number | it parks |
 //! | `BeforeStart`: it was not seen running in the tenancy that was taken back (stopped, or starved by another program) | a pause has passed; no offence |
 //! | `Late`: it began that tenancy after all | it parks; signalled after `cede_grace_us`, and then as `Bypassed` |
 //!
@@ -65,6 +71,9 @@ const IDLE_PART: Cycles = 16;
 
 /// Number of sleeping kthreads whose accounts are read in each `cede_deadline_us`, of all programs.
 const ASKED_PER_DEADLINE: usize = 4;
+
+/// How many times as many bypassed kthreads of a party are left on a core as of one program.
+const PROGRAMS_PER_PARTY: usize = 2;
 
 /// How often threads of a runtime were moved off their cores of late.
 #[derive(Debug, Clone, Copy, Default)]
@@ -133,19 +142,36 @@ impl Allocator {
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
-        self.withdrawn.push(Withdrawn {
-            kthread: from,
-            how: How::Bypassed { since: now, unread: false },
-            not_before: now,
-        });
+        let is_left = self.may_be_left(world, from);
+        let how = if is_left { How::Bypassed { since: now, unread: false } } else { How::ByForce };
+        self.withdrawn.push(Withdrawn { kthread: from, how, not_before: now });
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.groups.lose(from.index);
         }
         self.follow(world, at, became, kind, decided, now);
+        if !is_left {
+            // After its successor was woken, which has waited for long enough.
+            self.move_off(world, from);
+        }
         self.look_beside(world, from, now);
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(world, core, now);
         }
+    }
+
+    /// Returns whether a kthread that is withdrawn may be left on the core that it lost, because
+    /// there are few bypassed ones of its party.
+    fn may_be_left(&self, world: &World, kthread: KthreadId) -> bool {
+        let Some(account) = self.ledger.account(kthread.runtime) else { return true };
+        let most = usize::from(account.most_evicted()) * PROGRAMS_PER_PARTY;
+        let party = |id: KthreadId| world.runtimes.get(id.runtime).map(|runtime| runtime.party);
+        let (own, core) = (party(kthread), self.ledger.last_core(kthread));
+        let fellows = self.withdrawn.iter().filter(|withdrawn| {
+            withdrawn.how.is_on_its_core()
+                && self.ledger.last_core(withdrawn.kthread) == core
+                && party(withdrawn.kthread) == own
+        });
+        fellows.count() < most
     }
 
     /// Starts to count the processor time of kthreads that were bypassed on a core whose next owner
@@ -179,15 +205,20 @@ impl Allocator {
         }
     }
 
-    /// Moves a thread to unmanaged cores, and ends the registration of a runtime after too many
-    /// evictions.
-    fn force_off(&mut self, world: &mut World, id: KthreadId, now: Cycles) {
+    /// Moves a thread to unmanaged cores.
+    fn move_off(&mut self, world: &mut World, id: KthreadId) {
         let (runtime, kthread) = world.runtimes.kthread(id);
         // Fails if the thread is dead, and then it is off the core as well.
         let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
         // Other cores have no account of real time.
         self.rank(world, id, Rank::Ordinary);
         world.runtimes.kthread_mut(id).bound = None;
+    }
+
+    /// Moves a thread to unmanaged cores for an offence, and ends the registration of a runtime
+    /// after too many.
+    fn force_off(&mut self, world: &mut World, id: KthreadId, now: Cycles) {
+        self.move_off(world, id);
         world.stats.cores.evictions.add(1);
         let (limit, forget) = (self.max_evictions, self.timing.forget_eviction);
         let Some(runtime) = world.runtimes.get_mut(id.runtime) else { return };
@@ -307,7 +338,8 @@ impl Allocator {
         }
         let elapsed = now.saturating_sub(reading.checked);
         let pause = if ran(reading.last_ns).saturating_mul(IDLE_PART) < elapsed {
-            let longest = deadline * (self.withdrawn.len() / ASKED_PER_DEADLINE).max(1) as Cycles;
+            let asked = self.withdrawn.iter().filter(|withdrawn| withdrawn.how.is_on_its_core()).count();
+            let longest = deadline * (asked / ASKED_PER_DEADLINE).max(1) as Cycles;
             reading.pause.saturating_mul(2).min(longest)
         } else {
             deadline
@@ -324,7 +356,11 @@ impl Allocator {
             How::BeforeStart => How::Late { since: now },
             How::Late { since } if is_over(since, grace) => {
                 self.signal(world, kthread);
-                How::Bypassed { since: now, unread: false }
+                if self.may_be_left(world, kthread) {
+                    return How::Bypassed { since: now, unread: false };
+                }
+                self.move_off(world, kthread);
+                How::ByForce
             }
             How::Bypassed { since, .. } if is_over(since, deadline) => {
                 self.watched(world, kthread, since, now)

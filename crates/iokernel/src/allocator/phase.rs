@@ -150,6 +150,16 @@ pub(super) enum How {
     },
 }
 
+impl How {
+    /// Returns true if the kthread was bypassed, and has not been moved off its core.
+    pub(super) fn is_on_its_core(self) -> bool {
+        match self {
+            Self::Bypassed { .. } | Self::Watched(_) | Self::Unaccounted { .. } => true,
+            Self::ByForce | Self::BeforeStart | Self::Late { .. } => false,
+        }
+    }
+}
+
 /// What is known of the processor time of a withdrawn kthread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {

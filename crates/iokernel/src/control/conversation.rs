@@ -540,9 +540,12 @@ impl Control {
         if control::send(&*session.socket, &ServerMessage::Ready, &[]).is_ok() {
             self.parts.directory.settle(id);
         }
-        // It may have been on its way to the polling thread when the rules changed.
+        // It may have been on its way to the polling thread when rules or grants changed.
         if self.rules_changed {
             self.replace_rules(|other| other == id);
+        }
+        if self.grants_changed {
+            self.replace_keys(|other| other == id);
         }
         self.tell(Command::Begin(id));
         if expected && !self.parts.directory.expects() {

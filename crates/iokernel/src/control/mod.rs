@@ -105,6 +105,8 @@ pub(crate) enum Command {
     Reunited,
     /// Puts other firewall rules into effect.
     Rules(Box<NewRules>),
+    /// Moves programs to the parties of these keys.
+    Rekey(Vec<(RuntimeId, Key)>),
     /// Starts copying frames for a watcher.
     Capture(Box<Tap>),
     /// The watcher with this number is gone.
@@ -216,6 +218,8 @@ pub(crate) struct Control {
     debts: Debts,
     /// Firewall rules have changed since the start.
     rules_changed: bool,
+    /// Grants may have other numbers than at the start.
+    grants_changed: bool,
     answers: Answers,
     /// The IOKernel that takes over: this one ends, and accepts no connection any more.
     successor: Option<Arc<ClientSocket>>,
@@ -323,6 +327,7 @@ impl Control {
             exiles: Exiles::default(),
             debts,
             rules_changed: false,
+            grants_changed: false,
             answers: Answers::default(),
             successor: None,
             reunion_ends: None,

@@ -4,7 +4,9 @@
 //! rules then hold for all programs, from the moment at which the polling thread has taken them,
 //! or, for a program that is just registering, before it gets its first core; the others concern
 //! registrations from now on, and what is registered keeps what it has. A reload also ends the
-//! waits of users of whom programs were expelled ([`exile`](super::exile)).
+//! waits of users of whom programs were expelled ([`exile`](super::exile)), and enters registered
+//! programs by the grants that now permit them: the polling thread moves them to the parties of
+//! these grants ([`party`](crate::party)).
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -13,7 +15,9 @@ use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use tailwater_sched::RuntimeId;
 
 use super::common::CommonPaces;
-use super::{Bell, Command, Control, NewRules, Notice};
+use super::exile::Key;
+use super::session::State;
+use super::{Bell, Command, Control, NewRules, Notice, is_trusted};
 use crate::authority::Authority;
 use crate::config::{Config, ConfigError};
 use crate::firewall::Guard;
@@ -98,6 +102,8 @@ impl Control {
         self.grants = CommonPaces::new();
         self.parts.stats.set_exiles([]);
         self.parts.directory.reload(&config, authority);
+        self.grants_changed = true;
+        self.replace_keys(|_| true);
         let same_rules = config.firewall == self.parts.config.firewall;
         self.parts.config = config;
         if !same_rules {
@@ -119,6 +125,20 @@ impl Control {
         let (ethertypes, multicast) = (firewall.ethertypes.clone(), firewall.multicast);
         let rules = NewRules { guards, stats: self.parts.stats.firewall(), ethertypes, multicast };
         self.tell(Command::Rules(Box::new(rules)));
+    }
+
+    /// Sends the polling thread the present grants of those registered programs that `which`
+    /// chooses.
+    pub(super) fn replace_keys(&self, which: impl Fn(RuntimeId) -> bool) {
+        let registered = self.sessions.values().filter_map(|session| match session.state {
+            State::Registered(id) if !is_trusted(session.uid) && which(id) => Some((id, session.uid)),
+            _ => None,
+        });
+        let key = |(id, uid)| (id, Key { uid, grant: self.parts.directory.grant(id) });
+        let keys: Vec<_> = registered.map(key).collect();
+        if !keys.is_empty() {
+            self.tell(Command::Rekey(keys));
+        }
     }
 }
 

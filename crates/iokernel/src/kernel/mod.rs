@@ -611,6 +611,8 @@ impl Polling {
                     }
                     self.switch.set_rules(ethertypes, multicast);
                 }
+                // Of one that is on its way here the key comes again, before it gets a core.
+                Command::Rekey(keys) => self.world.runtimes.rekey(keys),
                 Command::Capture(tap) => {
                     let runtimes = self.world.runtimes.iter();
                     let named = runtimes.map(|runtime| (runtime.stats.name.as_str(), runtime.id));

@@ -17,6 +17,12 @@
 //! cannot be met is remembered and gets the next core that idles or falls free, without waiting for
 //! another look ([`Policy::idle`]).
 //!
+//! For most runtimes one pass over the cores shows that there is none to preempt. One that
+//! [lacks cores](lacks_cores) needs a pass of its own, and programs bring that about themselves. So
+//! an event makes [`VAIN_SEARCHES`] such passes in vain at most. A look after a pass in vain leaves
+//! the runtime out until the others have had their turn: of *n* that lack cores, each has its turn
+//! once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
+//!
 //! Consequences, all tested:
 //! - *Work conservation*: no demand is unmet while a core is free.
 //! - *Guarantees*: a busy core is taken only from a runtime that keeps its guarantee without it. A
@@ -56,6 +62,10 @@ use heap::vec::Vec;
 /// within 1 us and a hand-off takes 4 us, but the wake of a halted core takes 20-28 us (2-vCPU VM):
 /// 6 looks of 5 us let one core suffice for a packet that needs one.
 pub const HELP_PATIENCE: u8 = 6;
+
+/// Maximum number of claims of runtimes that [lack cores](lacks_cores) for which one event searches
+/// the cores in vain.
+pub(super) const VAIN_SEARCHES: usize = 4;
 
 /// Settings of [`CongestionDetection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,10 +118,15 @@ struct Tracked {
     looks_without_relief: u8,
     /// Time at which it last got a core, or lost one while busy.
     last_served: Nanos,
+    /// Number of the look before which no core is searched for it, if it lacks cores.
+    next_search: u64,
     /// True if it has anything queued, as of the event numbered `work_seen`.
     work: bool,
     work_seen: u64,
 }
+
+/// Sort key of a claim; the least is served first.
+type QueueKey = (Rank, i32, Nanos, RuntimeId);
 
 /// Shenango's policy. See the module header.
 #[derive(Clone, Debug)]
@@ -121,8 +136,10 @@ pub struct CongestionDetection {
     runtimes: PerRuntime<Tracked>,
     /// Number of the current event, by which `Tracked::work` is known to be current or stale.
     event: u64,
-    /// Runtimes that need a core at this look, in the order in which they are served.
-    queue: Vec<(Rank, i32, Nanos, RuntimeId)>,
+    /// Number of looks so far.
+    looks: u64,
+    /// Runtimes that need a core at this event, in the order in which they are served.
+    queue: Vec<QueueKey>,
     /// What runtimes own by request; `None` if requests are ignored.
     shares: Option<Shares>,
 }
@@ -136,6 +153,7 @@ impl CongestionDetection {
             selector: Selector::new(config.quanta(), config.seed),
             runtimes: PerRuntime::default(),
             event: 0,
+            looks: 0,
             queue: Vec::new(),
             shares: None,
         }
@@ -155,6 +173,12 @@ impl CongestionDetection {
 
     fn share(&self, runtime: RuntimeId, account: &Account) -> Share {
         share(self.shares.as_ref(), runtime, account)
+    }
+
+    /// Returns the number of passes over the cores since the last call.
+    #[cfg(test)]
+    pub(super) fn take_passes(&self) -> usize {
+        self.selector.passes.take()
     }
 
     /// Returns true if `runtime` needs a core that it could not be given yet.
@@ -198,8 +222,7 @@ impl CongestionDetection {
         claims.then_some(Claim { runtime, class: account.spec().class, spare })
     }
 
-    /// Returns the sort key of a claim; the least is served first.
-    fn queue_key(&self, claim: &Claim) -> (Rank, i32, Nanos, RuntimeId) {
+    fn queue_key(&self, claim: &Claim) -> QueueKey {
         let last_served = self.runtimes.get(claim.runtime).map_or(Nanos::ZERO, |tracked| tracked.last_served);
         (claim.rank(), claim.spare, last_served, claim.runtime)
     }
@@ -217,12 +240,34 @@ impl CongestionDetection {
         self.selector.survey(view, has_work, |runtime, account| share(shares, runtime, account));
     }
 
-    /// Grants a surveyed runtime the core its claim deserves, if any.
-    fn serve(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) {
-        let Some(claim) = self.claim(view, runtime, self.selector.spare(runtime)) else { return };
-        if let Some(choice) = self.selector.choose(view, &claim) {
-            self.grant(view, runtime, choice, actions);
+    /// Serves the runtimes in the queue, of those that lack cores as many as may be served now.
+    fn serve_queue(&mut self, view: View<'_>, queue: &[QueueKey], actions: &mut Vec<Action>) {
+        let lacking = queue.iter().filter(|&&(.., runtime)| lacks_cores(view, runtime)).count();
+        let turn = lacking.div_ceil(VAIN_SEARCHES) as u64;
+        let mut in_vain = 0;
+        for &(.., runtime) in queue {
+            let lacks = lacking > 0 && lacks_cores(view, runtime);
+            let waits = |tracked: &Tracked| tracked.next_search > self.looks;
+            if lacks && (in_vain == VAIN_SEARCHES || self.runtimes.get(runtime).is_some_and(waits)) {
+                continue;
+            }
+            let served = self.serve(view, runtime, actions);
+            if lacks
+                && !served
+                && let Some(tracked) = self.runtimes.get_mut(runtime)
+            {
+                in_vain += 1;
+                tracked.next_search = self.looks + turn;
+            }
         }
+    }
+
+    /// Grants a surveyed runtime the core its claim deserves; returns whether there is one.
+    fn serve(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) -> bool {
+        let claim = self.claim(view, runtime, self.selector.spare(runtime));
+        let Some(choice) = claim.and_then(|claim| self.selector.choose(view, &claim)) else { return false };
+        self.grant(view, runtime, choice, actions);
+        true
     }
 
     fn grant(&mut self, view: View<'_>, runtime: RuntimeId, choice: Choice, actions: &mut Vec<Action>) {
@@ -242,29 +287,55 @@ impl CongestionDetection {
     }
 
     /// Returns the best claim to the core at this position, which is free or has this holder.
-    fn best_claim(&self, view: View<'_>, at: usize, holder: Option<&Holder>) -> Option<Claim> {
-        let ties = holder.map_or(0, |holder| view.obs.ties(holder.kthread, at));
-        let tied = holder.map(|holder| holder.kthread.runtime).filter(|_| ties > 0);
-        let loosest = tied.map(|runtime| self.selector.loosest_idle(view, runtime, None));
-        // The holder may idle on another core that it is tied to less: the claim gets that one, at
-        // the next look at the latest.
-        let is_passed_over = |claim: &Claim| {
-            let (Some(runtime), Some(mut loosest)) = (tied, loosest) else { return false };
-            if lacks_cores(view, claim.runtime) {
-                loosest = self.selector.loosest_idle(view, runtime, Some(claim.runtime));
-            }
-            loosest[claim.class as usize] < ties
-        };
+    fn best_claim(&mut self, view: View<'_>, at: usize, holder: Option<&Holder>) -> Option<Claim> {
+        let mut queue = core::mem::take(&mut self.queue);
+        queue.clear();
         let others = view.ledger.runtimes().iter().copied();
-        others
+        let claims = others
             .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
             .filter_map(|runtime| {
                 let account = view.ledger.account(runtime)?;
                 self.claim(view, runtime, spare(account, self.share(runtime, account)))
             })
             .filter(|claim| holder.is_none_or(|h| !h.keeps || self.may_preempt(claim, h)))
-            .filter(|claim| self.selector.reaches(view, claim, at) && !is_passed_over(claim))
-            .min_by_key(|claim| self.queue_key(claim))
+            .filter(|claim| self.selector.reaches(view, claim, at));
+        queue.extend(claims.map(|claim| self.queue_key(&claim)));
+        queue.sort_unstable();
+        let mut claims = queue.iter().filter_map(|&(_, spare, _, runtime)| self.claim(view, runtime, spare));
+        let ties = holder.map_or(0, |holder| view.obs.ties(holder.kthread, at));
+        let best = match holder.filter(|_| ties > 0) {
+            Some(holder) => self.first_not_passed_over(view, claims, holder.kthread.runtime, ties),
+            None => claims.next(),
+        };
+        self.queue = queue;
+        best
+    }
+
+    /// Returns the first claim, in the order in which they are served, to a core on which `owner`
+    /// idles and that it is tied to. It may idle on another core that it is tied to less: a claim
+    /// that reaches that one gets it, at the next look at the latest. So do claims that lack cores
+    /// when others before them were searched for in vain.
+    fn first_not_passed_over(
+        &self,
+        view: View<'_>,
+        mut claims: impl Iterator<Item = Claim>,
+        owner: RuntimeId,
+        ties: u8,
+    ) -> Option<Claim> {
+        let loosest_for_all = self.selector.loosest_idle(view, owner, None);
+        let mut in_vain = 0;
+        claims.find(|claim| {
+            let lacks = lacks_cores(view, claim.runtime);
+            if lacks && in_vain == VAIN_SEARCHES {
+                return false;
+            }
+            let claimant = lacks.then_some(claim.runtime);
+            let loosest =
+                claimant.map_or(loosest_for_all, |_| self.selector.loosest_idle(view, owner, claimant));
+            let is_passed_over = loosest[claim.class as usize] < ties;
+            in_vain += usize::from(lacks && is_passed_over);
+            !is_passed_over
+        })
     }
 
     fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {
@@ -323,6 +394,7 @@ impl Policy for CongestionDetection {
             congested: false,
             looks_without_relief: 0,
             last_served: Nanos::ZERO,
+            next_search: 0,
             work: false,
             work_seen: 0,
         };
@@ -345,6 +417,7 @@ impl Policy for CongestionDetection {
 
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
         self.event += 1;
+        self.looks += 1;
         if let Some(shares) = &mut self.shares {
             shares.update(view);
         }
@@ -359,9 +432,7 @@ impl Policy for CongestionDetection {
         if !queue.is_empty() {
             queue.sort_unstable();
             self.survey(view);
-            for &(.., runtime) in &queue {
-                self.serve(view, runtime, actions);
-            }
+            self.serve_queue(view, &queue, actions);
         }
         self.queue = queue;
     }

@@ -169,6 +169,9 @@ pub(super) struct Selector {
     /// For which claimant these are, which counts only if it [lacks cores](lacks_cores); `None` if
     /// they are not up to date.
     loosest_for: Option<Option<RuntimeId>>,
+    /// Number of passes over the cores to find the least ties.
+    #[cfg(test)]
+    pub(super) passes: core::cell::Cell<usize>,
 }
 
 /// The least [ties](Observation::ties) among some cores of a runtime, by the class of the claims
@@ -190,6 +193,8 @@ impl Selector {
             reach: [Vec::new(), Vec::new()],
             loosest: Vec::new(),
             loosest_for: None,
+            #[cfg(test)]
+            passes: core::cell::Cell::default(),
         }
     }
 
@@ -268,6 +273,8 @@ impl Selector {
             return;
         }
         self.loosest_for = Some(claimant);
+        #[cfg(test)]
+        self.passes.set(self.passes.get() + 1);
         let mut loosest = core::mem::take(&mut self.loosest);
         loosest.clear();
         loosest.resize(self.spares.len(), [[u8::MAX; 2]; KINDS]);
@@ -304,6 +311,8 @@ impl Selector {
         runtime: RuntimeId,
         claimant: Option<RuntimeId>,
     ) -> Loosest {
+        #[cfg(test)]
+        self.passes.set(self.passes.get() + 1);
         let mut least = [u8::MAX; 2];
         for (at, state) in view.ledger.cores().iter().enumerate() {
             if let CoreState::Owned { kthread, .. } = *state

@@ -1,6 +1,7 @@
 //! Congestion detection by scenario. Properties that hold for every history are in
 //! `tests/allocation.rs`.
 
+use super::congestion::VAIN_SEARCHES;
 use super::*;
 use crate::ids::KthreadId;
 use crate::ledger::{Class, CoreState, Parked, RuntimeSpec};
@@ -645,6 +646,82 @@ fn kthreads_that_all_host_exclusive_threads_do_not_make_an_event_quadratic() {
     assert_eq!(machine.idle(5).len(), 1);
     let read = machine.obs.ties_read.take();
     assert!(read <= most, "a core that idles has {read} ties read");
+}
+
+/// Returns a machine on whose cores another program runs and hosts exclusive threads, and programs
+/// with work from each of which core 0 is withheld.
+fn many_that_lack_a_core(cores: u16, programs: usize) -> (Machine, Vec<RuntimeId>) {
+    let mut machine = Machine::of_cores(cores);
+    let lacking = |machine: &mut Machine| {
+        let program = machine.runtime(LatencyCritical, 0, 4);
+        for _ in 0..4 / cores.min(2) {
+            let kthread = machine.runs(program, 0);
+            machine.ledger.evict(kthread, machine.now).unwrap();
+        }
+        machine.queue(program, 1);
+        program
+    };
+    let programs: Vec<RuntimeId> = (0..programs).map(|_| lacking(&mut machine)).collect();
+    let owner = machine.runtime(LatencyCritical, 0, cores);
+    for core in 0..cores {
+        let kthread = machine.runs(owner, core);
+        machine.obs.kthread_mut(kthread).unwrap().hosted = true;
+    }
+    (machine, programs)
+}
+
+#[test]
+fn a_look_searches_the_cores_for_few_of_many_runtimes_that_lack_cores() {
+    let (mut machine, _) = many_that_lack_a_core(8, 16);
+    let other = machine.runtime(LatencyCritical, 0, 1);
+    machine.queue(other, 1);
+    // The owner's quantum lasts: each search is in vain.
+    for look in 0..16 {
+        assert_eq!(machine.look(), []);
+        // One is for all claims of runtimes that lack no cores.
+        let passes = machine.policy.take_passes();
+        assert!(passes <= VAIN_SEARCHES + 1, "{passes} passes at look {look}");
+    }
+}
+
+#[test]
+fn each_of_many_runtimes_that_lack_cores_is_served_within_its_turn() {
+    for programs in [1, 4, 5, 16, 33_usize] {
+        let (mut machine, lacking) = many_that_lack_a_core(2, programs);
+        let owner = RuntimeId(programs as u32);
+        (0..10).for_each(|_| assert_eq!(machine.look(), []));
+        // The last of equals are first to be served.
+        for &program in lacking.iter().rev() {
+            // From now on the core is searched in vain for all but one.
+            lacking.iter().filter(|&&other| other != program).for_each(|&other| machine.obs.refuse(other, 1));
+            machine.wait(Nanos::from_micros(100));
+            let turn = programs.div_ceil(VAIN_SEARCHES);
+            let served = (0..turn).find_map(|_| machine.look().first().copied());
+            let is_own =
+                |action: Action| matches!(action, Action::Grant { runtime, .. } if runtime == program);
+            assert!(served.is_some_and(is_own), "{program} of {programs} is not served in {turn} looks");
+            machine.cedes(1);
+            let Some(CoreState::Owned { kthread, .. }) = machine.ledger.core(CoreId(1)) else { panic!() };
+            machine.ledger.release(kthread, machine.now).unwrap();
+            machine.obs.kthread_mut(kthread).unwrap().activity = Activity::Parked;
+            machine.runs(owner, 1);
+            lacking.iter().for_each(|&other| machine.obs.forget_refused(other));
+        }
+    }
+}
+
+#[test]
+fn a_core_that_idles_is_compared_for_few_of_many_runtimes_that_lack_cores() {
+    let (mut machine, _) = many_that_lack_a_core(8, 16);
+    machine.look();
+    // The core with fewer ties idles, too: each claim is to have that one.
+    let Some(CoreState::Owned { kthread, .. }) = machine.ledger.core(CoreId(7)) else { panic!() };
+    let look = machine.obs.kthread_mut(kthread).unwrap();
+    (look.activity, look.hosted) = (Idle, false);
+    machine.policy.take_passes();
+    assert_eq!(machine.idle(5), []);
+    assert_eq!(machine.policy.take_passes(), 1 + VAIN_SEARCHES);
+    assert_eq!(machine.look().len(), 2, "the idle cores");
 }
 
 #[test]

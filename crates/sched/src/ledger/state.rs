@@ -193,6 +193,13 @@ impl Account {
         self.evicted_from.get(at).is_some_and(|&evicted| evicted >= self.most_evicted)
     }
 
+    /// Returns the number of its kthreads evicted from one core from which on that core is
+    /// [withheld](Self::is_withheld).
+    #[must_use]
+    pub fn most_evicted(&self) -> u16 {
+        self.most_evicted
+    }
+
     /// Returns whether there is such a core.
     #[must_use]
     pub fn has_withheld(&self) -> bool {

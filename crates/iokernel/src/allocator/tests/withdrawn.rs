@@ -4,7 +4,8 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
-use crate::fixture::{Sandbox, measure_as};
+use crate::config::Config;
+use crate::fixture::{Deed, Sandbox, UNMANAGED, measure_as};
 use crate::world::Lender;
 
 const SERVICE: u32 = 100;
@@ -57,13 +58,13 @@ fn a_program_that_has_its_kthreads_bypassed_one_after_the_other_is_lent_no_more_
     assert!((0..256).any(|k| matches!(sandbox.peer(0).grant(k).0, Grant::Run { .. })));
 }
 
-/// Returns a machine of one core on which four kthreads of each of so many programs sleep in
-/// tenancies that were taken back.
-fn sleepers(programs: u32) -> Sandbox {
+/// Returns a machine of one core on which four kthreads of each of so many programs, of this user
+/// or of root, sleep in tenancies that were taken back.
+fn sleepers(programs: u32, user: Option<u32>) -> Sandbox {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
     for id in 0..programs {
-        sandbox.add(id, 8, 0, BestEffort);
+        sandbox.add_of(user, id, 8, 0, BestEffort);
         (0..8).for_each(|k| sandbox.peer(id).queue(k, 1));
     }
     for _ in 0..6 * programs {
@@ -81,7 +82,7 @@ fn sleepers(programs: u32) -> Sandbox {
 #[test]
 fn kthreads_that_have_been_bypassed_are_watched_for_an_eighth_of_the_time_at_most() {
     const ASK_NS: u64 = 5_000;
-    let mut sandbox = sleepers(16);
+    let mut sandbox = sleepers(16, None);
     measure_as(ASK_NS);
     let read = |sandbox: &mut Sandbox| {
         let before = sandbox.processor_times_read();
@@ -108,7 +109,7 @@ fn kthreads_that_have_been_bypassed_are_watched_for_an_eighth_of_the_time_at_mos
 #[test]
 fn one_that_spins_is_found_at_once_among_many_that_sleep() {
     const SPINNER: u32 = 50;
-    let mut sandbox = sleepers(40);
+    let mut sandbox = sleepers(40, None);
     (0..2_000).for_each(|_| sandbox.pass(100_000));
     measure_as(5_000);
     sandbox.add(SPINNER, 1, 0, BestEffort);
@@ -125,4 +126,54 @@ fn one_that_spins_is_found_at_once_among_many_that_sleep() {
         assert!(took < 3_000_000, "not found in 3 ms");
     }
     measure_as(0);
+}
+
+/// Returns how many threads were moved to unmanaged cores since the last call.
+fn moved_off(sandbox: &Sandbox) -> usize {
+    let is_moved = |deed: &Deed| matches!(deed, Deed::Bound { core: UNMANAGED, .. });
+    sandbox.deeds().into_iter().filter(is_moved).count()
+}
+
+#[test]
+fn few_sleepers_of_the_programs_of_one_user_are_left_on_a_core_and_others_are_moved_off_it() {
+    let mut sandbox = sleepers(16, Some(7));
+    assert_eq!(moved_off(&sandbox), 4 * 16 - 8, "as many are left as of two programs");
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
+    // Those are all that are watched.
+    (0..1_000).for_each(|_| sandbox.pass(100_000));
+    let before = sandbox.processor_times_read();
+    (0..80).for_each(|_| sandbox.pass(100_000));
+    let read = sandbox.processor_times_read() - before;
+    assert!((16..=32).contains(&read), "{read} in 8 ms");
+    // Another program of the user is lent the core. One of another user may be left there.
+    for (id, user, moved) in [(50, 7, 1), (51, 8, 0)] {
+        sandbox.add_of(Some(user), id, 1, 0, BestEffort);
+        sandbox.peer(id).queue(0, 1);
+        (0..3).for_each(|_| sandbox.tick());
+        assert_eq!(keeps(&mut sandbox, id), 1, "it is lent the core");
+        claim(&mut sandbox);
+        assert_eq!(moved_off(&sandbox), moved, "of user {user}");
+        sandbox.end(RuntimeId(id));
+    }
+    // One that was moved off cedes at last: there is a core for its program again.
+    assert!((0..8).any(|k| sandbox.peer(15).obey(k)));
+    (0..3).for_each(|_| sandbox.tick());
+    assert!((0..8).any(|k| matches!(sandbox.peer(15).grant(k).0, Grant::Run { .. })));
+}
+
+#[test]
+fn kthreads_that_begin_a_tenancy_that_was_taken_back_are_left_on_the_core_no_more_than_others() {
+    let mut sandbox = sleepers(2, Some(7));
+    assert_eq!(moved_off(&sandbox), 0);
+    sandbox.add_of(Some(7), 50, 1, 0, BestEffort);
+    sandbox.peer(50).queue(0, 1);
+    sandbox.tick();
+    assert!(matches!(sandbox.peer(50).grant(0).0, Grant::Run { .. }));
+    // It is stopped until its core is taken back; then it begins, and does not cede.
+    let begun = sandbox.peer(50).grant(0).1;
+    sandbox.pass(Config::default().start_deadline_us * 1_000 + 100_000);
+    sandbox.peer(50).region.kthread(0).state.0.set_running(begun);
+    [1_000, 6_000].into_iter().for_each(|ns| sandbox.pass(ns));
+    assert_eq!(moved_off(&sandbox), 1);
+    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
 }
