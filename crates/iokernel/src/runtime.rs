@@ -203,7 +203,8 @@ pub(crate) struct Runtime {
     /// Number of lines of each ring.
     pub(crate) ring_lines: u32,
     pub(crate) spent: Spent,
-    /// Its user, and the grant by which it was registered; `None` if the user needs no grant.
+    /// Its user, and the grant by which it was registered; `None` if the user is
+    /// [trusted](Self::is_trusted), and needs none.
     pub(crate) key: Option<Key>,
     /// With whose programs it shares bounds, once it is in the table.
     pub(crate) party: PartyId,
@@ -228,8 +229,6 @@ pub(crate) struct Runtime {
     pub(crate) stats: Arc<RuntimeStats>,
     /// The weight of its session, if that is to be lowered beside other programs; restored on drop.
     pub(crate) session: Option<SessionWeight>,
-    /// Its user is root, the IOKernel's own, or the one who started it by sudo.
-    pub(crate) trusted: bool,
     /// When it registered, its process was in a control group that is kept off reserved cores: it
     /// is lent none of these.
     pub(crate) confined: bool,
@@ -341,7 +340,6 @@ impl Runtime {
             rules,
             stats,
             session: None,
-            trusted: false,
             confined: false,
             evictions: Evictions::default(),
             next_timer: Cycles::MAX,
@@ -349,6 +347,11 @@ impl Runtime {
             held: None,
             doomed: false,
         })
+    }
+
+    /// Returns whether its user is root, the IOKernel's own, or the one who started it by sudo.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.key.is_none()
     }
 
     /// Returns whether the firewall rules and rate limits let a frame pass; counts it if they do
