@@ -12,7 +12,7 @@ use crate::ground::tls;
 use core::cell::UnsafeCell;
 
 /// Smallest stack. Two frames of the preempt signal with AVX-512 state take 7 KiB of it (see
-/// [`preempt`](crate::verbs::preempt)), and what their handlers call takes less than 2 KiB.
+/// [`preempt`](crate::verbs::preempt)), and what their handlers call some more.
 pub const MIN_STACK: usize = 16 * 1024;
 /// Largest stack: a thousandth of the address space.
 pub const MAX_STACK: usize = 1 << 37;
