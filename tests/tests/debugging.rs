@@ -56,8 +56,7 @@ fn a_dump_shows_where_threads_were_when_they_lost_the_core_to_a_signal() {
         });
         let preempted = |name: &&str| {
             about(&dump, name).is_some_and(|thread| {
-                let frames =
-                    ["give_up_core", "on_signal", "spins_here"].map(|function| thread.find(function));
+                let frames = ["give_up", "on_signal", "spins_here"].map(|function| thread.find(function));
                 thread.contains(": runnable") && frames.iter().all(Option::is_some) && frames.is_sorted()
             })
         };

@@ -204,7 +204,7 @@ pub(crate) struct Runtime {
     pub(crate) ring_lines: u32,
     pub(crate) spent: Spent,
     /// Its user, and the grant by which it is registered, as of the latest reload; `None` if the
-    /// user needs no grant.
+    /// user is [trusted](Self::is_trusted), and needs none.
     pub(crate) key: Option<Key>,
     /// With whose programs it shares bounds, once it is in the table.
     pub(crate) party: PartyId,
@@ -229,8 +229,6 @@ pub(crate) struct Runtime {
     pub(crate) stats: Arc<RuntimeStats>,
     /// The weight of its session, if that is to be lowered beside other programs; restored on drop.
     pub(crate) session: Option<SessionWeight>,
-    /// Its user is root, the IOKernel's own, or the one who started it by sudo.
-    pub(crate) trusted: bool,
     /// When it registered, its process was in a control group that is kept off reserved cores: it
     /// is lent none of these.
     pub(crate) confined: bool,
@@ -342,7 +340,6 @@ impl Runtime {
             rules,
             stats,
             session: None,
-            trusted: false,
             confined: false,
             evictions: Evictions::default(),
             next_timer: Cycles::MAX,
@@ -350,6 +347,11 @@ impl Runtime {
             held: None,
             doomed: false,
         })
+    }
+
+    /// Returns whether its user is root, the IOKernel's own, or the one who started it by sudo.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.key.is_none()
     }
 
     /// Returns whether the firewall rules and rate limits let a frame pass; counts it if they do
@@ -396,7 +398,7 @@ impl Runtime {
     /// real-time rank.
     pub(crate) fn set_ranks(&mut self, ranks_differ: bool, real_time: bool) {
         let is_service = self.spec.class == Class::LatencyCritical;
-        self.region.set_contested(ranks_differ, real_time && self.trusted && is_service);
+        self.region.set_contested(ranks_differ, real_time && self.is_trusted() && is_service);
         if let Some(session) = &mut self.session {
             session.want_lowest(ranks_differ);
         }

@@ -8,9 +8,9 @@
 //! Where Linux does not let the IOKernel raise a thread again, best-effort kthreads of its user are
 //! behind ordinary threads from their first core on, and nothing else has another rank.
 //!
-//! Only services of trusted users (`Runtime::trusted`) have real-time rank: a thread may leave the
-//! core that it is bound to, and a real-time one that computes on the polling thread's core stops
-//! everything while that thread rests.
+//! Only services of trusted users ([`Runtime::is_trusted`]) have real-time rank: a thread may leave
+//! the core that it is bound to, and a real-time one that computes on the polling thread's core
+//! stops everything while that thread rests.
 //!
 //! A kthread with real-time rank preempts an ordinary program on its core at once, and is not
 //! preempted by one: with ordinary rank it would wait for a turn of a timer tick (4 ms at 250 Hz)
@@ -112,7 +112,7 @@ impl Allocator {
 
     /// Gives a kthread the rank that it has on a lent core.
     pub(super) fn rank_for_core(&mut self, world: &mut World, id: KthreadId) {
-        let trusted = world.runtimes.get(id.runtime).is_some_and(|runtime| runtime.trusted);
+        let trusted = world.runtimes.get(id.runtime).is_some_and(Runtime::is_trusted);
         let rank = match self.class_of(id.runtime) {
             Class::BestEffort if self.ranks.for_good => Rank::Last,
             Class::BestEffort if self.contested || self.calm => Rank::Behind,

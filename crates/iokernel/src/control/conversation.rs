@@ -463,9 +463,8 @@ impl Control {
         let rules = self.parts.stats.firewall();
         let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, tids);
-        runtime.trusted = is_trusted(uid);
         let mut taken = None;
-        if !runtime.trusted {
+        if !is_trusted(uid) {
             // What nobody granted its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;
             let key = Key { uid, grant: self.parts.directory.grant(id) };
@@ -561,7 +560,7 @@ impl Control {
 fn make_memory(runtime: &Runtime, file: &OwnedFd) -> Result<(), EndReason> {
     let no_memory = |error: MemoryError| EndReason::NoMemory(error.to_string());
     memory::freeze(file).map_err(|error| EndReason::Sealed(error.to_string()))?;
-    if !runtime.trusted {
+    if !runtime.is_trusted() {
         // After the seal: from then on no page is taken out again.
         let (hole, len) = (memory::first_hole(file).map_err(no_memory)?, runtime.region.spec().region_len());
         if hole < len {

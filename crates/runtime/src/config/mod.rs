@@ -128,7 +128,8 @@ impl Builder {
     }
 
     /// Sets the usable bytes of each user thread's stack: 16 KiB to 128 GiB. Memory is committed as
-    /// it is touched.
+    /// it is touched. Up to 10 KiB are for the preempt signal, however often that comes: two frames
+    /// with AVX-512 state and what their handlers call (with AMX in use, 16 KiB more).
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.settings.stack_size = Some(bytes);
         self

@@ -224,6 +224,11 @@ impl Head {
         self.preempt_pending.store(pending.into(), Relaxed);
     }
 
+    /// Returns whether a preempt signal came while preemption was off, and was not handled since.
+    pub fn preempt_pending(&self) -> bool {
+        self.preempt_pending.load(Relaxed) != 0
+    }
+
     /// FS base of the OS thread itself.
     #[inline(always)]
     pub fn own_fs(&self) -> usize {
@@ -295,11 +300,25 @@ impl NoPreempt {
 
     /// Ends the proof without handling a preempt signal that came meanwhile: for signal handlers.
     pub fn drop_quietly(self) {
-        if self.inside {
-            // SAFETY: as in `drop`. A pending signal stays recorded for the next proof's end.
-            unsafe { arch::gs_decrement::<PREEMPT_OFF>() };
-        }
+        // A pending signal stays recorded for the next proof's end.
+        self.end();
+    }
+
+    /// Ends the proof. Returns whether preemption is on again and a preempt signal came while it
+    /// was off, which the caller handles.
+    #[inline(always)]
+    pub fn end(self) -> bool {
+        let pending = self.count_down();
         core::mem::forget(self);
+        pending
+    }
+
+    #[inline(always)]
+    fn count_down(&self) -> bool {
+        // SAFETY: inside, GS base points to a Head. The count is the one that `new` made, on this
+        // kthread or, if the thread blocked in between, on the kthread that resumed it.
+        self.inside
+            && unsafe { arch::gs_decrement::<PREEMPT_OFF>() && arch::gs_half::<PREEMPT_PENDING>() != 0 }
     }
 
     /// Runs `f` on the OS thread's own thread-local block, where foreign code (malloc, the dynamic
@@ -338,14 +357,7 @@ impl NoPreempt {
 impl Drop for NoPreempt {
     #[inline(always)]
     fn drop(&mut self) {
-        if !self.inside {
-            return;
-        }
-        // SAFETY: inside, GS base points to a Head. The count is the one that `new` made, on this
-        // kthread or, if the thread blocked in between, on the kthread that resumed it.
-        let pending =
-            unsafe { arch::gs_decrement::<PREEMPT_OFF>() && arch::gs_half::<PREEMPT_PENDING>() != 0 };
-        if pending {
+        if self.count_down() {
             deferred();
         }
     }

@@ -11,7 +11,8 @@ use crate::ground::memory::{PAGE, guard_page};
 use crate::ground::tls;
 use core::cell::UnsafeCell;
 
-/// Smallest stack: a preempt signal's frame with AVX-512 state takes 4 KiB of it.
+/// Smallest stack. Two frames of the preempt signal with AVX-512 state take 7 KiB of it (see
+/// [`preempt`](crate::verbs::preempt)), and what their handlers call some more.
 pub const MIN_STACK: usize = 16 * 1024;
 /// Largest stack: a thousandth of the address space.
 pub const MAX_STACK: usize = 1 << 37;

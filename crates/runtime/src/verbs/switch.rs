@@ -78,7 +78,7 @@ impl edge::Slow for AtEdge {
 #[cold]
 fn poll_slowly() {
     if !poll_is_counted() {
-        give_up_core(true);
+        give_up_core();
     }
 }
 
@@ -90,7 +90,7 @@ fn poll_slowly() {
 /// If the caller is not a user thread, or holds another spin lock.
 #[inline]
 pub fn block(guard: NoPreempt) {
-    leave_core(guard, Why::Blocks, None);
+    drop(leave_core(guard, Why::Blocks, None));
 }
 
 /// Why a thread leaves its kthread.
@@ -105,9 +105,10 @@ enum Why {
     Requested,
 }
 
-/// As [`block`], in favour of `first` if there is one, which may run here.
+/// As [`block`], in favour of `first` if there is one, which may run here. Returns the proof for
+/// the kthread that resumed the thread.
 #[inline]
-fn leave_core(guard: NoPreempt, why: Why, first: Option<Runnable>) {
+fn leave_core(guard: NoPreempt, why: Why, first: Option<Runnable>) -> NoPreempt {
     let requested = why == Why::Requested;
     let kthread = guard.kthread().expect("only a user thread can block here");
     let me = kthread.current().expect("the scheduler does not block");
@@ -136,7 +137,7 @@ fn leave_core(guard: NoPreempt, why: Why, first: Option<Runnable>) {
     if let Some(serving) = serving {
         serving.unblocked();
     }
-    drop(guard);
+    guard
 }
 
 /// Chooses what runs after `me` on this kthread, and makes it current: `first`, else the next local
@@ -236,7 +237,7 @@ pub fn yield_now() {
     }
     // SAFETY: 1. it runs here, and `block` suspends it. 2. A running thread has no other.
     ready(unsafe { Runnable::new(me) });
-    leave_core(guard, Why::Yields, None);
+    drop(leave_core(guard, Why::Yields, None));
 }
 
 /// Returns whether no other thread is runnable here.
@@ -245,22 +246,30 @@ fn is_alone(kthread: ThisKthread<'_>) -> bool {
 }
 
 /// Queues the running thread and gives the core up: what a poll point does for the IOKernel and for
-/// the quantum, and the work of the preempt signal. Does nothing if the request is over or
-/// preemption is off.
+/// the quantum. Does nothing if the request is over or preemption is off.
 #[cold]
-pub fn give_up_core(at_poll_point: bool) {
-    let guard = NoPreempt::new();
-    let Some(kthread) = guard.kthread() else { return };
+pub fn give_up_core() {
+    // A loop: if the end of a proof called this, threads that get a signal before each is resumed
+    // would use up their stacks.
+    while give_up(NoPreempt::new(), true).end() {}
+}
+
+/// As [`give_up_core`], which is also the work of the preempt signal. Returns the proof, which is
+/// `guard` or that of the kthread that resumed the thread.
+#[cold]
+pub fn give_up(guard: NoPreempt, at_poll_point: bool) -> NoPreempt {
+    let Some(kthread) = guard.kthread() else { return guard };
     kthread.head().note_poll();
     if kthread.head().preempt_depth() != 1 {
-        return;
+        return guard;
     }
-    let Some(me) = kthread.current() else { return };
+    kthread.head().set_preempt_pending(false);
+    let Some(me) = kthread.current() else { return guard };
     if kthread.head().counts_polls() {
         quantum::look_at_clock(kthread, me);
     }
     if !kthread.yield_requested() {
-        return;
+        return guard;
     }
     if at_poll_point && !kthread.head().cede_requested() {
         count(&kthread.counters.yields, 1);
@@ -276,7 +285,7 @@ pub fn give_up_core(at_poll_point: bool) {
     if let Err(runnable) = queued {
         ready(runnable);
     }
-    leave_core(guard, Why::Requested, None);
+    leave_core(guard, Why::Requested, None)
 }
 
 /// Returns whether another thread is runnable on this kthread, or the scheduler has something to
@@ -322,7 +331,7 @@ pub fn suspend_or<T>(choose: impl FnOnce(Runnable) -> Choice<T>) -> Option<T> {
                 ready(next);
                 None
             });
-            leave_core(guard, Why::Blocks, next);
+            drop(leave_core(guard, Why::Blocks, next));
             None
         }
     }

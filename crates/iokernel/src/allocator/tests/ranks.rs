@@ -8,6 +8,7 @@ use tailwater_shm::priority::Rank;
 use super::{BATCH, SERVICE, arrival};
 use crate::allocator::Ranks;
 use crate::config::Config;
+use crate::control::exile::Key;
 use crate::fixture::{Deed, Sandbox};
 
 /// Lets the time between two looks pass.
@@ -232,7 +233,7 @@ fn a_service_that_is_moved_off_its_core_while_it_rests_keeps_ordinary_rank() {
 #[test]
 fn a_service_of_another_user_never_has_real_time_rank() {
     let mut sandbox = shared_machine();
-    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().trusted = false;
+    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().key = Some(Key { uid: 7, grant: Some(0) });
     contest(&mut sandbox, true);
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
