@@ -18,6 +18,15 @@ use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
 use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, clock};
 
 use crate::shared::Shared;
+#[cfg(test)]
+use {
+    rustix::event::{EventfdFlags, eventfd},
+    std::net::Ipv4Addr,
+    std::sync::atomic::AtomicBool,
+    tailwater_shm::control::Welcome,
+    tailwater_shm::layout::{IoKernelEnds, Region, RegionSpec},
+    tailwater_shm::memory::Mapping,
+};
 
 /// Result of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,4 +237,33 @@ pub(crate) fn sleep_through(shared: &Shared, index: u16) {
     while !shared.stopping() {
         slot.wait(slot.ticket(), Some(NAP));
     }
+}
+
+/// Returns the only kthread of a runtime that is registered nowhere, with rings of so many bytes,
+/// and what an IOKernel would have of it.
+#[cfg(test)]
+pub(crate) fn raw_kthread(ring_bytes: u32) -> (RawKthread, IoKernelEnds) {
+    let spec = RegionSpec::new(1, ring_bytes).unwrap();
+    let (_, mut iokernel, file) = Region::create("tailwater-test", spec, 1_000_000_000).unwrap();
+    let (region, mut ends) = Region::attach(Mapping::new(&file, "region").unwrap()).unwrap();
+    let welcome = Welcome {
+        ip: Ipv4Addr::LOCALHOST,
+        prefix_len: 24,
+        gateway: None,
+        ipv6: None,
+        mac: [2; 6],
+        mtu: 1_500,
+        managed_cores: Vec::new(),
+        raise: false,
+    };
+    let shared = Arc::new(Shared {
+        region,
+        welcome,
+        class: Class::LatencyCritical,
+        doorbell: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+        stop: AtomicBool::new(false),
+        spin_us: 0,
+        idle_us: 0,
+    });
+    (RawKthread::new(shared, 0, ends.remove(0)), iokernel.remove(0))
 }

@@ -25,7 +25,8 @@ pub struct Echo {
 
 impl Behaviour for Echo {
     fn step(&mut self, kthread: &mut RawKthread) -> Step {
-        let mut done = 0;
+        let (mut done, mut answers) = (0, 0);
+        let mut is_full = false;
         while done < BATCH {
             // A ring error by the IOKernel would be a defect of ours.
             let record = match kthread.ingress.next().expect("the IOKernel keeps the ring protocol") {
@@ -37,6 +38,11 @@ impl Behaviour for Echo {
                     continue;
                 }
             };
+            // A request for whose answer there is no room waits, as it would in a socket.
+            let Ok(mut slot) = kthread.egress.reserve(record.len()) else {
+                is_full = true;
+                break;
+            };
             let (mut frame, hash) = (record.copy_frame(&mut kthread.buffer).to_vec(), record.hash());
             record.advance();
             done += 1;
@@ -47,16 +53,15 @@ impl Behaviour for Echo {
                     frame[UDP_HEADERS..UDP_HEADERS + 8].copy_from_slice(&self.began.to_le_bytes());
                     frame[UDP_HEADERS + 8..UDP_HEADERS + 16].copy_from_slice(&clock::now().to_le_bytes());
                 }
-                if let Ok(mut slot) = kthread.egress.reserve(frame.len()) {
-                    slot.write(0, &frame);
-                    slot.commit(hash, 0, clock::now());
-                    kthread.ring_from_core();
-                    self.answered.fetch_add(1, Ordering::Relaxed);
-                }
+                slot.write(0, &frame);
+                slot.commit(hash, 0, clock::now());
+                kthread.ring_from_core();
+                answers += 1;
             }
         }
+        self.answered.fetch_add(answers, Ordering::Relaxed);
         kthread.ingress.publish();
-        if kthread.submitted().swap(0, Ordering::Acquire) > 0 || done > 0 {
+        if kthread.submitted().swap(0, Ordering::Acquire) > 0 || done > 0 || is_full {
             Step::Busy
         } else {
             Step::Nothing
@@ -145,5 +150,50 @@ impl Behaviour for Hog {
 
     fn ceding(&mut self, kthread: &mut RawKthread) {
         kthread.set_queued(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kthread::raw_kthread;
+    use crate::wire::{Endpoint, udp};
+    use std::net::Ipv4Addr;
+    use tailwater_iokernel::frame::MacAddr;
+
+    #[test]
+    fn requests_for_whose_answers_there_is_no_room_are_answered_later() {
+        let (mut kthread, mut iokernel) = raw_kthread(1 << 15);
+        let end = |n| Endpoint { mac: MacAddr([2, 0, 0, 0, 0, n]), ip: Ipv4Addr::new(10, 77, 0, n), port: 7 };
+        let request = udp(end(1), end(2), &[0; 32]);
+        let (mut echo, mut asked) = (Echo::default(), 0);
+        let mut read = || {
+            let mut answers = 0;
+            while let Ok(Some(record)) = iokernel.egress.peek() {
+                record.advance();
+                answers += 1;
+            }
+            iokernel.egress.publish();
+            answers
+        };
+        let mut answered = 0;
+        for _ in 0..3 {
+            // More than one ring holds.
+            for _ in 0..400 {
+                let Ok(mut slot) = iokernel.ingress.reserve(request.len()) else { break };
+                slot.write(0, &request);
+                slot.commit(0, 0, 0);
+                asked += 1;
+                assert_eq!(echo.step(&mut kthread), Step::Busy);
+            }
+            answered += read();
+        }
+        for _ in 0..100 {
+            echo.step(&mut kthread);
+            answered += read();
+        }
+        assert!(asked > 600, "{asked}");
+        assert_eq!(answered, asked);
+        assert_eq!(echo.answered.load(Ordering::Relaxed), asked);
     }
 }

@@ -99,6 +99,7 @@ fn a_service_answers_beside_programs_whose_deeds_are_bounded_and_not_charged() {
         Attack::EmptiedDoorbell,
         Attack::Memory,
         Attack::AsleepCores,
+        Attack::ManyUnicast,
     ];
     for deed in attacks {
         println!("{}", deed.name());

@@ -223,7 +223,7 @@ impl Allocator {
         let (limit, forget) = (self.max_evictions, self.timing.forget_eviction);
         let Some(runtime) = world.runtimes.get_mut(id.runtime) else { return };
         runtime.stats.counters.evictions.add(1);
-        let share = self.most_cores(runtime);
+        let share = self.most_cores(runtime.kthreads.len());
         let limit = limit.saturating_mul(share);
         if runtime.evictions.count(now, forget, share) >= limit {
             world.doom(id.runtime, EndReason::NeverYields(limit));
@@ -299,8 +299,8 @@ impl Allocator {
             }
             // What has begun and writes another generation is not parked, whatever the word says.
             let runs = if how == How::BeforeStart { began && !parked } else { !(began && parked) };
-            if runs {
-                let asks = self.asks_for_processor_time(how, now);
+            if runs && self.is_step_due(how, now) {
+                let asks = matches!(how, How::Bypassed { .. } | How::Watched(_));
                 if !asks || !has_asked {
                     self.withdrawn[i].how = self.escalate(world, kthread, how, now);
                 }
@@ -319,12 +319,17 @@ impl Allocator {
         self.next_watch = now.saturating_add(cost.saturating_mul(WATCH_PAUSE));
     }
 
-    /// Returns whether the next step is to read the kthread's processor time: a system call.
-    fn asks_for_processor_time(&self, how: How, now: Cycles) -> bool {
+    /// Returns whether it is time for the next step against a withdrawn kthread that runs. Those
+    /// against a bypassed and a watched one read its processor time: a system call.
+    fn is_step_due(&self, how: How, now: Cycles) -> bool {
+        let is_over = |since: Cycles, time: Cycles| now.saturating_sub(since) > time;
+        let Timing { grace, deadline, .. } = self.timing;
         match how {
-            How::Bypassed { since, .. } => now.saturating_sub(since) > self.timing.deadline,
-            How::Watched(reading) => now.saturating_sub(reading.checked) > reading.pause,
-            How::ByForce | How::BeforeStart | How::Late { .. } | How::Unaccounted { .. } => false,
+            How::BeforeStart => true,
+            How::Late { since } => is_over(since, grace),
+            How::Bypassed { since, .. } | How::Unaccounted { since } => is_over(since, deadline),
+            How::Watched(reading) => is_over(reading.checked, reading.pause),
+            How::ByForce => false,
         }
     }
 
@@ -347,14 +352,12 @@ impl Allocator {
         Some(Reading { last_ns: ns, checked: now, pause, ..reading })
     }
 
-    /// Takes the next step against a withdrawn kthread that runs in a tenancy that was taken back,
-    /// when its grant became `Cede`.
+    /// Takes the [due](Self::is_step_due) step against a withdrawn kthread that runs in a tenancy
+    /// that was taken back, when its grant became `Cede`.
     fn escalate(&mut self, world: &mut World, kthread: KthreadId, how: How, now: Cycles) -> How {
-        let is_over = |since: Cycles, time: Cycles| now.saturating_sub(since) > time;
-        let Timing { grace, deadline, .. } = self.timing;
         match how {
             How::BeforeStart => How::Late { since: now },
-            How::Late { since } if is_over(since, grace) => {
+            How::Late { .. } => {
                 self.signal(world, kthread);
                 if self.may_be_left(world, kthread) {
                     return How::Bypassed { since: now, unread: false };
@@ -362,10 +365,8 @@ impl Allocator {
                 self.move_off(world, kthread);
                 How::ByForce
             }
-            How::Bypassed { since, .. } if is_over(since, deadline) => {
-                self.watched(world, kthread, since, now)
-            }
-            How::Watched(reading) if is_over(reading.checked, reading.pause) => {
+            How::Bypassed { since, .. } => self.watched(world, kthread, since, now),
+            How::Watched(reading) => {
                 let (runtime, line) = world.runtimes.kthread(kthread);
                 let ns = self.threads.processor_time(runtime.pid, line.tid).unwrap_or(reading.last_ns);
                 let Some(reading) = self.read_account(reading, ns, now) else {
@@ -374,15 +375,11 @@ impl Allocator {
                 };
                 How::Watched(reading)
             }
-            How::Unaccounted { since } if is_over(since, deadline) => {
+            How::Unaccounted { .. } => {
                 self.force_off(world, kthread, now);
                 How::ByForce
             }
-            How::ByForce
-            | How::Late { .. }
-            | How::Bypassed { .. }
-            | How::Watched(_)
-            | How::Unaccounted { .. } => how,
+            How::ByForce => how,
         }
     }
 }

@@ -462,9 +462,9 @@ impl Allocator {
         self.ledger.account(id).map_or(Class::LatencyCritical, |account| account.spec().class)
     }
 
-    /// Returns how many cores a runtime can hold at once.
-    fn most_cores(&self, runtime: &Runtime) -> u32 {
-        (self.cores.len().min(runtime.kthreads.len()) as u32).max(1)
+    /// Returns how many cores so many kthreads can hold at once.
+    fn most_cores(&self, kthreads: usize) -> u32 {
+        (self.cores.len().min(kthreads) as u32).max(1)
     }
 
     /// Returns whether a runtime holds any core, or is promised one.

@@ -103,8 +103,7 @@ impl Allocator {
         claimant: RuntimeId,
         now: Cycles,
     ) {
-        let classes = (self.class_of(kthread.runtime), self.class_of(claimant));
-        if classes == (Class::BestEffort, Class::LatencyCritical)
+        if self.are_service_and_batch(claimant, kthread.runtime)
             && let Some(runtime) = world.runtimes.get(kthread.runtime)
         {
             runtime.stats.counters.unstarted_cores.add(1);
@@ -122,10 +121,14 @@ impl Allocator {
         claimant: RuntimeId,
         now: Cycles,
     ) -> Cycles {
-        let classes = (self.class_of(kthread.runtime), self.class_of(claimant));
-        let is_late = classes == (Class::BestEffort, Class::LatencyCritical)
+        let is_late = self.are_service_and_batch(claimant, kthread.runtime)
             && self.starts_too_seldom(world, kthread.runtime, now);
         if is_late { 0 } else { self.timing.overdue_start }
+    }
+
+    /// Returns whether the first is latency-critical and the second best-effort.
+    fn are_service_and_batch(&self, service: RuntimeId, batch: RuntimeId) -> bool {
+        (self.class_of(service), self.class_of(batch)) == (Class::LatencyCritical, Class::BestEffort)
     }
 
     /// Returns whether services claim cores from this runtime too often before it starts on them.
@@ -138,18 +141,14 @@ impl Allocator {
     /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
     /// has not started on too many.
     pub(super) fn is_spared(&self, world: &World, victim: KthreadId, to: RuntimeId, now: Cycles) -> bool {
-        let classes = (self.class_of(victim.runtime), self.class_of(to));
-        if classes != (Class::LatencyCritical, Class::BestEffort) {
-            return false;
-        }
         let owns = |account: &Account| account.guaranteed().max(self.policy.granted(to));
-        self.starts_too_seldom(world, to, now)
+        self.are_service_and_batch(victim.runtime, to)
+            && self.starts_too_seldom(world, to, now)
             && self.ledger.account(to).is_some_and(|account| account.held() >= owns(account))
     }
 
     fn claim_pace(&self, party: &Party) -> Cycles {
-        let cores = (party.kthreads as usize).min(self.cores.len()).max(1);
-        self.clock.from_ns(CLAIM_PACE_US * 1_000) / cores as Cycles
+        self.clock.from_ns(CLAIM_PACE_US * 1_000) / Cycles::from(self.most_cores(party.kthreads as usize))
     }
 
     /// Takes into account whether a core that its kthread gave up without being asked was in vain.
