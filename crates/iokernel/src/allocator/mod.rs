@@ -64,7 +64,8 @@ use crate::sys::Threads;
 use crate::trace::Tracer;
 use crate::world::{Lender, World};
 use phase::{
-    BYPASS_US, CoreSlot, How, NO_START_PAUSE_US, OVERDUE_START_US, Phase, REWAKE_US, Timing, Withdrawn,
+    BYPASS_US, CoreSlot, How, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, REWAKE_US, Timing,
+    Withdrawn,
 };
 use reserved::Reserved;
 pub(crate) use rest::Ranks;
@@ -171,6 +172,7 @@ impl Allocator {
                 start_deadline: us(config.start_deadline_us),
                 forget_eviction: us(evict::FORGET_EVICTION_US),
                 rewake: us(REWAKE_US),
+                parking: us(PARKING_US),
                 no_start_pause: us(NO_START_PAUSE_US),
                 ack_hold: us(config.ack_hold_us),
                 cold_look: clock.from_ns(look::COLD_LOOK_NS),
@@ -482,7 +484,7 @@ impl Allocator {
     #[cfg(test)]
     pub(crate) fn check(&self, world: &World) -> Result<(), String> {
         use tailwater_sched::ledger::CoreState;
-        let (least, most) = self.runnable_kthreads(world);
+        let (least, most) = self.runnable_kthreads(world, 0);
         if least > self.cores.len() || most > 3 * self.cores.len() {
             return Err(format!("{least} to {most} runnable kthreads on {} cores", self.cores.len()));
         }

@@ -7,6 +7,9 @@ use super::quantum::Watch;
 use super::rest::RealTime;
 use crate::stats::HandoffKind;
 
+/// Time after a kthread was seen to have given its core up in which it may still be runnable: it
+/// sleeps within 2 us or so.
+pub(super) const PARKING_US: u64 = 10;
 /// Time after the core was seen ceded at which the IOKernel itself wakes a successor that has not
 /// started. The usual time is 1 to 3 us (a context switch, with or without a futex wake, on a
 /// 2-vCPU VM); waking a kthread that is awake costs 0.2 us. `tailwater_shm::park` infers from the
@@ -52,6 +55,7 @@ pub(super) struct Timing {
     /// Until an eviction is forgotten.
     pub(super) forget_eviction: Cycles,
     pub(super) rewake: Cycles,
+    pub(super) parking: Cycles,
     pub(super) no_start_pause: Cycles,
     /// For which an acknowledgment that no thread waits for is no reason to lend a core.
     pub(super) ack_hold: Cycles,
@@ -94,7 +98,8 @@ pub(super) struct CoreSlot {
     pub(super) phase: Phase,
     /// Linux does not let the IOKernel use it at present.
     pub(super) absent: bool,
-    /// When its present owner got it. The decision is older by what the owner before took to cede.
+    /// When its present owner got it, or the last one gave it up. The decision is older by what the
+    /// owner before took to cede.
     pub(super) since: Cycles,
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,

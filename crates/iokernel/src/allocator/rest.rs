@@ -194,17 +194,18 @@ impl Allocator {
     }
 
     /// Returns how many kthreads are runnable on managed cores, at least and at most: the owners of
-    /// lent cores, and perhaps those that have ceded one to another kthread or lost it otherwise.
+    /// lent cores, and perhaps those that have ceded one to another kthread, lost it otherwise, or
+    /// have just given it up and are about to sleep.
     ///
     /// What a program writes hides no more than two other threads for each core, however many
     /// kthreads it has.
-    pub(crate) fn runnable_kthreads(&self, world: &World) -> (usize, usize) {
+    pub(crate) fn runnable_kthreads(&self, world: &World, now: Cycles) -> (usize, usize) {
         let lost = self.withdrawn.iter().filter(|withdrawn| may_run(world, withdrawn)).count();
         let (mut least, mut most) = (0, lost.min(self.cores.len()));
         for slot in &self.cores {
             least += usize::from(!matches!(slot.phase, Phase::Free));
             most += match slot.phase {
-                Phase::Free => 0,
+                Phase::Free => usize::from(now.saturating_sub(slot.since) < self.timing.parking),
                 Phase::Running { .. } => 1 + usize::from(slot.last.is_some_and(|id| is_awake(world, id))),
                 _ => 2,
             };

@@ -4,8 +4,11 @@
 //! thread, have one rank while they have the cores for themselves, and another beside programs that
 //! want them (`tailwater_shm::priority`). Linux says how many threads are runnable
 //! (`/proc/loadavg`). When there are more than Tailwater's own and than other cores can take, for
-//! [`CONFIRM_US`], there is a contest, until none was seen for [`HOLD_US`]: a compiler that starts
-//! one process after the other is one contest, and a daemon that wakes for a moment is none.
+//! [`CONFIRM_US`], there is a contest, until none was seen for [`HOLD_US`] or few looks find any
+//! more: a compiler that starts one process after the other is one contest, and a daemon that wakes
+//! for a moment is none. Such a moment lasts: threads of Linux itself that need the polling
+//! thread's core for some microseconds, a hundred times a second, wait for it for some timer
+//! ticks, and in a contest for the next slice.
 //!
 //! Threads that may not run on Tailwater's cores count as well, once they are more than the other
 //! cores: Linux does not say where a runnable thread may run.
@@ -20,8 +23,9 @@ use tailwater_shm::Cycles;
 /// look takes 1.5.
 pub(super) const LOOK_US: u64 = 500;
 /// For how long more threads have to be runnable, at every look, before that is a contest, in
-/// microseconds.
-pub(super) const CONFIRM_US: u64 = 1_500;
+/// microseconds: longer than a thread that needs a core for a moment waits behind one at nice -20,
+/// two timer ticks of 4 ms.
+pub(super) const CONFIRM_US: u64 = 20_000;
 /// For how long a contest lasts after the last look that has found one, in microseconds.
 pub(super) const HOLD_US: u64 = 1_000_000;
 /// Time that the polling thread has waited for its core since the last look which is a contest, in
@@ -34,6 +38,14 @@ const UNDECIDED: u32 = 16;
 const ENOUGH: u32 = 4;
 /// Interval of the looks in a contest, as a multiple of the other one.
 const SELDOM: Cycles = 20;
+/// Weight of a look in the running average of those that find more threads, as a power of two: it
+/// is over the last 640 ms or so.
+const AVERAGE_SHIFT: u32 = 6;
+/// One in that average.
+const WHOLE: u32 = 1 << 16;
+/// Part of the looks in a contest that have to find more threads. Those of Linux itself are found
+/// by a sixth of them on an idle machine of two cores.
+const LEAST: u32 = WHOLE / 4;
 
 /// [`LOOK_US`], [`CONFIRM_US`], [`HOLD_US`] and [`WAITED_US`] in cycles.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +81,8 @@ pub(super) struct Contest {
     found: Option<Found>,
     /// The last one that has found more.
     last: Cycles,
+    /// Part of the looks of this contest that have found more, as a running average.
+    average: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +98,7 @@ struct Found {
 impl Contest {
     /// `elsewhere`: how many cores other programs have beside Tailwater's.
     pub(super) fn new(elsewhere: usize, durations: Durations) -> Self {
-        Self { durations, elsewhere, is_on: false, next: 0, found: None, last: 0 }
+        Self { durations, elsewhere, is_on: false, next: 0, found: None, last: 0, average: 0 }
     }
 
     /// Returns whether other programs compete for the cores, as of the last look.
@@ -103,28 +117,35 @@ impl Contest {
     pub(super) fn judge(&mut self, look: Look, now: Cycles) -> Option<bool> {
         let free = self.elsewhere + usize::from(!look.polls);
         let before = self.is_on;
-        if look.waited >= self.durations.waited {
-            self.is_on = true;
-            self.last = now;
-        }
         let (least, most) = look.own;
-        if look.runnable > most + free {
+        let (more, open) = (look.runnable > most + free, look.runnable > least + free);
+        if more {
             let found =
                 self.found.get_or_insert(Found { first: now, looks: 0, doubtful: false, undecided: 0 });
             found.looks += 1;
             found.undecided = 0;
             let lasts = now.saturating_sub(found.first) >= self.durations.confirm;
             self.is_on |= lasts && (!found.doubtful || found.looks >= ENOUGH);
-            self.last = now;
         } else {
-            let open = look.runnable > least + free;
             self.found = self.found.filter(|found| open && found.undecided < UNDECIDED);
             if let Some(found) = &mut self.found {
                 found.doubtful = true;
                 found.undecided += 1;
             }
-            self.is_on &= now.saturating_sub(self.last) < self.durations.hold;
         }
+        let has_waited = look.waited >= self.durations.waited;
+        self.is_on |= has_waited;
+        if !before {
+            self.average = WHOLE;
+        }
+        if more || has_waited {
+            self.last = now;
+            self.average += (WHOLE - self.average) >> AVERAGE_SHIFT;
+        } else if !open {
+            self.average -= self.average >> AVERAGE_SHIFT;
+        }
+        let lasts = now.saturating_sub(self.last) < self.durations.hold;
+        self.is_on &= lasts && self.average >= LEAST;
         let seldom = if self.is_on { SELDOM } else { 1 };
         self.next = now + self.durations.look * seldom;
         (self.is_on != before).then_some(self.is_on)
@@ -149,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_computes_is_a_contest_until_a_second_after_its_end() {
+    fn a_program_that_computes_is_a_contest_until_a_second_or_less_after_its_end() {
         let mut contest = Contest::new(0, DURATIONS);
         assert_eq!(until_change(&mut contest, 0, 3), Some(1_500));
         assert!(contest.is_on());
@@ -158,7 +179,7 @@ mod tests {
             assert_eq!(contest.judge(found(2), now), None);
             assert_eq!(contest.judge(found(3), now + 10_000), None);
         }
-        assert_eq!(until_change(&mut contest, 1_020_000, 2), Some(2_010_000));
+        assert_eq!(until_change(&mut contest, 1_020_000, 2), Some(1_870_000));
         assert!(!contest.is_on());
     }
 
@@ -170,6 +191,18 @@ mod tests {
             assert_eq!(contest.judge(found(3), now + 500), None);
             assert_eq!(contest.judge(found(2), now + 1_000), None);
         }
+    }
+
+    #[test]
+    fn a_contest_ends_although_some_looks_find_a_thread_that_runs_for_a_moment() {
+        let mut contest = Contest::new(0, DURATIONS);
+        assert_eq!(until_change(&mut contest, 0, 3), Some(1_500));
+        let looks = |part: u64| (0..400).map(move |n| (n * 10_000, if n % part == 0 { 3 } else { 2 }));
+        let ends = |contest: &mut Contest, part| {
+            looks(part).find_map(|(at, runnable)| contest.judge(found(runnable), 10_000 + at))
+        };
+        assert_eq!(ends(&mut contest.clone(), 3), None, "a program that computes a third of the time");
+        assert_eq!(ends(&mut contest, 6), Some(false));
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Polling {
     #[cold]
     fn judge_neighbours(&mut self, polls: bool, now: Cycles) {
         let Some(neighbours) = &mut self.neighbours else { return };
-        let (least, most) = self.allocator.runnable_kthreads(&self.world);
+        let (least, most) = self.allocator.runnable_kthreads(&self.world, now);
         let waited = self.clock.from_ns(neighbours.waiting.waited());
         let look = Look {
             // Without an answer nothing changes for long.
@@ -185,7 +185,7 @@ impl Polling {
         if share.wants_idle_look(now) {
             share.idled(self.clock.from_ns(waiting.idled()), now);
         }
-        let (least, most) = self.allocator.runnable_kthreads(&self.world);
+        let (least, most) = self.allocator.runnable_kthreads(&self.world, now);
         match share.judge(waiting.runnable().unwrap_or(0), (1 + least, 1 + most), now) {
             Verdict::Give => self.give_slice(now),
             Verdict::Rest if self.real_time && priority::set_rank(0, Rank::Ordinary) => share.rest(now),

@@ -7,6 +7,7 @@ use tailwater_shm::priority::Rank;
 
 use super::{BATCH, SERVICE, arrival};
 use crate::allocator::Ranks;
+use crate::allocator::phase::PARKING_US;
 use crate::config::Config;
 use crate::control::exile::Key;
 use crate::fixture::{Deed, Sandbox};
@@ -78,7 +79,7 @@ fn kthreads_have_other_ranks_only_while_other_programs_compete_for_the_cores() {
     contest(&mut sandbox, false);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
     assert!(![BATCH, SERVICE].iter().any(|&id| sandbox.peer(id).region.ranks_differ()));
-    assert_eq!(told_that_wakes_preempt(&mut sandbox), []);
+    assert!(told_that_wakes_preempt(&mut sandbox).is_empty());
     sandbox.peer(SERVICE).queue(0, 0);
     sandbox.tick();
     sandbox.peer(SERVICE).park(0);
@@ -96,7 +97,7 @@ fn only_best_effort_kthreads_run_behind_others_while_cores_hardly_change_hands()
     sandbox.alloc.set_calm(&mut sandbox.world, true);
     assert_eq!(ranks(&mut sandbox), [(1, Rank::Behind)]);
     assert!([BATCH, SERVICE].iter().all(|&id| sandbox.peer(id).region.ranks_differ()));
-    assert_eq!(told_that_wakes_preempt(&mut sandbox), []);
+    assert!(told_that_wakes_preempt(&mut sandbox).is_empty());
     arrival(&mut sandbox);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
     contest(&mut sandbox, true);
@@ -119,7 +120,7 @@ fn where_no_thread_can_be_raised_again_best_effort_kthreads_stay_behind() {
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), [(1, Rank::Last)]);
     contest(&mut sandbox, true);
-    assert_eq!(told_that_wakes_preempt(&mut sandbox), [], "they take turns with other programs");
+    assert!(told_that_wakes_preempt(&mut sandbox).is_empty(), "they take turns with other programs");
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
     contest(&mut sandbox, false);
@@ -238,7 +239,7 @@ fn a_service_of_another_user_never_has_real_time_rank() {
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
-    assert_eq!(told_that_wakes_preempt(&mut sandbox), []);
+    assert!(told_that_wakes_preempt(&mut sandbox).is_empty());
 }
 
 #[test]
@@ -249,14 +250,33 @@ fn a_program_that_returns_with_fewer_kthreads_is_not_taken_for_the_former_owner_
     sandbox.peer(BATCH).queue(0, 9);
     sandbox.peer(BATCH).queue(1, 9);
     sandbox.settle();
-    assert_eq!(sandbox.alloc.runnable_kthreads(&sandbox.world), (2, 2), "the batch job has both cores");
+    assert_eq!(
+        sandbox.alloc.runnable_kthreads(&sandbox.world, sandbox.now),
+        (2, 2),
+        "the batch job has both cores"
+    );
     sandbox.peer(SERVICE).queue(0, 9);
     sandbox.peer(SERVICE).queue(1, 9);
     sandbox.settle();
-    assert_eq!(sandbox.alloc.runnable_kthreads(&sandbox.world), (2, 4), "it has ceded both");
+    assert_eq!(sandbox.alloc.runnable_kthreads(&sandbox.world, sandbox.now), (2, 4), "it has ceded both");
     sandbox.end(RuntimeId(BATCH));
     sandbox.add(BATCH, 1, 0, BestEffort);
-    assert_eq!(sandbox.alloc.runnable_kthreads(&sandbox.world), (2, 2));
+    assert_eq!(sandbox.alloc.runnable_kthreads(&sandbox.world, sandbox.now), (2, 2));
+}
+
+#[test]
+fn a_kthread_that_has_just_given_its_core_up_may_be_runnable() {
+    let mut sandbox = shared_machine();
+    let runnable = |sandbox: &Sandbox| sandbox.alloc.runnable_kthreads(&sandbox.world, sandbox.now);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.settle();
+    sandbox.peer(SERVICE).queue(0, 0);
+    sandbox.tick();
+    sandbox.peer(SERVICE).park(0);
+    sandbox.pass(100);
+    assert_eq!(runnable(&sandbox), (0, 1));
+    sandbox.pass(PARKING_US * 1_000);
+    assert_eq!(runnable(&sandbox), (0, 0));
 }
 
 #[test]
@@ -274,6 +294,6 @@ fn kthreads_that_were_moved_off_by_force_hide_no_thread_of_another_program() {
         move_off(&mut sandbox, id);
     }
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 20);
-    let (_, most) = sandbox.alloc.runnable_kthreads(&sandbox.world);
+    let (_, most) = sandbox.alloc.runnable_kthreads(&sandbox.world, sandbox.now);
     assert!(most <= 2, "{most} of one core");
 }
