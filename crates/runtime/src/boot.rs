@@ -168,6 +168,7 @@ fn start_kthreads(
             .name(format!("tailwater/{}", kthread.index))
             .spawn(move || {
                 overflow::prepare_os_thread();
+                preempt::open_mask();
                 let guard = kthread.adopt_os_thread();
                 if let Some(loan) = runtime.loan {
                     loan.rank_kthread();

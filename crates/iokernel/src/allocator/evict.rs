@@ -149,13 +149,13 @@ impl Allocator {
             runtime.groups.lose(from.index);
         }
         self.follow(world, at, became, kind, decided, now);
-        if !is_left {
-            // After its successor was woken, which has waited for long enough.
-            self.move_off(world, from);
-        }
         self.look_beside(world, from, now);
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(world, core, now);
+        }
+        if !is_left {
+            // After its successor was woken, which has waited for long enough.
+            self.move_at_own_cost(world, from, now);
         }
     }
 
@@ -213,6 +213,13 @@ impl Allocator {
         // Other cores have no account of real time.
         self.rank(world, id, Rank::Ordinary);
         world.runtimes.kthread_mut(id).bound = None;
+    }
+
+    /// As [`move_off`](Self::move_off), for no offence: the program is charged what it takes.
+    fn move_at_own_cost(&mut self, world: &mut World, id: KthreadId, now: Cycles) {
+        let began = clock::now();
+        self.move_off(world, id);
+        world.charge(id.runtime, clock::now().saturating_sub(began), now);
     }
 
     /// Moves a thread to unmanaged cores for an offence, and ends the registration of a runtime
@@ -362,7 +369,7 @@ impl Allocator {
                 if self.may_be_left(world, kthread) {
                     return How::Bypassed { since: now, unread: false };
                 }
-                self.move_off(world, kthread);
+                self.move_at_own_cost(world, kthread, now);
                 How::ByForce
             }
             How::Bypassed { since, .. } => self.watched(world, kthread, since, now),

@@ -34,7 +34,8 @@ pub const MAX_WATCHED: usize = 4096;
 /// Maximum number of pairs of a core and another thread whose times are kept apart.
 const MAX_STRANGERS: u32 = 4096;
 
-/// Maximum number of looks at a core, each of which finds it within one of the programs.
+/// Maximum number of looks at a core, each of which finds it within one of the programs; what has
+/// passed since its last event counts for the next interval then.
 const MAX_LOOKS: usize = 16;
 
 /// Hard interrupts, each with the tracepoints `NAME_exit` and `NAME_entry`. The kernel has them by

@@ -6,9 +6,9 @@
 //! (`/proc/loadavg`). When there are more than Tailwater's own and than other cores can take, for
 //! [`CONFIRM_US`], there is a contest, until none was seen for [`HOLD_US`] or few looks find any
 //! more: a compiler that starts one process after the other is one contest, and a daemon that wakes
-//! for a moment is none. Such a moment lasts: threads of Linux itself that need the polling
-//! thread's core for some microseconds, a hundred times a second, wait for it for some timer
-//! ticks, and in a contest for the next slice.
+//! for a moment is none. A thread of
+//! Linux itself that needs the polling thread's core for microseconds stays runnable for some timer
+//! ticks, and in a contest until the next slice.
 //!
 //! Threads that may not run on Tailwater's cores count as well, once they are more than the other
 //! cores: Linux does not say where a runnable thread may run.

@@ -611,7 +611,7 @@ impl Polling {
                     }
                     self.switch.set_rules(ethertypes, multicast);
                 }
-                // Of one that is on its way here the key comes again, before it gets a core.
+                // One that is not attached yet gets its key when greeted, before its first core.
                 Command::Rekey(keys) => self.world.runtimes.rekey(keys),
                 Command::Capture(tap) => {
                     let runtimes = self.world.runtimes.iter();

@@ -63,6 +63,8 @@ pub fn install(signal: DumpSignal) -> bool {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = on_dump_signal as *const () as usize;
         action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+        // The preempt signal must not switch away on the alternate stack.
+        libc::sigfillset(&raw mut action.sa_mask);
         libc::sigaction(number, &raw const action, core::ptr::null_mut()) == 0
     }
 }

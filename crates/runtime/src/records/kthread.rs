@@ -114,6 +114,12 @@ pub struct Private {
     pub blocks: BlockCache,
     /// How long it polls without work before it gives its core back; `None` before it first idles.
     pub patience: RefCell<Option<Patience>>,
+    /// When it last began to work: with a tenancy, or after it had idled.
+    pub works_since: Cell<Cycles>,
+    /// Its number of frames when it last idled.
+    pub frames_before: Cell<u64>,
+    /// For how long it works for a frame, as a running average.
+    pub work: Cell<Cycles>,
 }
 
 /// One OS thread of the runtime.
@@ -217,6 +223,9 @@ impl Kthread {
                 stacks: StackCache::default(),
                 blocks: BlockCache::default(),
                 patience: RefCell::new(None),
+                works_since: Cell::new(0),
+                frames_before: Cell::new(0),
+                work: Cell::new(0),
             }),
             shared,
             runq: stealer,

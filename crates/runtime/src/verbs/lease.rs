@@ -84,6 +84,7 @@ fn begin(kthread: ThisKthread<'_>, core: u16, generation: Generation) -> bool {
     // grant is seen here.
     fence(SeqCst);
     if kthread.shared.grant.0.load() == (Grant::Run { core }, generation) {
+        kthread.private().works_since.set(clock::now());
         return true;
     }
     kthread.set_core(NO_CORE);
@@ -134,13 +135,15 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     let generation = kthread.private().generation.get();
     let state = &kthread.shared.state.0;
     state.set_idle(generation);
-    let deadline = now.saturating_add(patience(kthread, runtime));
+    let deadline = now.saturating_add(patience(kthread, runtime, now));
     let found = handover::poll(kthread, runtime, deadline, || {
         kthread.head().cede_requested() || !runtime.is_attached()
     });
     let resumed = state.try_resume(generation);
     if resumed && matches!(found, Found::Thread(_) | Found::Work) {
-        record_idle(kthread, clock::now().saturating_sub(now));
+        let end = clock::now();
+        kthread.private().works_since.set(end);
+        record_idle(kthread, end.saturating_sub(now));
     }
     match found {
         Found::Thread(runnable) if resumed && !kthread.head().cede_requested() => return Some(runnable),
@@ -179,18 +182,34 @@ pub fn pass_on(kthread: ThisKthread<'_>, runtime: &Runtime, runnable: Runnable) 
     }
 }
 
-/// Returns how long the kthread polls without work: at most `idle_timeout`.
-fn patience(kthread: ThisKthread<'_>, runtime: &Runtime) -> Cycles {
+/// Returns how long the kthread, which has worked until `now`, polls without work: at most
+/// `idle_timeout`.
+fn patience(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Cycles {
     if runtime.idle_timeout == Cycles::MAX {
         return Cycles::MAX;
     }
     let shortest = runtime.clock.from_ns(SHORTEST_IDLE_NS);
-    if runtime.loan.is_some_and(|loan| loan.region.wakes_preempt()) {
-        // Others could run meanwhile, and a core on which one runs takes a wake within as long.
+    let work = average_work(kthread, shortest, now);
+    if work >= shortest && runtime.loan.is_some_and(|loan| loan.region.wakes_preempt()) {
+        // Others could use the core. A wake on a core that does not sleep takes about as long as
+        // this, or as the work that waits for it.
         return shortest.min(runtime.idle_timeout);
     }
     let mut patience = kthread.private().patience.borrow_mut();
     patience.get_or_insert_with(|| Patience::new(shortest, runtime.idle_timeout)).threshold()
+}
+
+/// Takes into account the work that has ended at `now`; returns for how long the kthread works for
+/// a frame. One long time, in which Linux ran another thread perhaps, says little, and so do many
+/// frames that others send it to have it work for long.
+fn average_work(kthread: ThisKthread<'_>, shortest: Cycles, now: Cycles) -> Cycles {
+    let private = kthread.private();
+    let all = kthread.counters.frames.load(Relaxed);
+    let frames = all.saturating_sub(private.frames_before.replace(all)).max(1);
+    let worked = now.saturating_sub(private.works_since.get()) / frames;
+    let average = private.work.get();
+    private.work.set(average - average / 16 + worked.min(4 * shortest) / 16);
+    private.work.get()
 }
 
 /// Takes into account an idle time that has ended with work.

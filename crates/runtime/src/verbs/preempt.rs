@@ -94,6 +94,13 @@ extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_v
     // SAFETY: the context is this handler's.
     if let Some(guard) = unsafe { decide(context) } {
         leave(guard);
+        // SAFETY: as above. Returning restores the alternate stack of the frame, which is that of
+        // the kthread that was interrupted, and this may be another one: the kernel refuses a stack
+        // of no size, and ignores that it has (rt_sigreturn).
+        unsafe {
+            let stack = &raw mut (*context.cast::<libc::ucontext_t>()).uc_stack;
+            ((*stack).ss_flags, (*stack).ss_size) = (0, 0);
+        }
     }
     reached(Step::Returning);
 }
@@ -143,6 +150,12 @@ fn leave(mut guard: NoPreempt) {
         count(&kthread.counters.preemptions, 1);
     }
     guard.drop_quietly();
+}
+
+/// Lets the preempt signal reach the calling OS thread, which may have inherited a mask that is
+/// closed for it.
+pub fn open_mask() {
+    set_mask(libc::SIG_UNBLOCK);
 }
 
 /// Opens or closes the mask of the OS thread for the preempt signal.

@@ -63,10 +63,11 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
     }
     resume_meter(kthread, runtime);
     loop {
+        // Before the look: a signal that comes between them has its request seen, or is noted.
+        kthread.head().set_preempt_pending(false);
         if kthread.head().cede_requested() {
             give_way(kthread, runtime);
         }
-        kthread.head().set_preempt_pending(false);
         if let Some(runnable) = find_work(kthread, runtime, guard) {
             run(kthread, runnable, SWITCH_BUDGET);
         } else if background::run_next(kthread, runtime, |runnable| run(kthread, runnable, 0)) {

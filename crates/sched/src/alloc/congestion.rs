@@ -19,9 +19,9 @@
 //!
 //! For most runtimes one pass over the cores shows that there is none to preempt. One that
 //! [lacks cores](lacks_cores) needs a pass of its own, and programs bring that about themselves. So
-//! an event makes [`VAIN_SEARCHES`] such passes in vain at most. A look after a pass in vain leaves
-//! the runtime out until the others have had their turn: of *n* that lack cores, each has its turn
-//! once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
+//! an event makes [`VAIN_SEARCHES`] such passes in vain at most, unless a core is free or idles. A
+//! look after a pass in vain leaves the runtime out until the others have had their turn: of *n*
+//! that lack cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
 //!
 //! Consequences, all tested:
 //! - *Work conservation*: no demand is unmet while a core is free.
@@ -242,13 +242,17 @@ impl CongestionDetection {
 
     /// Serves the runtimes in the queue, of those that lack cores as many as may be served now.
     fn serve_queue(&mut self, view: View<'_>, queue: &[QueueKey], actions: &mut Vec<Action>) {
-        let lacking = queue.iter().filter(|&&(.., runtime)| lacks_cores(view, runtime)).count();
+        // Whether or not they have a demand at present: programs could take turns at that.
+        let lacking = view.ledger.runtimes().iter().filter(|&&runtime| lacks_cores(view, runtime)).count();
         let turn = lacking.div_ceil(VAIN_SEARCHES) as u64;
         let mut in_vain = 0;
         for &(.., runtime) in queue {
             let lacks = lacking > 0 && lacks_cores(view, runtime);
             let waits = |tracked: &Tracked| tracked.next_search > self.looks;
-            if lacks && (in_vain == VAIN_SEARCHES || self.runtimes.get(runtime).is_some_and(waits)) {
+            if lacks
+                && !self.selector.has_available()
+                && (in_vain == VAIN_SEARCHES || self.runtimes.get(runtime).is_some_and(waits))
+            {
                 continue;
             }
             let served = self.serve(view, runtime, actions);

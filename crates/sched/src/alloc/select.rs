@@ -350,6 +350,11 @@ impl Selector {
         Some(Choice { at, victim: Some(kthread), preempts, only_if_idle: !entitled })
     }
 
+    /// Returns whether a core of this survey is free or idles, and has not been chosen since.
+    pub(super) fn has_available(&self) -> bool {
+        self.available > 0
+    }
+
     /// Returns a core of pool 1 or 2.
     fn choose_available(&self, view: View<'_>, claim: &Claim) -> Option<usize> {
         if self.available == 0 {

@@ -711,6 +711,32 @@ fn each_of_many_runtimes_that_lack_cores_is_served_within_its_turn() {
 }
 
 #[test]
+fn runtimes_that_take_turns_at_a_demand_keep_no_other_from_its_turn() {
+    let (mut machine, lacking) = many_that_lack_a_core(2, 9);
+    let (others, owner) = (lacking.split_last().expect("nine").1, RuntimeId(9));
+    let last = lacking[8];
+    // The others are before it: it was served later than they.
+    machine.wait(Nanos::from_micros(100));
+    others.iter().for_each(|&other| machine.obs.refuse(other, 1));
+    assert!((0..3).any(|_| machine.look().len() == 1), "it is served once");
+    machine.cedes(1);
+    let Some(CoreState::Owned { kthread, .. }) = machine.ledger.core(CoreId(1)) else { panic!() };
+    machine.ledger.release(kthread, machine.now).unwrap();
+    machine.obs.kthread_mut(kthread).unwrap().activity = Activity::Parked;
+    machine.runs(owner, 1);
+    machine.wait(Nanos::from_micros(100));
+    let served = (0..8).find_map(|look| {
+        for (number, &other) in others.iter().enumerate() {
+            machine.drain(other);
+            machine.queue(other, u32::from(number % 2 == look % 2));
+        }
+        machine.look().first().copied()
+    });
+    let is_its = |action| matches!(action, Action::Grant { runtime, .. } if runtime == last);
+    assert!(served.is_some_and(is_its), "{served:?}");
+}
+
+#[test]
 fn a_core_that_idles_is_compared_for_few_of_many_runtimes_that_lack_cores() {
     let (mut machine, _) = many_that_lack_a_core(8, 16);
     machine.look();

@@ -33,13 +33,17 @@ fn own_ip() -> Ipv4Addr {
     tailwater::net::local_ip()
 }
 
-/// Echoes every datagram on port 7, over either family.
-fn echo() {
+/// Echoes every datagram on port 7, over either family, after this much work.
+fn echo(work: Duration) {
     let socket = UdpSocket::bind("[::]:7").expect("port 7 is free");
     ready();
     let mut buffer = vec![0; 65_536];
     loop {
         let (len, from) = socket.recv_from(&mut buffer).expect("receive");
+        let began = Instant::now();
+        while began.elapsed() < work {
+            std::hint::spin_loop();
+        }
         socket.send_to(&buffer[..len], from).expect("send");
     }
 }
@@ -244,7 +248,7 @@ fn compute_and_echo() {
         }
     };
     drop(thread::Builder::new().class(thread::Class::Background).spawn(compute).expect("a thread"));
-    echo();
+    echo(Duration::ZERO);
 }
 
 /// Waits for a background thread that computes for a fifth of a second; prints that it has ended.
@@ -491,7 +495,8 @@ fn polls() {
 #[tailwater::main]
 fn main() {
     match std::env::args().nth(1).as_deref() {
-        Some("echo") => echo(),
+        Some("echo") => echo(Duration::ZERO),
+        Some("work") => echo(Duration::from_micros(100)),
         Some("dispatch") => dispatch(),
         Some("call") => call(),
         Some("burn") => burn(true),

@@ -25,8 +25,8 @@
 //!   this misses none. A few handlers call those of other interrupts themselves; what such a
 //!   handler does behind the inner one counts as the thread's.
 //! - An end that is missed all the same leaves [`Field::Inside`] wrong, for no longer than until
-//!   the next interrupt of that kind ends or the thread is switched out. For a hard interrupt, the
-//!   next beginning or end of a soft one will do, as both are outside of hard ones.
+//!   the next interrupt of that kind ends or the thread is switched out. For a hard interrupt
+//!   the next beginning or end of a soft one corrects it: soft ones do not occur inside hard ones.
 //! - A kthread that waits and is moved to another core counts as waiting for the first one until
 //!   it has run.
 //! - With more strangers than the map holds, their time is in [`Field::Untold`], by moment.

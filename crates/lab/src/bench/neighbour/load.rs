@@ -89,10 +89,13 @@ impl Samples {
 
     /// Returns those that began in this part of the time.
     pub fn within(mut self, part: &Range<Instant>) -> Self {
+        // An `Instant` has no number: both are of now.
         let (now, now_us) = (Instant::now(), now_us());
-        // The child read the clock, which does not stand still, before.
-        let at =
-            |time: Instant| now_us.saturating_sub(now.saturating_duration_since(time).as_micros() as u64);
+        let us = |time: Duration| time.as_micros() as u64;
+        let at = |time: Instant| {
+            let later = now_us.saturating_add(us(time.saturating_duration_since(now)));
+            later.saturating_sub(us(now.saturating_duration_since(time)))
+        };
         let part = at(part.start)..at(part.end);
         for samples in [&mut self.process_us, &mut self.wake_us, &mut self.pinned_us] {
             samples.retain(|(began, _)| part.contains(began));
