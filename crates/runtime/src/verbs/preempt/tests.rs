@@ -10,6 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 
+// The sanitizers watch the allocations of their own.
+#[cfg(not(sanitizing))]
 #[global_allocator]
 static ALLOC: crate::Alloc = crate::Alloc::new();
 
@@ -87,6 +89,7 @@ impl Drop for SetOnDrop<'_> {
 }
 
 #[test]
+#[cfg_attr(sanitizing, ignore = "the sanitizers do not follow an OS thread that becomes a kthread")]
 fn a_stack_holds_two_frames_of_the_signal_at_most() {
     let run = crate::Builder::new().kthreads(1).run(|| {
         let (done, turns) = (AtomicBool::new(false), AtomicU32::new(0));
