@@ -4,7 +4,7 @@
 //! Owns the question, asked every [`LOOK`], and the comparison with the answer before. The calling
 //! thread asks for all the cores on behalf of a [`Sleeper`], and reads what Linux has made of that
 //! (the cores that its cpuset and the machine have, sched_setaffinity(2)): two system calls of a
-//!microsecond, for any version of control groups. If the calling thread asked for itself, it would
+//! microsecond, for any version of control groups. If the calling thread asked for itself, it would
 //! run on any core for a moment, even one that other threads are kept off; in an emulated machine
 //! that happened at every second look, for milliseconds. At each look the calling thread also sets
 //! its own affinity to what it was at the start, because Linux may have narrowed it: the thread and

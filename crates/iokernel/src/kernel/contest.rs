@@ -4,11 +4,10 @@
 //! thread, have one rank while they have the cores for themselves, and another beside programs that
 //! want them (`tailwater_shm::priority`). Linux says how many threads are runnable
 //! (`/proc/loadavg`). When there are more than Tailwater's own and than other cores can take, for
-//! [`CONFIRM_US`], there is a contest, until none was seen for [`HOLD_US`] or few looks find any
-//! more: a compiler that starts one process after the other is one contest, and a daemon that wakes
-//! for a moment is none. A thread of
-//! Linux itself that needs the polling thread's core for microseconds stays runnable for some timer
-//! ticks, and in a contest until the next slice.
+//! [`CONFIRM_US`], there is a contest. It ends when no look has found any for [`HOLD_US`], or few
+//! looks do. A compiler that starts one process after the other is one contest, and a daemon that
+//! wakes for a moment is none. A thread of Linux itself that needs the polling thread's core for
+//! microseconds stays runnable for some timer ticks, and in a contest until the next slice.
 //!
 //! Threads that may not run on Tailwater's cores count as well, once they are more than the other
 //! cores: Linux does not say where a runnable thread may run.
