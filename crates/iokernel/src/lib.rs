@@ -63,7 +63,7 @@ pub use control::directory::Refusal;
 pub use control::reload::{Changes, ReloadError, Reloader};
 pub use kernel::{End, IoKernel, StartError};
 
-pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
+pub use machine::{CoreError, Cores, SessionWeight, groups_sessions, neighbours, raise_descriptor_limit};
 pub use macs::Macs;
 pub use real_time::{NoRealTime, real_time};
 pub use repair::repair;

@@ -248,7 +248,7 @@ pub(crate) struct Pinned {
 /// best-effort programs, which `SCHED_IDLE` ranks within their session only, and the polling thread
 /// on a dedicated machine, where Linux refuses real-time rank, and in rests.
 #[derive(Debug)]
-pub(crate) struct SessionWeight {
+pub struct SessionWeight {
     /// Open from the beginning, so that it never is the file of another process with the same
     /// number: a write fails once the process is gone.
     file: File,
@@ -263,7 +263,7 @@ impl SessionWeight {
     ///
     /// # Errors
     /// If Linux does not group sessions, or may not be asked to change this one.
-    pub(crate) fn open(path: &str) -> io::Result<Self> {
+    pub fn open(path: &str) -> io::Result<Self> {
         let mut file = File::options().read(true).write(true).open(path)?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
@@ -275,8 +275,8 @@ impl SessionWeight {
     /// Opens the weight and sets the nice value of the session.
     ///
     /// # Errors
-    /// As for [`open`](Self::open) and [`set`](Self::set); nothing is changed then.
-    pub(crate) fn open_and_set(path: &str, nice: i32) -> io::Result<Self> {
+    /// As for [`open`](Self::open), or if Linux refuses the value; nothing is changed then.
+    pub fn open_and_set(path: &str, nice: i32) -> io::Result<Self> {
         let mut session = Self::open(path)?;
         session.set(nice)?;
         Ok(session)
@@ -328,6 +328,12 @@ impl Drop for SessionWeight {
     }
 }
 
+/// Returns whether Linux groups sessions (sched(7), "The autogroup feature").
+#[must_use]
+pub fn groups_sessions() -> bool {
+    fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|text| text.trim() == "1")
+}
+
 /// Parses the text of `/proc/PID/autogroup`: `/autogroup-57 nice 0`, or nothing for a process that
 /// no session was made for.
 fn parse_autogroup(text: &str) -> Option<i32> {
@@ -349,9 +355,7 @@ impl Pinned {
         let nice = if priority == Priority::None { "not requested".to_owned() } else { pinned.raise_nice() };
         let session =
             if priority == Priority::Session { pinned.raise_session() } else { "not requested".to_owned() };
-        let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
-            .is_ok_and(|text| text.trim() == "1");
-        pinned.report = json!({ "thread": nice, "session": session, "autogroup": grouped });
+        pinned.report = json!({ "thread": nice, "session": session, "autogroup": groups_sessions() });
         Ok(pinned)
     }
 
@@ -458,6 +462,7 @@ mod tests {
     #[test]
     fn a_sessions_weight_is_read_from_its_autogroup() {
         assert_eq!(parse_autogroup("/autogroup-57 nice -20\n"), Some(-20));
+        assert_eq!(parse_autogroup("/autogroup-57 nice -3\n"), Some(-3));
         assert_eq!(parse_autogroup(""), None);
     }
 

@@ -398,7 +398,7 @@ impl Runtime {
     /// real-time rank.
     pub(crate) fn set_ranks(&mut self, ranks_differ: bool, real_time: bool) {
         let is_service = self.spec.class == Class::LatencyCritical;
-        self.region.set_contested(ranks_differ, real_time && self.is_trusted() && is_service);
+        self.region.set_ranks(ranks_differ, real_time && self.is_trusted() && is_service);
         if let Some(session) = &mut self.session {
             session.want_lowest(ranks_differ);
         }

@@ -651,7 +651,7 @@ impl Region {
 
     /// Sets what [`ranks_differ`](Self::ranks_differ) and [`wakes_preempt`](Self::wakes_preempt)
     /// return; for the IOKernel.
-    pub fn set_contested(&self, ranks_differ: bool, wakes_preempt: bool) {
+    pub fn set_ranks(&self, ranks_differ: bool, wakes_preempt: bool) {
         let ranks_differ = if ranks_differ { RANKS_DIFFER } else { 0 };
         let wakes_preempt = if wakes_preempt { WAKES_PREEMPT } else { 0 };
         self.header().contested.store(ranks_differ | wakes_preempt, Ordering::Relaxed);

@@ -41,8 +41,7 @@ fn other_programs(config: &Config) -> Part {
     let lent: Vec<u16> = cores.managed.cores().iter().map(|core| core.id.0).collect();
     let share = config.neighbour_share;
     let mut found = tailwater_iokernel::neighbours(cores.iokernel.0, &lent, share);
-    let grouped = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").unwrap_or_default();
-    if share > 0 && grouped.trim() == "1" {
+    if share > 0 && tailwater_iokernel::groups_sessions() {
         found +=
             "; Linux groups sessions: a batch job ranks below those of others if it leads its own (setsid)";
     }

@@ -8,12 +8,11 @@
 //! own nice value makes the share. A process in no such group, as one that no session was ever made
 //! for, competes with the sessions thread by thread.
 
-use std::fs;
-
 use anyhow::Context;
+use tailwater_iokernel::{SessionWeight, groups_sessions};
 use tailwater_shm::priority::{HIGHEST, LOWEST};
 
-/// The weight and its former value, in the autogroup of this process's session.
+/// The weight of this process's session.
 const SESSION: &str = "/proc/self/autogroup";
 /// How much more weight a nice value has than the next (sched(7), "The nice value").
 const STEP: f64 = 1.25;
@@ -25,20 +24,10 @@ pub(super) struct Turns {
     session: Option<i32>,
 }
 
-/// A weight of this session that lasts until this is dropped; a bench that is killed (SIGKILL)
-/// leaves it to the session.
-#[derive(Debug)]
-pub(super) struct SessionWeight {
-    before: i32,
-}
-
 impl Turns {
     /// For `percent` of the polling thread's core, where Tailwater has so many `cores`.
     pub(super) fn new(percent: u8, cores: usize) -> Self {
-        let enabled = fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled")
-            .is_ok_and(|text| text.trim() == "1");
-        let own = fs::read_to_string(SESSION).unwrap_or_default();
-        Self::grouped(enabled && weight_of(&own).is_some(), percent, cores)
+        Self::grouped(groups_sessions() && SessionWeight::open(SESSION).is_ok(), percent, cores)
     }
 
     fn grouped(grouped: bool, percent: u8, cores: usize) -> Self {
@@ -56,40 +45,21 @@ impl Turns {
         self.thread
     }
 
-    /// Gives this session its weight, unless the thread's decides.
+    /// Gives this session its weight until what is returned is dropped, unless the thread's
+    /// decides. A bench that is killed (SIGKILL) leaves it to the session.
     ///
     /// # Errors
     /// If Linux refuses it.
     pub(super) fn weigh_session(&self) -> anyhow::Result<Option<SessionWeight>> {
         let Some(nice) = self.session else { return Ok(None) };
-        let text = fs::read_to_string(SESSION).context(SESSION)?;
-        let before = weight_of(&text).with_context(|| format!("{SESSION}: {text:?}"))?;
-        fs::write(SESSION, nice.to_string()).context("the weight of this session; --turns needs root")?;
-        Ok(Some(SessionWeight { before }))
+        let weight = SessionWeight::open_and_set(SESSION, nice);
+        Ok(Some(weight.context("the weight of this session; --turns needs root")?))
     }
-}
-
-impl Drop for SessionWeight {
-    fn drop(&mut self) {
-        // It was allowed before.
-        let _ = fs::write(SESSION, self.before.to_string());
-    }
-}
-
-/// Parses the text of [`SESSION`]: `/autogroup-57 nice 0`, or nothing for a process in no group.
-fn weight_of(text: &str) -> Option<i32> {
-    text.trim().rsplit(' ').next()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_may_be_in_no_group() {
-        assert_eq!(weight_of("/autogroup-57 nice -3\n"), Some(-3));
-        assert_eq!(weight_of(""), None);
-    }
 
     #[test]
     fn a_tenth_is_a_ninth_of_the_polling_threads_weight() {
