@@ -199,9 +199,9 @@ fn patience(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Cycles 
     patience.get_or_insert_with(|| Patience::new(shortest, runtime.idle_timeout)).threshold()
 }
 
-/// Takes into account the work that has ended at `now`; returns for how long the kthread works for
-/// a frame. One long time, in which Linux ran another thread perhaps, says little, and so do many
-/// frames that others send it to have it work for long.
+/// Takes into account the work that has ended at `now`; returns how long a frame takes the kthread
+/// on average. A long time is cut, for Linux may have run another thread meanwhile. By frame, so
+/// that many frames from others do not make the work seem long.
 fn average_work(kthread: ThisKthread<'_>, shortest: Cycles, now: Cycles) -> Cycles {
     let private = kthread.private();
     let all = kthread.counters.frames.load(Relaxed);
