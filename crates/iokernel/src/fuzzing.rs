@@ -106,8 +106,8 @@ impl Arena {
         let stats = Stats::new(vec![(port.name().to_owned(), None)], &config.firewall, []);
         let terms = Terms::new(parts.clock, config.offence_share);
         let mut world = World::new(Arc::new(stats), terms);
+        let mut switch = Switch::new(vec![Box::new(port)], &config, parts.clock, parts.stopwatch);
         let mut allocator = Allocator::new(&config, parts);
-        let mut switch = Switch::new(vec![Box::new(port)], &config);
         let now = tailwater_shm::clock::now();
         let mut enter = |id, kthreads| {
             let (runtime, file) = admit(&config, id, kthreads, 0, Class::LatencyCritical);

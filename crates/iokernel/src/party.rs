@@ -3,7 +3,7 @@
 //! Owns [`Party`]: the programs that one user has registered by one grant. A bound for each program
 //! would give a user as many shares as programs, 16 by default. So a party has one share of a ring
 //! and of a port's queue, which is divided among its programs, two batches of an iteration
-//! ([`crate::switch`]), and one number of cores that services may claim before it starts on them
+//! ([`crate::switch`]), and one number of cores that services may claim and have to wait for
 //! ([`crate::allocator::vain`]). A program of root or of the IOKernel's own user is a party by
 //! itself.
 //!
@@ -15,7 +15,7 @@
 
 use tailwater_sched::RuntimeId;
 
-use crate::allocator::vain::Unstarted;
+use crate::allocator::vain::SlowClaims;
 use crate::control::exile::Key;
 
 /// Number of a [`Party`]; that of one that has ended is used again.
@@ -61,8 +61,8 @@ pub(crate) struct Party {
     /// Of all its programs.
     pub(crate) kthreads: u32,
     pub(crate) spent: Spent,
-    /// Cores claimed before it had started on them.
-    pub(crate) unstarted: Unstarted,
+    /// Its cores that services claimed and had to wait for.
+    pub(crate) claims: SlowClaims,
 }
 
 /// The parties of all registered programs.
@@ -114,8 +114,8 @@ impl Parties {
 
 impl Party {
     fn new(key: Option<Key>) -> Self {
-        let (spent, unstarted) = (Spent::default(), Unstarted::default());
-        Self { key, programs: 0, kthreads: 0, spent, unstarted }
+        let (spent, claims) = (Spent::default(), SlowClaims::default());
+        Self { key, programs: 0, kthreads: 0, spent, claims }
     }
 }
 

@@ -150,8 +150,10 @@ impl Allocator {
         }
         self.follow(world, at, became, kind, decided, now);
         self.look_beside(world, from, now);
-        if matches!(became, Ok(Parked::Freed(_))) {
-            self.core_fell_free(world, core, now);
+        match became {
+            Ok(Parked::HandedOn { to, .. }) => self.count_bypass(world, from, to.runtime, now),
+            Ok(Parked::Freed(_)) => self.core_fell_free(world, core, now),
+            Err(_) => {}
         }
         if !is_left {
             // After its successor was woken, which has waited for long enough.

@@ -575,6 +575,21 @@ fn a_batch_job_gets_the_core_that_it_owns_whatever_it_did_not_start_on() {
 }
 
 #[test]
+fn a_core_that_a_batch_job_does_not_cede_counts_as_three_that_it_does_not_start_on() {
+    for (bypasses, is_spared) in [(16, false), (17, true)] {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        sandbox.add(BATCH, 1, 0, BestEffort);
+        sandbox.add(SERVICE, 1, 0, LatencyCritical);
+        let (now, service, batch) = (sandbox.now, RuntimeId(SERVICE), RuntimeId(BATCH));
+        for _ in 0..bypasses {
+            sandbox.alloc.count_bypass(&mut sandbox.world, KthreadId::new(batch, 0), service, now);
+        }
+        let spared = sandbox.alloc.is_spared(&sandbox.world, KthreadId::new(service, 0), batch, now);
+        assert_eq!(spared, is_spared, "after {bypasses}");
+    }
+}
+
+#[test]
 fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     let (mine, other, service) = ([0, 2], 3, RuntimeId(SERVICE));

@@ -1,5 +1,5 @@
 //! Cores that a runtime asks for and gives up without having done anything, and cores that it does
-//! not start on.
+//! not start on, or does not cede.
 //!
 //! Owns the verdict, and the back-off that follows from it. What such a core costs the polling
 //! thread is charged ([`crate::budget`]); what it costs the program that had the core, a hand-off
@@ -14,9 +14,10 @@
 //! request. So a best-effort program that has had too many cores claimed before it started on them
 //! ([`FREE_CLAIMS`], one for each core in [`CLAIM_PACE_US`]) is lent none that a service idles on,
 //! beyond those that it owns, and has no time to start on another before a service claims that
-//! core. The programs of one user count together. Free cores and those of other best-effort
-//! programs it is lent as before. Not to start is no offence: threads that wait behind an ordinary
-//! program do not, either.
+//! core. A core that it had to be bypassed on for a service, because it reached no poll point and
+//! did not answer the signal, counts as [`CLAIMS_PER_BYPASS`]. The programs of one user count
+//! together. Free cores and those of other best-effort programs it is lent as before. Neither is an
+//! offence: threads that wait behind an ordinary program do not start or cede, either.
 
 use tailwater_sched::ledger::{Account, Class};
 use tailwater_sched::{KthreadId, RuntimeId};
@@ -34,8 +35,7 @@ const PAUSE_US: u64 = 100;
 /// Maximum number of doublings: 25.6 ms.
 const DOUBLINGS: u32 = 8;
 
-/// Cores that services may claim from a best-effort runtime before it has started on them, without
-/// consequence.
+/// Cores that services may claim from a best-effort runtime and wait for, without consequence.
 const FREE_CLAIMS: Cycles = 50;
 /// Maximum number of them that is remembered: a program whose cores were claimed for long is lent
 /// cores of idle services again 50 ms, on one core, after that has ended.
@@ -43,6 +43,9 @@ const MOST_CLAIMS: Cycles = 2 * FREE_CLAIMS;
 /// Time in which one of them is forgotten, for each core that it can hold, in microseconds. The
 /// wake that each costs a service takes 20, so this is about 2 % of its core.
 const CLAIM_PACE_US: u64 = 1_000;
+/// What a bypass counts as: until the service runs beside the kthread that keeps the core, 60
+/// microseconds pass.
+const CLAIMS_PER_BYPASS: Cycles = 3;
 
 /// The back-off of one runtime.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,19 +55,19 @@ pub(crate) struct BackOff {
     until: Cycles,
 }
 
-/// The cores that a service claimed from a best-effort runtime before it had started on them.
+/// The cores that a service claimed from a best-effort runtime and had to wait for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Unstarted {
+pub(crate) struct SlowClaims {
     /// When all are forgotten.
     until: Cycles,
 }
 
-impl Unstarted {
-    /// Counts one, which is forgotten `pace` after those before. Of more than [`MOST_CLAIMS`] the
-    /// latest are remembered.
-    fn count(&mut self, now: Cycles, pace: Cycles) {
+impl SlowClaims {
+    /// Counts so many, each of which is forgotten `pace` after those before. Of more than
+    /// [`MOST_CLAIMS`] the latest are remembered.
+    fn count(&mut self, claims: Cycles, now: Cycles, pace: Cycles) {
         let most = now.saturating_add(pace.saturating_mul(MOST_CLAIMS));
-        self.until = self.until.max(now).saturating_add(pace).min(most);
+        self.until = self.until.max(now).saturating_add(pace.saturating_mul(claims)).min(most);
     }
 
     /// Returns whether there are more than are without consequence.
@@ -108,7 +111,23 @@ impl Allocator {
         {
             runtime.stats.counters.unstarted_cores.add(1);
             let party = world.runtimes.parties.get_mut(runtime.party);
-            party.unstarted.count(now, self.claim_pace(party));
+            party.claims.count(1, now, self.claim_pace(party));
+        }
+    }
+
+    /// Takes into account that `claimant` gets a core that this kthread did not cede in time.
+    pub(super) fn count_bypass(
+        &self,
+        world: &mut World,
+        kthread: KthreadId,
+        claimant: RuntimeId,
+        now: Cycles,
+    ) {
+        if self.are_service_and_batch(claimant, kthread.runtime)
+            && let Some(runtime) = world.runtimes.get(kthread.runtime)
+        {
+            let party = world.runtimes.parties.get_mut(runtime.party);
+            party.claims.count(CLAIMS_PER_BYPASS, now, self.claim_pace(party));
         }
     }
 
@@ -135,7 +154,7 @@ impl Allocator {
     fn starts_too_seldom(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
         let Some(runtime) = world.runtimes.get(id) else { return false };
         let party = world.runtimes.parties.get(runtime.party);
-        party.unstarted.is_over(now, self.claim_pace(party))
+        party.claims.is_over(now, self.claim_pace(party))
     }
 
     /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
@@ -200,22 +219,22 @@ mod tests {
 
     #[test]
     fn claims_before_a_start_are_without_consequence_up_to_a_number_and_then_at_a_pace() {
-        let mut unstarted = Unstarted::default();
+        let mut slow = SlowClaims::default();
         for now in 1_000..1_000 + FREE_CLAIMS {
-            assert!(!unstarted.is_over(now, 1_000), "at {now}");
-            unstarted.count(now, 1_000);
+            assert!(!slow.is_over(now, 1_000), "at {now}");
+            slow.count(1, now, 1_000);
         }
         let mut claims = 0;
         for now in (2_000..1_002_000).step_by(20) {
-            if !unstarted.is_over(now, 1_000) {
-                unstarted.count(now, 1_000);
+            if !slow.is_over(now, 1_000) {
+                slow.count(1, now, 1_000);
                 claims += 1;
             }
         }
         assert!((999..=1_002).contains(&claims), "{claims} in a million");
         let later = 1_002_000 + 1_000 * (FREE_CLAIMS + 1);
-        unstarted.count(later, 1_000);
-        assert!(!unstarted.is_over(later, 1_000), "those before are forgotten");
+        slow.count(1, later, 1_000);
+        assert!(!slow.is_over(later, 1_000), "those before are forgotten");
     }
 
     #[test]

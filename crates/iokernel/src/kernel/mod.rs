@@ -277,7 +277,7 @@ impl IoKernel {
         Ok(Self {
             world: World::new(Arc::clone(&stats), Terms::new(clock, config.offence_share)),
             allocator,
-            switch: Switch::new(ports, &config),
+            switch: Switch::new(ports, &config, clock, clock::now),
             config,
             interval,
             cores,

@@ -1,5 +1,6 @@
 //! Frames into ingress rings and ports: the path of a frame after its checks.
 
+use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::{ReserveError, lines_of};
 use tailwater_shm::trace::{Event, event};
@@ -139,6 +140,13 @@ impl Switch {
             }
         }
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
+        if runtime.spec.class == Class::LatencyCritical {
+            if self.best_effort {
+                self.rests.note_sent_to_service();
+            } else if !GROUP {
+                self.rests.note_served(now);
+            }
+        }
         let kthread = runtime.groups.kthread(hash);
         let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];
         let may_put = match origin {

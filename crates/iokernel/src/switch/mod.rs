@@ -23,6 +23,7 @@
 //! | [`lone`] | tells acknowledgments that no thread waits for |
 //! | [`shares`] | divides a ring among the programs that send to it |
 //! | [`moves`] | keeps flows in order that continue in another ring |
+//! | [`rest`] | bounds the time of best-effort programs while services are served |
 //!
 //! # Crash and lie
 //!
@@ -36,6 +37,7 @@
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its share of an iteration, or than its user's programs together may send in one | they wait in its rings |
 //! | frames to a port that takes long for each | they count as several ([`Port::weight`]) |
+//! | frames without end from best-effort programs, beside a service | they wait in its rings ([`rest`]) |
 //! | refused frames without end | its rings are left alone for a while, then its registration ends ([`crate::budget`]) |
 
 mod broadcast;
@@ -50,6 +52,7 @@ mod multicast;
 mod offload;
 pub(crate) mod packet;
 mod ports;
+mod rest;
 pub(crate) mod shares;
 mod source;
 #[cfg(test)]
@@ -57,10 +60,11 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::{FirstLine, FrameBuffer, Record};
 use tailwater_shm::trace::{Event, FLAG_TRACED};
-use tailwater_shm::{Cycles, clock};
+use tailwater_shm::{Clock, Cycles, clock};
 
 use crate::capture::{Captures, Point};
 use crate::config::Config;
@@ -78,6 +82,7 @@ use lone::LoneAnswers;
 use mac::{Destination, MacTable};
 use moves::Moves;
 use multicast::SolicitedNodes;
+use rest::Rests;
 use shares::Shares;
 use source::{FromRing, Origin, Private, Source};
 
@@ -127,6 +132,11 @@ pub(crate) struct Switch {
     broadcasts: BroadcastLimit,
     /// The present frame was refused.
     refused: bool,
+    rests: Rests,
+    /// The present batch is a best-effort program's.
+    best_effort: bool,
+    /// Returns the time, for what a batch takes.
+    stopwatch: fn() -> Cycles,
     pub(crate) captures: Captures,
 }
 
@@ -147,8 +157,14 @@ struct PortLine {
 
 impl Switch {
     /// Returns a switch with these started ports, without runtimes. The caller has checked that
-    /// addresses are unique and that there is at most one uplink.
-    pub(crate) fn new(ports: Vec<Box<dyn Port>>, config: &Config) -> Self {
+    /// addresses are unique and that there is at most one uplink. `stopwatch` returns the time by
+    /// `clock`.
+    pub(crate) fn new(
+        ports: Vec<Box<dyn Port>>,
+        config: &Config,
+        clock: Clock,
+        stopwatch: fn() -> Cycles,
+    ) -> Self {
         let (mut macs, mut ips, mut uplink) = (MacTable::new(), HashMap::new(), None);
         for (number, port) in (0u16..).zip(&ports) {
             match port.attachment() {
@@ -195,6 +211,9 @@ impl Switch {
             extra: 0,
             broadcasts: BroadcastLimit::new(config),
             refused: false,
+            rests: Rests::new(clock),
+            best_effort: false,
+            stopwatch,
             captures: Captures::default(),
         }
     }
@@ -279,6 +298,7 @@ impl Switch {
         if moved > 0 {
             self.flush();
         }
+        self.rests.end_iteration(now);
         moved
     }
 
@@ -309,7 +329,8 @@ impl Switch {
             return 0;
         }
         let Some(runtime) = world.runtimes.get(sender.owner.runtime) else { return 0 };
-        if runtime.budget.is_throttled(now) {
+        let best_effort = runtime.spec.class == Class::BestEffort;
+        if runtime.budget.is_throttled(now) || best_effort && self.rests.are_on(now) {
             return 0;
         }
         let (spent, suspect) = (runtime.spent.in_round(self.round), runtime.budget.is_suspect(now));
@@ -320,6 +341,8 @@ impl Switch {
         sender.guarded = runtime.guard.is_some();
         sender.member = world.runtimes.parties.member(runtime.id, party);
         self.extra = 0;
+        self.best_effort = best_effort;
+        let batch_began = if best_effort { (self.stopwatch)() } else { 0 };
         while taken + large + self.extra < left {
             let began = if suspect { clock::now() } else { 0 };
             let record = match consumer.peek() {
@@ -375,6 +398,10 @@ impl Switch {
         }
         if offences > 0 {
             world.charge(sender.owner.runtime, offences, now);
+        }
+        if best_effort {
+            self.best_effort = false;
+            self.rests.add((self.stopwatch)().saturating_sub(batch_began));
         }
         taken
     }

@@ -1,15 +1,16 @@
 //! What senders that never end leave to the others, as a table.
 
 use std::fmt::Write;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
-use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 
 use super::super::PARTY_BATCH;
 use super::{EGRESS_BATCH, ELSEWHERE, ip, two_running};
-use crate::fixture::Sandbox;
+use crate::fixture::{Sandbox, measure_as};
 use crate::port::{Attachment, Context, Inject, Port, PortError, SendQueue};
 
 /// Frames that the receiver reads in each iteration.
@@ -142,6 +143,47 @@ fn the_programs_of_one_user_are_served_two_batches_in_an_iteration() {
         let theirs: usize = (1..=PROGRAMS).map(|id| sent(&sandbox, id)).sum();
         assert_eq!(theirs, round * PARTY_BATCH);
     }
+}
+
+/// A best-effort program sends without end, to the service or elsewhere, in iterations of a
+/// microsecond; each of its batches takes one. Another service sends the service a frame in each of
+/// them, if it is served. Returns how many of the program's frames were moved.
+fn moved_of_best_effort(to: Ipv4Addr, is_served: bool) -> u64 {
+    measure_as(1_000);
+    let mut sandbox = Sandbox::new(3, Vec::new());
+    for (id, class) in [(0, LatencyCritical), (1, BestEffort), (2, LatencyCritical)] {
+        sandbox.add(id, 1, 1, class);
+        sandbox.peer(id).queue(0, 1);
+    }
+    sandbox.settle();
+    let moved =
+        |sandbox: &Sandbox| sandbox.world.runtimes.get(RuntimeId(1)).unwrap().stats.counters.tx_frames.get();
+    let mut sent = 0;
+    for _ in 0..ROUNDS {
+        // A batch waits at any time.
+        while sent < moved(&sandbox) + EGRESS_BATCH as u64 {
+            sandbox.peer(1).send_udp(0, to, 5);
+            sent += 1;
+        }
+        if is_served {
+            sandbox.peer(2).send_udp(0, ip(0), 5);
+        }
+        sandbox.pass(1_000);
+        while sandbox.peer(0).receive(0).is_some() {}
+    }
+    moved(&sandbox)
+}
+
+#[test]
+fn a_best_effort_program_that_sends_without_end_rests_while_a_service_is_served() {
+    let all = u64::from(ROUNDS) * EGRESS_BATCH as u64;
+    assert_eq!(moved_of_best_effort(ip(0), false), all);
+    let expected = |rest: u64| all / rest..=all / rest + EGRESS_BATCH as u64;
+    let elsewhere = moved_of_best_effort(ELSEWHERE, true);
+    assert!(expected(4).contains(&elsewhere), "{elsewhere} of {all}");
+    // A microsecond, and half of one for each frame.
+    let to_service = moved_of_best_effort(ip(0), true);
+    assert!(expected(4 * 17).contains(&to_service), "{to_service} of {all}");
 }
 
 /// An uplink that sends so many frames in each iteration, and drops what its queue has no room for.
