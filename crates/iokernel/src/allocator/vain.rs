@@ -126,13 +126,14 @@ impl Allocator {
         if self.are_service_and_batch(claimant, kthread.runtime)
             && let Some(runtime) = world.runtimes.get(kthread.runtime)
         {
+            runtime.stats.counters.bypassed_cores.add(1);
             let party = world.runtimes.parties.get_mut(runtime.party);
             party.claims.count(CLAIMS_PER_BYPASS, now, self.claim_pace(party));
         }
     }
 
     /// Returns for how long `claimant` leaves a core to a kthread that has not started on it: no
-    /// time at all if it is a service, and has waited in vain for this program too often.
+    /// time at all if it is a service, and this program is too slow.
     pub(super) fn time_to_start(
         &self,
         world: &World,
@@ -141,7 +142,7 @@ impl Allocator {
         now: Cycles,
     ) -> Cycles {
         let is_late = self.are_service_and_batch(claimant, kthread.runtime)
-            && self.starts_too_seldom(world, kthread.runtime, now);
+            && self.is_too_slow(world, kthread.runtime, now);
         if is_late { 0 } else { self.timing.overdue_start }
     }
 
@@ -150,19 +151,19 @@ impl Allocator {
         (self.class_of(service), self.class_of(batch)) == (Class::LatencyCritical, Class::BestEffort)
     }
 
-    /// Returns whether services claim cores from this runtime too often before it starts on them.
-    fn starts_too_seldom(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
+    /// Returns whether services have to wait too often for cores that they claim from this runtime.
+    fn is_too_slow(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
         let Some(runtime) = world.runtimes.get(id) else { return false };
         let party = world.runtimes.parties.get(runtime.party);
         party.claims.is_over(now, self.claim_pace(party))
     }
 
     /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
-    /// has not started on too many.
+    /// is too slow.
     pub(super) fn is_spared(&self, world: &World, victim: KthreadId, to: RuntimeId, now: Cycles) -> bool {
         let owns = |account: &Account| account.guaranteed().max(self.policy.granted(to));
         self.are_service_and_batch(victim.runtime, to)
-            && self.starts_too_seldom(world, to, now)
+            && self.is_too_slow(world, to, now)
             && self.ledger.account(to).is_some_and(|account| account.held() >= owns(account))
     }
 

@@ -76,6 +76,8 @@ counters! {
         dropped_torn,
         /// Dropped: the port refused it.
         dropped_port,
+        /// Times the egress rings of best-effort programs rested, for services that were served.
+        rests,
     }
 }
 
@@ -227,6 +229,8 @@ counters! {
         vain_cores,
         /// Cores that a service claimed before it, a best-effort program, had started on them.
         unstarted_cores,
+        /// Cores that it, a best-effort program, did not cede to a service even when signalled.
+        bypassed_cores,
         /// Wakes of its kthreads, if it is best effort, that took the polling thread more than
         /// 20 us.
         slow_wakes,

@@ -11,6 +11,7 @@ use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
+use super::rest::TO_SERVICE_UNITS;
 use super::shares::{PortQueue, Shares};
 use super::source::{Origin, Source};
 use crate::capture::Point;
@@ -140,12 +141,9 @@ impl Switch {
             }
         }
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
-        if runtime.spec.class == Class::LatencyCritical {
-            if self.best_effort {
-                self.rests.note_sent_to_service();
-            } else if !GROUP {
-                self.rests.note_served(now);
-            }
+        let to_service = runtime.spec.class == Class::LatencyCritical;
+        if to_service && !self.best_effort && !GROUP {
+            self.rests.note_served(now);
         }
         let kthread = runtime.groups.kthread(hash);
         let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];
@@ -185,6 +183,10 @@ impl Switch {
                 runtime.stats.counters.rx_frames.add(1);
                 runtime.stats.counters.rx_bytes.add(source.len() as u64);
                 world.stats.switch.delivered.add(1);
+                if to_service && self.best_effort && self.rests.is_served(now) {
+                    self.rests.note_sent_to_service();
+                    self.extra += TO_SERVICE_UNITS;
+                }
                 if self.captures.is_on() {
                     self.capture(Point::ToRuntime(id), source);
                 }

@@ -105,8 +105,10 @@ pub(crate) struct Switch {
     /// Addresses of runtimes and stations, for ports that do not use ARP.
     ips: HashMap<Ipv4Addr, MacAddr>,
     polled: Vec<Egress>,
-    /// Number of iterations that polled egress rings; the ring to begin with follows from it.
+    /// Number of iterations that polled egress rings,
     round: usize,
+    /// and of those in which none rested; the ring to begin with follows from it.
+    turn: usize,
     ports: Vec<PortLine>,
     uplink: Option<u16>,
     max_frame: usize,
@@ -186,6 +188,7 @@ impl Switch {
             ips,
             polled: Vec::new(),
             round: 0,
+            turn: 0,
             ports: ports
                 .into_iter()
                 .map(|port| PortLine {
@@ -283,7 +286,11 @@ impl Switch {
         }
         let mut polled = core::mem::take(&mut self.polled);
         self.round = self.round.wrapping_add(1);
-        let first = self.round.checked_rem(polled.len()).unwrap_or(0);
+        if !self.rests.are_on(now) {
+            // Or the rests would decide which of the rings that rest comes first.
+            self.turn = self.turn.wrapping_add(1);
+        }
+        let first = self.turn.checked_rem(polled.len()).unwrap_or(0);
         let (mut moved, mut visited) = (0, 0);
         while visited < polled.len() {
             // What is put aside leaves its place to the last ring.
@@ -296,9 +303,15 @@ impl Switch {
         }
         self.polled = polled;
         if moved > 0 {
+            let began = if self.rests.has_taken() { (self.stopwatch)() } else { 0 };
             self.flush();
+            if self.rests.has_taken() {
+                self.rests.add((self.stopwatch)().saturating_sub(began));
+            }
         }
-        self.rests.end_iteration(now);
+        if self.rests.end_iteration(now) {
+            world.stats.switch.rests.add(1);
+        }
         moved
     }
 

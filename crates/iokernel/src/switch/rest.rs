@@ -7,21 +7,27 @@
 //! one within [`SERVED_US`], the batches of all best-effort programs together take one part in
 //! [`PARTS`] of the polling thread's time: after them, their egress rings rest. A frame to a service
 //! counts [`TO_SERVICE_NS`] beyond that, because it takes the service's core a time, too, in which
-//! the frames behind it wait. What waits in an egress ring is not lost. All rest at once, so that
-//! each of them has a batch whenever one has.
+//! the frames behind it wait; and as [`TO_SERVICE_UNITS`] of a batch, so that others' rests stay
+//! short. What waits in an egress ring is not lost, unless its program ends. All rest at once, so
+//! that each of them has a batch whenever one has. Of a batch, [`LONGEST_US`] count at most: what
+//! takes longer is the machine's doing.
 //!
 //! Pure: times are arguments.
 
 use tailwater_shm::{Clock, Cycles};
 
 /// For how long after a frame for a service it is still being served, in microseconds.
-const SERVED_US: u64 = 100;
+const SERVED_US: u64 = 1_000;
 /// Batches of best-effort programs take one part in so many of the time.
 const PARTS: Cycles = 4;
 /// What a frame to a service counts beyond the time that it takes to move it, in nanoseconds. The
-/// service reads and drops one in 125. With this, there are at most 400,000 in a second, which take
-/// a twentieth of its core, or carry 4.6 Gbit/s.
+/// service reads and drops one in 125. With this, there are fewer than 500,000 in a second, which
+/// take a sixteenth of its core.
 const TO_SERVICE_NS: u64 = 500;
+/// As how many frames it counts in its program's batch, beyond one.
+pub(super) const TO_SERVICE_UNITS: usize = 7;
+/// Most of a batch's time that counts, in microseconds.
+const LONGEST_US: u64 = 50;
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -29,6 +35,7 @@ pub(super) struct Rests {
     served_for: Cycles,
     /// As [`TO_SERVICE_NS`].
     to_service: Cycles,
+    longest: Cycles,
     /// Services are served until then.
     served_until: Cycles,
     /// The egress rings of best-effort programs rest until then.
@@ -39,14 +46,22 @@ pub(super) struct Rests {
 
 impl Rests {
     pub(super) fn new(clock: Clock) -> Self {
-        let (served_for, to_service) = (clock.from_ns(SERVED_US * 1_000), clock.from_ns(TO_SERVICE_NS));
-        Self { served_for, to_service, served_until: 0, until: 0, taken: 0 }
+        let us = |us: u64| clock.from_ns(us * 1_000);
+        let (served_for, longest) = (us(SERVED_US), us(LONGEST_US));
+        let to_service = clock.from_ns(TO_SERVICE_NS);
+        Self { served_for, to_service, longest, served_until: 0, until: 0, taken: 0 }
     }
 
     /// Takes into account that a frame came for a service, and not from a best-effort program.
     #[inline(always)]
     pub(super) fn note_served(&mut self, now: Cycles) {
         self.served_until = now.saturating_add(self.served_for);
+    }
+
+    /// Returns whether a service is being served.
+    #[inline(always)]
+    pub(super) fn is_served(&self, now: Cycles) -> bool {
+        now < self.served_until
     }
 
     /// Returns whether the egress rings of best-effort programs rest.
@@ -64,16 +79,24 @@ impl Rests {
     /// Takes into account that a batch of a best-effort program took so long.
     #[inline(always)]
     pub(super) fn add(&mut self, taken: Cycles) {
-        self.taken = self.taken.saturating_add(taken);
+        self.taken = self.taken.saturating_add(taken.min(self.longest));
     }
 
-    /// Ends an iteration that began at `now`.
+    /// Returns whether a batch of a best-effort program was added in this iteration.
     #[inline(always)]
-    pub(super) fn end_iteration(&mut self, now: Cycles) {
+    pub(super) fn has_taken(&self) -> bool {
+        self.taken > 0
+    }
+
+    /// Ends an iteration that began at `now`; returns whether a rest begins.
+    #[inline(always)]
+    pub(super) fn end_iteration(&mut self, now: Cycles) -> bool {
         let taken = core::mem::take(&mut self.taken);
-        if taken > 0 && now < self.served_until {
+        let rests = taken > 0 && self.is_served(now);
+        if rests {
             self.until = now.saturating_add(taken.saturating_mul(PARTS));
         }
+        rests
     }
 }
 
@@ -102,11 +125,20 @@ mod tests {
     fn nobody_rests_once_no_service_is_served() {
         let mut rests = Rests::new(Clock::from_hz(1_000_000_000));
         rests.note_served(1_000);
-        for (now, rest) in [(1_000, true), (100_900, true), (101_000, false), (200_000, false)] {
+        for (now, rest) in [(1_000, true), (1_000_900, true), (1_001_000, false), (2_000_000, false)] {
             rests.add(10);
             rests.end_iteration(now);
             assert_eq!(rests.are_on(now + 10), rest, "at {now}");
         }
+    }
+
+    #[test]
+    fn a_batch_in_which_the_machine_stood_still_is_no_reason_for_a_long_rest() {
+        let mut rests = Rests::new(Clock::from_hz(1_000_000_000));
+        rests.note_served(0);
+        rests.add(10_000_000_000);
+        assert!(rests.end_iteration(0));
+        assert!(!rests.are_on(50_000 * PARTS));
     }
 
     #[test]
