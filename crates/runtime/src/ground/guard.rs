@@ -29,7 +29,8 @@ use super::words::polled::Polled;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicUsize, compiler_fence};
 use std::sync::OnceLock;
 use tailwater_shm::grant::{GRANT_KIND_BYTE, GrantWord, POLL_BITS};
 
@@ -219,9 +220,17 @@ impl Head {
         self.preempt_off.load(Relaxed)
     }
 
-    /// Records whether a preempt signal came while preemption was off.
-    pub fn set_preempt_pending(&self, pending: bool) {
-        self.preempt_pending.store(pending.into(), Relaxed);
+    /// Records that a preempt signal came while preemption was off.
+    pub fn note_preempt_pending(&self) {
+        self.preempt_pending.store(1, Relaxed);
+    }
+
+    /// Forgets such a signal, before a look at what it was about.
+    pub fn clear_preempt_pending(&self) {
+        self.preempt_pending.store(0, Relaxed);
+        // The look comes after this for the handler, which runs on this thread: a signal in between
+        // is seen by the look, or noted again.
+        compiler_fence(SeqCst);
     }
 
     /// Returns whether a preempt signal came while preemption was off, and was not handled since.

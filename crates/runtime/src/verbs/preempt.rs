@@ -123,7 +123,7 @@ unsafe fn decide(_context: *const libc::c_void) -> Option<NoPreempt> {
     // find half changed.
     if !arch::shares_tls() {
         if kthread.head().preempt_depth() > 1 || kthread.current().is_none() {
-            kthread.head().set_preempt_pending(true);
+            kthread.head().note_preempt_pending();
         } else if kthread.yield_requested() {
             count(&kthread.counters.preemptions, 1);
             return Some(guard);
@@ -172,7 +172,7 @@ fn deferred() {
     loop {
         let guard = NoPreempt::new();
         if let Some(head) = guard.head() {
-            head.set_preempt_pending(false);
+            head.clear_preempt_pending();
         }
         // Not dropped, which would come here again.
         if !guard.end() {

@@ -263,7 +263,7 @@ pub fn give_up(guard: NoPreempt, at_poll_point: bool) -> NoPreempt {
     if kthread.head().preempt_depth() != 1 {
         return guard;
     }
-    kthread.head().set_preempt_pending(false);
+    kthread.head().clear_preempt_pending();
     let Some(me) = kthread.current() else { return guard };
     if kthread.head().counts_polls() {
         quantum::look_at_clock(kthread, me);

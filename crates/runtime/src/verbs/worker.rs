@@ -64,7 +64,7 @@ pub fn run_kthread(guard: &NoPreempt) -> ! {
     resume_meter(kthread, runtime);
     loop {
         // Before the look: a signal that comes between them has its request seen, or is noted.
-        kthread.head().set_preempt_pending(false);
+        kthread.head().clear_preempt_pending();
         if kthread.head().cede_requested() {
             give_way(kthread, runtime);
         }
