@@ -16,6 +16,7 @@ use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
 use super::phase::Phase;
+use super::vain::Slow;
 use crate::machine::cpu_set;
 use crate::stats::HandoffKind;
 use crate::world::World;
@@ -88,7 +89,7 @@ impl Allocator {
                     && now.saturating_sub(self.cores[at].since)
                         > self.time_to_start(world, from, claimant, now) =>
             {
-                self.count_unstarted(world, from, claimant, now);
+                self.count_slow_claim(world, (from, Slow::Unstarted), claimant, now);
                 self.take_back(world, at, from, now, now);
                 Some(None)
             }

@@ -46,6 +46,7 @@ use tailwater_shm::{Clock, Cycles, KthreadState, clock};
 
 use super::Allocator;
 use super::phase::{How, NO_START_DOUBLINGS, Reading, Timing, Withdrawn};
+use super::vain::Slow;
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::World;
@@ -151,7 +152,9 @@ impl Allocator {
         self.follow(world, at, became, kind, decided, now);
         self.look_beside(world, from, now);
         match became {
-            Ok(Parked::HandedOn { to, .. }) => self.count_bypass(world, from, to.runtime, now),
+            Ok(Parked::HandedOn { to, .. }) => {
+                self.count_slow_claim(world, (from, Slow::Bypassed), to.runtime, now);
+            }
             Ok(Parked::Freed(_)) => self.core_fell_free(world, core, now),
             Err(_) => {}
         }

@@ -15,6 +15,7 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::{Cycles, Generation, Grant, KthreadState};
 
+use super::vain::Slow;
 use super::{Attention, Ranks};
 use crate::config::Config;
 use crate::fixture::{Deed, Sandbox, UNMANAGED, measure_as};
@@ -565,7 +566,7 @@ fn a_batch_job_gets_the_core_that_it_owns_whatever_it_did_not_start_on() {
         let (now, service) = (sandbox.now, RuntimeId(SERVICE));
         for _ in 0..claims {
             let kthread = KthreadId::new(RuntimeId(id), 0);
-            sandbox.alloc.count_unstarted(&mut sandbox.world, kthread, service, now);
+            sandbox.alloc.count_slow_claim(&mut sandbox.world, (kthread, Slow::Unstarted), service, now);
         }
         sandbox.alloc.is_spared(&sandbox.world, KthreadId::new(service, 0), RuntimeId(id), now)
     };
@@ -582,7 +583,12 @@ fn a_core_that_a_batch_job_does_not_cede_counts_as_three_that_it_does_not_start_
         sandbox.add(SERVICE, 1, 0, LatencyCritical);
         let (now, service, batch) = (sandbox.now, RuntimeId(SERVICE), RuntimeId(BATCH));
         for _ in 0..bypasses {
-            sandbox.alloc.count_bypass(&mut sandbox.world, KthreadId::new(batch, 0), service, now);
+            sandbox.alloc.count_slow_claim(
+                &mut sandbox.world,
+                (KthreadId::new(batch, 0), Slow::Bypassed),
+                service,
+                now,
+            );
         }
         let spared = sandbox.alloc.is_spared(&sandbox.world, KthreadId::new(service, 0), batch, now);
         assert_eq!(spared, is_spared, "after {bypasses}");
@@ -598,7 +604,7 @@ fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
     for claim in 0..51 {
         let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(mine[claim % 2]), 0));
-        sandbox.alloc.count_unstarted(&mut sandbox.world, kthread, service, now);
+        sandbox.alloc.count_slow_claim(&mut sandbox.world, (kthread, Slow::Unstarted), service, now);
     }
     let spares =
         |id| sandbox.alloc.is_spared(&sandbox.world, KthreadId::new(service, 0), RuntimeId(id), sandbox.now);
@@ -613,7 +619,12 @@ fn a_service_does_not_wait_for_a_program_that_has_not_started_on_too_many_cores(
         sandbox.add(SERVICE, 1, 0, LatencyCritical);
         for _ in 0..claims {
             let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(BATCH), 0));
-            sandbox.alloc.count_unstarted(&mut sandbox.world, kthread, RuntimeId(SERVICE), now);
+            sandbox.alloc.count_slow_claim(
+                &mut sandbox.world,
+                (kthread, Slow::Unstarted),
+                RuntimeId(SERVICE),
+                now,
+            );
         }
         // It is lent the free core, and woken.
         sandbox.peer(BATCH).queue(0, 1);

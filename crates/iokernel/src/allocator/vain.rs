@@ -55,6 +55,15 @@ pub(crate) struct BackOff {
     until: Cycles,
 }
 
+/// Why a service had to wait for a core that it claimed from a best-effort runtime.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Slow {
+    /// The kthread had not started on it.
+    Unstarted,
+    /// The kthread did not cede it in time, and was bypassed.
+    Bypassed,
+}
+
 /// The cores that a service claimed from a best-effort runtime and had to wait for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SlowClaims {
@@ -98,37 +107,25 @@ impl BackOff {
 }
 
 impl Allocator {
-    /// Takes into account that `claimant` gets a core that this kthread has and has not started on.
-    pub(super) fn count_unstarted(
+    /// Takes into account that `claimant` gets a core from this kthread and has to wait for it.
+    pub(super) fn count_slow_claim(
         &self,
         world: &mut World,
-        kthread: KthreadId,
+        (kthread, why): (KthreadId, Slow),
         claimant: RuntimeId,
         now: Cycles,
     ) {
         if self.are_service_and_batch(claimant, kthread.runtime)
             && let Some(runtime) = world.runtimes.get(kthread.runtime)
         {
-            runtime.stats.counters.unstarted_cores.add(1);
+            let counters = &runtime.stats.counters;
+            let (counter, claims) = match why {
+                Slow::Unstarted => (&counters.unstarted_cores, 1),
+                Slow::Bypassed => (&counters.bypassed_cores, CLAIMS_PER_BYPASS),
+            };
+            counter.add(1);
             let party = world.runtimes.parties.get_mut(runtime.party);
-            party.claims.count(1, now, self.claim_pace(party));
-        }
-    }
-
-    /// Takes into account that `claimant` gets a core that this kthread did not cede in time.
-    pub(super) fn count_bypass(
-        &self,
-        world: &mut World,
-        kthread: KthreadId,
-        claimant: RuntimeId,
-        now: Cycles,
-    ) {
-        if self.are_service_and_batch(claimant, kthread.runtime)
-            && let Some(runtime) = world.runtimes.get(kthread.runtime)
-        {
-            runtime.stats.counters.bypassed_cores.add(1);
-            let party = world.runtimes.parties.get_mut(runtime.party);
-            party.claims.count(CLAIMS_PER_BYPASS, now, self.claim_pace(party));
+            party.claims.count(claims, now, self.claim_pace(party));
         }
     }
 

@@ -303,9 +303,10 @@ impl Switch {
         }
         self.polled = polled;
         if moved > 0 {
-            let began = if self.rests.has_taken() { (self.stopwatch)() } else { 0 };
+            let counts = self.rests.has_taken();
+            let began = if counts { (self.stopwatch)() } else { 0 };
             self.flush();
-            if self.rests.has_taken() {
+            if counts {
                 self.rests.add((self.stopwatch)().saturating_sub(began));
             }
         }

@@ -7,10 +7,10 @@
 //! one within [`SERVED_US`], the batches of all best-effort programs together take one part in
 //! [`PARTS`] of the polling thread's time: after them, their egress rings rest. A frame to a
 //! service counts [`TO_SERVICE_NS`] beyond that, because it takes the service's core a time, too,
-//! in which the frames behind it wait; and as [`TO_SERVICE_UNITS`] more of a batch, so that others'
-//! rests stay short. What waits in an egress ring is not lost, unless its program ends. All rest at
-//! once, so that each of them has a batch whenever one has. Of a batch, [`LONGEST_US`] count at
-//! most: what takes longer is the machine's doing.
+//! in which the frames behind it wait; and it has [`TO_SERVICE_UNITS`] more places of its batch, so
+//! that others' rests stay short. What waits in an egress ring is not lost, unless its program
+//! ends. All rest at once, so that each of them has a batch whenever one has. Of a batch,
+//! [`LONGEST_US`] count at most: what takes longer is the machine's doing.
 //!
 //! Pure: times are arguments.
 
