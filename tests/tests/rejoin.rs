@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage, Welcome};
-use tailwater_shm::grant::{Generation, Grant};
+use tailwater_shm::grant::{Generation, Grant, NextOwner};
 use tailwater_shm::layout::{Region, RegionSpec};
 use tailwater_shm::{Clock, KthreadState};
 use tailwater_testkit::syscalls::Traced;
@@ -131,7 +131,7 @@ fn an_iokernel_that_does_not_get_ready_is_hung_up_on_and_moves_no_orphan() {
     until("the failure is written", || program.errors().contains("no answer in time"));
     // As an IOKernel writes that takes back a core of a program which has hung up.
     let grant = &place.region.kthread(0).grant.0;
-    grant.store(Grant::Cede { successor: false }, Generation(7));
+    grant.store(Grant::Cede { successor: NextOwner::None }, Generation(7));
     until("the kthread withdraws the order", || grant.load() == (Grant::Park, Generation(0)));
     assert!(program.line().is_some(), "the program goes on");
     Listener::new(&socket).attach(&program);
@@ -198,10 +198,10 @@ fn polls_after(last_word: fn(&Place, Generation), wait_ms: &str) -> Option<(u64,
 fn no_order_of_an_iokernel_that_has_ended_makes_poll_points_slow() {
     let _turn = turn();
     let last_words: [fn(&Place, Generation); 4] = [
-        |place, tenancy| store(place, Grant::Cede { successor: false }, tenancy),
-        |place, tenancy| store(place, Grant::Cede { successor: true }, tenancy),
+        |place, tenancy| store(place, Grant::Cede { successor: NextOwner::None }, tenancy),
+        |place, tenancy| store(place, Grant::Cede { successor: NextOwner::Awake }, tenancy),
         // Of a tenancy that is over, or has not begun: the kthread does not obey.
-        |place, tenancy| store(place, Grant::Cede { successor: false }, tenancy.next()),
+        |place, tenancy| store(place, Grant::Cede { successor: NextOwner::None }, tenancy.next()),
         |place, tenancy| {
             let grant = &place.region.kthread(0).grant.0;
             (0..=255).for_each(|turn| grant.end_turn(0, tenancy, turn));

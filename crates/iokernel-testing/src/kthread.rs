@@ -15,7 +15,7 @@ use tailwater_shm::layout::RuntimeEnds;
 use tailwater_shm::park::Sleep;
 use tailwater_shm::priority;
 use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
-use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, clock};
+use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, NextOwner, clock};
 
 use crate::shared::Shared;
 #[cfg(test)]
@@ -114,7 +114,7 @@ impl RawKthread {
 
     /// Runs `behaviour` until the runtime stops.
     pub(crate) fn run(mut self, mut behaviour: Box<dyn Behaviour>) {
-        let mut successor = false;
+        let mut successor = NextOwner::None;
         while !self.shared.stopping() {
             self.park(successor);
             if self.shared.stopping() {
@@ -126,11 +126,11 @@ impl RawKthread {
     }
 
     /// Waits until a core is lent; asleep, after it has let its successor on the last one run.
-    fn park(&mut self, successor: bool) {
+    fn park(&mut self, successor: NextOwner) {
         let shared = Arc::clone(&self.shared);
         let slot = &shared.region.kthread(self.index).slot;
         let ranks_differ = shared.region.ranks_differ();
-        let mut yields = if successor { priority::yields(shared.class, ranks_differ) } else { 0 };
+        let mut yields = priority::yields(shared.class, ranks_differ, successor);
         while !self.shared.stopping() {
             // The ticket before the grant: see `tailwater_shm::park`.
             let ticket = slot.ticket();
@@ -149,8 +149,8 @@ impl RawKthread {
         }
     }
 
-    /// Runs from grant to parking. Returns whether another kthread gets the core.
-    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) -> bool {
+    /// Runs from grant to parking. Returns who gets the core.
+    fn tenancy(&mut self, behaviour: &mut dyn Behaviour) -> NextOwner {
         let spin = self.clock.from_ns(self.shared.spin_us * 1_000);
         let mut idle_since = clock::now();
         while !self.shared.stopping() {
@@ -174,14 +174,14 @@ impl RawKthread {
         }
         // Leaving: the registration is over or about to end.
         self.words().state.0.set_parked(self.generation);
-        false
+        NextOwner::None
     }
 
     /// Polls without a claim to the core until it is running again.
     ///
     /// # Errors
     /// It has parked instead; the value as of [`tenancy`](Self::tenancy).
-    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Result<Cycles, bool> {
+    fn idle(&mut self, behaviour: &mut dyn Behaviour) -> Result<Cycles, NextOwner> {
         let end = clock::now().saturating_add(self.clock.from_ns(self.shared.idle_us * 1_000));
         self.words().state.0.set_idle(self.generation);
         loop {
@@ -207,26 +207,26 @@ impl RawKthread {
     }
 
     /// Parks without being asked; a request to cede that arrives at the same time is obeyed.
-    fn park_idle(&mut self) -> bool {
+    fn park_idle(&mut self) -> NextOwner {
         self.words().state.0.set_parked(self.generation);
         // SeqCst: the IOKernel writes the grant and reads the state, we write the state and read
         // the grant. A request it made without seeing us park is seen here.
         fence(Ordering::SeqCst);
-        self.has_successor()
+        self.successor()
     }
 
-    /// Gives the core up; returns whether another kthread gets it.
-    fn cede(&mut self) -> bool {
+    /// Gives the core up; returns who gets it.
+    fn cede(&mut self) -> NextOwner {
         // Relaxed: published by `Parked`.
         self.words().status.ceded.store(clock::now(), Ordering::Relaxed);
         self.words().state.0.set_parked(self.generation);
-        self.has_successor()
+        self.successor()
     }
 
-    fn has_successor(&self) -> bool {
+    fn successor(&self) -> NextOwner {
         match self.words().grant.0.load() {
             (Grant::Cede { successor }, generation) if generation == self.generation => successor,
-            _ => false,
+            _ => NextOwner::None,
         }
     }
 }

@@ -15,7 +15,7 @@ use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
-use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, Slot};
+use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot};
 
 use crate::allocator::evict::Evictions;
 use crate::allocator::unbound::Unbound;
@@ -455,7 +455,11 @@ impl Runtimes {
     /// As [`Self::kthread`].
     pub(crate) fn ask_to_cede(&self, id: KthreadId) {
         let (runtime, kthread) = self.kthread(id);
-        runtime.shared(id.index).grant.0.store(Grant::Cede { successor: false }, kthread.generation);
+        runtime
+            .shared(id.index)
+            .grant
+            .0
+            .store(Grant::Cede { successor: NextOwner::None }, kthread.generation);
     }
 
     /// Returns where a kthread that the ledger names sleeps.

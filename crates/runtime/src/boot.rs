@@ -11,7 +11,7 @@ use crate::config::{Builder, Config};
 use crate::error::{ConfigError, StartError};
 use crate::ground::halt::Halt;
 use crate::ground::sleepers::Sleepers;
-use crate::ground::{arch, tls};
+use crate::ground::{arch, rseq, tls};
 use crate::net::{self, NetConfig};
 use crate::records::kthread::Kthread;
 use crate::records::loan::Loan;
@@ -169,6 +169,7 @@ fn start_kthreads(
             .spawn(move || {
                 overflow::prepare_os_thread();
                 preempt::open_mask();
+                rseq::leave();
                 let guard = kthread.adopt_os_thread();
                 if let Some(loan) = runtime.loan {
                     loan.rank_kthread();

@@ -835,7 +835,7 @@ mod tests {
         words.status.requests.store(0x0102, Ordering::Relaxed);
         words.turn.turns.store(42, Ordering::Relaxed);
         words.turn.quantum_ns.store(50_000, Ordering::Relaxed);
-        words.grant.0.store(crate::Grant::Cede { successor: true }, crate::Generation(3));
+        words.grant.0.store(crate::Grant::Cede { successor: crate::NextOwner::Awake }, crate::Generation(3));
         let class = ClassRecord { name: "GET".to_owned(), finished: 7, ..ClassRecord::default() };
         runtime.classes().write(5, &class);
         let mut send = |byte: u8| {

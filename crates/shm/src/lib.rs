@@ -46,7 +46,7 @@ pub mod trace;
 pub mod version;
 
 pub use clock::{Clock, Cycles};
-pub use grant::{Generation, Grant, GrantWord, KthreadState, StateWord};
+pub use grant::{Generation, Grant, GrantWord, KthreadState, NextOwner, StateWord};
 pub use layout::{KthreadShared, RegionSpec};
 pub use park::Slot;
 pub use version::Version;

@@ -6,13 +6,14 @@
 //!
 //! # Awake or asleep
 //! A kthread that has just ceded its core to another one sleeps, or first stays runnable and lets
-//! Linux run the other ([`Slot::let_successor_run`]) a few times at most, by its rank
-//! ([`yields`](crate::priority::yields)): if it gets the core back soon, it needs no wake. On three
+//! Linux run the other ([`Slot::let_successor_run`]) so many times at most as its rank and the
+//! other's sleep say ([`yields`](crate::priority::yields)): if it gets the core back soon, it needs
+//! no wake. On three
 //! kinds of 2-vCPU VM a switch between two processes takes 0.6 to 2 us by `sched_yield`; a wake by
 //! the IOKernel, from another core, is an interrupt, which takes 7-40 us to a busy core and longer
 //! to a halted one. A kthread that Linux resumes without a grant (a timer tick, a third one on the
-//! core) yields again; after a few of those in a row it sleeps, and the next hand-off to it pays
-//! for a real wake. `asleep` tells the IOKernel which of the two it is.
+//! core, a yield that did not switch) yields again; after the last one it sleeps, and the next
+//! hand-off to it pays for a real wake. `asleep` tells the IOKernel which of the two it is.
 //!
 //! # Crash and lie
 //! A program that resets its own words, moves its own sleepers or wakes them keeps its own kthreads

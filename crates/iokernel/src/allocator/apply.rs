@@ -12,7 +12,7 @@ use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::ledger::CoreState;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Cycles, Grant, KthreadState, clock};
+use tailwater_shm::{Cycles, Grant, KthreadState, NextOwner, clock};
 
 use super::Allocator;
 use super::phase::Phase;
@@ -193,8 +193,10 @@ impl Allocator {
             return;
         }
         self.grant(world, to, core);
+        let sleeps = world.runtimes.slot(to).is_asleep();
+        let successor = if sleeps { NextOwner::Asleep } else { NextOwner::Awake };
         let runtime = world.runtimes.get_mut(from.runtime).expect("looked up above");
-        runtime.shared(from.index).grant.0.store(Grant::Cede { successor: true }, generation);
+        runtime.shared(from.index).grant.0.store(Grant::Cede { successor }, generation);
         runtime.groups.lose(from.index);
         let kind = if taken {
             world.stats.cores.idle_takes.add(1);

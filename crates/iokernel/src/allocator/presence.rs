@@ -106,7 +106,7 @@ mod tests {
     use crate::allocator::tests::{BATCH, SERVICE, arrival, busy_batch};
     use crate::fixture::{Deed, Sandbox, UNMANAGED};
     use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
-    use tailwater_shm::{Grant, KthreadState};
+    use tailwater_shm::{Grant, KthreadState, NextOwner};
 
     fn set_present(sandbox: &mut Sandbox, cores: &[u16]) {
         let cores: Vec<CoreId> = cores.iter().copied().map(CoreId).collect();
@@ -119,7 +119,7 @@ mod tests {
     fn a_core_that_is_gone_is_ceded_and_lent_again_when_it_is_back() {
         let mut sandbox = busy_batch();
         set_present(&mut sandbox, &[]);
-        assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: false });
+        assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: NextOwner::None });
         sandbox.peer(BATCH).queue(0, 1);
         arrival(&mut sandbox);
         sandbox.settle();
@@ -173,7 +173,7 @@ mod tests {
         sandbox.pass(200);
         assert!(sandbox.peer(SERVICE).obey(0), "the successor starts");
         sandbox.pass(200);
-        assert_eq!(sandbox.peer(SERVICE).grant(0).0, Grant::Cede { successor: false });
+        assert_eq!(sandbox.peer(SERVICE).grant(0).0, Grant::Cede { successor: NextOwner::None });
         sandbox.settle();
         assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Parked);
         assert_eq!(sandbox.alloc.ledger.core(CoreId(0)), Some(CoreState::Absent));
@@ -213,7 +213,7 @@ mod tests {
         sandbox.tick();
         assert_eq!(
             sandbox.peer(BATCH).grant(0).0,
-            Grant::Cede { successor: false },
+            Grant::Cede { successor: NextOwner::None },
             "granted before it ceded"
         );
         assert!(sandbox.peer(BATCH).obey(0));

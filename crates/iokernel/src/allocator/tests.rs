@@ -13,12 +13,12 @@ use std::collections::HashMap;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
-use tailwater_shm::{Cycles, Generation, Grant, KthreadState};
+use tailwater_shm::{Cycles, Generation, Grant, KthreadState, NextOwner};
 
 use super::vain::Slow;
 use super::{Attention, Ranks};
 use crate::config::Config;
-use crate::fixture::{Deed, Sandbox, UNMANAGED, measure_as};
+use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED, measure_as};
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
 use crate::world::Lender;
@@ -52,6 +52,16 @@ pub(super) fn never_cedes(sandbox: &mut Sandbox) {
     assert_eq!(sandbox.world.stats.cores.evictions.get(), before + 1);
 }
 
+#[test]
+fn the_request_to_cede_says_whether_the_successor_sleeps() {
+    for (asleep, successor) in [(1, NextOwner::Asleep), (0, NextOwner::Awake)] {
+        let mut sandbox = busy_batch();
+        sandbox.peer(SERVICE).scribble(SLOT, asleep << 32);
+        arrival(&mut sandbox);
+        assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor });
+    }
+}
+
 /// Something arrives for the service.
 pub(super) fn arrival(sandbox: &mut Sandbox) {
     let now = sandbox.now;
@@ -76,7 +86,7 @@ fn a_busy_core_moves_by_two_words_and_no_system_call() {
     arrival(&mut sandbox);
     sandbox.deeds();
     assert!(matches!(sandbox.peer(SERVICE).grant(0), (Grant::Run { core: 0 }, _)));
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: true });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: NextOwner::Awake });
     assert!(sandbox.peer(BATCH).obey(0), "the batch job cedes");
     sandbox.pass(200);
     assert!(sandbox.peer(SERVICE).obey(0), "the service starts");
@@ -140,7 +150,7 @@ fn a_kthread_that_does_not_poll_is_signalled_once_then_evicted() {
     sandbox.run_threads(1_100_000);
     sandbox.pass(1_100_000);
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: false });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: NextOwner::None });
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
 }
 
@@ -343,7 +353,11 @@ fn a_descheduled_owner_is_bypassed_without_offence_and_runs_again_once_it_has_ce
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.tick();
     sandbox.tick();
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: false }, "granted before it ceded");
+    assert_eq!(
+        sandbox.peer(BATCH).grant(0).0,
+        Grant::Cede { successor: NextOwner::None },
+        "granted before it ceded"
+    );
     assert!(sandbox.peer(BATCH).obey(0), "it cedes at last");
     sandbox.settle();
     assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
@@ -502,7 +516,11 @@ fn a_kthread_that_never_starts_loses_the_core_and_is_left_alone_for_a_while() {
     assert!(sandbox.peer(BATCH).obey(0), "the core went to a runtime with work");
     sandbox.pass(100);
     sandbox.tick();
-    assert_eq!(sandbox.peer(SERVICE).grant(0).0, Grant::Cede { successor: false }, "granted again at once");
+    assert_eq!(
+        sandbox.peer(SERVICE).grant(0).0,
+        Grant::Cede { successor: NextOwner::None },
+        "granted again at once"
+    );
     sandbox.pass(11_000_000);
     sandbox.tick();
     sandbox.tick();
@@ -857,7 +875,7 @@ fn the_victim_keeps_nothing_to_hand_on_when_the_successor_dies_in_the_middle() {
     let mut sandbox = busy_batch();
     arrival(&mut sandbox);
     sandbox.end(RuntimeId(SERVICE));
-    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: false });
+    assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: NextOwner::None });
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.obey();
     sandbox.settle();

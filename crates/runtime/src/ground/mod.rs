@@ -25,6 +25,7 @@ pub mod memory;
 pub mod owner_cell;
 pub mod pollers;
 pub mod random;
+pub mod rseq;
 pub mod runq;
 pub mod sleepers;
 pub mod slice;

@@ -13,7 +13,7 @@
 //! * Stack guard and pointer guard, the "other threads exist" flag and CET features are copied from
 //!   the creating thread.
 //! * The kernel's rseq area belongs to the OS thread: a block contains "not registered", so that
-//!   `sched_getcpu` asks the kernel.
+//!   `sched_getcpu` asks the kernel. Kthreads are not registered either ([`rseq`](super::rseq)).
 //! * The thread id that glibc's recursive mutexes record is unique per user thread and above every
 //!   possible Linux id.
 //! * Modules loaded later with `dlopen` get their thread-locals lazily and keep them for the next
@@ -181,6 +181,11 @@ impl Shape {
         // SAFETY: the callback matches its data.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.used
+    }
+
+    /// Returns the offset from an OS thread's FS base to its rseq area; `None` before glibc 2.35.
+    pub fn rseq_offset(&self) -> Option<isize> {
+        self.rseq_offset
     }
 
     /// Returns the bytes to reserve for a block, alignment included; 0 if user threads have no

@@ -20,7 +20,7 @@ use crate::records::uthread::Runnable;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use tailwater_shm::control::Class;
-use tailwater_shm::grant::{Generation, Grant};
+use tailwater_shm::grant::{Generation, Grant, NextOwner};
 use tailwater_shm::park::{BACKSTOP, Sleep};
 use tailwater_shm::patience::Patience;
 use tailwater_shm::priority;
@@ -38,13 +38,15 @@ const SHORTEST_IDLE_NS: u64 = 5_000;
 
 /// Sleeps until the IOKernel grants this kthread its first core.
 pub fn wait_for_first_core(kthread: ThisKthread<'_>, runtime: &Runtime) {
-    wait_for_core(kthread, runtime, false);
+    wait_for_core(kthread, runtime, NextOwner::None);
 }
 
 /// Waits for a grant of a new generation, then begins that tenancy. Before it sleeps, it lets the
 /// successor run to which the core has just been ceded (see `tailwater_shm::park`).
-fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: bool) {
-    let mut yields = yields(runtime, successor);
+fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: NextOwner) {
+    // Without an IOKernel it lends no cores, and this returns at once.
+    let mut yields =
+        runtime.loan.map_or(0, |loan| priority::yields(loan.class, loan.region.ranks_differ(), successor));
     let slot = &kthread.shared.slot;
     // Ends with a grant or with the IOKernel. Spurious wakes repeat.
     loop {
@@ -109,14 +111,6 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     pinned::release(&kthread);
     kthread.shared.state.0.set_parked(mine);
     wait_for_core(kthread, runtime, successor);
-}
-
-/// How often a kthread that has given up its core to `successor` yields before it sleeps.
-fn yields(runtime: &Runtime, successor: bool) -> u32 {
-    match runtime.loan {
-        Some(loan) if successor => priority::yields(loan.class, loan.region.ranks_differ()),
-        _ => 0,
-    }
 }
 
 /// Polls until there is work, the core is taken, or the kthread parks: after `idle_timeout`, or
@@ -266,7 +260,7 @@ fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
     fence(SeqCst);
     let successor = match kthread.shared.grant.0.load() {
         (Grant::Cede { successor }, generation) if generation == mine => successor,
-        _ => false,
+        _ => NextOwner::None,
     };
     if let Some(loan) = runtime.loan {
         loan.ring_doorbell_from_core();

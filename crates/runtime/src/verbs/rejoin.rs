@@ -28,7 +28,7 @@ use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
 use crate::records::runtime::Runtime;
 use std::time::{Duration, Instant};
-use tailwater_shm::grant::{Generation, Grant};
+use tailwater_shm::grant::{Generation, Grant, NextOwner};
 use tailwater_shm::layout::Successor;
 use tailwater_shm::memory::MemoryError;
 use tailwater_shm::ring::Consumer;
@@ -71,7 +71,7 @@ pub fn all_respond(runtime: &'static Runtime, patience: Duration) -> bool {
 
 /// Makes a kthread of an orphan come to its scheduler.
 fn order(kthread: &Kthread) {
-    kthread.shared.grant.0.store(Grant::Cede { successor: false }, Generation(0));
+    kthread.shared.grant.0.store(Grant::Cede { successor: NextOwner::None }, Generation(0));
     kthread.shared.slot.rouse();
 }
 

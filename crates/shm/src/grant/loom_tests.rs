@@ -117,7 +117,7 @@ impl Machine {
     /// `allocator::apply::begin_move`: the successor's grant first, then the request.
     fn begin_move(&self) {
         self.new.grant.store(Grant::Run { core: 1 }, G1);
-        self.old.grant.store(Grant::Cede { successor: true }, G1);
+        self.old.grant.store(Grant::Cede { successor: NextOwner::Awake }, G1);
     }
 
     /// `allocator::progress`, up to the wake of the successor.
@@ -272,14 +272,14 @@ fn words_of_another_generation_neither_take_nor_end_a_tenancy() {
         });
         let old = &machine.old;
         let _ = old.state.try_take(G1);
-        old.grant.store(Grant::Cede { successor: false }, G1);
+        old.grant.store(Grant::Cede { successor: NextOwner::None }, G1);
         await_state(old, KthreadState::Parked, G1);
         old.grant.store(Grant::Run { core: 1 }, G2);
         old.slot.wake();
         await_state(old, KthreadState::Idle, G2);
         assert!(!old.state.try_take(G1), "a stale decision took the core of a later tenancy");
         assert!(old.state.try_take(G2));
-        old.grant.store(Grant::Cede { successor: false }, G2);
+        old.grant.store(Grant::Cede { successor: NextOwner::None }, G2);
         await_state(old, KthreadState::Parked, G2);
         machine.core.run();
         kthread.join().unwrap();
@@ -307,7 +307,7 @@ fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
         let old = &machine.old;
         old.grant.store(Grant::Run { core: 1 }, G1);
         old.slot.wake();
-        old.grant.store(Grant::Cede { successor: false }, G1);
+        old.grant.store(Grant::Cede { successor: NextOwner::None }, G1);
         // The pause before the next attempt (10 ms) has the effect of this fence.
         fence(Ordering::SeqCst);
         while old.state.load().0 != KthreadState::Parked {
@@ -316,7 +316,7 @@ fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
         old.grant.store(Grant::Run { core: 1 }, G2);
         old.slot.wake();
         await_state(old, KthreadState::Running, G2);
-        old.grant.store(Grant::Cede { successor: false }, G2);
+        old.grant.store(Grant::Cede { successor: NextOwner::None }, G2);
         await_state(old, KthreadState::Parked, G2);
         old.grant.store(Grant::Run { core: 1 }, END);
         old.slot.wake();

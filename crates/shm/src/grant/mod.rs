@@ -70,9 +70,31 @@ pub enum Grant {
     },
     /// Give the core up at the next poll point: park. The IOKernel wakes the successor.
     Cede {
-        /// Whether another kthread gets this core.
-        successor: bool,
+        /// Who gets this core.
+        successor: NextOwner,
     },
+}
+
+/// Who gets a core that is to be ceded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextOwner {
+    /// Nobody yet.
+    None,
+    /// A kthread that sleeps, or did so when the request was written: it runs once its wake has
+    /// reached the core.
+    Asleep,
+    /// A kthread that waits on this core and runs as soon as Linux switches to it.
+    Awake,
+}
+
+impl NextOwner {
+    fn from_arg(arg: u16) -> Self {
+        match arg {
+            1 => Self::Asleep,
+            2 => Self::Awake,
+            _ => Self::None,
+        }
+    }
 }
 
 const KIND_SHIFT: u32 = 16;
@@ -110,7 +132,7 @@ impl GrantWord {
         let (kind, arg) = match grant {
             Grant::Park => (KIND_PARK, 0),
             Grant::Run { core } => (KIND_RUN, core),
-            Grant::Cede { successor } => (KIND_CEDE, successor.into()),
+            Grant::Cede { successor } => (KIND_CEDE, successor as u16),
         };
         let word = u64::from(generation.0) << GENERATION_SHIFT | kind << KIND_SHIFT | u64::from(arg);
         // Release: pairs with the Acquire in `load`; what the IOKernel did before (bound the
@@ -153,7 +175,7 @@ impl GrantWord {
         let arg = word as u16;
         let grant = match word >> KIND_SHIFT & KIND_MASK {
             KIND_RUN => Grant::Run { core: arg },
-            KIND_CEDE => Grant::Cede { successor: arg != 0 },
+            KIND_CEDE => Grant::Cede { successor: NextOwner::from_arg(arg) },
             _ => Grant::Park,
         };
         (grant, Generation((word >> GENERATION_SHIFT) as u32))
@@ -290,8 +312,9 @@ mod tests {
         for grant in [
             Grant::Park,
             Grant::Run { core: 511 },
-            Grant::Cede { successor: false },
-            Grant::Cede { successor: true },
+            Grant::Cede { successor: NextOwner::None },
+            Grant::Cede { successor: NextOwner::Asleep },
+            Grant::Cede { successor: NextOwner::Awake },
         ] {
             word.store(grant, Generation(u32::MAX));
             assert_eq!(word.load(), (grant, Generation(u32::MAX)));
