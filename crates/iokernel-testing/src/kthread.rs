@@ -69,6 +69,8 @@ pub struct RawKthread {
     /// The clock of the time stamps.
     pub clock: Clock,
     generation: Generation,
+    /// How long it waited for the core that it has, or had last.
+    waited: Cycles,
 }
 
 /// Maximum sleep of a parked kthread before it checks whether its runtime ends.
@@ -82,6 +84,7 @@ impl RawKthread {
             clock: Clock::from_hz(shared.region.tsc_hz()),
             buffer: FrameBuffer::new(),
             generation: Generation::default(),
+            waited: 0,
             shared,
             index,
         }
@@ -130,7 +133,9 @@ impl RawKthread {
         let shared = Arc::clone(&self.shared);
         let slot = &shared.region.kthread(self.index).slot;
         let ranks_differ = shared.region.ranks_differ();
-        let mut yields = priority::yields(shared.class, ranks_differ, successor);
+        let began = clock::now();
+        let waited_ns = self.clock.to_ns(self.waited);
+        let mut yields = priority::yields(shared.class, ranks_differ, successor, waited_ns);
         while !self.shared.stopping() {
             // The ticket before the grant: see `tailwater_shm::park`.
             let ticket = slot.ticket();
@@ -138,6 +143,7 @@ impl RawKthread {
             if matches!(grant, Grant::Run { .. }) && generation != self.generation {
                 self.generation = generation;
                 self.words().state.0.set_running(generation);
+                self.waited = clock::now().saturating_sub(began);
                 return;
             }
             if yields > 0 {

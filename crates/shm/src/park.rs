@@ -5,10 +5,10 @@
 //! `FUTEX_WAKE` and `FUTEX_REQUEUE` act on whatever sleeps at a word, for any process that maps it.
 //!
 //! # Awake or asleep
-//! A kthread that has just ceded its core to another one sleeps, or first stays runnable and lets
-//! Linux run the other ([`Slot::let_successor_run`]) so many times at most as its rank and the
-//! other's sleep say ([`yields`](crate::priority::yields)): if it gets the core back soon, it needs
-//! no wake. On three
+//! A kthread that has just ceded its core either sleeps, or first yields to its successor
+//! ([`Slot::let_successor_run`]), at most as often as [`yields`](crate::priority::yields) returns
+//! for its class, the ranks and whether the successor sleeps. If it gets the core back soon, it
+//! needs no wake. On three
 //! kinds of 2-vCPU VM a switch between two processes takes 0.6 to 2 us by `sched_yield`; a wake by
 //! the IOKernel, from another core, is an interrupt, which takes 7-40 us to a busy core and longer
 //! to a halted one. A kthread that Linux resumes without a grant (a timer tick, a third one on the

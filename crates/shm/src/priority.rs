@@ -35,12 +35,17 @@ use crate::grant::NextOwner;
 
 /// The nice value of the highest priority.
 pub const HIGHEST: i32 = -20;
-/// Maximum number of yields to a kthread that is awake, before a kthread without a grant sleeps.
-/// Each puts it behind by a slice, and Linux runs the other one only once that has had less of the
-/// core: after a yield for each [`SHORTEST_SLICE_NS`] that the other one had more. So these are
-/// enough for tenancies of 3 ms, and take as much time as 16 us.
-const YIELDS: u32 = 32;
-/// The same to one that sleeps. More of them delay its wake, which needs the core's run queue.
+/// Yields to a successor that is awake, if the caller has not waited for its core. Each moves the
+/// caller back by a slice, and Linux switches once the successor has had less of the core.
+const YIELDS: u32 = 4;
+/// Time of a wait for which there is one yield more: half of [`SHORTEST_SLICE_NS`], so there are
+/// twice as many as the successor had slices meanwhile. Where Linux does not switch at a yield,
+/// because the two belong to different groups (sched(7)), they are in vain for 1 % of the time.
+const WAIT_FOR_A_YIELD_NS: u64 = 50_000;
+/// Maximum number of them: some 16 us.
+const MOST_YIELDS: u32 = 32;
+/// The same to one that sleeps. More of them delay its wake, which needs the lock of the core's run
+/// queue, too.
 const YIELDS_TO_SLEEPER: u32 = 2;
 /// The nice value of the lowest priority.
 pub const LOWEST: i32 = 19;
@@ -80,15 +85,19 @@ pub enum Rank {
 }
 
 /// Returns how often a kthread of this class that has ceded its core to `successor` yields before
-/// it sleeps. While ranks differ a service's kthread is above a best-effort successor: Linux would
+/// it sleeps; `waited_ns` is how long it waited for the core, in nanoseconds, while others had it.
+/// While ranks differ a service's kthread is above a best-effort successor: Linux would
 /// resume it after each yield, so it sleeps at once, and its wake preempts such a kthread.
 #[must_use]
-pub fn yields(class: Class, ranks_differ: bool, successor: NextOwner) -> u32 {
+pub fn yields(class: Class, ranks_differ: bool, successor: NextOwner, waited_ns: u64) -> u32 {
     match (class, successor) {
         (_, NextOwner::None) => 0,
         (Class::LatencyCritical, _) if ranks_differ => 0,
         (_, NextOwner::Asleep) => YIELDS_TO_SLEEPER,
-        (_, NextOwner::Awake) => YIELDS,
+        (_, NextOwner::Awake) => {
+            let more = (waited_ns / WAIT_FOR_A_YIELD_NS).min(u64::from(MOST_YIELDS - YIELDS));
+            YIELDS + more as u32
+        }
     }
 }
 
@@ -208,14 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn a_kthread_yields_long_to_one_that_is_awake_only() {
+    fn a_kthread_yields_for_as_long_as_it_waited_to_one_that_is_awake_only() {
         use Class::{BestEffort, LatencyCritical};
         for (class, ranks_differ) in [(BestEffort, false), (BestEffort, true), (LatencyCritical, false)] {
-            let [none, asleep, awake] = [NextOwner::None, NextOwner::Asleep, NextOwner::Awake]
-                .map(|successor| yields(class, ranks_differ, successor));
-            assert!(none == 0 && 0 < asleep && asleep < awake, "{class:?}: {none}, {asleep}, {awake}");
+            let of = |successor, waited_ns| yields(class, ranks_differ, successor, waited_ns);
+            assert_eq!([of(NextOwner::None, u64::MAX), of(NextOwner::Asleep, u64::MAX)], [0, 2]);
+            let awake = [0, 49_999, 1_000_000, u64::MAX].map(|waited_ns| of(NextOwner::Awake, waited_ns));
+            assert_eq!(awake, [4, 4, 24, 32]);
         }
-        assert_eq!(yields(LatencyCritical, true, NextOwner::Awake), 0, "Linux would resume it at once");
+        assert_eq!(yields(LatencyCritical, true, NextOwner::Awake, 0), 0, "Linux would resume it at once");
     }
 
     #[test]

@@ -193,7 +193,9 @@ impl Allocator {
             return;
         }
         self.grant(world, to, core);
-        let sleeps = world.runtimes.slot(to).is_asleep();
+        // A service does not stay awake for a program that keeps it waiting: its wake preempts such
+        // a one, and a yield does not.
+        let sleeps = world.runtimes.slot(to).is_asleep() || self.is_too_slow(world, to.runtime, now);
         let successor = if sleeps { NextOwner::Asleep } else { NextOwner::Awake };
         let runtime = world.runtimes.get_mut(from.runtime).expect("looked up above");
         runtime.shared(from.index).grant.0.store(Grant::Cede { successor }, generation);

@@ -149,7 +149,7 @@ impl Allocator {
     }
 
     /// Returns whether services have to wait too often for cores that they claim from this runtime.
-    fn is_too_slow(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
+    pub(super) fn is_too_slow(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
         let Some(runtime) = world.runtimes.get(id) else { return false };
         let party = world.runtimes.parties.get(runtime.party);
         party.claims.is_over(now, self.claim_pace(party))

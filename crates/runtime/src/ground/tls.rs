@@ -13,7 +13,7 @@
 //! * Stack guard and pointer guard, the "other threads exist" flag and CET features are copied from
 //!   the creating thread.
 //! * The kernel's rseq area belongs to the OS thread: a block contains "not registered", so that
-//!   `sched_getcpu` asks the kernel. Kthreads are not registered either ([`rseq`](super::rseq)).
+//!   `sched_getcpu` asks the kernel. Kthreads are not registered either ([`rseq`]).
 //! * The thread id that glibc's recursive mutexes record is unique per user thread and above every
 //!   possible Linux id.
 //! * Modules loaded later with `dlopen` get their thread-locals lazily and keep them for the next
@@ -24,7 +24,7 @@
 //! `_thread_db_*` (libc, made for debuggers), all present since glibc 2.17 or earlier. A missing
 //! one is an error at start.
 
-use super::{arch, guard};
+use super::{arch, guard, rseq};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -79,6 +79,8 @@ pub struct Shape {
     image: Box<[u8]>,
     tid_offset: usize,
     rseq_offset: Option<isize>,
+    /// Whether glibc has registered its OS threads' areas, with [`rseq::AREA`] bytes.
+    registers_rseq: bool,
     allocate: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
 }
 
@@ -118,6 +120,11 @@ impl Shape {
             // SAFETY: glibc 2.35 and later declare `const ptrdiff_t __rseq_offset`.
             unsafe { *address.cast::<isize>() }
         });
+        let registers_rseq = symbol(c"__rseq_size").is_ok_and(|address| {
+            // SAFETY: glibc 2.35 and later declare `const unsigned int __rseq_size`: 0 without a
+            // registration, else the bytes of it that the kernel fills.
+            (1..=rseq::AREA).contains(&unsafe { *address.cast::<u32>() })
+        });
         let mut shape = Self {
             size,
             align: align.max(64),
@@ -125,6 +132,7 @@ impl Shape {
             image: Box::default(),
             tid_offset,
             rseq_offset,
+            registers_rseq,
             allocate,
         };
         shape.take_image()?;
@@ -183,9 +191,10 @@ impl Shape {
         search.used
     }
 
-    /// Returns the offset from an OS thread's FS base to its rseq area; `None` before glibc 2.35.
-    pub fn rseq_offset(&self) -> Option<isize> {
-        self.rseq_offset
+    /// Returns the offset from an OS thread's FS base to its rseq area, if glibc has registered it
+    /// with [`rseq::AREA`] bytes.
+    pub fn registered_rseq(&self) -> Option<isize> {
+        self.rseq_offset.filter(|_| self.registers_rseq)
     }
 
     /// Returns the bytes to reserve for a block, alignment included; 0 if user threads have no

@@ -116,6 +116,8 @@ pub struct Private {
     pub patience: RefCell<Option<Patience>>,
     /// When it last began to work: with a tenancy, or after it had idled.
     pub works_since: Cell<Cycles>,
+    /// How long it waited for the core that it has, or had last.
+    pub waited: Cell<Cycles>,
     /// Its number of frames when it last idled.
     pub frames_before: Cell<u64>,
     /// For how long it works for a frame, as a running average.
@@ -224,6 +226,7 @@ impl Kthread {
                 blocks: BlockCache::default(),
                 patience: RefCell::new(None),
                 works_since: Cell::new(0),
+                waited: Cell::new(0),
                 frames_before: Cell::new(0),
                 work: Cell::new(0),
             }),

@@ -44,9 +44,11 @@ pub fn wait_for_first_core(kthread: ThisKthread<'_>, runtime: &Runtime) {
 /// Waits for a grant of a new generation, then begins that tenancy. Before it sleeps, it lets the
 /// successor run to which the core has just been ceded (see `tailwater_shm::park`).
 fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: NextOwner) {
-    // Without an IOKernel it lends no cores, and this returns at once.
-    let mut yields =
-        runtime.loan.map_or(0, |loan| priority::yields(loan.class, loan.region.ranks_differ(), successor));
+    let began = clock::now();
+    let waited_ns = runtime.clock.to_ns(kthread.private().waited.get());
+    let mut yields = runtime
+        .loan
+        .map_or(0, |loan| priority::yields(loan.class, loan.region.ranks_differ(), successor, waited_ns));
     let slot = &kthread.shared.slot;
     // Ends with a grant or with the IOKernel. Spurious wakes repeat.
     loop {
@@ -60,6 +62,8 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: NextOwn
             && generation != kthread.private().generation.get()
             && begin(kthread, core, generation)
         {
+            let private = kthread.private();
+            private.waited.set(private.works_since.get().saturating_sub(began));
             return;
         }
         if yields > 0 {
