@@ -21,7 +21,7 @@
 //! only such threads run as idle when it places a waking thread, and preempts them at once
 //! (sched(7)). Its slice goes back to the default: a thread with a shorter one preempts at its wake
 //! (`PREEMPT_SHORT`, Linux 6.12). Among kthreads the grant decides: a kthread without a core
-//! sleeps, or yields to those that are awake ([`yields`]).
+//! sleeps, at first after some yields ([`yields`]).
 //!
 //! Ordinary threads and those in `SCHED_IDLE` rank within a session, where Linux groups sessions
 //! (sched(7), "The autogroup feature"), and within a control group.

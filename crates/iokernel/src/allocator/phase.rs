@@ -8,7 +8,7 @@ use super::rest::RealTime;
 use crate::stats::HandoffKind;
 
 /// Time after a kthread was seen to have given its core up in which it may still be runnable: it
-/// sleeps within 2 us or so.
+/// sleeps within 2 us or so, seldom after 16 ([`tailwater_shm::priority::yields`]).
 pub(super) const PARKING_US: u64 = 10;
 /// Time after the core was seen ceded at which the IOKernel itself wakes a successor that has not
 /// started. The usual time is 1 to 3 us (a context switch, with or without a futex wake, on a

@@ -43,8 +43,8 @@ const MOST_CLAIMS: Cycles = 2 * FREE_CLAIMS;
 /// Time in which one of them is forgotten, for each core that it can hold, in microseconds. The
 /// wake that each costs a service takes 20, so this is about 2 % of its core.
 const CLAIM_PACE_US: u64 = 1_000;
-/// What a bypass counts as: until the service runs beside the kthread that keeps the core, 60
-/// microseconds pass.
+/// What a bypass counts as: until a service that sleeps runs beside the kthread that keeps the
+/// core, 60 microseconds pass.
 const CLAIMS_PER_BYPASS: Cycles = 3;
 
 /// The back-off of one runtime.

@@ -36,7 +36,7 @@
 //! | Running | socket closes | stores Parked but keeps running: Linux time-slices it against the next owner; the IOKernel evicts a thread whose `Run` was not honoured |
 //! | Idle, stores Running without the swap | - | the IOKernel's swap still wins or loses on one word; a lie only loses the liar's own core |
 //! | Taken | socket closes | never parks: signal, bypass, then eviction by affinity |
-//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late |
+//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late, and whoever cedes to it yields 2 to 32 times |
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -80,10 +80,10 @@ pub enum Grant {
 pub enum NextOwner {
     /// Nobody yet.
     None,
-    /// A kthread that sleeps, or did so when the request was written: it runs once its wake has
-    /// reached the core.
+    /// A kthread that slept when the request was written, or for which it is not worth staying
+    /// awake.
     Asleep,
-    /// A kthread that waits on this core and runs as soon as Linux switches to it.
+    /// A kthread that says that it is awake on this core.
     Awake,
 }
 
