@@ -7,13 +7,13 @@
 //! # Awake or asleep
 //! A kthread that has just ceded its core either sleeps, or first yields to its successor
 //! ([`Slot::let_successor_run`]), at most as often as [`yields`](crate::priority::yields) returns
-//! for its class, the ranks and whether the successor sleeps. If it gets the core back soon, it
-//! needs no wake. On three
-//! kinds of 2-vCPU VM a switch between two processes takes 0.6 to 2 us by `sched_yield`; a wake by
-//! the IOKernel, from another core, is an interrupt, which takes 7-40 us to a busy core and longer
-//! to a halted one. A kthread that Linux resumes without a grant (a timer tick, a third one on the
-//! core, a yield that did not switch) yields again; after the last one it sleeps, and the next
-//! hand-off to it pays for a real wake. `asleep` tells the IOKernel which of the two it is.
+//! for its class, the ranks, its last wait and whether the successor sleeps. If it gets the core
+//! back soon, it needs no wake. On three kinds of 2-vCPU VM a switch between two processes takes
+//! 0.6 to 2 us by `sched_yield`; a wake by the IOKernel, from another core, is an interrupt, which
+//! takes 7-40 us to a busy core and longer to a halted one. A kthread that Linux resumes without a
+//! grant (a timer tick, a third kthread on the core, a yield that did not switch) yields again;
+//! after the last yield it sleeps, and the next hand-off to it pays for a real wake. `asleep` tells
+//! the IOKernel which of the two it is.
 //!
 //! # Crash and lie
 //! A program that resets its own words, moves its own sleepers or wakes them keeps its own kthreads

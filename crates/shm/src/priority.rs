@@ -40,12 +40,12 @@ pub const HIGHEST: i32 = -20;
 const YIELDS: u32 = 4;
 /// Time of a wait for which there is one yield more: half of [`SHORTEST_SLICE_NS`], so there are
 /// twice as many as the successor had slices meanwhile. Where Linux does not switch at a yield,
-/// because the two belong to different groups (sched(7)), they are in vain for 1 % of the time.
+/// because the two belong to different groups (sched(7)), yields in vain take 1 % of the time.
 const WAIT_FOR_A_YIELD_NS: u64 = 50_000;
-/// Maximum number of them: some 16 us.
+/// Maximum number of yields to a successor that is awake: some 16 us.
 const MOST_YIELDS: u32 = 32;
-/// The same to one that sleeps. More of them delay its wake, which needs the lock of the core's run
-/// queue, too.
+/// Yields to a successor that sleeps. More would delay its wake, which needs the lock of the core's
+/// run queue, too.
 const YIELDS_TO_SLEEPER: u32 = 2;
 /// The nice value of the lowest priority.
 pub const LOWEST: i32 = 19;
@@ -86,8 +86,8 @@ pub enum Rank {
 
 /// Returns how often a kthread of this class that has ceded its core to `successor` yields before
 /// it sleeps; `waited_ns` is how long it waited for the core, in nanoseconds, while others had it.
-/// While ranks differ a service's kthread is above a best-effort successor: Linux would
-/// resume it after each yield, so it sleeps at once, and its wake preempts such a kthread.
+/// While ranks differ a service's kthread is above a best-effort successor: Linux would resume it
+/// after each yield, so it sleeps at once, and its wake preempts such a kthread.
 #[must_use]
 pub fn yields(class: Class, ranks_differ: bool, successor: NextOwner, waited_ns: u64) -> u32 {
     match (class, successor) {

@@ -193,8 +193,9 @@ impl Allocator {
             return;
         }
         self.grant(world, to, core);
-        // A service does not stay awake for a program that keeps it waiting: its wake preempts such
-        // a one, and a yield does not.
+        // A service does not stay awake for a program that keeps services waiting: the wake of a
+        // kthread that sleeps preempts such a program, and Linux's turn for one that is awake comes
+        // later.
         let sleeps = world.runtimes.slot(to).is_asleep() || self.is_too_slow(world, to.runtime, now);
         let successor = if sleeps { NextOwner::Asleep } else { NextOwner::Awake };
         let runtime = world.runtimes.get_mut(from.runtime).expect("looked up above");

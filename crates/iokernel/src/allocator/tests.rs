@@ -52,16 +52,6 @@ pub(super) fn never_cedes(sandbox: &mut Sandbox) {
     assert_eq!(sandbox.world.stats.cores.evictions.get(), before + 1);
 }
 
-#[test]
-fn the_request_to_cede_says_whether_the_successor_sleeps() {
-    for (asleep, successor) in [(1, NextOwner::Asleep), (0, NextOwner::Awake)] {
-        let mut sandbox = busy_batch();
-        sandbox.peer(SERVICE).scribble(SLOT, asleep << 32);
-        arrival(&mut sandbox);
-        assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor });
-    }
-}
-
 /// Something arrives for the service.
 pub(super) fn arrival(sandbox: &mut Sandbox) {
     let now = sandbox.now;
@@ -78,6 +68,16 @@ fn a_free_core_is_bound_granted_and_the_kthread_woken() {
     assert_eq!(sandbox.peer(SERVICE).grant(0), (Grant::Run { core: 0 }, Generation(1)));
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 101, core: CoreId(0) }]);
     assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket, "it was not woken");
+}
+
+#[test]
+fn the_request_to_cede_says_whether_the_successor_sleeps() {
+    for (asleep, successor) in [(1, NextOwner::Asleep), (0, NextOwner::Awake)] {
+        let mut sandbox = busy_batch();
+        sandbox.peer(SERVICE).scribble(SLOT, asleep << 32);
+        arrival(&mut sandbox);
+        assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor });
+    }
 }
 
 #[test]

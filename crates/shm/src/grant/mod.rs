@@ -36,7 +36,7 @@
 //! | Running | socket closes | stores Parked but keeps running: Linux time-slices it against the next owner; the IOKernel evicts a thread whose `Run` was not honoured |
 //! | Idle, stores Running without the swap | - | the IOKernel's swap still wins or loses on one word; a lie only loses the liar's own core |
 //! | Taken | socket closes | never parks: signal, bypass, then eviction by affinity |
-//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late, and whoever cedes to it yields 2 to 32 times |
+//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late; the kthread that cedes to it yields 2 to 32 times |
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -75,10 +75,10 @@ pub enum Grant {
     },
 }
 
-/// Who gets a core that is to be ceded.
+/// What a kthread that is to cede its core is told about the next owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextOwner {
-    /// Nobody yet.
+    /// No kthread yet.
     None,
     /// A kthread that slept when the request was written, or for which it is not worth staying
     /// awake.
