@@ -166,7 +166,7 @@ def main(address, station, port):
     answer, descriptors = iokernel.ask({"register": wish})
     welcome = answer["welcome"]
     assert welcome["mtu"] >= 1400
-    region = Region(descriptors[0], descriptors[-1])
+    region = Region(descriptors[0], descriptors[1])
     answer, _ = iokernel.ask({"kthreads": {"tids": [threading.get_native_id()]}})
     assert answer == "ready", answer
     # One thread of the program is ready to run.

@@ -300,7 +300,7 @@ impl Intruder {
 
     /// Its doorbell.
     pub fn doorbell(&self) -> &OwnedFd {
-        self.files.last().expect("the doorbell comes last")
+        &self.files[1]
     }
 }
 

@@ -84,15 +84,19 @@ fn a_program_that_moves_all_sleepers_it_can_reach_stops_itself_only() {
     })
     .unwrap();
     let slot = &honest.shared.region.kthread(0).slot;
-    let move_sleepers = || words.iter().map(Words::move_sleepers).sum::<usize>();
+    // Its region, and the board where there is one.
+    let (mine, board) = words.split_first().unwrap();
     std::thread::scope(|scope| {
         let ticket = own.ticket();
         let sleeper = scope.spawn(move || own.wait(ticket, Some(PATIENCE)));
-        until("the intruder's own kthread is moved", || move_sleepers() > 0);
+        until("the intruder's own kthread is moved", || mine.move_sleepers() > 0);
         own.rouse();
         for _ in 0..20 {
             until("the honest kthread sleeps", || slot.is_asleep());
-            move_sleepers();
+            for board in board.iter().filter(|_| slot.is_at_board()) {
+                until("the honest kthread is moved off the board", || board.move_sleepers() > 0);
+            }
+            mine.move_sleepers();
             let before = clock::now();
             honest.submit(0);
             until("the honest kthread runs", || began.load(Ordering::Relaxed) > before);

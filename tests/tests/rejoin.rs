@@ -88,6 +88,7 @@ impl Place {
             mtu: 1500,
             managed_cores: vec![],
             raise: true,
+            place: None,
         };
         let files = [file.as_fd(), doorbell.as_fd()];
         control::send(&control, &ServerMessage::Welcome(welcome), &files).ok()?;

@@ -89,7 +89,7 @@ pub enum Attack {
     IdleConnections,
     /// Asks for statistics without end.
     Statistics,
-    /// Moves whatever sleeps at a word of its region to another word, without end.
+    /// Moves whatever sleeps at a word of its region or of the board to another word, without end.
     MovedSleepers,
     /// Rings its doorbell and empties it, after it has made reads of it block.
     EmptiedDoorbell,
@@ -107,11 +107,13 @@ pub enum Attack {
     ManyUnicast,
     /// [`StoppedProgram`](Self::StoppedProgram), with as many programs as one user may have.
     ManyStopped,
+    /// Wakes whatever sleeps at the board, without end.
+    WokenSleepers,
 }
 
 impl Attack {
     /// All attacks.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Spoofed,
         Self::Unicast,
         Self::Broadcasts,
@@ -137,6 +139,7 @@ impl Attack {
         Self::Uplink,
         Self::ManyUnicast,
         Self::ManyStopped,
+        Self::WokenSleepers,
     ];
 
     /// Returns its name in reports.
@@ -167,6 +170,7 @@ impl Attack {
             Self::Uplink => "frames to the uplink",
             Self::ManyUnicast => "frames to the service, 16 programs",
             Self::ManyStopped => "frames to eight stopped programs",
+            Self::WokenSleepers => "sleepers woken",
         }
     }
 
@@ -207,6 +211,7 @@ impl Attack {
             Self::ManyWords => words::rewrite(socket, self.spec(), stop, report),
             Self::Flapping => kthreads(socket, &self.spec(), stop, report, || Box::new(words::Flapping)),
             Self::MovedSleepers => sleepers::move_all(socket, &self.spec(), stop, report),
+            Self::WokenSleepers => sleepers::wake_all(socket, &self.spec(), stop, report),
             Self::EmptiedDoorbell => puppets(socket, &self.spec(), stop, report, empty_doorbell),
             Self::StoppedProgram => stopped::disturb(socket, &self.spec(), stop, report),
             Self::FalseErrors => {
@@ -415,7 +420,7 @@ impl Puppet {
 
     /// Returns its doorbell.
     pub fn doorbell(&self) -> &OwnedFd {
-        self.files.last().expect("`register` counts them")
+        &self.files[1]
     }
 
     /// Returns the number of 64-bit words of its region.

@@ -149,9 +149,17 @@ impl RawKthread {
             if yields > 0 {
                 yields -= 1;
                 slot.let_successor_run();
-            } else if slot.wait(ticket, Some(NAP)) == Sleep::WakeLost {
+            } else if self.sleep(ticket) == Sleep::WakeLost {
                 self.words().status.lost_wakes.fetch_add(1, Ordering::Relaxed);
             }
+        }
+    }
+
+    fn sleep(&self, ticket: u32) -> Sleep {
+        let slot = &self.words().slot;
+        match self.shared.seat(self.index) {
+            Some((board, place)) => slot.wait_at_board(ticket, board, place, NAP),
+            None => slot.wait(ticket, Some(NAP)),
         }
     }
 
@@ -225,8 +233,15 @@ impl RawKthread {
     fn cede(&mut self) -> NextOwner {
         // Relaxed: published by `Parked`.
         self.words().status.ceded.store(clock::now(), Ordering::Relaxed);
-        self.words().state.0.set_parked(self.generation);
-        self.successor()
+        let successor = self.successor();
+        match (successor.place(), self.shared.seat(self.index)) {
+            (Some(place), Some((board, _))) => {
+                self.words().state.0.set_passed(self.generation);
+                board.wake(place);
+            }
+            _ => self.words().state.0.set_parked(self.generation),
+        }
+        successor
     }
 
     fn successor(&self) -> NextOwner {
@@ -261,12 +276,14 @@ pub(crate) fn raw_kthread(ring_bytes: u32) -> (RawKthread, IoKernelEnds) {
         mtu: 1_500,
         managed_cores: Vec::new(),
         raise: false,
+        place: None,
     };
     let shared = Arc::new(Shared {
         region,
         welcome,
         class: Class::LatencyCritical,
         doorbell: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
+        seat: None,
         stop: AtomicBool::new(false),
         spin_us: 0,
         idle_us: 0,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_iokernel::frame::MacAddr;
+use tailwater_shm::board::Board;
 use tailwater_shm::control::{self, Class, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RegionError, RuntimeEnds, VERSION};
 use tailwater_shm::memory::{Mapping, MemoryError};
@@ -17,8 +18,9 @@ use tailwater_shm::ring::Consumer;
 use crate::kthread::{Behaviour, RawKthread, sleep_through};
 use crate::shared::Shared;
 
-/// Number of descriptors with a welcome: the region and the doorbell.
-const WELCOME_FDS: usize = 2;
+/// Numbers of descriptors with a welcome: the region and the doorbell, and the board where there is
+/// one.
+const WELCOME_FDS: core::ops::RangeInclusive<usize> = 2..=3;
 
 /// Why a raw runtime did not start.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +97,9 @@ pub fn register(socket: &str, register: &Register) -> Result<(OwnedFd, Welcome, 
     control::send(&connection, &ClientMessage::Register(register.clone()), &[])?;
     let (answer, files) = control::receive::<ServerMessage>(&connection)?;
     match answer {
-        ServerMessage::Welcome(welcome) if files.len() == WELCOME_FDS => Ok((connection, welcome, files)),
+        ServerMessage::Welcome(welcome) if WELCOME_FDS.contains(&files.len()) => {
+            Ok((connection, welcome, files))
+        }
         ServerMessage::Refused { why } => Err(RawError::Refused(why)),
         other => Err(RawError::Unexpected(format!("{other:?}"))),
     }
@@ -135,7 +139,7 @@ impl RawRuntime {
     }
 
     /// As [`start`](Self::start); also returns its region mapped once more, which is possible
-    /// before the kthreads are accepted only.
+    /// before the kthreads are accepted only, and the board if there is one.
     ///
     /// # Errors
     /// As `start`.
@@ -143,10 +147,11 @@ impl RawRuntime {
         socket: &str,
         spec: &RawSpec,
         behaviour: impl Fn(u16) -> Box<dyn Behaviour>,
-    ) -> Result<(Self, Mapping), RawError> {
+    ) -> Result<(Self, (Mapping, Option<Mapping>)), RawError> {
         let registered = register(socket, &spec.register)?;
-        let words = Mapping::new(&registered.2[0], "region")?;
-        Ok((Self::launch(spec, registered, working(behaviour))?, words))
+        let region = Mapping::new(&registered.2[0], "region")?;
+        let board = registered.2.get(2).map(|file| Mapping::read_only(file, "board")).transpose()?;
+        Ok((Self::launch(spec, registered, working(behaviour))?, (region, board)))
     }
 
     /// Registers at `socket` with kthreads that sleep through every grant, and returns the reading
@@ -168,13 +173,18 @@ impl RawRuntime {
         (connection, welcome, files): (OwnedFd, Welcome, Vec<OwnedFd>),
         mut body: impl FnMut(u16, RuntimeEnds) -> Body,
     ) -> Result<Self, RawError> {
-        let [region, doorbell]: [OwnedFd; WELCOME_FDS] = files.try_into().expect("counted by `register`");
+        let mut files = files.into_iter();
+        let mut next = || files.next().expect("counted by `register`");
+        let (region, doorbell) = (next(), next());
+        let board = files.next().map(Board::map).transpose()?.flatten();
+        let seat = board.zip(welcome.place);
         let (region, ends) = Region::attach(Mapping::new(region, "region")?)?;
         let shared = Arc::new(Shared {
             region,
             welcome,
             class: spec.register.class,
             doorbell,
+            seat,
             stop: AtomicBool::new(false),
             spin_us: spec.spin_us,
             idle_us: spec.idle_us,

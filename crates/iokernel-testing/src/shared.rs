@@ -2,6 +2,7 @@
 
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use tailwater_shm::board::{Board, Place};
 use tailwater_shm::control::{Class, Welcome};
 use tailwater_shm::layout::{AWAKE, Region};
 
@@ -14,6 +15,8 @@ pub struct Shared {
     pub welcome: Welcome,
     pub(crate) class: Class,
     pub(crate) doorbell: OwnedFd,
+    /// Where its kthreads wake those of others and sleep, and the place of the first.
+    pub(crate) seat: Option<(Board, u16)>,
     pub(crate) stop: AtomicBool,
     pub(crate) spin_us: u64,
     pub(crate) idle_us: u64,
@@ -30,6 +33,12 @@ impl Shared {
             // Fails only if its counter is at the maximum, and then it is readable already.
             let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
         }
+    }
+
+    /// Returns the board and the place of kthread `index` there.
+    pub fn seat(&self, index: u16) -> Option<(&Board, Place)> {
+        let (board, first) = self.seat.as_ref()?;
+        Some((board, Place::new(first.checked_add(index)?)?))
     }
 
     /// Returns whether the runtime is ending.

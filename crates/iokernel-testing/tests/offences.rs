@@ -96,6 +96,7 @@ fn a_service_answers_beside_programs_whose_deeds_are_bounded_and_not_charged() {
         Attack::Refusals,
         Attack::IdleConnections,
         Attack::MovedSleepers,
+        Attack::WokenSleepers,
         Attack::EmptiedDoorbell,
         Attack::Memory,
         Attack::AsleepCores,

@@ -14,8 +14,8 @@
 //! [`Runtimes::rekey`]: crate::runtime::Runtimes::rekey
 
 use tailwater_sched::RuntimeId;
+use tailwater_shm::allowance::Allowance;
 
-use crate::allocator::vain::SlowClaims;
 use crate::control::exile::Key;
 
 /// Number of a [`Party`]; that of one that has ended is used again.
@@ -62,7 +62,7 @@ pub(crate) struct Party {
     pub(crate) kthreads: u32,
     pub(crate) spent: Spent,
     /// Its cores that services claimed and had to wait for.
-    pub(crate) claims: SlowClaims,
+    pub(crate) claims: Allowance,
 }
 
 /// The parties of all registered programs.
@@ -114,7 +114,7 @@ impl Parties {
 
 impl Party {
     fn new(key: Option<Key>) -> Self {
-        let (spent, claims) = (Spent::default(), SlowClaims::default());
+        let (spent, claims) = (Spent::default(), Allowance::default());
         Self { key, programs: 0, kthreads: 0, spent, claims }
     }
 }

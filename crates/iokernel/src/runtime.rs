@@ -17,6 +17,7 @@ use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot};
 
+use crate::allocator::board::{Trust, knows_board};
 use crate::allocator::evict::Evictions;
 use crate::allocator::unbound::Unbound;
 use crate::allocator::vain::BackOff;
@@ -232,6 +233,16 @@ pub(crate) struct Runtime {
     /// When it registered, its process was in a control group that is kept off reserved cores: it
     /// is lent none of these.
     pub(crate) confined: bool,
+    /// The user at whose board its kthreads sleep and wake others.
+    pub(crate) board: Option<u32>,
+    /// Place of kthread 0 at a board.
+    pub(crate) first_place: Option<u16>,
+    /// It knows all that a request to cede can say.
+    pub(crate) knows_board: bool,
+    /// What promises to wake are worth that it gives, or is given.
+    pub(crate) trust: Trust,
+    /// The group in which Linux ranks its threads, as a number that is compared only.
+    pub(crate) group: u64,
     /// Evictions of late.
     pub(crate) evictions: Evictions,
     /// Earliest timer of its kthreads, as of the last look.
@@ -264,7 +275,8 @@ impl Runtime {
     /// Returns a runtime with a newly initialised region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
         let Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules } = admission;
-        let Place { id, ip, ip6, mac, .. } = place;
+        let Place { id, ip, ip6, mac, first_place, .. } = place;
+        let knows_board = knows_board(wish.version);
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
@@ -341,6 +353,11 @@ impl Runtime {
             stats,
             session: None,
             confined: false,
+            board: None,
+            first_place,
+            knows_board,
+            trust: Trust::default(),
+            group: 0,
             evictions: Evictions::default(),
             next_timer: Cycles::MAX,
             woken: false,

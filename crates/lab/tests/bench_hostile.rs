@@ -78,7 +78,7 @@ fn attackers_of_shared_words_memory_and_stopped_programs_attack_all_the_time_tha
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hostile.json");
-    let names = "moved-sleepers,emptied-doorbell,stopped-program,memory,false-errors";
+    let names = "moved-sleepers,woken-sleepers,emptied-doorbell,stopped-program,memory,false-errors";
     let mut command =
         lab(&["bench", "hostile", "--only", "attacks", "--attack", names, "--seconds", "3", "--json"]);
     let output = Program::start(command.arg(&file)).finish_within(Duration::from_secs(900));
@@ -89,6 +89,7 @@ fn attackers_of_shared_words_memory_and_stopped_programs_attack_all_the_time_tha
     let measured: Vec<&Value> = attacks.iter().filter(|attacked| attacked["fresh_users"] == false).collect();
     let shown_as = [
         "sleepers moved",
+        "sleepers woken",
         "doorbell emptied",
         "frames to a stopped program",
         "memory",

@@ -7,7 +7,7 @@
 //! runtime                                   IOKernel
 //!   Register{name, kthreads, limits, ..} ->
 //!                                        <-  Welcome{addresses} +
-//!                                              [region, doorbell]
+//!                                              [region, doorbell, board]
 //!                                            or Refused{why}
 //!   Kthreads{tids}                       ->    (threads exist, bound nowhere, about to park)
 //!                                        <-  Ready
@@ -195,7 +195,8 @@ pub struct Register {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ServerMessage {
-    /// Registration accepted; region and doorbell are sent with this message, in this order.
+    /// Registration accepted; region, doorbell and, where there is one, the board are sent with
+    /// this message, in this order.
     Welcome(Welcome),
     /// Kthreads accepted: cores may be granted from now on.
     Ready,
@@ -251,6 +252,10 @@ pub struct Welcome {
     /// ([`raise_thread`](crate::priority::raise_thread)): the machine is dedicated, or the IOKernel
     /// gives them other ranks while other programs compete for the cores. False where it may not.
     pub raise: bool,
+    /// The place of kthread 0 at the [board](crate::board); those of the others follow. `None` if
+    /// the program is of minor version 0, or the IOKernel has no board.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u16>,
 }
 
 /// A runtime's place in the IPv6 network. Besides `ip` it has the link-local address with the

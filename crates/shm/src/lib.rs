@@ -7,6 +7,8 @@
 //! * [`grant`]: the words through which cores are lent, taken back and given up;
 //! * [`classes`]: the page in which a program publishes what became of its requests;
 //! * [`park`]: the futex words on which kthreads sleep;
+//! * [`board`]: the words at which the kthread that cedes a core wakes the next owner;
+//! * [`allowance`]: how often something may happen;
 //! * [`patience`]: how long either side polls before it sleeps;
 //! * [`priority`]: the scheduling parameters of kthreads, so that Linux does not delay their
 //!   hand-offs;
@@ -31,6 +33,8 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("Tailwater runs on x86-64 Linux only: build with --target x86_64-unknown-linux-gnu");
 
+pub mod allowance;
+pub mod board;
 pub mod classes;
 pub mod clock;
 pub mod control;

@@ -60,7 +60,7 @@ pub enum MemoryError {
     },
 }
 
-/// A shared, read-write mapping of a whole memory file; unmapped on drop.
+/// A shared mapping of a whole memory file; unmapped on drop.
 #[derive(Debug)]
 pub struct Mapping {
     base: *mut u8,
@@ -77,7 +77,7 @@ unsafe impl Sync for Mapping {}
 const POPULATE_SLICE: usize = 16 << 20;
 /// Seals from the beginning.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-/// Seals from the time at which both sides have mapped the file.
+/// Seals from the time at which no writable mapping is needed any more.
 const FROZEN: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 /// Creates a sealed memory file of `len` zero bytes; `name` shows in `/proc/PID/maps`.
@@ -106,6 +106,11 @@ pub fn freeze(fd: impl AsFd) -> Result<(), MemoryError> {
     }
 }
 
+/// Returns whether `fd` is sealed as by [`freeze`].
+pub fn is_frozen(fd: impl AsFd) -> bool {
+    fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(FROZEN))
+}
+
 /// Returns the first byte of `fd` without memory; its length if there is none. Memory is charged to
 /// the process that touched it first.
 ///
@@ -124,7 +129,15 @@ impl Mapping {
     /// # Errors
     /// If the kernel refuses, or the file is not sealed.
     pub fn new(fd: impl AsFd, what: &'static str) -> Result<Self, MemoryError> {
-        Self::map(fd, what, MapFlags::POPULATE)
+        Self::map(fd, what, ProtFlags::READ | ProtFlags::WRITE, MapFlags::POPULATE)
+    }
+
+    /// As [`Self::new`], for reading only.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn read_only(fd: impl AsFd, what: &'static str) -> Result<Self, MemoryError> {
+        Self::map(fd, what, ProtFlags::READ, MapFlags::POPULATE)
     }
 
     /// As [`Self::new`], but pages are made when they are first touched, or by [`Self::populate`].
@@ -132,27 +145,23 @@ impl Mapping {
     /// # Errors
     /// As [`Self::new`].
     pub fn sparse(fd: impl AsFd, what: &'static str) -> Result<Self, MemoryError> {
-        Self::map(fd, what, MapFlags::empty())
+        Self::map(fd, what, ProtFlags::READ | ProtFlags::WRITE, MapFlags::empty())
     }
 
-    fn map(fd: impl AsFd, what: &'static str, flags: MapFlags) -> Result<Self, MemoryError> {
+    fn map(
+        fd: impl AsFd,
+        what: &'static str,
+        protection: ProtFlags,
+        flags: MapFlags,
+    ) -> Result<Self, MemoryError> {
         let system = |action, len| move |source| MemoryError::System { action, len, source };
         let len = fstat(&fd).map_err(system("inspect", 0))?.st_size as usize;
         if !fcntl_get_seals(&fd).map_err(system("inspect", len))?.contains(SEALS) {
             return Err(MemoryError::NotSealed { what });
         }
         // SAFETY: a fresh mapping at an address the kernel chooses aliases nothing of ours.
-        let base = unsafe {
-            mmap(
-                core::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | flags,
-                &fd,
-                0,
-            )
-        }
-        .map_err(system("map", len))?;
+        let base = unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED | flags, &fd, 0) }
+            .map_err(system("map", len))?;
         Ok(Self { base: base.cast(), len })
     }
 
@@ -191,7 +200,7 @@ impl Mapping {
     /// 2. The users of this mapping accept that its contents change at once.
     pub(crate) unsafe fn replace(&self, other: Self) -> Result<(), MemoryError> {
         if other.len != self.len {
-            return Err(MemoryError::WrongSize { what: "region", expected: self.len, found: other.len });
+            return Err(MemoryError::WrongSize { what: "memory file", expected: self.len, found: other.len });
         }
         let flags = MremapFlags::MAYMOVE;
         // SAFETY: both ranges are whole mappings of this type. The one that moves is given up, and

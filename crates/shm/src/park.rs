@@ -1,8 +1,9 @@
-//! Where a kthread without a core sleeps: a futex word in its own program's region.
+//! Where a kthread without a core sleeps: a futex word in its own program's region, and its place
+//! at the [board](crate::board).
 //!
-//! The region is mapped by the program and the IOKernel only, and only the IOKernel wakes a kthread
-//! that waits for a core. Nothing that one program does to a futex reaches a kthread of another:
-//! `FUTEX_WAKE` and `FUTEX_REQUEUE` act on whatever sleeps at a word, for any process that maps it.
+//! The region is mapped by the program and the IOKernel only, which wakes its kthreads there.
+//! `FUTEX_WAKE` and `FUTEX_REQUEUE` act on whatever sleeps at a word, for any process that maps it;
+//! so what another program does at the board may cost a kthread a wake there, but none here.
 //!
 //! # Awake or asleep
 //! A kthread that has just ceded its core either sleeps, or first yields to its successor
@@ -13,7 +14,7 @@
 //! takes 7-40 us to a busy core and longer to a halted one. A kthread that Linux resumes without a
 //! grant (a timer tick, a third kthread on the core, a yield that did not switch) yields again;
 //! after the last yield it sleeps, and the next hand-off to it pays for a real wake. `asleep` tells
-//! the IOKernel which of the two it is.
+//! the IOKernel which of the two it is, and whether it can be woken at the board.
 //!
 //! # Crash and lie
 //! A program that resets its own words, moves its own sleepers or wakes them keeps its own kthreads
@@ -28,27 +29,39 @@
 //! | word | written by | read by |
 //! |---|---|---|
 //! | `word` | the waker: add 1, Release | its kthread: Acquire, then its grant word, then `FUTEX_WAIT` on the value read |
-//! | `asleep` | its kthread: 1 before `FUTEX_WAIT`, 0 after | the waker, after the addition and a fence |
+//! | `asleep` | its kthread: 1 before `FUTEX_WAIT`, 2 before a wait at the board as well, 0 after | the waker, after the addition and a fence |
 //!
 //! No wake is lost: the waker publishes the grant before it adds; the sleeper reads the word before
 //! the grant. Reading the new word implies seeing the grant; reading the old one makes `FUTEX_WAIT`
 //! return at once or be woken. Of the waker's addition and the sleeper's `asleep`, each followed by
 //! a fence, at least one is seen by the other side.
 //!
+//! Nor is one at the board. The IOKernel writes the grant and adds to the word
+//! ([`Slot::announce`]) before it asks for the core that the kthread is to get; the kthread that
+//! cedes wakes it after that. The sleeper's wait begins at the board and then compares its word, in
+//! this order: a wait that finds the old word was at the board before the addition, and so before
+//! the wake.
+//!
 //! Without an IOKernel the same words, in private memory, are woken by other kthreads of the
 //! program.
 
+use crate::board::{Board, Place};
 use crate::sync::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Longest sleep of a kthread that waits for a core.
 pub const BACKSTOP: Duration = Duration::from_secs(1);
 /// Number of wakes during a sleep of which the first was lost. The IOKernel repeats a wake after
-/// 20 us, another 40 us and so on, so this many take 2.5 ms.
+/// 20 us, another 40 us and so on, so this many take 2.5 ms, or 1.3 if it was announced before.
 const REPEATED: u32 = 8;
 /// Maximum time from the end of a kthread's sleep to its look at the word at which that many wakes
 /// mean a lost one. A timer fires some 50 us late; on a busy machine a look can be much later.
 const PROMPT: Duration = Duration::from_millis(1);
+
+/// Values of the word that says whether the kthread sleeps.
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+const ASLEEP_AT_BOARD: u32 = 2;
 
 /// One kthread's parking place, on its own cache line.
 #[repr(C, align(64))]
@@ -87,7 +100,7 @@ impl Slot {
     /// Returns the value to sleep on. Read it **before** the condition for sleeping.
     #[inline]
     pub fn ticket(&self) -> u32 {
-        // Acquire: pairs with the Release in `bump`; a new ticket implies the grant that came with
+        // Acquire: pairs with the Release in `wake`; a new ticket implies the grant that came with
         // it.
         self.word.load(Ordering::Acquire)
     }
@@ -95,7 +108,13 @@ impl Slot {
     /// Returns whether its kthread seems to sleep.
     pub fn is_asleep(&self) -> bool {
         // Relaxed: a hint.
-        self.asleep.load(Ordering::Relaxed) != 0
+        self.asleep.load(Ordering::Relaxed) != AWAKE
+    }
+
+    /// Returns whether its kthread seems to sleep at its place of the board as well.
+    pub fn is_at_board(&self) -> bool {
+        // Relaxed: a hint.
+        self.asleep.load(Ordering::Relaxed) == ASLEEP_AT_BOARD
     }
 
     /// Lets other runnable threads on this core run, in particular the kthread that gets it.
@@ -108,13 +127,22 @@ impl Slot {
 
     /// Sleeps until a wake that came after `ticket` was read, `timeout` passes, or spuriously.
     pub fn wait(&self, ticket: u32, timeout: Option<Duration>) -> Sleep {
+        self.sleep(ASLEEP, ticket, timeout, || self.futex_wait(ticket, timeout))
+    }
+
+    /// As [`wait`](Self::wait), also until a wake at this place of the board.
+    pub fn wait_at_board(&self, ticket: u32, board: &Board, place: Place, timeout: Duration) -> Sleep {
+        self.sleep(ASLEEP_AT_BOARD, ticket, Some(timeout), || self.futex_waitv(ticket, board, place, timeout))
+    }
+
+    fn sleep(&self, how: u32, ticket: u32, timeout: Option<Duration>, wait: impl FnOnce() -> bool) -> Sleep {
         let began = Instant::now();
-        self.asleep.store(1, Ordering::Relaxed);
+        self.asleep.store(how, Ordering::Relaxed);
         // Store-load: `asleep` before the kernel's look at the word. Pairs with the fence in
         // `wake`.
         fence(Ordering::SeqCst);
-        let timed_out = self.futex_wait(ticket, timeout);
-        self.asleep.store(0, Ordering::Relaxed);
+        let timed_out = wait();
+        self.asleep.store(AWAKE, Ordering::Relaxed);
         if !timed_out {
             return Sleep::Ended;
         }
@@ -153,14 +181,57 @@ impl Slot {
         ended == Err(rustix::io::Errno::TIMEDOUT)
     }
 
+    /// Returns whether the time has passed.
+    #[cfg(loom)]
+    fn futex_waitv(&self, ticket: u32, _board: &Board, _place: Place, timeout: Duration) -> bool {
+        self.futex_wait(ticket, Some(timeout))
+    }
+
+    /// Returns whether the time has passed.
+    #[cfg(not(loom))]
+    fn futex_waitv(&self, ticket: u32, board: &Board, place: Place, timeout: Duration) -> bool {
+        use rustix::thread::futex::{self, Wait, WaitFlags, WaitPtr};
+        use rustix::time::{ClockId, clock_gettime};
+        let at = |word: *const AtomicU32, value: u32| {
+            let mut wait = Wait::new();
+            (wait.val, wait.uaddr, wait.flags) =
+                (value.into(), WaitPtr::new(word.cast_mut().cast()), WaitFlags::SIZE_U32);
+            wait
+        };
+        // In this order: see the module documentation.
+        let words = [at(board.word(place).as_ptr(), 0), at(&raw const self.word, ticket)];
+        let now = clock_gettime(ClockId::Monotonic);
+        let ns = now.tv_nsec + i64::from(timeout.subsec_nanos());
+        let end = futex::Timespec {
+            tv_sec: now.tv_sec + timeout.as_secs().min(1 << 32) as i64 + ns / 1_000_000_000,
+            tv_nsec: ns % 1_000_000_000,
+        };
+        // Every error is a reason to look again, as in `futex_wait`.
+        let ended = futex::waitv(&words, futex::WaitvFlags::empty(), Some(&end), ClockId::Monotonic);
+        ended == Err(rustix::io::Errno::TIMEDOUT)
+    }
+
+    /// Makes every earlier ticket stale, before another thread wakes the kthread at the board.
+    #[inline]
+    pub fn announce(&self) {
+        // Release: pairs with `ticket`.
+        self.word.fetch_add(1, Ordering::Release);
+    }
+
+    /// What a wake at the board does to a sleeper there.
+    #[cfg(loom)]
+    pub fn wake_at_board(&self) {
+        self.sleepers.wake_one();
+    }
+
     /// Makes every earlier ticket stale, and wakes the kthread if it sleeps.
     #[inline]
     pub fn wake(&self) {
         // Release: pairs with `ticket`.
         self.word.fetch_add(1, Ordering::Release);
-        // Store-load: the addition before the look at `asleep`. Pairs with the fence in `wait`.
+        // Store-load: the addition before the look at `asleep`. Pairs with the fence in `sleep`.
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) != 0 {
+        if self.asleep.load(Ordering::Relaxed) != AWAKE {
             self.futex_wake();
         }
     }
@@ -244,6 +315,68 @@ mod tests {
     #[test]
     fn a_wake_that_crosses_the_time_out_is_not_lost() {
         assert_eq!(sleep_through(1), Sleep::Ended);
+    }
+
+    /// Returns a board; none where this kernel has none.
+    fn board() -> Option<Board> {
+        let board = crate::board::create().unwrap().and_then(|file| Board::map(file).unwrap());
+        if board.is_none() {
+            eprintln!("skipped: this kernel has no board (Linux 5.16)");
+        }
+        board
+    }
+
+    #[test]
+    fn a_kthread_at_the_board_is_woken_there_and_at_its_word() {
+        let Some(board) = board() else { return };
+        let place = Place::new(7).unwrap();
+        let wakes: [fn(&Slot, &Board, Place); 3] =
+            [|_, board, place| board.wake(place), |slot, _, _| slot.wake(), |slot, _, _| slot.rouse()];
+        for wake in wakes {
+            let slot = Slot::new();
+            std::thread::scope(|s| {
+                let sleeper =
+                    s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, Duration::from_secs(120)));
+                // Again where it came before the sleep.
+                while !sleeper.is_finished() {
+                    if slot.is_at_board() {
+                        wake(&slot, &board, place);
+                    }
+                    std::thread::yield_now();
+                }
+                assert_eq!(sleeper.join().unwrap(), Sleep::Ended);
+            });
+            assert!(!slot.is_asleep());
+        }
+    }
+
+    #[test]
+    fn an_announcement_between_ticket_and_wait_ends_the_wait_at_the_board() {
+        let Some(board) = board() else { return };
+        let (slot, place) = (Slot::new(), Place::new(0).unwrap());
+        let ticket = slot.ticket();
+        slot.announce();
+        assert_eq!(slot.wait_at_board(ticket, &board, place, Duration::from_secs(120)), Sleep::Ended);
+        let sleep = slot.wait_at_board(slot.ticket(), &board, place, Duration::from_millis(1));
+        assert_eq!(sleep, Sleep::TimedOut);
+    }
+
+    #[test]
+    fn sleepers_that_are_moved_off_the_board_are_woken_at_their_word() {
+        use rustix::thread::futex;
+        let Some(board) = board() else { return };
+        let (slot, place, elsewhere) = (Slot::new(), Place::new(1).unwrap(), AtomicU32::new(0));
+        std::thread::scope(|s| {
+            let sleeper =
+                s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, Duration::from_secs(120)));
+            // SAFETY: the word lives as long as the board.
+            let word = unsafe { board.word(place).as_ref() };
+            while futex::requeue(word, futex::Flags::empty(), 0, 1, &elsewhere) != Ok(1) {
+                std::thread::yield_now();
+            }
+            slot.wake();
+            assert_eq!(sleeper.join().unwrap(), Sleep::Ended);
+        });
     }
 
     #[test]

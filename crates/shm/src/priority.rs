@@ -86,15 +86,16 @@ pub enum Rank {
 
 /// Returns how often a kthread of this class that has ceded its core to `successor` yields before
 /// it sleeps; `waited_ns` is how long it waited for the core, in nanoseconds, while others had it.
-/// While ranks differ a service's kthread is above a best-effort successor: Linux would resume it
-/// after each yield, so it sleeps at once, and its wake preempts such a kthread.
+/// A successor that it has woken at the board is awake. While ranks differ a service's kthread is
+/// above a best-effort successor: Linux would resume it after each yield, so it sleeps at once, and
+/// its wake preempts such a kthread.
 #[must_use]
 pub fn yields(class: Class, ranks_differ: bool, successor: NextOwner, waited_ns: u64) -> u32 {
     match (class, successor) {
-        (_, NextOwner::None) => 0,
+        (_, NextOwner::None | NextOwner::Apart | NextOwner::AtBoard { apart: true, .. }) => 0,
         (Class::LatencyCritical, _) if ranks_differ => 0,
         (_, NextOwner::Asleep) => YIELDS_TO_SLEEPER,
-        (_, NextOwner::Awake) => {
+        (_, NextOwner::Awake | NextOwner::AtBoard { apart: false, .. }) => {
             let more = (waited_ns / WAIT_FOR_A_YIELD_NS).min(u64::from(MOST_YIELDS - YIELDS));
             YIELDS + more as u32
         }
@@ -183,6 +184,7 @@ fn set_attributes(tid: i32, attributes: &libc::sched_attr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::board::Place;
 
     /// The policy of the calling thread.
     fn policy() -> i32 {
@@ -224,6 +226,9 @@ mod tests {
             assert_eq!([of(NextOwner::None, u64::MAX), of(NextOwner::Asleep, u64::MAX)], [0, 2]);
             let awake = [0, 49_999, 1_000_000, u64::MAX].map(|waited_ns| of(NextOwner::Awake, waited_ns));
             assert_eq!(awake, [4, 4, 24, 32]);
+            let sleeper = |apart| NextOwner::AtBoard { place: Place::new(0).unwrap(), apart };
+            assert_eq!(of(sleeper(false), 1_000_000), 24, "it is awake by then");
+            assert_eq!([of(NextOwner::Apart, u64::MAX), of(sleeper(true), u64::MAX)], [0, 0]);
         }
         assert_eq!(yields(LatencyCritical, true, NextOwner::Awake, 0), 0, "Linux would resume it at once");
     }

@@ -244,6 +244,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         mtu: 1500,
         managed_cores: vec![1],
         raise: false,
+        place: Some(64),
     };
     let cores = CoreRequest { runtime: "kv".to_owned(), cores: [1, 0, 0, 0, 0, 0, 0, 2] };
     let bytes = |value: serde_json::Result<Vec<u8>>| value.expect("control messages have string keys only");

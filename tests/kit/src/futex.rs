@@ -17,12 +17,14 @@ pub struct Words {
 }
 
 impl Words {
-    /// Maps the file; `None` if it is none that can be mapped.
+    /// Maps the file, for reading only if need be; `None` if it is none that can be mapped.
     pub fn of(file: impl AsFd) -> Option<Self> {
         let len = (fstat(&file).ok()?.st_size as usize).min(MOST);
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address that the kernel chooses aliases nothing.
-        let base = unsafe { mmap(core::ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) }.ok()?;
+        let map = |access| {
+            // SAFETY: a fresh mapping at an address that the kernel chooses aliases nothing.
+            unsafe { mmap(core::ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) }
+        };
+        let base = map(ProtFlags::READ | ProtFlags::WRITE).or_else(|_| map(ProtFlags::READ)).ok()?;
         Some(Self { base: base.cast(), len })
     }
 

@@ -4,17 +4,19 @@
 //! (a thread that Linux does not bind there gets another free core, or waits for the next decision;
 //! see [`super::unbound`]); enter the decision into the ledger; take the core from an idle victim;
 //! write the new owner's grant; then ask the victim to cede, or wake the new owner of a free core.
-//! A new owner that sleeps is woken when the victim is seen parked ([`Allocator::follow`]). Without
-//! a rebinding and a sleeper the hand-off makes no system call.
+//! A new owner that sleeps is woken by the victim, or by the IOKernel when the victim is seen
+//! parked ([`super::board`]). Without a rebinding and such a wake the hand-off makes no system
+//! call.
 
 use rustix::io::Errno;
 use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::ledger::CoreState;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Cycles, Grant, KthreadState, NextOwner, clock};
+use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
+use super::board::Promise;
 use super::phase::Phase;
 use super::vain::Slow;
 use crate::machine::cpu_set;
@@ -159,6 +161,7 @@ impl Allocator {
         world.trace.core(clock::now(), core, CoreStep::Decided, HandoffKind::Wake, (to, None));
         self.grant(world, to, core);
         self.wake(world, to, now);
+        self.cores[at].promise = Promise::None;
         self.cores[at].since = now;
         let kind = HandoffKind::Wake;
         let phase = Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 };
@@ -193,11 +196,7 @@ impl Allocator {
             return;
         }
         self.grant(world, to, core);
-        // A service does not stay awake for a program that keeps services waiting: the wake of a
-        // kthread that sleeps preempts such a program, and Linux's turn for one that is awake comes
-        // later.
-        let sleeps = world.runtimes.slot(to).is_asleep() || self.is_too_slow(world, to.runtime, now);
-        let successor = if sleeps { NextOwner::Asleep } else { NextOwner::Awake };
+        let successor = self.next_owner(world, at, from, to, now);
         let runtime = world.runtimes.get_mut(from.runtime).expect("looked up above");
         runtime.shared(from.index).grant.0.store(Grant::Cede { successor }, generation);
         runtime.groups.lose(from.index);
@@ -216,7 +215,8 @@ impl Allocator {
         let phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: None };
         self.begin_phase(world, at, phase, now);
         if gone {
-            // It parked without a request since the last look.
+            // It parked without a request since the last look, and promises nothing.
+            self.cores[at].promise = Promise::None;
             self.ceded(world, at, from, kind, now, now);
         }
     }

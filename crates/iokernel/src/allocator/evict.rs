@@ -271,6 +271,7 @@ impl Allocator {
         // the grant is withdrawn, or is seen running.
         fence(Ordering::SeqCst);
         world.stats.cores.no_starts.add(1);
+        self.judge_promise(world, at, kthread, false, now);
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
         let became = self.ledger.evict(kthread, self.nanos(now));

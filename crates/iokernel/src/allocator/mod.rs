@@ -4,7 +4,8 @@
 //! and [`words`] read what runtimes write, [`apply`] carries decisions out, [`progress`] polls the
 //! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`evict`]
 //! takes cores by force, [`presence`] follows cores that Linux takes away, [`account`] enters the
-//! time of each phase into the statistics, [`quantum`] ends turns of user threads, [`reserved`]
+//! time of each phase into the statistics, [`board`] says who wakes the next owner of a core,
+//! [`quantum`] ends turns of user threads, [`reserved`]
 //! chooses the cores that ordinary threads are kept off. It decides nothing itself (that is
 //! `tailwater-sched`), and touches no frames: egress rings are handed to the switch through
 //! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]), and those
@@ -32,6 +33,7 @@
 
 mod account;
 mod apply;
+pub(crate) mod board;
 pub(crate) mod evict;
 mod look;
 mod phase;
@@ -63,6 +65,7 @@ use crate::stats::HandoffKind;
 use crate::sys::Threads;
 use crate::trace::Tracer;
 use crate::world::{Lender, World};
+use board::Promise;
 use phase::{
     BYPASS_US, CoreSlot, How, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, REWAKE_US, Timing,
     Withdrawn,
@@ -156,6 +159,7 @@ impl Allocator {
             since: origin,
             entered: origin,
             real_time: RealTime::default(),
+            promise: Promise::None,
             last: None,
             watch: quantum::Watch::NONE,
             idles_paid: 0,
@@ -263,6 +267,7 @@ impl Allocator {
         // The next runtime with this number may have fewer kthreads.
         for slot in &mut self.cores {
             slot.last = slot.last.filter(|last| last.runtime != id);
+            slot.promise.forget(id);
         }
         self.unbind_threads(world, id);
         self.end_ranks(world, id);
@@ -312,7 +317,9 @@ impl Allocator {
         let (core, phase) = match fate {
             Fate::Freed(core) => (core, Phase::Free),
             Fate::HandedOn { core, to } => {
-                self.wake(world, to, now);
+                if let Some(at) = self.ledger.topology().position(core) {
+                    self.wake_next_owner(world, at, to, now);
+                }
                 let kind = HandoffKind::Evict;
                 (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 })
             }

@@ -3,6 +3,7 @@
 use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::Cycles;
 
+use super::board::Promise;
 use super::quantum::Watch;
 use super::rest::RealTime;
 use crate::stats::HandoffKind;
@@ -104,6 +105,8 @@ pub(super) struct CoreSlot {
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,
     pub(super) real_time: RealTime,
+    /// Who wakes its next owner.
+    pub(super) promise: Promise,
     /// The kthread that has ceded it to the present owner.
     pub(super) last: Option<KthreadId>,
     /// The turn in progress, while its owner runs.

@@ -39,6 +39,7 @@ impl Allocator {
                         self.take_back(world, at, kthread, not_before, now);
                         self.core_fell_free(world, self.cores[at].id, now);
                     } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
+                        self.judge_promise(world, at, kthread, false, now);
                         self.rouse(world, kthread, now);
                         world.stats.cores.rewakes.add(1);
                         let wakes = wakes + 1;
@@ -119,6 +120,7 @@ impl Allocator {
     ) {
         world.stats.handoff(kind).running.record(self.clock.to_ns(now.saturating_sub(decided)));
         world.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
+        self.judge_promise(world, at, kthread, true, now);
         world.runtimes.kthread_mut(kthread).no_starts = 0;
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
@@ -185,8 +187,8 @@ impl Allocator {
         }
     }
 
-    /// Applies the ledger's outcome for a core that was given up or taken, and wakes the kthread
-    /// that gets it.
+    /// Applies the ledger's outcome for a core that was given up or taken, and sees to it that the
+    /// kthread that gets it is woken.
     pub(super) fn follow(
         &mut self,
         world: &mut World,
@@ -200,7 +202,7 @@ impl Allocator {
         let phase = match became {
             Ok(Parked::Freed(_)) => Phase::Free,
             Ok(Parked::HandedOn { to, .. }) => {
-                self.wake(world, to, now);
+                self.wake_next_owner(world, at, to, now);
                 Phase::Starting { kthread: to, kind, decided, woken: now, wakes: 0 }
             }
             Err(error) => return self.refused(world, &error, ()),

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+mod board;
 mod looks;
 mod partitions;
 mod ranks;

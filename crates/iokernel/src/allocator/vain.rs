@@ -64,27 +64,6 @@ pub(super) enum Slow {
     Bypassed,
 }
 
-/// The cores that a service claimed from a best-effort runtime and had to wait for.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SlowClaims {
-    /// When all are forgotten.
-    until: Cycles,
-}
-
-impl SlowClaims {
-    /// Counts so many, each of which is forgotten `pace` after those before. Of more than
-    /// [`MOST_CLAIMS`] the latest are remembered.
-    fn count(&mut self, claims: Cycles, now: Cycles, pace: Cycles) {
-        let most = now.saturating_add(pace.saturating_mul(MOST_CLAIMS));
-        self.until = self.until.max(now).saturating_add(pace.saturating_mul(claims)).min(most);
-    }
-
-    /// Returns whether there are more than are without consequence.
-    fn is_over(self, now: Cycles, pace: Cycles) -> bool {
-        self.until > now.saturating_add(pace.saturating_mul(FREE_CLAIMS))
-    }
-}
-
 impl BackOff {
     /// Returns whether the runtime is lent no core.
     #[inline(always)]
@@ -125,7 +104,8 @@ impl Allocator {
             };
             counter.add(1);
             let party = world.runtimes.parties.get_mut(runtime.party);
-            party.claims.count(claims, now, self.claim_pace(party));
+            let pace = self.claim_pace(party);
+            party.claims.count(claims, MOST_CLAIMS, pace, now);
         }
     }
 
@@ -152,7 +132,7 @@ impl Allocator {
     pub(super) fn is_too_slow(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
         let Some(runtime) = world.runtimes.get(id) else { return false };
         let party = world.runtimes.parties.get(runtime.party);
-        party.claims.is_over(now, self.claim_pace(party))
+        party.claims.is_over(FREE_CLAIMS, self.claim_pace(party), now)
     }
 
     /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
@@ -214,26 +194,6 @@ impl Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn claims_before_a_start_are_without_consequence_up_to_a_number_and_then_at_a_pace() {
-        let mut slow = SlowClaims::default();
-        for now in 1_000..1_000 + FREE_CLAIMS {
-            assert!(!slow.is_over(now, 1_000), "at {now}");
-            slow.count(1, now, 1_000);
-        }
-        let mut claims = 0;
-        for now in (2_000..1_002_000).step_by(20) {
-            if !slow.is_over(now, 1_000) {
-                slow.count(1, now, 1_000);
-                claims += 1;
-            }
-        }
-        assert!((999..=1_002).contains(&claims), "{claims} in a million");
-        let later = 1_002_000 + 1_000 * (FREE_CLAIMS + 1);
-        slow.count(1, later, 1_000);
-        assert!(!slow.is_over(later, 1_000), "those before are forgotten");
-    }
 
     #[test]
     fn the_pause_grows_with_each_core_in_vain_and_is_bounded() {

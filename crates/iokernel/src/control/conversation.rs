@@ -14,7 +14,7 @@
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::geteuid;
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,6 +33,7 @@ use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{Command, Control, Notice, PATIENCE, in_ms, is_trusted, process, rank, user_of};
+use crate::allocator::board::knows_board;
 use crate::authority::{Denial, Reason};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PolicyName;
@@ -381,7 +382,7 @@ impl Control {
             self.parts.directory.release(place.id);
         })?;
         let id = place.id;
-        self.make_offer(socket, wish, place, (pid, process)).inspect_err(|_| {
+        self.make_offer(socket, wish, place, (user.uid, pid, process)).inspect_err(|_| {
             self.parts.directory.release(id);
         })
     }
@@ -410,16 +411,20 @@ impl Control {
     }
 
     fn make_offer(
-        &self,
+        &mut self,
         socket: &ClientSocket,
         wish: &Register,
         place: Place,
-        (pid, process): (i32, OwnedFd),
+        (uid, pid, process): (u32, i32, OwnedFd),
     ) -> Result<Box<Offer>, Refusal> {
         let hz = self.parts.surroundings.clock.hz();
         let (region, ends, file) = Region::create_sparse("tailwater-region", place.region, hz)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let doorbell = eventfd(0, flags).map_err(Refusal::Doorbell)?;
+        let has_place = knows_board(wish.version) && place.first_place.is_some();
+        let directory = &self.parts.directory;
+        let board =
+            if has_place { self.boards.of(uid, |user| directory.has_programs_of(user)) } else { None };
         let welcome = Welcome {
             ip: place.ip,
             prefix_len: self.parts.config.prefix_len,
@@ -437,10 +442,23 @@ impl Control {
             mtu: self.parts.config.mtu,
             managed_cores: self.parts.surroundings.managed_cores.clone(),
             raise: self.parts.config.is_dedicated() || crate::machine::may_rank(),
+            place: board.as_ref().and(place.first_place),
         };
-        let files = [file.as_fd(), doorbell.as_fd()];
+        let files = [Some(file.as_fd()), Some(doorbell.as_fd()), board.as_deref().map(AsFd::as_fd)];
+        let files: Vec<BorrowedFd<'_>> = files.into_iter().flatten().collect();
         control::send(socket, &ServerMessage::Welcome(welcome), &files)?;
-        Ok(Box::new(Offer { place, wish: wish.clone(), region, ends, file, doorbell, pid, process }))
+        let has_board = board.is_some();
+        Ok(Box::new(Offer {
+            place,
+            wish: wish.clone(),
+            region,
+            ends,
+            file,
+            doorbell,
+            has_board,
+            pid,
+            process,
+        }))
     }
 
     fn enlist(&mut self, token: u64, socket: &Arc<ClientSocket>, offer: Box<Offer>, tids: &[i32]) {
@@ -455,7 +473,7 @@ impl Control {
             return self.drop_session(token);
         }
         self.set_state(token, State::Registered(id));
-        let Offer { place, wish, region, ends, file, doorbell, pid, process } = *offer;
+        let Offer { place, wish, region, ends, file, doorbell, has_board, pid, process } = *offer;
         let process = Some(process);
         let (served, socket) = (socket, Arc::clone(socket));
         let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
@@ -474,6 +492,8 @@ impl Control {
             taken = Some((key, debt));
         }
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        runtime.group = rank::group(pid, &groups);
+        runtime.board = has_board.then_some(uid);
         let group = self.parts.keeper.group_of(&groups).map(str::to_owned);
         runtime.confined = group.is_some();
         if let Some(group) = group.filter(|_| self.may_log_for(token)) {

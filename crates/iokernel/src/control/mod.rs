@@ -18,6 +18,7 @@
 //! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
 
 mod answers;
+mod boards;
 pub(crate) mod client;
 mod common;
 mod conversation;
@@ -69,6 +70,7 @@ use crate::stats::{ExileStats, FirewallStats, Stats};
 use crate::sys::peer;
 use crate::trace::Tracer;
 use answers::Answers;
+use boards::Boards;
 use client::{ClientSocket, Closer};
 use common::CommonPaces;
 use debts::{Debt, Debts};
@@ -216,6 +218,7 @@ pub(crate) struct Control {
     grants: CommonPaces,
     exiles: Exiles,
     debts: Debts,
+    boards: Boards,
     /// Firewall rules have changed since the start.
     rules_changed: bool,
     /// Grants may have other numbers than at the start.
@@ -326,6 +329,7 @@ impl Control {
             grants: CommonPaces::first(programs),
             exiles: Exiles::default(),
             debts,
+            boards: Boards::default(),
             rules_changed: false,
             grants_changed: false,
             answers: Answers::default(),

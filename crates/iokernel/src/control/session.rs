@@ -44,6 +44,8 @@ pub(super) struct Offer {
     /// The memory of the region, which the program has, too.
     pub(super) file: OwnedFd,
     pub(super) doorbell: OwnedFd,
+    /// The program was sent the board of its user.
+    pub(super) has_board: bool,
     pub(super) pid: i32,
     /// The process itself: its number may come to belong to another one.
     pub(super) process: OwnedFd,

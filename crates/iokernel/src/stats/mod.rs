@@ -120,6 +120,10 @@ counters! {
         ledger_refusals,
         /// Wakes repeated because a kthread that was lent a core had not started.
         rewakes,
+        /// Cores ceded by a kthread that promised to wake the next owner at the board.
+        board_wakes,
+        /// Of these, those whose next owner did not start in time.
+        late_board_wakes,
     }
 }
 

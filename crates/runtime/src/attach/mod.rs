@@ -9,11 +9,12 @@ mod watch;
 use crate::config::{Config, OnIoKernelLoss};
 use crate::error::AttachError;
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
-use crate::records::loan::Loan;
+use crate::records::loan::{Loan, Seat};
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Duration;
+use tailwater_shm::board::Board;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
 use tailwater_shm::memory::Mapping;
@@ -51,6 +52,7 @@ struct Accepted {
     welcome: Welcome,
     region: Mapping,
     doorbell: OwnedFd,
+    seat: Option<Seat>,
 }
 
 /// Returns the error that a failed exchange with the IOKernel at `socket` is.
@@ -99,13 +101,14 @@ impl Connection {
             returns: false,
         };
         let control = dial(path, ANSWER_TIMEOUT)?;
-        let Accepted { welcome, region, doorbell } = ask(&control, path, &wish)?;
+        let Accepted { welcome, region, doorbell, seat } = ask(&control, path, &wish)?;
         let (region, ends) = Region::attach(region).map_err(unusable(path))?;
         if region.spec().kthreads() != config.kthreads {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
         let loan =
             Loan::new(region, config.class.into(), welcome.raise, welcome.managed_cores.len(), doorbell);
+        loan.take_seat(seat).map_err(unusable(path))?;
         let allowed = sched_getaffinity(None).ok();
         let connection = Self {
             others: allowed.map(|allowed| unmanaged(allowed, &welcome)),
@@ -192,10 +195,18 @@ fn ask(control: &OwnedFd, path: &str, wish: &Register) -> Result<Accepted, Attac
         (ServerMessage::Welcome(welcome), fds) => (welcome, fds),
         (other, _) => return Err(broken(path, format!("unexpected answer to the registration: {other:?}"))),
     };
-    let [region, doorbell] = <[OwnedFd; 2]>::try_from(fds)
-        .map_err(|fds| broken(path, format!("{} descriptors came with the welcome, not 2", fds.len())))?;
+    let count = fds.len();
+    let mut fds = fds.into_iter();
+    let (Some(region), Some(doorbell), board, None) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
+        return Err(broken(path, format!("{count} descriptors came with the welcome, not 2 or 3")));
+    };
     let region = Mapping::new(region, "region").map_err(unusable(path))?;
-    Ok(Accepted { welcome, region, doorbell })
+    let seat = match (board, welcome.place) {
+        // Without a board the IOKernel wakes the kthreads.
+        (Some(board), Some(first)) => Board::map(board).ok().flatten().map(|board| Seat { board, first }),
+        _ => None,
+    };
+    Ok(Accepted { welcome, region, doorbell, seat })
 }
 
 /// Sends the thread ids of the kthreads, and waits until the IOKernel is ready to lend them cores.

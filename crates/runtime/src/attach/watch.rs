@@ -210,7 +210,7 @@ impl Connection {
         let old = &self.registration.welcome;
         let returns = self.wish.ip.is_none();
         let wish = Register { ip: Some(old.ip), returns, ..self.wish.clone() };
-        let Accepted { welcome, region, doorbell } = ask(&control, &self.path, &wish)?;
+        let Accepted { welcome, region, doorbell, seat } = ask(&control, &self.path, &wish)?;
         if !has_same_addresses(&welcome, old) {
             let place = |w: &Welcome| {
                 format!(
@@ -232,6 +232,10 @@ impl Connection {
             return Err(self.no_poll_point());
         };
         loan.renew(welcome.raise, welcome.managed_cores.len(), &doorbell).map_err(unusable(&self.path))?;
+        // Before a kthread sleeps again. After any other error the IOKernel wakes them.
+        if let Err(error @ MemoryError::Gone { .. }) = loan.take_seat(seat) {
+            exit(&format!("tailwater: {error}\n"));
+        }
         match stopped.rejoin(next) {
             Err(error @ MemoryError::Gone { .. }) => exit(&format!("tailwater: {error}\n")),
             moved => moved.map_err(unusable(&self.path))?,

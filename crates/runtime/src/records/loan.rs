@@ -1,10 +1,13 @@
-//! The memory and the doorbell that a runtime shares with its IOKernel.
+//! The memory, the doorbell and the place at the board that a runtime has of its IOKernel.
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering, fence};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
+use std::sync::OnceLock;
+use tailwater_shm::board::{Board, Place};
 use tailwater_shm::control::Class;
 use tailwater_shm::layout::{ASLEEP_BESIDE_FREE_CORES, AWAKE, Region};
+use tailwater_shm::memory::MemoryError;
 use tailwater_shm::priority;
 
 /// See the module documentation. Lives as long as the process, also when the IOKernel has ended.
@@ -19,13 +22,61 @@ pub struct Loan {
     /// Number of cores that the IOKernel manages.
     managed_cores: AtomicUsize,
     doorbell: OwnedFd,
+    /// The board, once an IOKernel has sent one.
+    board: OnceLock<Board>,
+    /// Place of kthread 0 there, or [`NO_PLACE`].
+    first_place: AtomicU16,
+}
+
+/// The runtime has no place at the board.
+const NO_PLACE: u16 = u16::MAX;
+
+/// The board and the runtime's place there, as an IOKernel has sent them.
+#[derive(Debug)]
+pub struct Seat {
+    /// The board.
+    pub board: Board,
+    /// Place of kthread 0.
+    pub first: u16,
 }
 
 impl Loan {
     /// Puts the parts together.
     pub fn new(region: Region, class: Class, raise: bool, managed_cores: usize, doorbell: OwnedFd) -> Self {
         let (raise, managed_cores) = (AtomicBool::new(raise), AtomicUsize::new(managed_cores));
-        Self { region, class, raise, managed_cores, doorbell }
+        let (board, first_place) = (OnceLock::new(), AtomicU16::new(NO_PLACE));
+        Self { region, class, raise, managed_cores, doorbell, board, first_place }
+    }
+
+    /// Gives the runtime this place at a board, in the stead of the one that it had.
+    ///
+    /// # Errors
+    /// If the memory of the board cannot take the place of the old one's; see [`Board::succeed`].
+    pub fn take_seat(&self, seat: Option<Seat>) -> Result<(), MemoryError> {
+        // Relaxed: a kthread that reads a place of another board sleeps or wakes in vain there, and
+        // the IOKernel wakes the next owner.
+        self.first_place.store(NO_PLACE, Ordering::Relaxed);
+        let Some(Seat { board, first }) = seat else { return Ok(()) };
+        match self.board.get() {
+            Some(old) => old.succeed(board)?,
+            None => drop(self.board.set(board)),
+        }
+        self.first_place.store(first, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns the board and the place of kthread `index` there, if it has one.
+    #[inline]
+    pub fn seat(&self, index: u16) -> Option<(&Board, Place)> {
+        // Relaxed: as in `take_seat`.
+        let first = self.first_place.load(Ordering::Relaxed);
+        Some((self.board.get()?, Place::new(first.checked_add(index)?)?))
+    }
+
+    /// Returns the board, if this runtime can wake kthreads there.
+    #[inline]
+    pub fn board(&self) -> Option<&Board> {
+        self.seat(0).map(|(board, _)| board)
     }
 
     /// Gives the calling kthread the rank in which it starts.
@@ -112,6 +163,24 @@ mod tests {
         loan.ring_doorbell();
         assert_eq!(heard.map(|bell| rustix::io::read(&bell, &mut [0; 8]).is_ok()), [false, true]);
         assert!(loan.managed_cores() == 2 && loan.raise.into_inner());
+    }
+
+    #[test]
+    fn a_runtime_has_the_seat_of_its_latest_iokernel() {
+        let board = || tailwater_shm::board::create().unwrap().and_then(|file| Board::map(file).unwrap());
+        let spec = RegionSpec::new(1, 32 * 1024).unwrap();
+        let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
+        let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let loan = Loan::new(region, Class::BestEffort, false, 1, bell);
+        let place = |index| loan.seat(index).map(|(_, place)| place.number());
+        assert_eq!(place(0), None);
+        for first in [7, 300] {
+            let Some(board) = board() else { return eprintln!("skipped: this kernel has no board") };
+            loan.take_seat(Some(Seat { board, first })).unwrap();
+            assert_eq!([place(0), place(2)], [Some(first), Some(first + 2)]);
+        }
+        loan.take_seat(None).unwrap();
+        assert!(loan.board().is_none());
     }
 
     #[test]

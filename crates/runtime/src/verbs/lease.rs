@@ -2,7 +2,8 @@
 //!
 //! Owns the transitions of this process's state words. A kthread enters here from the scheduler
 //! context only, with no user thread on the core, so to give the core up is to write `Parked`, let
-//! the successor run, and sleep. The IOKernel wakes a successor that sleeps.
+//! the successor run, and sleep. A successor that sleeps is woken here, at the board, if the
+//! request to cede says where, or else by the IOKernel.
 //!
 //! When the IOKernel ends, so does the loan: [`Runtime::orphan`] marks the runtime and wakes every
 //! kthread, and from then on they share whatever cores Linux gives them, as in a standalone
@@ -15,6 +16,7 @@ use super::pinned;
 use super::ready;
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::{NO_CORE, ThisKthread, count};
+use crate::records::loan::Loan;
 use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -35,6 +37,11 @@ const PRUNE_NS: u64 = 20_000;
 /// Shortest time for which an idle kthread polls, whatever its idle times were: work that follows
 /// so soon, such as the next frame of a burst, costs no wake.
 const SHORTEST_IDLE_NS: u64 = 5_000;
+/// Sleeps that ended without a grant, by wakes of other programs or by signals, after which a
+/// kthread sleeps at its own word only, until fewer are remembered.
+const FREE_STRAYS: Cycles = 50;
+/// Time in which one of them is forgotten. Each takes a core 3 us.
+const STRAY_PACE_NS: u64 = 10_000_000;
 
 /// Sleeps until the IOKernel grants this kthread its first core.
 pub fn wait_for_first_core(kthread: ThisKthread<'_>, runtime: &Runtime) {
@@ -69,11 +76,30 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: NextOwn
         if yields > 0 {
             yields -= 1;
             slot.let_successor_run();
-        } else if slot.wait(ticket, Some(BACKSTOP)) == Sleep::WakeLost {
+        } else if sleep(kthread, runtime, ticket) == Sleep::WakeLost {
             // Relaxed: a statistic with one writer.
             kthread.shared.status.lost_wakes.fetch_add(1, Relaxed);
         }
     }
+}
+
+/// Sleeps, at the board as well if there is one and sleeps there have not ended too often without a
+/// grant.
+fn sleep(kthread: ThisKthread<'_>, runtime: &Runtime, ticket: u32) -> Sleep {
+    let slot = &kthread.shared.slot;
+    let pace = runtime.clock.from_ns(STRAY_PACE_NS);
+    let mut strays = kthread.private().strays.get();
+    let seat = runtime.loan.and_then(|loan| loan.seat(kthread.index));
+    let Some((board, place)) = seat.filter(|_| !strays.is_over(FREE_STRAYS, pace, clock::now())) else {
+        return slot.wait(ticket, Some(BACKSTOP));
+    };
+    let sleep = slot.wait_at_board(ticket, board, place, BACKSTOP);
+    if sleep == Sleep::Ended && slot.ticket() == ticket {
+        // No grant came with it.
+        strays.count(1, 2 * FREE_STRAYS, pace, clock::now());
+        kthread.private().strays.set(strays);
+    }
+    sleep
 }
 
 /// Begins a tenancy; false if the IOKernel has withdrawn it: then the kthread is parked again.
@@ -113,7 +139,14 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     count(&kthread.counters.cedes, 1);
     kthread.set_core(NO_CORE);
     pinned::release(&kthread);
-    kthread.shared.state.0.set_parked(mine);
+    let board = runtime.loan.and_then(Loan::board);
+    match successor.place().zip(board) {
+        Some((place, board)) => {
+            kthread.shared.state.0.set_passed(mine);
+            board.wake(place);
+        }
+        None => kthread.shared.state.0.set_parked(mine),
+    }
     wait_for_core(kthread, runtime, successor);
 }
 
@@ -263,7 +296,8 @@ fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
     // without seeing this kthread park, and then a successor is about to run here.
     fence(SeqCst);
     let successor = match kthread.shared.grant.0.load() {
-        (Grant::Cede { successor }, generation) if generation == mine => successor,
+        // The IOKernel wakes it: it has not been promised otherwise.
+        (Grant::Cede { successor }, generation) if generation == mine => successor.for_minor_0(),
         _ => NextOwner::None,
     };
     if let Some(loan) = runtime.loan {

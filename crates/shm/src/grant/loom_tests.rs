@@ -193,6 +193,37 @@ fn a_busy_core_goes_to_its_successor_and_no_wake_is_lost() {
     });
 }
 
+/// The kthread that cedes wakes its successor, at the board; the IOKernel only announces it. In
+/// this model a sleeper comes to both its words at once, not to the board first.
+#[test]
+fn a_successor_that_is_announced_is_woken_by_the_kthread_that_cedes() {
+    model(3, || {
+        let machine = Machine::new(Kthread::running());
+        let successor = machine.successor();
+        let kthread = thread::spawn({
+            let machine = Arc::clone(&machine);
+            move || {
+                while !machine.old.grant.asks_to_cede() {
+                    spin_hint();
+                }
+                machine.old.state.set_passed(G1);
+                machine.new.slot.wake_at_board();
+            }
+        });
+        // `allocator::board::next_owner`, in `begin_move`: the grant, the announcement, the
+        // request.
+        machine.new.grant.store(Grant::Run { core: 1 }, G1);
+        machine.new.slot.announce();
+        let place = Place::new(0).unwrap();
+        machine.old.grant.store(Grant::Cede { successor: NextOwner::AtBoard { place, apart: false } }, G1);
+        await_state(&machine.old, KthreadState::Parked, G1);
+        assert!(machine.old.state.is_passed(G1), "a promise that is not seen");
+        await_state(&machine.new, KthreadState::Running, G1);
+        kthread.join().unwrap();
+        successor.join().unwrap();
+    });
+}
+
 /// The kthread idles past its timeout while the IOKernel decides to take the core. It may park
 /// without having seen the request; the IOKernel sees it parked and wakes the successor.
 #[test]

@@ -26,7 +26,7 @@
 //! | Running(g) | Idle(g) | kthread | nothing to run after stealing for a while; it keeps polling |
 //! | Idle(g) | Running(g) | kthread, compare-and-swap | work appeared and the core is still its own |
 //! | Idle(g) | Taken(g) | IOKernel, compare-and-swap | the core goes to another kthread; `Cede` follows at once |
-//! | Running, Idle, Taken (g) | Parked(g) | kthread | it saw `Cede(g)`, or idled past `idle_timeout` |
+//! | Running, Idle, Taken (g) | Parked(g) | kthread | it saw `Cede(g)`, or idled past `idle_timeout`; with the promise to wake its successor it is another value of the word |
 //!
 //! # Crash and lie
 //!
@@ -36,8 +36,10 @@
 //! | Running | socket closes | stores Parked but keeps running: Linux time-slices it against the next owner; the IOKernel evicts a thread whose `Run` was not honoured |
 //! | Idle, stores Running without the swap | - | the IOKernel's swap still wins or loses on one word; a lie only loses the liar's own core |
 //! | Taken | socket closes | never parks: signal, bypass, then eviction by affinity |
-//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late; the kthread that cedes to it yields 2 to 32 times |
+//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late; the kthread that cedes to it makes a wake in vain, or yields up to 32 times |
+//! | Parked, with the promise to wake the successor | the successor is woken by the IOKernel, late | the same; see [`crate::board`] |
 
+use crate::board::Place;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Signal by which the IOKernel preempts a kthread that has not seen its `Cede` within the grace
@@ -68,7 +70,7 @@ pub enum Grant {
         /// Number of the core, for information: the IOKernel has bound the thread already.
         core: u16,
     },
-    /// Give the core up at the next poll point: park. The IOKernel wakes the successor.
+    /// Give the core up at the next poll point: park.
     Cede {
         /// Who gets this core.
         successor: NextOwner,
@@ -80,19 +82,68 @@ pub enum Grant {
 pub enum NextOwner {
     /// No kthread yet.
     None,
-    /// A kthread that slept when the request was written, or for which it is not worth staying
-    /// awake.
+    /// A kthread that slept when the request was written; the IOKernel wakes it.
     Asleep,
     /// A kthread that says that it is awake on this core.
     Awake,
+    /// Awake on this core, but the kthread that cedes is not to yield to it: Linux would not
+    /// switch, or it is not worth staying awake for.
+    Apart,
+    /// A kthread that slept at the board; the kthread that cedes wakes it there.
+    AtBoard {
+        /// Where.
+        place: Place,
+        /// As [`Apart`](Self::Apart), once it is awake.
+        apart: bool,
+    },
 }
+
+const NEXT_MASK: u16 = 7;
+const NEXT_AT_BOARD: u16 = 4;
+const NEXT_AT_BOARD_APART: u16 = 5;
+const PLACE_SHIFT: u32 = 3;
 
 impl NextOwner {
     fn from_arg(arg: u16) -> Self {
-        match arg {
+        let place = || Place::new(arg >> PLACE_SHIFT);
+        match arg & NEXT_MASK {
             1 => Self::Asleep,
             2 => Self::Awake,
+            3 => Self::Apart,
+            kind @ (NEXT_AT_BOARD | NEXT_AT_BOARD_APART) => place()
+                .map_or(Self::Asleep, |place| Self::AtBoard { place, apart: kind == NEXT_AT_BOARD_APART }),
             _ => Self::None,
+        }
+    }
+
+    fn to_arg(self) -> u16 {
+        match self {
+            Self::None => 0,
+            Self::Asleep => 1,
+            Self::Awake => 2,
+            Self::Apart => 3,
+            Self::AtBoard { place, apart } => {
+                let kind = if apart { NEXT_AT_BOARD_APART } else { NEXT_AT_BOARD };
+                place.number() << PLACE_SHIFT | kind
+            }
+        }
+    }
+
+    /// Returns what a program of minor version 0 is told instead.
+    #[must_use]
+    pub fn for_minor_0(self) -> Self {
+        match self {
+            Self::None | Self::Asleep | Self::Awake => self,
+            Self::Apart | Self::AtBoard { .. } => Self::Asleep,
+        }
+    }
+
+    /// Returns the place at which the kthread that cedes is to wake this one, if it is.
+    #[must_use]
+    pub fn place(self) -> Option<Place> {
+        match self {
+            Self::AtBoard { place, .. } => Some(place),
+            Self::None | Self::Asleep | Self::Awake | Self::Apart => None,
         }
     }
 }
@@ -132,7 +183,7 @@ impl GrantWord {
         let (kind, arg) = match grant {
             Grant::Park => (KIND_PARK, 0),
             Grant::Run { core } => (KIND_RUN, core),
-            Grant::Cede { successor } => (KIND_CEDE, successor as u16),
+            Grant::Cede { successor } => (KIND_CEDE, successor.to_arg()),
         };
         let word = u64::from(generation.0) << GENERATION_SHIFT | kind << KIND_SHIFT | u64::from(arg);
         // Release: pairs with the Acquire in `load`; what the IOKernel did before (bound the
@@ -206,6 +257,8 @@ const STATE_PARKED: u64 = 0;
 const STATE_RUNNING: u64 = 1;
 const STATE_IDLE: u64 = 2;
 const STATE_TAKEN: u64 = 3;
+/// Parked, and the kthread wakes the next owner.
+const STATE_PASSED: u64 = 4;
 
 /// The state of one kthread, written by the kthread. See the module documentation.
 #[repr(transparent)]
@@ -231,7 +284,7 @@ impl StateWord {
         // before is visible.
         let word = self.0.load(Ordering::Acquire);
         let state = match word & 0xffff_ffff {
-            STATE_PARKED => KthreadState::Parked,
+            STATE_PARKED | STATE_PASSED => KthreadState::Parked,
             STATE_IDLE => KthreadState::Idle,
             STATE_TAKEN => KthreadState::Taken,
             _ => KthreadState::Running,
@@ -259,6 +312,21 @@ impl StateWord {
     pub fn set_parked(&self, generation: Generation) {
         // Release: pairs with `load`: queues and rings are as the kthread left them.
         self.0.store(Self::encode(STATE_PARKED, generation), Ordering::Release);
+    }
+
+    /// As [`set_parked`](Self::set_parked); the kthread wakes its successor next, at the place that
+    /// the request to cede has named.
+    #[inline]
+    pub fn set_passed(&self, generation: Generation) {
+        // Release: as in `set_parked`.
+        self.0.store(Self::encode(STATE_PASSED, generation), Ordering::Release);
+    }
+
+    /// Returns whether the kthread has given up the core of this tenancy and wakes its successor.
+    #[inline]
+    pub fn is_passed(&self, generation: Generation) -> bool {
+        // Relaxed: after `load` has seen `Parked`.
+        self.0.load(Ordering::Relaxed) == Self::encode(STATE_PASSED, generation)
     }
 
     /// Makes the idle kthread, which found work, run; returns false if the IOKernel took the core
@@ -304,6 +372,32 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::board::PLACES;
+
+    fn sleeper(place: u16, apart: bool) -> Grant {
+        Grant::Cede { successor: NextOwner::AtBoard { place: Place::new(place).unwrap(), apart } }
+    }
+
+    #[test]
+    fn a_program_of_the_first_minor_version_is_told_what_it_knows() {
+        let Grant::Cede { successor } = sleeper(9, true) else { unreachable!() };
+        for (told, known) in [(NextOwner::None, 0), (NextOwner::Asleep, 1), (NextOwner::Awake, 2)] {
+            assert_eq!(told.for_minor_0().to_arg(), known);
+        }
+        for told in [NextOwner::Apart, successor] {
+            assert_eq!(told.for_minor_0(), NextOwner::Asleep);
+        }
+    }
+
+    #[test]
+    fn a_kthread_that_wakes_its_successor_is_parked_in_its_own_tenancy_only() {
+        let word = StateWord::new();
+        word.set_passed(Generation(4));
+        assert_eq!(word.load(), (KthreadState::Parked, Generation(4)));
+        assert!(word.is_passed(Generation(4)) && !word.is_passed(Generation(3)));
+        word.set_parked(Generation(4));
+        assert!(!word.is_passed(Generation(4)));
+    }
 
     #[test]
     fn grants_survive_the_word() {
@@ -315,6 +409,9 @@ mod tests {
             Grant::Cede { successor: NextOwner::None },
             Grant::Cede { successor: NextOwner::Asleep },
             Grant::Cede { successor: NextOwner::Awake },
+            Grant::Cede { successor: NextOwner::Apart },
+            sleeper(0, false),
+            sleeper(PLACES - 1, true),
         ] {
             word.store(grant, Generation(u32::MAX));
             assert_eq!(word.load(), (grant, Generation(u32::MAX)));

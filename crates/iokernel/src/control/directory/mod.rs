@@ -13,10 +13,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::Version;
 use tailwater_shm::control::{ControlError, Estate, HandoverProgram, Register};
 use tailwater_shm::layout::{RegionSpec, SpecError};
 use tailwater_shm::memory::MemoryError;
+use tailwater_shm::{Version, board};
 
 use super::common::GRANT_REGISTRATIONS;
 use super::exile::Key;
@@ -29,7 +29,7 @@ use crate::frame::MacAddr;
 const MAX_NAME: usize = 64;
 
 /// Maximum number of kthreads of all runtimes together.
-const MACHINE_KTHREADS: usize = 4096;
+const MACHINE_KTHREADS: usize = board::PLACES as usize;
 
 /// Number of groups of a user up to which all of them are handed over in a takeover.
 const MAX_GROUPS: usize = 1024;
@@ -348,6 +348,8 @@ pub(crate) struct Place {
     pub(crate) ip6: Option<Ipv6Addr>,
     pub(crate) mac: MacAddr,
     pub(crate) region: RegionSpec,
+    /// Place of its first kthread at the board; the others follow.
+    pub(crate) first_place: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -517,6 +519,11 @@ impl Directory {
         Some(Named { id, uid: entry.user.uid, kthreads, guaranteed })
     }
 
+    /// Returns whether a program of this user is registered or expected.
+    pub(crate) fn has_programs_of(&self, uid: u32) -> bool {
+        self.entries.values().any(|entry| entry.user.uid == uid)
+    }
+
     /// Returns the grant to whose limits a runtime counts.
     pub(crate) fn grant(&self, id: RuntimeId) -> Option<usize> {
         self.entries.get(&id)?.grant
@@ -620,7 +627,10 @@ impl Directory {
                      the program"
                 )
             })?;
-            self.entries.get_mut(&place.id).expect("entered above").expected = true;
+            let entry = self.entries.get_mut(&place.id).expect("entered above");
+            // The program still sleeps at the board of the IOKernel before; it gets places here
+            // when it registers.
+            (entry.expected, entry.place.first_place) = (true, None);
         }
         Ok(())
     }
@@ -717,7 +727,8 @@ impl Directory {
         if usize::from(asked) > left {
             return Err(Refusal::NoKthreads { asked, left });
         }
-        let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, region };
+        let first_place = self.vacant_places(asked);
+        let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, region, first_place };
         self.put_in(Entry {
             wish: wish.clone(),
             place: place.clone(),
@@ -729,6 +740,21 @@ impl Directory {
             ready: false,
         });
         Ok(place)
+    }
+
+    /// Returns the first of so many places in a row at the board that no program has.
+    fn vacant_places(&self, count: u16) -> Option<u16> {
+        let places = |entry: &Entry| Some((entry.place.first_place?, entry.wish.kthreads));
+        let mut taken: Vec<(u16, u16)> = self.entries.values().filter_map(places).collect();
+        taken.sort_unstable();
+        let mut first = 0;
+        for (from, kthreads) in taken {
+            if from - first >= count {
+                break;
+            }
+            first = from + kthreads;
+        }
+        (first.checked_add(count)? <= board::PLACES).then_some(first)
     }
 
     fn put_in(&mut self, entry: Entry) {

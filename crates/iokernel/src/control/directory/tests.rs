@@ -42,6 +42,23 @@ fn places_are_distinct_and_used_again_after_release() {
 }
 
 #[test]
+fn programs_have_places_in_a_row_at_the_board_of_which_gaps_are_used_again() {
+    let mut directory = directory();
+    let of = |directory: &mut Directory, name: &str, kthreads: u16| {
+        directory.admit(ROOT, &Register { kthreads, ..wish(name) }).unwrap()
+    };
+    let [a, b, c] = [("a", 2), ("b", 3), ("c", 1)].map(|(name, count)| of(&mut directory, name, count));
+    assert_eq!([&a, &b, &c].map(|place| place.first_place), [Some(0), Some(2), Some(5)]);
+    directory.release(b.id);
+    assert_eq!(of(&mut directory, "d", 4).first_place, Some(6), "the gap is too small");
+    assert_eq!(of(&mut directory, "e", 3).first_place, Some(2));
+    let next = succeed(&directory);
+    assert!(next.entries.values().all(|entry| entry.place.first_place.is_none()), "it has another board");
+    assert_eq!([4096, 4087].map(|count| directory.vacant_places(count)), [None, None]);
+    assert_eq!(directory.vacant_places(4086), Some(10));
+}
+
+#[test]
 fn a_program_is_found_by_its_name_from_its_greeting_to_its_end() {
     let mut directory = directory();
     let id = directory.admit(ROOT, &wish("a")).unwrap().id;

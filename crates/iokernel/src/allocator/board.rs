@@ -1,0 +1,202 @@
+//! Who wakes the next owner of a core: the IOKernel, or the kthread that cedes it.
+//!
+//! Owns what a kthread is told about the next owner ([`Allocator::next_owner`]), and what becomes
+//! of its promise to wake that one at the board ([`tailwater_shm::board`]). A wake on the common
+//! core takes a microsecond; one by the IOKernel is an interrupt between cores, and takes the
+//! polling thread 1 to 6.
+//!
+//! A promise that is not kept costs the next owner the time until the IOKernel wakes it after all
+//! ([`REWAKE_US`](super::phase)). It cannot be told who broke it: the kthread that ceded, the next
+//! owner, which said that it sleeps at the board, or another program that sleeps there; or none of
+//! them, because Linux or the hypervisor ran something else. So it counts for both ([`Trust`]): where
+//! more than one promise in [`PRICE`] is broken, the IOKernel itself wakes for [`PAUSE_US`], whenever
+//! one of the two cedes or is ceded to.
+
+use tailwater_sched::{KthreadId, RuntimeId};
+use tailwater_shm::board::Place;
+use tailwater_shm::{Cycles, NextOwner, Version};
+
+use super::Allocator;
+use crate::runtime::Runtime;
+use crate::world::World;
+
+/// How many promises have to be kept for each that is broken.
+const PRICE: i32 = 8;
+/// How many kept ones are remembered.
+const MOST: i32 = 8 * PRICE;
+/// Pause after which promises are asked for again, in microseconds. Three more broken ones, of 20
+/// each, begin the next: 0.6 % of the time.
+const PAUSE_US: u64 = 10_000;
+/// The minor version from which on programs know the board.
+const BOARD_MINOR: u16 = 1;
+
+/// What a core's last request to cede has said about the wake of its next owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Promise {
+    /// The IOKernel wakes it.
+    None,
+    /// `from` is to wake `to`.
+    Asked { from: KthreadId, to: KthreadId },
+    /// `from` has ceded, and wakes it.
+    Given { from: KthreadId },
+}
+
+impl Promise {
+    /// Forgets a promise of a runtime that is gone: another one may have its number.
+    pub(super) fn forget(&mut self, id: RuntimeId) {
+        let (Self::Asked { from, .. } | Self::Given { from }) = *self else { return };
+        if from.runtime == id {
+            *self = Self::None;
+        }
+    }
+}
+
+/// What the promises are worth that a program gives or is given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trust {
+    /// Kept promises less [`PRICE`] times the broken ones, 0 to [`MOST`].
+    credit: i32,
+    /// Until then it is not trusted.
+    until: Cycles,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self { credit: MOST, until: 0 }
+    }
+}
+
+impl Trust {
+    fn keep(&mut self) {
+        self.credit = (self.credit + 1).min(MOST);
+    }
+
+    fn break_one(&mut self, pause: Cycles, now: Cycles) {
+        self.credit -= PRICE;
+        if self.credit < 0 {
+            // After the pause two more broken ones in a row are no reason for another.
+            *self = Self { credit: 2 * PRICE, until: now.saturating_add(pause) };
+        }
+    }
+
+    fn is_lost(self, now: Cycles) -> bool {
+        now < self.until
+    }
+}
+
+/// Returns whether a program of this version knows the board.
+pub(crate) fn knows_board(version: u32) -> bool {
+    Version(version).minor() >= BOARD_MINOR
+}
+
+impl Runtime {
+    /// Returns where its kthread sleeps besides its slot.
+    fn place(&self, kthread: u16) -> Option<Place> {
+        Place::new(self.first_place?.checked_add(kthread)?)
+    }
+}
+
+impl Allocator {
+    /// Returns what `from` is told about `to`, which was granted its core.
+    pub(super) fn next_owner(
+        &mut self,
+        world: &World,
+        at: usize,
+        from: KthreadId,
+        to: KthreadId,
+        now: Cycles,
+    ) -> NextOwner {
+        let (giver, taker) = (world.runtimes.kthread(from).0, world.runtimes.kthread(to).0);
+        // A service does not stay awake for a program that keeps services waiting: the wake of a
+        // kthread that sleeps preempts such a program, and Linux's turn for one that is awake comes
+        // later.
+        let apart = giver.group != taker.group || self.is_too_slow(world, to.runtime, now);
+        let slot = world.runtimes.slot(to);
+        let trusted = !giver.trust.is_lost(now) && !taker.trust.is_lost(now);
+        let shared = giver.board.is_some() && giver.board == taker.board;
+        let at_board = slot.is_at_board() && shared && trusted;
+        self.cores[at].promise = Promise::None;
+        let next = match taker.place(to.index) {
+            Some(place) if at_board => {
+                // Before the request: see `tailwater_shm::park`.
+                slot.announce();
+                self.cores[at].promise = Promise::Asked { from, to };
+                NextOwner::AtBoard { place, apart }
+            }
+            _ if slot.is_asleep() => NextOwner::Asleep,
+            _ if apart => NextOwner::Apart,
+            _ => NextOwner::Awake,
+        };
+        if giver.knows_board { next } else { next.for_minor_0() }
+    }
+
+    /// Wakes the next owner of a core that was given up or taken, unless the kthread that has given
+    /// it up does.
+    pub(super) fn wake_next_owner(&mut self, world: &mut World, at: usize, to: KthreadId, now: Cycles) {
+        let asked = core::mem::replace(&mut self.cores[at].promise, Promise::None);
+        if let Promise::Asked { from, to: named } = asked
+            && named == to
+            && let Some(runtime) = world.runtimes.get(from.runtime)
+            && let Some(kthread) = runtime.kthreads.get(usize::from(from.index))
+            && runtime.shared(from.index).state.0.is_passed(kthread.generation)
+        {
+            self.cores[at].promise = Promise::Given { from };
+            world.stats.cores.board_wakes.add(1);
+            return;
+        }
+        self.wake(world, to, now);
+    }
+
+    /// Takes into account whether `to` has started, or has to be woken again, after a promise to wake
+    /// it.
+    #[inline]
+    pub(super) fn judge_promise(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        to: KthreadId,
+        has_started: bool,
+        now: Cycles,
+    ) {
+        let Promise::Given { from } = self.cores[at].promise else { return };
+        self.cores[at].promise = Promise::None;
+        if !has_started {
+            world.stats.cores.late_board_wakes.add(1);
+        }
+        let pause = self.clock.from_ns(PAUSE_US * 1_000);
+        let both = if from.runtime == to.runtime { &[to.runtime][..] } else { &[from.runtime, to.runtime] };
+        for &id in both {
+            match world.runtimes.get_mut(id) {
+                Some(runtime) if has_started => runtime.trust.keep(),
+                Some(runtime) => runtime.trust.break_one(pause, now),
+                None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trust_outlives_a_broken_promise_in_eight_and_comes_back_after_a_pause() {
+        let mut trust = Trust::default();
+        for _ in 0..1_000 {
+            (0..PRICE).for_each(|_| trust.keep());
+            trust.break_one(100, 0);
+        }
+        assert!(!trust.is_lost(0));
+        let mut broken = 0;
+        while !trust.is_lost(0) {
+            trust.break_one(100, 0);
+            broken += 1;
+        }
+        assert_eq!(broken, 8, "seven are paid for");
+        assert!(trust.is_lost(99) && !trust.is_lost(100));
+        (0..2).for_each(|_| trust.break_one(100, 100));
+        assert!(!trust.is_lost(100));
+        trust.break_one(100, 100);
+        assert!(trust.is_lost(199));
+    }
+}
