@@ -1,19 +1,19 @@
 //! The board: where the kthread that cedes a core wakes the one that gets it.
 //!
 //! A memory file of the IOKernel's for each user, mapped by all programs of that user, for reading
-//! only: a word for each kthread, its [`Place`]. All words are zero for ever, and no
-//! program reads them: they are names at which kthreads sleep. A kthread that waits for a core sleeps at
-//! two words at once (futex_waitv(2)), that of its own [`Slot`](crate::park::Slot), which the
-//! IOKernel wakes, and that of its place. The request to cede names the place of the next owner
+//! only: a word for each kthread, its [`Place`]. All words are zero for ever, and no program reads
+//! them: they are names at which kthreads sleep. A kthread that waits for a core sleeps at two
+//! words at once (futex_waitv(2)), that of its own [`Slot`](crate::park::Slot), which the IOKernel
+//! wakes, and that of its place. The request to cede names the place of the next owner
 //! ([`NextOwner::AtBoard`](crate::NextOwner)), and the kthread that cedes wakes it there. Both are
 //! bound to the same core, so that the wake is no interrupt between cores: on a 2-vCPU VM it takes
 //! 1 us, and one by the IOKernel 7 to 40.
 //!
 //! # Crash and lie
-//! Programs of one user can end each other, and should not do worse by mistake. None can write to the
-//! board, or take its pages out: the file is sealed. But each may wake and move (`FUTEX_REQUEUE`)
-//! whatever sleeps there, sleep there itself, and keep the lock of that place of Linux's table busy.
-//! So nothing depends on the board alone:
+//! Programs of one user can end each other, and should not do worse by mistake. None can write to
+//! the board, or take its pages out: the file is sealed. But each may wake and move
+//! (`FUTEX_REQUEUE`) whatever sleeps there, sleep there itself, and keep the lock of that place of
+//! Linux's table busy. So nothing depends on the board alone:
 //!
 //! | step | peer dies here | peer lies here |
 //! |---|---|---|

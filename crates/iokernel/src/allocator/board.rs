@@ -8,9 +8,9 @@
 //! A promise that is not kept costs the next owner the time until the IOKernel wakes it after all
 //! ([`REWAKE_US`](super::phase)). It cannot be told who broke it: the kthread that ceded, the next
 //! owner, which said that it sleeps at the board, or another program that sleeps there; or none of
-//! them, because Linux or the hypervisor ran something else. So it counts for both ([`Trust`]): where
-//! more than one promise in [`PRICE`] is broken, the IOKernel itself wakes for [`PAUSE_US`], whenever
-//! one of the two cedes or is ceded to.
+//! them, because Linux or the hypervisor ran something else. So it counts for both ([`Trust`]):
+//! where more than one promise in [`PRICE`] is broken, the IOKernel itself wakes for [`PAUSE_US`],
+//! whenever one of the two cedes or is ceded to.
 
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::board::Place;
@@ -147,8 +147,8 @@ impl Allocator {
         self.wake(world, to, now);
     }
 
-    /// Takes into account whether `to` has started, or has to be woken again, after a promise to wake
-    /// it.
+    /// Takes into account whether `to` has started, or has to be woken again, after a promise to
+    /// wake it.
     #[inline]
     pub(super) fn judge_promise(
         &mut self,
