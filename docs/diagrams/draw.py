@@ -82,7 +82,7 @@ def handoff():
     d.dot(at(0.52), 185, "batch")
     d.text(at(0.52) - 4, 162, "2  poll point: the owner sees the request and saves its user thread", size=13, anchor="start")
     d.arrow([(at(0.65), 198), (at(0.65), 240), (at(1.46), 287)], "batch")
-    d.text(at(0.68), 226, "3  state: Parked; sched_yield to the next owner", size=13, anchor="start")
+    d.text(at(0.68), 226, "3  state: Parked; wake if it sleeps; sched_yield", size=13, anchor="start")
     d.dot(at(1.46), 300, "svc")
     d.text(880, 268, "4  state: Running", size=13, anchor="end")
     # Time.

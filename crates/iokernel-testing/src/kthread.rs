@@ -226,7 +226,7 @@ impl RawKthread {
         // SeqCst: the IOKernel writes the grant and reads the state, we write the state and read
         // the grant. A request it made without seeing us park is seen here.
         fence(Ordering::SeqCst);
-        self.successor()
+        self.successor().unpromised()
     }
 
     /// Gives the core up; returns who gets it.
@@ -238,10 +238,13 @@ impl RawKthread {
             (Some(place), Some((board, _))) => {
                 self.words().state.0.set_passed(self.generation);
                 board.wake(place);
+                successor
             }
-            _ => self.words().state.0.set_parked(self.generation),
+            _ => {
+                self.words().state.0.set_parked(self.generation);
+                successor.unpromised()
+            }
         }
-        successor
     }
 
     fn successor(&self) -> NextOwner {

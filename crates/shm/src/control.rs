@@ -253,7 +253,7 @@ pub struct Welcome {
     /// gives them other ranks while other programs compete for the cores. False where it may not.
     pub raise: bool,
     /// The place of kthread 0 at the [board](crate::board); those of the others follow. `None` if
-    /// the program is of minor version 0, or the IOKernel has no board.
+    /// the program is of minor version 0, or there is no board or no such row of places for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u16>,
 }

@@ -371,7 +371,9 @@ mod tests {
                 s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, Duration::from_secs(120)));
             // SAFETY: the word lives as long as the board.
             let word = unsafe { board.word(place).as_ref() };
-            while futex::requeue(word, futex::Flags::empty(), 0, 1, &elsewhere) != Ok(1) {
+            let moved = || futex::requeue(word, futex::Flags::empty(), 0, 1, &elsewhere) == Ok(1);
+            while !moved() {
+                assert!(!sleeper.is_finished(), "it did not sleep");
                 std::thread::yield_now();
             }
             slot.wake();

@@ -1,10 +1,10 @@
 //! Attackers at the words where kthreads sleep (futex(2)).
 //!
 //! One moves sleepers: `FUTEX_REQUEUE` on every word of its region, which it shares with the
-//! IOKernel, and of the board, which it shares with all programs. Of its region only its own
-//! kthreads are moved, as soon as they sleep, so that no wake of the IOKernel finds them; each
-//! starts when its sleep ends by itself. Those of others, which are moved off the board, miss the
-//! wakes there.
+//! IOKernel, and of the board, which it shares with all programs of its user. Of its region only
+//! its own kthreads are moved, as soon as they sleep, so that no wake of the IOKernel finds them;
+//! each starts when its sleep ends by itself. Those of others, which are moved off the board, miss
+//! the wakes there.
 //!
 //! The other wakes whatever sleeps at the board.
 

@@ -45,6 +45,7 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles, KthreadState, clock};
 
 use super::Allocator;
+use super::board::Promise;
 use super::phase::{How, NO_START_DOUBLINGS, Reading, Timing, Withdrawn};
 use super::vain::Slow;
 use crate::runtime::EndReason;
@@ -271,7 +272,11 @@ impl Allocator {
         // the grant is withdrawn, or is seen running.
         fence(Ordering::SeqCst);
         world.stats.cores.no_starts.add(1);
-        self.judge_promise(world, at, kthread, false, now);
+        // Before a kthread would be woken again it is not late.
+        match now.saturating_sub(self.cores[at].since) > self.timing.rewake {
+            true => self.judge_promise(world, at, kthread, false, now),
+            false => self.cores[at].promise = Promise::None,
+        }
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
         let became = self.ledger.evict(kthread, self.nanos(now));

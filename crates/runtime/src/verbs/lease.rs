@@ -140,13 +140,17 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     kthread.set_core(NO_CORE);
     pinned::release(&kthread);
     let board = runtime.loan.and_then(Loan::board);
-    match successor.place().zip(board) {
+    let successor = match successor.place().zip(board) {
         Some((place, board)) => {
             kthread.shared.state.0.set_passed(mine);
             board.wake(place);
+            successor
         }
-        None => kthread.shared.state.0.set_parked(mine),
-    }
+        None => {
+            kthread.shared.state.0.set_parked(mine);
+            successor.unpromised()
+        }
+    };
     wait_for_core(kthread, runtime, successor);
 }
 
@@ -296,8 +300,7 @@ fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
     // without seeing this kthread park, and then a successor is about to run here.
     fence(SeqCst);
     let successor = match kthread.shared.grant.0.load() {
-        // The IOKernel wakes it: it has not been promised otherwise.
-        (Grant::Cede { successor }, generation) if generation == mine => successor.for_minor_0(),
+        (Grant::Cede { successor }, generation) if generation == mine => successor.unpromised(),
         _ => NextOwner::None,
     };
     if let Some(loan) = runtime.loan {

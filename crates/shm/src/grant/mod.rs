@@ -86,8 +86,8 @@ pub enum NextOwner {
     Asleep,
     /// A kthread that says that it is awake on this core.
     Awake,
-    /// Awake on this core, but the kthread that cedes is not to yield to it: Linux would not
-    /// switch, or it is not worth staying awake for.
+    /// A kthread that the one that cedes is not to yield to, awake or asleep: Linux would not
+    /// switch, or it is not worth staying awake for. If it sleeps, the IOKernel wakes it.
     Apart,
     /// A kthread that slept at the board; the kthread that cedes wakes it there.
     AtBoard {
@@ -135,6 +135,17 @@ impl NextOwner {
         match self {
             Self::None | Self::Asleep | Self::Awake => self,
             Self::Apart | Self::AtBoard { .. } => Self::Asleep,
+        }
+    }
+
+    /// Returns what it is to a kthread that has parked without the promise to wake it: the IOKernel
+    /// does.
+    #[must_use]
+    pub fn unpromised(self) -> Self {
+        match self {
+            Self::AtBoard { apart: false, .. } => Self::Asleep,
+            Self::AtBoard { apart: true, .. } => Self::Apart,
+            Self::None | Self::Asleep | Self::Awake | Self::Apart => self,
         }
     }
 
@@ -385,7 +396,7 @@ mod tests {
             assert_eq!(told.for_minor_0().to_arg(), known);
         }
         for told in [NextOwner::Apart, successor] {
-            assert_eq!(told.for_minor_0(), NextOwner::Asleep);
+            assert_eq!((told.for_minor_0(), told.unpromised()), (NextOwner::Asleep, NextOwner::Apart));
         }
     }
 
