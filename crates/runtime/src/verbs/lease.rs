@@ -143,6 +143,7 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     let successor = match successor.place().zip(board) {
         Some((place, board)) => {
             kthread.shared.state.0.set_passed(mine);
+            // The grant was read with Acquire, so the successor is announced before this wake.
             board.wake(place);
             successor
         }

@@ -206,6 +206,9 @@ fn a_successor_that_is_announced_is_woken_by_the_kthread_that_cedes() {
                 while !machine.old.grant.asks_to_cede() {
                     spin_hint();
                 }
+                // With Acquire, so that the announcement comes before the wake.
+                let (Grant::Cede { successor }, _) = machine.old.grant.load() else { unreachable!() };
+                assert!(successor.place().is_some());
                 machine.old.state.set_passed(G1);
                 machine.new.slot.wake_at_board();
             }
