@@ -32,13 +32,11 @@ pub(super) fn move_all(
     stop: &AtomicBool,
     report: &mut impl FnMut(Event),
 ) -> Result<(), RawError> {
-    let start = || RawRuntime::start_with_words(socket, spec, |_| Box::<Burn>::default());
-    runtimes(stop, report, start, |(region, board)| {
-        let board = board.as_ref().map_or(&[][..], sys::words);
-        let (head, rings) = sys::words(region).split_at(HEAD);
+    at_words(socket, spec, stop, report, |region, board| {
+        let (head, rings) = region.split_at(HEAD);
         let (prison, others) = head.split_first().expect("a region has a header");
         for stretch in rings.chunks(STRETCH) {
-            for word in others.iter().chain(stretch).chain(board_of_few(board)) {
+            for word in others.iter().chain(stretch).chain(board) {
                 // Fails if nothing sleeps there.
                 let _ = futex::requeue(word, futex::Flags::empty(), 0, i32::MAX as u32, prison);
             }
@@ -52,12 +50,10 @@ pub(super) fn wake_all(
     stop: &AtomicBool,
     report: &mut impl FnMut(Event),
 ) -> Result<(), RawError> {
-    let start = || RawRuntime::start_with_words(socket, spec, |_| Box::<Burn>::default());
-    runtimes(stop, report, start, |(_, board)| {
-        let board = board.as_ref().map_or(&[][..], sys::words);
+    at_words(socket, spec, stop, report, |_, board| {
         // Between two looks whether it was expelled.
         for _ in 0..PASSES {
-            for word in board_of_few(board) {
+            for word in board {
                 // Cannot fail on a mapped, aligned word.
                 let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
             }
@@ -65,7 +61,18 @@ pub(super) fn wake_all(
     })
 }
 
-/// Returns the words of the board that programs of a small machine have.
-fn board_of_few(board: &[AtomicU32]) -> &[AtomicU32] {
-    &board[..board.len().min(FEW)]
+/// Does `deed` again and again to the words of its region, and to those of the board that programs
+/// of a small machine have.
+fn at_words(
+    socket: &str,
+    spec: &RawSpec,
+    stop: &AtomicBool,
+    report: &mut impl FnMut(Event),
+    mut deed: impl FnMut(&[AtomicU32], &[AtomicU32]),
+) -> Result<(), RawError> {
+    let start = || RawRuntime::start_with_words(socket, spec, |_| Box::<Burn>::default());
+    runtimes(stop, report, start, |(region, board)| {
+        let board = board.as_ref().map_or(&[][..], |board| &sys::words(board)[..FEW]);
+        deed(sys::words(region), board);
+    })
 }

@@ -2,7 +2,7 @@
 //! ([`tailwater_shm::board`]).
 //!
 //! One for each user. What programs do to sleepers at a board, they can only do to programs of
-//! their own user, which they could end.
+//! their own user, which as a rule they could end as well.
 
 use std::collections::HashMap;
 use std::sync::Arc;
