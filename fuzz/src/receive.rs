@@ -121,6 +121,7 @@ fn stack() -> Stack<Single> {
         ipv6: Some(Ipv6Config { ip: ip6(1), prefix: 64, gateway: Some(ip6(254)) }),
         mac: MAC,
         mtu: 1500,
+        local_mtu: 9000,
         mode: Mode::Attached,
         udp_receive_bytes: 4096,
         tcp_connections: 1000,

@@ -10,11 +10,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 pub use tailwater_sched::alloc::PolicyName;
 use tailwater_shm::layout::MAX_KTHREADS;
-use tailwater_shm::ring::{LINE, MAX_FRAME, MAX_LINES, MIN_LINES};
+use tailwater_shm::ring::{LINE, MAX_LINES, MAX_PACKET, MIN_LINES};
 
 use crate::authority::{Grant, MAX_GRANTS};
 use crate::firewall::FirewallConfig;
-use crate::frame::ETHERNET_HEADER;
 use crate::macs::Macs;
 use crate::port::options::PortOptions;
 
@@ -24,15 +23,12 @@ mod reserve;
 pub use ix::{IxSettings, IxStep};
 pub use reserve::ReserveSettings;
 
-/// Maximum length in bytes of an IP packet that the stacks of runtimes accept.
-const MAX_MTU: u16 = 9000;
 /// Least setting of `max-region-bytes`: a program of one user gets a region of some kthreads.
 const MIN_REGION_BYTES: u64 = 1 << 20;
 /// Least setting of `broadcast-copies`: address resolution at a start.
 const LEAST_COPIES: u32 = 100;
 /// Every IPv6 link carries packets of this many bytes (RFC 8200 section 5).
 const MIN_MTU_IPV6: u16 = 1280;
-const _: () = assert!(MAX_MTU as usize + ETHERNET_HEADER <= MAX_FRAME);
 
 /// How far the IOKernel raises its priority above other programs on its core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -75,7 +71,8 @@ pub struct Config {
     /// MAC addresses of programs at these addresses of the network; those of all others are derived
     /// from their addresses.
     pub macs: Macs,
-    /// Maximum length of an IP packet in bytes, 576 to 9000.
+    /// Maximum length of an IP packet on the network in bytes, 576 to 9000. Between programs it is
+    /// 9000, which TCP uses.
     pub mtu: u16,
     /// Policy that allocates cores: one of those tested on machines ([`PolicyName::is_live`]). The
     /// simulator has the others.
@@ -274,8 +271,8 @@ impl Config {
             let why = "is not a network of unicast addresses beyond the link; fd00:7477:: is one";
             return Err(out_of_range("network6", network6, why));
         }
-        if !(576..=MAX_MTU).contains(&self.mtu) {
-            return Err(out_of_range("mtu", self.mtu, format!("576 to {MAX_MTU} bytes are allowed")));
+        if !(576..=MAX_PACKET).contains(&self.mtu) {
+            return Err(out_of_range("mtu", self.mtu, format!("576 to {MAX_PACKET} bytes are allowed")));
         }
         self.macs.check(|ip| self.is_host(ip)).map_err(|(value, expected)| ConfigError::Value {
             key: "macs",

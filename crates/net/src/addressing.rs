@@ -100,6 +100,9 @@ impl Addressing {
         if !(MIN_REASSEMBLY as u16..=MAX_MTU).contains(&this.config.mtu) {
             return Err(ConfigError::Mtu(this.config.mtu));
         }
+        if !(this.config.mtu..=MAX_MTU).contains(&this.config.local_mtu) {
+            return Err(ConfigError::LocalMtu { local: this.config.local_mtu, mtu: this.config.mtu });
+        }
         if this.ipv6.is_some() && this.mtu() < IPV6_MIN_MTU {
             return Err(ConfigError::Mtu6(this.config.mtu));
         }
@@ -446,6 +449,9 @@ mod tests {
         assert_eq!(refused(|c| c.mac = [0; 6]), ConfigError::Mac(MacAddr::ZERO));
         assert_eq!(refused(|c| c.mtu = 575), ConfigError::Mtu(575));
         assert_eq!(refused(|c| c.mtu = 9001), ConfigError::Mtu(9001));
+        let local_mtu = |local, mtu| ConfigError::LocalMtu { local, mtu };
+        assert_eq!(refused(|c| c.local_mtu = 1499), local_mtu(1499, 1500));
+        assert_eq!(refused(|c| c.local_mtu = 9001), local_mtu(9001, 1500));
         assert_eq!(refused(|c| c.mtu = 1279), ConfigError::Mtu6(1279));
         let refused6 = |change: fn(&mut Ipv6Config)| {
             let mut c = config();

@@ -48,14 +48,17 @@ pub struct NetConfig {
     pub mac: [u8; 6],
     /// Longest IP packet on the link in bytes, 576 (with IPv6: 1280) to [`MAX_MTU`].
     pub mtu: u16,
+    /// Longest IP packet, in bytes, to a peer whose frames arrive with vouched checksums, one on
+    /// this machine: `mtu` to [`MAX_MTU`]. TCP uses it.
+    pub local_mtu: u16,
     /// Whether there is a link.
     pub mode: Mode,
     /// Bytes of datagrams that wait in one UDP socket, 4 KiB to 1 GiB; others are dropped and
     /// counted.
     pub udp_receive_bytes: usize,
-    /// Bytes of window that TCP offers at most to a peer whose frames arrive with vouched
-    /// checksums: one on this machine, which fills whatever window it is offered within
-    /// microseconds.
+    /// Bytes of window that TCP offers at most to the peers whose frames arrive with vouched
+    /// checksums, together: those on this machine, which fill whatever window they are offered
+    /// within microseconds.
     pub local_window: u32,
     /// TCP connections open at once, those in TIME-WAIT not counted.
     pub tcp_connections: u32,
@@ -72,6 +75,7 @@ impl NetConfig {
             ipv6: None,
             mac: [2, 0, 0, 0, 0, 1],
             mtu: 1500,
+            local_mtu: MAX_MTU,
             mode: Mode::Standalone,
             udp_receive_bytes: DEFAULT_UDP_RECEIVE_BYTES,
             local_window: u32::MAX,
@@ -123,6 +127,14 @@ pub enum ConfigError {
     /// Outside the limits.
     #[error("an MTU of {0} bytes: {MIN_REASSEMBLY} to {MAX_MTU} are allowed")]
     Mtu(u16),
+    /// Outside the limits.
+    #[error("an MTU of {local} bytes on this machine: {mtu}, which the link has, to {MAX_MTU} are allowed")]
+    LocalMtu {
+        /// Longest packet on this machine.
+        local: u16,
+        /// The link's.
+        mtu: u16,
+    },
     /// Too short for IPv6 (RFC 8200 section 5).
     #[error("an MTU of {0} bytes with IPv6, which needs {IPV6_MIN_MTU} at least")]
     Mtu6(u16),

@@ -67,7 +67,14 @@ impl Pair {
     fn new() -> Self {
         let host = |i: usize| {
             let mac = [2, 0, 0, 0, 0, i as u8 + 1];
-            let config = NetConfig { prefix: 24, mac, mode: Mode::Attached, ..NetConfig::standalone(IPS[i]) };
+            // A network's segments: the more of them, the more there is to put in order.
+            let config = NetConfig {
+                prefix: 24,
+                mac,
+                local_mtu: 1500,
+                mode: Mode::Attached,
+                ..NetConfig::standalone(IPS[i])
+            };
             Stack::new(config, 1).expect("the configuration is possible")
         };
         let wire = || Wire { now: Duration::from_secs(1), frames: VecDeque::new(), spare: Vec::new() };

@@ -244,7 +244,8 @@ pub struct Welcome {
     pub ipv6: Option<Ipv6Place>,
     /// Its MAC address.
     pub mac: [u8; 6],
-    /// Maximum length of an IP packet in bytes.
+    /// Maximum length of an IP packet on the network in bytes. Between programs it is
+    /// [`MAX_PACKET`](crate::ring::MAX_PACKET).
     pub mtu: u16,
     /// Cores that the IOKernel manages.
     pub managed_cores: Vec<u16>,

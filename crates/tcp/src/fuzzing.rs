@@ -273,6 +273,8 @@ impl Model {
                 0 => end.push(),
                 1 | 2 => end.set_cork(what >> 3 == 1),
                 3..=15 => end.set_max_segment(Some(what.into())),
+                16 => end.widen_path(8960, 1000, now),
+                17 => end.set_window_ceiling(2920),
                 _ => drop(end.set_notsent_lowat((what < 240).then_some(size))),
             },
         }

@@ -74,7 +74,7 @@ counters! {
         dropped_broadcast,
         /// Dropped: the sender changed the frame while it was copied to a port.
         dropped_torn,
-        /// Dropped: the port refused it.
+        /// Dropped: the port refused it, or it was longer than the network's packets may be.
         dropped_port,
         /// Times the egress rings of best-effort programs rested, for services that were served.
         rests,
@@ -360,7 +360,7 @@ pub struct PortStats {
     pub injected: Counter,
     /// Frames it took.
     pub transmitted: Counter,
-    /// Frames it refused.
+    /// Frames it refused, and those that were longer than the network's packets may be.
     pub refused: Counter,
     /// Set to 1 when it failed and was detached.
     pub failed: Counter,

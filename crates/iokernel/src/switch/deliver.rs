@@ -217,6 +217,11 @@ impl Switch {
         let stats = &world.stats.ports()[usize::from(number)];
         // The port that is being polled gets no frames: it would be sending to itself.
         let Some(port) = &mut line.port else { return Delivery::Unknown };
+        if source.len() > self.max_port_frame {
+            stats.refused.add(1);
+            world.stats.switch.dropped_port.add(1);
+            return Delivery::BadLength;
+        }
         let Some(frame) = source.copy(&mut self.buffer) else {
             world.stats.switch.dropped_torn.add(1);
             return Delivery::BadLength;

@@ -36,6 +36,7 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its share of an iteration, or than its user's programs together may send in one | they wait in its rings |
+//! | frames to a port that are longer than its network's packets may be | dropped and counted: between programs they may be longer |
 //! | frames to a port that takes long for each | they count as several ([`Port::weight`]) |
 //! | frames without end from best-effort programs, beside a service | they wait in its rings ([`rest`]) |
 //! | refused frames without end | its rings are left alone for a while, then its registration ends ([`crate::budget`]) |
@@ -62,7 +63,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
-use tailwater_shm::ring::{FirstLine, FrameBuffer, Record};
+use tailwater_shm::ring::{FirstLine, FrameBuffer, MAX_PACKET, Record};
 use tailwater_shm::trace::{Event, FLAG_TRACED};
 use tailwater_shm::{Clock, Cycles, clock};
 
@@ -96,6 +97,8 @@ const EGRESS_BATCH: usize = 32;
 const PARTY_BATCH: usize = 2 * EGRESS_BATCH;
 /// Number of bytes of a frame that count like another frame: copying them takes as long.
 const FRAME_UNIT: usize = 2_048;
+/// Length of the longest frame from a program. To a port it is as long as the network's MTU allows.
+const MAX_LOCAL_FRAME: usize = MAX_PACKET as usize + ETHERNET_HEADER;
 /// Charge for a refused frame of a runtime that was not charged before: its time was not taken.
 const FIRST_OFFENCE: Cycles = 500;
 
@@ -111,7 +114,8 @@ pub(crate) struct Switch {
     turn: usize,
     ports: Vec<PortLine>,
     uplink: Option<u16>,
-    max_frame: usize,
+    /// Length of the longest frame from and to a port.
+    max_port_frame: usize,
     /// EtherTypes that runtimes may send beside those that are checked.
     ethertypes: Vec<u16>,
     solicited: SolicitedNodes,
@@ -201,7 +205,7 @@ impl Switch {
                 })
                 .collect(),
             uplink,
-            max_frame: usize::from(config.mtu) + ETHERNET_HEADER,
+            max_port_frame: usize::from(config.mtu) + ETHERNET_HEADER,
             ethertypes: config.firewall.ethertypes.clone(),
             solicited: SolicitedNodes::default(),
             multicast: config.firewall.multicast,
@@ -440,7 +444,9 @@ impl Switch {
 
     #[inline(always)]
     fn judge(&self, first: &FirstLine, record: &Record<'_>, sender: &Sender) -> Verdict {
-        if record.len() > self.max_frame {
+        // Copies for a group are counted, not measured.
+        let longest = if first.frame()[0] & 1 == 0 { MAX_LOCAL_FRAME } else { self.max_port_frame };
+        if record.len() > longest {
             return Verdict::Offence(Offence::Malformed);
         }
         match check::check(first.frame(), record.len(), &sender.identity) {

@@ -78,7 +78,7 @@ impl<L: Lender> Injector<'_, L> {
         let stats = &self.world.stats;
         stats.switch.from_ports.add(1);
         stats.ports()[usize::from(self.origin)].injected.add(1);
-        if !(MIN_FRAME..=self.switch.max_frame).contains(&frame.len()) {
+        if !(MIN_FRAME..=self.switch.max_port_frame).contains(&frame.len()) {
             stats.switch.dropped_malformed.add(1);
             return Delivery::BadLength;
         }

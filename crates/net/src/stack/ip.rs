@@ -14,7 +14,8 @@
 //! * It may be called with a connection's lock held: it takes the lock of the neighbour cache, the
 //!   loopback queue or the timers and none of a socket. A packet to this host is processed later,
 //!   by the thread that empties the loopback queue.
-//! * It does not fragment: the caller cuts its data to [`Stack::path_mtu`].
+//! * It does not fragment: the caller cuts its data to [`Stack::path_mtu`], or for a peer on this
+//!   machine to [`NetConfig::local_mtu`](crate::NetConfig::local_mtu).
 //! * It costs a route (a few comparisons) and a look into the table of neighbours (no lock); a
 //!   connection caches nothing.
 //!
@@ -74,7 +75,8 @@ impl<P: Platform> Stack<P> {
             }
             Route::Via(hop) => {
                 self.check_exit(packet)?;
-                let limit = self.addressing.mtu() - packet.addresses.header_len();
+                // That the link carries it, the caller knows.
+                let limit = usize::from(self.config().local_mtu) - packet.addresses.header_len();
                 if len > limit {
                     return Err(SendError::TooLong { len, limit });
                 }

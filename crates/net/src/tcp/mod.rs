@@ -1,7 +1,8 @@
 //! TCP sockets, and the tables that find them: by flow, by port, by deadline.
 //!
 //! Owns the connections (`table`), the remains of closed ones (`time_wait`), listening sockets with
-//! their accept queues (`listen`), and the timers of all of these (`timers`). `tailwater_tcp`
+//! their accept queues (`listen`), the timers of all of these (`timers`), and what peers on this
+//! machine may send together (`near`). `tailwater_tcp`
 //! decides what a connection does and knows neither clock nor lock. [`crate::stack::tcp`] passes
 //! segments and time.
 //!
@@ -27,7 +28,8 @@
 //! # Nothing is stuck
 //! * A segment for which there is no room stays with its connection, whose timer is set as far
 //!   ahead as the outlet says ([`Outlet::retry_after`](crate::Outlet::retry_after)).
-//! * At most `BURST` segments of a connection leave at once; the timer sends the rest.
+//! * At most `BURST` segments of a connection, or `BURST_BYTES`, leave at once; the timer sends the
+//!   rest.
 //! * A timer that fires early is set again, and one that is needed earlier replaces it.
 //!
 //! # Bounds
@@ -39,6 +41,7 @@ pub mod clock;
 pub(crate) mod cookies;
 mod key;
 mod listen;
+mod near;
 pub(crate) mod socket;
 mod table;
 mod tag;
@@ -56,6 +59,7 @@ use crate::limiter::PeerLimiter;
 use crate::platform::{Lock, Platform};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
+use near::NearWindow;
 use table::Table;
 use tailwater_tcp::ports::EphemeralPorts;
 use tailwater_tcp::{Secret, Stats};
@@ -65,6 +69,8 @@ use timers::Timers;
 /// Maximum number of segments of one connection that leave in one call. So many full segments fill
 /// most paths, and the bound limits the time for which the connection's lock is held.
 pub(crate) const BURST: usize = 64;
+/// The same in bytes, for segments that leave for another host.
+pub(crate) const BURST_BYTES: usize = 128 << 10;
 /// Longest time for which a peer on this machine, which is a stack like this one, delays an
 /// acknowledgment: 2 ms on so short a path, and time in which it has no core.
 pub(crate) const LOCAL_ACK_DELAY: Duration = Duration::from_millis(4);
@@ -114,8 +120,8 @@ pub struct Tcp<P: Platform> {
     /// Connections in the table. Relaxed: a limit, not a lock.
     pub(crate) connections: AtomicUsize,
     pub(crate) limit: usize,
-    /// Largest window offered to a peer on this machine.
-    pub(crate) local_window: u32,
+    /// What peers on this machine are offered together.
+    pub(crate) near_window: NearWindow,
     /// Numbers sockets for their timers. Relaxed: only uniqueness matters.
     pub(crate) next_id: AtomicU64,
     /// Counters of connections that are gone.
@@ -154,7 +160,7 @@ impl Totals {
 
 impl<P: Platform> Tcp<P> {
     /// Makes tables without connections and with room for `limit`. Peers on this machine are
-    /// offered at most `local_window` bytes.
+    /// offered at most `local_window` bytes together.
     pub fn new(secrets: Secrets, seed: u64, limit: u32, local_window: u32) -> Self {
         Self {
             table: Table::new(seed),
@@ -167,7 +173,7 @@ impl<P: Platform> Tcp<P> {
             resets: PeerLimiter::new(RESETS_BURST, RESETS_PER_SECOND, seed),
             connections: AtomicUsize::new(0),
             limit: limit as usize,
-            local_window,
+            near_window: NearWindow::new(local_window),
             next_id: AtomicU64::new(0),
             gone: Lock::new(Totals::default()),
         }

@@ -11,6 +11,7 @@
 //! one and is counted besides, so that dropping the last closes the connection. The timers hold one
 //! while a timer is set.
 
+use super::near::Arrivals;
 use super::tag::Tag;
 use crate::platform::{Guard, Lock, Outcome, Platform, Waiters};
 use alloc::boxed::Box;
@@ -47,6 +48,8 @@ pub struct Inner<P: Platform> {
     pub(crate) writers: P::Waiters,
     /// True if the checksum of the last segment was vouched for: the peer is on this machine.
     pub(crate) vouched: bool,
+    /// What arrived from a peer on this machine.
+    pub(crate) arrivals: Arrivals,
     /// True if an acknowledgment waits for the end of a batch of frames.
     pub(crate) deferred: bool,
     /// True once a call has reported the failure.
@@ -298,6 +301,7 @@ impl<P: Platform> Socket<P> {
                 writers: P::Waiters::default(),
                 deferred: false,
                 vouched: false,
+                arrivals: Arrivals::default(),
                 told: false,
                 awaits_acks: false,
                 lingers: false,

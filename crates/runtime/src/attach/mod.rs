@@ -18,6 +18,7 @@ use tailwater_shm::board::Board;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
 use tailwater_shm::memory::Mapping;
+use tailwater_shm::ring::MAX_PACKET;
 
 /// Maximum time until the IOKernel answers at the start of a program. Its control thread is never
 /// busy for long.
@@ -141,6 +142,7 @@ impl Connection {
             ipv6,
             mac: welcome.mac,
             mtu: welcome.mtu,
+            local_mtu: MAX_PACKET,
             mode: Mode::Attached,
             ..NetConfig::standalone(welcome.ip)
         }

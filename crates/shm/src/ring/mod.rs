@@ -56,8 +56,11 @@ pub const LINE: usize = 64;
 pub const RECORD_HEADER: usize = 16;
 /// Minimum length of a frame: an Ethernet header.
 pub const MIN_FRAME: usize = 14;
-/// Maximum length of a frame: a 9000-byte MTU plus Ethernet header and a VLAN tag.
-pub const MAX_FRAME: usize = 9018;
+/// Maximum length of an IP packet in a frame. Between two programs it may be so long whatever the
+/// MTU of the network is.
+pub const MAX_PACKET: u16 = 9000;
+/// Maximum length of a frame: such a packet, an Ethernet header and a VLAN tag.
+pub const MAX_FRAME: usize = MAX_PACKET as usize + MIN_FRAME + 4;
 /// Minimum size of a ring: the longest record, its wrap marker and a terminator must fit.
 pub const MIN_LINES: u32 = 512;
 /// Maximum size of a ring: 16 MiB.

@@ -62,6 +62,30 @@ impl Connection {
         self.finish(Events::empty(), now)
     }
 
+    /// Returns the most bytes that a segment may carry on this path, whatever the peer announced:
+    /// see [`set_path_mtu`](Self::set_path_mtu).
+    #[inline]
+    pub fn path_mss(&self) -> u16 {
+        self.path_mss
+    }
+
+    /// Widens the path to a peer that turns out to be nearer than its link: segments of `path_mss`
+    /// bytes reach it. It takes them, although its SYN was for the link, unless it announced less
+    /// than `link_mss`, the size that the link carries. Does nothing unless an acceptable segment
+    /// has come at `now`, before the handshake has told what the peer announced, and if the path is
+    /// as wide already.
+    pub fn widen_path(&mut self, path_mss: u16, link_mss: u16, now: Instant) {
+        let knows = self.heard_at == now && self.state.is_synchronized();
+        if path_mss <= self.path_mss || !knows {
+            return;
+        }
+        if self.peer_mss >= link_mss {
+            self.peer_mss = self.peer_mss.max(path_mss);
+        }
+        self.path_mss = path_mss;
+        self.sender.on_mss_changed(self.segment_mss(), now);
+    }
+
     /// Returns the bytes of data in a full segment without SACK blocks, as
     /// [`Negotiated::mss`](crate::sender::Negotiated::mss) counts them.
     pub(super) fn segment_mss(&self) -> u32 {

@@ -545,6 +545,12 @@ impl Connection {
 /// data.
 pub(crate) const MIN_MSS: u16 = 48;
 
+/// Most bytes of data in an ordinary packet, of an Ethernet link. On a path that carries more, no
+/// segment of so many is small, and none is cut to fewer by the size of a window.
+const ORDINARY: usize = 1460;
+/// Most bytes of data in a packet of any link.
+const JUMBO: usize = 9000;
+
 /// Longest delay of an ACK: less than half a second (RFC 9293 section 3.8.6.3).
 const MAX_ACK_DELAY: Duration = Duration::from_millis(499);
 

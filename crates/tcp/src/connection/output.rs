@@ -1,6 +1,6 @@
 //! Output of segments: which segment is next, and what changes once it has left.
 
-use super::{Connection, Set};
+use super::{Connection, JUMBO, ORDINARY, Set};
 use crate::ecn::EcnCodepoint;
 use crate::segment::{Flags, Header, Options, Timestamps};
 use crate::send_queue::Payload;
@@ -220,10 +220,11 @@ impl Connection {
             return None;
         }
         let all = len == unsent;
-        // Nagle as refined by Minshall: a small segment waits only for an earlier small one.
+        // Nagle as refined by Minshall: a small segment waits only for an earlier small one. One
+        // that fills an ordinary packet is not small, however long packets on this path may be.
         let free = self.set.intersects(Set::NODELAY | Set::FLUSH) || self.small_end <= una;
         let worth_it = len == mss
-            || (all && (fin || (free && !self.is_corked())))
+            || (all && (fin || ((free || len as usize >= small_below(mss as usize)) && !self.is_corked())))
             || len >= self.max_window.div_ceil(2).max(1)
             || self.set.contains(Set::OVERRIDE);
         let fin = fin && all && usable > len;
@@ -349,7 +350,13 @@ impl Connection {
     /// Returns the bytes of data in a full segment that leaves now.
     #[inline]
     fn mss_now(&self, now: Instant) -> usize {
-        if self.receive.has_sack() { self.mss_with(&self.options(now)) } else { self.segment_mss() as usize }
+        let full = if self.receive.has_sack() {
+            self.mss_with(&self.options(now))
+        } else {
+            self.segment_mss() as usize
+        };
+        // Half of a window: the other half may be on its way while the first is acknowledged.
+        if full > ORDINARY { full.min((self.window as usize / 2).max(ORDINARY)) } else { full }
     }
 
     fn header(&self, seq: Seq, flags: Flags, now: Instant) -> Header {
@@ -397,7 +404,7 @@ impl Connection {
                 }
                 self.counters.bytes_sent += u64::from(len);
                 self.counters.data_segments_sent += u32::from(len > 0);
-                if (len as usize) < self.mss_now(now) {
+                if (len as usize) < small_below(self.mss_now(now)) {
                     self.small_end = nxt + numbers;
                     let flush = self.set.contains(Set::FLUSH);
                     self.set.set(Set::FLUSHED, flush);
@@ -411,4 +418,11 @@ impl Connection {
         }
         self.arm_persist(now);
     }
+}
+
+/// Returns the length below which a segment is small to Nagle's algorithm, where a full one has
+/// `mss` bytes: on a link, what an ordinary packet carries. Within one host only a full segment is
+/// large, as its acknowledgment comes at once.
+fn small_below(mss: usize) -> usize {
+    if mss <= JUMBO { mss.min(ORDINARY) } else { mss }
 }

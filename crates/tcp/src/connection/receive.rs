@@ -263,13 +263,15 @@ impl Receive {
     }
 
     /// Returns true if an ACK must not be delayed: after two full segments (RFC 9293 section
-    /// 3.8.6.3), on a young connection, or if there is a gap (RFC 5681 section 4.2).
+    /// 3.8.6.3), after half of the window, on a young connection, or if there is a gap (RFC 5681
+    /// section 4.2).
     pub fn ack_at_once(&mut self) -> bool {
         if self.quick > 0 {
             self.quick -= 1;
             return true;
         }
-        self.held.is_some() || self.pending >= 2 * u32::from(self.largest)
+        let left = u32::try_from(self.edge.distance(self.next)).unwrap_or(0);
+        self.held.is_some() || self.pending >= left.min(2 * u32::from(self.largest))
     }
 
     /// Returns true if received data is not acknowledged yet.
@@ -308,14 +310,14 @@ impl Receive {
     /// Returns the edge that the free space would allow now.
     fn reach(&self) -> Seq {
         let kept = (self.ring.len() as u32).saturating_add(self.lent);
-        self.next + self.target.min(self.ceiling).saturating_sub(kept)
+        self.next + self.space().saturating_sub(kept)
     }
 
     /// Returns the edge to advertise. It moves only by steps that are worth a segment (RFC 9293
     /// section 3.8.6.2.2).
     fn next_edge(&self) -> Seq {
         let reach = self.reach();
-        let step = i64::from(u32::from(self.largest).min(self.limit / 2));
+        let step = i64::from(u32::from(self.largest).min(self.limit.min(self.space()) / 2));
         if i64::from(reach.distance(self.edge)) >= step { reach } else { self.edge.max(self.next) }
     }
 
@@ -356,9 +358,10 @@ impl Receive {
         self.ceiling = bytes;
     }
 
-    /// Returns the window that an empty buffer would offer.
+    /// Returns the window that an empty buffer would offer: at least two units of its scale, if
+    /// there is room.
     pub fn space(&self) -> u32 {
-        self.target.min(self.ceiling)
+        self.target.min(self.ceiling.max(2 << self.shift))
     }
 
     /// Returns the largest payload received: an estimate of the peer's segment size.

@@ -287,11 +287,15 @@ impl Sender {
 
     /// Changes the segment size to `mss` bytes (at least 1) after a change of the path's MTU (RFC
     /// 1191, RFC 8201). If it shrinks, larger segments in flight are lost; the window is not
-    /// reduced for them.
+    /// reduced for them. If it grows before anything was lost, the window is at least the initial
+    /// one for the new size.
     pub fn on_mss_changed(&mut self, mss: u32, now: Instant) {
         let before = self.mss;
         self.set_mss(mss);
         if self.mss >= before {
+            if self.established && self.congestion.ssthresh == u32::MAX && self.timers.syns_lost <= 1 {
+                self.congestion.cwnd = self.congestion.cwnd.max(initial_window(self.mss));
+            }
             return;
         }
         let mss = self.mss;

@@ -121,16 +121,51 @@ fn spoofed_malformed_and_foreign_frames_are_dropped_and_counted() {
     ] {
         sandbox.peer(0).send(0, &frame);
     }
-    sandbox.peer(0).send(0, &udp(ip(0), ip(1), (1, 1), 1515));
+    sandbox.peer(0).send(0, &udp(ip(0), ip(1), (1, 1), 9015));
     sandbox.pass(100);
     let switch = &sandbox.world.stats.switch;
     assert_eq!(switch.dropped_spoofed.get(), 2);
-    assert_eq!(switch.dropped_malformed.get(), 2, "a bad header and a frame over the MTU");
+    assert_eq!(switch.dropped_malformed.get(), 2, "a bad header and a frame that is too long");
     assert_eq!(switch.dropped_ethertype.get(), 1);
     assert_eq!(switch.dropped_unknown.get(), 1);
     assert_eq!(switch.delivered.get(), 0);
     let counters = &sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters;
     assert_eq!((counters.tx_spoofed.get(), counters.tx_malformed.get(), counters.tx_frames.get()), (2, 2, 6));
+}
+
+#[test]
+fn a_frame_longer_than_the_mtu_reaches_programs_and_no_port() {
+    let (port, outside) = uplink();
+    let mut sandbox = two_running(vec![port]);
+    for (to, len) in [(ip(1), 9014), (ELSEWHERE, 1514), (ELSEWHERE, 1515), (ELSEWHERE, 9014)] {
+        sandbox.peer(0).send(0, &udp(ip(0), to, (5, 7), len));
+    }
+    assert!(outside.send(&udp(ELSEWHERE, ip(1), (5, 7), 1515)));
+    sandbox.pass(100);
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(1).receive(0), Some(udp(ip(0), ip(1), (5, 7), 9014)));
+    assert_eq!(sandbox.peer(1).receive(0), None, "a port brings none");
+    assert_eq!(outside.receive().map(|frame| frame.len()), Some(1514));
+    assert_eq!(outside.receive(), None);
+    let stats = &sandbox.world.stats;
+    assert_eq!((stats.switch.dropped_port.get(), stats.switch.dropped_malformed.get()), (2, 1));
+    assert_eq!((stats.ports()[0].transmitted.get(), stats.ports()[0].refused.get()), (1, 2));
+    let counters = &sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters;
+    assert_eq!(counters.tx_malformed.get(), 0, "a sender cannot know where a peer has gone");
+}
+
+#[test]
+fn a_frame_for_a_group_is_not_longer_than_the_mtu() {
+    let mut sandbox = two_running(Vec::new());
+    for len in [1514, 1515, 9014] {
+        let mut frame = udp(ip(0), ip(1), (5, 7), len);
+        frame[..6].fill(0xff);
+        sandbox.peer(0).send(0, &frame);
+    }
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(1).receive(0).map(|frame| frame.len()), Some(1514));
+    assert_eq!(sandbox.peer(1).receive(0), None);
+    assert_eq!(sandbox.world.stats.switch.dropped_malformed.get(), 2);
 }
 
 #[test]

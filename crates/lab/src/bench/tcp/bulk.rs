@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 /// Bytes of one write.
-const CHUNK: usize = 64 << 10;
+pub(super) const CHUNK: usize = 64 << 10;
 
 /// Sends for `warm_up`, which is not counted, and then for `lasts`; returns the counted rate in
 /// Gbit/s.

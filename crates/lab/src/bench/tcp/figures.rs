@@ -63,7 +63,7 @@ impl Serialize for Figures {
 }
 
 /// Label, unit, and the names of Tailwater's and the kernel's figure.
-const ROWS: [(&str, f64, &str, &str); 28] = [
+const ROWS: [(&str, f64, &str, &str); 32] = [
     ("rr 64 B, p50 us (kernel: both spin)", 1.0, "rr_p50_us", "kernel_rr_p50_us"),
     ("   p99", 1.0, "rr_p99_us", "kernel_rr_p99_us"),
     ("rr 64 B, p50 us (kernel: both block)", 1.0, "rr_p50_us", "kernel_rr_blocking_p50_us"),
@@ -76,6 +76,10 @@ const ROWS: [(&str, f64, &str, &str); 28] = [
     ("   retransmission time-outs", 1.0, "bulk_timeouts", ""),
     ("   tail loss probes", 1.0, "bulk_tail_probes", ""),
     ("   frames dropped at full rings", 1.0, "bulk_ring_drops", ""),
+    ("   over 16 connections", 1.0, "bulk_shared_gbps", ""),
+    ("      the slowest of them", 1.0, "bulk_shared_slowest_gbps", ""),
+    ("      segments sent again", 1.0, "bulk_shared_retransmissions", ""),
+    ("      retransmission time-outs", 1.0, "bulk_shared_timeouts", ""),
     ("   port to runtime", 1.0, "bulk_upload_gbps", "kernel_bulk_gbps"),
     ("   runtime to port", 1.0, "bulk_download_gbps", "kernel_bulk_gbps"),
     ("   within one runtime", 1.0, "bulk_loopback_gbps", "kernel_bulk_gbps"),

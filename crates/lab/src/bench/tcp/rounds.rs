@@ -38,6 +38,17 @@ const STAGE_KEYS: [&str; STAGES.len()] = [
 const BULK_COUNTERS: [(&str, &str); 3] =
     [("bulk_retransmissions", "again"), ("bulk_timeouts", "timeouts"), ("bulk_tail_probes", "probes")];
 
+/// Connections of bulk that shares a ring.
+const BULK_CONNECTIONS: u32 = 16;
+
+/// What a sender over these prints, one a line, and the names of the figures.
+const SHARED_COUNTERS: [(&str, &str); 4] = [
+    ("bulk_shared_gbps", "gbps"),
+    ("bulk_shared_slowest_gbps", "slowest"),
+    ("bulk_shared_retransmissions", "again"),
+    ("bulk_shared_timeouts", "timeouts"),
+];
+
 /// Connections whose requests leave at once, as with `TCP_NODELAY`.
 pub(super) fn config() -> Box<Config> {
     // Ports are reused soon: sequence numbers distinguish old segments from new.
@@ -143,6 +154,15 @@ pub(super) fn runtimes(figures: &mut Figures, interrupt: &Interrupt) -> Result<(
         }
         let dropped = host.stats().to_json()["switch"]["dropped_full"].as_u64();
         figures.add("bulk_ring_drops", dropped.context("no count of frames dropped")? as f64);
+    }
+    {
+        let host = Host::start()?;
+        let _service = host.serve(false, interrupt)?;
+        let (to, connections) = (format!("{SERVICE_IP}:{DISCARD}"), BULK_CONNECTIONS.to_string());
+        let mut senders = host.other(&["send-many", &to, &lasts, &connections])?;
+        for (key, name) in SHARED_COUNTERS {
+            figures.add(key, value_of(&senders.read_line(interrupt)?, name)?);
+        }
     }
     let host = Host::start()?;
     let mut one = host.other(&["loopback", &lasts])?;

@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,15 @@ enum Role {
         /// Length in milliseconds
         lasts_ms: u64,
     },
+    /// Send to a discard service over several connections, and print the rates
+    SendMany {
+        /// The service
+        to: SocketAddrV4,
+        /// Length in milliseconds
+        lasts_ms: u64,
+        /// Number of connections
+        connections: usize,
+    },
     /// Serve on kernel sockets with one epoll thread, until a connection ends
     Linux {
         /// Number of connections, which are all accepted first
@@ -68,6 +78,9 @@ pub fn run(args: &ServiceArgs) -> Result<()> {
         Role::Linux { connections } => super::many::serve_on_linux(connections),
         Role::Serve => Ok(runtime.run(serve)??),
         Role::Send { to, lasts_ms } => runtime.run(move || send(to, Duration::from_millis(lasts_ms)))?,
+        Role::SendMany { to, lasts_ms, connections } => {
+            runtime.run(move || send_many(to, Duration::from_millis(lasts_ms), connections))?
+        }
         Role::Loopback { lasts_ms } => runtime.run(move || {
             listen(DISCARD, |mut stream| bulk::discard(&mut stream))?;
             let to = SocketAddrV4::new(tailwater::net::local_ip(), DISCARD);
@@ -238,6 +251,49 @@ fn answer(stream: &mut TcpStream) -> bool {
         Ok(len) => stream.write_all(&buffer[..len]).is_ok(),
         Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
     }
+}
+
+/// Sends for `lasts` after a warm-up over so many connections; prints the rate of all (`gbps`) and
+/// of the `slowest`, then the numbers of segments sent `again` and of expired retransmission timers
+/// (`timeouts`).
+fn send_many(to: SocketAddrV4, lasts: Duration, connections: usize) -> Result<()> {
+    let counts: Arc<[AtomicU64]> = (0..connections).map(|_| AtomicU64::new(0)).collect();
+    let ends = Arc::new(AtomicBool::new(false));
+    let senders: Vec<_> = (0..connections)
+        .map(|number| {
+            let (counts, ends) = (Arc::clone(&counts), Arc::clone(&ends));
+            thread::spawn(move || -> Result<_> {
+                let mut stream = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
+                let chunk = vec![0x5a; bulk::CHUNK];
+                while !ends.load(Relaxed) {
+                    stream.write_all(&chunk)?;
+                    counts[number].fetch_add(bulk::CHUNK as u64, Relaxed);
+                    // Or a thread whose buffer has room keeps the kthread.
+                    thread::yield_now();
+                }
+                let stats = stream.stats();
+                Ok((stats.retransmissions, stats.timeouts))
+            })
+        })
+        .collect();
+    let count = || counts.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>();
+    thread::sleep(WARM_UP);
+    let (began, before) = (Instant::now(), count());
+    thread::sleep(lasts);
+    let (took, after) = (began.elapsed(), count());
+    ends.store(true, Relaxed);
+    let (mut again, mut timeouts) = (0, 0);
+    for sender in senders {
+        let (retransmissions, expired) = sender.join().expect("a sender returns its error")?;
+        again += retransmissions;
+        timeouts += expired;
+    }
+    let rates = before.iter().zip(&after).map(|(a, b)| (b - a) as f64 * 8.0 / took.as_nanos() as f64);
+    say(&format!("gbps {}", rates.clone().sum::<f64>()));
+    say(&format!("slowest {}", rates.fold(f64::INFINITY, f64::min)));
+    say(&format!("again {again}"));
+    say(&format!("timeouts {timeouts}"));
+    Ok(())
 }
 
 /// Sends for `lasts` after a warm-up; prints `gbps NUMBER`, then the numbers of segments sent

@@ -9,7 +9,7 @@ use crate::platform::Platform;
 use crate::stack::Stack;
 use crate::tcp::clock::instant;
 use crate::tcp::cookies::Attempt;
-use crate::tcp::{Key, LOCAL_ACK_DELAY, LOCAL_MSS, Socket};
+use crate::tcp::{Inner, Key, LOCAL_ACK_DELAY, LOCAL_MSS, Socket};
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use tailwater_tcp::{
@@ -62,15 +62,11 @@ impl<P: Platform> Stack<P> {
         if !inner.in_table || inner.connection.is_closed() {
             return false;
         }
-        let vouched = checksums == Checksums::Trust;
-        if vouched != inner.vouched {
-            inner.vouched = vouched;
-            let other = sender::Config::default().max_ack_delay;
-            inner.connection.set_peer_ack_delay(if vouched { LOCAL_ACK_DELAY } else { other });
-        }
-        let near = inner.vouched && !socket.local;
-        inner.connection.set_window_ceiling(if near { self.tcp.local_window } else { u32::MAX });
+        let near = self.note_distance(socket, inner, segment, checksums, now);
         let events = inner.connection.handle_segment(now, segment, ecn);
+        if near {
+            self.widen_path(socket, inner, now);
+        }
         let traced = outlet.traced();
         if events.contains(Events::TRANSMIT)
             && inner.connection.only_acknowledges(now)
@@ -92,6 +88,43 @@ impl<P: Platform> Stack<P> {
             }
         }
         true
+    }
+
+    /// Notes whether a segment's checksum was vouched for, and so whether the peer is on this
+    /// machine; returns whether it is another host there.
+    #[inline]
+    pub(super) fn note_distance(
+        &self,
+        socket: &Socket<P>,
+        inner: &mut Inner<P>,
+        segment: &Segment<'_>,
+        checksums: Checksums,
+        now: Instant,
+    ) -> bool {
+        let vouched = checksums == Checksums::Trust;
+        if vouched != inner.vouched {
+            inner.vouched = vouched;
+            let other = sender::Config::default().max_ack_delay;
+            inner.connection.set_peer_ack_delay(if vouched { LOCAL_ACK_DELAY } else { other });
+        }
+        let near = vouched && !socket.local;
+        let ceiling = if near {
+            self.tcp.near_window.note(&mut inner.arrivals, segment.payload.len(), now)
+        } else {
+            u32::MAX
+        };
+        inner.connection.set_window_ceiling(ceiling);
+        near
+    }
+
+    /// Lets segments to a peer on this machine be as long as packets may be that do not leave it.
+    #[inline]
+    pub(super) fn widen_path(&self, socket: &Socket<P>, inner: &mut Inner<P>, now: Instant) {
+        let (remote, config) = (socket.flow.remote, self.config());
+        let [local, link] = [config.local_mtu, config.mtu].map(|mtu| mtu.saturating_sub(overhead(remote)));
+        if inner.connection.path_mss() < local {
+            inner.connection.widen_path(local, link, now);
+        }
     }
 
     /// Records what a handshake with Fast Open has shown.
@@ -182,6 +215,8 @@ impl<P: Platform> Stack<P> {
             Undelivered::Port => IcmpError::PortUnreachable,
             Undelivered::Prohibited => IcmpError::Prohibited,
             Undelivered::HopLimit => IcmpError::Other,
+            // There is no router on the way to a peer on this machine.
+            Undelivered::TooBig { .. } if inner.vouched => return false,
             Undelivered::TooBig { mtu } => {
                 let least = if flow.remote.is_ipv4() { FLOOR4 } else { FLOOR6 };
                 let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(least);

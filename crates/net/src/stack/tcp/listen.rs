@@ -65,7 +65,11 @@ impl<P: Platform> Stack<P> {
                 inner.queue.push_back(Arc::clone(&socket));
                 inner.acceptors.wake_one();
                 drop(inner);
-                self.settle(outlet, &socket, &mut socket.lock(), events | Events::TRANSMIT, now);
+                let inner = &mut *socket.lock();
+                if self.note_distance(&socket, inner, segment, arrived.checksums, now) {
+                    self.widen_path(&socket, inner, now);
+                }
+                self.settle(outlet, &socket, inner, events | Events::TRANSMIT, now);
             }
         }
         true

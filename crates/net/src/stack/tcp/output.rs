@@ -8,7 +8,7 @@ use crate::platform::{Lock, Platform};
 use crate::stack::Stack;
 use crate::tcp::clock::{duration, instant};
 use crate::tcp::cookies::Attempt;
-use crate::tcp::{BURST, Due, Failure, Inner, Key, Socket};
+use crate::tcp::{BURST, BURST_BYTES, Due, Failure, Inner, Key, Socket};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
@@ -21,6 +21,8 @@ const CHECKSUM_AT: usize = IpProtocol::TCP.checksum_offset().expect("TCP has a c
 /// one or two segments. The receiver of the frames polls the cache line in which the next frame
 /// begins, so a sender that publishes one at a time waits for that line each time.
 const CORKED: usize = 8;
+/// The same in bytes: while long segments are written, the IOKernel copies those before.
+const CORKED_BYTES: usize = 16 << 10;
 
 /// Writes a checksum over all of `out`, whose own checksum field is zero.
 #[inline]
@@ -89,9 +91,14 @@ impl<P: Platform> Stack<P> {
     ) -> Instant {
         let (vouched, mut corked) = (inner.vouched, false);
         let mut again = now;
+        let (mut bytes, mut shown) = (0, 0);
         for sent in 0..BURST {
+            if bytes >= BURST_BYTES && !socket.local {
+                break;
+            }
             let mut trouble = None;
             let transmit = inner.connection.poll_transmit(now, |outgoing| {
+                bytes += outgoing.len();
                 match self.emit(outlet, socket, outgoing, vouched) {
                     Ok(()) => Ok(()),
                     Err(SendError::Full) => Err(Full),
@@ -106,7 +113,8 @@ impl<P: Platform> Stack<P> {
                 *events |= on_trouble(inner, error, &header);
             }
             match transmit {
-                Transmit::Sent if sent % CORKED == 1 => {
+                Transmit::Sent if sent % CORKED == 1 || (corked && bytes - shown >= CORKED_BYTES) => {
+                    shown = bytes;
                     if corked {
                         outlet.uncork();
                     }

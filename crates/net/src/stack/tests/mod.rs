@@ -135,6 +135,8 @@ impl Outlet<Threads> for Catch {
     }
 }
 
+/// Longest packet to a peer on the same machine.
+const LOCAL_MTU: u16 = 9000;
 /// Bytes offered to a peer on the same machine.
 const LOCAL_WINDOW: u32 = 180_000;
 
@@ -163,6 +165,7 @@ fn config(n: u8) -> NetConfig {
         ipv6: None,
         mac: mac(n).0,
         mtu: 1500,
+        local_mtu: LOCAL_MTU,
         mode: Mode::Attached,
         udp_receive_bytes: 16 * 1024,
         local_window: LOCAL_WINDOW,

@@ -170,6 +170,89 @@ fn a_peer_on_this_machine_is_offered_the_local_window_and_others_what_the_buffer
 }
 
 #[test]
+fn segments_to_a_peer_on_this_machine_are_as_long_as_packets_there_may_be() {
+    for (checksums, to) in [(Verify, at(2, SERVER)), (Trust, at(2, SERVER)), (Trust, at6(2, SERVER))] {
+        let mut hub = acquainted_hub(43);
+        hub.checksums = checksums;
+        let ends = pair(&mut hub, to, &Config::default());
+        // Both have heard of each other then.
+        write(&mut hub, 1, &ends[0], b"hello").unwrap();
+        hub.run(hub.now + STEP);
+        let headers = if to.is_ipv4() { 40 } else { 60 };
+        let packet = if checksums == Trust { LOCAL_MTU } else { 1500 };
+        for end in &ends {
+            let inner = end.lock();
+            assert_eq!(inner.connection.path_mss(), packet - headers);
+            assert_eq!(inner.connection.max_segment(), u32::from(packet - headers - 12), "timestamps");
+        }
+        let frames = frames_of(&hub, &ends[0], &[7; 50_000]);
+        assert_eq!(frames.iter().map(Vec::len).max(), Some(usize::from(packet) + 14));
+    }
+}
+
+#[test]
+fn a_segment_from_outside_does_not_shorten_what_leaves_for_a_peer_on_this_machine() {
+    let mut hub = acquainted_hub(44);
+    hub.checksums = Trust;
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    let frames = frames_of(&hub, &ends[0], &[7; 100]);
+    // As if a station behind a port had sent it.
+    hub.with(2, |stack, catch| stack.input(catch, &frames[0], Verify));
+    assert_eq!(ends[1].lock().connection.path_mss(), LOCAL_MTU - 40);
+}
+
+#[test]
+fn a_peer_that_has_moved_behind_a_port_is_reached_with_segments_of_the_link() {
+    let mut hub = acquainted_hub(45);
+    hub.checksums = Trust;
+    let ends = pair(&mut hub, at(2, SERVER), &Config::default());
+    let data: Vec<u8> = (0..50_000).map(|at| byte(at, 1)).collect();
+    // As a port drops what is too long for it.
+    hub.loss_percent = 100;
+    write(&mut hub, 1, &ends[0], &data).unwrap();
+    hub.run(hub.now + Duration::from_millis(500));
+    assert_eq!(ends[0].lock().connection.path_mss(), 1500 - 40);
+    (hub.loss_percent, hub.checksums) = (0, Verify);
+    hub.run(hub.now + Duration::from_secs(5));
+    assert_eq!(read(&mut hub, 2, &ends[1]).unwrap(), data);
+    assert_eq!(ends[0].lock().connection.path_mss(), 1500 - 40, "the peer is heard from outside");
+    // Both are on this machine again.
+    hub.checksums = Trust;
+    write(&mut hub, 1, &ends[0], &data).unwrap();
+    hub.run(hub.now + Duration::from_secs(5));
+    assert_eq!(read(&mut hub, 2, &ends[1]).unwrap(), data);
+    assert_eq!(ends[0].lock().connection.path_mss(), LOCAL_MTU - 40);
+}
+
+#[test]
+fn connections_that_peers_on_this_machine_send_much_on_share_the_local_window() {
+    let mut hub = acquainted_hub(46);
+    hub.checksums = Trust;
+    let all: Vec<_> = (0..4).map(|n| pair(&mut hub, at(2, SERVER + n), &Config::default())).collect();
+    // What the sender knows, and what lies unread.
+    let offered = |ends: &[Arc<Socket>; 2]| {
+        ends[0].lock().connection.stats().peer_window + ends[1].lock().connection.readable_bytes() as u32
+    };
+    // One of them alone has the whole of it, in the end.
+    let send = |hub: &mut Hub, ends: &[Arc<Socket>; 2]| {
+        let _ = write(hub, 1, &ends[0], &[7; 60_000]);
+        hub.run(hub.now + STEP);
+        while read(hub, 2, &ends[1]).is_ok() {}
+    };
+    (0..100).for_each(|_| send(&mut hub, &all[0]));
+    let window = offered(&all[0]);
+    assert!((LOCAL_WINDOW / 2..=LOCAL_WINDOW).contains(&window), "{window} bytes");
+    for _ in 0..100 {
+        all.iter().for_each(|ends| send(&mut hub, ends));
+    }
+    hub.run(hub.now + STEP);
+    for ends in &all {
+        let window = offered(ends);
+        assert!((LOCAL_WINDOW / 8..=LOCAL_WINDOW / 4).contains(&window), "{window} bytes");
+    }
+}
+
+#[test]
 fn a_connection_leaves_only_time_wait_behind_and_that_for_a_minute() {
     let mut hub = acquainted_hub(1);
     let ends = pair(&mut hub, at(2, SERVER), &Config::default());
@@ -561,7 +644,19 @@ fn without_a_link_connections_to_others_fail_and_those_within_go_on() {
 
 #[test]
 fn a_router_narrows_the_path_of_a_connection_whose_segment_it_quotes() {
+    assert_eq!(mss_after_a_report(Verify), (1000 - 20 - 20 - 12, 1));
+}
+
+#[test]
+fn no_router_narrows_the_path_to_a_peer_on_this_machine() {
+    assert_eq!(mss_after_a_report(Trust), (u32::from(LOCAL_MTU) - 20 - 20 - 12, 0));
+}
+
+/// Returns the segment size of a connection after a router has quoted its segment in a report of
+/// 1000 bytes, and how many paths are narrower.
+fn mss_after_a_report(checksums: Checksums) -> (u32, u64) {
     let mut hub = acquainted_hub(8);
+    hub.checksums = checksums;
     let ends = pair(&mut hub, at(2, SERVER), &Config::default());
     // The segment is lost, and a router says why.
     let mut catch = Catch::at(hub.now);
@@ -595,8 +690,8 @@ fn a_router_narrows_the_path_of_a_connection_whose_segment_it_quotes() {
     complain(&hub, &forged);
     assert_eq!(ends[0].lock().connection.stats().mss, before);
     complain(&hub, quoted);
-    assert_eq!(ends[0].lock().connection.stats().mss, 1000 - 20 - 20 - 12);
-    assert_eq!(hub.hosts[0].counters().paths_narrowed, 1);
+    let mss = ends[0].lock().connection.stats().mss;
+    (mss, hub.hosts[0].counters().paths_narrowed)
 }
 
 #[test]

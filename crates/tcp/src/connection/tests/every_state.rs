@@ -120,7 +120,7 @@ fn every_state_survives_every_segment() {
 #[test]
 fn every_state_survives_every_call() {
     for state in State::ALL {
-        for call in 0..9 {
+        for call in 0..10 {
             let mut pair = pair_in(state);
             let now = pair.now;
             let end = &mut pair.ends[1];
@@ -133,6 +133,7 @@ fn every_state_survives_every_call() {
                 5 => drop(end.abort()),
                 6 => drop(end.probe(now)),
                 7 => drop(end.set_path_mtu(100, None, now)),
+                8 => end.widen_path(8960, 1460, now),
                 _ => end.set_keepalive(Some(crate::Keepalive::default())),
             }
             assert!(reachable(state, end.state()));

@@ -1,7 +1,7 @@
 //! Options that programs of Linux know: TCP_CORK, MSG_MORE, TCP_NOTSENT_LOWAT, TCP_MAXSEG,
 //! TCP_INFO. The table of cases compares the same with Linux.
 
-use super::pair::{Pair, pattern};
+use super::pair::{Pair, next_of, pattern};
 use crate::config::{Config, Keepalive};
 use crate::connection::{Connection, Events};
 use crate::error::SendError;
@@ -188,6 +188,63 @@ fn a_segment_size_is_announced_and_kept_and_can_be_lowered_later_without_repairs
     assert_eq!(pair.ends[0].stats().retransmissions, 0);
     pair.ends[0].set_max_segment(None);
     assert_eq!(pair.ends[0].max_segment(), FULL as u32);
+}
+
+#[test]
+fn a_wider_path_is_used_unless_the_peer_asked_for_less_than_its_link_carries() {
+    let small = Config { max_segment: Some(1000), ..Config::default() };
+    for (other, mss) in [(Config::default(), 8_948), (small, 988)] {
+        let mut pair = Pair::open(&Config::default(), &other);
+        let now = pair.now;
+        pair.ends[0].widen_path(1_000, 1_460, now);
+        assert_eq!(pair.ends[0].path_mss(), 1_460, "it is as wide");
+        pair.ends[0].widen_path(8_960, 1_460, now);
+        assert_eq!((pair.ends[0].path_mss(), pair.ends[0].max_segment()), (8_960, mss));
+        let sizes = sizes(&mut pair);
+        pair.transfer(0, &pattern(60_000));
+        assert_eq!(sizes.borrow().iter().max(), Some(&(mss as usize)));
+    }
+}
+
+#[test]
+fn segments_of_a_wide_path_are_half_of_a_window_and_no_less_than_ordinary_ones() {
+    for (ceiling, most) in [(u32::MAX, 8_948), (10_000, 5_000), (4_000, 2_000), (2_920, 1_460)] {
+        let mut pair = Pair::established();
+        let now = pair.now;
+        pair.ends[1].set_window_ceiling(ceiling);
+        pair.transfer(0, &pattern(200_000));
+        let now = now.max(pair.now);
+        pair.ends[0].widen_path(8_960, 1_460, now);
+        let _ = pair.ends[0].set_path_mtu(8_960, None, now);
+        pair.ends[0].peer_mss = 8_960;
+        let sizes = sizes(&mut pair);
+        let began = pair.now;
+        pair.transfer(0, &pattern(200_000));
+        // Nothing waits for a delayed acknowledgment: a round takes the link's delay.
+        let rounds = 200_000 / ceiling.min(14_600) + 2;
+        assert!(pair.now - began < Duration::from_millis(2) * rounds, "{ceiling}: {:?}", pair.now - began);
+        let longest = sizes.borrow().iter().copied().max().unwrap();
+        assert!((1_460.min(most)..=most).contains(&longest), "{longest} bytes with a window of {ceiling}");
+        let small = sizes.borrow().iter().filter(|&&len| len < 1_448).count();
+        assert!(small <= 2, "{small} small segments with a window of {ceiling}");
+        assert_eq!(pair.ends[0].stats().retransmissions, 0);
+    }
+}
+
+#[test]
+fn what_fills_an_ordinary_packet_is_not_held_for_an_earlier_segment() {
+    let mut pair = Pair::established();
+    let now = pair.now;
+    let _ = pair.ends[0].set_path_mtu(8_960, None, now);
+    pair.ends[0].peer_mss = 8_960;
+    let sizes = sizes(&mut pair);
+    for len in [5_000, 2_000, 1_460, 100, 50] {
+        pair.ends[0].send(&pattern(len)).unwrap();
+        while let Some(flying) = next_of(&mut pair.ends[0], now) {
+            sizes.borrow_mut().push(Segment::parse(&flying.bytes).unwrap().payload.len());
+        }
+    }
+    assert_eq!(*sizes.borrow(), [5_000, 2_000, 1_460, 100], "the last waits for a small one");
 }
 
 #[test]

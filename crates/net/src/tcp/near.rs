@@ -1,0 +1,145 @@
+//! The window offered to peers on this machine, together.
+//!
+//! Owns the number of connections that such peers send much on. What they may send lies in one
+//! ring while this program has no core, so each is offered its part of what the ring holds, at
+//! least [`LEAST`]: with the whole of it for each, one connection would fill the ring for good, and
+//! the others' segments would be dropped there again and again.
+//!
+//! Time is divided into periods of 2 to the power of [`PERIOD_BITS`] nanoseconds. A connection
+//! counts in a period once [`MUCH`] bytes have arrived on it; the number in use is the larger one
+//! of this period and the one before, so a part shrinks within one period and grows within two.
+//! After a pause of up to [`PAUSE`] periods, in which a program without a core cannot have seen its
+//! connections, the old number holds for one period more. The count is one word, written at most
+//! once per connection and period.
+//!
+//! | word | written | ordering |
+//! |---|---|---|
+//! | count | by the kthread that holds a connection's lock | Relaxed: a number that lags changes a window, which may be of any size |
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tailwater_tcp::Instant;
+
+/// Length of a period: 8.4 ms, in which a connection that shares a core has its turn.
+const PERIOD_BITS: u32 = 23;
+/// Bytes with which a connection counts in a period.
+const MUCH: u32 = 8 << 10;
+/// Least window: room for two segments of an ordinary link, which a sender does not cut further,
+/// and a multiple of the units in which receive buffers of up to 32 MiB state it.
+const LEAST: u32 = 3 << 10;
+/// Periods after which nothing is known of the connections.
+const PAUSE: u32 = 64;
+/// Periods that a thread's clock may be behind: it took the time and lost its core.
+const BEHIND: u32 = 1000;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct NearWindow {
+    /// What all of them are offered together.
+    total: u32,
+    /// Number of the period in bits 32-63, connections of the one before in bits 16-31, of this one
+    /// in bits 0-15.
+    count: AtomicU64,
+}
+
+/// What has arrived on one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    period: u32,
+    bytes: u32,
+}
+
+impl NearWindow {
+    pub(crate) fn new(total: u32) -> Self {
+        Self { total, count: AtomicU64::new(0) }
+    }
+
+    /// Notes that `bytes` have arrived on a connection; returns the window to offer its peer.
+    #[inline]
+    pub(crate) fn note(&self, arrivals: &mut Arrivals, bytes: usize, now: Instant) -> u32 {
+        let period = period_of(now);
+        if arrivals.period != period {
+            *arrivals = Arrivals { period, bytes: 0 };
+        }
+        let before = arrivals.bytes;
+        arrivals.bytes = before.saturating_add(bytes as u32);
+        let counts = before < MUCH && arrivals.bytes >= MUCH;
+        let count = self.count.load(Relaxed);
+        let count = if counts || (count >> 32) as u32 != period { self.turn(period, counts) } else { count };
+        let active = (count as u16).max((count >> 16) as u16).max(1);
+        (self.total / u32::from(active)).max(LEAST.min(self.total))
+    }
+
+    /// Begins the period if it has not begun, and counts a connection in it if one `counts`.
+    #[cold]
+    fn turn(&self, period: u32, counts: bool) -> u64 {
+        let next = |count: u64| {
+            let (counted, this) = ((count >> 32) as u32, count as u16);
+            let before = (count >> 16) as u16;
+            let (before, this) = match period.wrapping_sub(counted) {
+                0 => (before, this),
+                1 => (this, 0),
+                2..=PAUSE => (before.max(this), 0),
+                _ if counted.wrapping_sub(period) <= BEHIND => return count,
+                _ => (0, 0),
+            };
+            let this = this.saturating_add(u16::from(counts));
+            u64::from(period) << 32 | u64::from(before) << 16 | u64::from(this)
+        };
+        let old = self.count.fetch_update(Relaxed, Relaxed, |count| Some(next(count)));
+        old.map_or(0, next)
+    }
+}
+
+fn period_of(now: Instant) -> u32 {
+    (now.0 >> PERIOD_BITS) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    const PERIOD: Duration = Duration::from_nanos(1 << PERIOD_BITS);
+
+    fn at(period: u32) -> Instant {
+        Instant(0) + PERIOD * (1000 + period)
+    }
+
+    #[test]
+    fn connections_that_much_arrives_on_share_the_window() {
+        let window = NearWindow::new(100_000);
+        let mut connections = [const { Arrivals { period: 0, bytes: 0 } }; 4];
+        for connection in &mut connections {
+            assert_eq!(window.note(connection, 8_000, at(0)), 100_000, "not yet");
+        }
+        for (connection, share) in connections.iter_mut().zip([100_000, 50_000, 33_333, 25_000]) {
+            assert_eq!(window.note(connection, 8_000, at(0)), share);
+        }
+        assert_eq!(window.note(&mut connections[0], 100_000, at(0)), 25_000, "it counts once");
+        assert_eq!(window.note(&mut connections[0], 10_000, at(1)), 25_000, "those of the period before");
+        assert_eq!(window.note(&mut connections[1], 0, at(2)), 100_000);
+        assert_eq!(window.note(&mut connections[0], 10_000, at(2)), 100_000);
+        assert_eq!(window.note(&mut connections[1], 0, at(1)), 100_000, "a thread whose clock is behind");
+        assert_eq!(window.note(&mut connections[2], 0, at(0)), 100_000, "by more than a period");
+        for connection in &mut connections {
+            window.note(connection, 10_000, at(3));
+        }
+        assert_eq!(window.note(&mut connections[0], 10_000, at(3 + PAUSE)), 25_000, "after a pause");
+        assert_eq!(window.note(&mut connections[0], 10_000, at(4 + PAUSE)), 100_000);
+        for connection in &mut connections {
+            window.note(connection, 10_000, at(100));
+        }
+        assert_eq!(window.note(&mut connections[0], 10_000, at(101 + PAUSE)), 100_000, "a longer one");
+    }
+
+    #[test]
+    fn a_share_has_room_for_two_segments_of_a_link() {
+        let window = NearWindow::new(100_000);
+        let mut last = 0;
+        for _ in 0..70_000 {
+            last = window.note(&mut Arrivals::default(), 10_000, at(0));
+        }
+        assert_eq!(last, LEAST);
+        assert_eq!(NearWindow::new(1000).note(&mut Arrivals::default(), 1, at(0)), 1000);
+    }
+}
