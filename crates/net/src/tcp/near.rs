@@ -12,11 +12,18 @@
 //! connections, the old number holds for one period more. The count is one word, written at most
 //! once per connection and period.
 //!
+//! Parts that add up to the whole are right for senders without end. Messages of many connections
+//! seldom lie in the ring at once, and a message that does not fit its window takes a round trip
+//! more. So while no frame is lost, each is offered [`MOST`] parts, up to the whole; a connection
+//! with a gap shows that the ring has overflowed, since nothing else loses frames between programs,
+//! or that several kthreads put a flow in order again. Then it is one part until no gap was seen
+//! for [`STRICT`] periods, and twice that until [`CAREFUL`].
+//!
 //! | word | written | ordering |
 //! |---|---|---|
-//! | count | by the kthread that holds a connection's lock | Relaxed: a number that lags changes a window, which may be of any size |
+//! | count, gap | by the kthread that holds a connection's lock | Relaxed: a number that lags changes a window, which may be of any size |
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tailwater_tcp::Instant;
 
 /// Length of a period: 8.4 ms, in which a connection that shares a core has its turn.
@@ -26,8 +33,16 @@ const MUCH: u32 = 8 << 10;
 /// Least window: room for two segments of an ordinary link, which a sender does not cut further,
 /// and a multiple of the units in which receive buffers of up to 32 MiB state it.
 const LEAST: u32 = 3 << 10;
+/// Parts of the whole that a connection is offered while the ring does not overflow.
+const MOST: u32 = 4;
+/// Periods after a gap in which it is offered one: one second.
+const STRICT: u32 = 120;
+/// Periods after a gap in which it is offered two: eight seconds.
+const CAREFUL: u32 = 960;
 /// Periods after which nothing is known of the connections.
 const PAUSE: u32 = 64;
+/// Periods since a gap that is of the future: the number wraps.
+const AHEAD: u32 = u32::MAX - BEHIND;
 /// Periods that a thread's clock may be behind: it took the time and lost its core.
 const BEHIND: u32 = 1000;
 
@@ -39,6 +54,8 @@ pub(crate) struct NearWindow {
     /// Number of the period in bits 32-63, connections of the one before in bits 16-31, of this one
     /// in bits 0-15.
     count: AtomicU64,
+    /// One more than the period in which a gap was last seen; 0: none was.
+    gap: AtomicU32,
 }
 
 /// What has arrived on one connection.
@@ -50,7 +67,7 @@ pub(crate) struct Arrivals {
 
 impl NearWindow {
     pub(crate) fn new(total: u32) -> Self {
-        Self { total, count: AtomicU64::new(0) }
+        Self { total, count: AtomicU64::new(0), gap: AtomicU32::new(0) }
     }
 
     /// Notes that `bytes` have arrived on a connection; returns the window to offer its peer.
@@ -65,8 +82,31 @@ impl NearWindow {
         let counts = before < MUCH && arrivals.bytes >= MUCH;
         let count = self.count.load(Relaxed);
         let count = if counts || (count >> 32) as u32 != period { self.turn(period, counts) } else { count };
-        let active = (count as u16).max((count >> 16) as u16).max(1);
-        (self.total / u32::from(active)).max(LEAST.min(self.total))
+        let active = u32::from((count as u16).max((count >> 16) as u16).max(1));
+        let parts = self.parts(period).min(active);
+        (self.total / active * parts).max(LEAST.min(self.total))
+    }
+
+    /// Notes that a connection waits for bytes before those that have arrived.
+    #[inline]
+    pub(crate) fn note_gap(&self, now: Instant) {
+        let seen = period_of(now).wrapping_add(1).max(1);
+        if self.gap.load(Relaxed) != seen {
+            self.gap.store(seen, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn parts(&self, period: u32) -> u32 {
+        match self.gap.load(Relaxed) {
+            0 => MOST,
+            // A gap of the future is of a thread whose clock is ahead.
+            seen => match period.wrapping_add(1).wrapping_sub(seen) {
+                STRICT..CAREFUL => 2,
+                CAREFUL..AHEAD => MOST,
+                _ => 1,
+            },
+        }
     }
 
     /// Begins the period if it has not begun, and counts a connection in it if one `counts`.
@@ -108,6 +148,7 @@ mod tests {
     #[test]
     fn connections_that_much_arrives_on_share_the_window() {
         let window = NearWindow::new(100_000);
+        window.note_gap(at(0));
         let mut connections = [const { Arrivals { period: 0, bytes: 0 } }; 4];
         for connection in &mut connections {
             assert_eq!(window.note(connection, 8_000, at(0)), 100_000, "not yet");
@@ -133,8 +174,32 @@ mod tests {
     }
 
     #[test]
+    fn parts_add_up_to_the_whole_after_a_gap_only() {
+        let window = NearWindow::new(100_000);
+        let mut connections = [const { Arrivals { period: 0, bytes: 0 } }; 10];
+        let mut share = |window: &NearWindow, period| {
+            connections.iter_mut().map(|it| window.note(it, 10_000, at(period))).last().unwrap()
+        };
+        assert_eq!(share(&window, 0), 40_000);
+        window.note_gap(at(5));
+        for (period, expected) in [
+            (4, 10_000),
+            (5, 10_000),
+            (4 + STRICT, 10_000),
+            (5 + STRICT, 20_000),
+            (4 + CAREFUL, 20_000),
+            (5 + CAREFUL, 40_000),
+        ] {
+            assert_eq!(share(&window, period), expected, "{period}");
+        }
+        let one = window.note(&mut Arrivals::default(), 10_000, at(2 * CAREFUL));
+        assert_eq!(one, 100_000, "no more than the whole");
+    }
+
+    #[test]
     fn a_share_has_room_for_two_segments_of_a_link() {
         let window = NearWindow::new(100_000);
+        window.note_gap(at(0));
         let mut last = 0;
         for _ in 0..70_000 {
             last = window.note(&mut Arrivals::default(), 10_000, at(0));

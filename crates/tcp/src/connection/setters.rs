@@ -92,6 +92,12 @@ impl Connection {
         self.receive.set_ceiling(bytes);
     }
 
+    /// Returns true if bytes are missing before some that have arrived.
+    #[inline]
+    pub fn has_gap(&self) -> bool {
+        self.receive.has_gap()
+    }
+
     /// Sets the longest time for which the peer delays acknowledgements: see
     /// [`sender::Config::max_ack_delay`](crate::sender::Config::max_ack_delay).
     pub fn set_peer_ack_delay(&mut self, delay: Duration) {

@@ -66,6 +66,9 @@ impl<P: Platform> Stack<P> {
         let events = inner.connection.handle_segment(now, segment, ecn);
         if near {
             self.widen_path(socket, inner, now);
+            if inner.connection.has_gap() {
+                self.tcp.near_window.note_gap(now);
+            }
         }
         let traced = outlet.traced();
         if events.contains(Events::TRANSMIT)
