@@ -56,9 +56,10 @@ pub struct NetConfig {
     /// Bytes of datagrams that wait in one UDP socket, 4 KiB to 1 GiB; others are dropped and
     /// counted.
     pub udp_receive_bytes: usize,
-    /// Bytes of window that TCP offers at most to the peers whose frames arrive with vouched
-    /// checksums, together: those on this machine, which fill whatever window they are offered
-    /// within microseconds.
+    /// Bytes of window for the peers whose frames arrive with vouched checksums, those on this
+    /// machine, which fill whatever window they are offered within microseconds: what TCP offers
+    /// one of them at most, and several together once a connection has shown a gap, 3 KiB each at
+    /// least. `u32::MAX` is no limit.
     pub local_window: u32,
     /// TCP connections open at once, those in TIME-WAIT not counted.
     pub tcp_connections: u32,

@@ -36,7 +36,7 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its share of an iteration, or than its user's programs together may send in one | they wait in its rings |
-//! | frames to a port that are longer than its network's packets may be | dropped and counted: between programs they may be longer |
+//! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
 //! | frames to a port that takes long for each | they count as several ([`Port::weight`]) |
 //! | frames without end from best-effort programs, beside a service | they wait in its rings ([`rest`]) |
 //! | refused frames without end | its rings are left alone for a while, then its registration ends ([`crate::budget`]) |
@@ -97,7 +97,8 @@ const EGRESS_BATCH: usize = 32;
 const PARTY_BATCH: usize = 2 * EGRESS_BATCH;
 /// Number of bytes of a frame that count like another frame: copying them takes as long.
 const FRAME_UNIT: usize = 2_048;
-/// Length of the longest frame from a program. To a port it is as long as the network's MTU allows.
+/// Length of the longest frame from a program. To a port or a
+/// group it is as long as the network's MTU allows.
 const MAX_LOCAL_FRAME: usize = MAX_PACKET as usize + ETHERNET_HEADER;
 /// Charge for a refused frame of a runtime that was not charged before: its time was not taken.
 const FIRST_OFFENCE: Cycles = 500;
@@ -444,7 +445,8 @@ impl Switch {
 
     #[inline(always)]
     fn judge(&self, first: &FirstLine, record: &Record<'_>, sender: &Sender) -> Verdict {
-        // Copies for a group are counted, not measured.
+        // Copies of a frame to a group are limited by number, so its length stays bounded by the
+        // MTU.
         let longest = if first.frame()[0] & 1 == 0 { MAX_LOCAL_FRAME } else { self.max_port_frame };
         if record.len() > longest {
             return Verdict::Offence(Offence::Malformed);

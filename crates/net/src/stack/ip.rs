@@ -75,7 +75,8 @@ impl<P: Platform> Stack<P> {
             }
             Route::Via(hop) => {
                 self.check_exit(packet)?;
-                // That the link carries it, the caller knows.
+                // Not the link's MTU: where the peer is, the caller knows. A port drops what is
+                // longer.
                 let limit = usize::from(self.config().local_mtu) - packet.addresses.header_len();
                 if len > limit {
                     return Err(SendError::TooLong { len, limit });

@@ -1,10 +1,9 @@
 //! TCP sockets, and the tables that find them: by flow, by port, by deadline.
 //!
 //! Owns the connections (`table`), the remains of closed ones (`time_wait`), listening sockets with
-//! their accept queues (`listen`), the timers of all of these (`timers`), and what peers on this
-//! machine may send together (`near`). `tailwater_tcp`
-//! decides what a connection does and knows neither clock nor lock. [`crate::stack::tcp`] passes
-//! segments and time.
+//! their accept queues (`listen`), the timers of all of these (`timers`), and the windows of peers
+//! on this machine (`near`). `tailwater_tcp` decides what a connection does and knows neither clock
+//! nor lock. [`crate::stack::tcp`] passes segments and time.
 //!
 //! ```text
 //! handle_tcp -> table -+- Socket (lock) -> Connection::handle_segment --+
@@ -28,8 +27,8 @@
 //! # Nothing is stuck
 //! * A segment for which there is no room stays with its connection, whose timer is set as far
 //!   ahead as the outlet says ([`Outlet::retry_after`](crate::Outlet::retry_after)).
-//! * At most `BURST` segments of a connection, or `BURST_BYTES`, leave at once; the timer sends the
-//!   rest.
+//! * At most `BURST` segments of a connection, or `BURST_BYTES` to another host, leave at once; the
+//!   timer sends the rest.
 //! * A timer that fires early is set again, and one that is needed earlier replaces it.
 //!
 //! # Bounds
@@ -69,7 +68,8 @@ use timers::Timers;
 /// Maximum number of segments of one connection that leave in one call. So many full segments fill
 /// most paths, and the bound limits the time for which the connection's lock is held.
 pub(crate) const BURST: usize = 64;
-/// The same in bytes, for segments that leave for another host.
+/// Bytes after which a call sends no further segment of a connection to another host; the last one
+/// may exceed them.
 pub(crate) const BURST_BYTES: usize = 128 << 10;
 /// Longest time for which a peer on this machine, which is a stack like this one, delays an
 /// acknowledgment: 2 ms on so short a path, and time in which it has no core.
@@ -120,7 +120,7 @@ pub struct Tcp<P: Platform> {
     /// Connections in the table. Relaxed: a limit, not a lock.
     pub(crate) connections: AtomicUsize,
     pub(crate) limit: usize,
-    /// What peers on this machine are offered together.
+    /// The windows of peers on this machine.
     pub(crate) near_window: NearWindow,
     /// Numbers sockets for their timers. Relaxed: only uniqueness matters.
     pub(crate) next_id: AtomicU64,
@@ -159,8 +159,8 @@ impl Totals {
 }
 
 impl<P: Platform> Tcp<P> {
-    /// Makes tables without connections and with room for `limit`. Peers on this machine are
-    /// offered at most `local_window` bytes together.
+    /// Makes tables without connections and with room for `limit`. For `local_window` see
+    /// [`NetConfig::local_window`](crate::NetConfig::local_window).
     pub fn new(secrets: Secrets, seed: u64, limit: u32, local_window: u32) -> Self {
         Self {
             table: Table::new(seed),

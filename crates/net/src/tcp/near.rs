@@ -1,55 +1,62 @@
-//! The window offered to peers on this machine, together.
+//! The windows offered to peers on this machine, from the room of one ring.
 //!
-//! Owns the number of connections that such peers send much on. What they may send lies in one
-//! ring while this program has no core, so each is offered its part of what the ring holds, at
-//! least [`LEAST`]: with the whole of it for each, one connection would fill the ring for good, and
-//! the others' segments would be dropped there again and again.
+//! Owns the number of connections that such peers send much on, and the period of the latest gap.
+//! What they send lies in one ring while this program has no core, so each is offered its part of
+//! what the ring holds, at least [`LEAST`]: with the whole of it for each, one connection would
+//! fill the ring for good, and the others' segments would be dropped there again and again.
 //!
-//! Time is divided into periods of 2 to the power of [`PERIOD_BITS`] nanoseconds. A connection
-//! counts in a period once [`MUCH`] bytes have arrived on it; the number in use is the larger one
-//! of this period and the one before, so a part shrinks within one period and grows within two.
-//! After a pause of up to [`PAUSE`] periods, in which a program without a core cannot have seen its
-//! connections, the old number holds for one period more. The count is one word, written at most
-//! once per connection and period.
+//! Time is divided into periods of 8.4 ms ([`PERIOD_BITS`]). A connection counts in a period once
+//! [`MUCH`] bytes have arrived on it; the number in use is the larger one of this period and the
+//! one before, so a part shrinks within one period and grows within two. After a pause of up to
+//! [`PAUSE`] periods, in which a program without a core cannot have seen its connections, the old
+//! number holds for one period more. The count is one word, written at most once per connection and
+//! period, and once more when a period begins.
 //!
 //! Parts that add up to the whole are right for senders without end. Messages of many connections
 //! seldom lie in the ring at once, and a message that does not fit its window takes a round trip
-//! more. So while no frame is lost, each is offered [`MOST`] parts, up to the whole; a connection
-//! with a gap shows that the ring has overflowed, since nothing else loses frames between programs,
-//! or that several kthreads put a flow in order again. Then it is one part until no gap was seen
-//! for [`STRICT`] periods, and twice that until [`CAREFUL`].
+//! more. So while no gap is seen, each is offered [`MOST`] parts, up to the whole. A connection
+//! with a gap is taken for a sign that the ring has overflowed: for [`STRICT`] periods after the
+//! latest one each has one part, then two until [`CAREFUL`] periods after it.
 //!
 //! | word | written | ordering |
 //! |---|---|---|
 //! | count, gap | by the kthread that holds a connection's lock | Relaxed: a number that lags changes a window, which may be of any size |
+//!
+//! # Failures
+//! A rate limit, the sender's share of the ring, reordering or the peer itself can leave a gap, and
+//! a peer can open many busy connections: then the windows of others on this machine are smaller
+//! than need be, never below [`LEAST`]. The count saturates at 65,535. A clock that is more than
+//! [`BEHIND`] periods behind begins it anew.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tailwater_tcp::Instant;
 
-/// Length of a period: 8.4 ms, in which a connection that shares a core has its turn.
+/// Binary logarithm of a period's length in nanoseconds: 8.4 ms, in which a connection that shares
+/// a core has its turn.
 const PERIOD_BITS: u32 = 23;
 /// Bytes with which a connection counts in a period.
 const MUCH: u32 = 8 << 10;
 /// Least window: room for two segments of an ordinary link, which a sender does not cut further,
 /// and a multiple of the units in which receive buffers of up to 32 MiB state it.
 const LEAST: u32 = 3 << 10;
-/// Parts of the whole that a connection is offered while the ring does not overflow.
+/// Most parts of the whole that a connection is offered, when no gap was seen lately.
 const MOST: u32 = 4;
-/// Periods after a gap in which it is offered one: one second.
+/// Periods after a gap in which each connection is offered one part: 1.0 s.
 const STRICT: u32 = 120;
-/// Periods after a gap in which it is offered two: eight seconds.
+/// Periods after a gap in which each is offered two parts, from [`STRICT`] on: 8.1 s.
 const CAREFUL: u32 = 960;
-/// Periods after which nothing is known of the connections.
+/// Periods after which nothing is known of the connections: 0.54 s.
 const PAUSE: u32 = 64;
-/// Periods since a gap that is of the future: the number wraps.
+/// From so many periods since a gap on, it lies in the future of a thread whose clock is behind.
 const AHEAD: u32 = u32::MAX - BEHIND;
-/// Periods that a thread's clock may be behind: it took the time and lost its core.
+/// Periods that a thread's clock may be behind, as it took the time and lost its core: 8.4 s.
 const BEHIND: u32 = 1000;
 
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct NearWindow {
-    /// What all of them are offered together.
+    /// Bytes that one ring takes: the most for one connection, and after a gap for all of them
+    /// together.
     total: u32,
     /// Number of the period in bits 32-63, connections of the one before in bits 16-31, of this one
     /// in bits 0-15.
@@ -100,7 +107,6 @@ impl NearWindow {
     fn parts(&self, period: u32) -> u32 {
         match self.gap.load(Relaxed) {
             0 => MOST,
-            // A gap of the future is of a thread whose clock is ahead.
             seen => match period.wrapping_add(1).wrapping_sub(seen) {
                 STRICT..CAREFUL => 2,
                 CAREFUL..AHEAD => MOST,

@@ -56,7 +56,7 @@ pub const LINE: usize = 64;
 pub const RECORD_HEADER: usize = 16;
 /// Minimum length of a frame: an Ethernet header.
 pub const MIN_FRAME: usize = 14;
-/// Maximum length of an IP packet in a frame. Between two programs it may be so long whatever the
+/// Maximum length of an IP packet in a frame. Between two programs it may be that long whatever the
 /// MTU of the network is.
 pub const MAX_PACKET: u16 = 9000;
 /// Maximum length of a frame: such a packet, an Ethernet header and a VLAN tag.

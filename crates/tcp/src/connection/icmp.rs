@@ -1,4 +1,5 @@
-//! ICMP errors about a connection. They are hints only, because any host can forge them (RFC 5927).
+//! ICMP errors about a connection, which are hints only, because any host can forge them (RFC
+//! 5927), and the size of segments that its path carries.
 
 use super::{Connection, Events, MIN_MSS};
 use crate::error::Error;
@@ -69,11 +70,10 @@ impl Connection {
         self.path_mss
     }
 
-    /// Widens the path to a peer that turns out to be nearer than its link: segments of `path_mss`
-    /// bytes reach it. It takes them, although its SYN was for the link, unless it announced less
-    /// than `link_mss`, the size that the link carries. Does nothing unless an acceptable segment
-    /// has come at `now`, before the handshake has told what the peer announced, and if the path is
-    /// as wide already.
+    /// Raises the size of [`path_mss`](Self::path_mss) for a peer that turns out to be nearer than
+    /// its link. If it announced at least `link_mss`, what the link carries, its segments get
+    /// `path_mss` bytes; if less, what it announced. No effect if the path is as wide already,
+    /// before the handshake is over, or unless an acceptable segment came at `now`.
     pub fn widen_path(&mut self, path_mss: u16, link_mss: u16, now: Instant) {
         let knows = self.heard_at == now && self.state.is_synchronized();
         if path_mss <= self.path_mss || !knows {

@@ -545,10 +545,12 @@ impl Connection {
 /// data.
 pub(crate) const MIN_MSS: u16 = 48;
 
-/// Most bytes of data in an ordinary packet, of an Ethernet link. On a path that carries more, no
-/// segment of so many is small, and none is cut to fewer by the size of a window.
+/// Most bytes of data in an ordinary packet, of 1500 bytes. On a link that carries more and between
+/// programs, a segment of so many is not small to Nagle's algorithm, and the peer's window cuts
+/// none below it.
 const ORDINARY: usize = 1460;
-/// Most bytes of data in a packet of any link.
+/// No packet of a link or between programs carries more bytes of data: longer segments are within
+/// one program.
 const JUMBO: usize = 9000;
 
 /// Longest delay of an ACK: less than half a second (RFC 9293 section 3.8.6.3).

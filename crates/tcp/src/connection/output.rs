@@ -355,7 +355,7 @@ impl Connection {
         } else {
             self.segment_mss() as usize
         };
-        // Half of a window: the other half may be on its way while the first is acknowledged.
+        // Half of the window, so that one half travels while the other is acknowledged.
         if full > ORDINARY { full.min((self.window as usize / 2).max(ORDINARY)) } else { full }
     }
 
@@ -421,8 +421,8 @@ impl Connection {
 }
 
 /// Returns the length below which a segment is small to Nagle's algorithm, where a full one has
-/// `mss` bytes: on a link, what an ordinary packet carries. Within one host only a full segment is
-/// large, as its acknowledgment comes at once.
+/// `mss` bytes: up to [`JUMBO`] what an ordinary packet carries; above, within one program, a full
+/// segment, as its acknowledgment comes at once.
 fn small_below(mss: usize) -> usize {
     if mss <= JUMBO { mss.min(ORDINARY) } else { mss }
 }

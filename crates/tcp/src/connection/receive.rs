@@ -358,8 +358,8 @@ impl Receive {
         self.ceiling = bytes;
     }
 
-    /// Returns the window that an empty buffer would offer: at least two units of its scale, if
-    /// there is room.
+    /// Returns the window that an empty buffer would offer. The ceiling counts as two units of the
+    /// scale at least, so that rounding does not close the window.
     pub fn space(&self) -> u32 {
         self.target.min(self.ceiling.max(2 << self.shift))
     }

@@ -84,7 +84,8 @@ impl Connection {
         self.receive.set_limit(bytes.clamp(BUFFER_BOUNDS.0, BUFFER_BOUNDS.1));
     }
 
-    /// Limits the window offered from now on to `bytes`, whatever room the buffer has; `u32::MAX`
+    /// Limits the window offered from now on to `bytes`, or two units of its scale if that is more,
+    /// whatever room the buffer has; `u32::MAX`
     /// is no limit, the initial setting. For a receiver behind a queue that holds less than its
     /// buffer, where the overflow would be lost. The window offered before stays offered.
     #[inline]

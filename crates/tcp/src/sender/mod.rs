@@ -286,9 +286,9 @@ impl Sender {
     }
 
     /// Changes the segment size to `mss` bytes (at least 1) after a change of the path's MTU (RFC
-    /// 1191, RFC 8201). If it shrinks, larger segments in flight are lost; the window is not
-    /// reduced for them. If it grows before anything was lost, the window is at least the initial
-    /// one for the new size.
+    /// 1191, RFC 8201). If it shrinks, larger segments in flight are lost; the congestion
+    /// window is not reduced for them. If it grows before anything was lost, the congestion window
+    /// is at least the initial one for the new size.
     pub fn on_mss_changed(&mut self, mss: u32, now: Instant) {
         let before = self.mss;
         self.set_mss(mss);

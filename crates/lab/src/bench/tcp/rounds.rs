@@ -38,7 +38,7 @@ const STAGE_KEYS: [&str; STAGES.len()] = [
 const BULK_COUNTERS: [(&str, &str); 3] =
     [("bulk_retransmissions", "again"), ("bulk_timeouts", "timeouts"), ("bulk_tail_probes", "probes")];
 
-/// Connections of bulk that shares a ring.
+/// Connections of the bulk figures over several connections.
 const BULK_CONNECTIONS: u32 = 16;
 
 /// What a sender over these prints, one a line, and the names of the figures.

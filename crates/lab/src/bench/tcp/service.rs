@@ -254,8 +254,8 @@ fn answer(stream: &mut TcpStream) -> bool {
 }
 
 /// Sends for `lasts` after a warm-up over so many connections; prints the rate of all (`gbps`) and
-/// of the `slowest`, then the numbers of segments sent `again` and of expired retransmission timers
-/// (`timeouts`).
+/// of the `slowest` in Gbit/s, then the numbers of segments sent `again` and of expired
+/// retransmission timers (`timeouts`), those of the warm-up included.
 fn send_many(to: SocketAddrV4, lasts: Duration, connections: usize) -> Result<()> {
     let counts: Arc<[AtomicU64]> = (0..connections).map(|_| AtomicU64::new(0)).collect();
     let ends = Arc::new(AtomicBool::new(false));
@@ -268,7 +268,7 @@ fn send_many(to: SocketAddrV4, lasts: Duration, connections: usize) -> Result<()
                 while !ends.load(Relaxed) {
                     stream.write_all(&chunk)?;
                     counts[number].fetch_add(bulk::CHUNK as u64, Relaxed);
-                    // Or a thread whose buffer has room keeps the kthread.
+                    // Without this a thread whose buffer has room keeps the kthread.
                     thread::yield_now();
                 }
                 let stats = stream.stats();

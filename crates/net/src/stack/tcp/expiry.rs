@@ -51,8 +51,8 @@ impl<P: Platform> Stack<P> {
                         let mut events = inner.connection.handle_timeout(now);
                         if events.contains(Events::SUSPECT_PATH) {
                             self.doubt_neighbour(outlet, socket.flow.remote);
-                            // A peer that was on this machine may be behind a port now, which no
-                            // longer packet than the network's leaves through.
+                            // A peer that was on this machine may have moved behind a port, which
+                            // drops packets above the network's MTU.
                             let mss = self.path_mss(socket.flow.remote).min(inner.connection.path_mss());
                             events |= inner.connection.set_path_mtu(mss, None, now);
                         }

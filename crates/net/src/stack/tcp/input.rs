@@ -93,8 +93,8 @@ impl<P: Platform> Stack<P> {
         true
     }
 
-    /// Notes whether a segment's checksum was vouched for, and so whether the peer is on this
-    /// machine; returns whether it is another host there.
+    /// Learns from a segment whether the peer is on this machine, and sets the delay of ACKs and
+    /// the window for that; returns whether it is another program there.
     #[inline]
     pub(super) fn note_distance(
         &self,
@@ -185,7 +185,8 @@ impl<P: Platform> Stack<P> {
         Err(Event::TcpNoConnection)
     }
 
-    /// Returns the longest segment to `remote`, options included.
+    /// Returns the longest segment to `remote`, options included, as long as it is not known to be
+    /// another program of this machine.
     pub(super) fn path_mss(&self, remote: IpAddr) -> u16 {
         if self.is_local(remote) {
             return LOCAL_MSS;
@@ -193,8 +194,8 @@ impl<P: Platform> Stack<P> {
         self.path_mtu(remote).saturating_sub(overhead(remote))
     }
 
-    /// Handles an error that quotes a segment of this host; true if its sequence number is in
-    /// flight.
+    /// Handles an error that quotes a segment of this host; true if it is believed: its sequence
+    /// number is in flight, and it is no report of a path's MTU about a peer on this machine.
     pub(crate) fn handle_tcp_error(&self, outlet: &mut impl Outlet<P>, error: &Undeliverable<'_>) -> bool {
         // Eight bytes are certain: the ports and the sequence number (RFC 792).
         let Some(&[a, b, c, d, e, f, g, h]) = error.transport.first_chunk::<8>() else { return false };

@@ -21,7 +21,8 @@ const CHECKSUM_AT: usize = IpProtocol::TCP.checksum_offset().expect("TCP has a c
 /// one or two segments. The receiver of the frames polls the cache line in which the next frame
 /// begins, so a sender that publishes one at a time waits for that line each time.
 const CORKED: usize = 8;
-/// The same in bytes: while long segments are written, the IOKernel copies those before.
+/// Or so many bytes, whichever is reached first: the IOKernel copies them while the next segments
+/// are written.
 const CORKED_BYTES: usize = 16 << 10;
 
 /// Writes a checksum over all of `out`, whose own checksum field is zero.
