@@ -355,8 +355,10 @@ impl Connection {
         } else {
             self.segment_mss() as usize
         };
-        // Half of the window, so that one half travels while the other is acknowledged.
-        if full > ORDINARY { full.min((self.window as usize / 2).max(ORDINARY)) } else { full }
+        // Half of the window, so that one half travels while the other is acknowledged. Not within
+        // one program, where a segment is acknowledged in the next moment.
+        let window = self.window as usize;
+        if (ORDINARY..=JUMBO).contains(&full) { full.min((window / 2).max(ORDINARY)) } else { full }
     }
 
     fn header(&self, seq: Seq, flags: Flags, now: Instant) -> Header {
