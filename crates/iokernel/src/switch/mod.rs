@@ -97,8 +97,8 @@ const EGRESS_BATCH: usize = 32;
 const PARTY_BATCH: usize = 2 * EGRESS_BATCH;
 /// Number of bytes of a frame that count like another frame: copying them takes as long.
 const FRAME_UNIT: usize = 2_048;
-/// Length of the longest frame from a program. To a port or a
-/// group it is as long as the network's MTU allows.
+/// Length of the longest frame from a program. To a port or a group it is as long as the network's
+/// MTU allows.
 const MAX_LOCAL_FRAME: usize = MAX_PACKET as usize + ETHERNET_HEADER;
 /// Charge for a refused frame of a runtime that was not charged before: its time was not taken.
 const FIRST_OFFENCE: Cycles = 500;

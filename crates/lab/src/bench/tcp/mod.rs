@@ -39,9 +39,9 @@ use tailwater_testbed::interrupt::Interrupt;
 #[derive(Debug, Clone, clap::Args)]
 #[command(
     after_help = "rr: one connection, 64 bytes there and back. echo: 64 connections, one request outstanding on each, the
-service on one core; the kernel gets both. bulk: one connection and then 16 between two
-runtimes that share the managed core; one from a port to a runtime (upload), back (download), and within one
-runtime. Packets: 9000 bytes between runtimes, 1500 at the port, 32 KiB within one.
+service on one core; the kernel gets both. bulk: one connection and then 16 between two runtimes
+that share the managed core; one from a port to a runtime (upload), back (download), and within one runtime.
+Packets: 9000 bytes between runtimes, 1500 at the port, 32 KiB within one.
 idle: resident memory of a service for each established connection without traffic.
 The kernel's figures are of its loopback device, whose packets are 64 KiB.
 

@@ -124,8 +124,9 @@ impl<P: Platform> Stack<P> {
     #[inline]
     pub(super) fn widen_path(&self, socket: &Socket<P>, inner: &mut Inner<P>, now: Instant) {
         let (remote, config) = (socket.flow.remote, self.config());
-        let [local, link] = [config.local_mtu, config.mtu].map(|mtu| mtu.saturating_sub(overhead(remote)));
+        let local = config.local_mtu.saturating_sub(overhead(remote));
         if inner.connection.path_mss() < local {
+            let link = config.mtu.saturating_sub(overhead(remote));
             inner.connection.widen_path(local, link, now);
         }
     }

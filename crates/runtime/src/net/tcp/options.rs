@@ -89,9 +89,8 @@ impl TcpOptions {
     }
 
     /// Limits segments, sent and received, to `bytes` behind the fixed header (`TCP_MAXSEG`),
-    /// clamped to 88 to 32,767. The limit is announced to the peer. A limit of 1460 or
-    /// more, at an MTU of 1500 and over IPv4, does not limit what a program on the same machine
-    /// sends.
+    /// clamped to 88 to 32,767. The limit is announced to the peer. A limit of 1460 or more, at
+    /// an MTU of 1500 and over IPv4, does not limit what a program on the same machine sends.
     pub fn max_segment(mut self, bytes: usize) -> Self {
         self.config.max_segment = valid_segment(bytes.clamp(88, 32_767)).ok();
         self
