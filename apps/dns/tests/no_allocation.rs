@@ -1,6 +1,7 @@
 //! Answering allocates nothing once the buffer has its size. In a file of its own, because a
 //! process has one allocator.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use common::generate::{Generated, Signed};

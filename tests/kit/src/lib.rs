@@ -1,6 +1,6 @@
-//! What tests of several crates share: bounded waiting, child processes, names, addresses and
-//! folders that no other test uses, network namespaces, storms of preempt signals, comparisons of
-//! speed, clients of the key-value store.
+//! What tests of several crates share: bounded waiting, child processes, tests in a process of
+//! their own, names, addresses and folders that no other test uses, network namespaces, storms of
+//! preempt signals, comparisons of speed, clients of the key-value store.
 //!
 //! Every wait has a bound, [`PATIENCE`], and ends with a message about what did not happen. No
 //! assertion is about a duration. Depends on no other crate of the workspace, so that each of them
@@ -8,6 +8,7 @@
 
 pub mod futex;
 pub mod namespace;
+mod own;
 mod process;
 mod program;
 pub mod speed;
@@ -17,6 +18,7 @@ pub mod syscalls;
 mod unique;
 mod wait;
 
+pub use own::{is_rerun, own_process, rerun};
 pub use process::{children, is_running, thread_named};
 pub use program::{Program, binary, run, text};
 pub use storm::Storm;

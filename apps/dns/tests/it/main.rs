@@ -1,0 +1,15 @@
+//! The name server against the RFCs, other name servers and a model.
+
+mod answers;
+mod command;
+mod common;
+mod differential;
+mod model;
+mod references;
+mod rfc_examples;
+mod server;
+mod types;
+mod zone_files;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();

@@ -1,0 +1,11 @@
+//! The store against a model, memcached and its clients.
+
+mod command;
+mod differential;
+mod memory;
+mod replication;
+mod replication_processes;
+mod user_threads;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();

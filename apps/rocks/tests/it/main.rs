@@ -1,0 +1,11 @@
+//! The RocksDB service on user threads, attached and restarted.
+
+mod attached;
+mod common;
+mod preemption;
+mod quantum;
+mod restart;
+mod user_threads;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();

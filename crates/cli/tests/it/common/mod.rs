@@ -1,0 +1,43 @@
+//! What tests of the command share: running it, an IOKernel, an agent.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tailwater_testkit::{Program, until};
+
+/// Returns the command, with these words.
+pub fn tailwater(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
+    command.args(words);
+    command
+}
+
+/// Runs the command to its end, without input.
+pub fn run(words: &[&str]) -> Output {
+    tailwater_testkit::run(&mut tailwater(words), b"")
+}
+
+/// Statistics of the IOKernel at this socket, if it answers.
+pub fn stats(socket: &str) -> Option<Value> {
+    let output = run(&["stats", "--iokernel", socket, "--json"]);
+    output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// Starts an IOKernel at `socket` with more `words` and waits until it answers.
+pub fn iokernel(socket: &str, words: &[&str]) -> Program {
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/common/dedicated.toml");
+    let own = ["iokernel", "--share-cores", "--socket", socket, "--log", "warn", "--config", settings];
+    let mut iokernel = Program::start(tailwater(&own).args(words));
+    until("the IOKernel answers", || {
+        assert!(iokernel.is_running(), "the IOKernel did not start: {}", iokernel.errors());
+        stats(socket).is_some()
+    });
+    iokernel
+}
+
+/// Starts an agent of the load generator; returns it and its address.
+pub fn agent() -> (Program, String) {
+    let mut agent = Program::start(&mut tailwater(&["load", "--agent", "127.0.0.1:0"]));
+    let address = agent.line_after("agent listening on ");
+    (agent, address)
+}

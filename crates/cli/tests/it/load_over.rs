@@ -1,0 +1,216 @@
+//! `tailwater load --over tailwater` and `--over port` against services in processes.
+
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::common::{agent, iokernel, run, stats, tailwater};
+use clap::Parser;
+use rustix::process::Signal;
+use serde_json::Value;
+use tailwater_testkit::{PATIENCE, Program, eventually, socket_name, text, until};
+
+// The store's threads are user threads.
+/// Two IOKernels on one machine would share its cores.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Returns the command that starts a program with this address.
+fn service(socket: &str, ip: &str, program: &[&str]) -> Command {
+    let settings = ["run", "--iokernel", socket, "--kthreads", "1", "--ip", ip, "--"];
+    tailwater(&[&settings[..], program].concat())
+}
+
+fn spin(socket: &str, ip: &str) -> Program {
+    let program = [env!("CARGO_BIN_EXE_tailwater"), "app", "spin", "--listen", "0.0.0.0:5000"];
+    Program::start(&mut service(socket, ip, &program))
+}
+
+/// Options of the store that a test starts.
+const STORE: &str = "TEST_STORE_OPTIONS";
+
+/// Starts the store, which is this test program, run once more with the store's options in the
+/// environment.
+fn store(socket: &str, ip: &str, options: &str) -> Program {
+    let program = std::env::current_exe().unwrap();
+    let words = ["--exact", "load_over::the_store_as_a_process", "--ignored", "--nocapture"];
+    let program = [&[program.to_str().unwrap()][..], &words].concat();
+    Program::start(service(socket, ip, &program).env(STORE, options))
+}
+
+#[test]
+#[ignore = "the other tests start it"]
+fn the_store_as_a_process() {
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        options: tailwater_kv::cli::Options,
+    }
+    // Absent when all ignored tests are run.
+    if let Ok(options) = std::env::var(STORE) {
+        let words = ["kv"].into_iter().chain(options.split_whitespace());
+        tailwater_kv::cli::run(&Command::parse_from(words).options).unwrap();
+    }
+}
+
+fn await_iokernel(socket: &str) {
+    until("an IOKernel answers", || stats(socket).is_some());
+}
+
+/// Returns the measurement of 200 requests. The timeout is one that no busy test machine reaches.
+fn load(server: &str, words: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("load.json");
+    let fixed =
+        ["load", server, "--warm-up", "100ms", "--timeout", "20s", "--arrivals", "const", "--wait", "60s"];
+    let rate = ["--rate", "1k", "--duration", "300ms", "--json", file.to_str().unwrap()];
+    let output: Output = run(&[&fixed[..], &rate, words].concat());
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
+}
+
+fn assert_all_answered(document: &Value, over: &str) {
+    assert_eq!(document["over"], over);
+    let report = &document["points"][0]["report"];
+    assert_eq!((&report["completed"], &report["lost"]), (&200.into(), &0.into()), "{report}");
+    assert_eq!(report["oddities"]["wrong"], 0, "{report}");
+}
+
+#[test]
+fn a_program_on_tailwater_is_asked_over_tailwater_by_udp_and_tcp() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket_name("tailwater");
+    let _iokernel = iokernel(&socket, &[]);
+    let _service = store(&socket, "10.77.0.9", "-m 16");
+    let over = ["--over", "tailwater", "--iokernel", &socket, "--protocol", "memcached:etc,keys=200,get=0.5"];
+    let server = "10.77.0.9:11211";
+    assert_all_answered(&load(server, &[&over[..], &["--tcp", "--connections", "5"]].concat()), "tailwater");
+    // Several runs of one process, and several processes, each a program of the IOKernel.
+    assert_all_answered(&load(server, &[&over[..], &["--tcp", "--agents", "2"]].concat()), "tailwater");
+    let _echo = spin(&socket, "10.77.0.10");
+    let spin = ["--over", "tailwater", "--iokernel", &socket, "--service", "const:1us", "--flows", "3"];
+    assert_all_answered(&load("10.77.0.10:5000", &spin), "tailwater");
+}
+
+#[test]
+fn a_service_that_attaches_to_the_generators_own_iokernel_is_measured_as_from_a_port() {
+    const TCP: [&str; 4] = ["--tcp", "--connections", "5", "--no-preload"];
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Without a preload the items are missing, which is an answer.
+    for (name, words) in [("udp", &["--flows", "3"][..]), ("tcp", &TCP[..3]), ("tcp-missing", &TCP[..])] {
+        let socket = socket_name(name);
+        let generator = std::thread::spawn({
+            let socket = socket.clone();
+            move || {
+                let over = ["--over", "port", "--iokernel", &socket, "--protocol", "memcached:usr,keys=100"];
+                load("10.77.0.9:11211", &[&over[..], words].concat())
+            }
+        });
+        await_iokernel(&socket);
+        let _service = store(&socket, "10.77.0.9", "-m 16 -U 11211");
+        let document = generator.join().unwrap();
+        assert_all_answered(&document, "port");
+        let missed = document["points"][0]["report"]["oddities"]["missed"].as_u64().unwrap();
+        assert_eq!(missed > 0, name == "tcp-missing", "{name}: {missed}");
+    }
+}
+
+/// Frames that the only program has received, and cores it was lent.
+fn frames_and_grants(socket: &str) -> (u64, u64) {
+    let stats = eventually("the IOKernel answers", || stats(socket));
+    let counter = |name: &str| stats["runtimes"][0]["counters"][name].as_u64().unwrap_or(0);
+    (counter("rx_frames"), counter("grants"))
+}
+
+#[test]
+fn a_lone_request_over_tcp_costs_a_core_twice_and_not_for_a_needless_timer() {
+    const FRAMES: u64 = 10;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket_name("handoffs");
+    let server = "10.77.0.9:11211";
+    let plan = ["load", server, "--rate", "40", "--duration", "1h", "--arrivals", "const", "--quiet"];
+    let over = ["--over", "port", "--iokernel", &socket, "--protocol", "memcached:usr,keys=10", "--tcp"];
+    let _generator = Program::start(&mut tailwater(&[&plan[..], &over].concat()));
+    await_iokernel(&socket);
+    let _service = store(&socket, "10.77.0.9", "-m 16");
+    until("requests come", || frames_and_grants(&socket).0 > 40);
+    // Two frames for each request: itself, and the acknowledgment of its answer, 2 ms later. On a
+    // busy machine that may come too late for the retransmission timer, which is then needed; so
+    // one good eighth of a second is enough. With a timer for each answer all have three grants or
+    // more for two frames.
+    let (mut seen, deadline) = (Vec::new(), Instant::now() + 3 * PATIENCE);
+    while Instant::now() < deadline {
+        let before = frames_and_grants(&socket);
+        until("more requests come", || frames_and_grants(&socket).0 >= before.0 + FRAMES);
+        let after = frames_and_grants(&socket);
+        let (frames, grants) = (after.0 - before.0, after.1 - before.1);
+        if grants > 0 && grants * 5 < frames * 6 {
+            return;
+        }
+        seen.push((frames, grants));
+    }
+    panic!("frames and grants: {seen:?}");
+}
+
+#[test]
+fn an_agent_that_is_attached_to_one_iokernel_refuses_another() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket_name("one");
+    let _iokernel = iokernel(&socket, &[]);
+    let _service = spin(&socket, "10.77.0.9");
+    let (_agent, address) = agent();
+    let over = |socket| {
+        ["--over", "tailwater", "--service", "const:1us", "--coordinate", &address, "--iokernel", socket]
+    };
+    assert_all_answered(&load("10.77.0.9:5000", &over(&socket)), "tailwater");
+    let elsewhere = ["load", "10.77.0.9:5000", "--rate", "1k"];
+    let output = run(&[&elsewhere[..], &over("@elsewhere")].concat());
+    let message = text(&output.stderr);
+    assert!(
+        !output.status.success() && message.contains(&socket) && message.contains("@elsewhere"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_interrupt_ends_a_generator_that_waits_for_its_server() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket_name("no-server");
+    for more in [&[][..], &["--tcp", "--connections", "3"]] {
+        let words = [
+            "load",
+            "10.77.0.9:5000",
+            "--rate",
+            "1k",
+            "--over",
+            "port",
+            "--wait",
+            "1h",
+            "--iokernel",
+            &socket,
+        ];
+        let mut command = Program::start(&mut tailwater(&[&words[..], more].concat()));
+        // The IOKernel runs, and the server may attach.
+        command.error_line().expect("a line about the IOKernel");
+        await_iokernel(&socket);
+        command.signal(Signal::INT);
+        assert_eq!(command.wait().code(), Some(130), "{more:?}");
+    }
+}
+
+#[test]
+fn without_an_iokernel_the_generator_says_so() {
+    let words = [
+        "load",
+        "10.77.0.9:1",
+        "--rate",
+        "1k",
+        "--over",
+        "tailwater",
+        "--iokernel",
+        "@tailwater-is-not-here",
+    ];
+    let output = run(&words);
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("cannot attach to the IOKernel"), "{error}");
+}

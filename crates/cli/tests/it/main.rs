@@ -1,0 +1,13 @@
+//! The command `tailwater`, run as a user runs it.
+
+mod capture;
+mod commands;
+mod common;
+mod demo;
+mod load;
+mod load_over;
+mod trace;
+mod xdp;
+
+#[global_allocator]
+static ALLOC: tailwater::Alloc = tailwater::Alloc::new();

@@ -1,0 +1,186 @@
+//! A trace of a running service: every stage of real requests, and why a request behind a long one
+//! was slow.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::common::{iokernel, run, stats, tailwater};
+use pcap_file::pcap::{PcapPacket, PcapWriter};
+use serde_json::Value;
+use tailwater_testkit::{PATIENCE, Program, socket_name, text, until};
+use tailwater_workload::spin::Request;
+
+/// The client's and the service's addresses.
+const CLIENT: [u8; 4] = [10, 77, 0, 8];
+const SERVICE: [u8; 4] = [10, 77, 0, 9];
+const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 8];
+/// The address that the IOKernel derives from the IP address.
+const SERVICE_MAC: [u8; 6] = [2, 0x74, 10, 77, 0, 9];
+/// Service time of every long request.
+const LONG_NS: u64 = 2_000_000;
+
+/// Returns a request for `work_ns` of work.
+fn request(id: u64, work_ns: u64) -> Vec<u8> {
+    let mut frame = [&SERVICE_MAC[..], &CLIENT_MAC, &[8, 0]].concat();
+    frame.extend([0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    frame.extend([CLIENT, SERVICE].concat());
+    let sum: u32 = frame[14..].chunks(2).map(|w| u32::from(w[0]) * 256 + u32::from(w[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    // No UDP checksum (RFC 768).
+    frame.extend([0x9c, 0x40, 0x13, 0x88, 0, 40, 0, 0]);
+    frame.extend(Request { id, work_ns, sent_ns: 0 }.encode());
+    frame
+}
+
+/// Returns the client's answer to the service's ARP request.
+fn arp_reply() -> Vec<u8> {
+    let mut frame = [&SERVICE_MAC[..], &CLIENT_MAC, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
+    frame.extend([&CLIENT_MAC[..], &CLIENT, &SERVICE_MAC, &SERVICE].concat());
+    frame
+}
+
+/// Writes ten minutes in which, every 50 ms, a long request is followed at once by a short one.
+fn write_capture(path: &Path) {
+    let mut writer = PcapWriter::new(File::create(path).unwrap()).unwrap();
+    for round in 0..12_000u64 {
+        let at = |us| Duration::from_millis(round * 50) + Duration::from_micros(us);
+        for (us, frame) in
+            [(0, request(round * 2 + 1, LONG_NS)), (50, request(round * 2 + 2, 1_000)), (15_000, arp_reply())]
+        {
+            writer.write_packet(&PcapPacket::new(at(us), frame.len() as u32, &frame)).unwrap();
+        }
+    }
+}
+
+fn start(folder: &Path, socket: &str, words: &[&str]) -> (Program, Program) {
+    let file = folder.join("in.pcap");
+    write_capture(&file);
+    // Sent frames are recorded: a port without a record accepts none.
+    let replay = format!("replay={},record={}", file.display(), folder.join("out.pcap").display());
+    let iokernel = iokernel(socket, &["--pcap", &replay]);
+    let mut service = tailwater(&["app", "spin", "--listen", "0.0.0.0:5000"]);
+    service.args(words).envs([
+        ("TAILWATER_IOKERNEL", socket),
+        ("TAILWATER_NAME", "web"),
+        ("TAILWATER_KTHREADS", "1"),
+        ("TAILWATER_IP", "10.77.0.9"),
+    ]);
+    let service = Program::start(&mut service);
+    let answers = |stats: Value| stats["ports"][0]["transmitted"].as_u64().unwrap();
+    until("the service answers", || stats(socket).is_some_and(|stats| answers(stats) > 20));
+    (iokernel, service)
+}
+
+fn trace(socket: &str, words: &[&str]) -> (String, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    let fixed = ["trace", "--iokernel", socket, "--slowest", "1000", "--out", file.to_str().unwrap()];
+    let output = run(&[&fixed[..], words].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    (text(&output.stdout), serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap())
+}
+
+/// Microseconds of the asynchronous slices of this name.
+fn durations(document: &Value, name: &str) -> Vec<f64> {
+    let events = document["traceEvents"].as_array().unwrap();
+    let of = |phase: &str| -> Vec<f64> {
+        let slices = events.iter().filter(|event| event["ph"] == *phase && event["name"] == *name);
+        slices.map(|event| event["ts"].as_f64().unwrap()).collect()
+    };
+    of("b").iter().zip(of("e")).map(|(from, to)| to - from).collect()
+}
+
+/// Two IOKernels on one machine would share its cores.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Repeats the trace until `lacks`, which returns what is missing, finds nothing. On a busy machine
+/// other programs may keep the service from running for a whole trace.
+#[track_caller]
+fn trace_until(socket: &str, words: &[&str], lacks: impl Fn(&str, &Value) -> Option<&'static str>) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (report, document) = trace(socket, words);
+        let Some(missing) = lacks(&report, &document) else { return };
+        assert!(Instant::now() < deadline, "no trace has {missing}; the last one:\n{report}");
+    }
+}
+
+/// Least time of a long request in microseconds: its service time less the difference between
+/// clocks.
+const LONG_US: f64 = LONG_NS as f64 / 1000.0 * 0.9;
+
+#[test]
+fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = socket_name("trace");
+    let _running = start(folder.path(), &socket, &[]);
+    // Where the short request waits depends on whether both came in one batch.
+    let ring = "bytes: kthread 0 of web had a core and ran something else";
+    let queue = "us in its socket behind 1 others: no thread was waiting to receive";
+    trace_until(&socket, &["--sample", "1", "--duration", "1s", "--runtime", "web"], |report, document| {
+        let of = |stage| durations(document, stage);
+        let waits = [of("ring"), of("socket")].concat();
+        let wanted = [
+            ("an answer", report.contains(" answered")),
+            ("the reason of a wait", report.contains(ring) || report.contains(queue)),
+            ("where a request went", report.contains("to web: ") && report.contains("ran for ")),
+            ("a long request", of("run").iter().any(|&us| us > LONG_US)),
+            // Without the 50 us between the two.
+            ("a short request that waited for it", waits.iter().any(|&us| us > LONG_US - 50.0)),
+            (
+                "all stages",
+                ["switch", "stack", "egress ring", "out"].iter().all(|stage| !of(stage).is_empty()),
+            ),
+        ];
+        wanted.iter().find(|(_, is_there)| !is_there).map(|(what, _)| *what)
+    });
+
+    // One trace at a time, and the end of one makes room.
+    let first = Program::start(&mut tailwater(&["trace", "--iokernel", &socket, "--duration", "600s"]));
+    until("the first trace goes on", || stats(&socket).is_some_and(|all| !all["trace"].is_null()));
+    let second = run(&["trace", "--iokernel", &socket]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("a trace is going on already"), "{}", text(&second.stderr));
+    drop(first);
+    until("the trace of the dead command is ended", || {
+        stats(&socket).is_some_and(|all| all["trace"].is_null())
+    });
+    let (report, _) = trace(&socket, &["--sample", "1", "--duration", "200ms", "--runtime", "absent"]);
+    assert!(report.starts_with("0 requests traced, 0 answered; 0 events missing"), "{report}");
+}
+
+#[test]
+fn a_request_is_followed_into_the_thread_that_is_started_for_it() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = socket_name("trace-spawn");
+    let _running = start(folder.path(), &socket, &["--spawn"]);
+    trace_until(&socket, &["--sample", "1", "--duration", "500ms"], |report, document| {
+        let is_long = durations(document, "run").iter().any(|&us| us > LONG_US);
+        let wanted = [("a long request", is_long), ("a reply to each", !report.contains("without a reply"))];
+        wanted.iter().find(|(_, is_there)| !is_there).map(|(what, _)| *what)
+    });
+}
+
+#[test]
+fn a_request_is_followed_through_a_dispatcher() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = socket_name("trace-dispatch");
+    let _running = start(folder.path(), &socket, &["--dispatch", "sq:15us"]);
+    trace_until(&socket, &["--sample", "1", "--duration", "500ms"], |report, document| {
+        let has = |stage| !durations(document, stage).is_empty();
+        let ran: f64 = durations(document, "run").iter().sum();
+        let wanted = [
+            ("a reply to each", !report.contains("without a reply")),
+            ("a wait in the dispatcher", has("dispatch queue")),
+            ("a long request that gave way", has("preempted")),
+            ("the work of a long request", ran > LONG_US),
+        ];
+        wanted.iter().find(|(_, is_there)| !is_there).map(|(what, _)| *what)
+    });
+}

@@ -1,0 +1,43 @@
+//! An IOKernel that is killed leaves nothing on its interface, and the next one gets it.
+//!
+//! The interface is one end of a veth pair in a network namespace that ends with the test. Needs
+//! CAP_SYS_ADMIN and what AF_XDP needs; without them a message says so and the test is skipped.
+
+use crate::common::{run, stats, tailwater};
+use tailwater_testkit::namespace::Namespace;
+use tailwater_testkit::{Program, socket_name, text, until};
+
+#[test]
+fn a_killed_iokernel_leaves_nothing_on_its_interface_and_the_next_one_starts_at_once() {
+    let doctor = text(&run(&["doctor"]).stdout);
+    let line = doctor.lines().find(|line| line.contains("AF_XDP")).expect("the doctor speaks of AF_XDP");
+    if !line.starts_with("ok ") {
+        return eprintln!("skipped: {line}");
+    }
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let socket = socket_name("xdp");
+    let words = ["iokernel", "--socket", &socket, "--log", "warn", "--xdp", "a0"];
+    namespace.ip(&["link", "add", "a0", "type", "veth", "peer", "name", "b0"]);
+    namespace.ip(&["link", "set", "b0", "up"]);
+    let why = text(&namespace.inside(|| run(&words)).stderr);
+    assert!(why.contains("ip link set a0 up"), "{why}");
+    namespace.ip(&["link", "set", "a0", "up"]);
+    let link = || namespace.run("ip", &["-d", "link", "show", "a0"]);
+    for _ in 0..5 {
+        let mut iokernel = namespace.inside(|| Program::start(&mut tailwater(&words)));
+        until("the IOKernel has the interface", || {
+            assert!(iokernel.is_running(), "the IOKernel did not start: {}", iokernel.errors());
+            namespace.inside(|| stats(&socket)).is_some()
+        });
+        let shown = link();
+        assert!(shown.contains("xdp") && !shown.contains("promiscuity 0"), "{shown}");
+        iokernel.kill();
+    }
+    until("nothing is attached any more", || {
+        let shown = link();
+        !shown.contains("xdp") && shown.contains("promiscuity 0")
+    });
+}

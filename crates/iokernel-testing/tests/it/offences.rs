@@ -1,0 +1,199 @@
+//! Programs whose offences keep the polling thread busy are charged for it, and the others are
+//! served.
+
+use crate::common::{Running, ask, child_command, config, endpoint, eventually};
+use std::cell::Cell;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use tailwater_iokernel::{Account, Config, Grant};
+use tailwater_iokernel_testing::attack::Attack;
+use tailwater_iokernel_testing::child::RawChild;
+use tailwater_iokernel_testing::roles::Echo;
+use tailwater_iokernel_testing::{RawRuntime, RawSpec};
+
+/// Runs an attack beside a service that answers requests, until `enough`.
+fn attack(attack: Attack, config: Config, enough: impl Fn(&Running) -> bool) {
+    let (iokernel, station) = Running::with_station(config);
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| attack.run(&iokernel.socket, &stop, |_| ()).unwrap());
+        // Also after a panic, or the thread would not end.
+        let _stop = StopOnDrop(&stop);
+        let mut number = 0;
+        eventually("the attack was noticed", || {
+            ask(&station, endpoint(&service), number);
+            number += 1;
+            enough(&iokernel)
+        });
+    });
+    // Races charge an honest program a few microseconds at most.
+    assert_eq!(iokernel.counter("service", |c| c.throttled.get()), 0, "the service has done nothing");
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn expelled(iokernel: &Running) -> u64 {
+    iokernel.stats.polling.expelled.get()
+}
+
+#[test]
+fn a_sender_of_refused_frames_is_charged_for_them() {
+    attack(Attack::Spoofed, config(), |iokernel| {
+        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.offence_ns.get()) > 100_000
+    });
+}
+
+#[test]
+fn a_sender_of_false_errors_of_routers_is_charged_for_them() {
+    attack(Attack::FalseErrors, config(), |iokernel| {
+        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.offence_ns.get()) > 100_000
+    });
+}
+
+#[test]
+fn a_program_that_asks_for_cores_in_vain_is_charged_for_them() {
+    attack(Attack::VainCores, config(), |iokernel| {
+        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.vain_cores.get()) > 20
+    });
+}
+
+#[test]
+fn a_program_that_rings_for_nothing_is_charged_for_it() {
+    // It sleeps between two requests.
+    let restless = Config { idle_sleep_us: 20, ..config() };
+    attack(Attack::Doorbell, restless, |iokernel| {
+        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.vain_rings.get()) > 100
+    });
+}
+
+#[test]
+fn a_service_answers_beside_programs_whose_deeds_are_bounded_and_not_charged() {
+    let attacks = [
+        Attack::Unicast,
+        Attack::ManyWords,
+        Attack::Flapping,
+        Attack::Registrations,
+        Attack::Refusals,
+        Attack::IdleConnections,
+        Attack::MovedSleepers,
+        Attack::WokenSleepers,
+        Attack::EmptiedDoorbell,
+        Attack::Memory,
+        Attack::AsleepCores,
+        Attack::ManyUnicast,
+    ];
+    for deed in attacks {
+        println!("{}", deed.name());
+        let answers = Cell::new(0);
+        attack(deed, config(), |_| {
+            answers.set(answers.get() + 1);
+            answers.get() > 100
+        });
+    }
+}
+
+#[test]
+fn a_service_answers_beside_a_program_that_is_stopped_and_sent_frames() {
+    // The stopped program is known by the cores that it does not start on.
+    let (iokernel, station) = Running::with_station(Config { start_deadline_us: 2_000, ..config() });
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    // Of the same user: whether another may register is no matter here.
+    let attacker = RawChild::attack(child_command(), &iokernel.socket, Attack::StoppedProgram, 0);
+    let attacker = attacker.unwrap();
+    let received = || iokernel.counter("attacker-stopped", |c| c.rx_frames.get());
+    let no_starts = || iokernel.stats.cores.no_starts.get();
+    let mut number = 0;
+    eventually("it is sent frames, and does not start", || {
+        ask(&station, endpoint(&service), number);
+        number += 1;
+        received() > 100 && no_starts() >= 3
+    });
+    drop(attacker);
+    let names = || iokernel.stats.to_json()["runtimes"].as_array().map(Vec::len);
+    eventually("the stopped program ends with the attacker", || names() == Some(1));
+}
+
+/// As [`child_command`], as this user.
+fn child_of(user: u32) -> Command {
+    let mut command = child_command();
+    command.uid(user).gid(user);
+    command
+}
+
+/// Starts an attacker of its own user, who may register programs; `None` where that is not
+/// possible, and then prints that the test is skipped.
+fn attacker_of_its_user(iokernel: &Running, attack: Attack) -> Option<RawChild> {
+    match RawChild::attack(child_of(attack.user()), &iokernel.socket, attack, attack.user()) {
+        Err(why) if why.contains("cannot start") || why.contains("may not bind") => {
+            eprintln!("skipped: {why}");
+            None
+        }
+        attacker => Some(attacker.unwrap()),
+    }
+}
+
+/// Returns settings by which the user of this attacker may register programs; `None` where no other
+/// user can be had, and then prints that the test is skipped.
+fn permitting(attack: Attack) -> Option<Config> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can start a program of another user");
+        return None;
+    }
+    let users = vec![Account::Number(attack.user())];
+    Some(Config { grant: vec![Grant { users, ..Grant::default() }], ..config() })
+}
+
+#[test]
+fn the_polling_thread_attaches_as_many_programs_as_the_pace_of_their_user_permits() {
+    const PROGRAMS: u32 = 4;
+    let Some(config) = permitting(Attack::Registrations) else { return };
+    let began = Instant::now();
+    let (iokernel, station) = Running::with_station(Config { max_runtimes: PROGRAMS, ..config });
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let Some(_attacker) = attacker_of_its_user(&iokernel, Attack::Registrations) else { return };
+    let polling = &iokernel.stats.polling;
+    let mut number = 0;
+    eventually("it has registered and left often, and is refused", || {
+        ask(&station, endpoint(&service), number);
+        number += 1;
+        polling.departed.get() > 20 && polling.refused.get() > 500
+    });
+    // Both go on: what is read first is not ahead.
+    let departed = polling.departed.get();
+    let registered = polling.registered.get() - 1;
+    // 20 at once, one more for each place, as programs may come back to a new IOKernel, and two a
+    // second.
+    let most = 20 + u64::from(PROGRAMS) + 2 * (began.elapsed().as_secs() + 1);
+    assert!(registered <= most && departed <= registered, "{registered} registered, {departed} left");
+    let ns = polling.registration_ns.get();
+    assert!(ns > 0);
+    println!("{registered} registered, {departed} left: {ns} ns of the polling thread");
+}
+
+#[test]
+fn a_user_of_whom_a_program_was_expelled_registers_none_for_a_while() {
+    let Some(config) = permitting(Attack::Spoofed) else { return };
+    let (iokernel, station) = Running::with_station(config);
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let Some(_attacker) = attacker_of_its_user(&iokernel, Attack::Spoofed) else { return };
+    eventually("it is expelled", || expelled(&iokernel) > 0);
+    let (before, refused) = (expelled(&iokernel), || iokernel.stats.polling.refused.get());
+    let enough = refused() + 100;
+    eventually("it tries again", || refused() > enough);
+    // Its name is taken for a moment after an expulsion, which alone would refuse it a few times.
+    assert!(expelled(&iokernel) <= before + 5, "expelled {} times", expelled(&iokernel) - before);
+    ask(&station, endpoint(&service), 1);
+}

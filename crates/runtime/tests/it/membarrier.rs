@@ -1,0 +1,122 @@
+//! Mutexes and RCU cells where `membarrier(2)` is refused: from the beginning, or since a program
+//! has installed a filter of system calls. Each test runs itself in a child process.
+
+use std::sync::Arc;
+use tailwater::sync::{Mutex, Rcu};
+use tailwater::thread;
+use tailwater_testkit::{is_rerun, rerun};
+
+/// What a child prints when no filter can be installed.
+const SKIPPED: &str = "skipped";
+
+/// Runs `main` in its own process, which is this test again.
+fn in_child(test: &str, main: impl FnOnce()) {
+    if is_rerun(test) {
+        main();
+        std::process::exit(0);
+    }
+    let output = tailwater_testkit::run(&mut rerun(module_path!(), test), b"");
+    let [printed, errors] = [&output.stdout, &output.stderr].map(|text| tailwater_testkit::text(text));
+    if printed.contains(SKIPPED) {
+        eprintln!("skipped: the kernel has no filters of system calls");
+        return;
+    }
+    assert!(output.status.success() && printed.contains("ended"), "{printed}{errors}");
+}
+
+fn instruction(code: u32, value: u32, otherwise: u8) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k: value }
+}
+
+/// Has the kernel refuse `membarrier(2)` to all threads of the process (seccomp(2)).
+fn refuse_membarrier() {
+    let mut filter = [
+        // The number is the first word of `seccomp_data`.
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32, 1),
+        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: plain calls; the kernel copies the program, which is alive.
+    let installed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                libc::SECCOMP_FILTER_FLAG_TSYNC,
+                &raw const program,
+            ) == 0
+    };
+    if !installed {
+        println!("{SKIPPED}");
+        std::process::exit(0);
+    }
+    // SAFETY: a query without memory.
+    let answer = unsafe { libc::syscall(libc::SYS_membarrier, 0, 0, 0) };
+    assert_eq!(answer, -1, "membarrier(2) is not refused");
+}
+
+/// Has user threads and OS threads wait for fresh mutexes.
+fn contend(mutexes: usize) {
+    for _ in 0..mutexes {
+        let mutex = Arc::new(Mutex::new(0));
+        let add = |mutex: &Mutex<u32>, pause: fn()| {
+            for _ in 0..10 {
+                let mut guard = mutex.lock().unwrap();
+                pause();
+                *guard += 1;
+            }
+        };
+        let users = [(); 3].map(|()| {
+            let mutex = Arc::clone(&mutex);
+            // While it is held, others find it so.
+            thread::spawn(move || add(&mutex, thread::yield_now))
+        });
+        let other = {
+            let mutex = Arc::clone(&mutex);
+            std::thread::spawn(move || add(&mutex, std::hint::spin_loop))
+        };
+        users.into_iter().for_each(|user| user.join().unwrap());
+        tailwater::blocking(move || other.join().unwrap());
+        assert_eq!(*mutex.lock().unwrap(), 40);
+    }
+}
+
+#[test]
+fn mutexes_work_where_the_barrier_is_refused_from_the_beginning() {
+    in_child("mutexes_work_where_the_barrier_is_refused_from_the_beginning", || {
+        refuse_membarrier();
+        tailwater::Builder::new().kthreads(2).run(|| contend(200)).unwrap();
+        println!("ended");
+    });
+}
+
+#[test]
+fn mutexes_work_after_a_filter_has_taken_the_barrier_away() {
+    in_child("mutexes_work_after_a_filter_has_taken_the_barrier_away", || {
+        let run = tailwater::Builder::new().kthreads(2).run(|| {
+            contend(20);
+            let old = Mutex::new(0);
+            refuse_membarrier();
+            contend(100);
+            *old.lock().unwrap() += 1;
+        });
+        run.unwrap();
+        println!("ended");
+    });
+}
+
+#[test]
+fn a_cell_that_is_made_after_the_filter_can_be_written() {
+    in_child("a_cell_that_is_made_after_the_filter_can_be_written", || {
+        let run = tailwater::Builder::new().kthreads(2).run(|| {
+            refuse_membarrier();
+            let cell = Rcu::new(1);
+            assert_eq!(*cell.replace(2), 1);
+            cell.with(|value| assert_eq!(*value, 2));
+        });
+        run.unwrap();
+        println!("ended");
+    });
+}

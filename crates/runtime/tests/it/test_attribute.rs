@@ -1,0 +1,52 @@
+//! `#[tailwater::test]`: bodies are user threads of one runtime, and results and panics are the
+//! test's.
+
+use std::process::Output;
+use std::rc::Rc;
+use tailwater::thread;
+
+#[tailwater::test]
+fn a_body_is_a_user_thread_with_the_name_of_the_test() {
+    assert!(thread::is_user_thread());
+    assert_eq!(thread::current().name(), Some("a_body_is_a_user_thread_with_the_name_of_the_test"));
+    assert_eq!(thread::available_parallelism().unwrap().get(), 2);
+    assert_eq!(thread::spawn(|| 6 * 7).join().unwrap(), 42);
+}
+
+#[tailwater::test]
+#[should_panic(expected = "index out of bounds")]
+fn a_panic_is_the_panic_of_the_test() {
+    let empty: Vec<u8> = std::hint::black_box(Vec::new());
+    std::hint::black_box(empty[0]);
+}
+
+#[tailwater::test]
+fn a_result_need_not_be_send() -> Result<(), Rc<str>> {
+    Ok(())
+}
+
+#[tailwater::test]
+#[ignore = "fails; run by the next test"]
+fn fails() -> Result<(), Rc<str>> {
+    Err("refused".into())
+}
+
+fn rerun(test: &str, kthreads: &str) -> Output {
+    let mut command = tailwater_testkit::rerun(module_path!(), test);
+    tailwater_testkit::run(command.env("TAILWATER_KTHREADS", kthreads), b"")
+}
+
+#[test]
+fn an_error_fails_the_test() {
+    let output = rerun("fails", "2");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("refused"), "{output:?}");
+}
+
+#[test]
+fn a_runtime_that_cannot_start_fails_the_test_with_the_reason() {
+    let output = rerun("a_result_need_not_be_send", "0");
+    assert!(!output.status.success());
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("kthreads 0 is out of range"), "{output:?}");
+}
