@@ -14,9 +14,9 @@
 //!
 //! A kthread with real-time rank preempts an ordinary program on its core at once, and is not
 //! preempted by one: with ordinary rank it would wait for a turn of a timer tick (4 ms at 250 Hz)
-//! where sessions or control groups compete. Linux stops real-time threads that use more than 95 %
-//! of a core for the rest of the second (sched(7), "Limiting the CPU usage"), so a kthread that
-//! keeps its core *rests* before that: for one look it ranks as an ordinary thread.
+//! where sessions or control groups compete. Linux limits real-time threads to 95 % of a core
+//! ([`Rank::RealTime`]); one that reaches the limit pauses for about 50 ms. So a kthread that keeps
+//! its core *rests* before that: for one look it ranks as an ordinary thread.
 //!
 //! Owns the ranks and, for each core, an account of how long services have held it.
 

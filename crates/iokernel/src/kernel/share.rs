@@ -20,9 +20,11 @@
 //! # Real time
 //! Ordinary threads of other sessions would take the rest in turns of a timer tick (4 ms at 250
 //! Hz), whatever the polling thread's nice value, so its policy is `SCHED_FIFO`, as far as Linux
-//! allows it. Linux stops a real-time thread that uses more than 95 % of a core
-//! (`sched_rt_runtime_us`) for the rest of the second. When no other thread is runnable, the thread
-//! therefore *rests* instead of sleeping: it polls on as an ordinary thread for as long as a slice.
+//! allows it. Linux limits real-time threads to 95 % of a core ([`Rank::RealTime`]); one that
+//! reaches the limit pauses for about 50 ms. When no other thread is runnable, the thread therefore
+//! *rests* instead of sleeping: it polls on as an ordinary thread for as long as a slice.
+//!
+//! [`Rank::RealTime`]: tailwater_shm::priority::Rank::RealTime
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
