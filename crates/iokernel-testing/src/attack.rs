@@ -306,7 +306,7 @@ fn numbered(mut spec: RawSpec, number: u32) -> RawSpec {
     spec
 }
 
-/// Attacks so many times at once, each time with another number; what happens to the first is
+/// Runs this number of attacks at once, each with another number; what happens to the first is
 /// reported. The others may fail: then there are fewer.
 fn together(
     count: u32,

@@ -106,8 +106,8 @@ pub struct Config {
     /// runtime loses its registration; one is forgotten every 50 ms.
     pub max_evictions: u32,
     /// Longest time that the polling thread polls with nothing to do before it sleeps, in
-    /// microseconds; 0: never sleep. It sleeps sooner when the times between the last events say
-    /// that waiting is in vain.
+    /// microseconds; 0: never sleep. It sleeps sooner when the times between the last events show
+    /// that polling does not pay.
     pub idle_sleep_us: u64,
     /// How late a sleeping polling thread may notice what no doorbell reports, in microseconds: a
     /// best-effort runtime whose turn it is on a core that another one holds.

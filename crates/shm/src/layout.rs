@@ -638,7 +638,8 @@ impl Region {
     /// look: while other programs compete for the cores, or cores hardly change hands
     /// ([`crate::priority`]).
     pub fn ranks_differ(&self) -> bool {
-        // Relaxed: a hint; a kthread that sees it late yields in vain, or sleeps and is woken.
+        // Relaxed: a hint; a kthread that sees it late yields without effect, or sleeps and is
+        // woken.
         self.header().contested.load(Ordering::Relaxed) & RANKS_DIFFER != 0
     }
 

@@ -18,8 +18,8 @@
 //!
 //! # Crash and lie
 //! A program that resets its own words, moves its own sleepers or wakes them keeps its own kthreads
-//! from starting, or starts them in vain. The IOKernel repeats the wake of a kthread that does not
-//! start ([`Slot::rouse`]), which wakes one thread at most and never waits.
+//! from starting, or starts them without need. The IOKernel repeats the wake of a kthread that does
+//! not start ([`Slot::rouse`]), which wakes one thread at most and never waits.
 //!
 //! A kthread sleeps for [`BACKSTOP`] at most and then reads its grant again. If the IOKernel had
 //! repeated a wake for milliseconds by then, it is a *lost wake*: none is known to be possible, and

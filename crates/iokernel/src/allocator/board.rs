@@ -156,8 +156,7 @@ impl Allocator {
         self.wake(world, to, now);
     }
 
-    /// Takes into account whether `to` has started, or has to be woken again, after a promise to
-    /// wake it.
+    /// Judges a promise to wake `to`: it has started, or has to be woken again.
     #[inline]
     pub(super) fn judge_promise(
         &mut self,

@@ -37,7 +37,8 @@ enum Extent {
     Whole,
     /// As much as a look may cost.
     Bounded,
-    /// The same without slices, because the policy compares no such look with the one before.
+    /// The same without slices, because the policy does not compare such a look with the previous
+    /// one.
     Beside,
 }
 
@@ -55,8 +56,8 @@ impl ColdBudget {
         Self { kthreads, untimed: 0, began: None }
     }
 
-    /// Takes a look at a runtime of `kthreads` kthreads into account that has `read` so many of
-    /// them: one that reads none goes through what is kept of all.
+    /// Charges a look at a runtime of `kthreads` kthreads that has read the words of `read` of
+    /// them. A look that reads none sums the stored words of all.
     fn spend(&mut self, (read, kthreads): (usize, usize), most: Cycles, stopwatch: impl Fn() -> Cycles) {
         if self.kthreads == usize::MAX {
             return;

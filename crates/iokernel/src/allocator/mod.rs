@@ -400,7 +400,8 @@ impl Allocator {
                 Phase::Starting { .. } | Phase::Ceding { .. } => Attention::Constant,
             });
         }
-        // Who has no kthread or no core to be lent gets none before one comes back.
+        // A runtime without a kthread to run, or without a core that it can get, gets none until
+        // one is returned.
         let counts = |id: &&RuntimeId| {
             of(**id) > most
                 && self.ledger.account(**id).is_some_and(|account| account.room() > 0)
@@ -446,7 +447,7 @@ impl Allocator {
     pub(crate) fn next_pending(&self, now: Cycles) -> Option<Cycles> {
         let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
         let next = self.policy.next_pending(view)?;
-        // Rounded up: a look a cycle earlier would be in vain.
+        // Rounded up: a look a cycle earlier would find nothing.
         Some(self.origin.saturating_add(self.clock.from_ns(next.0)).saturating_add(1))
     }
 

@@ -99,8 +99,8 @@ pub(super) struct CoreSlot {
     pub(super) phase: Phase,
     /// Linux does not let the IOKernel use it at present.
     pub(super) absent: bool,
-    /// When its present owner got it, or the last one gave it up. The decision is older by what the
-    /// owner before took to cede.
+    /// When its present owner got it, or the last one gave it up. The decision is older by the time
+    /// that the previous owner took to cede.
     pub(super) since: Cycles,
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,

@@ -103,7 +103,7 @@ pub(crate) enum Command {
     RequestCores(RuntimeId, u64),
     /// Ends the polling thread's work: another IOKernel takes over.
     Leave,
-    /// All programs of the IOKernel before are there.
+    /// All programs of the previous IOKernel have registered.
     Reunited,
     /// Puts other firewall rules into effect.
     Rules(Box<NewRules>),
@@ -412,12 +412,12 @@ impl Control {
         }
     }
 
-    /// Returns whether programs of the IOKernel before have not been sent `Ready` yet.
+    /// Returns true if programs of the previous IOKernel have not been sent `Ready` yet.
     pub(crate) fn expects_programs(&self) -> bool {
         self.parts.directory.expects()
     }
 
-    /// Keeps nothing any more for programs of the IOKernel before that have not come back in time.
+    /// Frees what was kept for programs of the previous IOKernel that have not registered in time.
     fn end_reunion(&mut self) {
         if self.reunion_ends.is_none_or(|time| Instant::now() < time) {
             return;

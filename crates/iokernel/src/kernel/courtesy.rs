@@ -82,8 +82,8 @@ impl Courtesy {
         now < self.recent_until && now >= self.not_before
     }
 
-    /// Takes in that the thread yielded at `left` and runs again at `back`; returns the pause after
-    /// a long absence. `shared`: cores may have to change hands between programs.
+    /// Records that the thread yielded at `left` and runs again at `back`; returns the pause after
+    /// a long absence. `shared` is true if cores may have to change hands between programs.
     #[inline(always)]
     pub(super) fn returned(&mut self, left: Cycles, back: Cycles, shared: bool) -> Option<Cycles> {
         let away = back.saturating_sub(left).min(self.durations.tick);
@@ -154,7 +154,7 @@ mod tests {
         assert!(courtesy.may_yield(3, 600));
     }
 
-    /// Takes in an absence that ends at `back`; returns the pause after it, in multiples of it.
+    /// Records an absence that ends at `back`; returns the pause after it, in multiples of it.
     fn pause_after(courtesy: &mut Courtesy, back: Cycles, away: Cycles) -> u64 {
         let pause = courtesy.returned(back - away, back, false).expect("a long absence");
         assert!(courtesy.may_yield(back, back + pause));

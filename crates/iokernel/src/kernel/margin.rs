@@ -31,7 +31,7 @@ impl Margin {
         self.now
     }
 
-    /// Takes into account a sleep that ended so late after its time.
+    /// Records a sleep that ended `late` after its due time.
     pub(super) fn record(&mut self, late: Cycles) {
         // A quarter more than what was seen, for what was not.
         let enough = late.saturating_add(late / 4).clamp(self.least, self.most);

@@ -1,9 +1,9 @@
-//! What ordinary threads get of the polling thread's core while they compete for it and it must
-//! poll, and its real-time rank meanwhile.
+//! Gives ordinary threads a share of the polling thread's core while they compete for it, and sets
+//! the thread's real-time rank meanwhile.
 //!
 //! Owns [`Share`], which decides when the polling thread steps aside and for how long, and
-//! [`Waiting`], what Linux says about threads that wait for a core. The first is pure: times are
-//! arguments.
+//! [`Waiting`], which reads from Linux how many threads wait for a core. The first is pure: times
+//! are arguments.
 //!
 //! In a steady rhythm the polling thread reads how many threads are runnable (`/proc/loadavg`).
 //! When there are more than itself and the kthreads on lent cores, it sleeps for a slice, so that
@@ -166,13 +166,13 @@ impl Share {
         }
     }
 
-    /// Returns whether the idle time of the core is to be looked at.
+    /// Returns true if it is time to read the idle time of the core.
     pub(super) fn wants_idle_look(&self, now: Cycles) -> bool {
         self.given > 0 && now >= self.next_idle_look
     }
 
-    /// Judges a look that found `runnable` threads, of which at least and at most so many are
-    /// Tailwater's `own`.
+    /// Judges a look that found `runnable` threads. `own` is the least and the greatest number of
+    /// Tailwater's own among them.
     pub(super) fn judge(&mut self, runnable: usize, own: (usize, usize), now: Cycles) -> Verdict {
         let (least, most) = own;
         if runnable <= least || now < self.unused_until {
@@ -189,8 +189,8 @@ impl Share {
         Verdict::Give
     }
 
-    /// Takes in how long the core was idle since the last such look: the slices end for a while if
-    /// it was for half of them.
+    /// Records the time that the core was idle since the previous such look. If it was idle for
+    /// half of the slices, none are given for a while.
     pub(super) fn idled(&mut self, idle: Cycles, now: Cycles) {
         self.unused = if idle >= self.given / 2 { self.unused + 1 } else { 0 };
         if let Some(doublings) = self.unused.checked_sub(1) {
@@ -199,8 +199,8 @@ impl Share {
         self.given = 0;
     }
 
-    /// Takes in a slice that was given and has ended at `now`; returns true if it is the first
-    /// since the last look at the idle time.
+    /// Records the end of a slice. Returns true if it is the first since the idle time was last
+    /// read.
     pub(super) fn gave(&mut self, now: Cycles) -> bool {
         let first = self.given == 0;
         if first {
@@ -212,15 +212,15 @@ impl Share {
         first
     }
 
-    /// Takes in that a rest begins.
+    /// Records the beginning of a rest.
     pub(super) fn rest(&mut self, now: Cycles) {
         self.resting = true;
         (self.postponed, self.put_off) = (0, None);
         self.next = now + self.slice;
     }
 
-    /// Takes in that the thread polls on: no slice is due before the next look. Returns true if a
-    /// rest has ended.
+    /// Records that the thread continues to poll: no slice is due before the next look. Returns
+    /// true if a rest has ended.
     pub(super) fn resume(&mut self, now: Cycles) -> bool {
         self.next = now + self.between;
         self.put_off = None;

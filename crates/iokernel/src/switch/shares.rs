@@ -91,9 +91,9 @@ const EPOCH: u32 = 3;
 /// and up to which a program may fill it that sends alone.
 const ALONE: u32 = 6;
 const PARTS: u32 = 8;
-/// One part of so many of a ring is left to ports, however many programs begin to send.
+/// 1 / `LEFT` of a ring is left to ports, however many programs begin to send.
 const LEFT: u32 = 16;
-/// One part of so many of a user's share is left to those of its programs that begin to send.
+/// 1 / `SLACK` of a user's share is left to those of its programs that begin to send.
 const SLACK: u32 = 8;
 
 /// See the module documentation.

@@ -49,8 +49,8 @@ impl Slice {
         self.first = self.next;
     }
 
-    /// Takes in the poll points since the last look. A turn of which this is the first look began
-    /// at most `longest` ago.
+    /// Counts the poll points since the last look. A turn that this look is the first of began at
+    /// most `longest` ago.
     fn measure(&mut self, turn: u64, left: u32, now: Cycles, longest: Cycles) {
         let same = turn == self.turn;
         let polls = Cycles::from(if same { self.next } else { self.first }.saturating_sub(left).max(1));

@@ -36,7 +36,7 @@
 //! | Running | socket closes | stores Parked but keeps running: Linux time-slices it against the next owner; the IOKernel evicts a thread whose `Run` was not honoured |
 //! | Idle, stores Running without the swap | - | the IOKernel's swap still wins or loses on one word; a lie only loses the liar's own core |
 //! | Taken | socket closes | never parks: signal, bypass, then eviction by affinity |
-//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late; the kthread that cedes to it makes a wake in vain, or yields up to 32 times |
+//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late; the kthread that cedes to it makes a useless wake, or yields up to 32 times |
 //! | Parked, with the promise to wake the successor | the successor is woken by the IOKernel, late | the same; see [`crate::board`] |
 
 use crate::board::Place;

@@ -262,8 +262,8 @@ impl Watch {
         std::fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).ok()
     }
 
-    /// Takes a look into account; gives the sign of life if it is due and earned. Returns a stall
-    /// when it is first seen.
+    /// Judges a look; gives the sign of life if it is due and the thread made progress. Returns a
+    /// stall when it is first seen.
     pub(crate) fn look(&mut self, sight: Sight) -> Option<Finding> {
         self.beat(&sight);
         let Some(before) = self.before else {

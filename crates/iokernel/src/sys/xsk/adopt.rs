@@ -1,9 +1,9 @@
 //! A queue with which another process goes on.
 //!
 //! Socket and frame memory are descriptors, and all positions are in the rings, so a process that
-//! is handed both ([`Queue::files`], [`Queue::adopt`]) goes on where the one before has stopped.
-//! Until then frames wait in the receive ring. It reads the positions when it first uses the queue,
-//! and not before the other process has ended:
+//! is handed both ([`Queue::files`], [`Queue::adopt`]) continues where the previous one has
+//! stopped. Until then frames wait in the receive ring. It reads the positions when it first uses
+//! the queue, and not before the other process has ended:
 //!
 //! | the other process ended | receive chunks | send chunks |
 //! |---|---|---|

@@ -125,8 +125,8 @@ impl<P, S> Desk<P, S> {
         Ok(())
     }
 
-    /// Takes in what all lanes have reported, and takes back what waits at those that rest. The
-    /// caller pumps afterwards.
+    /// Collects the reports of all lanes, and takes back the requests that wait at lanes that rest.
+    /// The caller pumps afterwards.
     pub fn collect(&mut self) {
         for lane in 0..self.lanes.len() {
             self.collect_from(lane);

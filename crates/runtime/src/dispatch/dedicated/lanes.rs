@@ -26,8 +26,8 @@ use tailwater_sched::dispatch::{Verdict, WorkerId};
 use tailwater_shm::sync::spin_hint;
 use tailwater_shm::{Cycles, clock};
 
-/// Looks at an empty mailbox before the lane idles: one to three microseconds, in which the
-/// dispatcher takes in the report and answers. To idle and to be called again takes both sides as
+/// Number of looks at an empty mailbox before the lane idles: one to three microseconds, in which
+/// the dispatcher reads the report and answers. Idling and being called again takes both sides as
 /// long.
 const LOOKS: u32 = 64;
 
