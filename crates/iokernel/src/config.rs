@@ -58,7 +58,7 @@ pub struct Config {
     pub network: Ipv4Addr,
     /// Length of the network's prefix in bits, 8 to 30.
     pub prefix_len: u8,
-    /// Whether runtimes have an IPv6 address beside the IPv4 one. With an `mtu` below 1280 they
+    /// True if runtimes have an IPv6 address beside the IPv4 one. With an `mtu` below 1280 they
     /// have none.
     pub ipv6: bool,
     /// IPv6 network of the runtimes, a /64 (`fd00:7477::` is a unique local one, RFC 4193). A

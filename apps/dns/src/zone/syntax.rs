@@ -17,7 +17,7 @@ use super::fields;
 pub struct Word<'a> {
     /// Its octets with escapes, without quotation marks.
     pub text: &'a [u8],
-    /// Whether it stands in quotation marks.
+    /// True if it stands in quotation marks.
     pub quoted: bool,
     /// Where it begins in the entry, with its quotation mark.
     start: usize,

@@ -18,7 +18,7 @@ use tailwater_testbed::table::number;
 #[derive(Debug)]
 pub struct Progress {
     on: bool,
-    /// Whether the table's header was printed.
+    /// True if the table's header was printed.
     headed: AtomicBool,
 }
 

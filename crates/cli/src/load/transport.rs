@@ -54,7 +54,7 @@ pub struct Question<'a> {
     pub server: SocketAddr,
     /// The protocol of the requests.
     pub protocol: Arc<dyn Protocol>,
-    /// Whether the server first stores what the protocol reads.
+    /// True if the server first stores what the protocol reads.
     pub preload: bool,
     /// The seed of all requests.
     pub seed: u64,

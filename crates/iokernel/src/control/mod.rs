@@ -119,7 +119,7 @@ pub(crate) enum Command {
     EndTrace(u64),
     /// These of the managed cores can be used at present.
     Present(Box<CpuSet>),
-    /// Whether the clock rates of the policy are set.
+    /// True if the clock rates of the policy are set.
     Clocks(bool),
 }
 

@@ -90,7 +90,7 @@ pub trait PlacementPolicy: Send + Sync + 'static {
 pub const CLASSES: u8 = 64;
 
 static USED: AtomicBool = AtomicBool::new(false);
-/// Whether the policy binds, and whether any policy so far did.
+/// True if the policy binds threads; the other is true if any policy so far did.
 static BINDS: AtomicBool = AtomicBool::new(false);
 static HAS_BOUND: AtomicBool = AtomicBool::new(false);
 /// How often the core of a kthread, or the policy, has changed.

@@ -94,7 +94,7 @@ pub(crate) struct Options {
     pub placement: Placement,
     /// That of the creator if `None`.
     pub class: Option<Class>,
-    /// Whether the thread does nothing for the request that its creator carries, if that is traced.
+    /// True if the thread does nothing for the request that its creator carries, if that is traced.
     pub unrelated: bool,
 }
 

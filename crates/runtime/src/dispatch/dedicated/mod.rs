@@ -137,7 +137,7 @@ struct Group<P> {
     origin: Cycles,
     /// As in [`Server`](super::server::Server).
     slice: Cycles,
-    /// Whether the policy has quanta, and so a request gives way to one in its mailbox.
+    /// True if the policy has quanta, and so a request gives way to one in its mailbox.
     has_quantum: bool,
     maker: Maker,
     first_lane: usize,
