@@ -121,8 +121,8 @@ pub struct Config {
     /// frames that are refused, doorbells and demands for cores without need. A runtime over it is
     /// not served for a while, and in the end expelled.
     pub offence_share: u8,
-    /// How many copies of broadcast and multicast frames one runtime may cause per second, and at
-    /// once; what it sends to groups beyond is dropped.
+    /// Maximum number of copies of broadcast and multicast frames that one runtime may cause per
+    /// second, and at once; what it sends to groups beyond is dropped.
     pub broadcast_copies: u32,
     /// Maximum number of registered runtimes.
     pub max_runtimes: u32,

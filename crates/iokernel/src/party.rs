@@ -31,7 +31,7 @@ pub(crate) struct Member {
     pub(crate) programs: u32,
 }
 
-/// What a program's or a party's frames have cost in one iteration of the polling loop.
+/// The charge for frames of a program or party in one iteration of the polling loop.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Spent {
     /// Number of the iteration.

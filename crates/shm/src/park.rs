@@ -218,7 +218,7 @@ impl Slot {
         self.word.fetch_add(1, Ordering::Release);
     }
 
-    /// What a wake at the board does to a sleeper there.
+    /// Wakes a sleeper at the board, as the kthread that cedes to it does.
     #[cfg(loom)]
     pub fn wake_at_board(&self) {
         self.sleepers.wake_one();

@@ -75,7 +75,7 @@ pub enum Rank {
     /// threads and processes that it starts do not inherit the rank.
     ///
     /// Linux stops real-time threads that use more than `sched_rt_runtime_us` of a core for the
-    /// rest of the second, so whoever gives this rank must see to it that the thread rests.
+    /// rest of the second, so the process that gives this rank must make the thread rest.
     RealTime,
     /// Behind all ordinary threads.
     Behind,

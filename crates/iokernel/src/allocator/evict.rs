@@ -63,8 +63,8 @@ pub(super) const CEDES_PER_EVICTION: u32 = 16;
 /// Pause after a look at withdrawn kthreads, as a multiple of the time that it took.
 const WATCH_PAUSE: Cycles = 8;
 
-/// Most of that time that counts, in microseconds: what takes longer is the machine's doing. One
-/// account takes 5 to read.
+/// Maximum time of a look that counts for the pause, in microseconds: a longer look was
+/// interrupted. Reading one account takes 5 us.
 const LONGEST_WATCH_US: u64 = 50;
 
 /// A kthread that has run for less than 1 / `IDLE_PART` of the time since its account was last read
@@ -74,10 +74,10 @@ const IDLE_PART: Cycles = 16;
 /// Number of sleeping kthreads whose accounts are read in each `cede_deadline_us`, of all programs.
 const ASKED_PER_DEADLINE: usize = 4;
 
-/// How many times as many bypassed kthreads of a party are left on a core as of one program.
+/// Maximum number of bypassed kthreads of a party on a core, as a multiple of that of one program.
 const PROGRAMS_PER_PARTY: usize = 2;
 
-/// How often threads of a runtime were moved off their cores of late.
+/// Recent evictions of a runtime: moves of its threads off their cores.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Evictions {
     count: u32,

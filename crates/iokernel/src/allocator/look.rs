@@ -30,7 +30,7 @@ const TIMED_KTHREADS: usize = 8;
 /// one.
 const SCANNED_KTHREADS: usize = 16;
 
-/// How much of each runtime a look reads, and of how many.
+/// The kthreads and runtimes that a look reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     /// All words of all runtimes.
@@ -42,7 +42,7 @@ enum Extent {
     Beside,
 }
 
-/// How many more runtimes without cores a look reads.
+/// Number of further runtimes without cores that a look may read.
 struct ColdBudget {
     kthreads: usize,
     /// Read since the clock was.
@@ -331,7 +331,8 @@ fn read_many(
 }
 
 /// Returns the runtime's requests for cores, with those made for it outside, as far as it may make
-/// them, if they have changed. One that is left alone requests nothing.
+/// them, if they have changed. A runtime that gets no core for now counts as one that requests
+/// none.
 #[inline(always)]
 fn read_requests(runtime: &mut Runtime, left_alone: bool) -> Option<Requests> {
     // Relaxed: the word stands for itself; a stale value is read again at the next look.

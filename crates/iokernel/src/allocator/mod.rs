@@ -94,7 +94,7 @@ pub(crate) struct Allocator {
     /// Measures what looks cost.
     stopwatch: fn() -> Cycles,
     withdrawn: Vec<Withdrawn>,
-    /// When withdrawn kthreads were last looked at, and are again.
+    /// Times of the last and the next look at withdrawn kthreads.
     watched_at: Cycles,
     next_watch: Cycles,
     ranks: Ranks,
@@ -105,11 +105,11 @@ pub(crate) struct Allocator {
     /// A session may have another weight than it is to have.
     weigh_sessions: bool,
     last_rest_look: Cycles,
-    /// When the log may next warn of a program's cpuset.
+    /// Time from which the log may warn of a program's cpuset again.
     next_warning: Cycles,
     /// Earliest timer of a runtime without a core, as of the last look at it.
     earliest_timer: Cycles,
-    /// When the policy's interval has passed.
+    /// End of the policy's interval.
     next_policy: Cycles,
     /// Where the next look at runtimes without cores begins.
     cursor: usize,

@@ -39,7 +39,7 @@ pub(super) const KTHREAD_LOOK_NS: u64 = 200;
 /// Mean time between two decisions about a core whose kthread goes idle, runs and goes idle again,
 /// in microseconds: a program can do so in each iteration of the loop.
 pub(super) const IDLE_PACE_US: u64 = 5;
-/// How many such decisions may come at once.
+/// Maximum number of such decisions at once.
 pub(super) const IDLE_BURST: Cycles = 8;
 
 /// Deadlines in cycles.
@@ -168,7 +168,7 @@ impl How {
     }
 }
 
-/// What is known of the processor time of a withdrawn kthread.
+/// The last reading of the processor time of a withdrawn kthread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
     /// What it had had when that began to count.

@@ -12,7 +12,7 @@
 //! 30 us, it can be woken 2,200 times a second.
 //!
 //! A slow wake is no offence: Linux may have run another thread meanwhile, and the sleepers may
-//! belong to another program that has found the bucket. No program is expelled for it, and services
+//! belong to another program that aims at the bucket. No program is expelled for it, and services
 //! are exempt.
 
 use tailwater_sched::KthreadId;

@@ -7,8 +7,8 @@
 //! - the kthreads that hold cores are read each time: theirs are the words that change;
 //! - of the others, if the runtime has more than [`WHOLE`] kthreads, up to [`SLICE`] in turn, and
 //!   with them up to [`WAITING`] at which something may wait: it did when they were last read, or
-//!   frames were put into their rings since. After a slice that took a time `c` the next one comes
-//!   8 `c` later ([`SPACING`]), which is the next look where the lines are in the cache.
+//!   frames were put into their rings since. After a slice that took a time `c`, the next one comes
+//!   after [`SPACING`] times `c`, which is the next look if the lines are in the cache.
 //!
 //! The policy compares a look with the previous one to find work that waits. Slices of a runtime
 //! with cores are read only at looks after which the policy runs: one read at another look would be
@@ -34,8 +34,8 @@ pub(super) const WHOLE: usize = 4;
 pub(super) const SLICE: usize = 16;
 /// Maximum number of others read with a slice because something may wait there.
 pub(super) const WAITING: usize = 4;
-/// How many times the time of a slice passes until the next, and likewise the time of a whole look
-/// for a verdict.
+/// Pause after a slice, as a multiple of the time that it took; likewise after a whole look for a
+/// verdict.
 pub(super) const SPACING: Cycles = 8;
 
 /// What is kept of a kthread's words beside the observation.

@@ -40,7 +40,7 @@ impl Entrance {
         Self { connects: Turns::new(CONNECTS, now), refusals: Turns::new(REFUSALS, now) }
     }
 
-    /// As [`new`](Self::new), at the start of an IOKernel to which so many programs may come back.
+    /// As [`new`](Self::new), at the start of an IOKernel to which `programs` programs may return.
     pub(super) fn first(programs: u32, now: Instant) -> Self {
         Self { connects: Turns::first(CONNECTS, programs, now), ..Self::new(now) }
     }

@@ -18,9 +18,9 @@ const _: () = assert!(MAX_STRANGERS - RESERVED == MAX_CONNECTIONS as usize);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Client {
     pub(super) uid: u32,
-    /// How many connections its user may have.
+    /// Maximum number of connections of its user.
     pub(super) most: usize,
-    /// Programs that come back in a takeover, of its user and in all: they connect at once.
+    /// Programs that register again in a takeover, of its user and in all: they connect at once.
     pub(super) expected: (usize, usize),
 }
 

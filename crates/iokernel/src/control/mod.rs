@@ -285,7 +285,7 @@ fn is_trusted(uid: u32) -> bool {
 
 /// Returns the user who started a process by sudo(8). That user has had root's rights for it.
 fn started_by(is_root: bool, sudo_uid: Option<&str>) -> Option<u32> {
-    // A process of another user may have the variable from anybody.
+    // In a process of another user any program may have set the variable.
     if is_root { sudo_uid?.parse().ok() } else { None }
 }
 

@@ -16,8 +16,8 @@ use tailwater_shm::Cycles;
 pub(super) const WINDOW_US: u64 = 100_000;
 /// Time after its end in which it does not begin again, in microseconds.
 pub(super) const HOLD_US: u64 = 1_000_000;
-/// How often cores may change hands in that window: 100 requests that find a batch job on the core
-/// move it there and back.
+/// Maximum number of changes of hands in that window: 100 requests that find a batch job on the
+/// core move it there and back.
 const MOST_CHANGES: u64 = 200;
 
 /// [`WINDOW_US`] and [`HOLD_US`] in cycles.

@@ -44,7 +44,7 @@ const UNUSED_DOUBLINGS: u32 = 3;
 /// its core then.
 const MAX_POSTPONED: u32 = 4;
 
-/// When the polling thread steps aside.
+/// Decides when the polling thread sleeps to leave its core to ordinary threads.
 #[derive(Debug, Clone)]
 pub(super) struct Share {
     slice: Cycles,
@@ -64,11 +64,11 @@ pub(super) struct Share {
     next_idle_look: Cycles,
     /// No slices are given before this time: those before it were not used.
     unused_until: Cycles,
-    /// How often in a row they were not.
+    /// Number of times in a row that they were not.
     unused: u32,
 }
 
-/// What the polling thread would leave undone in a slice that begins now.
+/// The work that the polling thread would put off in a slice that begins now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
     /// Frames have just moved, or a core changes hands: the next steps follow within microseconds.
@@ -104,7 +104,7 @@ pub(super) enum Step {
     EndRest,
 }
 
-/// What a look results in.
+/// The decision after a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Sleep for a slice and report it to [`Share::gave`].
@@ -228,7 +228,7 @@ impl Share {
     }
 }
 
-/// What Linux says about runnable threads and this core.
+/// The files of Linux that show runnable threads and the time of this core.
 #[derive(Debug)]
 pub(super) struct Waiting {
     load: File,

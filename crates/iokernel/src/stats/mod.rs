@@ -393,7 +393,7 @@ pub(crate) struct ExileStats {
     pub(crate) uid: u32,
     /// Number of the grant, from 1.
     pub(crate) grant: Option<usize>,
-    /// When the user may register programs again.
+    /// Time from which the user may register programs again.
     pub(crate) until: Instant,
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Ident, ImplItemFn, Item, ItemFn, TraitItemFn};
 
-/// What is known of the functions of an item, by name.
+/// Properties of the functions of an item, by name.
 #[derive(Default)]
 pub struct Functions {
     /// One or more of each circle of calls, without which no function calls itself: those that go

@@ -43,7 +43,7 @@ pub(super) enum Hop {
     Station(MacAddr),
 }
 
-/// How much of a datagram has been sent, for another call after a full outlet.
+/// The part of a datagram that has been sent, for another call after a full outlet.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
     identification: u32,

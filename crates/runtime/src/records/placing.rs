@@ -93,7 +93,7 @@ static USED: AtomicBool = AtomicBool::new(false);
 /// True if the policy binds threads; the other is true if any policy so far did.
 static BINDS: AtomicBool = AtomicBool::new(false);
 static HAS_BOUND: AtomicBool = AtomicBool::new(false);
-/// How often the core of a kthread, or the policy, has changed.
+/// Number of changes of a kthread's core, or of the policy.
 static CHANGES: AtomicU64 = AtomicU64::new(1);
 /// `CHANGES` as of the latest computation.
 static COMPUTED: AtomicU64 = AtomicU64::new(0);

@@ -11,8 +11,8 @@
 //! | anywhere (SIGKILL) | those of one batch may be lost for good | the same |
 //!
 //! If sends are still open after that time (the interface is down), the chunks of the last ones are
-//! taken for the kernel's, which completes in order but for drivers that take pages from the frame
-//! memory.
+//! taken for the kernel's, which completes in order, except with drivers that take pages from the
+//! frame memory.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashSet;

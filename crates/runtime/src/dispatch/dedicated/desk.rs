@@ -159,8 +159,8 @@ impl<P, S> Desk<P, S> {
         given
     }
 
-    /// Hands out requests: to lanes without one; then lanes are called, as many as there are
-    /// requests; what is left is put behind requests that run.
+    /// Hands out requests: first to lanes without one. Then it calls one lane for each request that
+    /// is left, and puts the rest behind requests that run.
     pub fn pump(&mut self, now: Nanos) {
         if self.board.waiting() == 0 && self.in_hand == 0 {
             // There is nothing for them: so the policy learns that they idle.
@@ -207,7 +207,7 @@ impl<P, S> Desk<P, S> {
         self.is_short() || self.waiting() > 0 || self.lanes.iter().any(|lane| lane.waiting() > 0)
     }
 
-    /// Returns whether no request waits or runs, but for threads that have blocked.
+    /// Returns true if no request waits or runs, except on threads that have blocked.
     pub fn is_empty(&self) -> bool {
         let has_work = |lane: &Lane<P, S>| match lane.state {
             State::Idle | State::Kept => false,

@@ -31,7 +31,7 @@ use tailwater_shm::{Cycles, clock};
 /// long.
 const LOOKS: u32 = 64;
 
-/// What a thread that has asked does.
+/// The next step of a thread that has asked for work.
 enum Step<P> {
     Run(Work<P>),
     End,

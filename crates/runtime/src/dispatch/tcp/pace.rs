@@ -11,7 +11,7 @@ pub const PIECE: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Pace {
     limit: Duration,
-    /// When the piece began.
+    /// Beginning of the piece.
     since: Instant,
     /// Bytes of the piece that are written.
     written: usize,
