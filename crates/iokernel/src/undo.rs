@@ -1,4 +1,4 @@
-//! What settings of the machine were before, kept in a file until they are so again.
+//! Former values of the machine's settings, kept in a file until they are restored.
 //!
 //! Owns the record of one [`Kind`] of settings: one IOKernel at a time holds its lock, and writes
 //! down what settings were before it changes them. The next one that holds the lock, or `tailwater

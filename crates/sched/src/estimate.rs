@@ -1,4 +1,4 @@
-//! How many cores a program needs, by its load (Arachne section 6.1).
+//! Estimates the cores that a program needs, by its load (Arachne section 6.1).
 //!
 //! Owns the estimate of one program. Once per interval [`Estimator::decide`] gets the averages
 //! over it:

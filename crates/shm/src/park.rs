@@ -1,5 +1,5 @@
-//! Where a kthread without a core sleeps: a futex word in its own program's region, and its place
-//! at the [board](crate::board).
+//! The sleep of a kthread without a core: on a futex word in its own program's region, and on its
+//! place at the [board](crate::board).
 //!
 //! The region is mapped by the program and the IOKernel only, which wakes its kthreads there.
 //! `FUTEX_WAKE` and `FUTEX_REQUEUE` act on whatever sleeps at a word, for any process that maps it;

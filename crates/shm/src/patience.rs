@@ -1,5 +1,5 @@
-//! How long a thread polls with nothing to do before it sleeps: the IOKernel's polling thread, and
-//! an idle kthread.
+//! Decides how long a thread polls with nothing to do before it sleeps: the IOKernel's polling
+//! thread, and an idle kthread.
 //!
 //! Owns [`Patience`]: a memory of the last quiet times, and the threshold that would have been best
 //! for them. Pure: times are arguments.

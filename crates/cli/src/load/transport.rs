@@ -1,4 +1,4 @@
-//! How requests travel: over kernel sockets, over Tailwater's sockets, or as frames from inside an
+//! The transport of requests: kernel sockets, Tailwater's sockets, or frames from inside an
 //! IOKernel.
 //!
 //! Owns this process's runtime, or its IOKernel with the generator as a port. Each is made for the

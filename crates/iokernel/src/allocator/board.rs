@@ -1,4 +1,4 @@
-//! Who wakes the next owner of a core: the IOKernel, or the kthread that cedes it.
+//! Decides whether the IOKernel wakes the next owner of a core, or the kthread that cedes it.
 //!
 //! Owns what a kthread is told about the next owner ([`Allocator::next_owner`]), and what becomes
 //! of its promise to wake that one at the board ([`tailwater_shm::board`]). A wake on the common
@@ -106,7 +106,7 @@ impl Runtime {
 }
 
 impl Allocator {
-    /// Returns what `from` is told about `to`, which was granted its core.
+    /// Returns the information for `from` about `to`, which was granted its core.
     pub(super) fn next_owner(
         &mut self,
         world: &World,

@@ -19,8 +19,8 @@ pub(super) const REWAKE_US: u64 = 20;
 /// Longest pause between two such wakes, as a power of two times [`REWAKE_US`]: 10 ms.
 pub(super) const REWAKE_DOUBLINGS: u32 = 9;
 /// How long a kthread may take to start before another runtime with a better claim gets its core
-/// instead, in microseconds. A hand-off takes 1 to 3; with `neighbour_share` above 0 a best-effort
-/// kthread does not start while an ordinary program runs on the core.
+/// instead, in microseconds. A hand-off takes 1 to 3 us; with `neighbour_share` above 0 a
+/// best-effort kthread does not start while an ordinary program runs on the core.
 pub(super) const OVERDUE_START_US: u64 = 10;
 /// How long after its preempt signal a kthread may take to cede before it is bypassed, in
 /// microseconds. The signal takes 13 to 18 to a thread that runs (2-vCPU VM); one that Linux has

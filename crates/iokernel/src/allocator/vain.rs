@@ -40,8 +40,8 @@ const FREE_CLAIMS: Cycles = 50;
 /// Maximum number of them that is remembered: a program whose cores were claimed for long is lent
 /// cores of idle services again 50 ms, on one core, after that has ended.
 const MOST_CLAIMS: Cycles = 2 * FREE_CLAIMS;
-/// Time in which one of them is forgotten, for each core that it can hold, in microseconds. The
-/// wake that each costs a service takes 20, so this is about 2 % of its core.
+/// Time in which one of them is forgotten, for each core that it can hold, in microseconds. Each
+/// one costs a service a wake of 20 us, so this is about 2 % of its core.
 const CLAIM_PACE_US: u64 = 1_000;
 /// Number of claims that a bypass counts as: a sleeping service takes 60 us to run beside the
 /// kthread that keeps the core.

@@ -1,4 +1,4 @@
-//! Who may register which programs.
+//! Rights to register programs, by user.
 //!
 //! Owns the settings ([`Grant`], the `[[grant]]` tables of the configuration), their compiled form
 //! ([`Authority`]) and the ruling on a registration ([`Denial`]). Pure except for the look-up of

@@ -1,4 +1,4 @@
-//! What a program's offences cost the polling thread, and the bound on it.
+//! Bounds the polling thread's time that a program's offences may cost.
 //!
 //! Owns [`Budget`], an account of cycles for each program, and its [`Terms`]. Pure: times are
 //! arguments. The [`World`](crate::world::World) charges, and acts on the [`Sentence`].

@@ -1,5 +1,5 @@
-//! How often users register by a grant that does not name them: they have one pace in common and
-//! share it fairly.
+//! Rate limit for registrations by a grant that does not name its users: they share one rate
+//! fairly.
 //!
 //! Someone may have tens of thousands of user ids (subuid(5)), all of them in one group. So the
 //! registrations by one grant of users that it covers by a group, or as all users, have a pace in

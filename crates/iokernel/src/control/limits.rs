@@ -1,4 +1,4 @@
-//! How many connections the clients of each user may have before they are registered runtimes.
+//! Limits the connections of each user's clients that are not registered runtimes yet.
 //!
 //! Pure: no descriptors, no clock. A user may have tens of thousands of ids (subuid(5)), so there
 //! is a limit for all users without rights together, too.

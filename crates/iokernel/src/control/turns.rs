@@ -1,4 +1,4 @@
-//! How often each user without rights may connect, and may ask for a registration.
+//! Rate limits for connections and registrations of each unprivileged user.
 //!
 //! A connection costs the control thread tens of microseconds, a registration some hundreds: memory
 //! files, mappings, threads, reads of `/proc`. On a machine of two cores that is time of the

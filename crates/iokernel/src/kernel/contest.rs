@@ -19,7 +19,7 @@
 use tailwater_shm::Cycles;
 
 /// Interval of the looks while there is no contest and the polling thread polls, in microseconds. A
-/// look takes 1.5.
+/// look takes 1.5 us.
 pub(super) const LOOK_US: u64 = 500;
 /// For how long more threads have to be runnable, at every look, before that is a contest, in
 /// microseconds: longer than a thread that needs a core for a moment waits behind one at nice -20,

@@ -1,5 +1,5 @@
-//! When the polling thread lets ordinary threads of its core run before it polls on: while frames
-//! go to and come from programs of this very machine.
+//! Decides when the polling thread yields to ordinary threads of its core: while it exchanges
+//! frames with programs of this machine.
 //!
 //! Owns [`Courtesy`], a pure decision: times are arguments. A program that Linux runs on the
 //! polling thread's core cannot send its next request, or read its answer, before it has that core;

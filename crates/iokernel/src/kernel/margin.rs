@@ -1,4 +1,4 @@
-//! How long before a known event the polling thread's sleep ends.
+//! The time before a known event at which the polling thread's sleep ends.
 //!
 //! Owns [`Margin`]: an estimate of how late this machine wakes the thread, from how late it has
 //! woken it. Pure: times are arguments. A margin that is too long is polled away before each event;

@@ -1,5 +1,5 @@
-//! What the polling thread does in a quiet time, while nothing happens: it polls on, gives ordinary
-//! threads their share of its core, or sleeps.
+//! Decides what the polling thread does in a quiet time, while nothing happens: polling, giving
+//! ordinary threads their share of its core, or sleeping.
 //!
 //! Owns [`Quiet`], a pure decision: times are arguments. The thread sleeps when it has polled for
 //! as long as [`Patience`] says. Two rules hold whatever a program does with its timers:

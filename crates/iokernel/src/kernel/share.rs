@@ -34,7 +34,7 @@ use super::quiet;
 /// Length of a slice and of a rest in microseconds, and how long a slice waits for a good moment;
 /// no request waits longer for the polling thread.
 pub(super) const SLICE_US: u64 = 100;
-/// Interval of the looks at the idle time of the core. A look takes 40 on two cores.
+/// Interval of the looks at the idle time of the core. A look takes 40 us on two cores.
 pub(super) const IDLE_LOOK_US: u64 = 1_000_000;
 
 /// Maximum number of doublings of the time for which nothing is given: 8 s.

@@ -1,4 +1,5 @@
-//! Which functions of an item loop, and which poll at their entry because they may call themselves.
+//! Finds the functions of an item that loop, and those that poll at their entry because they may
+//! call themselves.
 //!
 //! Names are compared without paths and types: a function counts as recursive if another of the
 //! same name is called in a circle. That costs a poll point too many.

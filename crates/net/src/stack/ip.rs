@@ -1,4 +1,4 @@
-//! How packets leave: the one way out for every protocol of either family.
+//! Sends packets: the one way out for every protocol of either family.
 //!
 //! Owns the choice of route and neighbour for a packet, its Ethernet and IP headers, its fragments.
 //! Does not know its payload.

@@ -1,4 +1,5 @@
-//! Which request is where: the state of a dispatcher, a pure machine around the policy.
+//! The state of a dispatcher, with the place of each request: a pure state machine around the
+//! policy.
 //!
 //! Owns the waiting requests, those that run or are suspended, and what the policy's workers, here
 //! *lanes*, have in hand. Time is an argument; a suspended thread is a value of any type `S`. So

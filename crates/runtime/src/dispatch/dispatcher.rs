@@ -1,4 +1,4 @@
-//! What a program does with a dispatcher: starts it, submits requests, reads its counters.
+//! The interface of a dispatcher: starting it, submitting requests, reading its counters.
 
 use super::board::{Board, Offer};
 use super::dedicated::Groups;

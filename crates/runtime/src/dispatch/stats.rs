@@ -1,4 +1,4 @@
-//! What a dispatcher counts, by class.
+//! Counters of a dispatcher, by class.
 //!
 //! Owns the counters and the histograms of times. Writers hold the dispatcher's lock.
 

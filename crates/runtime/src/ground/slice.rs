@@ -1,9 +1,11 @@
-//! When a poll point looks at the clock: a pure function of the poll points counted and the time.
+//! Decides when a poll point reads the clock: a pure function of the number of poll points and the
+//! time.
 //!
 //! Reading the cycle counter takes 10 to 20 ns in a virtual machine, ten times a poll point's cost.
-//! So poll points are counted, and the clock is looked at after as many as are expected to take
-//! half of what is left of the quantum. Their distance is that between the last two looks. Code
-//! whose poll points are suddenly further apart is noticed late, by at most [`MAX_POLLS`] of them.
+//! So poll points are counted, and the clock is read after the number of poll points that is
+//! expected to take half of the rest of the quantum. Their distance is that between the last two
+//! looks. Code whose poll points are suddenly further apart is noticed late, by at most
+//! [`MAX_POLLS`] of them.
 //!
 //! A turn shorter than a quarter of the quantum never looks at the clock.
 

@@ -1,4 +1,5 @@
-//! Which classes of threads may be placed with each kthread, by the program's [`PlacementPolicy`].
+//! The classes of threads that may be placed with each kthread, by the program's
+//! [`PlacementPolicy`].
 //!
 //! Owns the policy, and when its answers are computed: at the first creation of a thread of a class
 //! after a kthread's core has changed. Where none has changed, a creation reads two words.

@@ -1,4 +1,4 @@
-//! How a thread starts, ends and is joined.
+//! Starts, ends and joins threads.
 //!
 //! A thread's captures lie at the upper end of its own stack (Shenango section 6.2), so spawning
 //! allocates only what the two sides share: see [`packet`](crate::thread::packet).

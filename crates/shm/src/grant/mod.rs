@@ -77,7 +77,7 @@ pub enum Grant {
     },
 }
 
-/// What a kthread that is to cede its core is told about the next owner.
+/// Information about the next owner for the kthread that is to cede its core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextOwner {
     /// No kthread yet.
@@ -129,7 +129,7 @@ impl NextOwner {
         }
     }
 
-    /// Returns what a program of minor version 0 is told instead.
+    /// Returns the value for a program of minor version 0.
     #[must_use]
     pub fn for_minor_0(self) -> Self {
         match self {

@@ -1,4 +1,5 @@
-//! Which request is at which worker: a pure machine between the policy and the mailboxes.
+//! The assignment of requests to workers: a pure state machine between the policy and the
+//! mailboxes.
 //!
 //! Owns the [`Board`], the order of what was handed out, and what is known of each lane ([`lane`]):
 //! hands requests out and takes them back. When one gives way is decided in [`quantum`]. Time is an

@@ -1,4 +1,4 @@
-//! How fast a client has to read its replies: a pure machine.
+//! The rate at which a client has to read its replies: a pure state machine.
 //!
 //! The time-out of a write begins anew with each byte that the client reads. This limit does not.
 

@@ -1,4 +1,4 @@
-//! What IX's control loop measures, and its decision to add or to remove.
+//! The measurements of IX's control loop, and its decision to add or to remove.
 //!
 //! Owns, per latency-critical runtime, what waited in its ingress rings and run queues and what it
 //! took out of them since the latest decision; and the smoothed number of busy kthreads of all.
