@@ -1,5 +1,5 @@
-//! What the store itself costs: finding, copying out and storing items, with many more of them than
-//! fit a cache; and a whole command from bytes to bytes, and over TCP.
+//! Benchmarks of the store itself: finding, copying out and storing items, with many more items
+//! than fit a cache; a whole command from bytes to bytes; and a command over TCP.
 
 use std::hint::black_box;
 use std::io::{Read, Write};

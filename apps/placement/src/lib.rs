@@ -1,5 +1,5 @@
-//! What the services share when they run on kernel sockets: one core for all threads, receive
-//! buffers as large as Tailwater's ([`buffer`]), and errors that say what was attempted.
+//! Code that the services share when they run on kernel sockets: one core for all threads, receive
+//! buffers as large as Tailwater's ([`buffer`]), and errors that name the attempt.
 //!
 //! Owns the check of a core before any thread is bound to it, so that a service with a wrong core
 //! does not start at all.

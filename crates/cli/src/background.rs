@@ -1,8 +1,8 @@
 //! `tailwater iokernel --takeover --background`: the takeover by a process of its own.
 //!
-//! Owns that process until it has the place of the IOKernel before, and then leaves it alone. It
-//! has the same arguments but for `--background`, the same environment, standard output and
-//! standard error.
+//! Owns that process until it has replaced the previous IOKernel, and then leaves it alone. The
+//! process has the same arguments except `--background`, and the same environment, standard output
+//! and standard error.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};

@@ -32,7 +32,7 @@ const NOBODY: u32 = 65_534;
 const FIRST_USER: u32 = 65_000;
 /// User of the first of those that an attacker with ever new users is; they need no accounts.
 const FIRST_FRESH_USER: u32 = 60_000;
-/// Addresses of the network that nobody has.
+/// Addresses of the network that no program has.
 const NOBODYS_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0xee, 0xee]);
 const NOBODYS_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 238, 238);
 /// Time between two looks of an attacker whether it still is registered.
@@ -101,7 +101,7 @@ pub enum Attack {
     FalseErrors,
     /// Sleeps on each core that it is lent, with as many kthreads as it may have.
     AsleepCores,
-    /// Sends frames to an address that nobody has, and so to the uplink, without end.
+    /// Sends frames without end to an address that no program has, and so to the uplink.
     Uplink,
     /// [`Unicast`](Self::Unicast), from as many programs as one user may have.
     ManyUnicast,
@@ -306,7 +306,7 @@ fn numbered(mut spec: RawSpec, number: u32) -> RawSpec {
     spec
 }
 
-/// Attacks so many times at once, each time with another number; what happens to the first is
+/// Runs this number of attacks at once, each with another number; what happens to the first is
 /// reported. The others may fail: then there are fewer.
 fn together(
     count: u32,

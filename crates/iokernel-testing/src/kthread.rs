@@ -263,8 +263,8 @@ pub(crate) fn sleep_through(shared: &Shared, index: u16) {
     }
 }
 
-/// Returns the only kthread of a runtime that is registered nowhere, with rings of so many bytes,
-/// and what an IOKernel would have of it.
+/// Returns the only kthread of a runtime that is registered nowhere, with rings of this number of
+/// bytes, and the IOKernel's side of it.
 #[cfg(test)]
 pub(crate) fn raw_kthread(ring_bytes: u32) -> (RawKthread, IoKernelEnds) {
     let spec = RegionSpec::new(1, ring_bytes).unwrap();

@@ -119,7 +119,7 @@ impl Behaviour for Burn {
 /// A batch job that does not poll; it stops at the preempt signal, or never.
 #[derive(Debug, Default)]
 pub struct Hog {
-    /// Whether it stops at the signal.
+    /// True if it stops at the signal.
     pub heeds_signal: bool,
     /// Turns of its loop.
     pub turns: Arc<AtomicU64>,

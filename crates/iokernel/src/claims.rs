@@ -1,4 +1,5 @@
-//! Which cores the IOKernels of this machine use, so that two do not use the same ones unawares.
+//! Locks of the cores that the IOKernels of this machine use, so that no two use the same core by
+//! mistake.
 //!
 //! A claim on core N is the abstract socket `@tailwater-core-N`, which Linux frees when the process
 //! ends, however it does. The socket listens: a process that connects to it learns from Linux which

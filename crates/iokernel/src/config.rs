@@ -58,7 +58,7 @@ pub struct Config {
     pub network: Ipv4Addr,
     /// Length of the network's prefix in bits, 8 to 30.
     pub prefix_len: u8,
-    /// Whether runtimes have an IPv6 address beside the IPv4 one. With an `mtu` below 1280 they
+    /// True if runtimes have an IPv6 address beside the IPv4 one. With an `mtu` below 1280 they
     /// have none.
     pub ipv6: bool,
     /// IPv6 network of the runtimes, a /64 (`fd00:7477::` is a unique local one, RFC 4193). A
@@ -106,8 +106,8 @@ pub struct Config {
     /// runtime loses its registration; one is forgotten every 50 ms.
     pub max_evictions: u32,
     /// Longest time that the polling thread polls with nothing to do before it sleeps, in
-    /// microseconds; 0: never sleep. It sleeps sooner when the times between the last events say
-    /// that waiting is in vain.
+    /// microseconds; 0: never sleep. It sleeps sooner when the times between the last events show
+    /// that polling does not pay.
     pub idle_sleep_us: u64,
     /// How late a sleeping polling thread may notice what no doorbell reports, in microseconds: a
     /// best-effort runtime whose turn it is on a core that another one holds.
@@ -121,8 +121,8 @@ pub struct Config {
     /// frames that are refused, doorbells and demands for cores without need. A runtime over it is
     /// not served for a while, and in the end expelled.
     pub offence_share: u8,
-    /// How many copies of broadcast and multicast frames one runtime may cause per second, and at
-    /// once; what it sends to groups beyond is dropped.
+    /// Maximum number of copies of broadcast and multicast frames that one runtime may cause per
+    /// second, and at once; what it sends to groups beyond is dropped.
     pub broadcast_copies: u32,
     /// Maximum number of registered runtimes.
     pub max_runtimes: u32,

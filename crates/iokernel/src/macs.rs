@@ -1,4 +1,4 @@
-//! Which MAC address a program has.
+//! MAC addresses of programs.
 //!
 //! Owns [`Macs`], the section `[macs]` of the configuration. A program does not choose: its MAC
 //! address follows from its IPv4 address, or an administrator has entered another one for that

@@ -1,9 +1,9 @@
-//! What the programs of one user have in common where the polling thread's time is divided.
+//! A tenant: the unit by which polling time, ring space and late starts are limited.
 //!
 //! Owns [`Party`]: the programs that one user has registered by one grant. A bound for each program
-//! would give a user as many shares as programs, 16 by default. So a party has one share of a ring
-//! and of a port's queue, which is divided among its programs, two batches of an iteration
-//! ([`crate::switch`]), and one number of cores that services may claim and have to wait for
+//! would give a user one share for each program, 16 by default. So a party has one share of a ring
+//! and of a port's queue, which its programs divide, two batches of an iteration
+//! ([`crate::switch`]), and one count of cores that services had to wait for
 //! ([`crate::allocator::vain`]). A program of root or of the IOKernel's own user is a party by
 //! itself.
 //!
@@ -18,7 +18,7 @@ use tailwater_shm::allowance::Allowance;
 
 use crate::control::exile::Key;
 
-/// Number of a [`Party`]; that of one that has ended is used again.
+/// Number of a [`Party`]; the number of a party that has ended is used again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PartyId(pub(crate) u32);
 
@@ -31,7 +31,7 @@ pub(crate) struct Member {
     pub(crate) programs: u32,
 }
 
-/// What a program's or a party's frames have cost in one iteration of the polling loop.
+/// The charge for frames of a program or party in one iteration of the polling loop.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Spent {
     /// Number of the iteration.
@@ -70,8 +70,8 @@ pub(crate) struct Party {
 pub(crate) struct Parties(Vec<Party>);
 
 impl Parties {
-    /// Enters a program of so many kthreads into the party of this key, or into one of its own if
-    /// there is none.
+    /// Enters a program with this number of kthreads into the party of this key, or into a party of
+    /// its own if there is no key.
     pub(crate) fn enter(&mut self, key: Option<Key>, kthreads: u16) -> PartyId {
         let shared = |party: &Party| key.is_some() && party.key == key && party.programs > 0;
         let found = self.0.iter().position(shared);
@@ -88,7 +88,7 @@ impl Parties {
         PartyId(at as u32)
     }
 
-    /// Removes a program that was entered with so many kthreads.
+    /// Removes a program that was entered with this number of kthreads.
     pub(crate) fn leave(&mut self, id: PartyId, kthreads: u16) {
         let party = &mut self.0[id.0 as usize];
         party.programs -= 1;

@@ -77,7 +77,7 @@ pub enum EndReason {
     TooCostly {
         /// The share in percent.
         share: u8,
-        /// How many times in a row it was throttled.
+        /// Number of times in a row that it was throttled.
         times: u32,
     },
     /// It sent a message that its conversation does not allow.
@@ -145,7 +145,7 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 pub(crate) struct Kthread {
     pub(crate) ingress: Producer,
-    /// Who fills the ingress ring.
+    /// The senders' shares of the ingress ring.
     pub(crate) shares: Shares,
     /// `None` while the switch polls it.
     pub(crate) egress: Option<Egress>,
@@ -187,7 +187,7 @@ pub(crate) struct Runtime {
     pub(crate) requested_outside: u64,
     /// Its latest word of requests, with those from outside.
     pub(crate) requests: u64,
-    /// How many of the requested cores are its own, as last written for it.
+    /// Number of requested cores that are its own, as last written for it.
     pub(crate) granted: u16,
     pub(crate) pid: i32,
     pub(crate) mac: MacAddr,
@@ -209,11 +209,11 @@ pub(crate) struct Runtime {
     pub(crate) key: Option<Key>,
     /// With whose programs it shares bounds, once it is in the table.
     pub(crate) party: PartyId,
-    /// What its offences have cost.
+    /// The account of its offences.
     pub(crate) budget: Budget,
     /// Pauses in which it is lent no core.
     pub(crate) back_off: BackOff,
-    /// What wakes of its kthreads have taken of late.
+    /// The account of the time of its kthreads' wakes.
     pub(crate) slow_wakes: SlowWakes,
     /// Cores to which Linux does not bind its threads.
     pub(crate) unbound: Unbound,
@@ -239,7 +239,7 @@ pub(crate) struct Runtime {
     pub(crate) first_place: Option<u16>,
     /// It knows all that a request to cede can say.
     pub(crate) knows_board: bool,
-    /// What promises to wake are worth that it gives, or is given.
+    /// Reliability of the promises to wake that it gives, or is given.
     pub(crate) trust: Trust,
     /// The group in which Linux ranks its threads, as a number that is compared only.
     pub(crate) group: u64,
@@ -400,7 +400,8 @@ impl Runtime {
         false
     }
 
-    /// Returns whether it is lent no core for now, because of what it did before.
+    /// Returns true if it gets no core for now, because of its offences, wasted grants or slow
+    /// wakes.
     #[inline(always)]
     pub(crate) fn is_left_alone(&self, now: Cycles) -> bool {
         self.budget.is_throttled(now) || self.back_off.is_on(now) || self.slow_wakes.is_over(now)

@@ -1,4 +1,4 @@
-//! What settings of the machine were before, kept in a file until they are so again.
+//! Former values of the machine's settings, kept in a file until they are restored.
 //!
 //! Owns the record of one [`Kind`] of settings: one IOKernel at a time holds its lock, and writes
 //! down what settings were before it changes them. The next one that holds the lock, or `tailwater
@@ -88,10 +88,10 @@ struct Entry {
     inode: Inode,
 }
 
-/// What became of settings that were to be put back.
+/// The result of putting settings back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// How many have their former value again.
+    /// Number of settings that have their former value again.
     pub(crate) put_back: usize,
     /// Those that have another value than the one written here, which stays.
     pub(crate) changed: Vec<PathBuf>,
@@ -99,7 +99,7 @@ pub(crate) struct Outcome {
     pub(crate) failed: Vec<(PathBuf, String)>,
 }
 
-/// What becomes of one setting.
+/// The result for one setting.
 enum Fate {
     /// It has its former value, or is gone. What was made again in its place has its own.
     Same,

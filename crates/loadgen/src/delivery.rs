@@ -15,7 +15,7 @@ const STEPS: u64 = 1_000;
 /// Largest distinct ratio, in buckets; larger ones count as this.
 const LAST: u64 = 4 * STEPS;
 
-/// What one request asked for and got.
+/// The work that one request asked for, and the time spent on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
     /// Computing time that the request asked for, in nanoseconds.

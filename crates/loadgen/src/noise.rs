@@ -201,7 +201,7 @@ mod tests {
         let until = Duration::from_millis(20);
         let Probe { gaps, stalls } = probe(&Clock::start(), until);
         let lost_ns = until.as_nanos() as u64 - stalls.ran_ns(until.as_nanos() as u64);
-        // All of them, but for the part of the last that lies beyond the end.
+        // All of them, without the part of the last that lies beyond the end.
         assert!(
             lost_ns <= gaps.total_ns && gaps.total_ns - lost_ns <= gaps.longest_ns,
             "{gaps:?} {stalls:?}"

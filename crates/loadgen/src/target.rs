@@ -1,4 +1,4 @@
-//! What a run over sockets is directed at, and why it cannot be made.
+//! The target of a run over sockets, and the errors of making one.
 //!
 //! Owns data only. The transports over UDP and TCP share it with their first
 //! [contact](crate::contact).

@@ -150,13 +150,13 @@ counters! {
     IcmpIgnored => icmp_ignored,
     /// ICMP and ICMPv6 errors sent.
     UnreachableSent => unreachables_sent,
-    /// ICMP and ICMPv6 messages that would have been sent but for the rate limit.
+    /// ICMP and ICMPv6 messages that were not sent because of the rate limit.
     UnreachableLimited => unreachables_limited,
     /// TCP segments that belonged to no connection and no listener.
     TcpNoConnection => tcp_no_connection,
     /// Resets sent to those.
     TcpResetSent => tcp_resets_sent,
-    /// Resets that would have been sent but for the rate limit.
+    /// Resets that were not sent because of the rate limit.
     TcpResetLimited => tcp_resets_limited,
     /// TCP segments to a group of hosts.
     TcpToGroup => tcp_to_group,

@@ -1,4 +1,4 @@
-//! What a call into the stack needs of its caller: a way out for frames, and the time.
+//! The caller's side of a call into the stack: a way out for frames, and the time.
 
 use crate::platform::Platform;
 #[cfg(feature = "tcp")]

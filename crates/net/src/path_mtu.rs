@@ -38,7 +38,7 @@ struct Path {
 #[derive(Debug)]
 pub struct PathMtus<P: Platform> {
     /// Number of destinations: while it is zero, senders do not lock. Written under the lock.
-    /// Relaxed: a sender that reads an old value sends one packet too long, or locks in vain.
+    /// Relaxed: a sender that reads an old value sends one packet too long, or locks without need.
     len: AtomicUsize,
     paths: P::Lock<BTreeMap<IpAddr, Path>>,
 }

@@ -1,4 +1,4 @@
-//! What the stack needs of the program around it, as types: locks, cells, waiting threads, and the
+//! The types that the program around the stack supplies: locks, cells, waiting threads, and the
 //! tracing of single requests.
 //!
 //! Owns the traits alone. All calls are static, so a platform costs nothing per packet.

@@ -1,5 +1,5 @@
-//! What the expansion of [`preemptible`](crate::preemptible) calls: back-edges that count, and
-//! loops in chunks. No part of the API.
+//! Functions that the expansion of [`preemptible`](crate::preemptible) calls: back-edges that
+//! count, and loops in chunks. No part of the API.
 
 use crate::verbs::switch::{poll_at_edge, poll_at_entry};
 use core::hint::cold_path;

@@ -1,4 +1,4 @@
-//! How many cores a program needs, by its load (Arachne section 6.1).
+//! Estimates the cores that a program needs, by its load (Arachne section 6.1).
 //!
 //! Owns the estimate of one program. Once per interval [`Estimator::decide`] gets the averages
 //! over it:
@@ -76,8 +76,8 @@ impl Estimator {
         self.cores
     }
 
-    /// Takes in the averages of an interval; returns the new estimate. `over` is the number of
-    /// cores that the runnable threads are to be divided by.
+    /// Computes the new estimate from the averages of an interval. `over` is the number of cores by
+    /// which the runnable threads are divided.
     pub fn decide(&mut self, load: LoadAverage, over: u16) -> u16 {
         let load_factor = load.runnable / f64::from(over.max(1));
         let floor = self.raised_at[usize::from(self.cores)].map(|level| self.floor(level));

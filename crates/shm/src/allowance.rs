@@ -1,4 +1,4 @@
-//! An allowance that comes back with time: so many uses at once, and one more per pace.
+//! A leaky bucket: a number of uses at once, and one more per pace.
 //!
 //! Owns [`Allowance`], a pure account in one word: the time at which all uses so far are forgotten.
 
@@ -7,13 +7,13 @@ use crate::Cycles;
 /// See the module documentation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Allowance {
-    /// When all uses are forgotten.
+    /// Time at which all uses are forgotten.
     until: Cycles,
 }
 
 impl Allowance {
-    /// Counts so many uses, each of which is forgotten `pace` after those before; `most` are
-    /// remembered.
+    /// Counts `uses` uses, each of which is forgotten `pace` after the previous one; at most `most`
+    /// are remembered.
     pub fn count(&mut self, uses: Cycles, most: Cycles, pace: Cycles, now: Cycles) {
         let most = now.saturating_add(pace.saturating_mul(most));
         self.until = self.until.max(now).saturating_add(pace.saturating_mul(uses)).min(most);

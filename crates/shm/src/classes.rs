@@ -22,7 +22,7 @@ pub const CLASSES: usize = 16;
 /// Most bytes of a class's name.
 pub const NAME_LEN: usize = 32;
 
-/// How often the reader copies an entry that changes meanwhile.
+/// Maximum number of times that the reader copies an entry that changes meanwhile.
 const ATTEMPTS: u32 = 8;
 const NAME_WORDS: usize = NAME_LEN / 8;
 const COUNTS: usize = 15;

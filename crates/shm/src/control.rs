@@ -185,7 +185,7 @@ pub struct Register {
     pub ring_bytes: u32,
     /// Requested address; `None` lets the IOKernel choose.
     pub ip: Option<Ipv4Addr>,
-    /// `ip` is the address that an IOKernel before chose for this program, which has not asked for
+    /// `ip` is the address that a previous IOKernel chose for this program, which has not asked for
     /// one itself.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub returns: bool,

@@ -94,8 +94,8 @@ pub struct RegionHeader {
     /// 1 once a runtime has attached.
     attached: AtomicU32,
     tsc_hz: AtomicU64,
-    /// How many of the requested cores are the runtime's own, and [`TAKES_REQUESTS`]; written by
-    /// the IOKernel.
+    /// Number of requested cores that are the runtime's own, and [`TAKES_REQUESTS`]; written by the
+    /// IOKernel.
     granted: AtomicU64,
     _line: [AtomicU64; 3],
     /// [`AWAKE`], [`ASLEEP`] or [`ASLEEP_BESIDE_FREE_CORES`]; a line of its own.
@@ -638,7 +638,8 @@ impl Region {
     /// look: while other programs compete for the cores, or cores hardly change hands
     /// ([`crate::priority`]).
     pub fn ranks_differ(&self) -> bool {
-        // Relaxed: a hint; a kthread that sees it late yields in vain, or sleeps and is woken.
+        // Relaxed: a hint; a kthread that sees it late yields without effect, or sleeps and is
+        // woken.
         self.header().contested.load(Ordering::Relaxed) & RANKS_DIFFER != 0
     }
 

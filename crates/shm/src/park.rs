@@ -1,5 +1,5 @@
-//! Where a kthread without a core sleeps: a futex word in its own program's region, and its place
-//! at the [board](crate::board).
+//! The sleep of a kthread without a core: on a futex word in its own program's region, and on its
+//! place at the [board](crate::board).
 //!
 //! The region is mapped by the program and the IOKernel only, which wakes its kthreads there.
 //! `FUTEX_WAKE` and `FUTEX_REQUEUE` act on whatever sleeps at a word, for any process that maps it;
@@ -18,8 +18,8 @@
 //!
 //! # Crash and lie
 //! A program that resets its own words, moves its own sleepers or wakes them keeps its own kthreads
-//! from starting, or starts them in vain. The IOKernel repeats the wake of a kthread that does not
-//! start ([`Slot::rouse`]), which wakes one thread at most and never waits.
+//! from starting, or starts them without need. The IOKernel repeats the wake of a kthread that does
+//! not start ([`Slot::rouse`]), which wakes one thread at most and never waits.
 //!
 //! A kthread sleeps for [`BACKSTOP`] at most and then reads its grant again. If the IOKernel had
 //! repeated a wake for milliseconds by then, it is a *lost wake*: none is known to be possible, and
@@ -218,7 +218,7 @@ impl Slot {
         self.word.fetch_add(1, Ordering::Release);
     }
 
-    /// What a wake at the board does to a sleeper there.
+    /// Wakes a sleeper at the board, as the kthread that cedes to it does.
     #[cfg(loom)]
     pub fn wake_at_board(&self) {
         self.sleepers.wake_one();

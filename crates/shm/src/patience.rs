@@ -1,5 +1,5 @@
-//! How long a thread polls with nothing to do before it sleeps: the IOKernel's polling thread, and
-//! an idle kthread.
+//! Decides how long a thread polls with nothing to do before it sleeps: the IOKernel's polling
+//! thread, and an idle kthread.
 //!
 //! Owns [`Patience`]: a memory of the last quiet times, and the threshold that would have been best
 //! for them. Pure: times are arguments.
@@ -61,16 +61,16 @@ impl Patience {
         self.shortest
     }
 
-    /// Takes into account a quiet time whose end was known before.
+    /// Records a quiet time whose end was known in advance.
     #[inline]
     pub fn record_foreseen(&mut self, quiet: Cycles) {
         if quiet > self.shortest {
-            // To poll for it was in vain, however short it was.
+            // Polling for it was useless, however short it was.
             self.learn(Cycles::MAX);
         }
     }
 
-    /// Takes a quiet time into account that has ended.
+    /// Records a quiet time that has ended.
     #[inline]
     pub fn record(&mut self, quiet: Cycles) {
         if quiet > self.shortest {

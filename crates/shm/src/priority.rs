@@ -38,9 +38,9 @@ pub const HIGHEST: i32 = -20;
 /// Yields to a successor that is awake, if the caller has not waited for its core. Each moves the
 /// caller back by a slice, and Linux switches once the successor has had less of the core.
 const YIELDS: u32 = 4;
-/// Time of a wait for which there is one yield more: half of [`SHORTEST_SLICE_NS`], so there are
-/// twice as many as the successor had slices meanwhile. Where Linux does not switch at a yield, and
-/// the IOKernel has not told the caller so, yields in vain take 1 % of the time.
+/// One extra yield per this much time waited: half of [`SHORTEST_SLICE_NS`], so there are two
+/// yields for each slice that the successor had meanwhile. Where Linux does not switch at a yield,
+/// and the IOKernel has not told the caller so, wasted yields take 1 % of the time.
 const WAIT_FOR_A_YIELD_NS: u64 = 50_000;
 /// Maximum number of yields to a successor that is awake: some 16 us.
 const MOST_YIELDS: u32 = 32;
@@ -74,8 +74,8 @@ pub enum Rank {
     /// Ahead of all ordinary threads, which a wake preempts at once: the lowest real-time rank. The
     /// threads and processes that it starts do not inherit the rank.
     ///
-    /// Linux limits the time of real-time threads on each core, so whatever gives this rank must
-    /// see to it that the thread rests before. Up to Linux 6.11, and later with
+    /// Linux limits the time of real-time threads on each core, so the process that gives this rank
+    /// must make the thread rest before. Up to Linux 6.11, and later with
     /// `CONFIG_RT_GROUP_SCHED`, they are stopped for the rest of each second after
     /// `sched_rt_runtime_us` (0.95 s; sched(7), "Limiting the CPU usage"). From 6.12 on without
     /// that option the fair server, a deadline reservation, runs waiting ordinary threads for 50 ms

@@ -1,4 +1,4 @@
-//! Which builds understand each other.
+//! Protocol versions: which builds understand each other.
 //!
 //! A version has two numbers: the major one in bits 0-15, the minor one in bits 16-31. Builds of
 //! different major numbers do not understand each other. A change that raises the minor number only

@@ -84,7 +84,7 @@ impl Ring {
         (&self.bytes[at..at + first], &self.bytes[..len - first])
     }
 
-    /// Copies bytes from `offset` on into `out`, as many as there are; returns their number.
+    /// Copies the bytes from `offset` on into `out`, until either ends; returns their number.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let len = out.len().min(self.len() - offset);
         let (a, b) = self.slices(offset, len);

@@ -1,4 +1,5 @@
-//! What IPv4 and IPv6 packets have in common: a pair of addresses, a protocol, a few fields.
+//! Properties that IPv4 and IPv6 packets have in common: a pair of addresses, a protocol, a few
+//! fields.
 //!
 //! Owns the types that describe a packet of either family. Their headers are in [`crate::ipv4`] and
 //! [`crate::ipv6`], and are written by [`crate::headers`].

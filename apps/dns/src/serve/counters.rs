@@ -1,4 +1,4 @@
-//! What a server has answered, by type of question and by code of answer.
+//! Counters of a server's answers, by type of question and by response code.
 //!
 //! Owns the counters: written by the answering threads with relaxed additions, read at any time.
 //! Each thread that answers datagrams has a [set](Set) of its own, so that no two cores write the

@@ -1,4 +1,4 @@
-//! What must hold for a zone before it is served.
+//! Checks of a zone before it is served.
 //!
 //! Owns the checks over whole names and the zone; those of single records are the
 //! [reader's](super::read). A zone that passes has exactly one SOA record, at its apex.

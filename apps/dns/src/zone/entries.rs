@@ -13,7 +13,7 @@ pub struct Entry<'a> {
     pub line: usize,
     /// Its text, with comments.
     pub text: &'a [u8],
-    /// Whether all its parentheses and quotation marks are closed. False only for the last entry of
+    /// True if all its parentheses and quotation marks are closed. False only for the last entry of
     /// a file.
     pub complete: bool,
 }

@@ -128,7 +128,7 @@ pub enum Found<'a> {
     Cut {
         /// Where the delegation is.
         node: &'a Node,
-        /// Whether the name is that of the delegation itself.
+        /// True if the name is that of the delegation itself.
         exact: bool,
     },
     /// It does not exist.
@@ -165,7 +165,7 @@ struct Signature {
 pub struct Server {
     /// The octets of its name, without those of the zone's name at the end if it is within.
     pub front: Box<[u8]>,
-    /// Whether the zone's name follows.
+    /// True if the zone's name follows.
     pub inside: bool,
     /// The node with its addresses.
     node: Option<u32>,

@@ -1,4 +1,4 @@
-//! What master files may hold beyond what the reader of `domain` understands.
+//! Syntax of master files beyond that which the reader of `domain` understands.
 //!
 //! Owns the translation of an entry into that reader's syntax: times with units (`1h30m`),
 //! algorithms of DNSSEC by name, and data of types that it reads as octets only
@@ -17,7 +17,7 @@ use super::fields;
 pub struct Word<'a> {
     /// Its octets with escapes, without quotation marks.
     pub text: &'a [u8],
-    /// Whether it stands in quotation marks.
+    /// True if it stands in quotation marks.
     pub quoted: bool,
     /// Where it begins in the entry, with its quotation mark.
     start: usize,

@@ -1,5 +1,5 @@
-//! How many keys the command at the head of a connection's input retrieves: the size by which a
-//! dispatcher classifies it.
+//! Counts the keys that the command at the head of a connection's input retrieves: the size by
+//! which a dispatcher classifies it.
 //!
 //! | retrieval | its keys |
 //! |---|---|

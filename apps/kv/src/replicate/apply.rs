@@ -1,4 +1,4 @@
-//! What a primary's connection changes in the store of its backup.
+//! Applies a primary's changes to the store of its backup.
 //!
 //! Owns the reading and the application of messages, in their order. Each checks under the lock of
 //! [`Replica`] that its connection may still change the store, and holds the lock for the change.

@@ -1,4 +1,4 @@
-//! Which change is at which backup, and the threads that wait for it.
+//! Progress of changes at each backup, and the threads that wait for it.
 //!
 //! Owns the state of each link and the waiting threads; never sockets or items. A change is
 //! *settled* when it is at all backups that count: with [`OnLoss::Refuse`] all that are configured,

@@ -143,7 +143,7 @@ pub struct Store {
     hasty: Owned<ffi::WriteOptions>,
     patient: Owned<ffi::WriteOptions>,
     unlogged: Owned<ffi::WriteOptions>,
-    /// Whether [`Store::finish`] was called. A PUT holds the lock for reading, so setting it waits
+    /// True if [`Store::finish`] was called. A PUT holds the lock for reading, so setting it waits
     /// for those in progress.
     finished: RwLock<bool>,
 }

@@ -22,7 +22,7 @@ pub struct Side<'a> {
 pub struct Difference {
     /// In words.
     pub text: String,
-    /// Whether the requests or their times differ, so that the latencies are of different loads.
+    /// True if the requests or their times differ, so that the latencies are of different loads.
     pub is_grave: bool,
 }
 

@@ -63,7 +63,7 @@ impl DoctorArgs {
 struct Document {
     machine: Machine,
     commit: String,
-    /// Whether nothing is missing.
+    /// True if nothing is missing.
     supported: bool,
     parts: Vec<Part>,
 }

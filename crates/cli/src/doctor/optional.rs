@@ -1,4 +1,4 @@
-//! What Tailwater runs without, and what it is better off with: ports, locked memory, whole cores.
+//! Optional properties of the machine: ports, locked memory, whole cores.
 
 use std::fs::{self, OpenOptions};
 

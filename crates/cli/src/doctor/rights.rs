@@ -1,4 +1,4 @@
-//! What the calling user may do at the IOKernel that runs.
+//! Rights of the calling user at the IOKernel that runs.
 
 use super::part::{Part, Status};
 use crate::query;

@@ -1,4 +1,4 @@
-//! What to try when no server answers over kernel sockets at an address of Tailwater's network.
+//! Advice when no server answers over kernel sockets at an address of Tailwater's network.
 //!
 //! Linux reaches programs on Tailwater through a port of their IOKernel only, and a network card's
 //! other end, or a TAP device, is such a port.

@@ -36,7 +36,7 @@ pub struct JobTarget {
     pub files: BTreeMap<String, String>,
     /// How to reach the server.
     pub way: Way,
-    /// Whether the server first stores what the protocol reads.
+    /// True if the server first stores what the protocol reads.
     pub preload: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is printed while a load runs: a line a second, and a line for each trial or load.
+//! Output while a load runs: a line a second, and a line for each trial or load.
 //!
 //! Owns whether anything is printed: to standard error, if standard output is a terminal or with
 //! `--live`.
@@ -18,7 +18,7 @@ use tailwater_testbed::table::number;
 #[derive(Debug)]
 pub struct Progress {
     on: bool,
-    /// Whether the table's header was printed.
+    /// True if the table's header was printed.
     headed: AtomicBool,
 }
 

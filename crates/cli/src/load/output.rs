@@ -1,4 +1,4 @@
-//! What is printed and written after a load.
+//! Output and files after a load.
 //!
 //! Owns tables, CSV columns and the sections of the HDR log. A file that cannot be written keeps no
 //! other from being written.

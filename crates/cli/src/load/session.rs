@@ -1,4 +1,5 @@
-//! Who generates: this thread, or a fleet of agents. Its callers see plans and measurements only.
+//! The generator of a load: this thread, or a fleet of agents. Callers see plans and measurements
+//! only.
 //!
 //! Owns the seeds of runs and agents, and the thread that prints while the calling one generates.
 

@@ -1,4 +1,4 @@
-//! How requests travel: over kernel sockets, over Tailwater's sockets, or as frames from inside an
+//! The transport of requests: kernel sockets, Tailwater's sockets, or frames from inside an
 //! IOKernel.
 //!
 //! Owns this process's runtime, or its IOKernel with the generator as a port. Each is made for the
@@ -54,7 +54,7 @@ pub struct Question<'a> {
     pub server: SocketAddr,
     /// The protocol of the requests.
     pub protocol: Arc<dyn Protocol>,
-    /// Whether the server first stores what the protocol reads.
+    /// True if the server first stores what the protocol reads.
     pub preload: bool,
     /// The seed of all requests.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! Where the program of `tailwater run` is.
+//! Finds the program of `tailwater run`.
 //!
 //! Owns the lookup: a name without a slash is looked for in `PATH` and beside this program, as it
 //! is and with `tailwater-` before it, which is how the programs of this project are called.

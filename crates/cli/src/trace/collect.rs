@@ -32,7 +32,7 @@ pub enum Switched {
         at: Cycles,
         /// The kthread of the ring.
         who: Who,
-        /// Whether the runtime had no core at that time.
+        /// True if the runtime had no core at that time.
         unserved: bool,
         /// Cache lines in the ring before the frame.
         lines: u32,

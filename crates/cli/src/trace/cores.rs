@@ -1,4 +1,4 @@
-//! Which kthread had which core when: tenancies, made from the IOKernel's events.
+//! Tenancies (which kthread had which core, and when), made from the IOKernel's events.
 //!
 //! Events are missing where the ring to this program was full. Two facts bound the damage. A
 //! kthread has one core at a time, so it has lost the last one at the latest when it is granted

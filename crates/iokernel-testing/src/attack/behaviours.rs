@@ -1,4 +1,4 @@
-//! What the kthreads of attackers do with a core.
+//! Behaviours of attackers' kthreads on a core.
 
 use core::hint::spin_loop;
 use std::net::Ipv4Addr;

@@ -269,7 +269,7 @@ impl Window {
 #[derive(Debug, Default)]
 struct Meter {
     began: Cycles,
-    /// When frames last arrived.
+    /// Time at which frames last arrived.
     last: Cycles,
     frames: u64,
     cut: bool,

@@ -73,8 +73,8 @@ impl Allocator {
     /// Returns the kthread that `claimant` must take the core from now: `Some(None)` if it is free.
     /// A victim that has not started cannot be asked to cede, because it has not seen its grant:
     /// the decision is dropped (`None`) until its start is overdue, and then the victim loses the
-    /// core without being asked. Its start is overdue some time after it got the core: how long the
-    /// owner before took to cede is not its fault.
+    /// core without being asked. Its start is overdue some time after it got the core: the time
+    /// that the previous owner took to cede is not its fault.
     fn check_victim(
         &mut self,
         world: &mut World,

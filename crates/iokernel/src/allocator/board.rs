@@ -1,4 +1,4 @@
-//! Who wakes the next owner of a core: the IOKernel, or the kthread that cedes it.
+//! Decides whether the IOKernel wakes the next owner of a core, or the kthread that cedes it.
 //!
 //! Owns what a kthread is told about the next owner ([`Allocator::next_owner`]), and what becomes
 //! of its promise to wake that one at the board ([`tailwater_shm::board`]). A wake on the common
@@ -20,9 +20,9 @@ use super::Allocator;
 use crate::runtime::Runtime;
 use crate::world::World;
 
-/// How many promises have to be kept for each that is broken.
+/// Number of promises to keep for each one that is broken.
 const PRICE: i32 = 8;
-/// How many kept ones are remembered.
+/// Maximum credit: promises kept beyond it are not remembered.
 const MOST: i32 = 8 * PRICE;
 /// First pause after which promises are asked for again, in microseconds. Three more broken ones
 /// begin the next, which is twice as long, unless the credit was full in the meantime.
@@ -30,10 +30,10 @@ const PAUSE_US: u64 = 10_000;
 /// Maximum number of doublings: 1.28 s. Where programs with thousands of sleepers keep Linux's lock
 /// busy, a broken promise can take a millisecond, and these are 0.2 % of the time then.
 const DOUBLINGS: u32 = 7;
-/// The minor version from which on programs know the board.
+/// First minor version of the protocol whose programs know the board.
 const BOARD_MINOR: u16 = 1;
 
-/// What a core's last request to cede has said about the wake of its next owner.
+/// The wake of a core's next owner, as agreed with the last request to cede.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promise {
     /// The IOKernel wakes it.
@@ -54,7 +54,7 @@ impl Promise {
     }
 }
 
-/// What the promises are worth that a program gives or is given.
+/// Reliability of the promises that a program gives or is given.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trust {
     /// Kept promises less [`PRICE`] times the broken ones, 0 to [`MOST`].
@@ -106,7 +106,7 @@ impl Runtime {
 }
 
 impl Allocator {
-    /// Returns what `from` is told about `to`, which was granted its core.
+    /// Returns the information for `from` about `to`, which was granted its core.
     pub(super) fn next_owner(
         &mut self,
         world: &World,
@@ -156,8 +156,7 @@ impl Allocator {
         self.wake(world, to, now);
     }
 
-    /// Takes into account whether `to` has started, or has to be woken again, after a promise to
-    /// wake it.
+    /// Judges a promise to wake `to`: it has started, or has to be woken again.
     #[inline]
     pub(super) fn judge_promise(
         &mut self,

@@ -17,8 +17,8 @@
 //! Such a sleeper may wake and run beside the owner of the core until its account is read. So the
 //! programs of one user by one grant ([`party`](crate::party)) together leave
 //! [`PROGRAMS_PER_PARTY`] times as many kthreads on a core as one program may. Any further one is
-//! moved to unmanaged cores when it is signalled in vain. That is no eviction, for it may be late
-//! without having run, and the user's other programs are lent the core as before.
+//! moved to unmanaged cores when it does not answer the signal. That is no eviction, for it may be
+//! late without having run, and the user's other programs are lent the core as before.
 //!
 //! | how | left alone until |
 //! |---|---|
@@ -63,21 +63,21 @@ pub(super) const CEDES_PER_EVICTION: u32 = 16;
 /// Pause after a look at withdrawn kthreads, as a multiple of the time that it took.
 const WATCH_PAUSE: Cycles = 8;
 
-/// Most of that time that counts, in microseconds: what takes longer is the machine's doing. One
-/// account takes 5 to read.
+/// Maximum time of a look that counts for the pause, in microseconds: a longer look was
+/// interrupted. Reading one account takes 5 us.
 const LONGEST_WATCH_US: u64 = 50;
 
-/// A kthread that has run for less than one part in so many of the time since its account was last
-/// read sleeps, or waits behind other programs.
+/// A kthread that has run for less than 1 / `IDLE_PART` of the time since its account was last read
+/// sleeps, or waits behind other programs.
 const IDLE_PART: Cycles = 16;
 
 /// Number of sleeping kthreads whose accounts are read in each `cede_deadline_us`, of all programs.
 const ASKED_PER_DEADLINE: usize = 4;
 
-/// How many times as many bypassed kthreads of a party are left on a core as of one program.
+/// Maximum number of bypassed kthreads of a party on a core, as a multiple of that of one program.
 const PROGRAMS_PER_PARTY: usize = 2;
 
-/// How often threads of a runtime were moved off their cores of late.
+/// Recent evictions of a runtime: moves of its threads off their cores.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Evictions {
     count: u32,
@@ -351,8 +351,8 @@ impl Allocator {
         }
     }
 
-    /// Takes in that a kthread has had `ns` of processor time by now; `None` if it has run for
-    /// longer than its deadline.
+    /// Updates the reading of a kthread that has had `ns` of processor time by now; returns `None`
+    /// if it has run for longer than its deadline.
     fn read_account(&self, reading: Reading, ns: u64, now: Cycles) -> Option<Reading> {
         let ran = |since_ns: u64| self.clock.from_ns(ns.saturating_sub(since_ns));
         let deadline = self.timing.deadline;

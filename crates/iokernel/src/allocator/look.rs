@@ -30,18 +30,19 @@ const TIMED_KTHREADS: usize = 8;
 /// one.
 const SCANNED_KTHREADS: usize = 16;
 
-/// How much of each runtime a look reads, and of how many.
+/// The kthreads and runtimes that a look reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     /// All words of all runtimes.
     Whole,
     /// As much as a look may cost.
     Bounded,
-    /// The same without slices, because the policy compares no such look with the one before.
+    /// The same without slices, because the policy does not compare such a look with the previous
+    /// one.
     Beside,
 }
 
-/// How many more runtimes without cores a look reads.
+/// Number of further runtimes without cores that a look may read.
 struct ColdBudget {
     kthreads: usize,
     /// Read since the clock was.
@@ -55,8 +56,8 @@ impl ColdBudget {
         Self { kthreads, untimed: 0, began: None }
     }
 
-    /// Takes a look at a runtime of `kthreads` kthreads into account that has `read` so many of
-    /// them: one that reads none goes through what is kept of all.
+    /// Charges a look at a runtime of `kthreads` kthreads that has read the words of `read` of
+    /// them. A look that reads none sums the stored words of all.
     fn spend(&mut self, (read, kthreads): (usize, usize), most: Cycles, stopwatch: impl Fn() -> Cycles) {
         if self.kthreads == usize::MAX {
             return;
@@ -330,7 +331,8 @@ fn read_many(
 }
 
 /// Returns the runtime's requests for cores, with those made for it outside, as far as it may make
-/// them, if they have changed. One that is left alone requests nothing.
+/// them, if they have changed. A runtime that gets no core for now counts as one that requests
+/// none.
 #[inline(always)]
 fn read_requests(runtime: &mut Runtime, left_alone: bool) -> Option<Requests> {
     // Relaxed: the word stands for itself; a stale value is read again at the next look.

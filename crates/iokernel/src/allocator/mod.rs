@@ -94,7 +94,7 @@ pub(crate) struct Allocator {
     /// Measures what looks cost.
     stopwatch: fn() -> Cycles,
     withdrawn: Vec<Withdrawn>,
-    /// When withdrawn kthreads were last looked at, and are again.
+    /// Times of the last and the next look at withdrawn kthreads.
     watched_at: Cycles,
     next_watch: Cycles,
     ranks: Ranks,
@@ -105,11 +105,11 @@ pub(crate) struct Allocator {
     /// A session may have another weight than it is to have.
     weigh_sessions: bool,
     last_rest_look: Cycles,
-    /// When the log may next warn of a program's cpuset.
+    /// Time from which the log may warn of a program's cpuset again.
     next_warning: Cycles,
     /// Earliest timer of a runtime without a core, as of the last look at it.
     earliest_timer: Cycles,
-    /// When the policy's interval has passed.
+    /// End of the policy's interval.
     next_policy: Cycles,
     /// Where the next look at runtimes without cores begins.
     cursor: usize,
@@ -400,7 +400,8 @@ impl Allocator {
                 Phase::Starting { .. } | Phase::Ceding { .. } => Attention::Constant,
             });
         }
-        // Who has no kthread or no core to be lent gets none before one comes back.
+        // A runtime without a kthread to run, or without a core that it can get, gets none until
+        // one is returned.
         let counts = |id: &&RuntimeId| {
             of(**id) > most
                 && self.ledger.account(**id).is_some_and(|account| account.room() > 0)
@@ -446,7 +447,7 @@ impl Allocator {
     pub(crate) fn next_pending(&self, now: Cycles) -> Option<Cycles> {
         let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
         let next = self.policy.next_pending(view)?;
-        // Rounded up: a look a cycle earlier would be in vain.
+        // Rounded up: a look a cycle earlier would find nothing.
         Some(self.origin.saturating_add(self.clock.from_ns(next.0)).saturating_add(1))
     }
 

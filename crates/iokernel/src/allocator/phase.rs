@@ -19,8 +19,8 @@ pub(super) const REWAKE_US: u64 = 20;
 /// Longest pause between two such wakes, as a power of two times [`REWAKE_US`]: 10 ms.
 pub(super) const REWAKE_DOUBLINGS: u32 = 9;
 /// How long a kthread may take to start before another runtime with a better claim gets its core
-/// instead, in microseconds. A hand-off takes 1 to 3; with `neighbour_share` above 0 a best-effort
-/// kthread does not start while an ordinary program runs on the core.
+/// instead, in microseconds. A hand-off takes 1 to 3 us; with `neighbour_share` above 0 a
+/// best-effort kthread does not start while an ordinary program runs on the core.
 pub(super) const OVERDUE_START_US: u64 = 10;
 /// How long after its preempt signal a kthread may take to cede before it is bypassed, in
 /// microseconds. The signal takes 13 to 18 to a thread that runs (2-vCPU VM); one that Linux has
@@ -39,7 +39,7 @@ pub(super) const KTHREAD_LOOK_NS: u64 = 200;
 /// Mean time between two decisions about a core whose kthread goes idle, runs and goes idle again,
 /// in microseconds: a program can do so in each iteration of the loop.
 pub(super) const IDLE_PACE_US: u64 = 5;
-/// How many such decisions may come at once.
+/// Maximum number of such decisions at once.
 pub(super) const IDLE_BURST: Cycles = 8;
 
 /// Deadlines in cycles.
@@ -99,8 +99,8 @@ pub(super) struct CoreSlot {
     pub(super) phase: Phase,
     /// Linux does not let the IOKernel use it at present.
     pub(super) absent: bool,
-    /// When its present owner got it, or the last one gave it up. The decision is older by what the
-    /// owner before took to cede.
+    /// When its present owner got it, or the last one gave it up. The decision is older by the time
+    /// that the previous owner took to cede.
     pub(super) since: Cycles,
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,
@@ -168,7 +168,7 @@ impl How {
     }
 }
 
-/// What is known of the processor time of a withdrawn kthread.
+/// The last reading of the processor time of a withdrawn kthread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
     /// What it had had when that began to count.

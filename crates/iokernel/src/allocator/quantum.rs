@@ -35,7 +35,7 @@ pub(super) struct Watch {
     quantum: Cycles,
     sample: Cycles,
     turn: u64,
-    /// When the turn was first seen.
+    /// Time at which the turn was first seen.
     since: Cycles,
     /// Time of the next read.
     next: Cycles,
@@ -43,7 +43,7 @@ pub(super) struct Watch {
     ended: bool,
 }
 
-/// What the grant word is to say.
+/// The new value of the grant word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Nothing,
@@ -119,7 +119,7 @@ impl Allocator {
 /// Returns whether something waits that the kthread would turn to before it looked at others'
 /// queues.
 fn something_waits(runtime: &Runtime, index: u16, now: Cycles) -> bool {
-    // Relaxed, but for the ends of the run queue: hints; a stale value is read again at the next
+    // Relaxed, except for the ends of the run queue: hints; a stale value is read again at the next
     // look.
     let status = &runtime.shared(index).status;
     let ingress = &runtime.kthreads[usize::from(index)].ingress;

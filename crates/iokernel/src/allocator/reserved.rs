@@ -1,4 +1,4 @@
-//! Which cores are reserved for the programs that requested them.
+//! Reserves cores for the programs that requested them.
 //!
 //! Owns the choice, by the ledger and what the policy has granted; [`crate::reserve`] keeps
 //! ordinary threads off these cores. A program has as many as it is granted, each of which it has

@@ -62,8 +62,8 @@ impl Allocator {
         self.ranks = ranks;
     }
 
-    /// Takes in whether other programs compete for the cores: tells all programs, and ranks the
-    /// kthreads that have cores.
+    /// Records whether other programs compete for the cores (`contested`), publishes it to all
+    /// programs, and ranks the kthreads that have cores.
     pub(crate) fn set_contested(&mut self, world: &mut World, contested: bool) {
         self.contested = contested;
         for slot in &mut self.cores {
@@ -72,8 +72,8 @@ impl Allocator {
         self.rank_owners(world);
     }
 
-    /// Takes in whether cores change hands seldom: best-effort kthreads run behind other programs
-    /// then.
+    /// Records whether cores change hands seldom (`calm`). Then best-effort kthreads run behind
+    /// other programs.
     pub(crate) fn set_calm(&mut self, world: &mut World, calm: bool) {
         self.calm = calm;
         if !self.contested {

@@ -561,7 +561,7 @@ fn a_batch_job_whose_wakes_do_nothing_gets_few_of_the_cores_that_a_service_leave
     let taken = requests_beside_a_sleeper(&mut sandbox, 10_000);
     // One in a millisecond of 250 to 300.
     assert!((200..=310).contains(&taken), "before {taken} of 10000 requests");
-    // A free core is lent to it at once, also after it had one in vain for long.
+    // A free core is lent to it at once, also after many wasted grants.
     sandbox.peer(SERVICE).park(0);
     sandbox.tick();
     sandbox.pass(15_000_000);

@@ -38,9 +38,9 @@ const WARNING_US: u64 = 1_000_000;
 /// What is remembered of one runtime.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Unbound {
-    /// When its refused cores are forgotten; `None` if there are none.
+    /// Time at which its refused cores are forgotten; `None` if there are none.
     forget_at: Option<Cycles>,
-    /// When it may be lent cores; `None` if it may.
+    /// Time from which it may be lent cores again; `None` if it may.
     held_until: Option<Cycles>,
     /// Holds in a row.
     row: u32,
@@ -113,7 +113,7 @@ impl Allocator {
         self.observation.runtime(id).is_some() && (0..self.cores.len()).any(|at| self.may_be_lent(id, at))
     }
 
-    /// Returns whether the runtime could be lent the core at this position, once nobody has it.
+    /// Returns true if the runtime could be lent the core at this position once it is free.
     pub(super) fn may_be_lent(&self, id: RuntimeId, at: usize) -> bool {
         let slot = &self.cores[at];
         !slot.absent

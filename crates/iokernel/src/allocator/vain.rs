@@ -1,23 +1,23 @@
-//! Cores that a runtime asks for and gives up without having done anything, and cores that it does
-//! not start on, or does not cede.
+//! Back-off for grants that were wasted: the kthread ran nothing, started late, or did not cede.
 //!
-//! Owns the verdict, and the back-off that follows from it. What such a core costs the polling
-//! thread is charged ([`crate::budget`]); what it costs the program that had the core, a hand-off
-//! there and one back, is bounded here: after [`FREE`] cores in vain in a row the runtime is lent
-//! none for a pause, which doubles each time from [`PAUSE_US`] up to [`DOUBLINGS`] times. Races
-//! make single ones, and any core with which something was done ends the row; one given up beside
-//! another core proves nothing.
+//! Owns the verdict on a grant and the back-off after it. The cost for the polling thread is
+//! charged to the program ([`crate::budget`]). The cost for the program that had the core, a
+//! hand-off there and one back, is bounded here: after [`FREE`] wasted grants in a row the runtime
+//! gets no core for a pause, which begins at [`PAUSE_US`] and doubles each time, up to
+//! [`DOUBLINGS`] times. A race can waste a single grant. A core that was used ends the row. A core
+//! that was given up while the program kept another one is not judged.
 //!
-//! A thread that sleeps starts some 20 to 60 us after its wake, and a service may claim the core
-//! before. A program that is stopped, or that keeps wakes from its threads, would get each core
-//! that a service leaves for a moment; the service parks meanwhile, and has to be woken for each
-//! request. So a best-effort program that has had too many cores claimed before it started on them
-//! ([`FREE_CLAIMS`], one for each core in [`CLAIM_PACE_US`]) is lent none that a service idles on,
-//! beyond those that it owns, and has no time to start on another before a service claims that
-//! core. A core that it had to be bypassed on for a service, because it reached no poll point and
-//! did not answer the signal, counts as [`CLAIMS_PER_BYPASS`]. The programs of one user count
-//! together. Free cores and those of other best-effort programs it is lent as before. Neither is an
-//! offence: threads that wait behind an ordinary program do not start or cede, either.
+//! A sleeping thread starts some 20 to 60 us after its wake, and a service may claim the core in
+//! this time. A program that is stopped, or whose threads do not wake, would otherwise get each
+//! core that a service leaves for a moment. The service would park, and would have to be woken for
+//! each request. So a limit applies to a best-effort program that has had too many cores claimed
+//! before it started on them ([`FREE_CLAIMS`], one for each core in [`CLAIM_PACE_US`]): it gets no
+//! core on which a service idles, beyond those that it owns, and a service that claims another of
+//! its cores takes it at once if the program has not started there. A core on which the program was
+//! bypassed for a service, because it reached no poll point and did not answer the signal, counts
+//! as [`CLAIMS_PER_BYPASS`]. The programs of one user count together. The program still gets free
+//! cores and cores of other best-effort programs. Neither is an offence: threads that wait behind
+//! an ordinary program do not start or cede either.
 
 use tailwater_sched::ledger::{Account, Class};
 use tailwater_sched::{KthreadId, RuntimeId};
@@ -28,7 +28,7 @@ use super::words::WHOLE;
 use crate::party::Party;
 use crate::world::World;
 
-/// Number of cores in vain in a row without consequence.
+/// Number of wasted grants in a row without a pause.
 const FREE: u32 = 3;
 /// First pause, in microseconds.
 const PAUSE_US: u64 = 100;
@@ -40,17 +40,17 @@ const FREE_CLAIMS: Cycles = 50;
 /// Maximum number of them that is remembered: a program whose cores were claimed for long is lent
 /// cores of idle services again 50 ms, on one core, after that has ended.
 const MOST_CLAIMS: Cycles = 2 * FREE_CLAIMS;
-/// Time in which one of them is forgotten, for each core that it can hold, in microseconds. The
-/// wake that each costs a service takes 20, so this is about 2 % of its core.
+/// Time in which one of them is forgotten, for each core that it can hold, in microseconds. Each
+/// one costs a service a wake of 20 us, so this is about 2 % of its core.
 const CLAIM_PACE_US: u64 = 1_000;
-/// What a bypass counts as: until a service that sleeps runs beside the kthread that keeps the
-/// core, 60 microseconds pass.
+/// Number of claims that a bypass counts as: a sleeping service takes 60 us to run beside the
+/// kthread that keeps the core.
 const CLAIMS_PER_BYPASS: Cycles = 3;
 
 /// The back-off of one runtime.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BackOff {
-    /// Cores in vain in a row.
+    /// Number of wasted grants in a row.
     row: u32,
     until: Cycles,
 }
@@ -76,7 +76,7 @@ impl BackOff {
         self.until
     }
 
-    /// Takes a core in vain into account; `us` is a microsecond.
+    /// Counts a wasted grant; `us` is a microsecond.
     fn count(&mut self, now: Cycles, us: Cycles) {
         self.row = self.row.saturating_add(1);
         if let Some(more) = self.row.checked_sub(FREE + 1) {
@@ -86,7 +86,7 @@ impl BackOff {
 }
 
 impl Allocator {
-    /// Takes into account that `claimant` gets a core from this kthread and has to wait for it.
+    /// Counts a core that `claimant` gets from this kthread and has to wait for.
     pub(super) fn count_slow_claim(
         &self,
         world: &mut World,
@@ -148,7 +148,7 @@ impl Allocator {
         self.clock.from_ns(CLAIM_PACE_US * 1_000) / Cycles::from(self.most_cores(party.kthreads as usize))
     }
 
-    /// Takes into account whether a core that its kthread gave up without being asked was in vain.
+    /// Records whether the grant of a core that its kthread gave up unasked was wasted (`in_vain`).
     pub(super) fn judge_core(&mut self, world: &mut World, kthread: KthreadId, in_vain: bool, now: Cycles) {
         let us = self.clock.from_ns(1_000);
         let (runtime, line) = world.runtimes.kthread(kthread);
@@ -162,11 +162,11 @@ impl Allocator {
         }
     }
 
-    /// Returns whether the runtime gave up its only core although its words ask for one, and it has
-    /// changed none of them since the core was lent. The look before may have been one in part; the
-    /// verdict is by all words, and there is none while it is too early to read them. The words of
-    /// withdrawn kthreads do not count: the others cannot always do that work (frames, without
-    /// packet stealing).
+    /// Returns true if the runtime gave up its only core although its words ask for one, and has
+    /// changed none of its words since the core was lent. The previous look may have read only some
+    /// words. The verdict needs all of them, and is false while it is too early to read them. The
+    /// words of withdrawn kthreads do not count: the others cannot always do that work (frames,
+    /// without packet stealing).
     pub(super) fn was_lent_in_vain(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) -> bool {
         let read_whole = world.runtimes.kthread(kthread).0.kthreads.len() <= WHOLE;
         self.seems_lent_in_vain(world, kthread)

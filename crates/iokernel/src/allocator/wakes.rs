@@ -1,19 +1,19 @@
-//! Wakes of kthreads that are lent a core, and what they may cost.
+//! Limits the time that wakes of kthreads may cost the polling thread.
 //!
-//! Owns [`SlowWakes`]. Linux keeps all sleepers at words of shared memory in one table, and a wake
-//! goes through all that are in the same place of it. A program with a thousand threads in
-//! futex_waitv(2), of 128 words each, can have tens of thousands there, and then each wake of its
-//! kthreads takes up to a millisecond of the polling thread's time instead of 1.2 us (2-vCPU VM).
-//! So wakes of best-effort programs are timed. Each goes to an account, the longer ones with more
-//! [weight](weighed); over the [`BRIM_US`] the program is lent no core, not even a guaranteed one,
-//! until the excess has leaked. All its wakes together then take a tenth of the polling thread's
-//! time at most, and those of 200 us and more a hundredth. A wake of 1.2 us counts 12 us: a
-//! program is woken 80,000 times a second without consequence. On a machine where each wake takes
-//! 30 us, it is woken 2,200 times a second.
+//! Owns [`SlowWakes`]. Linux keeps all sleepers on words of shared memory in one hash table, and a
+//! wake walks all sleepers of the same bucket. A program with a thousand threads in futex_waitv(2),
+//! of 128 words each, can have tens of thousands in a bucket, and then each wake of its kthreads
+//! takes up to a millisecond of the polling thread's time instead of 1.2 us (2-vCPU VM). So wakes
+//! of best-effort programs are timed and charged to an account, a longer wake with a greater
+//! [weight](weighed): above [`BRIM_US`] the program gets no core, not even a guaranteed one, until
+//! the excess has leaked. So all wakes of a program take at most a tenth of the polling thread's
+//! time, and wakes of 200 us and more take at most a hundredth. A wake of 1.2 us counts 12 us: a
+//! program can be woken 80,000 times a second without a pause. On a machine where each wake takes
+//! 30 us, it can be woken 2,200 times a second.
 //!
-//! A slow wake is no offence: Linux may have run something else meanwhile, and the sleepers may be
-//! those of a stranger who has found out the place. Nobody is expelled for it, and no service is
-//! kept waiting.
+//! A slow wake is no offence: Linux may have run another thread meanwhile, and the sleepers may
+//! belong to another program that aims at the bucket. No program is expelled for it, and services
+//! are exempt.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;
@@ -24,11 +24,12 @@ use crate::world::World;
 
 /// A wake that takes longer is slow, in microseconds; up to this length it has the least weight.
 const SLOW_US: u64 = 20;
-/// Most that is entered for one, in microseconds: what takes longer is the machine's doing.
+/// Maximum charge for one wake, in microseconds: a longer time is not the program's fault.
 const LONGEST_US: u64 = 1_000;
-/// What may be in the account, in microseconds: 20 ms of short wakes, 2 ms of long ones.
+/// Depth of the account, in microseconds: 20 ms of short wakes, 2 ms of long ones.
 const BRIM_US: u64 = 200_000;
-/// Least and greatest weight: wakes may take one part in so many of the polling thread's time.
+/// Least and greatest weight. Wakes of this weight take at most the inverse of it of the polling
+/// thread's time.
 const LEAST: Cycles = 10;
 const GREATEST: Cycles = 100;
 
@@ -42,14 +43,14 @@ fn weighed(took: Cycles, slow: Cycles) -> Cycles {
 /// The account of one program.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SlowWakes {
-    /// When all that was entered has leaked.
+    /// Time at which all charges have leaked.
     leaked: Cycles,
-    /// When the excess has.
+    /// Time at which the excess has leaked.
     until: Cycles,
 }
 
 impl SlowWakes {
-    /// Enters a wake of this length; returns whether it was slow.
+    /// Charges a wake of this length; returns true if it was slow.
     pub(crate) fn enter(&mut self, took: Cycles, clock: Clock, now: Cycles) -> bool {
         let us = |us: u64| clock.from_ns(us * 1_000);
         let time = weighed(took.min(us(LONGEST_US)), us(SLOW_US));

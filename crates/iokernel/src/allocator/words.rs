@@ -7,11 +7,11 @@
 //! - the kthreads that hold cores are read each time: theirs are the words that change;
 //! - of the others, if the runtime has more than [`WHOLE`] kthreads, up to [`SLICE`] in turn, and
 //!   with them up to [`WAITING`] at which something may wait: it did when they were last read, or
-//!   frames were put into their rings since. After a slice that took a time `c` the next one comes
-//!   8 `c` later ([`SPACING`]), which is the next look where the lines are in the cache.
+//!   frames were put into their rings since. After a slice that took a time `c`, the next one comes
+//!   after [`SPACING`] times `c`, which is the next look if the lines are in the cache.
 //!
-//! The policy compares a look with the one before to find work that waits. Slices of a runtime with
-//! cores are read only at looks after which the policy runs: one read at another look would be
+//! The policy compares a look with the previous one to find work that waits. Slices of a runtime
+//! with cores are read only at looks after which the policy runs: one read at another look would be
 //! compared with nothing, and would put off the next one.
 //!
 //! So the words of a kthread without a core are as of a look up to `kthreads / SLICE` slices ago,
@@ -34,8 +34,8 @@ pub(super) const WHOLE: usize = 4;
 pub(super) const SLICE: usize = 16;
 /// Maximum number of others read with a slice because something may wait there.
 pub(super) const WAITING: usize = 4;
-/// How many times the time of a slice passes until the next, and likewise the time of a whole look
-/// for a verdict.
+/// Pause after a slice, as a multiple of the time that it took; likewise after a whole look for a
+/// verdict.
 pub(super) const SPACING: Cycles = 8;
 
 /// What is kept of a kthread's words beside the observation.
@@ -98,8 +98,9 @@ impl Kept {
         (first..first + len).map(move |at| at % count)
     }
 
-    /// Takes into account that reading a slice, of `count` kthreads, took `cost`. `most` is the
-    /// longest time that reading a kthread takes; the rest of a longer time was an interrupt's.
+    /// Records that reading a slice of `count` kthreads took `cost`, which delays the next slice.
+    /// `most` is the longest time that reading a kthread takes; the rest of a longer time was an
+    /// interrupt's.
     pub(super) fn end_slice(&mut self, (count, cost): (usize, Cycles), most: Cycles, now: Cycles) {
         let cost = cost.min(most * count as Cycles);
         self.not_before = self.not_before.max(now.saturating_add(cost * SPACING));
@@ -110,8 +111,8 @@ impl Kept {
         now >= self.no_verdict_before
     }
 
-    /// Takes into account that reading all words for a verdict took `cost`; `most` is as in
-    /// [`end_slice`](Self::end_slice).
+    /// Records that reading all words for a verdict took `cost`, which delays the next verdict;
+    /// `most` is as in [`end_slice`](Self::end_slice).
     pub(super) fn end_verdict(&mut self, cost: Cycles, most: Cycles, now: Cycles) {
         let cost = cost.min(most * self.words.len() as Cycles);
         self.no_verdict_before = now.saturating_add(cost * SPACING);

@@ -1,8 +1,8 @@
-//! Who may register which programs.
+//! Rights to register programs, by user.
 //!
 //! Owns the settings ([`Grant`], the `[[grant]]` tables of the configuration), their compiled form
-//! ([`Authority`]) and the ruling on a registration ([`Denial`]). Pure but for the look-up of
-//! accounts: what programs have already is an argument.
+//! ([`Authority`]) and the ruling on a registration ([`Denial`]). Pure except for the look-up of
+//! accounts: the resources that programs have already are an argument.
 //!
 //! Root, the IOKernel's own user and the one who started it by sudo may register anything. Another
 //! user gets only what a grant gives, and without one nothing: even a best-effort program sends

@@ -1,4 +1,4 @@
-//! What a program's offences cost the polling thread, and the bound on it.
+//! Bounds the polling thread's time that a program's offences may cost.
 //!
 //! Owns [`Budget`], an account of cycles for each program, and its [`Terms`]. Pure: times are
 //! arguments. The [`World`](crate::world::World) charges, and acts on the [`Sentence`].
@@ -7,7 +7,7 @@
 //! |---|---|
 //! | a frame that no program may send: foreign source, malformed, refused kind | the time it took |
 //! | a frame to a group beyond `broadcast-copies` | the same |
-//! | a doorbell that ends a sleep, and none of the program's words has changed since the sleep was announced | the sleep but for the waiting |
+//! | a doorbell that ends a sleep, and none of the program's words has changed since the sleep was announced | the sleep without the waiting |
 //! | the program's only core given up although its words ask for one, and none of them has changed since the core was lent | the look and the decision that follow |
 //! | a core to which none of its threads can be bound, because its cpuset lacks it, or a thread that is gone | the attempts |
 //!

@@ -1,10 +1,10 @@
 //! The clock rates that Linux's cpufreq lets this machine set.
 //!
 //! Owns the reading of cpufreq's folders (Documentation/admin-guide/pm/cpufreq.rst); writes
-//! nothing. A *domain* is a group of processors with one clock. A domain that the polling thread's
-//! core is in is left alone, for that core never waits. No rate is above the limit that a domain
-//! had before any IOKernel changed it. The switch of Turbo Boost is left alone where an
-//! administrator has switched it off: there is no turbo step then.
+//! nothing. A *domain* is a group of processors with one clock. The domain of the polling thread's
+//! core is not changed, because that core never waits. No rate is above the limit that a domain had
+//! before any IOKernel changed it. Turbo Boost stays off where an administrator has switched it
+//! off: then there is no turbo step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -197,7 +197,7 @@ impl Setter {
     }
 }
 
-/// Returns the settings to change but for those that another program has changed since they were
+/// Returns the settings to change without those that another program has changed since they were
 /// set here, now or earlier.
 fn leave_changed(
     undo: &mut Undo,

@@ -31,7 +31,7 @@ pub struct IxSettings {
     pub sample_us: u64,
     /// Percentage of the step before that must be idle after a step back, 0 to 90.
     pub hysteresis: u8,
-    /// Whether to set clock rates, where Linux lets it.
+    /// True if the policy sets clock rates, where Linux permits it.
     pub clocks: bool,
     /// File that keeps what clock settings were before, while they are changed.
     pub state_file: PathBuf,

@@ -10,7 +10,7 @@ use super::{ConfigError, out_of_range};
 /// Maximum number of control groups.
 const MAX_GROUPS: usize = 64;
 
-/// Whether ordinary threads are kept off cores that programs request, with `policy = "arbiter"`.
+/// Settings that keep ordinary threads off cores that programs request, with `policy = "arbiter"`.
 ///
 /// # Examples
 /// ```

@@ -1,10 +1,10 @@
-//! How often users register by a grant that does not name them: they have one pace in common and
-//! share it fairly.
+//! Rate limit for registrations by a grant that does not name its users: they share one rate
+//! fairly.
 //!
 //! Someone may have tens of thousands of user ids (subuid(5)), all of them in one group. So the
 //! registrations by one grant of users that it covers by a group, or as all users, have a pace in
 //! common, [`GRANT_REGISTRATIONS`], whose burst is twice the number of programs that the grant
-//! permits if that is more. Programs that come back after a takeover do not count.
+//! permits if that is more. Programs that register again after a takeover do not count.
 //!
 //! First come, first served would let a few users who ask all the time take each registration the
 //! moment it is permitted. So each registration is a *debt* of its user of one interval:
@@ -46,13 +46,13 @@ impl CommonPaces {
         Self::first(0)
     }
 
-    /// As [`new`](Self::new), at the start of an IOKernel to which so many programs may come back.
+    /// As [`new`](Self::new), at the start of an IOKernel to which `programs` programs may return.
     pub(super) fn first(programs: u32) -> Self {
         let burst = GRANT_REGISTRATIONS.burst + programs;
         Self { rate: Rate { burst, ..GRANT_REGISTRATIONS }, grants: HashMap::new() }
     }
 
-    /// Counts one more registration of user `uid` by a grant that permits so many programs.
+    /// Counts one more registration of user `uid` by a grant that permits this number of programs.
     ///
     /// # Errors
     /// A time after which one more is permitted, if no other user registers meanwhile.
@@ -130,7 +130,7 @@ mod tests {
     const GRANT: (usize, u32) = (0, 16);
     const BURST: usize = GRANT_REGISTRATIONS.burst as usize;
 
-    /// Returns how many of ever so many registrations at once are permitted.
+    /// Returns the number of registrations at once that are permitted.
     fn taken(paces: &mut CommonPaces, grant: (usize, u32), uid: u32, now: Instant) -> usize {
         (0..10_000).filter(|_| paces.take(grant, uid, now).is_ok()).count()
     }

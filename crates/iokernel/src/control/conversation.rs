@@ -483,7 +483,7 @@ impl Control {
         let mut runtime = Runtime::new(admission, tids);
         let mut taken = None;
         if !is_trusted(uid) {
-            // What nobody granted its user cannot be requested either.
+            // Cores that no grant permits its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;
             let key = Key { uid, grant: self.parts.directory.grant(id) };
             runtime.key = Some(key);

@@ -1,4 +1,4 @@
-//! What programs that have ended leave to the next ones of their users.
+//! Accounts of programs that have ended, kept for the next programs of their users.
 //!
 //! Owns accounts of offences ([`Budget`]), evictions and wakes whose programs are gone. A program
 //! could otherwise offend until just before it is expelled, hang up, and begin anew with empty

@@ -1,10 +1,11 @@
-//! Connections of users without rights: served, refused in words, or closed without a word.
+//! Rate limit for connections of unprivileged users: accept, refuse with a message, or close
+//! silently.
 //!
-//! Owns the pace of connections and that of their refusals. A refusal in words costs the control
-//! thread as much as a connection that is served, tens of microseconds: with one for each
-//! connection beyond [`CONNECTS`] that rate would bound nothing. So a user is told at the rate
-//! [`REFUSALS`]; all further connections are closed without a message, and a round that accepted
-//! none but those beyond the rate is the last for [`REST`].
+//! Owns the rate of connections and the rate of refusals. A refusal with a message costs the
+//! control thread as much as a connection that it serves, tens of microseconds. If each connection
+//! beyond [`CONNECTS`] got one, that rate would bound nothing. So a user gets messages at the rate
+//! [`REFUSALS`], and all further connections are closed silently. After a round of connections that
+//! were all beyond the rate, no connection is accepted for [`REST`].
 //!
 //! Pure: time is an argument.
 
@@ -13,16 +14,16 @@ use std::time::{Duration, Instant};
 use super::pace::Rate;
 use super::turns::{CONNECTS, Turns};
 
-/// Refusals of one user in words.
+/// Refusals of one user with a message.
 const REFUSALS: Rate = Rate { burst: 1, interval: CONNECTS.interval };
-/// How long no connection is accepted after a round of those beyond the rate. Others wait as long.
+/// Pause of accepting after a round of connections beyond the rate. Other connections wait as long.
 pub(super) const REST: Duration = Duration::from_millis(1);
 
-/// What becomes of a connection.
+/// The decision on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ruling {
     Serve,
-    /// The client is told after what time one more is permitted.
+    /// The message says after what time one more connection is permitted.
     Refuse(Duration),
     Close,
 }
@@ -39,7 +40,7 @@ impl Entrance {
         Self { connects: Turns::new(CONNECTS, now), refusals: Turns::new(REFUSALS, now) }
     }
 
-    /// As [`new`](Self::new), at the start of an IOKernel to which so many programs may come back.
+    /// As [`new`](Self::new), at the start of an IOKernel to which `programs` programs may return.
     pub(super) fn first(programs: u32, now: Instant) -> Self {
         Self { connects: Turns::first(CONNECTS, programs, now), ..Self::new(now) }
     }

@@ -1,4 +1,4 @@
-//! How many connections the clients of each user may have before they are registered runtimes.
+//! Limits the connections of each user's clients that are not registered runtimes yet.
 //!
 //! Pure: no descriptors, no clock. A user may have tens of thousands of ids (subuid(5)), so there
 //! is a limit for all users without rights together, too.
@@ -18,9 +18,9 @@ const _: () = assert!(MAX_STRANGERS - RESERVED == MAX_CONNECTIONS as usize);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Client {
     pub(super) uid: u32,
-    /// How many connections its user may have.
+    /// Maximum number of connections of its user.
     pub(super) most: usize,
-    /// Programs that come back in a takeover, of its user and in all: they connect at once.
+    /// Programs that register again in a takeover, of its user and in all: they connect at once.
     pub(super) expected: (usize, usize),
 }
 

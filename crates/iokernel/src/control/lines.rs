@@ -1,4 +1,4 @@
-//! How many lines of the log the clients of each user cause.
+//! Rate limit for lines of the log that the clients of a user cause.
 //!
 //! Pure: time is an argument. A user other than root and the IOKernel's own causes lines at the
 //! [`RATE`]. Lines beyond are counted, and the count is logged when the user may cause a line

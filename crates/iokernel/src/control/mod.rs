@@ -103,7 +103,7 @@ pub(crate) enum Command {
     RequestCores(RuntimeId, u64),
     /// Ends the polling thread's work: another IOKernel takes over.
     Leave,
-    /// All programs of the IOKernel before are there.
+    /// All programs of the previous IOKernel have registered.
     Reunited,
     /// Puts other firewall rules into effect.
     Rules(Box<NewRules>),
@@ -119,7 +119,7 @@ pub(crate) enum Command {
     EndTrace(u64),
     /// These of the managed cores can be used at present.
     Present(Box<CpuSet>),
-    /// Whether the clock rates of the policy are set.
+    /// True if the clock rates of the policy are set.
     Clocks(bool),
 }
 
@@ -285,7 +285,7 @@ fn is_trusted(uid: u32) -> bool {
 
 /// Returns the user who started a process by sudo(8). That user has had root's rights for it.
 fn started_by(is_root: bool, sudo_uid: Option<&str>) -> Option<u32> {
-    // A process of another user may have the variable from anybody.
+    // In a process of another user any program may have set the variable.
     if is_root { sudo_uid?.parse().ok() } else { None }
 }
 
@@ -412,12 +412,12 @@ impl Control {
         }
     }
 
-    /// Returns whether programs of the IOKernel before have not been sent `Ready` yet.
+    /// Returns true if programs of the previous IOKernel have not been sent `Ready` yet.
     pub(crate) fn expects_programs(&self) -> bool {
         self.parts.directory.expects()
     }
 
-    /// Keeps nothing any more for programs of the IOKernel before that have not come back in time.
+    /// Frees what was kept for programs of the previous IOKernel that have not registered in time.
     fn end_reunion(&mut self) {
         if self.reunion_ends.is_none_or(|time| Instant::now() < time) {
             return;

@@ -1,4 +1,4 @@
-//! How often something may happen: a number of times at once, then once every interval.
+//! Rates: a number of events at once, then one every interval.
 //!
 //! Pure: time is an argument. One instant is the whole state (the generic cell rate algorithm,
 //! ITU-T I.371): the end of what has happened, had it happened once every interval.

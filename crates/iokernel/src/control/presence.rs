@@ -1,5 +1,5 @@
-//! Which of the IOKernel's cores Linux lets it use: a cpuset may be narrowed or a processor taken
-//! offline while it runs.
+//! Watches which of its cores Linux lets the IOKernel use: a cpuset may be narrowed or a processor
+//! taken offline while it runs.
 //!
 //! Owns the question, asked every [`LOOK`], and the comparison with the answer before. The calling
 //! thread asks for all the cores on behalf of a [`Sleeper`], and reads what Linux has made of that

@@ -1,5 +1,5 @@
-//! How Linux groups the threads of programs, and the weight of a best-effort program's session
-//! among the sessions of a shared machine.
+//! Linux's groups of a program's threads, and the weight of a best-effort program's session among
+//! the sessions of a shared machine.
 //!
 //! `SCHED_IDLE` ranks a kthread within its session only, where Linux groups sessions (sched(7),
 //! "The autogroup feature"): a session whose one runnable thread is such a kthread would compete

@@ -17,7 +17,7 @@ pub(super) struct Session {
     /// The client's user when it connected.
     pub(super) uid: u32,
     pub(super) state: State,
-    /// When the connection is dropped for silence; `None` once registered.
+    /// Time at which the connection is dropped for silence; `None` once registered.
     pub(super) deadline: Option<Instant>,
 }
 

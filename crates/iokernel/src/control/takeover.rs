@@ -61,9 +61,9 @@ pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// milliseconds: programs wait for the new one meanwhile, by default for 60 s.
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long what programs had at the IOKernel before is kept for them, and given to those that
-/// return to their addresses: half as long as they wait by default, so that what was kept for one
-/// that is gone is free before another one that needs it gives up.
+/// Time for which addresses and other claims of the previous IOKernel's programs are kept for them.
+/// It is half of the time that programs wait by default, so that the claims of a program that is
+/// gone are free before another program that needs them gives up.
 pub(super) const REUNION: Duration = Duration::from_secs(30);
 
 /// Why a second takeover is refused.
@@ -156,7 +156,7 @@ impl Control {
         }
     }
 
-    /// Removes the socket's file at the end: the IOKernel before has left it to this one.
+    /// Removes the socket's file at the end: the previous IOKernel has left it to this one.
     pub(crate) fn own_socket_file(&mut self) {
         self.parts.socket_file = SocketFile::of(&self.parts.config.socket);
     }

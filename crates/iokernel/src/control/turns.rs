@@ -1,9 +1,9 @@
-//! How often each user without rights may connect, and may ask for a registration.
+//! Rate limits for connections and registrations of each unprivileged user.
 //!
 //! A connection costs the control thread tens of microseconds, a registration some hundreds: memory
 //! files, mappings, threads, reads of `/proc`. On a machine of two cores that is time of the
 //! polling thread's core. So what one user causes has a bound: [`CONNECTS`] and [`REGISTRATIONS`].
-//! Programs that come back after a takeover or a restart are counted, too: at the start of an
+//! Programs that register again after a takeover or a restart count, too: at the start of an
 //! IOKernel each user may do both `max-runtimes` times more at once, and no program is expected for
 //! longer.
 //!
@@ -41,7 +41,7 @@ impl Turns {
         Self { rate, users: HashMap::new(), others: Pace::new(now) }
     }
 
-    /// As [`new`](Self::new), at the start of an IOKernel to which so many programs may come back.
+    /// As [`new`](Self::new), at the start of an IOKernel to which `programs` programs may return.
     pub(super) fn first(rate: Rate, programs: u32, now: Instant) -> Self {
         Self::new(Rate { burst: rate.burst + programs, ..rate }, now)
     }

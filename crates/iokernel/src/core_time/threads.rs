@@ -1,4 +1,4 @@
-//! What `/proc` tells of threads (proc_pid_stat(5)).
+//! Reads threads from `/proc` (proc_pid_stat(5)).
 
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns their times since a watch began. The programs add nanoseconds up by core and thread number
 //! (`program`); what kind of thread has the number is known at a look only. Each look enters what
-//! was added since the look before it, and changes nothing that was entered earlier. So a number
+//! was added since the previous look, and changes nothing that was entered earlier. So a number
 //! that another thread has got, and a thread that has become a kthread or is none any more, is
 //! counted wrong within the interval in which that happens, and in no other. A thread that has
 //! ended counts as what it was at the last look that found it; as a program's if none did.

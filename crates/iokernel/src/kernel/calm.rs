@@ -1,12 +1,14 @@
-//! When best-effort kthreads run behind ordinary threads although no contest is seen.
+//! Decides when best-effort kthreads drop to the lowest rank although no competing program was
+//! detected.
 //!
-//! Owns [`Calm`], a pure decision: times and counts are arguments. Linux does not say that a thread
-//! waits for one particular core: one that may run only on a lent core, or a thread of Linux itself
-//! for that core, waits behind a best-effort kthread at nice -20 without a trace. So while the
-//! polling thread sleeps beside a batch job, which needs no fast hand-offs, best-effort kthreads
-//! have the lowest rank. It ends when cores change hands more than [`MOST_CHANGES`] times within
-//! [`WINDOW_US`]: a hand-off from a kthread with another rank takes a wake instead of a yield. It
-//! does not begin again for [`HOLD_US`], so ranks change at most once in that time.
+//! Owns [`Calm`], a pure decision: times and counts are arguments. Linux does not show that a
+//! thread waits for one particular core. A thread that may run only on a lent core, or a kernel
+//! thread of that core, waits behind a best-effort kthread at nice -20 without being noticed. So
+//! while the polling thread sleeps beside a batch job, which needs no fast hand-offs, best-effort
+//! kthreads have the lowest rank. This state ends when cores change hands more than
+//! [`MOST_CHANGES`] times within [`WINDOW_US`], because a hand-off between kthreads of different
+//! ranks takes a wake instead of a yield. It does not begin again for [`HOLD_US`], so ranks change
+//! at most once in that time.
 
 use tailwater_shm::Cycles;
 
@@ -14,8 +16,8 @@ use tailwater_shm::Cycles;
 pub(super) const WINDOW_US: u64 = 100_000;
 /// Time after its end in which it does not begin again, in microseconds.
 pub(super) const HOLD_US: u64 = 1_000_000;
-/// How often cores may change hands in that window: 100 requests that find a batch job on the core
-/// move it there and back.
+/// Maximum number of changes of hands in that window: 100 requests that find a batch job on the
+/// core move it there and back.
 const MOST_CHANGES: u64 = 200;
 
 /// [`WINDOW_US`] and [`HOLD_US`] in cycles.
@@ -41,8 +43,8 @@ impl Calm {
         Self { durations, is_on: false, not_before: 0, window_began: 0, changes: 0 }
     }
 
-    /// Takes in that the polling thread falls asleep beside a batch job; returns whether it begins.
-    /// `changes`: how often cores have changed hands.
+    /// Records that the polling thread falls asleep beside a batch job; returns true if the calm
+    /// begins. `changes` is the number of times that cores have changed hands.
     pub(super) fn begins(&mut self, changes: u64, now: Cycles) -> bool {
         let begins = !self.is_on && now >= self.not_before;
         if begins {

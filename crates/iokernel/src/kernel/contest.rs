@@ -19,7 +19,7 @@
 use tailwater_shm::Cycles;
 
 /// Interval of the looks while there is no contest and the polling thread polls, in microseconds. A
-/// look takes 1.5.
+/// look takes 1.5 us.
 pub(super) const LOOK_US: u64 = 500;
 /// For how long more threads have to be runnable, at every look, before that is a contest, in
 /// microseconds: longer than a thread that needs a core for a moment waits behind one at nice -20,
@@ -33,7 +33,7 @@ pub(super) const WAITED_US: u64 = 1_000;
 /// Looks in a row that may leave it open whether more threads are runnable, without a new
 /// beginning. One that does is a look at a core that changes hands: both kthreads may be runnable.
 const UNDECIDED: u32 = 16;
-/// How many looks have to find more threads, where others leave it open.
+/// Number of looks that have to find more threads, if others leave it open.
 const ENOUGH: u32 = 4;
 /// Interval of the looks in a contest, as a multiple of the other one.
 const SELDOM: Cycles = 20;
@@ -55,14 +55,14 @@ pub(super) struct Durations {
     pub(super) waited: Cycles,
 }
 
-/// What a look finds.
+/// The result of a look.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look {
     /// Runnable threads of the machine.
     pub(super) runnable: usize,
-    /// How many of them are Tailwater's, at least and at most.
+    /// Least and greatest number of Tailwater's own among them.
     pub(super) own: (usize, usize),
-    /// The polling thread leaves its core to nobody.
+    /// True if the polling thread polls, and leaves its core to no other thread.
     pub(super) polls: bool,
     /// For how long the polling thread has waited for its core since the last look.
     pub(super) waited: Cycles,
@@ -90,7 +90,7 @@ struct Found {
     looks: u32,
     /// A look between them has left it open.
     doubtful: bool,
-    /// How many have since the last of them.
+    /// Number of looks that left it open since the last of them.
     undecided: u32,
 }
 

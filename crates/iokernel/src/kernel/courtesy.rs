@@ -1,5 +1,5 @@
-//! When the polling thread lets ordinary threads of its core run before it polls on: while frames
-//! go to and come from programs of this very machine.
+//! Decides when the polling thread yields to ordinary threads of its core: while it exchanges
+//! frames with programs of this machine.
 //!
 //! Owns [`Courtesy`], a pure decision: times are arguments. A program that Linux runs on the
 //! polling thread's core cannot send its next request, or read its answer, before it has that core;
@@ -82,8 +82,8 @@ impl Courtesy {
         now < self.recent_until && now >= self.not_before
     }
 
-    /// Takes in that the thread yielded at `left` and runs again at `back`; returns the pause after
-    /// a long absence. `shared`: cores may have to change hands between programs.
+    /// Records that the thread yielded at `left` and runs again at `back`; returns the pause after
+    /// a long absence. `shared` is true if cores may have to change hands between programs.
     #[inline(always)]
     pub(super) fn returned(&mut self, left: Cycles, back: Cycles, shared: bool) -> Option<Cycles> {
         let away = back.saturating_sub(left).min(self.durations.tick);
@@ -154,7 +154,7 @@ mod tests {
         assert!(courtesy.may_yield(3, 600));
     }
 
-    /// Takes in an absence that ends at `back`; returns the pause after it, in multiples of it.
+    /// Records an absence that ends at `back`; returns the pause after it, in multiples of it.
     fn pause_after(courtesy: &mut Courtesy, back: Cycles, away: Cycles) -> u64 {
         let pause = courtesy.returned(back - away, back, false).expect("a long absence");
         assert!(courtesy.may_yield(back, back + pause));

@@ -1,4 +1,4 @@
-//! How long before a known event the polling thread's sleep ends.
+//! The time before a known event at which the polling thread's sleep ends.
 //!
 //! Owns [`Margin`]: an estimate of how late this machine wakes the thread, from how late it has
 //! woken it. Pure: times are arguments. A margin that is too long is polled away before each event;
@@ -31,7 +31,7 @@ impl Margin {
         self.now
     }
 
-    /// Takes into account a sleep that ended so late after its time.
+    /// Records a sleep that ended `late` after its due time.
     pub(super) fn record(&mut self, late: Cycles) {
         // A quarter more than what was seen, for what was not.
         let enough = late.saturating_add(late / 4).clamp(self.least, self.most);

@@ -31,11 +31,11 @@ use crate::machine::{self, Cores};
 use crate::real_time::{self, NoRealTime};
 use rustix::thread::{Timespec, nanosleep};
 
-/// What the polling thread knows of other programs.
+/// The polling thread's knowledge of other programs on its cores.
 pub(super) struct Neighbours {
     contest: Contest,
     calm: Calm,
-    /// When the contest that goes on has begun.
+    /// Beginning of the present contest.
     since: Cycles,
     share: Share,
     waiting: Waiting,

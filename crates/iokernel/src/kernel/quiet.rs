@@ -1,14 +1,15 @@
-//! What the polling thread does in a quiet time, while nothing happens: it polls on, gives ordinary
-//! threads their share of its core, or sleeps.
+//! Decides what the polling thread does in a quiet time, while nothing happens: polling, giving
+//! ordinary threads their share of its core, or sleeping.
 //!
 //! Owns [`Quiet`], a pure decision: times are arguments. The thread sleeps when it has polled for
 //! as long as [`Patience`] says. Two rules hold whatever a program does with its timers:
 //!
 //! * **A known event ends a quiet time only when it is due.** Timers of runtimes and events of
 //!   ports are known before. A quiet time that one of them ends is
-//!   [foreseen](Patience::record_foreseen): to poll for it was in vain. One that passed long before
-//!   is not its end. A runtime without a core may keep a timer that is overdue; if that counted,
-//!   the thread would learn to sleep after the shortest time, whatever the other programs do.
+//!   [foreseen](Patience::record_foreseen): polling for it was useless. An event that passed long
+//!   before is not its end. A runtime without a core may keep a timer that is overdue; if that
+//!   counted, the thread would learn to sleep after the shortest time, whatever the other programs
+//!   do.
 //! * **An event that is too near to sleep gives others their share.** A sleep ends a [`Margin`]
 //!   before the next known event, so there is none if that is nearer than two margins. A program
 //!   may keep an event so near at all times.
@@ -94,8 +95,8 @@ impl Quiet {
         if self.time_left(next_event(), attention, now).is_some() { Step::Sleep } else { Step::GiveShare }
     }
 
-    /// Takes in that the thread did something else until `now`, which says nothing of the quiet
-    /// times.
+    /// Starts a new quiet time at `now`, after the thread did something else. The time until then
+    /// is not counted as quiet.
     pub(super) fn restart(&mut self, now: Cycles) {
         self.busy_at = now;
     }
@@ -112,7 +113,7 @@ impl Quiet {
         (left > margin).then_some(left)
     }
 
-    /// Takes in a sleep that ended so late after its time.
+    /// Records a sleep that ended `late` after its due time.
     pub(super) fn woke_late(&mut self, late: Cycles) {
         self.margin.record(late);
     }

@@ -1,9 +1,9 @@
-//! What ordinary threads get of the polling thread's core while they compete for it and it must
-//! poll, and its real-time rank meanwhile.
+//! Gives ordinary threads a share of the polling thread's core while they compete for it, and sets
+//! the thread's real-time rank meanwhile.
 //!
 //! Owns [`Share`], which decides when the polling thread steps aside and for how long, and
-//! [`Waiting`], what Linux says about threads that wait for a core. The first is pure: times are
-//! arguments.
+//! [`Waiting`], which reads from Linux how many threads wait for a core. The first is pure: times
+//! are arguments.
 //!
 //! In a steady rhythm the polling thread reads how many threads are runnable (`/proc/loadavg`).
 //! When there are more than itself and the kthreads on lent cores, it sleeps for a slice, so that
@@ -36,7 +36,7 @@ use super::quiet;
 /// Length of a slice and of a rest in microseconds, and how long a slice waits for a good moment;
 /// no request waits longer for the polling thread.
 pub(super) const SLICE_US: u64 = 100;
-/// Interval of the looks at the idle time of the core. A look takes 40 on two cores.
+/// Interval of the looks at the idle time of the core. A look takes 40 us on two cores.
 pub(super) const IDLE_LOOK_US: u64 = 1_000_000;
 
 /// Maximum number of doublings of the time for which nothing is given: 8 s.
@@ -46,7 +46,7 @@ const UNUSED_DOUBLINGS: u32 = 3;
 /// its core then.
 const MAX_POSTPONED: u32 = 4;
 
-/// When the polling thread steps aside.
+/// Decides when the polling thread sleeps to leave its core to ordinary threads.
 #[derive(Debug, Clone)]
 pub(super) struct Share {
     slice: Cycles,
@@ -66,11 +66,11 @@ pub(super) struct Share {
     next_idle_look: Cycles,
     /// No slices are given before this time: those before it were not used.
     unused_until: Cycles,
-    /// How often in a row they were not.
+    /// Number of times in a row that they were not.
     unused: u32,
 }
 
-/// What the polling thread would leave undone in a slice that begins now.
+/// The work that the polling thread would put off in a slice that begins now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
     /// Frames have just moved, or a core changes hands: the next steps follow within microseconds.
@@ -106,7 +106,7 @@ pub(super) enum Step {
     EndRest,
 }
 
-/// What a look results in.
+/// The decision after a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Sleep for a slice and report it to [`Share::gave`].
@@ -168,13 +168,13 @@ impl Share {
         }
     }
 
-    /// Returns whether the idle time of the core is to be looked at.
+    /// Returns true if it is time to read the idle time of the core.
     pub(super) fn wants_idle_look(&self, now: Cycles) -> bool {
         self.given > 0 && now >= self.next_idle_look
     }
 
-    /// Judges a look that found `runnable` threads, of which at least and at most so many are
-    /// Tailwater's `own`.
+    /// Judges a look that found `runnable` threads. `own` is the least and the greatest number of
+    /// Tailwater's own among them.
     pub(super) fn judge(&mut self, runnable: usize, own: (usize, usize), now: Cycles) -> Verdict {
         let (least, most) = own;
         if runnable <= least || now < self.unused_until {
@@ -191,8 +191,8 @@ impl Share {
         Verdict::Give
     }
 
-    /// Takes in how long the core was idle since the last such look: the slices end for a while if
-    /// it was for half of them.
+    /// Records the time that the core was idle since the previous such look. If it was idle for
+    /// half of the slices, none are given for a while.
     pub(super) fn idled(&mut self, idle: Cycles, now: Cycles) {
         self.unused = if idle >= self.given / 2 { self.unused + 1 } else { 0 };
         if let Some(doublings) = self.unused.checked_sub(1) {
@@ -201,8 +201,8 @@ impl Share {
         self.given = 0;
     }
 
-    /// Takes in a slice that was given and has ended at `now`; returns true if it is the first
-    /// since the last look at the idle time.
+    /// Records the end of a slice. Returns true if it is the first since the idle time was last
+    /// read.
     pub(super) fn gave(&mut self, now: Cycles) -> bool {
         let first = self.given == 0;
         if first {
@@ -214,15 +214,15 @@ impl Share {
         first
     }
 
-    /// Takes in that a rest begins.
+    /// Records the beginning of a rest.
     pub(super) fn rest(&mut self, now: Cycles) {
         self.resting = true;
         (self.postponed, self.put_off) = (0, None);
         self.next = now + self.slice;
     }
 
-    /// Takes in that the thread polls on: no slice is due before the next look. Returns true if a
-    /// rest has ended.
+    /// Records that the thread continues to poll: no slice is due before the next look. Returns
+    /// true if a rest has ended.
     pub(super) fn resume(&mut self, now: Cycles) -> bool {
         self.next = now + self.between;
         self.put_off = None;
@@ -230,7 +230,7 @@ impl Share {
     }
 }
 
-/// What Linux says about runnable threads and this core.
+/// The files of Linux that show runnable threads and the time of this core.
 #[derive(Debug)]
 pub(super) struct Waiting {
     load: File,

@@ -165,7 +165,7 @@ impl Polling {
     fn judge_rings(&mut self, rung: &[RuntimeId], before: Cycles, woken: Cycles) {
         for &id in rung {
             let Some(runtime) = self.world.runtimes.get(id) else { continue };
-            // While it is left alone its words are not read.
+            // While it gets no core its words are not read.
             let in_vain = !runtime.is_left_alone(woken)
                 && !self.switch.has_egress_of(id)
                 && !self.allocator.has_news(&mut self.world, id, woken);

@@ -5,7 +5,8 @@
 //! transport checksum: the field then holds the sum of the pseudo header only, and a network card
 //! would add the rest. On a veth pair there is no card. `complete` changes a frame only if the
 //! field holds exactly that partial sum, so a finished checksum, right or wrong, stays as it is
-//! (but for one wrong checksum in 65535). Fragments are left alone: their checksum spans frames.
+//! (except for one wrong checksum in 65535). Fragments are not changed: their checksum spans
+//! frames.
 
 use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use tailwater_wire::{IPV6_HEADER, IpProtocol, Sum};

@@ -177,7 +177,7 @@ pub struct SendQueue {
     pub number: usize,
     /// Frames that were put into it so far.
     pub sent: u64,
-    /// How many of them were still in it when it was last counted,
+    /// Number of them that were still in it when it was last counted,
     pub waiting: u32,
     /// and frames that it holds at most.
     pub size: u32,

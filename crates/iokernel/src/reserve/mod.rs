@@ -222,7 +222,7 @@ impl Keeper {
         }
     }
 
-    /// Takes in which cores are reserved.
+    /// Sets the cores that are reserved.
     pub(crate) fn reserve(&mut self, cores: &CpuSet) {
         let is_reserved = |core: &u16| cores.is_set(usize::from(*core));
         self.reserved = (0..CpuSet::MAX_CPU as u16).filter(is_reserved).map(CoreId).collect();

@@ -41,7 +41,7 @@ counters! {
         /// Acknowledgments put into a ring without waking their program, because no thread waits
         /// for them.
         held_acks,
-        /// Flow groups whose next frame went to another kthread than the one before.
+        /// Flow groups whose next frame went to another kthread than the previous one.
         moved_groups,
         /// Of these, the ones whose earlier frames still waited, and are read first.
         fenced_groups,
@@ -393,7 +393,7 @@ pub(crate) struct ExileStats {
     pub(crate) uid: u32,
     /// Number of the grant, from 1.
     pub(crate) grant: Option<usize>,
-    /// When the user may register programs again.
+    /// Time from which the user may register programs again.
     pub(crate) until: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! Which runtime or port has a MAC address.
+//! Table of the runtimes and ports by MAC address.
 //!
 //! Owns an open-addressing hash table with linear probing, at most a quarter full, so that a
 //! look-up is one multiplication and nearly always one cache line. Changed on registration only.

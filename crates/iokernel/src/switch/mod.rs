@@ -39,7 +39,7 @@
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
 //! | frames to a port that takes long for each | they count as several ([`Port::weight`]) |
 //! | frames without end from best-effort programs, beside a service | they wait in its rings ([`rest`]) |
-//! | refused frames without end | its rings are left alone for a while, then its registration ends ([`crate::budget`]) |
+//! | refused frames without end | its rings are not read for a while, then its registration ends ([`crate::budget`]) |
 
 mod broadcast;
 pub(crate) mod check;
@@ -87,9 +87,9 @@ use rest::Rests;
 use shares::Shares;
 use source::{FromRing, Origin, Private, Source};
 
-/// What one runtime's egress rings may cost per iteration, together: in frames of up to
-/// [`FRAME_UNIT`] bytes, and copies of broadcasts. Each runtime gets as much, so senders that never
-/// end take the others' shares no more than an honest one does.
+/// Maximum charge for one runtime's egress rings together per iteration, in frames of up to
+/// [`FRAME_UNIT`] bytes and copies of broadcasts. It is the same for each runtime, so a sender that
+/// never stops takes no more from the others than an honest one.
 const EGRESS_BATCH: usize = 32;
 /// The same for all programs of one user by one grant ([`Party`](crate::party::Party)): two
 /// batches, so that a program whose user has others keeps its own as long as one of them, at most,
@@ -133,8 +133,8 @@ pub(crate) struct Switch {
     /// The last small answer of each TCP flow, whose acknowledgment can wait; `None` if none may.
     lone: Option<LoneAnswers>,
     moves: Moves,
-    /// What the present batch has cost beyond its frames: copies made for broadcasts, and ports
-    /// that take long ([`Port::weight`]).
+    /// Charge for the present batch beyond its frames: copies made for broadcasts, and ports that
+    /// take long ([`Port::weight`]).
     extra: usize,
     broadcasts: BroadcastLimit,
     /// The present frame was refused.
@@ -156,9 +156,9 @@ struct PortLine {
     local: bool,
     /// As [`Port::weight`].
     weight: usize,
-    /// When it was last polled, while a tracer is connected.
+    /// Time of its last poll, while a tracer is connected.
     polled: Cycles,
-    /// Who fills its queues.
+    /// The senders' shares of its queues.
     shares: Vec<Shares>,
 }
 

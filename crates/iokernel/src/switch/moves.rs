@@ -54,7 +54,7 @@ struct Held {
 
 impl Moves {
     /// Has frames of this flow hash go to the ring of their present kthread, behind those in the
-    /// ring of the one before.
+    /// ring of the previous one.
     ///
     /// # Errors
     /// As [`Producer::fence`](tailwater_shm::ring::Producer::fence); then nothing has changed.

@@ -1,4 +1,4 @@
-//! Which receivers get frames for a group.
+//! Selects the receivers of frames for a group.
 //!
 //! Owns the table of solicited-node groups and the rule by group. Listener reports (RFC 3810) are
 //! not evaluated: a runtime gets the groups that its addresses imply, and the others by the

@@ -52,7 +52,7 @@ struct Injector<'a, L> {
     lender: &'a mut L,
     origin: u16,
     now: Cycles,
-    /// When the port was polled before.
+    /// Time of the port's previous poll.
     polled: Cycles,
 }
 

@@ -1,16 +1,17 @@
-//! Rests of best-effort programs between their frames, while frames of others come for services.
+//! Limits the frames of best-effort programs while services receive frames from others.
 //!
-//! Owns [`Rests`]. A frame of a service waits for the batches of an iteration of the polling loop,
-//! and a frame to a TAP device takes as long as twenty between programs. A best-effort program that
-//! sends without end would double the latency of each service, within its share of every iteration.
-//! So while services are *served*, that is a frame that no best-effort program sent has come for
-//! one within [`SERVED_US`], the batches of all best-effort programs together take one part in
-//! [`PARTS`] of the polling thread's time: after them, their egress rings rest. A frame to a
-//! service counts [`TO_SERVICE_NS`] beyond that, because it takes the service's core a time, too,
-//! in which the frames behind it wait; and it has [`TO_SERVICE_UNITS`] more places of its batch, so
-//! that others' rests stay short. What waits in an egress ring is not lost, unless its program
-//! ends. All rest at once, so that each of them has a batch whenever one has. Of a batch,
-//! [`LONGEST_US`] count at most: what takes longer is the machine's doing.
+//! Owns [`Rests`]. Each iteration of the polling loop serves one batch of each program, so a frame
+//! of a service waits for all other batches. A write to a TAP device takes as long as twenty copies
+//! in memory. Without a limit, a best-effort program that always sends would double the latency of
+//! each service within its share of every iteration. A service is *served* for [`SERVED_US`] after
+//! a frame from any sender but a best-effort program has come for it. Meanwhile the batches of all
+//! best-effort programs together take 1 / [`PARTS`] of the polling thread's time: after a batch,
+//! the egress rings of best-effort programs are not read for a while (they *rest*). A frame to a
+//! service is charged [`TO_SERVICE_NS`] more, because it also takes time on the service's core, for
+//! which the frames behind it wait. It also takes [`TO_SERVICE_UNITS`] more places of its batch,
+//! which keeps the rests of other programs short. Frames in an egress ring are not lost, unless
+//! their program ends. All rings rest at the same time, so each program has a batch whenever one
+//! has. At most [`LONGEST_US`] of a batch are charged: a longer time is not the program's fault.
 //!
 //! Pure: times are arguments.
 
@@ -18,15 +19,15 @@ use tailwater_shm::{Clock, Cycles};
 
 /// For how long after a frame for a service it is still being served, in microseconds.
 const SERVED_US: u64 = 1_000;
-/// Batches of best-effort programs take one part in so many of the time.
+/// Divisor of the polling thread's time: batches of best-effort programs take 1 / `PARTS` of it.
 const PARTS: Cycles = 4;
-/// What a frame to a service counts beyond the time that it takes to move it, in nanoseconds. The
-/// service reads and drops one in 125. With this, there are fewer than 500,000 in a second, which
-/// take a sixteenth of its core.
+/// Charge for a frame to a service beyond the time that moves it, in nanoseconds. A service reads
+/// and drops a frame in 125 ns. With this charge it gets fewer than 500,000 in a second, which take
+/// a sixteenth of its core.
 const TO_SERVICE_NS: u64 = 500;
-/// As how many frames it counts in its program's batch, beyond one.
+/// Number of further places that a frame to a service takes in its program's batch.
 pub(super) const TO_SERVICE_UNITS: usize = 7;
-/// Most of a batch's time that counts, in microseconds.
+/// Maximum charge for one batch, in microseconds.
 const LONGEST_US: u64 = 50;
 
 /// See the module documentation.
@@ -40,7 +41,7 @@ pub(super) struct Rests {
     served_until: Cycles,
     /// The egress rings of best-effort programs rest until then.
     until: Cycles,
-    /// What their batches have taken in this iteration.
+    /// Time of their batches in this iteration.
     taken: Cycles,
 }
 
@@ -52,7 +53,7 @@ impl Rests {
         Self { served_for, to_service, longest, served_until: 0, until: 0, taken: 0 }
     }
 
-    /// Takes into account that a frame came for a service, and not from a best-effort program.
+    /// Records a frame for a service from a sender that is not a best-effort program.
     #[inline(always)]
     pub(super) fn note_served(&mut self, now: Cycles) {
         self.served_until = now.saturating_add(self.served_for);
@@ -70,13 +71,13 @@ impl Rests {
         now < self.until
     }
 
-    /// Takes into account that a best-effort program sent a frame to a service.
+    /// Charges a frame that a best-effort program sent to a service.
     #[inline(always)]
     pub(super) fn note_sent_to_service(&mut self) {
         self.taken = self.taken.saturating_add(self.to_service);
     }
 
-    /// Takes into account that a batch of a best-effort program took so long.
+    /// Charges the time `taken` by a batch of a best-effort program.
     #[inline(always)]
     pub(super) fn add(&mut self, taken: Cycles) {
         self.taken = self.taken.saturating_add(taken.min(self.longest));

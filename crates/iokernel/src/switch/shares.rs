@@ -34,7 +34,7 @@ use tailwater_shm::ring::Producer;
 use crate::party::Member;
 use crate::port::{Port, SendQueue};
 
-/// What has shares: an ingress ring, or a queue of a port.
+/// A queue that senders share: an ingress ring, or a queue of a port.
 pub(super) trait Filled {
     /// Returns how many lines were put so far.
     fn head(&self) -> u64;
@@ -91,9 +91,9 @@ const EPOCH: u32 = 3;
 /// and up to which a program may fill it that sends alone.
 const ALONE: u32 = 6;
 const PARTS: u32 = 8;
-/// One part of so many of a ring is left to ports, however many programs begin to send.
+/// 1 / `LEFT` of a ring is left to ports, however many programs begin to send.
 const LEFT: u32 = 16;
-/// One part of so many of a user's share is left to those of its programs that begin to send.
+/// 1 / `SLACK` of a user's share is left to those of its programs that begin to send.
 const SLACK: u32 = 8;
 
 /// See the module documentation.
@@ -115,7 +115,7 @@ pub(crate) struct Shares {
     put_by_program: Vec<PutByProgram>,
 }
 
-/// What a party has put.
+/// The part of a ring that a party has filled.
 #[derive(Debug, Clone, Copy, Default)]
 struct Put {
     epoch: u32,
@@ -126,7 +126,7 @@ struct Put {
     reserved: u32,
 }
 
-/// What a program has put that has fellows.
+/// The part of a ring that a program of a party with several programs has filled.
 #[derive(Debug, Clone, Copy, Default)]
 struct PutByProgram {
     epoch: u32,
@@ -256,7 +256,7 @@ mod tests {
         /// The senders of the lines that are not read.
         lines: std::collections::VecDeque<u32>,
         head: u64,
-        /// How many times [`SIZE`] it has, as a power of two.
+        /// Its size as a multiple of [`SIZE`], as a power of two.
         scale: u32,
         lost: [u32; 17],
         read: [u32; 17],

@@ -42,9 +42,9 @@ const STEPS_OF_ONE: usize = 32;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) port: u16,
-    /// When it was due, if the port reports that.
+    /// Time at which it was due, if the port reports that.
     pub(crate) due: Option<Cycles>,
-    /// When the port had been polled before.
+    /// Time of the port's previous poll.
     pub(crate) polled: Cycles,
 }
 

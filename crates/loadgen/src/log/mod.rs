@@ -23,7 +23,7 @@ pub struct Section<'a> {
     /// The tag of each line, without comma, blank or line end; such characters are replaced. None
     /// for untagged lines.
     pub tag: Option<&'a str>,
-    /// When the first interval began.
+    /// Beginning of the first interval.
     pub start: SystemTime,
     /// The intervals.
     pub intervals: &'a Intervals,

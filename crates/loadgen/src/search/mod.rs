@@ -27,7 +27,7 @@ use tailwater_workload::Rate;
 
 pub use slo::{Judgement, Measure, Slo, SloError, Verdict};
 
-/// How often bracketing halves the first rate before it gives up.
+/// Maximum number of times that bracketing halves the first rate before it gives up.
 const MAX_HALVINGS: i32 = 10;
 
 /// The parameters of a search.

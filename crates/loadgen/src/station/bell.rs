@@ -1,4 +1,4 @@
-//! How a measuring thread gets a station's attention.
+//! Wakes a station for a measuring thread.
 //!
 //! Owns a flag, which the station reads at every poll, and an event descriptor, which wakes an
 //! IOKernel that sleeps. What the attention is for travels besides.

@@ -27,7 +27,7 @@ pub(crate) struct Host {
     pub(crate) ip: Ipv4Addr,
 }
 
-/// Returns the headers of a request, complete but for source port, lengths and checksum.
+/// Returns the headers of a request, complete except for source port, lengths and checksum.
 pub(crate) fn request_template(from: Host, to: Host, port: u16) -> Vec<u8> {
     let mut frame = vec![0; PAYLOAD];
     frame[..6].copy_from_slice(&to.mac.0);

@@ -47,7 +47,7 @@ pub(super) struct OpenLoop {
     lanes: Lanes,
     /// When each connection that is down is opened again; `None` while it is up or being opened.
     retry_at_ns: Vec<Option<u64>>,
-    /// How many are down.
+    /// Number of connections that are down.
     down: u32,
     touched: Vec<LaneId>,
     scratch: Vec<u8>,

@@ -20,7 +20,7 @@ pub enum Order {
     Open {
         /// The server.
         server: SocketAddrV4,
-        /// How many.
+        /// Number of connections.
         connections: u32,
         /// How they behave.
         config: Box<Config>,

@@ -11,11 +11,11 @@ use tailwater_shm::Cycles;
 /// The stamps that a service writes into the first 24 bytes of an echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamps {
-    /// When the request had been read.
+    /// Time at which the request had been read.
     pub received: Cycles,
-    /// When the echo was handed over.
+    /// Time at which the echo was handed over.
     pub replied: Cycles,
-    /// When handing over the *last* echo was done; zero in the first.
+    /// End of handing over the *previous* echo; zero in the first.
     pub last_sent: Cycles,
 }
 

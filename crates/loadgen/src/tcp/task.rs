@@ -303,7 +303,7 @@ impl Task {
         }
     }
 
-    /// Sends a request, as far as there is room, which has an answer of so many bytes; returns
+    /// Sends as much of a request as there is room for; its answer has `answer` bytes. Returns
     /// false if the connection has failed.
     fn ask(&mut self, client: &mut Client, id: ConnectionId, bytes: usize, answer: usize) -> bool {
         let progress = &mut self.progress[id as usize];

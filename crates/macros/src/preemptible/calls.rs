@@ -1,4 +1,5 @@
-//! Which functions of an item loop, and which poll at their entry because they may call themselves.
+//! Finds the functions of an item that loop, and those that poll at their entry because they may
+//! call themselves.
 //!
 //! Names are compared without paths and types: a function counts as recursive if another of the
 //! same name is called in a circle. That costs a poll point too many.
@@ -7,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{Block, Expr, Ident, ImplItemFn, Item, ItemFn, TraitItemFn};
 
-/// What is known of the functions of an item, by name.
+/// Properties of the functions of an item, by name.
 #[derive(Default)]
 pub struct Functions {
     /// One or more of each circle of calls, without which no function calls itself: those that go

@@ -1,4 +1,4 @@
-//! What a loop's body is estimated to cost, in simple operations of a fraction of a nanosecond to a
+//! Estimates the cost of a loop's body, in simple operations of a fraction of a nanosecond to a
 //! nanosecond.
 //!
 //! A guess from the text, right within a factor of ten: a call may do anything. It decides how

@@ -1,4 +1,4 @@
-//! How packets leave: the one way out for every protocol of either family.
+//! Sends packets: the one way out for every protocol of either family.
 //!
 //! Owns the choice of route and neighbour for a packet, its Ethernet and IP headers, its fragments.
 //! Does not know its payload.
@@ -43,7 +43,7 @@ pub(super) enum Hop {
     Station(MacAddr),
 }
 
-/// How much of a datagram has been sent, for another call after a full outlet.
+/// The part of a datagram that has been sent, for another call after a full outlet.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
     identification: u32,

@@ -58,8 +58,8 @@ pub(crate) struct NearWindow {
     /// Bytes that one ring takes: the most for one connection, and after a gap for all of them
     /// together.
     total: u32,
-    /// Number of the period in bits 32-63, connections of the one before in bits 16-31, of this one
-    /// in bits 0-15.
+    /// Number of the period in bits 32-63, connections of the previous one in bits 16-31, of this
+    /// one in bits 0-15.
     count: AtomicU64,
     /// One more than the period in which a gap was last seen; 0: none was.
     gap: AtomicU32,

@@ -4,7 +4,7 @@ use crate::platform::{Once, Platform};
 use alloc::boxed::Box;
 use core::fmt::Debug;
 
-/// Items in the first chunk; each chunk is twice as long as the one before.
+/// Items in the first chunk; each chunk is twice as long as the previous one.
 const FIRST: usize = 16;
 /// Chunks: room for 131 056 items.
 const CHUNKS: usize = 13;

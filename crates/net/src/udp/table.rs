@@ -1,4 +1,4 @@
-//! Which socket a datagram is for.
+//! Table of UDP sockets: finds the socket of a datagram.
 //!
 //! Owns the endpoints, and for each port the chain of those bound to it. A chain seldom has more
 //! than one: only sockets of different addresses share a port.

@@ -203,7 +203,7 @@ impl Connection {
         patience: &mut Patience,
     ) -> Result<(), AttachError> {
         let control = dial(&self.path, ANSWER_TIMEOUT.min(left))?;
-        // Before the IOKernel makes a region, which it would make in vain.
+        // Before the IOKernel makes a region that would not be used.
         if !rejoin::all_respond(runtime, RESPONSE_PATIENCE.min(left)) {
             return Err(self.no_poll_point());
         }

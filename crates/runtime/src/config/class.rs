@@ -1,4 +1,4 @@
-//! How the IOKernel treats a runtime.
+//! The class of a runtime, by which the IOKernel treats it.
 
 use tailwater_shm::control;
 

@@ -1,4 +1,4 @@
-//! What a runtime does when its IOKernel is lost.
+//! The choices of a runtime whose IOKernel is lost.
 
 /// What a program does when its IOKernel has ended, or has ended its registration.
 ///

@@ -136,9 +136,9 @@ impl Builder {
     }
 
     /// Sets for how long an idle kthread polls at most before it sleeps; zero polls for ever. Where
-    /// its last idle times were longer, so that it polled in vain, it sleeps sooner (attached to an
-    /// IOKernel), and after 5 us where it has real-time rank, other programs compete for the cores,
-    /// and each frame takes it 5 us of work or more. Rounded down to microseconds.
+    /// its last idle times were longer, so that polling found no work, it sleeps sooner (attached
+    /// to an IOKernel), and after 5 us where it has real-time rank, other programs compete for the
+    /// cores, and each frame takes it 5 us of work or more. Rounded down to microseconds.
     pub fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout_us = Some(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
         self

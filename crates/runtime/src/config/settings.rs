@@ -104,14 +104,14 @@ pub struct Config {
     /// The signal that dumps all threads.
     #[cfg(feature = "debug")]
     pub dump_signal: DumpSignal,
-    /// Whether user threads use their kthread's thread-local storage.
+    /// True if user threads use their kthread's thread-local storage.
     pub shared_tls: bool,
     /// Time slice of a thread while others wait; `None`: unlimited.
     pub quantum: Option<Duration>,
     /// Maximum number of open TCP connections.
     #[cfg(feature = "tcp")]
     pub tcp_connections: u32,
-    /// Whether a kthread without work handles frames of another kthread that has a core.
+    /// True if a kthread without work handles frames of another kthread that has a core.
     pub packet_stealing: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Which cores came and went: an iterator for a thread that reacts to it.
+//! Changes of the program's cores, as an iterator for a thread that reacts to them.
 
 use super::held;
 use crate::thread;

@@ -15,11 +15,11 @@ pub struct Look {
     /// Address of the running thread's record, and the number of switches so far; `None` if it runs
     /// none.
     pub running: Option<(usize, u64)>,
-    /// Whether a poll point was reached since [`Verdict::Ask`].
+    /// True if a poll point was reached since [`Verdict::Ask`].
     pub answered: bool,
     /// Processor time the kthread has used.
     pub cpu: Duration,
-    /// Whether it sleeps in the kernel.
+    /// True if it sleeps in the kernel.
     pub asleep: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Stall {
     /// The first observation without progress since.
     since: Option<Look>,
     cause: Option<Cause>,
-    /// Whether its report has been printed.
+    /// True if its report has been printed.
     pub printed: bool,
 }
 

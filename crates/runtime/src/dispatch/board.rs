@@ -1,4 +1,5 @@
-//! Which request is where: the state of a dispatcher, a pure machine around the policy.
+//! The state of a dispatcher, with the place of each request: a pure state machine around the
+//! policy.
 //!
 //! Owns the waiting requests, those that run or are suspended, and what the policy's workers, here
 //! *lanes*, have in hand. Time is an argument; a suspended thread is a value of any type `S`. So
@@ -356,7 +357,8 @@ impl<P, S> Board<P, S> {
         lane
     }
 
-    /// Takes in that the policy has named a request; returns whether that was only listed.
+    /// Records that a request which the policy has chosen is no longer in its list; returns true if
+    /// the request was only listed.
     fn unlist(&mut self, number: Number) -> bool {
         match &mut self.entry(number).state {
             State::Detached { listed, .. } => *listed = false,
@@ -457,7 +459,7 @@ impl<P, S> Board<P, S> {
     ///
     /// # Errors
     /// The thread, if it [may not be preempted](Self::may_preempt), or if it has no lane and might
-    /// wait for one in vain.
+    /// never get one.
     pub fn preempt(&mut self, number: Number, now: Nanos, thread: S) -> Result<Preempted, S> {
         let (is_full, lanes_are_kept) = (!self.may_preempt(number), self.kept > 0);
         let entry = self.entry(number);

@@ -1,4 +1,4 @@
-//! What a program does with a dispatcher: starts it, submits requests, reads its counters.
+//! The interface of a dispatcher: starting it, submitting requests, reading its counters.
 
 use super::board::{Board, Offer};
 use super::dedicated::Groups;
@@ -37,7 +37,7 @@ pub struct Request {
     class: usize,
     work: Duration,
     flow: u32,
-    /// When it arrived, if that was before it is submitted.
+    /// Time at which it arrived, if that was before it is submitted.
     arrived: Option<Cycles>,
 }
 
@@ -75,7 +75,7 @@ impl Request {
     }
 }
 
-/// A request that was not accepted: as many as are allowed wait.
+/// A request that was not accepted because the queue is full.
 ///
 /// # Examples
 /// ```
@@ -157,7 +157,7 @@ impl<P: Send + 'static> fmt::Debug for Dispatcher<P> {
 }
 
 impl<P: Send + 'static> Dispatcher<P> {
-    /// Starts a thread for each kthread of the runtime, but for those of
+    /// Starts a thread for each kthread of the runtime, except those of
     /// [dispatchers](Settings::dispatchers). Each calls `init_per_core` with its number first; if
     /// that panics, the thread serves all the same. `handle` runs the requests; if it panics, the
     /// request is finished and counted.

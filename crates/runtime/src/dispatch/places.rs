@@ -16,7 +16,8 @@ pub struct Places(Box<[Semaphore]>);
 pub struct Place(usize);
 
 impl Places {
-    /// Divides a queue of so many requests. One shorter than there are classes is not divided.
+    /// Divides a queue of `queue` requests. A queue with fewer places than there are classes is not
+    /// divided.
     pub fn new(queue: usize, classes: usize) -> Self {
         let (shares, places) = divide(queue, classes);
         Self((0..shares).map(|_| Semaphore::new(places)).collect())

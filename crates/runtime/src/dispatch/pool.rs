@@ -33,11 +33,11 @@ pub struct Work<P> {
 pub struct Place {
     /// The thread, as the scheduler sees it.
     pub thread: RequestThread,
-    /// What the thread does when it resumes.
+    /// The task of the thread when it resumes.
     pub task: SpinLock<Task>,
 }
 
-/// What a thread of the dispatcher does next.
+/// The next task of a thread of the dispatcher.
 #[derive(Debug, Clone, Copy)]
 pub enum Task {
     /// Initialises the lane, then asks for it.

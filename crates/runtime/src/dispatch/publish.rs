@@ -1,5 +1,5 @@
-//! What became of the requests of a dispatcher, for `tailwater stats`: the page of the region that
-//! the IOKernel shows.
+//! Publishes a dispatcher's counters for `tailwater stats`, in the page of the region that the
+//! IOKernel shows.
 //!
 //! Owns the entries of that page, and a thread for each dispatcher that has some. The thread sleeps
 //! until something has changed, and then an [`INTERVAL`] more: a program without requests has no

@@ -74,7 +74,7 @@ impl<P> fmt::Debug for Server<P> {
     }
 }
 
-/// What a thread that has asked does.
+/// The next step of a thread that has asked for work.
 enum Step<P> {
     Run(Work<P>),
     End,

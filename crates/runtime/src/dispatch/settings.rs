@@ -1,4 +1,4 @@
-//! How a dispatcher is set up: its policy, its classes, its bounds.
+//! Settings of a dispatcher: its policy, its classes, its bounds.
 
 use crate::records::stack::{MAX_STACK, MIN_STACK};
 use core::str::FromStr;

@@ -1,4 +1,4 @@
-//! What a dispatcher counts, by class.
+//! Counters of a dispatcher, by class.
 //!
 //! Owns the counters and the histograms of times. Writers hold the dispatcher's lock.
 
@@ -119,7 +119,7 @@ pub struct ClassStats {
     pub slo: Duration,
     /// Requests accepted.
     pub accepted: u64,
-    /// Requests refused, because as many as are allowed waited.
+    /// Requests refused because the queue was full.
     pub dropped: u64,
     /// Requests finished, by an answer or a panic.
     pub finished: u64,

@@ -1,4 +1,4 @@
-//! Where a dispatcher's threads come from.
+//! Threads of a dispatcher, and their supply.
 //!
 //! Owns what it takes to make one, and when the last one could not be made. The threads without a
 //! request are kept in [`Spares`], under the dispatcher's lock; a thread is made while the lock is

@@ -1,7 +1,7 @@
 //! A dispatcher behind a UDP socket: one datagram is one request, and one its reply.
 //!
 //! Owns the threads that receive, which classify requests before they are queued. The bytes of a
-//! request are anybody's: code of the service that panics at them costs that request only.
+//! request are untrusted: a panic of the service's code costs that request only.
 
 use super::dispatcher::{Dispatcher, Request};
 use super::places::{Place, Places};

@@ -1,4 +1,4 @@
-//! The commands of a loop.
+//! Commands of an event loop: adding sockets, sending, closing.
 
 use super::condition::{CommandError, Cookie, Handle, Place};
 use super::datagrams::Datagrams;

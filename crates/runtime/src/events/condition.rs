@@ -1,11 +1,12 @@
-//! What a round reports, and how commands are refused.
+//! The types that a round reports, and the errors of commands.
 
 use core::fmt;
 use core::net::SocketAddr;
 use core::ops::Range;
 use std::io;
 
-/// The program's name for a socket: whatever finds its state.
+/// An application-chosen value that comes back with every event of a socket, usually an index into
+/// the application's own table.
 ///
 /// # Examples
 /// ```
@@ -16,8 +17,8 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Cookie(pub u64);
 
-/// The loop's name for a socket. No other socket of the process, of this loop or another, ever has
-/// the same: one that was closed stays invalid.
+/// The loop's identifier of a socket, unique in the process. The handle of a closed socket stays
+/// invalid.
 ///
 /// # Examples
 /// ```standalone_crate

@@ -96,7 +96,7 @@ pub struct EventLoop {
     pub(super) scratch: RefCell<Vec<u8>>,
     bound: usize,
     round: u64,
-    /// When other threads could last run.
+    /// Time at which other threads could last run.
     turn_began: Cycles,
 }
 

@@ -1,4 +1,4 @@
-//! Which sockets of a loop have changed, and the loop's sleep until one does.
+//! The list of a loop's sockets that have changed, and the loop's sleep until one does.
 //!
 //! Each socket of a loop has a [`Link`] with a watcher for each direction (the module
 //! `verbs::watch`). A change, under the socket's lock, puts the link on the inbox's list and wakes

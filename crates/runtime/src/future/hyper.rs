@@ -1,4 +1,4 @@
-//! What `hyper` needs beside a stream: an executor and timers.
+//! The executor and the timers that `hyper` needs beside a stream.
 //!
 //! hyper's HTTP/1 needs neither an executor nor, unless a timeout is set, timers; its HTTP/2 needs
 //! the executor.

@@ -95,7 +95,7 @@ impl WakerNode {
     }
 }
 
-/// What a change does with a [`WakerNode`].
+/// The callback of a [`WakerNode`] at a change of its object.
 ///
 /// # Safety
 /// `watcher` is the first field of one, and the lock of its object is held.

@@ -46,7 +46,7 @@ impl Alarm {
     }
 }
 
-/// What fires in an alarm's timer.
+/// The callback of an alarm's timer.
 ///
 /// # Safety
 /// `timer` is that of a live [`Alarm`].

@@ -2,8 +2,8 @@
 //!
 //! A user thread's waker is the address of its record: cloning copies a pointer, dropping does
 //! nothing, waking sets `woken` and gives the thread its token ([`park`](crate::thread::park)).
-//! Records are never freed, so a waker may outlive its thread; it then wakes whichever thread has
-//! the record, in vain: both `park` and `Future::poll` allow for that.
+//! Records are never freed, so a waker may outlive its thread; it then wakes the thread that has
+//! the record now. Such a spurious wake is harmless: both `park` and `Future::poll` allow for it.
 //!
 //! `woken` is apart from the token because code within the future may park, and would take the
 //! token away. An inner `block_on` that has cleared it sets it when it returns, so that the outer

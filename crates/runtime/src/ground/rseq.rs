@@ -23,8 +23,8 @@ const UNREGISTER: c_long = 1;
 const SIGNATURE: c_long = 0x5305_3053;
 /// Bytes of an area as glibc registers it unless the kernel knows more.
 pub const AREA: u32 = 32;
-/// Linux 6.19, the first version that is left alone: it has another code for these sequences, in
-/// whose end of a registration a fault was reported in April 2026.
+/// Linux 6.19, the first version in which the registration is kept: it has another implementation
+/// of these sequences, and a fault at the end of a registration was reported in April 2026.
 const REWRITTEN: (u32, u32) = (6, 19);
 
 /// Ends the registration of the calling OS thread, at a place outside all restartable sequences.

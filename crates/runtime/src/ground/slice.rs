@@ -1,9 +1,11 @@
-//! When a poll point looks at the clock: a pure function of the poll points counted and the time.
+//! Decides when a poll point reads the clock: a pure function of the number of poll points and the
+//! time.
 //!
 //! Reading the cycle counter takes 10 to 20 ns in a virtual machine, ten times a poll point's cost.
-//! So poll points are counted, and the clock is looked at after as many as are expected to take
-//! half of what is left of the quantum. Their distance is that between the last two looks. Code
-//! whose poll points are suddenly further apart is noticed late, by at most [`MAX_POLLS`] of them.
+//! So poll points are counted, and the clock is read after the number of poll points that is
+//! expected to take half of the rest of the quantum. Their distance is that between the last two
+//! looks. Code whose poll points are suddenly further apart is noticed late, by at most
+//! [`MAX_POLLS`] of them.
 //!
 //! A turn shorter than a quarter of the quantum never looks at the clock.
 
@@ -49,8 +51,8 @@ impl Slice {
         self.first = self.next;
     }
 
-    /// Takes in the poll points since the last look. A turn of which this is the first look began
-    /// at most `longest` ago.
+    /// Counts the poll points since the last look. A turn that this look is the first of began at
+    /// most `longest` ago.
     fn measure(&mut self, turn: u64, left: u32, now: Cycles, longest: Cycles) {
         let same = turn == self.turn;
         let polls = Cycles::from(if same { self.next } else { self.first }.saturating_sub(left).max(1));

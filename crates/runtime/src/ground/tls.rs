@@ -79,7 +79,7 @@ pub struct Shape {
     image: Box<[u8]>,
     tid_offset: usize,
     rseq_offset: Option<isize>,
-    /// Whether glibc has registered its OS threads' areas, with [`rseq::AREA`] bytes.
+    /// True if glibc has registered its OS threads' areas, with [`rseq::AREA`] bytes.
     registers_rseq: bool,
     allocate: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
 }

@@ -1,4 +1,4 @@
-//! What is asked of a source, and what is reported.
+//! Interests in a source, and the events that are reported.
 
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};

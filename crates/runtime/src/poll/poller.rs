@@ -53,8 +53,8 @@ pub struct State {
 unsafe impl Send for State {}
 
 impl State {
-    /// Writes the place of a registration and returns the one before. The caller moves it from list
-    /// to list.
+    /// Writes the place of a registration and returns the previous one. The caller moves it from
+    /// list to list.
     fn set_place(&mut self, registration: &Registration, place: Place) -> Place {
         let before = core::mem::replace(&mut registration.local(self).place, place);
         let is_listed = |place| usize::from(matches!(place, Place::Ready | Place::Again));

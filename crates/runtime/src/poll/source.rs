@@ -1,4 +1,4 @@
-//! What can be registered, and how its state is read.
+//! Sources that can be registered, and the reading of their state.
 
 use super::events::Ready;
 use crate::net::UdpSocket;

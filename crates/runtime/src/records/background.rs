@@ -22,7 +22,7 @@ pub struct Background {
 #[derive(Debug, Default)]
 struct List {
     threads: VecDeque<Runnable>,
-    /// Whether the thread that fetches a core for those that wait has to be told of the next one.
+    /// True if the thread that fetches a core for those that wait has to be told of the next one.
     keeper_rests: bool,
 }
 

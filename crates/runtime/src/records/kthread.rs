@@ -82,10 +82,10 @@ pub struct Private {
     /// Direct switches until frames are looked for again, and the time at which they are in any
     /// case.
     pub batch: Cell<(u32, Cycles)>,
-    /// Whether the thread that last left the kthread for the scheduler was queued again: then it is
+    /// True if the thread that last left the kthread for the scheduler was queued again: then it is
     /// not one of those that waited while it ran.
     pub ran_is_queued: Cell<bool>,
-    /// Whether the thread that was taken from a queue last is a pinned one.
+    /// True if the thread that was taken from a queue last is a pinned one.
     pub ran_pinned: Cell<bool>,
     /// Time from which the work of kthreads without a core is looked for again.
     pub next_round: Cell<Cycles>,

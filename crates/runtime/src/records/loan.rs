@@ -1,4 +1,5 @@
-//! The memory, the doorbell and the place at the board that a runtime has of its IOKernel.
+//! What an IOKernel gives a runtime at registration: the region of shared memory, the doorbell, and
+//! the place at the board.
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering, fence};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -53,8 +54,8 @@ impl Loan {
     /// # Errors
     /// If the memory of the board cannot take the place of the old one's; see [`Board::succeed`].
     pub fn take_seat(&self, seat: Option<Seat>) -> Result<(), MemoryError> {
-        // Relaxed: a kthread that reads a place of another board sleeps or wakes in vain there, and
-        // the IOKernel wakes the next owner.
+        // Relaxed: a kthread that reads a place of another board sleeps there or wakes no thread,
+        // and the IOKernel wakes the next owner.
         self.first_place.store(NO_PLACE, Ordering::Relaxed);
         let Some(Seat { board, first }) = seat else { return Ok(()) };
         match self.board.get() {

@@ -1,4 +1,4 @@
-//! How busy a kthread is, and how many user threads wait for it: measured at its visits to the
+//! Measures how busy a kthread is and how many user threads wait for it: at its visits to the
 //! scheduler, while a [core policy](crate::cores) asks for it, and at each look of a reader.
 //!
 //! Time is counted in *slices*. A slice begins at the last visit or look, whichever was later, and

@@ -1,4 +1,5 @@
-//! Which classes of threads may be placed with each kthread, by the program's [`PlacementPolicy`].
+//! The classes of threads that may be placed with each kthread, by the program's
+//! [`PlacementPolicy`].
 //!
 //! Owns the policy, and when its answers are computed: at the first creation of a thread of a class
 //! after a kthread's core has changed. Where none has changed, a creation reads two words.
@@ -90,10 +91,10 @@ pub trait PlacementPolicy: Send + Sync + 'static {
 pub const CLASSES: u8 = 64;
 
 static USED: AtomicBool = AtomicBool::new(false);
-/// Whether the policy binds, and whether any policy so far did.
+/// True if the policy binds threads; the other is true if any policy so far did.
 static BINDS: AtomicBool = AtomicBool::new(false);
 static HAS_BOUND: AtomicBool = AtomicBool::new(false);
-/// How often the core of a kthread, or the policy, has changed.
+/// Number of changes of a kthread's core, or of the policy.
 static CHANGES: AtomicU64 = AtomicU64::new(1);
 /// `CHANGES` as of the latest computation.
 static COMPUTED: AtomicU64 = AtomicU64::new(0);

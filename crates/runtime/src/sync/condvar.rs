@@ -38,7 +38,7 @@ pub struct Condvar {
 impl UnwindSafe for Condvar {}
 impl RefUnwindSafe for Condvar {}
 
-/// Whether a timed wait ended by its timeout.
+/// The result of a timed wait: whether it ended by its timeout.
 ///
 /// # Examples
 /// ```

@@ -9,7 +9,8 @@ use std::sync::{LockResult, PoisonError};
 #[derive(Debug, Default)]
 pub(crate) struct Poison(AtomicBool);
 
-/// Whether the thread was panicking when it locked: then dropping its guard does not poison.
+/// Records whether the thread was panicking when it locked: then dropping its guard does not
+/// poison.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PanickingBefore(bool);
 

@@ -34,7 +34,7 @@ const SPINS_BEFORE_YIELD: u32 = 1000;
 /// The read section of each kthread, by index. Shared by all values: one section may read several.
 static SECTIONS: [Section; MAX_KTHREADS as usize] = [const { Section::new() }; MAX_KTHREADS as usize];
 
-/// Whether writers fence on behalf of readers. Set before the first value exists.
+/// True if writers fence on behalf of readers. Set before the first value exists.
 static ASYMMETRIC: OnceLock<bool> = OnceLock::new();
 
 /// The reader's half of a full barrier.

@@ -1,5 +1,5 @@
-//! What a thread and its handle share: a [`Completion`] on the heap with two owners, the thread
-//! ([`Completer`]) and its handle ([`Joiner`]).
+//! The state that a thread and its handle share: a [`Completion`] on the heap with two owners, the
+//! thread ([`Completer`]) and its handle ([`Joiner`]).
 
 use crate::records::uthread::Runnable;
 use crate::thread::handle::Thread;

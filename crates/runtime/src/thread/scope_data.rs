@@ -1,4 +1,4 @@
-//! What a scope and its threads share: the number of running threads.
+//! The state that a scope and its threads share: the number of running threads.
 
 use crate::thread::handle::Thread;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! How a thread starts, ends and is joined.
+//! Starts, ends and joins threads.
 //!
 //! A thread's captures lie at the upper end of its own stack (Shenango section 6.2), so spawning
 //! allocates only what the two sides share: see [`packet`](crate::thread::packet).
@@ -94,7 +94,7 @@ pub(crate) struct Options {
     pub placement: Placement,
     /// That of the creator if `None`.
     pub class: Option<Class>,
-    /// Whether the thread does nothing for the request that its creator carries, if that is traced.
+    /// True if the thread does nothing for the request that its creator carries, if that is traced.
     pub unrelated: bool,
 }
 

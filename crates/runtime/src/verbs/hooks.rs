@@ -1,4 +1,4 @@
-//! What the scheduler calls in the layers above it.
+//! Functions of the layers above that the scheduler calls.
 //!
 //! [`boot`](crate::boot) sets the functions before the first kthread runs. Each is called at most
 //! once per visit to the scheduler, so an indirect call costs nothing that can be measured.

@@ -156,8 +156,8 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
 }
 
 /// Polls until there is work, the core is taken, or the kthread parks: after `idle_timeout`, or
-/// sooner where its last idle times were so long that to poll for work is in vain, or where other
-/// programs want the core. Returns the thread that was handed over, if one was.
+/// sooner if its last idle times were so long that polling does not pay, or if other programs
+/// compete for the core. Returns the thread that was handed over, if one was.
 pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     // Before the kthread is `Idle`: from then on the IOKernel may take the core.
     let now = clock::now();
@@ -235,8 +235,8 @@ fn patience(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Cycles 
     patience.get_or_insert_with(|| Patience::new(shortest, runtime.idle_timeout)).threshold()
 }
 
-/// Takes into account the work that has ended at `now`; returns how long a frame takes the kthread
-/// on average. A long time is cut, for Linux may have run another thread meanwhile. By frame, so
+/// Records the work that has ended at `now`; returns the kthread's average time per frame. A long
+/// time is cut, because Linux may have run another thread meanwhile. The average is per frame, so
 /// that many frames from others do not make the work seem long.
 fn average_work(kthread: ThisKthread<'_>, shortest: Cycles, now: Cycles) -> Cycles {
     let private = kthread.private();
@@ -248,7 +248,7 @@ fn average_work(kthread: ThisKthread<'_>, shortest: Cycles, now: Cycles) -> Cycl
     private.work.get()
 }
 
-/// Takes into account an idle time that has ended with work.
+/// Records an idle time that ended with work.
 fn record_idle(kthread: ThisKthread<'_>, idle: Cycles) {
     if let Some(patience) = kthread.private().patience.borrow_mut().as_mut() {
         patience.record(idle);

@@ -1,5 +1,5 @@
-//! How the kthreads of a runtime that has lost its IOKernel come under another one: they stop in
-//! their schedulers, the shared memory is replaced, and they wait for the first core.
+//! Moves the kthreads of a runtime that has lost its IOKernel to another one: they stop in their
+//! schedulers, the shared memory is replaced, and they wait for the first core.
 //!
 //! Owns the order of these steps. A thread off the kthreads leads ([`all_respond`], [`stop_all`],
 //! [`Stopped`]); a kthread stops in [`stop`]. The registration itself is

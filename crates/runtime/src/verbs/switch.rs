@@ -1,4 +1,4 @@
-//! How control moves between user threads: block, yield, start and end.
+//! Switches between user threads: block, yield, start and end.
 //!
 //! A thread that blocks switches to the next local thread, or to the scheduler context if something
 //! else needs the scheduler ([`wants_scheduler`]).

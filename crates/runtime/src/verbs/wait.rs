@@ -152,7 +152,7 @@ impl WaitNode {
     }
 }
 
-/// What fires in every wait node's timer.
+/// The callback of each wait node's timer.
 ///
 /// # Safety
 /// `node` is the timer of a live [`WaitNode`].

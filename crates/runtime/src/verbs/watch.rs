@@ -1,4 +1,4 @@
-//! Watchers: what is told of a change without being a thread that waits for it.
+//! Watchers: records that are notified of a change without being a thread that waits for it.
 //!
 //! A blocking call waits in a [`WaitList`]. A future and a poller's registration have no thread to
 //! block: each links a [`Watcher`] into the [`Watchers`] of an object, which are part of its state

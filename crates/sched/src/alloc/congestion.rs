@@ -17,11 +17,12 @@
 //! cannot be met is remembered and gets the next core that idles or falls free, without waiting for
 //! another look ([`Policy::idle`]).
 //!
-//! For most runtimes one pass over the cores shows that there is none to preempt. One that
-//! [lacks cores](lacks_cores) needs a pass of its own, and programs bring that about themselves. So
-//! an event makes [`VAIN_SEARCHES`] such passes in vain at most, unless a core is free or idles. A
-//! look after a pass in vain leaves the runtime out until the others have had their turn: of *n*
-//! that lack cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
+//! For most runtimes one pass over the cores shows that there is none to preempt. One that [lacks
+//! cores](lacks_cores) needs a pass of its own, and programs bring that about themselves. So an
+//! event makes at most [`VAIN_SEARCHES`] such passes without a result, unless a core is free or
+//! idles. After a pass without a result, looks leave the runtime out until the others have had
+//! their turn: of *n* that lack cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks,
+//! rounded up.
 //!
 //! Consequences, all tested:
 //! - *Work conservation*: no demand is unmet while a core is free.
@@ -64,7 +65,7 @@ use heap::vec::Vec;
 pub const HELP_PATIENCE: u8 = 6;
 
 /// Maximum number of claims of runtimes that [lack cores](lacks_cores) for which one event searches
-/// the cores in vain.
+/// the cores without a result.
 pub(super) const VAIN_SEARCHES: usize = 4;
 
 /// Settings of [`CongestionDetection`].
@@ -118,7 +119,7 @@ struct Tracked {
     looks_without_relief: u8,
     /// Time at which it last got a core, or lost one while busy.
     last_served: Nanos,
-    /// Number of the look before which no core is searched for it, if it lacks cores.
+    /// Number of the look until which no core is searched for it, if it lacks cores.
     next_search: u64,
     /// True if it has anything queued, as of the event numbered `work_seen`.
     work: bool,
@@ -318,7 +319,7 @@ impl CongestionDetection {
     /// Returns the first claim, in the order in which they are served, to a core on which `owner`
     /// idles and that it is tied to. It may idle on another core that it is tied to less: a claim
     /// that reaches that one gets it, at the next look at the latest. So do claims that lack cores
-    /// when others before them were searched for in vain.
+    /// when the search for others before them had no result.
     fn first_not_passed_over(
         &self,
         view: View<'_>,

@@ -21,7 +21,7 @@ struct Then {
     ingress_queued: bool,
     overflow: bool,
     timer_due: bool,
-    /// Something had waited since the look before.
+    /// True if something had waited since the previous look.
     waited: bool,
 }
 

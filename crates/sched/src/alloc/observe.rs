@@ -1,4 +1,5 @@
-//! What runtimes report about themselves, copied out of shared memory for one look.
+//! Observations: the reports of runtimes about themselves, copied out of shared memory for one
+//! look.
 //!
 //! Owns a table that the caller keeps and overwrites in place; only attaching a runtime allocates
 //! memory. Nothing in it is trusted. Counters are free-running and wrap. Every bit pattern is a

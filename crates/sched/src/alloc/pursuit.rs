@@ -1,9 +1,9 @@
-//! Cores that are fetched for a raised request, without work.
+//! Grants cores for a raised request before there is work for them.
 //!
-//! Owns, per runtime, how many cores a raise is still to fetch. A raise is pursued for [`LOOKS`]
-//! looks at which the runtime could be granted a core. A core that its kthread gives up meanwhile,
-//! because it found no work there, is not fetched again. One that is taken back because the kthread
-//! did not start there is: a raise is met by kthreads that run.
+//! Owns, per runtime, the number of cores that are still to be granted for a raise (*fetched*). A
+//! raise is pursued for [`LOOKS`] looks at which the runtime could be granted a core. A core that
+//! its kthread gives up meanwhile, because it found no work there, is not fetched again. One that
+//! is taken back because the kthread did not start there is: a raise is met by kthreads that run.
 //!
 //! Each fetch costs the polling thread a hand-off, and a runtime that loses the core for it another
 //! one back, so fetches are bounded however a runtime changes its request. A raise begins a
@@ -53,7 +53,7 @@ pub(super) struct Pursuit {
 }
 
 impl Pursuit {
-    /// Takes in that `requested` cores are the runtime's own instead of `before`.
+    /// Records a change of the runtime's request from `before` to `requested` cores.
     pub(super) fn change(&mut self, before: u16, requested: u16, have: Have, now: Nanos) {
         self.count_given_up(have.given_up);
         self.target = self.target.min(requested);

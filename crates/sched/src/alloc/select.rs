@@ -287,7 +287,7 @@ impl Selector {
         self.loosest = loosest;
     }
 
-    /// Takes the ties of one more core into account, for all claims or those of one claimant.
+    /// Lowers the ties by those of one more core, for all claims or those of one claimant.
     fn lower_to(
         &self,
         least: &mut Loosest,

@@ -675,7 +675,7 @@ fn a_look_searches_the_cores_for_few_of_many_runtimes_that_lack_cores() {
     let (mut machine, _) = many_that_lack_a_core(8, 16);
     let other = machine.runtime(LatencyCritical, 0, 1);
     machine.queue(other, 1);
-    // The owner's quantum lasts: each search is in vain.
+    // The owner's quantum lasts: each search has no result.
     for look in 0..16 {
         assert_eq!(machine.look(), []);
         // One is for all claims of runtimes that lack no cores.
@@ -692,7 +692,7 @@ fn each_of_many_runtimes_that_lack_cores_is_served_within_its_turn() {
         (0..10).for_each(|_| assert_eq!(machine.look(), []));
         // The last of equals are first to be served.
         for &program in lacking.iter().rev() {
-            // From now on the core is searched in vain for all but one.
+            // From now on the search has no result for all but one.
             lacking.iter().filter(|&&other| other != program).for_each(|&other| machine.obs.refuse(other, 1));
             machine.wait(Nanos::from_micros(100));
             let turn = programs.div_ceil(VAIN_SEARCHES);

@@ -194,7 +194,8 @@ impl Dispatch for BoundedQueues {
         self.close(worker);
     }
 
-    /// What waits at a worker that leaves after a request was done goes to the next that asks.
+    /// Requests that wait at a worker that leaves after a finished request go to the next worker
+    /// that asks.
     fn on_leave(&mut self, worker: WorkerId, _now: Nanos) {
         self.clear_overdue(worker);
         self.take_back(worker);

@@ -1,4 +1,4 @@
-//! What guarantees amount to while cores are absent.
+//! Guaranteed cores while some cores are absent.
 //!
 //! Owns the division of too few cores among guarantees. It is even: each runtime is guaranteed its
 //! registered number or the *level*, whichever is less, and the level is the highest that fits the

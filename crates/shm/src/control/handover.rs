@@ -1,4 +1,4 @@
-//! What an IOKernel hands to the one that takes its place.
+//! Messages from an IOKernel to its successor in a takeover.
 //!
 //! Owns the messages of a takeover, and the list of programs, which does not fit into a message: a
 //! user may be in 65,536 groups. It is in a memory file, of which only the two IOKernels have a

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket.
+//! Credentials of the process at the other end of a Unix socket.
 
 use core::ptr;
 

@@ -15,7 +15,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::path::Path;
 use std::time::Duration;
 
-/// How often, and how far apart, the lock is tried: a second together. It is held for microseconds.
+/// Number of tries of the lock, and the time between two: a second together. It is held for
+/// microseconds.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 

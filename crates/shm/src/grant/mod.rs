@@ -36,7 +36,7 @@
 //! | Running | socket closes | stores Parked but keeps running: Linux time-slices it against the next owner; the IOKernel evicts a thread whose `Run` was not honoured |
 //! | Idle, stores Running without the swap | - | the IOKernel's swap still wins or loses on one word; a lie only loses the liar's own core |
 //! | Taken | socket closes | never parks: signal, bypass, then eviction by affinity |
-//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late; the kthread that cedes to it makes a wake in vain, or yields up to 32 times |
+//! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late; the kthread that cedes to it makes a useless wake, or yields up to 32 times |
 //! | Parked, with the promise to wake the successor | the successor is woken by the IOKernel, late | the same; see [`crate::board`] |
 
 use crate::board::Place;
@@ -77,7 +77,7 @@ pub enum Grant {
     },
 }
 
-/// What a kthread that is to cede its core is told about the next owner.
+/// Information about the next owner for the kthread that is to cede its core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextOwner {
     /// No kthread yet.
@@ -129,7 +129,7 @@ impl NextOwner {
         }
     }
 
-    /// Returns what a program of minor version 0 is told instead.
+    /// Returns the value for a program of minor version 0.
     #[must_use]
     pub fn for_minor_0(self) -> Self {
         match self {

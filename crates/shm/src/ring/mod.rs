@@ -307,7 +307,7 @@ pub struct Producer {
     cork: Cork,
 }
 
-/// Whether records become visible one by one or all at once. See [`Producer::cork`].
+/// Records become visible one by one or all at once. See [`Producer::cork`].
 #[derive(Debug, Clone, Copy)]
 enum Cork {
     /// Each commit publishes its record.

@@ -1,4 +1,4 @@
-//! Which frame answers which: a key of a frame's flow, and one of the reverse direction.
+//! Matches a frame with its answer: a key of a frame's flow, and one of the reverse direction.
 //!
 //! Pure functions of bytes. A frame with data of UDP or TCP over IPv4 or IPv6 has a key; fragments
 //! other than the first, extension headers and truncated frames have none. Keys are 64 bits mixed

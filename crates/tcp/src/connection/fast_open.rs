@@ -18,7 +18,7 @@ use crate::state::State;
 use crate::time::Instant;
 use alloc::boxed::Box;
 
-/// What a client knows of a server.
+/// The state that a client keeps of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FastOpenPeer {
     /// The cookie that it handed out.

@@ -29,8 +29,8 @@ impl Connection {
     ///
     /// An attempt to connect fails at once, as in Linux (RFC 5461 section 4.1): the caller may have
     /// another address to try. An established connection continues (RFC 5927 section 5.2): the
-    /// error is remembered until the peer is heard, and becomes the reason if the connection times
-    /// out.
+    /// error is remembered until a segment of the peer arrives, and becomes the reason if the
+    /// connection times out.
     pub fn handle_icmp(&mut self, error: IcmpError, seq: Seq) -> Events {
         if !self.is_in_flight(seq) {
             return Events::empty();

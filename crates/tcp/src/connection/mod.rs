@@ -546,8 +546,8 @@ impl Connection {
 pub(crate) const MIN_MSS: u16 = 48;
 
 /// Most bytes of data in an ordinary packet, of 1500 bytes. On a link that carries more and between
-/// programs, a segment of so many is not small to Nagle's algorithm, and the peer's window cuts
-/// none below it.
+/// programs, Nagle's algorithm takes no segment of this length for a small one, and the peer's
+/// window cuts no segment below it.
 const ORDINARY: usize = 1460;
 /// No packet of a link or between programs carries more bytes of data: longer segments are within
 /// one program.

@@ -61,7 +61,7 @@ pub(super) enum Stored {
     InOrder {
         /// Bytes that became readable.
         readable: u32,
-        /// How many of those bytes had arrived earlier.
+        /// Number of those bytes that had arrived earlier.
         resequenced: u32,
     },
     /// It lies ahead of the next expected number.

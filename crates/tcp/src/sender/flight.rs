@@ -1,4 +1,4 @@
-//! What is in flight, by its fate, for statistics.
+//! Counts the bytes in flight by their state, for statistics.
 
 use super::Sender;
 use super::scoreboard::Fate;

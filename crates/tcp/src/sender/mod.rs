@@ -195,7 +195,7 @@ pub struct Sender {
     /// End of the data sent when the previous round's first acknowledgement arrived: the round ends
     /// when it is acknowledged.
     round_end: Seq,
-    /// Most bytes in flight in this round, and in the one before.
+    /// Maximum number of bytes in flight in this round, and in the previous one.
     peak: [u32; 2],
     /// The window was reduced for data sent before this number and is not reduced for it again (RFC
     /// 3168 section 6.1.2).

@@ -1,4 +1,4 @@
-//! What may be sent, and the records of what was.
+//! Decides what may be sent, and records what was sent.
 
 use core::time::Duration;
 

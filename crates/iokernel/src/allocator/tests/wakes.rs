@@ -16,7 +16,7 @@ fn grants(sandbox: &mut Sandbox, id: u32) -> u64 {
         (0..2).for_each(|_| sandbox.tick());
         sandbox.obey();
         sandbox.pass(1_000);
-        // A change, so that the core is not in vain.
+        // A change, so that the grant is not wasted.
         let timer = sandbox.now + 1_000_000_000 + word;
         let status = &sandbox.peer(id).region.kthread(0).status;
         status.next_timer.store(timer, core::sync::atomic::Ordering::Relaxed);

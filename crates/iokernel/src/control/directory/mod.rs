@@ -437,7 +437,7 @@ pub(crate) struct Directory {
     lost_places: HashMap<usize, u64>,
     /// Users that register nothing by these grants.
     exiled: HashSet<Key>,
-    /// Programs get the address that an IOKernel before chose for them.
+    /// True if programs get the address that a previous IOKernel chose for them.
     takes_back: bool,
     next_ip: Ipv4Addr,
 }
@@ -535,7 +535,8 @@ impl Directory {
         (self.exiled, self.lost_places) = (exiled, places);
     }
 
-    /// Sets whether programs get the address that an IOKernel before chose for them, if it is free.
+    /// Sets whether programs get the address that a previous IOKernel chose for them, when it is
+    /// free.
     pub(crate) fn take_back(&mut self, takes_back: bool) {
         self.takes_back = takes_back;
     }
@@ -547,7 +548,7 @@ impl Directory {
 
     /// Enters a runtime and returns its place, or a refusal, after which nothing has changed. A
     /// program that is expected gets what is kept for it without another ruling: it asks for its
-    /// address, which the IOKernel before may have chosen.
+    /// address, which the previous IOKernel may have chosen.
     pub(crate) fn admit(&mut self, user: &User, wish: &Register) -> Result<Place, Refusal> {
         let is_kept =
             |entry: &Entry| entry.expected && entry.wish.name == wish.name && entry.user.uid == user.uid;
@@ -628,7 +629,7 @@ impl Directory {
                 )
             })?;
             let entry = self.entries.get_mut(&place.id).expect("entered above");
-            // The program still sleeps at the board of the IOKernel before; it gets places here
+            // The program still sleeps at the board of the previous IOKernel; it gets places here
             // when it registers.
             (entry.expected, entry.place.first_place) = (true, None);
         }
@@ -675,7 +676,7 @@ impl Directory {
         Estate { programs: entries.map(program).collect() }
     }
 
-    /// Returns the groups of a user that an IOKernel which takes over is told: of ever so many only
+    /// Returns the groups of a user that an IOKernel which takes over is told: of a long list only
     /// those that grants name, for a list of them all would be of gigabytes.
     fn groups_to_hand_over(&self, groups: &[u32]) -> Vec<u32> {
         let is_named = |group: &u32| groups.len() <= MAX_GROUPS || self.authority.names_group(*group);
@@ -688,7 +689,7 @@ impl Directory {
         self.authority.rule_on(user, wish, bytes, |grant| (!is_exiled(grant)).then(|| self.held(grant)))
     }
 
-    /// As [`rule_on`](Self::rule_on), for a program that an IOKernel before has registered by the
+    /// As [`rule_on`](Self::rule_on), for a program that a previous IOKernel has registered by the
     /// grant `before`. As in a [`reload`](Self::reload), limits of grants are no reason to end it:
     /// the order in which programs are entered is not that in which they have registered.
     fn rule_as_before(
@@ -742,7 +743,7 @@ impl Directory {
         Ok(place)
     }
 
-    /// Returns the first of so many places in a row at the board that no program has.
+    /// Returns the first of `count` places in a row at the board that no program has.
     fn vacant_places(&self, count: u16) -> Option<u16> {
         let places = |entry: &Entry| Some((entry.place.first_place?, entry.wish.kthreads));
         let mut taken: Vec<(u16, u16)> = self.entries.values().filter_map(places).collect();

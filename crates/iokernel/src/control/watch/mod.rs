@@ -99,7 +99,7 @@ impl Progress {
     }
 }
 
-/// What a look has seen of the polling thread.
+/// The state of the polling thread at one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sight {
     pub(crate) at: Instant,
@@ -112,7 +112,7 @@ pub(crate) struct Sight {
     pub(crate) state: char,
 }
 
-/// What two looks say.
+/// The conclusion from two looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It makes progress, or rests.
@@ -150,13 +150,13 @@ impl fmt::Debug for Heartbeat {
     }
 }
 
-/// What the control thread knows from its looks.
+/// The state that the control thread keeps between its looks.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// The polling thread.
     thread: Pid,
     before: Option<Sight>,
-    /// When the last look was.
+    /// Time of the last look.
     looked: Option<Instant>,
     /// Since when no iteration has ended, and as what that is counted.
     unmoved: Option<(Instant, Verdict)>,
@@ -262,8 +262,8 @@ impl Watch {
         std::fs::read_to_string(format!("/proc/self/task/{thread}/{file}")).ok()
     }
 
-    /// Takes a look into account; gives the sign of life if it is due and earned. Returns a stall
-    /// when it is first seen.
+    /// Judges a look; gives the sign of life if it is due and the thread made progress. Returns a
+    /// stall when it is first seen.
     pub(crate) fn look(&mut self, sight: Sight) -> Option<Finding> {
         self.beat(&sight);
         let Some(before) = self.before else {

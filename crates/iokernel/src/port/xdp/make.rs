@@ -1,5 +1,5 @@
-//! What an AF_XDP port makes on its interface: the redirect program, its attachment, and a bound
-//! socket for each queue.
+//! Makes the parts of an AF_XDP port on its interface: the redirect program, its attachment, and a
+//! bound socket for each queue.
 //!
 //! All are descriptors, which end with the port unless another process has them, too.
 

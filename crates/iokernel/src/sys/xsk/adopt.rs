@@ -1,9 +1,9 @@
 //! A queue with which another process goes on.
 //!
 //! Socket and frame memory are descriptors, and all positions are in the rings, so a process that
-//! is handed both ([`Queue::files`], [`Queue::adopt`]) goes on where the one before has stopped.
-//! Until then frames wait in the receive ring. It reads the positions when it first uses the queue,
-//! and not before the other process has ended:
+//! is handed both ([`Queue::files`], [`Queue::adopt`]) continues where the previous one has
+//! stopped. Until then frames wait in the receive ring. It reads the positions when it first uses
+//! the queue, and not before the other process has ended:
 //!
 //! | the other process ended | receive chunks | send chunks |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | anywhere (SIGKILL) | those of one batch may be lost for good | the same |
 //!
 //! If sends are still open after that time (the interface is down), the chunks of the last ones are
-//! taken for the kernel's, which completes in order but for drivers that take pages from the frame
-//! memory.
+//! taken for the kernel's, which completes in order, except with drivers that take pages from the
+//! frame memory.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashSet;

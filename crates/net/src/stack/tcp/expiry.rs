@@ -1,6 +1,6 @@
-//! Expired timers are run, and timers that are no longer needed are postponed.
+//! Runs expired timers, and postpones timers that are no longer needed.
 //!
-//! A timer is left alone while its deadline moves away (see [`Timers`](crate::tcp)): a connection
+//! A timer is not changed while its deadline moves away (see [`Timers`](crate::tcp)): a connection
 //! whose last answer was acknowledged still has one set, for a retransmission that is no longer
 //! wanted. While a kthread is busy it costs little when it fires. But one that fires on a sleeping
 //! runtime fetches a core to find nothing due, for every request of a service that is mostly idle:

@@ -113,8 +113,9 @@ impl<P: Platform> Stack<P> {
                 _ => Ok(()),
             }
         });
-        // Not what the outlet says, which is long where many connections would try in vain: there
-        // are few listeners, and the first answer that finds no room ends the try.
+        // Not the outlet's time, which is long because many connections would otherwise retry
+        // without success: there are few listeners, and the first answer that finds no room ends
+        // the try.
         let least = now + RETRY;
         self.arm_listening(outlet, listening, inner, least);
     }

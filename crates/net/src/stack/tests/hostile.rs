@@ -111,7 +111,7 @@ fn fragments() -> Vec<Vec<u8>> {
     catch.frames
 }
 
-/// Whether smoltcp finds nothing wrong with a frame this stack sent.
+/// Checks that smoltcp finds nothing wrong with a frame that this stack sent.
 fn check_answer(frame: &[u8]) {
     let ethernet = smol::EthernetFrame::new_checked(frame).unwrap();
     match ethernet.ethertype() {

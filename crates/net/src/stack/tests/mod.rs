@@ -49,7 +49,8 @@ struct Catch {
     loopback_polls: usize,
     /// Sockets deferred, if they may be.
     deferred: Option<Vec<Arc<Socket>>>,
-    /// Whether TCP checksums may be left out, and in how many frames they may have been.
+    /// True if TCP checksums may be left out; then the number of frames in which they may have
+    /// been.
     completes: bool,
     incomplete: u32,
     /// Frames caught when it was corked, while it is, and how many left together at each uncorking.

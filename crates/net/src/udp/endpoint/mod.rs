@@ -241,7 +241,7 @@ pub struct Endpoint<P: Platform> {
     has_error: AtomicBool,
     /// Time to live of datagrams sent.
     pub ttl: AtomicU8,
-    /// Whether broadcasts may be sent.
+    /// True if broadcasts may be sent.
     pub broadcast: AtomicBool,
     /// Datagrams sent.
     pub(super) sent: AtomicU64,

@@ -1,4 +1,4 @@
-//! How many requests a dispatcher has that no worker was given yet: the bound of its queue.
+//! Counts the requests of a dispatcher that no worker has yet: the bound of its queue.
 //!
 //! Owns the count of these requests, one word. A thread that submits adds a request; the thread
 //! that holds the desk's lock takes the request out *before* it puts it into a mailbox. So when a

@@ -1,4 +1,5 @@
-//! Which request is at which worker: a pure machine between the policy and the mailboxes.
+//! The assignment of requests to workers: a pure state machine between the policy and the
+//! mailboxes.
 //!
 //! Owns the [`Board`], the order of what was handed out, and what is known of each lane ([`lane`]):
 //! hands requests out and takes them back. When one gives way is decided in [`quantum`]. Time is an
@@ -125,8 +126,8 @@ impl<P, S> Desk<P, S> {
         Ok(())
     }
 
-    /// Takes in what all lanes have reported, and takes back what waits at those that rest. The
-    /// caller pumps afterwards.
+    /// Collects the reports of all lanes, and takes back the requests that wait at lanes that rest.
+    /// The caller pumps afterwards.
     pub fn collect(&mut self) {
         for lane in 0..self.lanes.len() {
             self.collect_from(lane);
@@ -159,8 +160,8 @@ impl<P, S> Desk<P, S> {
         given
     }
 
-    /// Hands out requests: to lanes without one; then lanes are called, as many as there are
-    /// requests; what is left is put behind requests that run.
+    /// Hands out requests: first to lanes without one. Then it calls one lane for each request that
+    /// is left, and puts the rest behind requests that run.
     pub fn pump(&mut self, now: Nanos) {
         if self.board.waiting() == 0 && self.in_hand == 0 {
             // There is nothing for them: so the policy learns that they idle.
@@ -207,7 +208,7 @@ impl<P, S> Desk<P, S> {
         self.is_short() || self.waiting() > 0 || self.lanes.iter().any(|lane| lane.waiting() > 0)
     }
 
-    /// Returns whether no request waits or runs, but for threads that have blocked.
+    /// Returns true if no request waits or runs, except on threads that have blocked.
     pub fn is_empty(&self) -> bool {
         let has_work = |lane: &Lane<P, S>| match lane.state {
             State::Idle | State::Kept => false,

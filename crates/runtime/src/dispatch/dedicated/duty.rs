@@ -46,7 +46,7 @@ impl<P: Send + 'static> Group<P> {
     }
 
     /// Dispatches until the core is asked back, the shift is over, or there was nothing to do for
-    /// the idle timeout. Takes in the last requests before it returns.
+    /// the idle timeout. Collects the last requests before it returns.
     fn work_a_shift(&self, quiet_since: &mut Cycles, reported: &mut [u32]) -> End {
         let _guard = NoPreempt::new();
         self.set_on_duty();

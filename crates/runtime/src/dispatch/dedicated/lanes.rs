@@ -26,12 +26,12 @@ use tailwater_sched::dispatch::{Verdict, WorkerId};
 use tailwater_shm::sync::spin_hint;
 use tailwater_shm::{Cycles, clock};
 
-/// Looks at an empty mailbox before the lane idles: one to three microseconds, in which the
-/// dispatcher takes in the report and answers. To idle and to be called again takes both sides as
+/// Number of looks at an empty mailbox before the lane idles: one to three microseconds, in which
+/// the dispatcher reads the report and answers. Idling and being called again takes both sides as
 /// long.
 const LOOKS: u32 = 64;
 
-/// What a thread that has asked does.
+/// The next step of a thread that has asked for work.
 enum Step<P> {
     Run(Work<P>),
     End,

@@ -14,11 +14,11 @@
 //! ```
 //!
 //! # The role of the dispatcher
-//! Dispatching is what the holder of the group's lock does: it takes in reports and submitted
-//! requests, asks the policy, fills mailboxes ([`Desk`]). The dispatcher's thread holds the lock
-//! again and again while it is *on duty*, so that workers need it only where a request is preempted
-//! or blocks, or a lane has nothing to do. On cores that are lent, any kthread may lose its core.
-//! So nothing waits for that thread:
+//! Dispatching is what the holder of the group's lock does: collecting reports and submitted
+//! requests, asking the policy, filling mailboxes ([`Desk`]). The dispatcher's thread holds the
+//! lock again and again while it is *on duty*, so that workers need it only where a request is
+//! preempted or blocks, or a lane has nothing to do. On cores that are lent, any kthread may lose
+//! its core. So nothing waits for that thread:
 //!
 //! | who has no core | what goes on |
 //! |---|---|
@@ -137,7 +137,7 @@ struct Group<P> {
     origin: Cycles,
     /// As in [`Server`](super::server::Server).
     slice: Cycles,
-    /// Whether the policy has quanta, and so a request gives way to one in its mailbox.
+    /// True if the policy has quanta, and so a request gives way to one in its mailbox.
     has_quantum: bool,
     maker: Maker,
     first_lane: usize,
@@ -325,7 +325,7 @@ impl<P> Group<P> {
         Nanos(self.runtime.clock.to_ns(at.saturating_sub(self.origin)))
     }
 
-    /// Dispatches: takes in what lanes reported and what was submitted, and fills mailboxes.
+    /// Dispatches: collects reports of lanes and submitted requests, and fills mailboxes.
     fn serve_once(&self, pool: &mut Pool<P>, now: Nanos) {
         pool.desk.collect();
         self.empty_inbox(pool, now);

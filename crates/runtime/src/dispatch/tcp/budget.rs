@@ -23,7 +23,7 @@ pub struct Room {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Makes a budget of `most` bytes.
     pub fn new(most: Option<usize>) -> Arc<Self> {
         Arc::new(Self { most, free: Semaphore::new(most.unwrap_or_default()) })
     }

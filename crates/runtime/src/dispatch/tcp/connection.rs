@@ -36,7 +36,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest reply that is reserved for: sums of so many do not overflow.
+/// Maximum length of a reply for which memory is reserved: sums of such lengths do not overflow.
 const REPLY_MAX: usize = 1 << 40;
 
 /// What the threads of a server share.

@@ -1,4 +1,4 @@
-//! How requests are found in the bytes of a connection, and how much a connection may hold.
+//! Finds requests in the bytes of a connection, and bounds the memory of a connection.
 
 use super::super::server::catch;
 use core::fmt;

@@ -2,10 +2,10 @@
 //! replies return in their order.
 //!
 //! Owns the threads: one that accepts, and two for each connection, which reads and which writes
-//! ([`connection`]), and which close it together ([`closing`]). Bytes are anybody's: what the
-//! [framing](Framing) refuses, and code of the service that panics at them, costs their connection
-//! only, with a count of the reason. Datagrams may come beside ([`TcpServer::serve_udp`]): they
-//! share the dispatcher and its places, and are dropped where a connection waits.
+//! ([`connection`]), and which close it together ([`closing`]). Bytes are untrusted: if the
+//! [framing](Framing) refuses them, or code of the service panics, only their connection ends, and
+//! the reason is counted. Datagrams may come beside ([`TcpServer::serve_udp`]): they share the
+//! dispatcher and its places, and are dropped where a connection waits.
 
 mod budget;
 mod closing;
@@ -98,7 +98,7 @@ struct Counters {
 pub struct ConnectionStats {
     /// Connections that were established.
     pub accepted: u64,
-    /// Those of them closed at once: as many as are allowed were open, or there was no memory.
+    /// Those of them closed at once: the maximum number was open, or there was no memory.
     pub refused: u64,
     /// Connections closed because their bytes were no request.
     pub malformed: u64,

@@ -1,4 +1,4 @@
-//! How fast a client has to read its replies: a pure machine.
+//! The rate at which a client has to read its replies: a pure state machine.
 //!
 //! The time-out of a write begins anew with each byte that the client reads. This limit does not.
 
@@ -11,7 +11,7 @@ pub const PIECE: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Pace {
     limit: Duration,
-    /// When the piece began.
+    /// Beginning of the piece.
     since: Instant,
     /// Bytes of the piece that are written.
     written: usize,

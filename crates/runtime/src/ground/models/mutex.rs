@@ -233,7 +233,7 @@ fn an_unlock_by_compare_and_swap_misses_no_waiter() {
     model(Way::BySwap, &[Lock::add_and_unlock, Lock::increment, Lock::increment], 3..=3);
 }
 
-/// What the barrier is for, and that the model shows it.
+/// Shows that the model needs the barrier.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_the_barrier_a_plain_unlock_misses_a_waiter() {

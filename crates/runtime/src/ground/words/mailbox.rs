@@ -1,4 +1,4 @@
-//! Where a kthread that polls receives a thread.
+//! A mailbox in which a kthread that polls receives a thread.
 //!
 //! | state | meaning | left by |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! The lock-free protocols of the runtime: one atomic word each, but for the mailbox of a worker.
+//! The lock-free protocols of the runtime: one atomic word each, except the mailbox of a worker.
 //!
 //! They know nothing of threads, kthreads and queues, so the loom models in
 //! [`models`](super::models) run them as they ship.

@@ -85,7 +85,7 @@ pub struct Report {
     pub began: u64,
     /// When it ended.
     pub ended: u64,
-    /// Whether it panicked.
+    /// True if it panicked.
     pub panicked: bool,
 }
 

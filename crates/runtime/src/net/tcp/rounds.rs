@@ -1,5 +1,5 @@
-//! What event loops and the reading halves of futures need of a stream: its locked state, and one
-//! step at the end of a round or a loan.
+//! The side of a stream for event loops and the reading halves of futures: its locked state, and
+//! one step at the end of a round or a loan.
 
 use super::stream::TcpStream;
 use crate::net::driver::KthreadOutlet;

@@ -1,4 +1,4 @@
-//! What the stack needs for TCP when it is made: secrets, and the window of peers on this machine.
+//! Parameters of the stack's TCP: secrets, and the window of peers on this machine.
 
 use tailwater_net::tcp::Secrets;
 use tailwater_shm::ring::{LINE, RECORD_HEADER};

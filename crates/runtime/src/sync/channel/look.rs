@@ -1,4 +1,5 @@
-//! What can be seen of a channel without its lock: whether a receive or a send would be in vain.
+//! The state of a channel that is readable without its lock: whether a receive or a send could
+//! complete.
 //!
 //! A select looks at all its channels and locks those only where an operation may be completed. The
 //! words are written under the channel's lock and read without it, so an answer may be out of date;

@@ -245,7 +245,7 @@ impl<'a, R, O: Operation<'a, R>> Of<'a, R, O> {
     }
 
     /// # Safety
-    /// As [`looks_ready`](Self::looks_ready), and the caller has emptied the slot but for this.
+    /// As [`looks_ready`](Self::looks_ready), and the caller has emptied the rest of the slot.
     unsafe fn discard(slot: &mut Slot) {
         // SAFETY: by the caller's contract.
         unsafe { slot.room.as_mut_ptr().cast::<O>().drop_in_place() };

@@ -1,4 +1,4 @@
-//! What IX's control loop measures, and its decision to add or to remove.
+//! The measurements of IX's control loop, and its decision to add or to remove.
 //!
 //! Owns, per latency-critical runtime, what waited in its ingress rings and run queues and what it
 //! took out of them since the latest decision; and the smoothed number of busy kthreads of all.
@@ -77,8 +77,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Takes in a look, `elapsed` after the one before; returns the number of busy kthreads. What
-    /// is queued while no kthread is busy counts only if the service `waits` for a core.
+    /// Records a look, `elapsed` after the previous one; returns the number of busy kthreads. Work
+    /// that is queued while no kthread is busy counts only if the service `waits` for a core.
     pub(super) fn read(&mut self, look: &RuntimeLook, waits: bool, elapsed: Nanos) -> u32 {
         let depth = |head: u32, tail: u32| if queued(head, tail) { tail.wrapping_sub(head) } else { 0 };
         let (mut ingress, mut runq, mut heads, mut busy) = (0u32, 0u32, (0u32, 0u32), 0);
@@ -137,7 +137,7 @@ impl Usage {
         self.latest = busy;
     }
 
-    /// Returns the fraction of so many cores that services kept busy, on average.
+    /// Returns the fraction of `cores` cores that services kept busy, on average.
     pub(super) fn of(&self, cores: u16) -> f64 {
         (self.busy.0 / f64::from(cores.max(1))).min(1.0)
     }
@@ -152,7 +152,7 @@ pub(super) enum Verdict {
 }
 
 /// Judges the delays, the fraction of the present step in use and the capacities of the present
-/// step and of the one before. A shallow queue does not show that resources can be removed; idle
+/// step and of the previous one. A shallow queue does not show that resources can be removed; idle
 /// time does. `hysteresis` is the fraction of the smaller capacity that must be idle after a
 /// removal.
 pub(super) fn judge(

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::WorkerId;
 
-/// What the desk knows of a request that is handed out.
+/// The desk's record of a request that is handed out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
     pub(super) number: Number,

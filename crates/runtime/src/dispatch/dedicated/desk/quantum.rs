@@ -1,4 +1,4 @@
-//! When a request gives way to others: its quantum is over, or the policy demands it.
+//! Decides when a request gives way to others: its quantum is over, or the policy demands it.
 //!
 //! Decides from what lanes show and what waits, and orders it through the lane's mailbox; the
 //! request's thread then calls [`Desk::preempt`]. Hands nothing out and takes nothing back.
