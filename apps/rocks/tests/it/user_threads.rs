@@ -62,7 +62,8 @@ fn the_service_answers() {
             let server = service.local_addr();
             let counts = service.clone();
             datagrams_are_answered_and_others_dropped(server);
-            // Another user thread may have answered the requests behind one that is not counted yet.
+            // Another user thread may have answered the requests behind one that is not counted
+            // yet.
             let begin = Instant::now();
             while counts.counts().malformed < 200 {
                 assert!(begin.elapsed() < WAIT, "{:?}", counts.counts());

@@ -73,8 +73,8 @@ fn more_threads_than_a_queue_holds() {
 #[test]
 fn a_runtime_with_shared_thread_locals_does_all_that_needs_none() {
     own_process(|| {
-        // SAFETY: the threads here use a thread-local within `count` only; what std keeps for a panic
-        // is used up before the next switch.
+        // SAFETY: the threads here use a thread-local within `count` only; what std keeps for a
+        // panic is used up before the next switch.
         let builder = unsafe { tailwater::Builder::new().kthreads(1).shared_tls() };
         builder
             .run(|| {

@@ -12,8 +12,8 @@ fn a_thread_that_sleeps_in_the_kernel_gives_way_to_the_one_it_waits_for() {
         static LOCK: Mutex<u32> = Mutex::new(0);
         static HELD: AtomicBool = AtomicBool::new(false);
         static WANTED: AtomicBool = AtomicBool::new(false);
-        // One kthread: a thread that waits for the lock sleeps with the only core that its holder could
-        // run on.
+        // One kthread: a thread that waits for the lock sleeps with the only core that its holder
+        // could run on.
         let builder = tailwater::Builder::new().kthreads(1).stall_timeout(Duration::from_millis(200));
         let sum = builder
             .run(|| {
