@@ -2,8 +2,8 @@
 //! their own, names, addresses and folders that no other test uses, network namespaces, storms of
 //! preempt signals, comparisons of speed, clients of the key-value store.
 //!
-//! Every wait has a bound, [`PATIENCE`], and ends with a message about what did not happen. No
-//! assertion is about a duration. Depends on no other crate of the workspace, so that each of them
+//! Every wait has a bound, which grows with what else the machine runs, and ends with a message
+//! about what did not happen. No assertion is about a duration. Depends on no other crate of the workspace, so that each of them
 //! can depend on it.
 
 pub mod futex;

@@ -7,7 +7,8 @@
 use std::any::type_name;
 use std::process::Command;
 
-use crate::program::{run, text};
+use crate::program::{Program, text};
+use crate::wait::PATIENCE;
 
 /// Names the test for whose sake a process was started.
 const CHILD: &str = "TAILWATER_TEST_CHILD";
@@ -23,7 +24,7 @@ pub fn own_process<F: FnOnce()>(body: F) {
     if is_rerun(test) {
         return body();
     }
-    let output = run(&mut rerun_path(test), b"");
+    let output = Program::start(&mut rerun_path(test)).finish_within(PATIENCE);
     print!("{}", text(&output.stdout));
     eprint!("{}", text(&output.stderr));
     assert!(output.status.success(), "the process of {test} ended with {}", output.status);

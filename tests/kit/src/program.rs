@@ -15,11 +15,11 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::wait::{LOOK, PATIENCE};
+use crate::wait::{FREE, LOOK, SLICE, Wait};
 
 /// Returns the path of the program `name` of the workspace's package `package`.
 ///
@@ -103,10 +103,10 @@ impl Stream {
         text(&self.lock().bytes)
     }
 
-    /// Returns the next line without its end, `None` at the end of the stream, an error after
-    /// [`PATIENCE`].
+    /// Returns the next line without its end, `None` at the end of the stream, an error if it does
+    /// not come in time.
     fn line(&self) -> Result<Option<String>, TooLate> {
-        let deadline = Instant::now() + PATIENCE;
+        let mut wait = Wait::new();
         let mut state = self.lock();
         loop {
             let rest = &state.bytes[state.taken..];
@@ -115,7 +115,7 @@ impl Stream {
                 None if state.ended && rest.is_empty() => return Ok(None),
                 None if state.ended => (rest.len(), rest.len()),
                 None => {
-                    state = self.wait(state, deadline)?;
+                    state = self.wait(state, &mut wait)?;
                     continue;
                 }
             };
@@ -127,10 +127,10 @@ impl Stream {
 
     /// Returns all bytes, once the stream has ended.
     fn finish(&self) -> Result<Vec<u8>, TooLate> {
-        let deadline = Instant::now() + PATIENCE;
+        let mut wait = Wait::new();
         let mut state = self.lock();
         while !state.ended {
-            state = self.wait(state, deadline)?;
+            state = self.wait(state, &mut wait)?;
         }
         Ok(core::mem::take(&mut state.bytes))
     }
@@ -138,14 +138,16 @@ impl Stream {
     fn wait<'a>(
         &self,
         state: MutexGuard<'a, StreamState>,
-        deadline: Instant,
+        wait: &mut Wait,
     ) -> Result<MutexGuard<'a, StreamState>, TooLate> {
-        let left = deadline.checked_duration_since(Instant::now()).ok_or(TooLate)?;
-        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
+        if wait.is_over() {
+            return Err(TooLate);
+        }
+        Ok(self.changed.wait_timeout(state, SLICE).unwrap_or_else(PoisonError::into_inner).0)
     }
 }
 
-/// [`PATIENCE`] is exhausted.
+/// What was waited for has not happened in time.
 #[derive(Debug)]
 struct TooLate;
 
@@ -212,7 +214,7 @@ impl Program {
     /// Returns the next line of its output; `None` at the end.
     ///
     /// # Panics
-    /// After [`PATIENCE`], or if its output is not read.
+    /// If none comes in time, or if its output is not read.
     #[track_caller]
     pub fn line(&mut self) -> Option<String> {
         let line = self.output.as_ref().expect("the output is read").line();
@@ -222,7 +224,7 @@ impl Program {
     /// Returns the next line of its output that contains `part`; lines before it are skipped.
     ///
     /// # Panics
-    /// At the end of its output, after [`PATIENCE`] without a line, or if its output is not read.
+    /// At the end of its output, without a line in time, or if its output is not read.
     #[track_caller]
     pub fn line_with(&mut self, part: &str) -> String {
         loop {
@@ -251,7 +253,7 @@ impl Program {
     /// Returns the next line of its standard error; `None` at the end.
     ///
     /// # Panics
-    /// After [`PATIENCE`], or if its standard error is not read.
+    /// If none comes in time, or if its standard error is not read.
     #[track_caller]
     pub fn error_line(&mut self) -> Option<String> {
         let line = self.errors.as_ref().expect("the standard error is read").line();
@@ -262,7 +264,7 @@ impl Program {
     /// skipped.
     ///
     /// # Panics
-    /// At the end of its standard error, after [`PATIENCE`] without a line, or if it is not read.
+    /// At the end of its standard error, without a line in time, or if it is not read.
     #[track_caller]
     pub fn error_line_with(&mut self, part: &str) -> String {
         loop {
@@ -309,15 +311,16 @@ impl Program {
         let _ = self.process.wait();
     }
 
-    /// Waits for its end; `None` if it still runs after `bound`.
+    /// Waits for its end; `None` if it still runs after `bound` of a machine that is free, and
+    /// later on a busy one.
     ///
     /// # Panics
     /// If the system has lost it.
     pub fn wait_for(&mut self, bound: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + bound;
+        let mut wait = Wait::of(bound);
         loop {
             let status = self.process.try_wait().expect("the child is ours");
-            if status.is_some() || Instant::now() > deadline {
+            if status.is_some() || wait.is_over() {
                 return status;
             }
             std::thread::sleep(LOOK);
@@ -327,20 +330,20 @@ impl Program {
     /// Waits for its end.
     ///
     /// # Panics
-    /// After [`PATIENCE`].
+    /// If it does not end in time.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        self.wait_for(PATIENCE).unwrap_or_else(|| self.fail("does not end"))
+        self.wait_for(FREE).unwrap_or_else(|| self.fail("does not end"))
     }
 
     /// Waits for its end; returns its status and everything it wrote to outputs that are read.
     ///
     /// # Panics
-    /// After [`PATIENCE`]; also if it has ended and left its output open to a child process of its
-    /// own.
+    /// If it does not end in time; also if it has ended and left its output open to a child process
+    /// of its own.
     #[track_caller]
     pub fn finish(self) -> Output {
-        self.finish_within(PATIENCE)
+        self.finish_within(FREE)
     }
 
     /// As [`finish`](Self::finish), for a program that runs for longer.
@@ -378,7 +381,7 @@ impl Drop for Program {
 /// Runs `command` to its end with `input`, and returns its output.
 ///
 /// # Panics
-/// If it cannot be started, or does not end within [`PATIENCE`].
+/// If it cannot be started, or does not end in time.
 #[track_caller]
 pub fn run(command: &mut Command, input: &[u8]) -> Output {
     let mut program =

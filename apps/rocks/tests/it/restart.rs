@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use crate::common::Rocks;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use tailwater_testkit::{memory_folder, until};
+use tailwater_testkit::{PATIENCE, memory_folder, until};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status};
-
-const WAIT: Duration = Duration::from_secs(60);
 
 /// A running program on kernel sockets; killed when dropped.
 struct Server {
@@ -28,7 +26,7 @@ impl Server {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 }
@@ -87,7 +85,7 @@ fn datagrams_and_bad_connections_are_handled_on_kernel_sockets() {
     let server = Server::start(&folder.path().join("db"), &["--max-scan", "10", "--max-value", "10"]);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server.address).unwrap();
-    socket.set_read_timeout(Some(WAIT)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut bytes = [0; 2_000];
     let mut status = |request: Vec<u8>| {
         socket.send(b"not a request").unwrap();

@@ -9,12 +9,11 @@ use tailwater::net::{TcpStream, UdpSocket};
 use tailwater_rocks::request::Limits;
 use tailwater_rocks::service::{Config, IN_FLIGHT, PER_CONNECTION, Service};
 use tailwater_rocks::{Store, store};
-use tailwater_testkit::{memory_folder, own_process};
+use tailwater_testkit::{PATIENCE, memory_folder, own_process};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, ScanSum, Status, write_value};
 
 const KEYS: u64 = 10_000;
 const VALUE: usize = 100;
-const WAIT: Duration = Duration::from_secs(60);
 /// Minimum time by which the runtime's stack delays an acknowledgement.
 const DELAYED_ACK: Duration = Duration::from_millis(2);
 
@@ -58,7 +57,7 @@ fn the_service_answers() {
         let folder = memory_folder();
         let store = loaded(&folder);
         let run = tailwater::Builder::new().kthreads(2).run(move || {
-            let service = start(Arc::clone(&store), WAIT);
+            let service = start(Arc::clone(&store), PATIENCE);
             let server = service.local_addr();
             let counts = service.clone();
             datagrams_are_answered_and_others_dropped(server);
@@ -66,7 +65,7 @@ fn the_service_answers() {
             // yet.
             let begin = Instant::now();
             while counts.counts().malformed < 200 {
-                assert!(begin.elapsed() < WAIT, "{:?}", counts.counts());
+                assert!(begin.elapsed() < PATIENCE, "{:?}", counts.counts());
                 tailwater::thread::yield_now();
             }
             assert_eq!(counts.counts().malformed, 200);
@@ -99,7 +98,7 @@ fn a_policy_that_needs_the_work_is_refused(store: &Arc<Store>) {
 fn datagrams_are_answered_and_others_dropped(server: SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server).unwrap();
-    socket.set_read_timeout(Some(WAIT)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut bytes = vec![0; 2_000];
     let mut ask = |request: Vec<u8>| {
         socket.send(&request).unwrap();
@@ -124,7 +123,7 @@ fn datagrams_are_answered_and_others_dropped(server: SocketAddr) {
 
 fn a_get_is_answered_before_the_scans_asked_for_earlier(server: SocketAddr) {
     let mut stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(WAIT)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // All requests arrive together, and the SCANs are started first.
     let scan = |id| request(Operation::Scan, id, 0, KEYS as u32, b"");
     let requests = [scan(1), scan(2), scan(3), request(Operation::Get, 4, 4, 0, b"")].concat();
@@ -144,7 +143,7 @@ fn a_get_is_answered_before_the_scans_asked_for_earlier(server: SocketAddr) {
 
 fn replies_do_not_wait_for_the_acknowledgement_of_others(server: SocketAddr) {
     let mut stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(WAIT)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let requests = [request(Operation::Get, 1, 1, 0, b""), request(Operation::Get, 2, 2, 0, b"")].concat();
     let times: Vec<Duration> = (0..50)
         .map(|_| {
@@ -164,7 +163,7 @@ fn many_connections_read_what_they_wrote(server: SocketAddr) {
         .map(|client| {
             tailwater::thread::spawn(move || {
                 let mut stream = TcpStream::connect(server).unwrap();
-                stream.set_read_timeout(Some(WAIT)).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 for round in 0..100u64 {
                     let (key, body) =
                         (KEYS + client * 1_000 + round, vec![client as u8; round as usize * 20]);
@@ -185,7 +184,7 @@ fn a_connection_with_something_else_is_closed(server: SocketAddr) {
     let answer = Header { status: Some(Status::Done), ..Header::request(Operation::Get, 1, 2, 0) }.encode();
     for bytes in [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &answer] {
         let mut stream = TcpStream::connect(server).unwrap();
-        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(bytes).unwrap();
         // An end or a reset, not a timeout.
         let end = stream.read(&mut [0; 1]);
@@ -198,7 +197,7 @@ fn a_connection_with_something_else_is_closed(server: SocketAddr) {
 
 fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: &Service) {
     let mut other = TcpStream::connect(server).unwrap();
-    other.set_read_timeout(Some(WAIT)).unwrap();
+    other.set_read_timeout(Some(PATIENCE)).unwrap();
     let big = vec![7; 1 << 20];
     other.write_all(&request(Operation::Put, 1, 1 << 40, 0, &big)).unwrap();
     assert_eq!(reply(&mut other).unwrap().0.status, Some(Status::Done));
@@ -219,7 +218,7 @@ fn a_client_that_does_not_read_holds_up_nobody_else(server: SocketAddr, counts: 
         if held > 2 << 20 {
             break;
         }
-        assert!(begin.elapsed() < WAIT, "only {held} bytes are held for the client that does not read");
+        assert!(begin.elapsed() < PATIENCE, "only {held} bytes are held for the client that does not read");
         tailwater::thread::yield_now();
     }
     for _ in 0..IN_FLIGHT {
@@ -238,9 +237,9 @@ fn who_takes_nothing_or_says_nothing_is_closed(service: &Service) {
         // On a busy machine a connection may be closed before this thread has sent anything: then
         // another is made.
         let mut stream = loop {
-            assert!(begin.elapsed() < WAIT, "every connection is closed at once");
+            assert!(begin.elapsed() < PATIENCE, "every connection is closed at once");
             let mut stream = TcpStream::connect(server).unwrap();
-            stream.set_read_timeout(Some(WAIT)).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let sent = stream.write_all(said);
             if sent.is_ok() && (!answered || matches!(stream.peek(&mut [0]), Ok(1..))) {
                 break stream;
@@ -248,7 +247,7 @@ fn who_takes_nothing_or_says_nothing_is_closed(service: &Service) {
         };
         // Replies that the client does not read are counted when they are given up.
         while answered && counts.counts().unsent == 0 {
-            assert!(begin.elapsed() < WAIT, "it is still open");
+            assert!(begin.elapsed() < PATIENCE, "it is still open");
             tailwater::thread::sleep(Duration::from_millis(5));
         }
         // An end or a reset, not a timeout.
@@ -261,7 +260,7 @@ fn who_takes_nothing_or_says_nothing_is_closed(service: &Service) {
     }
     let begin = Instant::now();
     while counts.held() > 0 {
-        assert!(begin.elapsed() < WAIT, "{} bytes are still held", counts.held());
+        assert!(begin.elapsed() < PATIENCE, "{} bytes are still held", counts.held());
         tailwater::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use tailwater_testkit::own_process;
+use tailwater_testkit::{PATIENCE, own_process};
 
 use tailwater::net::UdpSocket;
 use tailwater_spin::background::Background;
@@ -11,9 +11,6 @@ use tailwater_spin::classes::Classes;
 use tailwater_spin::service::{Dispatch, Service};
 use tailwater_spin::{Counts, Spinner};
 use tailwater_workload::spin::{Reply, Request};
-
-/// Maximum wait on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Sends `requests` one after the other, each after a datagram that is not a request, and checks
 /// each reply.

@@ -8,10 +8,7 @@ use tailwater::dispatch::{Class, Dispatcher, Request, Service, Settings, UdpServ
 use tailwater::net::UdpSocket;
 use tailwater::sync::{Mutex, mpsc};
 use tailwater::thread;
-use tailwater_testkit::own_process;
-
-/// Maximum wait: a request that never gets its turn fails the test instead of hanging it.
-const PATIENCE: Duration = Duration::from_secs(120);
+use tailwater_testkit::{PATIENCE, own_process};
 
 type Job = Box<dyn FnOnce() + Send>;
 

@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tailwater::dispatch::{Class, Dispatcher, Request, Settings};
 use tailwater::sync::mpsc;
 use tailwater::thread;
-use tailwater_testkit::own_process;
-
-const PATIENCE: Duration = Duration::from_secs(120);
+use tailwater_testkit::{PATIENCE, own_process};
 
 type Job = Box<dyn FnOnce() + Send>;
 

@@ -7,14 +7,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tailwater::dispatch::{Dispatcher, Request, Settings};
 use tailwater::sync::mpsc;
 use tailwater::thread;
-use tailwater_testkit::own_process;
+use tailwater_testkit::{PATIENCE, own_process};
 
-/// Maximum wait: a request that never gets its turn fails the test instead of hanging it.
-const PATIENCE: Duration = Duration::from_secs(120);
 const STACK: usize = 4 << 30;
 const LANES: u16 = 2;
 

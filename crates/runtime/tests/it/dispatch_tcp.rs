@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 use tailwater::dispatch::{Class, ConnectionStats, Frame, Framing, Service, Settings, TcpServer};
 use tailwater::net::{TcpListener, TcpOptions, TcpStream, UdpSocket};
 use tailwater::{thread, time};
-use tailwater_testkit::own_process;
+use tailwater_testkit::{PATIENCE, own_process};
 
-/// Maximum wait: a reply that never comes fails the test instead of hanging it.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Length of a long reply.
 const LONG: usize = 64 << 10;
 

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tailwater::{debug, thread};
-use tailwater_testkit::own_process;
+use tailwater_testkit::{PATIENCE, own_process};
 
 const SIGURG: i32 = 23;
 const THREADS: u64 = 8;
@@ -15,8 +15,6 @@ const STEPS: u64 = 10_000;
 /// Signals after which threads end.
 const SIGNALS: u64 = 20_000;
 const SMALLEST_STACK: usize = 16 * 1024;
-/// Longest time until a thread is preempted on a machine that hardly runs this program.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The OS threads of the kthreads, and where their alternate stacks are.
 static TIDS: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];

@@ -16,7 +16,7 @@ use tailwater_tcp::{Config, EcnCodepoint, Instant};
 
 pub const PORT: u16 = 5001;
 /// How long anything may take to begin.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(900);
 /// How often the ends look whether it is over.
 const LOOK: Duration = Duration::from_millis(20);
 /// The stream repeats after so many bytes, which no segment size divides.

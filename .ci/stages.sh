@@ -1,0 +1,331 @@
+# The stages of `.ci/run` and `.ci/full`, each a function, and how they are run. Sourced by both,
+# which have a list of stages, `stages`.
+#
+# A stage's commands run in the root of the tree. The first failure ends the run. What a stage
+# installs, builds or starts is in `target/`, in a temporary folder, or gone at its end.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+export CI=true CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 RUST_BACKTRACE=1
+unset RUSTFLAGS
+export CARGO_TARGET_DIR="$PWD/target"
+work=$(mktemp -d)
+
+# ---- The stages of `.ci/run`
+
+# Debian packages by the program, or a file, that they bring. A mirror may be out of reach, or lack one of them:
+# tests of a missing program are skipped and say so; only what stages themselves use must be there.
+programs() {
+    local missing=() package program
+    while read -r program package; do
+        [ -e "$program" ] || [ -x "/usr/sbin/$program" ] || command -v "$program" >/dev/null || missing+=("$package")
+    done <<'PROGRAMS'
+ip iproute2
+ping iputils-ping
+nc netcat-openbsd
+curl curl
+openssl openssl
+ssh openssh-client
+sshd openssh-server
+iperf3 iperf3
+dig bind9-dnsutils
+kdig knot-dnsutils
+dnsperf dnsperf
+nsd nsd
+knotd knot
+memcached memcached
+memccapable libmemcached-tools
+/usr/lib/python3/dist-packages/pymemcache python3-pymemcache
+/usr/include/rocksdb/c.h librocksdb-dev
+go golang-go
+cc gcc
+python3 python3-minimal
+PROGRAMS
+    if [ ${#missing[@]} -gt 0 ]; then
+        local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300)
+        [ "$(id -u)" -eq 0 ] || apt=(sudo -n "${apt[@]}")
+        "${apt[@]}" update || true
+        "${apt[@]}" install -y --no-install-recommends "${missing[@]}" ||
+            for package in "${missing[@]}"; do
+                "${apt[@]}" -o Acquire::Retries=0 install -y --no-install-recommends "$package" ||
+                    echo "cannot install $package: tests that need it are skipped" >>"$work/notes"
+            done
+    fi
+    for program in cc ip python3 nc ping openssl dig; do
+        command -v "$program" >/dev/null || { echo "$program is missing"; return 1; }
+    done
+}
+
+format() {
+    local manifest
+    cargo fmt --all --check
+    for manifest in fuzz tests/outside tests/crates tests/hello; do
+        cargo fmt --manifest-path "$manifest/Cargo.toml" --check
+    done
+    # Comments wrap at 100 columns, Markdown at 120.
+    .ci/wrap.py
+}
+
+clippy() {
+    cargo clippy --workspace --all-targets --quiet -- -D warnings
+}
+
+# The command of the README, word for word.
+tests() {
+    cargo test --workspace
+}
+
+# The pure crates, compiled for a target without a standard library: no clock, file, socket or
+# thread is within their reach.
+pure() {
+    if ! rustc --print target-libdir --target x86_64-unknown-none | xargs test -d; then
+        echo "skipped: there is no target x86_64-unknown-none (rustup target add x86_64-unknown-none)"
+        return 0
+    fi
+    cargo check --quiet --target x86_64-unknown-none --no-default-features \
+        -p tailwater-sched -p tailwater-tcp -p tailwater-wire -p tailwater-net -p tailwater-workload
+}
+
+loom() {
+    local crate
+    for crate in tailwater-shm tailwater; do
+        RUSTFLAGS="--cfg loom" cargo test --profile models -p "$crate" --lib --target-dir target/loom
+    done
+}
+
+# The corpora themselves are run by `tests`; this is the crate of the fuzz targets.
+fuzz() {
+    cargo clippy --quiet --manifest-path fuzz/Cargo.toml --no-default-features --lib --examples -- -D warnings
+}
+
+docs() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+    # Every file that a page links to exists, and diagrams and tables are those of their sources.
+    python3 .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs/src docs/lab
+    python3 -B docs/diagrams/draw.py --check
+    cargo run --quiet -p tailwater-lab -- publish --check
+}
+
+# A program outside the workspace, with cargo's own profiles instead of the workspace's.
+outside() {
+    cp Cargo.lock tests/outside/
+    cargo build --release --quiet --manifest-path tests/outside/Cargo.toml --target-dir target/outside
+    target/outside/release/outside
+}
+
+# The first of the README's two commands, quickly. Numbers are not judged: they depend on what else
+# runs on the machine.
+demo() {
+    cargo run --release --quiet -- demo --quick --json "$work/demo.json" --svg "$work/demo.svg"
+    python3 - "$work/demo.json" <<'PYTHON'
+import json, sys
+points = json.load(open(sys.argv[1]))["points"]
+assert {point["system"] for point in points} == {"tailwater", "linux"}, points
+assert all(point["batch_share"] >= 0 and point["achieved_rps"] >= 0 for point in points), points
+PYTHON
+}
+
+# The command blocks of README and book, with the release build's programs.
+blocks() {
+    cargo build --release --quiet -p tailwater-cli -p tailwater-spin -p tailwater-swaptions -p tailwater-kv -p tailwater-dns
+    .ci/blocks.py
+}
+
+# ---- The further stages of `.ci/full`
+
+# Tests that take minutes: benchmarks and figures by the commands a user types.
+slow() {
+    cargo test -p tailwater-lab --test it -- --ignored
+}
+
+# The randomized tests from seeds of this moment. A failure is printed with its seed and does not
+# fail the run: it is a finding about the code as it was before, too.
+seeds() {
+    timeout --kill-after=10 1800 .ci/soak 300 || echo "to be looked at: the failures above (status $?)"
+}
+
+# The RocksDB service, which the workspace builds without RocksDB.
+rocks() {
+    if [ ! -e /usr/include/rocksdb/c.h ]; then
+        echo "skipped: there is no librocksdb (apt install librocksdb-dev)"
+        return 0
+    fi
+    cargo clippy -p tailwater-rocks --features rocksdb --all-targets --quiet -- -D warnings
+    cargo test -p tailwater-rocks --features rocksdb
+}
+
+# The runtime with each choice of features. A program that needs none of them builds at most 25
+# crates.
+features() {
+    local features crates
+    for features in "" config-file debug dispatch estimation tcp; do
+        cargo clippy --quiet -p tailwater --lib --test features --no-default-features --features "$features" -- -D warnings
+        cargo test -p tailwater --test features --no-default-features --features "$features"
+    done
+    cargo clippy --quiet -p tailwater --lib --features futures-io,hyper,tokio-io -- -D warnings
+    crates=$(cargo tree -p tailwater --edges normal --no-default-features --prefix none --format '{p}' | awk '{ print $1, $2 }' | sort -u)
+    [ "$(wc -l <<<"$crates")" -le 25 ] || { echo "at most 25 crates are allowed without features:"; echo "$crates"; return 1; }
+}
+
+# sanitizer NAME: the unit tests of what runs on ordinary OS threads; sanitizers do not follow a
+# switch to a user thread's stack (CONTRIBUTING.md, Tests).
+sanitizer() {
+    local host fixed=() runner=()
+    if ! cargo +nightly --version >/dev/null 2>&1; then
+        echo "skipped: there is no nightly toolchain (rustup toolchain install nightly)"
+        return 0
+    fi
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    # Without random addresses, where a container permits that.
+    if setarch "$(uname -m)" -R true 2>/dev/null; then
+        fixed=(setarch "$(uname -m)" -R)
+        runner=("CARGO_TARGET_$(tr a-z- A-Z_ <<<"$host")_RUNNER=${fixed[*]}")
+    fi
+    # Thirty runs: each draws its addresses at random, and some kernels draw from more of them
+    # (vm.mmap_rnd_bits) than a sanitizer can use.
+    if ! echo 'fn main() {}' | rustc +nightly -Z sanitizer="$1" -C unsafe-allow-abi-mismatch=sanitizer -o "$work/probe" - ||
+        ! seq 30 | xargs -n 1 "${fixed[@]}" "$work/probe"; then
+        echo "skipped: this nightly or this kernel cannot run a program with -Z sanitizer=$1"
+        return 0
+    fi
+    # detect_leaks: user threads' records are never freed, by design, and the tests make many.
+    # One test at a time: ThreadSanitizer does not see that memory is unmapped before another test
+    # gets the same address; the join of the first one's thread is an order that it does see.
+    env "${runner[@]}" PROPTEST_CASES=32 RUST_TEST_THREADS=1 \
+        TSAN_OPTIONS="suppressions=$PWD/.ci/tsan.supp" ASAN_OPTIONS=detect_leaks=0 \
+        RUSTFLAGS="-Z sanitizer=$1 -C unsafe-allow-abi-mismatch=sanitizer --cfg sanitizing" \
+        cargo +nightly test --profile models -p tailwater-shm -p tailwater --lib --target "$host" --target-dir "target/$1"
+}
+
+thread-sanitizer() { sanitizer thread; }
+address-sanitizer() { sanitizer address; }
+
+# Common crates on user threads, as the page "Which crates work" has it.
+crates() {
+    cargo build --quiet --locked --manifest-path tests/crates/Cargo.toml --target-dir target/crates
+    target/crates/debug/crates 2>"$work/crates.log" || { cat "$work/crates.log"; return 1; }
+    cargo clippy --quiet --locked --manifest-path tests/hello/Cargo.toml --target-dir target/crates -- -D warnings
+}
+
+# Public items of the runtime without an example; rustdoc describes a crate to programs only on
+# nightly.
+doc-examples() {
+    if ! cargo +nightly --version >/dev/null 2>&1; then
+        echo "skipped: there is no nightly toolchain (rustup toolchain install nightly)"
+        return 0
+    fi
+    cargo +nightly rustdoc -p tailwater --quiet --target-dir target/nightly -- \
+        -Z unstable-options --output-format json --document-hidden-items
+    python3 .ci/examples.py target/nightly/doc/tailwater.json
+}
+
+# Every library crate can be published: complete metadata, and it builds from its package alone.
+# That takes the registry's index, and a registry that is crates.io itself.
+packages() {
+    local unreachable='HTTP re(quest|sponse)|failed to (fetch|query|download)|download of .* failed|[Cc]ould( not|n.t) (resolve|connect)|timed out after|Timeout was reached|SSL connect error|spurious network|crates-io is replaced'
+    local passed=0
+    # A folder of its own: cargo would take packages of the same version that were checked here
+    # before for those of this code, unpacked or compiled.
+    cargo publish --dry-run --workspace --allow-dirty --quiet --target-dir target/packages >"$work/packages.log" 2>&1 || passed=$?
+    rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/tailwater{,-*}-[0-9]*
+    [ "$passed" -ne 0 ] || return 0
+    grep -qE "$unreachable" "$work/packages.log" || { cat "$work/packages.log"; return 1; }
+    echo "skipped: the registry is out of reach: $(grep -m 1 '^error' "$work/packages.log")"
+}
+
+# Licences, sources and known vulnerabilities of the dependencies, as far as cargo-deny is there.
+dependencies() {
+    if ! cargo deny --version >/dev/null 2>&1; then
+        echo "skipped: there is no cargo-deny (cargo install cargo-deny --locked)"
+        return 0
+    fi
+    cargo deny --all-features check bans licenses sources
+    # A database that cannot be fetched is no fault of the change; an advisory fails the stage.
+    if cargo deny fetch db; then
+        cargo deny --all-features check --disable-fetch advisories
+    else
+        echo "skipped: the database of advisories cannot be fetched"
+    fi
+}
+
+# Every benchmark and every figure, quickly.
+measure() {
+    cargo build --release --quiet -p tailwater-cli -p tailwater-lab
+    # hyper on both systems: a program of its own, as that benchmark says.
+    cargo build --release --quiet --locked --manifest-path tests/hello/Cargo.toml --target-dir target
+    target/release/tailwater-lab measure --quick --out "$work/results"
+    target/release/tailwater-lab bench tcp --soak 0.5
+}
+
+# ---- Running them
+
+# What a test could leave behind, one line each, without what other programs make meanwhile.
+# Processes are those that run from this target directory, devices those with a name that a test or
+# a page gives; network namespaces have no names, and end with their processes. Sockets have a
+# process in this PID namespace: others may share the network.
+left_behind() {
+    {
+        git status --porcelain 2>/dev/null | sed 's/^/file /' || true
+        local exe
+        for exe in /proc/[0-9]*/exe; do
+            case $(readlink "$exe" 2>/dev/null || true) in
+                "$CARGO_TARGET_DIR"/*) echo "process $(tr '\0' ' ' <"${exe%/exe}/cmdline" 2>/dev/null || true)" ;;
+            esac
+        done
+        find /dev/shm -mindepth 1 -maxdepth 1 -name '*tailwater*' -printf 'shared memory %p\n' 2>/dev/null || true
+        ip -o link show 2>/dev/null | awk -F': ' '{ sub(/@.*/, "", $2) }
+            $2 ~ /^(tw.*|here0|there0|a0|b0|br0|veth[01])$/ { print "network device " $2 }' || true
+        ss -xap 2>/dev/null | grep 'pid=' | grep -o '@tailwater[^ ]*' | sort -u | sed 's/^/socket /' || true
+    } | sort
+}
+
+nothing_is_left() {
+    local tries
+    # A killed process may take a moment to be reaped: half a minute on a busy machine.
+    for tries in {1..60}; do
+        left_behind | comm -13 "$work/before" - >"$work/leaked"
+        [ -s "$work/leaked" ] || { echo "nothing was left behind"; return 0; }
+        sleep 0.5
+    done
+    echo "left behind:"
+    cat "$work/leaked"
+    return 1
+}
+
+# stage NAME FUNCTION: runs it, and notes how long it took.
+stage() {
+    now=$1
+    local began=$SECONDS
+    printf '\n=== %s\n' "$1"
+    "$2" 2>&1 | tee -a "$work/log"
+    # What a stage built in a target directory of its own, so that all fit in a few gigabytes.
+    rm -rf target/{loom,thread,address,nightly,crates,outside,packages}
+    printf '%-20s %4d s\n' "$1" $((SECONDS - began)) >>"$work/notes"
+}
+
+now=
+trap 'status=$?; [ $status -eq 0 ] || [ -z "$now" ] || echo "FAILED in stage: $now" >&2; rm -rf "$work"; exit $status' EXIT
+
+# main [--list | NAME...]: runs the named stages, or all.
+main() {
+    local chosen=() name
+    for name in "$@"; do
+        case $name in
+            --list) printf '%s\n' "${stages[@]}"; return ;;
+            *) [[ " ${stages[*]} " == *" $name "* ]] || { echo "there is no stage '$name'; ${0##*/} --list prints them" >&2; return 2; } ;;
+        esac
+        chosen+=("$name")
+    done
+    [ ${#chosen[@]} -gt 0 ] || chosen=("${stages[@]}")
+    echo "$(df --output=avail -BG . | tail -1 | tr -dc 0-9) GiB of disk are free; 10 are needed"
+    left_behind >"$work/before"
+    for name in "${chosen[@]}"; do
+        stage "$name" "$name"
+    done
+    stage "left behind" nothing_is_left
+    printf '\n'
+    cat "$work/notes"
+    printf '%-20s %4d s\n' all "$SECONDS"
+    awk '/^test result:/ { passed += $4; failed += $6; ignored += $8; suites++ }
+        END { if (suites) printf "%d passed, %d failed, %d ignored in %d suites\n", passed, failed, ignored, suites }' "$work/log"
+}
