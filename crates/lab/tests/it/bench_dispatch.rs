@@ -14,6 +14,7 @@ fn positive(value: &Value, shown: &str) {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn threads_and_requests_take_turns() {
     let Some((report, shown)) = part("threads") else { return };
     for key in ["quantum_error_us", "request_quantum_error_us"] {
@@ -28,6 +29,7 @@ fn threads_and_requests_take_turns() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn the_server_is_measured_with_preemption_and_without() {
     let Some((report, shown)) = part("service") else { return };
     // Beside other tests a server may sustain no load, and the batch job may do nothing.

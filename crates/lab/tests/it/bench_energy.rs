@@ -4,6 +4,7 @@ use crate::common::bench;
 use tailwater_testkit::has_two_cpus;
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn a_round_has_every_load_in_all_ways() {
     if !has_two_cpus() {
         return;

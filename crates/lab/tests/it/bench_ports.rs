@@ -27,6 +27,7 @@ fn has_pairs() -> bool {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn a_short_run_has_all_figures_of_every_variant() {
     if !has_two_cpus() || !has_pairs() {
         return;
@@ -70,6 +71,7 @@ fn a_short_run_has_all_figures_of_every_variant() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn namespaces_and_clients_end_with_a_bench_that_is_killed() {
     if !has_two_cpus() || !has_pairs() {
         return;

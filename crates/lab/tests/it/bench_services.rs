@@ -5,6 +5,7 @@ use serde_json::Value;
 use tailwater_testkit::has_two_cpus;
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn a_round_has_every_service_of_every_situation() {
     if !has_two_cpus() {
         return;

@@ -7,6 +7,7 @@ use super::kit::{
 };
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig10_has_every_request_of_a_free_and_of_a_held_core() {
     let json = reproduce("arachne-fig10", true);
     assert_eq!(distinct(&json, "situation"), set(&["free core", "core held by a batch job"]));
@@ -14,6 +15,7 @@ fn arachne_fig10_has_every_request_of_a_free_and_of_a_held_core() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig11_has_the_steps_from_the_request_to_the_user_thread() {
     let json = reproduce("arachne-fig11", true);
     // On a busy machine a program may keep its core from one request to the next, without the rest.
@@ -32,6 +34,7 @@ fn arachne_fig4_has_every_window_of_six_systems() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig2a_has_every_system_on_one_core_and_two_placements() {
     let json = reproduce("arachne-fig2a", true);
     let rows = rows(&json);
@@ -42,6 +45,7 @@ fn arachne_fig2a_has_every_system_on_one_core_and_two_placements() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig3b_has_both_stores_with_threads_for_the_cores_and_for_twice_as_many() {
     let json = reproduce("arachne-fig3b", true);
     let mut systems = set(&["Tailwater, kv", "Tailwater, kv, kthreads for twice the cores"]);
@@ -54,6 +58,7 @@ fn arachne_fig3b_has_both_stores_with_threads_for_the_cores_and_for_twice_as_man
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig5_has_windows_of_five_systems() {
     let json = reproduce("arachne-fig5", true);
     let systems = set(&[
@@ -67,6 +72,7 @@ fn arachne_fig5_has_windows_of_five_systems() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig9_has_a_signal_alone_and_among_56_threads() {
     let json = reproduce("arachne-fig9", true);
     // On a busy machine a system may have no figure.
@@ -82,6 +88,7 @@ fn arachne_fig6_has_three_systems_under_eight_skews() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig3_has_both_stores_alone_and_beside_a_batch_job() {
     let json = reproduce("arachne-fig3", true);
     let mut systems = set(&["Tailwater, kv"]);
@@ -98,6 +105,7 @@ fn arachne_fig3_has_both_stores_alone_and_beside_a_batch_job() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig8_has_a_store_with_and_without_backups_on_both_systems() {
     let json = reproduce("arachne-fig8", true);
     let systems =
@@ -108,6 +116,7 @@ fn arachne_fig8_has_a_store_with_and_without_backups_on_both_systems() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_table2_has_the_papers_primitives() {
     let json = reproduce("arachne-table2", true);
     // Those across cores may have no figure on a busy machine.
@@ -118,6 +127,7 @@ fn arachne_table2_has_the_papers_primitives() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn arachne_fig2_has_every_system_on_one_core() {
     let json = reproduce("arachne-fig2", true);
     let on_one_core = rows(&json).iter().filter(|row| row["cores"] == 1.0);

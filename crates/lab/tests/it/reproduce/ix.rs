@@ -10,6 +10,7 @@ use super::kit::{
 };
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn ix_table3_searches_for_both_systems() {
     let json = reproduce("ix-table3", true);
     let mut systems = set(&["Tailwater"]);
@@ -22,6 +23,7 @@ fn ix_table3_searches_for_both_systems() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn ix_connections_has_both_systems_under_every_number_of_connections() {
     let json = reproduce("ix-connections", true);
     assert_eq!(distinct(&json, "system"), set(&["Tailwater", "Linux"]));
@@ -40,6 +42,7 @@ fn ix_connections_has_both_systems_under_every_number_of_connections() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn ix_fig13_has_every_bound_under_the_least_and_the_most_load() {
     let json = reproduce("ix-fig13", true);
     let mut points: Vec<_> = rows(&json).iter().collect();
@@ -51,6 +54,7 @@ fn ix_fig13_has_every_bound_under_the_least_and_the_most_load() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn ix_fig4_has_every_length_on_tailwater_and_on_linux_in_both_ways() {
     let json = reproduce("ix-fig4", true);
     assert_eq!(distinct(&json, "system"), set(&["Tailwater", "Linux", "Linux, both sides spin"]));
@@ -60,6 +64,7 @@ fn ix_fig4_has_every_length_on_tailwater_and_on_linux_in_both_ways() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn ix_fig5_has_cores_messages_by_number_and_by_length_on_both_systems() {
     let json = reproduce("ix-fig5", true);
     assert_eq!(distinct(&json, "panel").len(), 3);
@@ -77,6 +82,7 @@ fn ix_fig5_has_cores_messages_by_number_and_by_length_on_both_systems() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn ix_fig6b_has_rounds_with_pressure_and_without() {
     let json = reproduce("ix-fig6b", true);
     let mut points = Vec::new();
@@ -90,6 +96,7 @@ fn ix_fig6b_has_rounds_with_pressure_and_without() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn ix_fig7_has_the_store_and_memcached_where_it_is_installed() {
     let json = reproduce("ix-fig7", true);
     let mut systems = set(&["Tailwater, kv"]);
@@ -99,6 +106,7 @@ fn ix_fig7_has_the_store_and_memcached_where_it_is_installed() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn ix_table5_counts_moves_and_claims_nothing_with_one_shared_core() {
     let json = reproduce("ix-table5", true);
     for row in rows(&json) {
@@ -110,6 +118,7 @@ fn ix_table5_counts_moves_and_claims_nothing_with_one_shared_core() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn dns_slo_has_our_server_and_another() {
     let json = reproduce("dns-slo", true);
     let mut systems = set(&["Tailwater"]);

@@ -3,6 +3,7 @@
 use super::kit::{all_answer, distinct, has_arbiter, has_memcached, reproduce, rows, set};
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn shenango_fig3_has_our_store_on_both_systems_and_memcached() {
     let json = reproduce("shenango-fig3", true);
     let mut systems = set(&["Tailwater, kv", "Linux, kv"]);
@@ -19,6 +20,7 @@ fn shenango_fig3_has_our_store_on_both_systems_and_memcached() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn shenango_fig4_has_three_systems_and_the_arbiter_under_three_distributions() {
     let json = reproduce("shenango-fig4", true);
     assert_eq!(distinct(&json, "panel"), set(&["constant", "exponential", "bimodal"]));
@@ -38,6 +40,7 @@ fn shenango_fig4_has_three_systems_and_the_arbiter_under_three_distributions() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn shenango_fig5_has_every_window_of_all_systems() {
     let json = reproduce("shenango-fig5", true);
     let rows = rows(&json);
@@ -52,6 +55,7 @@ fn shenango_fig5_has_every_window_of_all_systems() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn shenango_fig6_has_eight_ways_to_answer() {
     let json = reproduce("shenango-fig6", true);
     assert_eq!(distinct(&json, "way").len(), 8);
@@ -59,6 +63,7 @@ fn shenango_fig6_has_eight_ways_to_answer() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn shenango_fig7_has_many_and_few_flows_with_and_without_stealing() {
     let json = reproduce("shenango-fig7", true);
     assert_eq!(distinct(&json, "system").len(), 5);
@@ -66,6 +71,7 @@ fn shenango_fig7_has_many_and_few_flows_with_and_without_stealing() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn shenango_fig8_has_five_intervals_the_arbiter_and_linux() {
     let json = reproduce("shenango-fig8", true);
     let systems = set(&["5 us", "25 us", "50 us", "100 us", "1 ms", "Linux"]);
@@ -74,6 +80,7 @@ fn shenango_fig8_has_five_intervals_the_arbiter_and_linux() {
 }
 
 #[test]
+#[ignore = "a measurement: .ci/full"]
 fn shenango_table2_has_four_operations() {
     let json = reproduce("shenango-table2", true);
     assert_eq!(distinct(&json, "operation"), set(&["mutex", "yield", "condvar", "spawn_join"]));
