@@ -19,7 +19,8 @@ pub trait Figure {
     fn title(&self) -> &'static str;
     /// Paper, year, number of the figure.
     fn paper(&self) -> &'static str;
-    /// Returns its page in `experiments/`: what runs, what is needed, what shape is expected.
+    /// Returns its page in `crates/lab/experiments/`: what runs, what is needed, what shape is
+    /// expected.
     fn plan(&self) -> &'static str;
     /// Returns whether it runs on this machine's cores, and so needs the requirements of `tailwater
     /// doctor`.

@@ -24,7 +24,7 @@
 //! | `shenango`, `shinjuku`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
 //!
 //! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its
-//! plan in `experiments/`.
+//! plan in `crates/lab/experiments/`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

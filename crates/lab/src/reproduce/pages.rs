@@ -46,7 +46,7 @@ fn rows(table: &Table) -> Vec<Value> {
 pub fn markdown(figure: &dyn Figure, outcome: &Outcome, context: &Context) -> String {
     let name = figure.name();
     let mut text = format!(
-        "# {}: {}\n\n`tailwater-lab reproduce {name}`, commit {}, on {}. What runs: `experiments/{name}.md`.\n\n![{}]({name}.svg)\n\n",
+        "# {}: {}\n\n`tailwater-lab reproduce {name}`, commit {}, on {}. What runs: `crates/lab/experiments/{name}.md`.\n\n![{}]({name}.svg)\n\n",
         figure.paper(),
         figure.title(),
         commit(),

@@ -33,18 +33,18 @@ impl Figure for Simulated {
 
     fn plan(&self) -> &'static str {
         match self.0 {
-            Study::Shenango1 => include_str!("../../../../experiments/shenango-fig1.md"),
-            Study::Shinjuku1 => include_str!("../../../../experiments/shinjuku-fig1.md"),
-            Study::Shinjuku2 => include_str!("../../../../experiments/shinjuku-fig2.md"),
-            Study::Shinjuku4 => include_str!("../../../../experiments/shinjuku-fig4.md"),
-            Study::Shinjuku6 => include_str!("../../../../experiments/shinjuku-fig6.md"),
-            Study::Shinjuku7 => include_str!("../../../../experiments/shinjuku-fig7.md"),
-            Study::Shinjuku8 => include_str!("../../../../experiments/shinjuku-fig8.md"),
-            Study::Arachne4 => include_str!("../../../../experiments/arachne-fig4.md"),
-            Study::Arachne6 => include_str!("../../../../experiments/arachne-fig6.md"),
-            Study::Ix8 | Study::Ix9 => include_str!("../../../../experiments/ix-pareto.md"),
+            Study::Shenango1 => include_str!("../../experiments/shenango-fig1.md"),
+            Study::Shinjuku1 => include_str!("../../experiments/shinjuku-fig1.md"),
+            Study::Shinjuku2 => include_str!("../../experiments/shinjuku-fig2.md"),
+            Study::Shinjuku4 => include_str!("../../experiments/shinjuku-fig4.md"),
+            Study::Shinjuku6 => include_str!("../../experiments/shinjuku-fig6.md"),
+            Study::Shinjuku7 => include_str!("../../experiments/shinjuku-fig7.md"),
+            Study::Shinjuku8 => include_str!("../../experiments/shinjuku-fig8.md"),
+            Study::Arachne4 => include_str!("../../experiments/arachne-fig4.md"),
+            Study::Arachne6 => include_str!("../../experiments/arachne-fig6.md"),
+            Study::Ix8 | Study::Ix9 => include_str!("../../experiments/ix-pareto.md"),
             Study::Ix10 | Study::Ix11 | Study::Ix12 | Study::IxTable4 => {
-                include_str!("../../../../experiments/ix-loop.md")
+                include_str!("../../experiments/ix-loop.md")
             }
         }
     }

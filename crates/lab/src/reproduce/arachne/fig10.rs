@@ -56,7 +56,7 @@ impl Figure for Figure10 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig10.md")
+        include_str!("../../../experiments/arachne-fig10.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

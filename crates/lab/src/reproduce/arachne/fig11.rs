@@ -46,7 +46,7 @@ impl Figure for Figure11 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig11.md")
+        include_str!("../../../experiments/arachne-fig11.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -39,7 +39,7 @@ impl Figure for Figure2 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig2.md")
+        include_str!("../../../experiments/arachne-fig2.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

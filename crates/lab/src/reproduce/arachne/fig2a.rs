@@ -38,7 +38,7 @@ impl Figure for Figure2a {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig2a.md")
+        include_str!("../../../experiments/arachne-fig2a.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -47,7 +47,7 @@ impl Figure for Figure3 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig3.md")
+        include_str!("../../../experiments/arachne-fig3.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

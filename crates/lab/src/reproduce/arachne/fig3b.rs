@@ -46,7 +46,7 @@ impl Figure for Figure3b {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig3b.md")
+        include_str!("../../../experiments/arachne-fig3b.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

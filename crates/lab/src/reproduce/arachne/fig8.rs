@@ -72,7 +72,7 @@ impl Figure for Figure8 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig8.md")
+        include_str!("../../../experiments/arachne-fig8.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

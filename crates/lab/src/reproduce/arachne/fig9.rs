@@ -37,7 +37,7 @@ impl Figure for Figure9 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig9.md")
+        include_str!("../../../experiments/arachne-fig9.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -52,7 +52,7 @@ impl Figure for Table2 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-table2.md")
+        include_str!("../../../experiments/arachne-table2.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -46,7 +46,7 @@ impl Figure for Connections {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-connections.md")
+        include_str!("../../../experiments/ix-connections.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

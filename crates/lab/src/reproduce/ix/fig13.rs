@@ -44,7 +44,7 @@ impl Figure for Figure13 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-fig13.md")
+        include_str!("../../../experiments/ix-fig13.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

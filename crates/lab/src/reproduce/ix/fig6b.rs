@@ -53,7 +53,7 @@ impl Figure for Figure6b {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-fig6b.md")
+        include_str!("../../../experiments/ix-fig6b.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -38,7 +38,7 @@ impl Figure for Figure7 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-fig7.md")
+        include_str!("../../../experiments/ix-fig7.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -47,7 +47,7 @@ impl Figure for Table3 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-table3.md")
+        include_str!("../../../experiments/ix-table3.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -49,7 +49,7 @@ impl Figure for Table5 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-table5.md")
+        include_str!("../../../experiments/ix-table5.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -40,7 +40,7 @@ impl Figure for DnsSlo {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/dns-slo.md")
+        include_str!("../../../experiments/dns-slo.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

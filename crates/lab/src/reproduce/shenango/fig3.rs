@@ -54,7 +54,7 @@ impl Figure for Figure3 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig3.md")
+        include_str!("../../../experiments/shenango-fig3.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

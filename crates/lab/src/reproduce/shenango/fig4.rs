@@ -53,7 +53,7 @@ impl Figure for Figure4 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig4.md")
+        include_str!("../../../experiments/shenango-fig4.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

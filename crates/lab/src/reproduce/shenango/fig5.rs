@@ -94,7 +94,7 @@ impl Figure for Figure5 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig5.md")
+        include_str!("../../../experiments/shenango-fig5.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

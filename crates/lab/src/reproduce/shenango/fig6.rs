@@ -76,7 +76,7 @@ impl Figure for Figure6 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig6.md")
+        include_str!("../../../experiments/shenango-fig6.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -43,7 +43,7 @@ impl Figure for Figure7 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig7.md")
+        include_str!("../../../experiments/shenango-fig7.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -38,7 +38,7 @@ impl Figure for Figure8 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig8.md")
+        include_str!("../../../experiments/shenango-fig8.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

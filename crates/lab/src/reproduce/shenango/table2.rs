@@ -39,7 +39,7 @@ impl Figure for Table2 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-table2.md")
+        include_str!("../../../experiments/shenango-table2.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

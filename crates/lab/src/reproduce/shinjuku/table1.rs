@@ -83,7 +83,7 @@ impl Figure for Table1 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shinjuku-table1.md")
+        include_str!("../../../experiments/shinjuku-table1.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {

@@ -35,7 +35,7 @@ impl Figure for Table2 {
     }
 
     fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shinjuku-table2.md")
+        include_str!("../../../experiments/shinjuku-table2.md")
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
