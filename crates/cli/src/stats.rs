@@ -77,20 +77,10 @@ fn describe(stats: &Value) -> String {
         cell(&facts["policy"]),
     );
     let runtimes = stats["runtimes"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut table = Table::new([
-        "runtime",
-        "pid",
-        "address",
-        "class",
-        "cores",
-        "of",
-        "core time s",
-        "rx",
-        "tx",
-        "dropped",
-        "denied rx/tx",
-        "limited rx/tx",
-    ]);
+    let mut table = Table::new(
+        "runtime | pid | address | class | cores | of | core time s | rx | tx | dropped | \
+         denied rx/tx | limited rx/tx",
+    );
     for runtime in runtimes {
         let counters = &runtime["counters"];
         let seconds = counters["core_ns"].as_f64().map(|ns| number(ns / 1e9));
@@ -116,7 +106,7 @@ fn describe(stats: &Value) -> String {
     }
     text += &classes(runtimes);
     text += &firewall(&stats["firewall"]);
-    let mut table = Table::new(["hand-off of a core", "count", "p50 us", "p99 us", "p99.9 us"]);
+    let mut table = Table::new("hand-off of a core | count | p50 us | p99 us | p99.9 us");
     for (kind, latencies) in stats["handoff"].as_object().into_iter().flatten() {
         let running = &latencies["running_ns"];
         let us = |key: &str| running[key].as_f64().map_or("-".to_owned(), |ns| number(ns / 1e3));
@@ -146,19 +136,10 @@ fn describe(stats: &Value) -> String {
 
 /// Returns what programs publish of their classes of requests; empty if none does.
 fn classes(runtimes: &[Value]) -> String {
-    let mut table = Table::new([
-        "requests of",
-        "class",
-        "accepted",
-        "finished",
-        "dropped",
-        "preempted",
-        "beyond SLO",
-        "queue delay us p50/p99",
-        "service us p50/p99",
-        "latency us p99",
-        "of SLO",
-    ]);
+    let mut table = Table::new(
+        "requests of | class | accepted | finished | dropped | preempted | beyond SLO | \
+         queue delay us p50/p99 | service us p50/p99 | latency us p99 | of SLO",
+    );
     let us = |ns: &Value| ns.as_f64().map_or("-".to_owned(), |ns| number(ns / 1e3));
     let both = |times: &Value| format!("{}/{}", us(&times["p50"]), us(&times["p99"]));
     let mut is_empty = true;
@@ -186,7 +167,7 @@ fn classes(runtimes: &[Value]) -> String {
 /// Returns the firewall's rules with the number of packets that each decided; empty without rules.
 fn firewall(stats: &Value) -> String {
     let rules = stats["rules"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut table = Table::new(["firewall rule", "runtime", "direction", "action", "packets"]);
+    let mut table = Table::new("firewall rule | runtime | direction | action | packets");
     for rule in rules {
         let runtime = if rule["runtime"].is_null() { "any".to_owned() } else { cell(&rule["runtime"]) };
         table.row([

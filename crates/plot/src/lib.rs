@@ -1,4 +1,4 @@
-//! SVG charts of lines and of bars.
+//! SVG charts of lines and of bars, and tables ([`table`]).
 //!
 //! Owns the look of every chart: panels side by side under one title, one legend below them, and
 //! colours that colour-blind readers can tell apart (Okabe and Ito). A drawing has no fixed size:
@@ -18,6 +18,7 @@
 mod axis;
 mod chart;
 mod svg;
+pub mod table;
 
 use svg::{Anchor, Svg};
 
@@ -88,6 +89,45 @@ pub struct Panel {
     pub bars: Vec<Bar>,
     /// Small labels at points of the chart: x, y, text.
     pub labels: Vec<(f64, f64, String)>,
+}
+
+impl Panel {
+    /// Returns a chart of curves on linear axes.
+    #[must_use]
+    pub fn new(title: &str, x_label: &str, y_label: &str, lines: Vec<Line>) -> Self {
+        let [title, x_label, y_label] = [title, x_label, y_label].map(str::to_owned);
+        Self { title, x_label, y_label, lines, ..Self::default() }
+    }
+
+    /// Returns a chart of bars.
+    #[must_use]
+    pub fn of_bars(title: &str, y_label: &str, bars: Vec<Bar>) -> Self {
+        Self { bars, ..Self::new(title, "", y_label, Vec::new()) }
+    }
+
+    /// Returns the same chart with a logarithmic x axis.
+    #[must_use]
+    pub fn log_x(self) -> Self {
+        Self { log_x: true, ..self }
+    }
+
+    /// Returns the same chart with a logarithmic y axis.
+    #[must_use]
+    pub fn log_y(self) -> Self {
+        Self { log_y: true, ..self }
+    }
+
+    /// Returns the same chart with a fixed range of the y axis.
+    #[must_use]
+    pub fn within(self, range: (f64, f64)) -> Self {
+        Self { y_range: Some(range), ..self }
+    }
+
+    /// Returns the same chart with a logarithmic y axis of [`decades`] around its curves.
+    #[must_use]
+    pub fn decades(self) -> Self {
+        Self { log_y: true, y_range: Some(decades(&self.lines)), ..self }
+    }
 }
 
 /// Width and height of one panel among several, in units of the drawing. Three in a row with

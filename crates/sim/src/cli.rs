@@ -19,7 +19,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::costs::Costs;
 use crate::mix::Mix;
 use crate::notation::{parse_loads, parse_policies};
-use crate::report::{Table, write_file};
+use crate::report::write_file;
 use crate::study::allocators::{self, AllocatorStudy};
 use crate::study::beside::{self, MeasuredDemo};
 use crate::study::connections::{self, ConnectionStudy};
@@ -27,6 +27,7 @@ use crate::study::demo;
 use crate::study::plan::{self, PlanStudy};
 use crate::study::policies::{self, PolicyStudy};
 use crate::validate;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Panel, draw};
 
 /// Arguments of `tailwater-lab sim`.
@@ -306,7 +307,7 @@ fn run_policies(args: &PolicyArgs) -> anyhow::Result<()> {
     progress.finish_and_clear();
     let (rows, mix) = (rows?, study.mix()?);
     writeln!(stdout(), "{}, {} cores, {} costs", mix.describe(), study.cores, study.costs)?;
-    write!(stdout(), "{}", policies::table(&rows, &mix).to_text())?;
+    write!(stdout(), "{}", policies::table(&rows, &mix))?;
     let title = format!("{} on {} cores, {} costs", mix.describe(), study.cores, study.costs);
     args.output.write(&study, &rows, &policies::csv(&rows), &title, || policies::panels(&rows))
 }
@@ -332,7 +333,7 @@ fn run_allocators(args: &AllocatorArgs) -> anyhow::Result<()> {
     );
     let table = allocators::table(&rows);
     writeln!(stdout(), "{title}")?;
-    write!(stdout(), "{}", table.to_text())?;
+    write!(stdout(), "{}", table)?;
     args.output.write(&study, &rows, &table, &title, || allocators::panels(&rows))
 }
 
@@ -351,7 +352,7 @@ fn run_demo(args: &DemoArgs) -> anyhow::Result<()> {
     let table = demo::table(&rows);
     let title = format!("{} and a batch job on one core, {} costs", mix.describe(), costs.name);
     writeln!(stdout(), "{title}")?;
-    write!(stdout(), "{}", table.to_text())?;
+    write!(stdout(), "{}", table)?;
     let study = serde_json::json!({ "service": mix, "costs": costs, "effort": effort });
     args.output.write(&study, &rows, &table, &title, || demo::panels(&rows))
 }
@@ -374,7 +375,7 @@ fn run_beside(
         costs.name
     );
     writeln!(stdout(), "{title}")?;
-    write!(stdout(), "{}", table.to_text())?;
+    write!(stdout(), "{}", table)?;
     let study = serde_json::json!({ "service": service, "commit": commit, "costs": costs, "effort": effort });
     output.write(&study, &rows, &table, &title, Vec::new)
 }
@@ -391,7 +392,7 @@ fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {
     progress.finish_and_clear();
     let rows = rows?;
     let table = connections::table(&rows);
-    write!(stdout(), "{}", table.to_text())?;
+    write!(stdout(), "{}", table)?;
     args.output.write(&study, &rows, &table, "Connections needed for balance", || connections::panels(&rows))
 }
 
@@ -414,7 +415,7 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<()> {
     progress.finish_and_clear();
     let plan = plan?;
     writeln!(stdout(), "{}", plan::describe(&study))?;
-    write!(stdout(), "{}", plan::table(&plan, &study.slo).to_text())?;
+    write!(stdout(), "{}", plan::table(&plan, &study.slo))?;
     writeln!(stdout(), "{}", plan.verdict)?;
     if let Some(path) = &args.json {
         write_file(path, &json(&serde_json::json!({ "study": study, "plan": plan }))?)?;
@@ -429,7 +430,7 @@ fn run_theory(args: &TheoryArgs) -> anyhow::Result<()> {
     let rows = validate::run(args.requests.max(1_000), replications, threads, args.seed, &|| progress.inc(1));
     progress.finish_and_clear();
     let table = validate::table(&rows?);
-    write!(stdout(), "{}", if args.markdown { table.to_markdown() } else { table.to_text() })?;
+    write!(stdout(), "{}", if args.markdown { table.to_markdown() } else { table.to_string() })?;
     Ok(())
 }
 

@@ -12,10 +12,11 @@ use tailwater_workload::ArrivalProcess;
 use crate::costs::Costs;
 use crate::measure::{Budget, Measured, QUANTILES};
 use crate::mix::Mix;
-use crate::report::{Table, percent, us};
+use crate::report::{percent, us};
 use crate::scenario::{Scenario, run_all, seed_of};
 use crate::stats::Estimate;
 use crate::theory;
+use tailwater_plot::table::Table;
 
 /// One comparison.
 #[derive(Clone, Debug, Serialize)]
@@ -88,13 +89,13 @@ pub fn run(
 /// Returns the rows as a table.
 #[must_use]
 pub fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&["model", "figure", "theory", "simulated", "difference", "99% interval"]);
+    let mut table = Table::new("model | figure | theory | simulated | difference | 99% interval");
     for row in rows {
         let times = !row.figure.contains("P(") && !row.model.contains("infinity");
         let show = |v: f64| if times { format!("{} us", us(v)) } else { format!("{v:.4}") };
         let error =
             if row.simulated.error > 0.0 { percent(row.simulated.relative_error()) } else { "-".to_owned() };
-        table.push(vec![
+        table.row([
             row.model.clone(),
             row.figure.clone(),
             show(row.theory),

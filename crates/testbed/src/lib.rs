@@ -54,10 +54,10 @@ pub mod point;
 pub mod port;
 pub mod program;
 pub mod requirements;
-pub mod table;
 pub mod wait;
 
 pub use batch::BatchRates;
 pub use bed::{START_TIMEOUT, Testbed};
 pub use cores::CorePlan;
 pub use measured::{Measured, is_saturated, latency_or_timeout, standing_queue_us};
+pub use tailwater_plot::table;

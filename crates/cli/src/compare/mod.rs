@@ -229,7 +229,7 @@ fn units(by: By, a: &Point, b: &Point) -> (&'static str, Vec<Interval>, Vec<Inte
 fn describe(compared: &Compared, a: &Point, b: &Point) -> String {
     let Compared { load, unit, differences, warnings, comparison } = compared;
     let head = if a.name == b.name { load.clone() } else { format!("{load} in A, {} in B", b.name) };
-    let mut table = Table::new(["latency", "A us", "B us", "B / A", "from", "to", "B is"]);
+    let mut table = Table::new("latency | A us | B us | B / A | from | to | B is");
     for ratio in &comparison.ratios {
         table.row([
             format!("p{}", (ratio.quantile * 1e6).round() / 1e4),

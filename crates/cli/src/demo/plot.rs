@@ -35,31 +35,22 @@ fn latency(
         Line::new("ideal queue", ideal(&|i| Some(&i.queue))).dashed(),
         Line::new("ideal with this machine's stalls", ideal(&|i| i.stalled.as_ref())).dashed(),
     ];
-    Panel {
-        title: title.to_owned(),
-        x_label: "load (%)".to_owned(),
-        y_label: "latency (us)".to_owned(),
-        log_y: true,
-        y_range: Some(decades(&lines)),
-        lines,
-        ..Panel::default()
-    }
+    Panel::new(title, "load (%)", "latency (us)", lines).decades()
 }
 
 fn batch(outcome: &Outcome) -> Panel {
-    Panel {
-        title: "Batch job".to_owned(),
-        x_label: "load (%)".to_owned(),
-        y_label: "speed (alone = 1)".to_owned(),
-        y_range: Some((0.0, 1.0)),
-        lines: vec![
+    Panel::new(
+        "Batch job",
+        "load (%)",
+        "speed (alone = 1)",
+        vec![
             line(outcome, System::Tailwater, |p| p.batch_share.min(1.0), |_| true),
             line(outcome, System::Linux, |p| p.batch_share.min(1.0), |_| true),
             Line::new("ideal queue", outcome.ideal.iter().map(|i| (i.load, i.queue.batch_share)).collect())
                 .dashed(),
         ],
-        ..Panel::default()
-    }
+    )
+    .within((0.0, 1.0))
 }
 
 fn line(

@@ -53,7 +53,7 @@ fn us(value: Option<f64>) -> String {
 fn describe_point(point: &Point) -> String {
     let Some(report) = &point.report else { return String::new() };
     let figures = &report.figures;
-    let mut table = Table::new(["latency us", "p50", "p90", "p99", "p99.9", "max", "windowed p99.9"]);
+    let mut table = Table::new("latency us | p50 | p90 | p99 | p99.9 | max | windowed p99.9");
     table.row([
         String::new(),
         us(figures.p50_us),
@@ -84,20 +84,10 @@ fn describe_point(point: &Point) -> String {
 }
 
 fn describe_points(points: &[Point]) -> String {
-    let head = [
-        "load",
-        "runs",
-        "achieved/s",
-        "p50 us",
-        "p90",
-        "p99",
-        "p99.9",
-        "max",
-        "windowed p99.9",
-        "lost",
-        "late",
-    ];
-    let mut table = Table::new(head);
+    let mut table = Table::new(
+        "load | runs | achieved/s | p50 us | p90 | p99 | p99.9 | max | windowed p99.9 | lost | \
+         late",
+    );
     let mut warnings = String::new();
     for point in points {
         let Some(report) = &point.report else { continue };

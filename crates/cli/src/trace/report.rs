@@ -96,7 +96,7 @@ impl<'a> Report<'a> {
 
     /// One row for each stage that took time, and one for the total.
     fn percentiles(&self) -> Table {
-        let mut table = Table::new(["us", "p50", "p90", "p99", "max", "share"]);
+        let mut table = Table::new("us | p50 | p90 | p99 | max | share");
         let whole: u128 = self.answered.iter().map(|it| u128::from(it.total())).sum();
         let mut row = |name: &str, of: &dyn Fn(&Breakdown) -> Cycles| {
             let mut values: Vec<Cycles> = self.answered.iter().map(of).collect();

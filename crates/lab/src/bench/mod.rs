@@ -184,7 +184,7 @@ fn echo_service(socket: &str) -> Command {
 }
 
 fn describe_handoff(report: &HandoffReport) -> String {
-    let mut table = Table::new(["from decision to the other running, us", "p50", "p99"]);
+    let mut table = Table::new("from decision to the other running, us | p50 | p99");
     let mut row = |name: &str, p50: f64, p99: Option<f64>| {
         table.row([name.to_owned(), number(p50), p99.map_or_else(String::new, number)]);
     };
@@ -214,10 +214,10 @@ fn describe_handoff(report: &HandoffReport) -> String {
 }
 
 fn describe_switch(report: &SwitchReport) -> String {
-    let mut table = Table::new(["million frames/s", "typical", "best", "overall"]);
+    let mut table = Table::new("million frames/s | typical | best | overall");
     let name = format!("{} bytes, runtime -> runtime", report.frame_bytes);
     table.row([name, number(report.mpps), number(report.mpps_best), number(report.mpps_overall)]);
-    let mut echo = Table::new(["round trip, us", "p50", "p99", "p99.9"]);
+    let mut echo = Table::new("round trip, us | p50 | p99 | p99.9");
     let mut row = |name: &str, latencies: [f64; 3]| {
         echo.row([name.to_owned()].into_iter().chain(latencies.map(number)));
     };

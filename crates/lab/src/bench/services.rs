@@ -223,7 +223,7 @@ fn plan(load: f64, cores: &CorePlan, counted: Duration) -> anyhow::Result<Plan> 
 }
 
 fn describe(report: &Report) -> String {
-    let mut table = Table::new(["services", "load", "p50 us", "p99 us", "win p99.9 us", "answered"]);
+    let mut table = Table::new("services | load | p50 us | p99 us | win p99.9 us | answered");
     for Situation { services } in &report.situations {
         for (place, share) in services.iter().enumerate() {
             let count = if place == 0 { services.len().to_string() } else { String::new() };

@@ -9,8 +9,8 @@
 //! intervals.
 
 use super::batch;
-use super::claim::Claim;
 use super::contest::{Contest, Point};
+use super::figure::Claim;
 use super::ratio::Between;
 
 /// The limit on the windowed p99.9, in microseconds.

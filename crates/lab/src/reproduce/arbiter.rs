@@ -4,10 +4,8 @@
 //! Owns the curve's name, where a quick run has it, and the comparison with cores that are lent by
 //! congestion alone.
 
-use super::claim::Claim;
 use super::contest::{Contest, Point};
-use super::spread::Spread;
-use tailwater_testbed::table::number;
+use super::figure::{Claim, Spread, number};
 
 /// The curve's name.
 pub const ARBITER: &str = "Tailwater, arbiter";

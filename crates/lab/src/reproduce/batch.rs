@@ -6,10 +6,8 @@
 //! therefore multiplied by the ratio of the full speeds ([`speed`]); both are then fractions of the
 //! second system's full speed, and compare like trials per second.
 
-use super::claim::Claim;
 use super::contest::{Contest, Sample};
-use super::spread::Spread;
-use tailwater_testbed::table::number;
+use super::figure::{Claim, Spread, number};
 
 /// Two batch shares within this of each other are the same.
 const SAME_SHARE: f64 = 0.02;

@@ -4,11 +4,9 @@
 //! is within a limit. Loads lie between those that were tried, so a limit that a curve does not
 //! reach decides nothing.
 
-use super::claim::Claim;
 use super::contest::{Contest, Point};
-use super::spread::Spread;
+use super::figure::{Claim, Spread, number};
 use crate::bench::quantile;
-use tailwater_testbed::table::number;
 
 /// The panel and the name of a curve.
 pub type Curve<'a> = (&'a str, &'a str);

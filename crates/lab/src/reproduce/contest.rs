@@ -1,24 +1,22 @@
 //! Measures several systems under several loads, beside a batch job, in interleaved rounds: the
 //! common part of figures of latency over load.
 //!
-//! Owns the order: in each round every load is offered to all systems in turn, in the opposite
-//! order in every second round, so that a change of the machine's speed affects all systems alike.
-//! Every point is a newly started system.
+//! In each round every load is offered to all systems in turn ([`in_turn`]). Every point is a newly
+//! started system.
 
 use std::sync::Arc;
 
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
-use tailwater_plot::{Line, Panel, decades};
-use tailwater_sim::report::Table;
 use tailwater_workload::{Figures, Rate, ServiceTime};
 
-use super::context::{Context, Pace, Rig};
-use super::spread::{Spread, cell};
+use super::figure::{
+    Claim, Context, Figure, Line, Outcome, Pace, Panel, Rig, Spread, Table, cell, draw, number,
+};
+use super::rounds::in_turn;
 use tailwater_testbed::handoffs::{HandoffFigures, HandoffRecord};
 use tailwater_testbed::point::point;
 use tailwater_testbed::program::Program;
-use tailwater_testbed::table::number;
 use tailwater_testbed::{
     BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater, standing_queue_us,
 };
@@ -113,41 +111,29 @@ pub fn program_cases(
     Ok(all)
 }
 
-/// Returns the order of `count` systems in a round; reversed in every second round, so that no
-/// system is always first.
-pub fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
-    (0..count).map(move |place| if round % 2 == 1 { count - 1 - place } else { place })
-}
-
-/// Runs `cases`, in which the systems of a load are adjacent, `rounds` times.
+/// Runs `cases`, in which the systems of a load are adjacent, in interleaved rounds.
 ///
 /// # Errors
 /// If a process does not start or ends early, or on a signal.
-pub fn run(name: &str, context: &Context, cases: Vec<Case>, rounds: usize) -> anyhow::Result<Contest> {
+pub fn run(figure: &Figure, context: &Context, cases: Vec<Case>, pace: &Pace) -> anyhow::Result<Contest> {
     let rig = context.rig()?;
-    let progress = context.progress(name, (cases.len() * rounds) as u64);
     let mut points: Vec<Point> =
-        cases.into_iter().map(|case| Point { case, samples: Vec::with_capacity(rounds) }).collect();
+        cases.into_iter().map(|case| Point { case, samples: Vec::with_capacity(pace.rounds) }).collect();
     let mut handoffs = HandoffRecord::default();
-    for round in 0..rounds {
-        for index in turns(points.len(), round) {
-            let Point { case, samples } = &mut points[index];
-            let seed = context.options.seed.wrapping_add(round as u64);
-            let measured = match &case.system {
-                System::Tailwater(setting) => {
-                    on_tailwater::point(&rig.testbed, rig.speed, &case.plan, seed, *setting, &mut handoffs)
-                }
-                System::Linux(setting) => {
-                    on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, *setting)
-                }
-                System::Program(program) => point(program, &rig.testbed, &case.plan, seed, &mut handoffs),
-                System::Dedicated(program) => dedicated(rig, program, &case.plan, seed, &mut handoffs),
-            };
-            samples.push(Sample::new(&measured?));
-            progress.inc(1);
-        }
-    }
-    progress.finish_and_clear();
+    in_turn(figure, context, (points.len(), pace.rounds), |index, round| {
+        let Point { case, samples } = &mut points[index];
+        let seed = context.options.seed.wrapping_add(round as u64);
+        let measured = match &case.system {
+            System::Tailwater(setting) => {
+                on_tailwater::point(&rig.testbed, rig.speed, &case.plan, seed, *setting, &mut handoffs)
+            }
+            System::Linux(setting) => on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, *setting),
+            System::Program(program) => point(program, &rig.testbed, &case.plan, seed, &mut handoffs),
+            System::Dedicated(program) => dedicated(rig, program, &case.plan, seed, &mut handoffs),
+        };
+        samples.push(Sample::new(&measured?));
+        Ok(())
+    })?;
     Ok(Contest { points, unit: PERCENT, handoffs })
 }
 
@@ -242,6 +228,24 @@ impl Point {
 }
 
 impl Contest {
+    /// Returns the same contest with loads in another unit.
+    #[must_use]
+    pub fn per(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// Returns the outcome of a figure that this contest is.
+    pub fn outcome(
+        &self,
+        figure: &Figure,
+        panels: &[Panel],
+        claims: Vec<Claim>,
+        notes: Vec<String>,
+    ) -> Outcome {
+        let svg = draw(figure.title(), panels);
+        Outcome { svg, data: self.data(), summary: self.summary(), claims, notes }
+    }
+
     /// Returns the latency of hand-offs, for the notes.
     pub fn handoff_note(&self) -> String {
         let HandoffFigures { p50, p99, count, .. } = self.handoffs.figures();
@@ -300,34 +304,14 @@ impl Contest {
 
     /// Returns a table with a row for each point and round.
     pub fn data(&self) -> Table {
-        let columns = [
-            "panel",
-            "system",
-            "load",
-            "round",
-            "offered_rps",
-            "achieved_rps",
-            "mean_us",
-            "p50_us",
-            "p99_us",
-            "p999_us",
-            "win_p999_us",
-            "class0_p99_us",
-            "class1_p99_us",
-            "batch_share",
-            "batch_alone",
-            "work",
-            "completed",
-            "lost",
-            "late",
-            "windows",
-            "windows_cut",
-            "saturated",
-        ];
-        let mut table = Table::new(&columns);
+        let mut table = Table::new(
+            "panel | system | load | round | offered_rps | achieved_rps | mean_us | p50_us | \
+             p99_us | p999_us | win_p999_us | class0_p99_us | class1_p99_us | batch_share | \
+             batch_alone | work | completed | lost | late | windows | windows_cut | saturated",
+        );
         for Point { case, samples } in &self.points {
             for (round, sample) in samples.iter().enumerate() {
-                table.push(row(case, round, sample));
+                table.row(row(case, round, sample));
             }
         }
         table
@@ -336,26 +320,16 @@ impl Contest {
     /// Returns a table with a row for each point: medians with their extremes. *Work* is the time
     /// that the server spent on it over the time asked for.
     pub fn summary(&self) -> Table {
-        let load = format!("load ({})", self.unit);
-        let columns = [
-            "service",
-            "system",
-            &load,
-            "achieved/s",
-            "p50 us",
-            "p99 us",
-            "windowed p99.9 us",
-            "batch share",
-            "work",
-            "",
-        ];
-        let mut table = Table::new(&columns);
+        let mut table = Table::new(&format!(
+            "service | system | load ({}) | achieved/s | p50 us | p99 us | windowed p99.9 us | batch share | work | ",
+            self.unit
+        ));
         for point in &self.points {
             let Case { panel, curve, load, .. } = &point.case;
             let achieved =
                 point.spread(|sample| sample.figures.achieved_rps).map(|s| format!("{:.0}", s.median));
             let note = if point.saturated() { "saturated" } else { "" };
-            table.push(vec![
+            table.row([
                 panel.clone(),
                 curve.clone(),
                 load.to_string(),
@@ -387,15 +361,13 @@ impl Contest {
         more: Vec<Line>,
     ) -> Panel {
         let median = |point: &Point| Some(value(point)?.median);
-        let panel = self.panel(panel, label, |point| !point.saturated(), median, more);
-        Panel { log_y: true, y_range: Some(decades(&panel.lines)), ..panel }
+        self.panel(panel, label, |point| !point.saturated(), median, more).decades()
     }
 
     /// Returns a panel of the batch share over load. `more` are reference curves.
     pub fn batch_panel(&self, panel: &str, more: Vec<Line>) -> Panel {
         let share = |point: &Point| Some(point.share()?.median.min(1.0));
-        let panel = self.panel(panel, "batch job (alone = 1)", |_| true, share, more);
-        Panel { y_range: Some((0.0, 1.0)), ..panel }
+        self.panel(panel, "batch job (alone = 1)", |_| true, share, more).within((0.0, 1.0))
     }
 
     /// Returns a panel of some value over load: each curve up to its last point to draw, and
@@ -413,8 +385,8 @@ impl Contest {
             Line::new(curve.clone(), points.filter_map(|p| Some((p.case.load, value(p)?))).collect())
         };
         let lines = self.names(|case| &case.curve).iter().map(line).chain(more).collect();
-        let (title, x_label) = (panel.to_owned(), format!("load ({})", self.unit));
-        Panel { title, x_label, y_label: y_label.to_owned(), lines, ..Panel::default() }
+        let x_label = format!("load ({})", self.unit);
+        Panel::new(panel, &x_label, y_label, lines)
     }
 }
 
@@ -498,12 +470,6 @@ pub mod tests {
         slow.case.system =
             System::Tailwater(on_tailwater::Setting { interval_us: 1_000, ..Default::default() });
         assert!(!slow.saturated());
-    }
-
-    #[test]
-    fn every_second_round_is_in_the_opposite_order() {
-        let order = |round| turns(3, round).collect::<Vec<_>>();
-        assert_eq!([order(0), order(1), order(2)], [[0, 1, 2], [2, 1, 0], [0, 1, 2]]);
     }
 
     #[test]

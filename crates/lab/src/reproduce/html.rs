@@ -5,17 +5,13 @@
 
 use std::fmt::Write as _;
 
-use tailwater_sim::report::Table;
-
-use super::claim::Verdict;
-use super::context::Context;
-use super::figure::{Figure, Outcome};
+use super::figure::{Context, Figure, Outcome, Table, Verdict};
 use super::pages::claims_table;
 use tailwater_testbed::machine::commit;
 
 /// A figure and its outcome or error.
 pub struct Entry {
-    pub figure: Box<dyn Figure>,
+    pub figure: Figure,
     pub outcome: anyhow::Result<Outcome>,
 }
 
@@ -132,41 +128,29 @@ pub fn escape(text: &str) -> String {
 mod tests {
     use tailwater_plot::draw;
 
-    use super::super::claim::Claim;
     use super::super::context::Options;
+    use super::super::figure::Claim;
     use super::*;
     use tailwater_testbed::machine::Machine;
 
-    struct Hostile;
-
-    impl Figure for Hostile {
-        fn name(&self) -> &'static str {
-            "hostile"
-        }
-        fn title(&self) -> &'static str {
-            "<script>alert('title')</script>"
-        }
-        fn paper(&self) -> &'static str {
-            "\"A&B\""
-        }
-        fn plan(&self) -> &'static str {
-            "</pre><script>"
-        }
-        fn run(&self, _: &Context) -> anyhow::Result<Outcome> {
-            anyhow::bail!("never run")
-        }
-    }
+    const HOSTILE: Figure = Figure {
+        name: "hostile",
+        title: "<script>alert('title')</script>",
+        paper: "\"A&B\"",
+        plan: "</pre><script>",
+        ..Figure::MEASURED
+    };
 
     fn document(outcome: anyhow::Result<Outcome>) -> String {
         let options = Options { quick: true, seed: 1, threads: 1 };
         let context = Context::new(options, Machine::describe());
-        report(&[Entry { figure: Box::new(Hostile), outcome }], &context)
+        report(&[Entry { figure: HOSTILE, outcome }], &context)
     }
 
     #[test]
     fn no_text_becomes_markup() {
-        let mut data = Table::new(&["<b>"]);
-        data.push(vec!["<i>".to_owned()]);
+        let mut data = Table::new("<b>");
+        data.row(["<i>".to_owned()]);
         let outcome = Outcome {
             svg: draw("<title>", &[]),
             summary: data,

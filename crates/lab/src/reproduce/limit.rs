@@ -8,18 +8,15 @@
 use std::time::Duration;
 
 use tailwater_loadgen::search::{Bound, Found, Search, SearchPlan, Slo};
-use tailwater_plot::{Bar, Panel};
-use tailwater_sim::report::Table;
 use tailwater_workload::{Rate, ServiceTime};
 
-use super::contest::{Sample, turns};
-use super::context::{Context, Pace};
-use super::spread::Spread;
+use super::contest::Sample;
+use super::figure::{Bar, Context, Figure, Pace, Panel, Spread, Table, cell, number};
+use super::rounds::turns;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::latency_or_timeout;
 use tailwater_testbed::point::point;
 use tailwater_testbed::program::Program;
-use tailwater_testbed::table::number;
 
 /// Rounds at the load that all programs reached.
 const ROUNDS: usize = 3;
@@ -51,10 +48,14 @@ pub struct Highest {
 ///
 /// # Errors
 /// If a process does not start or ends early, or on a signal.
-pub fn highest(name: &str, context: &Context, contenders: Vec<Contender>) -> anyhow::Result<Vec<Highest>> {
+pub fn highest(
+    figure: &Figure,
+    context: &Context,
+    contenders: Vec<Contender>,
+) -> anyhow::Result<Vec<Highest>> {
     let rig = context.rig()?;
     let (plan, pace) = (search_plan(context.options.quick)?, pace(context.options.quick));
-    let progress = context.progress(name, u64::from(plan.max_trials) * contenders.len() as u64);
+    let progress = context.progress(figure.name(), u64::from(plan.max_trials) * contenders.len() as u64);
     let mut handoffs = HandoffRecord::default();
     let mut trial = |program: &Program, rate: Rate, seed: u64| -> anyhow::Result<_> {
         let plan = pace.plan_at(rate, &ServiceTime::constant(0));
@@ -144,30 +145,17 @@ impl Highest {
 
 /// Returns a table with a row for each trial and each round at equal load.
 pub fn data(all: &[Highest]) -> Table {
-    let columns = [
-        "workload",
-        "system",
-        "limit",
-        "part",
-        "rate_rps",
-        "verdict",
-        "achieved_rps",
-        "p50_us",
-        "p99_us",
-        "p999_us",
-        "win_p999_us",
-        "completed",
-        "lost",
-        "late",
-    ];
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(
+        "workload | system | limit | part | rate_rps | verdict | achieved_rps | p50_us | \
+         p99_us | p999_us | win_p999_us | completed | lost | late",
+    );
     for highest in all {
         for (trial, sample) in highest.found.trials.iter().zip(&highest.samples) {
             let (part, verdict) = (format!("{:?}", trial.purpose), format!("{:?}", trial.judgement.verdict));
-            table.push(row(highest, &part, &verdict, sample));
+            table.row(row(highest, &part, &verdict, sample));
         }
         for sample in &highest.equal {
-            table.push(row(highest, "EqualLoad", "", sample));
+            table.row(row(highest, "EqualLoad", "", sample));
         }
     }
     table
@@ -197,27 +185,21 @@ fn row(highest: &Highest, part: &str, verdict: &str, sample: &Sample) -> Vec<Str
 
 /// Returns a table with a row for each contender.
 pub fn summary(all: &[Highest]) -> Table {
-    let columns = [
-        "workload",
-        "system",
-        "limit",
-        "highest load/s",
-        "bound by",
-        "at equal load: windowed p99.9 us",
-        "raw p99.9 us",
-    ];
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(
+        "workload | system | limit | highest load/s | bound by | \
+         at equal load: windowed p99.9 us | raw p99.9 us",
+    );
     for highest in all {
         let Contender { workload, name, slo, .. } = &highest.contender;
-        let cell = |value: &dyn Fn(&Sample) -> Option<f64>| super::spread::cell(highest.at_equal_load(value));
-        table.push(vec![
+        let at_equal = |value: &dyn Fn(&Sample) -> Option<f64>| cell(highest.at_equal_load(value));
+        table.row([
             workload.clone(),
             name.clone(),
             slo.to_string(),
             number(highest.load_rps()),
             highest.bound().to_owned(),
-            cell(&|sample| Some(latency_or_timeout(sample.figures.win_p999_us))),
-            cell(&|sample| Some(latency_or_timeout(sample.figures.p999_us))),
+            at_equal(&|sample| Some(latency_or_timeout(sample.figures.win_p999_us))),
+            at_equal(&|sample| Some(latency_or_timeout(sample.figures.p999_us))),
         ]);
     }
     table
@@ -251,12 +233,7 @@ pub fn panels(all: &[Highest]) -> Vec<Panel> {
         let bar = Bar { name: highest.contender.name.clone(), value: load, range };
         match panels.iter_mut().find(|panel| panel.title == *title) {
             Some(panel) => panel.bars.push(bar),
-            None => panels.push(Panel {
-                title: title.clone(),
-                y_label: "thousand requests/s within the limit".to_owned(),
-                bars: vec![bar],
-                ..Panel::default()
-            }),
+            None => panels.push(Panel::of_bars(title, "thousand requests/s within the limit", vec![bar])),
         }
     }
     panels

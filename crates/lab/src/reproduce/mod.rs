@@ -19,12 +19,12 @@
 //! | [`stores`] | the common part of figures with key-value stores |
 //! | [`primitives`] | the common part of figures of thread operations |
 //! | [`compare`] | the comparison of two curves of latency over load |
-//! | [`spread`] | median and extremes over rounds |
+//! | [`rounds`], [`spread`] | interleaved rounds; median and extremes over them |
 //! | [`pages`], [`html`] | the files |
 //! | `shenango`, `shinjuku`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
 //!
-//! A new figure is one file that implements [`figure::Figure`], a line in the catalogue, and its
-//! plan in `experiments/`.
+//! A new figure is one file with a [`figure::Figure`], a line in the catalogue, and its
+//! plan in `crates/lab/experiments/`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -49,6 +49,7 @@ mod own;
 mod pages;
 mod primitives;
 mod ratio;
+mod rounds;
 mod shenango;
 mod shinjuku;
 mod simulated;
@@ -115,7 +116,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
         let parts = figure.parts().iter().filter(|part| args.figures.iter().any(|name| name == *part));
         parts.for_each(|part| note!("{part} is part of {}", figure.name()));
     }
-    if figures.iter().any(|figure| figure.is_measured()) {
+    if figures.iter().any(Figure::is_measured) {
         requirements::check().inspect_err(|_| {
             note!("Figures that are simulated run anywhere: {}.", simulated_names().join(", "));
         })?;
@@ -125,7 +126,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     print(&format!("{}, commit {}\n", context.machine, commit()))?;
     let mut entries: Vec<Entry> = Vec::new();
     for figure in figures {
-        let outcome = outcome(figure.as_ref(), &context);
+        let outcome = outcome(&figure, &context);
         if let Err(error) = &outcome
             && error.is::<Interrupted>()
         {
@@ -146,7 +147,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
 }
 
 /// Runs a figure; withdraws its verdicts if the machine was busy.
-fn outcome(figure: &dyn Figure, context: &Context) -> anyhow::Result<Outcome> {
+fn outcome(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     if !figure.is_measured() {
         return figure.run(context);
     }
@@ -160,7 +161,7 @@ fn outcome(figure: &dyn Figure, context: &Context) -> anyhow::Result<Outcome> {
 
 /// Prints the outcome and writes the figure's files.
 fn report(entry: &Entry, context: &Context, out: &Path) -> anyhow::Result<()> {
-    let figure = entry.figure.as_ref();
+    let figure = &entry.figure;
     let outcome = match &entry.outcome {
         Ok(outcome) => outcome,
         Err(error) => {
@@ -173,23 +174,23 @@ fn report(entry: &Entry, context: &Context, out: &Path) -> anyhow::Result<()> {
     write(&file("csv"), &outcome.data.to_csv())?;
     write(&file("json"), &pages::json(figure, outcome, context)?)?;
     write(&file("md"), &pages::markdown(figure, outcome, context))?;
-    print(&format!("{}: {}\n{}", figure.name(), figure.title(), outcome.summary.to_text()))?;
+    print(&format!("{}: {}\n{}", figure.name(), figure.title(), outcome.summary))?;
     for claim in &outcome.claims {
         print(&format!("  [{}] paper: {}\n      here: {}", claim.verdict, claim.paper, claim.ours))?;
     }
     print(&format!("  drawn in {}\n", file("svg").display()))
 }
 
-fn chosen(names: &[String]) -> Vec<Box<dyn Figure>> {
+fn chosen(names: &[String]) -> Vec<Figure> {
     let all = names.is_empty() || names.iter().any(|name| name == ALL);
-    let is_named = |figure: &dyn Figure| {
+    let is_named = |figure: &Figure| {
         names.iter().any(|name| name == figure.name() || figure.parts().contains(&name.as_str()))
     };
-    catalogue::all().into_iter().filter(|figure| all || is_named(figure.as_ref())).collect()
+    catalogue::all().into_iter().filter(|figure| all || is_named(figure)).collect()
 }
 
 fn simulated_names() -> Vec<&'static str> {
-    catalogue::all().iter().filter(|figure| !figure.is_measured()).map(|figure| figure.name()).collect()
+    catalogue::all().iter().filter(|figure| !figure.is_measured()).map(Figure::name).collect()
 }
 
 fn print(line: &str) -> anyhow::Result<()> {
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(chosen(&[]).len(), count);
         assert_eq!(chosen(&["shinjuku-fig4".to_owned(), ALL.to_owned()]).len(), count);
         let twice = vec!["shinjuku-fig4".to_owned(); 2];
-        assert_eq!(chosen(&twice).iter().map(|f| f.name()).collect::<Vec<_>>(), ["shinjuku-fig4"]);
+        assert_eq!(chosen(&twice).iter().map(Figure::name).collect::<Vec<_>>(), ["shinjuku-fig4"]);
     }
 
     #[test]
@@ -221,6 +222,6 @@ mod tests {
         assert_eq!(parse("arachne-fig7").unwrap(), "arachne-fig7");
         assert!(parse("arachne-fig70").is_err());
         let chosen = chosen(&["arachne-fig7".to_owned()]);
-        assert_eq!(chosen.iter().map(|figure| figure.name()).collect::<Vec<_>>(), ["arachne-fig8"]);
+        assert_eq!(chosen.iter().map(Figure::name).collect::<Vec<_>>(), ["arachne-fig8"]);
     }
 }

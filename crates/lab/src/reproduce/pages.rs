@@ -1,18 +1,15 @@
 //! A figure's files: a Markdown page and a JSON document.
 
 use serde_json::{Value, json};
-use tailwater_sim::report::Table;
 
-use super::claim::Claim;
-use super::context::Context;
-use super::figure::{Figure, Outcome};
+use super::figure::{Claim, Context, Figure, Outcome, Table};
 use tailwater_testbed::machine::commit;
 
 /// Returns the text of `NAME.json`.
 ///
 /// # Errors
 /// Never, unless a field cannot be written as JSON.
-pub fn json(figure: &dyn Figure, outcome: &Outcome, context: &Context) -> anyhow::Result<String> {
+pub fn json(figure: &Figure, outcome: &Outcome, context: &Context) -> anyhow::Result<String> {
     let document = json!({
         "name": figure.name(),
         "title": figure.title(),
@@ -43,10 +40,10 @@ fn rows(table: &Table) -> Vec<Value> {
 }
 
 /// Returns the text of `NAME.md`.
-pub fn markdown(figure: &dyn Figure, outcome: &Outcome, context: &Context) -> String {
+pub fn markdown(figure: &Figure, outcome: &Outcome, context: &Context) -> String {
     let name = figure.name();
     let mut text = format!(
-        "# {}: {}\n\n`tailwater-lab reproduce {name}`, commit {}, on {}. What runs: `experiments/{name}.md`.\n\n![{}]({name}.svg)\n\n",
+        "# {}: {}\n\n`tailwater-lab reproduce {name}`, commit {}, on {}. What runs: `crates/lab/experiments/{name}.md`.\n\n![{}]({name}.svg)\n\n",
         figure.paper(),
         figure.title(),
         commit(),
@@ -65,9 +62,9 @@ pub fn markdown(figure: &dyn Figure, outcome: &Outcome, context: &Context) -> St
 
 /// Returns a table of the claims with their verdicts.
 pub fn claims_table(claims: &[Claim]) -> Table {
-    let mut table = Table::new(&["the paper", "here", "verdict"]);
+    let mut table = Table::new("the paper | here | verdict");
     for claim in claims {
-        table.push(vec![claim.paper.clone(), claim.ours.clone(), claim.verdict.to_string()]);
+        table.row([claim.paper.clone(), claim.ours.clone(), claim.verdict.to_string()]);
     }
     table
 }
@@ -78,9 +75,9 @@ mod tests {
 
     #[test]
     fn numbers_are_numbers_and_blanks_are_absent() {
-        let mut table = Table::new(&["system", "us", "note"]);
-        table.push(vec!["Linux".to_owned(), "1.5".to_owned(), String::new()]);
-        table.push(vec!["nan".to_owned(), "NaN".to_owned(), "x".to_owned()]);
+        let mut table = Table::new("system | us | note");
+        table.row(["Linux".to_owned(), "1.5".to_owned(), String::new()]);
+        table.row(["nan".to_owned(), "NaN".to_owned(), "x".to_owned()]);
         let expected =
             [json!({"system": "Linux", "us": 1.5}), json!({"system": "nan", "us": "NaN", "note": "x"})];
         assert_eq!(rows(&table), expected);

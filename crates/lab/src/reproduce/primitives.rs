@@ -3,10 +3,7 @@
 //!
 //! Owns their notes, their bars, and the table of all numbers beside those of a paper.
 
-use tailwater_plot::Bar;
-use tailwater_sim::report::Table;
-
-use super::context::Context;
+use super::figure::{Bar, Context, Panel, Table, number};
 use crate::bench::threads::{Operation, Published, Row, measure_rows};
 
 /// Rounds of a quick run of `bench threads`.
@@ -42,24 +39,59 @@ pub fn bar(row: &Row) -> Bar {
     Bar { name: row.system.to_owned(), value: row.ns, range: (row.ns - half, row.ns + half) }
 }
 
+/// Returns a chart of bars for each of these operations, of the rows that are `drawn`.
+pub fn panels(
+    rows: &[Row],
+    operations: &[(Operation, &str)],
+    drawn: impl Fn(Operation, &Row) -> bool,
+) -> Vec<Panel> {
+    let panel = |&(op, title): &(Operation, &str)| {
+        let own = rows.iter().filter(|row| row.operation == Some(op) && drawn(op, row));
+        Panel::of_bars(title, "ns", own.map(bar).collect())
+    };
+    operations.iter().map(panel).collect()
+}
+
+/// Returns a table of these operations by their names, with the columns `more` of each row.
+pub fn summary(
+    rows: &[Row],
+    operations: &[(Operation, &str)],
+    more: &str,
+    cells: impl Fn(Operation, &Row) -> Vec<String>,
+) -> Table {
+    let mut table = Table::new(&format!("operation | system | ns | spread | {more}"));
+    for &(op, name) in operations {
+        for row in rows.iter().filter(|row| row.operation == Some(op)) {
+            let first = [name.to_owned(), row.system.to_owned(), number(row.ns), spread(row)];
+            table.row(first.into_iter().chain(cells(op, row)));
+        }
+    }
+    table
+}
+
+/// Returns a paper's time as a table cell.
+pub fn papers(ns: Option<f64>) -> String {
+    ns.map_or_else(String::new, |ns| format!("{ns:.0}"))
+}
+
 /// Returns a row's spread as a table cell.
 pub fn spread(row: &Row) -> String {
     format!("{:.0} %", 100.0 * row.spread)
 }
 
+/// Returns the cells of the columns `ns`, `best_ns` and `spread` of tables of all numbers.
+pub fn numbers(row: &Row) -> [String; 3] {
+    [format!("{:.2}", row.ns), format!("{:.2}", row.min_ns), format!("{:.4}", row.spread)]
+}
+
 /// Returns a table with every number of each row, and the paper's beside them.
 pub fn data(rows: &[Row], paper: &[Published]) -> Table {
-    let mut table = Table::new(&["operation", "system", "ns", "best_ns", "spread", "paper_ns"]);
+    let mut table = Table::new("operation | system | ns | best_ns | spread | paper_ns");
     for row in rows {
         let theirs = row.operation.and_then(|op| published(paper, op, row.system));
-        table.push(vec![
-            row.op.clone(),
-            row.system.to_owned(),
-            format!("{:.2}", row.ns),
-            format!("{:.2}", row.min_ns),
-            format!("{:.4}", row.spread),
-            theirs.map_or_else(String::new, |ns| ns.to_string()),
-        ]);
+        let theirs = theirs.map_or_else(String::new, |ns| ns.to_string());
+        let names = [row.op.clone(), row.system.to_owned()];
+        table.row(names.into_iter().chain(numbers(row)).chain([theirs]));
     }
     table
 }

@@ -6,9 +6,8 @@
 use tailwater_loadgen::search::Bound;
 use tailwater_workload::Rate;
 
-use super::claim::Claim;
+use super::figure::{Claim, number};
 use super::limit::Highest;
-use tailwater_testbed::table::number;
 
 /// The name of Tailwater's contender.
 pub const TAILWATER: &str = "Tailwater";

@@ -1,83 +1,67 @@
 //! The simulator's figures, which [`tailwater_sim::reproduce`] runs and judges. A figure of which
 //! parts are measured as well is not among [`all`]; it contains one of these.
 
-use tailwater_plot::draw;
-use tailwater_sim::reproduce::{Figure as Study, Options, Reproduction};
+use anyhow::Context as _;
+use tailwater_sim::reproduce::{FIGURES, Figure as Study, Options, Reproduction};
 
-use super::claim::Claim;
-use super::context::Context;
-use super::figure::{Figure, Outcome};
+use super::figure::{Claim, Context, Figure, Outcome, draw};
+use super::shinjuku;
 
-/// A figure of the simulator.
-#[derive(Debug)]
-pub struct Simulated(pub Study);
+/// The pages of the figures; one page may be of several.
+const PLANS: [(&str, &str); 14] = [
+    ("shenango-fig1", include_str!("../../experiments/shenango-fig1.md")),
+    ("shinjuku-fig1", include_str!("../../experiments/shinjuku-fig1.md")),
+    ("shinjuku-fig2", include_str!("../../experiments/shinjuku-fig2.md")),
+    ("shinjuku-fig4", include_str!("../../experiments/shinjuku-fig4.md")),
+    ("shinjuku-fig6", include_str!("../../experiments/shinjuku-fig6.md")),
+    ("shinjuku-fig7", include_str!("../../experiments/shinjuku-fig7.md")),
+    ("arachne-fig4", include_str!("../../experiments/arachne-fig4.md")),
+    ("arachne-fig6", include_str!("../../experiments/arachne-fig6.md")),
+    ("ix-fig8", include_str!("../../experiments/ix-pareto.md")),
+    ("ix-fig9", include_str!("../../experiments/ix-pareto.md")),
+    ("ix-fig10", include_str!("../../experiments/ix-loop.md")),
+    ("ix-fig11", include_str!("../../experiments/ix-loop.md")),
+    ("ix-fig12", include_str!("../../experiments/ix-loop.md")),
+    ("ix-table4", include_str!("../../experiments/ix-loop.md")),
+];
 
 /// Returns all figures that are simulated only.
-pub fn all() -> Vec<Box<dyn Figure>> {
-    let only = Study::all().iter().filter(|&&study| study != Study::Shinjuku8);
-    only.map(|&study| Box::new(Simulated(study)) as Box<dyn Figure>).collect()
+pub fn all() -> Vec<Figure> {
+    let only = FIGURES.into_iter().filter(|study| study.name != shinjuku::fig8::FIGURE.name);
+    let figure = |Study { name, title, paper, .. }: Study| {
+        let plan = PLANS.into_iter().find(|(of, _)| *of == name).map_or("", |(_, plan)| plan);
+        Figure { name, title, paper, plan, is_measured: || false, run, ..Figure::MEASURED }
+    };
+    only.map(figure).collect()
 }
 
-impl Figure for Simulated {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn title(&self) -> &'static str {
-        self.0.title()
-    }
-
-    fn paper(&self) -> &'static str {
-        self.0.paper()
-    }
-
-    fn plan(&self) -> &'static str {
-        match self.0 {
-            Study::Shenango1 => include_str!("../../../../experiments/shenango-fig1.md"),
-            Study::Shinjuku1 => include_str!("../../../../experiments/shinjuku-fig1.md"),
-            Study::Shinjuku2 => include_str!("../../../../experiments/shinjuku-fig2.md"),
-            Study::Shinjuku4 => include_str!("../../../../experiments/shinjuku-fig4.md"),
-            Study::Shinjuku6 => include_str!("../../../../experiments/shinjuku-fig6.md"),
-            Study::Shinjuku7 => include_str!("../../../../experiments/shinjuku-fig7.md"),
-            Study::Shinjuku8 => include_str!("../../../../experiments/shinjuku-fig8.md"),
-            Study::Arachne4 => include_str!("../../../../experiments/arachne-fig4.md"),
-            Study::Arachne6 => include_str!("../../../../experiments/arachne-fig6.md"),
-            Study::Ix8 | Study::Ix9 => include_str!("../../../../experiments/ix-pareto.md"),
-            Study::Ix10 | Study::Ix11 | Study::Ix12 | Study::IxTable4 => {
-                include_str!("../../../../experiments/ix-loop.md")
-            }
-        }
-    }
-
-    fn is_measured(&self) -> bool {
-        false
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let result = self.simulate(context)?;
-        let notes = vec![format!("Simulated: {}. The machine does not matter.", result.title)];
-        Ok(Outcome {
-            svg: draw(&result.drawing.title, &result.drawing.panels),
-            claims: claims(&result.claims),
-            data: result.data,
-            notes,
-            ..Outcome::default()
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let result = simulate(figure, context)?;
+    Ok(Outcome {
+        svg: draw(&result.drawing.title, &result.drawing.panels),
+        claims: claims(&result.claims),
+        notes: vec![note(&result)],
+        data: result.data,
+        ..Outcome::default()
+    })
 }
 
-impl Simulated {
-    /// Runs the simulation.
-    ///
-    /// # Errors
-    /// As [`Study::run`].
-    pub fn simulate(&self, context: &Context) -> anyhow::Result<Reproduction> {
-        let options = options(context);
-        let progress = context.progress(self.name(), self.0.ticks(&options));
-        let result = self.0.run(&options, &|| progress.inc(1));
-        progress.finish_and_clear();
-        result
-    }
+/// Returns the note of a simulated figure.
+pub fn note(result: &Reproduction) -> String {
+    format!("Simulated: {}. The machine does not matter.", result.title)
+}
+
+/// Runs the simulation of a figure.
+///
+/// # Errors
+/// As [`Study::run`].
+pub fn simulate(figure: &Figure, context: &Context) -> anyhow::Result<Reproduction> {
+    let (options, name) = (options(context), figure.name());
+    let study = Study::named(name).with_context(|| format!("the simulator has no figure {name}"))?;
+    let progress = context.progress(name, study.ticks(&options));
+    let result = study.run(&options, &|| progress.inc(1));
+    progress.finish_and_clear();
+    result
 }
 
 /// Returns the simulator's options.

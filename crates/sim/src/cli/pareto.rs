@@ -93,9 +93,9 @@ pub fn run_pareto(args: &ParetoArgs) -> anyhow::Result<()> {
     );
     let mut out = stdout();
     writeln!(out, "{title}\n\nThe best configuration by load:")?;
-    write!(out, "{}", table(&pareto.frontier, &study.slo).to_text())?;
+    write!(out, "{}", table(&pareto.frontier, &study.slo))?;
     writeln!(out, "\nSteps for {}, each with the load at which it comes in:", study.aim.policy())?;
-    write!(out, "{}", table(&pareto.steps, &study.slo).to_text())?;
+    write!(out, "{}", table(&pareto.steps, &study.slo))?;
     writeln!(out, "\nIf no core ever halts: {:.1} W", pareto.polling_w)?;
     if let Some(path) = &args.config {
         write_file(path, &study.configuration(&pareto))?;

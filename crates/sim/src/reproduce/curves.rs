@@ -6,9 +6,9 @@
 
 use super::Options;
 use crate::mix::Mix;
-use crate::report::Table;
 use crate::study::Effort;
 use crate::study::policies::{PolicyRow, PolicyStudy};
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 /// Hyperthreads of the server that Shinjuku's paper uses, and those that Shinjuku leaves to
@@ -77,25 +77,15 @@ impl Workload<'_> {
                     |class: usize| row.class_p99_ns.get(class).map_or(String::new(), |p| us(p.value));
                 cells.extend([by_class(0), by_class(1)]);
                 cells.extend([format!("{:.3}", row.slowdown[2].value), row.saturated.to_string()]);
-                table.push(cells);
+                table.row(cells);
             }
         }
     }
 }
 
 /// Columns of [`Workload::push`].
-pub(super) const COLUMNS: [&str; 10] = [
-    "workload",
-    "system",
-    "load",
-    "offered_rps",
-    "achieved_rps",
-    "p99_us",
-    "class0_p99_us",
-    "class1_p99_us",
-    "p99_slowdown",
-    "saturated",
-];
+pub(super) const COLUMNS: &str = "workload | system | load | offered_rps | achieved_rps | p99_us | class0_p99_us | \
+     class1_p99_us | p99_slowdown | saturated";
 
 /// One system under one workload.
 pub(super) struct Curve {
@@ -136,15 +126,9 @@ pub(super) fn panel(
     curves: &[Curve],
     of: fn(&PolicyRow) -> f64,
 ) -> Panel {
-    Panel {
-        title: title.to_owned(),
-        x_label: "thousand requests/s".to_owned(),
-        y_label: y_label.to_owned(),
-        log_y: true,
-        y_range: Some(range),
-        lines: curves.iter().map(|curve| curve.line(of)).collect(),
-        ..Panel::default()
-    }
+    Panel::new(title, "thousand requests/s", y_label, curves.iter().map(|curve| curve.line(of)).collect())
+        .log_y()
+        .within(range)
 }
 
 /// Returns the effort of a figure whose requests are preempted many times each: a quarter of the
@@ -207,7 +191,7 @@ pub(super) mod tests {
         for curve in &curves {
             assert!((curve.rows[0].offered_rps - 8e6).abs() < 1.0 && curve.rows[0].load == 0.5);
         }
-        let mut table = Table::new(&COLUMNS);
+        let mut table = Table::new(COLUMNS);
         workload.push(&mut table, &curves);
         assert_eq!(table.rows().len(), 2);
     }

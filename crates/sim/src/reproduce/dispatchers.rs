@@ -10,10 +10,10 @@ use super::curves::{self, CORES, Curve, FLOWS, PAPERS_COSTS, System, WORKERS, Wo
 use super::{Claim, Drawing, Options, Reproduction};
 use crate::costs::Costs;
 use crate::mix::Mix;
-use crate::report::Table;
 use crate::scenario::{Scenario, parallel};
 use crate::source::{Source, Synthetic};
 use crate::study::Effort;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::{PolicySpec, Requeue};
@@ -181,14 +181,7 @@ fn scaling_panel(scaling: &[Scaling]) -> Panel {
         lines.push(Line::new(name("1 dispatcher"), points(each.one.clone())));
         lines.push(Line::new(name("2 dispatchers"), points(each.two())).dashed());
     }
-    Panel {
-        title: "b: throughput, 1 us requests".to_owned(),
-        x_label: "workers".to_owned(),
-        y_label: "million requests/s".to_owned(),
-        y_range: Some((0.0, 15.0)),
-        lines,
-        ..Panel::default()
-    }
+    Panel::new("b: throughput, 1 us requests", "workers", "million requests/s", lines).within((0.0, 15.0))
 }
 
 /// Returns what replies of a frame length take of a link, in bits per second.
@@ -203,28 +196,20 @@ fn both(scaling: &Scaling) -> f64 {
 fn network_panel(scaling: &Scaling) -> Panel {
     let rate = both(scaling);
     let points = FRAMES.map(|frame| (frame, link_bits(rate, frame) / 1e9)).to_vec();
-    Panel {
-        title: "c: replies of 2 dispatchers".to_owned(),
-        x_label: "frame (bytes)".to_owned(),
-        y_label: "Gbit/s".to_owned(),
-        y_range: Some((0.0, 45.0)),
-        lines: vec![Line::new("2 dispatchers, by frame length", points)],
-        ..Panel::default()
-    }
+    Panel::new(
+        "c: replies of 2 dispatchers",
+        "frame (bytes)",
+        "Gbit/s",
+        vec![Line::new("2 dispatchers, by frame length", points)],
+    )
+    .within((0.0, 45.0))
 }
 
 fn data(quanta: &[(usize, &[Curve]); 2], scaling: &[Scaling]) -> Table {
-    let columns = [
-        "part",
-        "system",
-        "load",
-        "workers",
-        "dispatchers",
-        "requests_per_s",
-        "p99_slowdown",
-        "short_p99_us",
-    ];
-    let mut table = Table::new(&columns);
+    let mut table = Table::new(
+        "part | system | load | workers | dispatchers | requests_per_s | p99_slowdown | \
+         short_p99_us",
+    );
     let curves =
         quanta.iter().flat_map(|&(workers, curves)| curves.iter().map(move |curve| (workers, curve)));
     for (workers, curve) in curves {
@@ -233,7 +218,7 @@ fn data(quanta: &[(usize, &[Curve]); 2], scaling: &[Scaling]) -> Table {
             cells.extend([workers.to_string(), "1".to_owned(), format!("{:.0}", row.offered_rps)]);
             let short_us = row.class_p99_ns.first().map_or(f64::NAN, |p99| p99.value / 1e3);
             cells.extend([slowdown(row), short_us].map(|value| format!("{value:.3}")));
-            table.push(cells);
+            table.row(cells);
         }
     }
     for each in scaling {
@@ -242,7 +227,7 @@ fn data(quanta: &[(usize, &[Curve]); 2], scaling: &[Scaling]) -> Table {
                 let mut cells = vec!["b".to_owned(), each.costs.name.clone(), String::new()];
                 cells.extend([workers.to_string(), dispatchers.to_owned(), format!("{rate:.0}")]);
                 cells.extend([String::new(), String::new()]);
-                table.push(cells);
+                table.row(cells);
             }
         }
     }

@@ -12,10 +12,10 @@ use tailwater_workload::LoadPattern;
 
 use super::{Claim, Drawing, Options, Reproduction};
 use crate::course::Window;
-use crate::report::Table;
 use crate::scenario::parallel;
 use crate::study::Effort;
 use crate::study::pareto::{Aim, Pareto, ParetoPoint, ParetoStudy, table};
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 /// The p99 of the paper's objective.
@@ -44,14 +44,7 @@ fn line(name: &str, points: &[ParetoPoint], of: fn(&ParetoPoint) -> f64) -> Line
 }
 
 fn panel(title: &str, y_label: &str, high: f64, lines: Vec<Line>) -> Panel {
-    Panel {
-        title: title.to_owned(),
-        x_label: "requests/s (thousands)".to_owned(),
-        y_label: y_label.to_owned(),
-        y_range: Some((0.0, high)),
-        lines,
-        ..Panel::default()
-    }
+    Panel::new(title, "requests/s (thousands)", y_label, lines).within((0.0, high))
 }
 
 /// Returns the points of one configuration.
@@ -87,10 +80,10 @@ pub(super) fn figure8(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
         panel("Energy", "watts", 100.0, by_energy),
         panel("Batch job", "speed of the batch job (%)", 100.0, by_batch),
     ];
-    let mut data = Table::new(&["aim", "requests/s", "cores", "threads", "MHz", "p99 us", "watts", "batch"]);
+    let mut data = Table::new("aim | requests/s | cores | threads | MHz | p99 us | watts | batch");
     for (aim, pareto) in [("energy", &energy), ("batch", &batch)] {
         for row in table(&pareto.frontier, "p99").rows() {
-            data.push([aim.to_owned()].into_iter().chain(row.iter().cloned()).collect());
+            data.row([aim.to_owned()].into_iter().chain(row.iter().cloned()));
         }
     }
     Ok(Reproduction {
@@ -177,10 +170,10 @@ pub(super) fn figure9(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
         at.map_or(f64::NAN, |(best, clocks)| clocks.watts / best.watts - 1.0)
     };
     let excesses = [0.1, 0.3].map(|share| excess(share) * 100.0);
-    let mut data = Table::new(&["requests/s", "frontier W", "clock rates only W", "polling W"]);
+    let mut data = Table::new("requests/s | frontier W | clock rates only W | polling W");
     for (best, clocks) in pareto.frontier.iter().zip(&clocks_only) {
         let cells = [best.rate, best.watts, clocks.watts, pareto.polling_w];
-        data.push(cells.iter().map(|value| format!("{value:.1}")).collect());
+        data.row(cells.map(|value| format!("{value:.1}")));
     }
     Ok(Reproduction {
         title: "IX figure 9: clock rates alone against cores, hyperthreads and clock rates".to_owned(),
@@ -354,18 +347,7 @@ pub(super) fn over_time(
 ) -> anyhow::Result<Reproduction> {
     let runs = runs(options, &[pattern], tick)?;
     let mut panels = Vec::new();
-    let mut data = Table::new(&[
-        "aim",
-        "s",
-        "requests/s",
-        "p99 us",
-        "step",
-        "cores",
-        "MHz",
-        "watts",
-        "batch %",
-        "bound",
-    ]);
+    let mut data = Table::new("aim | s | requests/s | p99 us | step | cores | MHz | watts | batch % | bound");
     for run in &runs {
         panels.extend(course_panels(run));
         for (window, bound) in run.windows.iter().zip(&run.bound) {
@@ -374,7 +356,7 @@ pub(super) fn over_time(
                 Some(Clock::Turbo) => "turbo".to_owned(),
                 None => "-".to_owned(),
             };
-            data.push(vec![
+            data.row([
                 run.aim.policy().to_owned(),
                 format!("{:.1}", window.end_s),
                 format!("{:.0}", window.rate),
@@ -409,13 +391,9 @@ fn course_panels(run: &Run) -> Vec<Panel> {
     };
     let bound = run.windows.iter().zip(&run.bound).map(|(window, bound)| (window.end_s, *bound)).collect();
     let panel = |title: String, y_label: &str, y_range, log_y, lines| Panel {
-        title,
-        x_label: "s".to_owned(),
-        y_label: y_label.to_owned(),
         y_range,
         log_y,
-        lines,
-        ..Panel::default()
+        ..Panel::new(&title, "s", y_label, lines)
     };
     vec![
         panel(
@@ -495,19 +473,11 @@ fn claims_of(run: &Run) -> Vec<Claim> {
 /// Table IV: the means of all patterns.
 pub(super) fn table4(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Result<Reproduction> {
     let runs = runs(options, &Pattern::ALL, tick)?;
-    let mut data = Table::new(&[
-        "policy",
-        "pattern",
-        "most W",
-        "measured",
-        "frontier",
-        "reached",
-        "late windows",
-        "windows",
-    ]);
+    let mut data =
+        Table::new("policy | pattern | most W | measured | frontier | reached | late windows | windows");
     for run in &runs {
         let (measured, bound) = run.means();
-        data.push(vec![
+        data.row([
             run.aim.policy().to_owned(),
             run.pattern.name().to_owned(),
             format!("{:.0}", run.polling_w),

@@ -17,131 +17,139 @@ mod skew;
 
 use serde::Serialize;
 
-use crate::report::Table;
 use tailwater_plot::Panel;
+use tailwater_plot::table::Table;
 
 /// A figure that can be reproduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Figure {
-    /// Shenango (NSDI'19) figure 1: CPU efficiency of core allocators at 1 ms and 5 us.
-    Shenango1,
-    /// Shinjuku (NSDI'19) figure 1: four policies, three service-time distributions.
-    Shinjuku1,
-    /// Shinjuku (NSDI'19) figure 2: short and long requests apart.
-    Shinjuku2,
-    /// Shinjuku (NSDI'19) figure 4: connections needed for balance under RSS.
-    Shinjuku4,
-    /// Shinjuku (NSDI'19) figure 6: two and three types of requests.
-    Shinjuku6,
-    /// Shinjuku (NSDI'19) figure 7: preemption intervals; dispatchers over workers.
-    Shinjuku7,
-    /// Shinjuku (NSDI'19) figure 8: RocksDB, one queue and a queue for each type.
-    Shinjuku8,
-    /// Arachne (OSDI'18) figure 4: cores and latency as the load rises and falls.
-    Arachne4,
-    /// Arachne (OSDI'18) figure 6: connections that are not equally active.
-    Arachne6,
-    /// IX (TOCS'17) figure 8: the static frontier for energy and for a batch job.
-    Ix8,
-    /// IX (TOCS'17) figure 9: clock rates alone against the whole frontier.
-    Ix9,
-    /// IX (TOCS'17) figure 10: the control loop under a slope.
-    Ix10,
-    /// IX (TOCS'17) figure 11: the control loop under steps.
-    Ix11,
-    /// IX (TOCS'17) figure 12: the control loop under a sine with noise.
-    Ix12,
-    /// IX (TOCS'17) table IV: what the control loop gains.
-    IxTable4,
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Its name on the command line and in file names.
+    pub name: &'static str,
+    /// Its title.
+    pub title: &'static str,
+    /// Its paper, conference and number.
+    pub paper: &'static str,
+    run: Run,
+    ticks: fn(&Options) -> u64,
 }
 
+/// Runs a figure; calls the second argument once for each part of the work.
+type Run = fn(&Options, &(dyn Fn() + Sync)) -> anyhow::Result<Reproduction>;
+
+/// All figures.
+pub const FIGURES: [Figure; 15] = [
+    Figure {
+        name: "shenango-fig1",
+        title: "CPU efficiency of core allocators at 1 ms and 5 us",
+        paper: "Shenango (NSDI'19), figure 1",
+        run: shenango::figure1,
+        ticks: |_| (shenango::CURVES * shenango::POINTS) as u64,
+    },
+    Figure {
+        name: "shinjuku-fig1",
+        title: "Four scheduling policies under three service-time distributions",
+        paper: "Shinjuku (NSDI'19), figure 1",
+        run: shinjuku::figure1,
+        ticks: |options| 12 * shinjuku::LOADS as u64 * options.replications(),
+    },
+    Figure {
+        name: "shinjuku-fig2",
+        title: "Short and long requests apart",
+        paper: "Shinjuku (NSDI'19), figure 2",
+        run: shinjuku::figure2,
+        ticks: |options| 4 * shinjuku::LOADS as u64 * options.replications(),
+    },
+    Figure {
+        name: "shinjuku-fig4",
+        title: "Connections needed for balance under RSS",
+        paper: "Shinjuku (NSDI'19), figure 4",
+        run: shinjuku::figure4,
+        ticks: |_| 12,
+    },
+    Figure {
+        name: "shinjuku-fig6",
+        title: "Several types of requests with SLOs of their own",
+        paper: "Shinjuku (NSDI'19), figure 6",
+        run: preemption::figure6,
+        ticks: |options| preemption::POINTS as u64 * options.replications(),
+    },
+    Figure {
+        name: "shinjuku-fig7",
+        title: "Preemption intervals, and dispatchers over workers",
+        paper: "Shinjuku (NSDI'19), figure 7",
+        run: dispatchers::figure7,
+        ticks: dispatchers::points,
+    },
+    Figure {
+        name: "shinjuku-fig8",
+        title: "GETs beside SCANs: one queue, a queue for each type, no preemption",
+        paper: "Shinjuku (NSDI'19), figure 8",
+        run: rocks::figure8,
+        ticks: rocks::points,
+    },
+    Figure {
+        name: "arachne-fig4",
+        title: "A load that rises and falls, with the cores over time",
+        paper: "Arachne (OSDI'18), figure 4",
+        run: ramp::figure4,
+        ticks: |_| ramp::POINTS,
+    },
+    Figure {
+        name: "arachne-fig6",
+        title: "Throughput when connections are not equally active",
+        paper: "Arachne (OSDI'18), figure 6",
+        run: skew::figure6,
+        ticks: |_| skew::POINTS,
+    },
+    Figure {
+        name: "ix-fig8",
+        title: "Static frontier for energy and for a batch job",
+        paper: "IX (TOCS'17), figure 8",
+        run: ix::figure8,
+        ticks: ix::configurations,
+    },
+    Figure {
+        name: "ix-fig9",
+        title: "Energy with clock rates only, and with cores and hyperthreads",
+        paper: "IX (TOCS'17), figure 9",
+        run: ix::figure9,
+        ticks: ix::energy_configurations,
+    },
+    Figure {
+        name: "ix-fig10",
+        title: "The control loop under the slope pattern",
+        paper: "IX (TOCS'17), figure 10",
+        run: |options, tick| ix::over_time(options, ix::Pattern::Slope, 10, tick),
+        ticks: |options| ix::ticks(options, 1),
+    },
+    Figure {
+        name: "ix-fig11",
+        title: "The control loop under the step pattern",
+        paper: "IX (TOCS'17), figure 11",
+        run: |options, tick| ix::over_time(options, ix::Pattern::Step, 11, tick),
+        ticks: |options| ix::ticks(options, 1),
+    },
+    Figure {
+        name: "ix-fig12",
+        title: "The control loop under the sine+noise pattern",
+        paper: "IX (TOCS'17), figure 12",
+        run: |options, tick| ix::over_time(options, ix::Pattern::Sine, 12, tick),
+        ticks: |options| ix::ticks(options, 1),
+    },
+    Figure {
+        name: "ix-table4",
+        title: "Energy and batch work gained by the control loop",
+        paper: "IX (TOCS'17), table IV",
+        run: ix::table4,
+        ticks: |options| ix::ticks(options, 3),
+    },
+];
+
 impl Figure {
-    /// Returns all figures.
+    /// Returns the figure of this name.
     #[must_use]
-    pub fn all() -> &'static [Self] {
-        &[
-            Self::Shenango1,
-            Self::Shinjuku1,
-            Self::Shinjuku2,
-            Self::Shinjuku4,
-            Self::Shinjuku6,
-            Self::Shinjuku7,
-            Self::Shinjuku8,
-            Self::Arachne4,
-            Self::Arachne6,
-            Self::Ix8,
-            Self::Ix9,
-            Self::Ix10,
-            Self::Ix11,
-            Self::Ix12,
-            Self::IxTable4,
-        ]
-    }
-
-    /// Returns its name on the command line and in file names.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Shenango1 => "shenango-fig1",
-            Self::Shinjuku1 => "shinjuku-fig1",
-            Self::Shinjuku2 => "shinjuku-fig2",
-            Self::Shinjuku4 => "shinjuku-fig4",
-            Self::Shinjuku6 => "shinjuku-fig6",
-            Self::Shinjuku7 => "shinjuku-fig7",
-            Self::Shinjuku8 => "shinjuku-fig8",
-            Self::Arachne4 => "arachne-fig4",
-            Self::Arachne6 => "arachne-fig6",
-            Self::Ix8 => "ix-fig8",
-            Self::Ix9 => "ix-fig9",
-            Self::Ix10 => "ix-fig10",
-            Self::Ix11 => "ix-fig11",
-            Self::Ix12 => "ix-fig12",
-            Self::IxTable4 => "ix-table4",
-        }
-    }
-
-    /// Returns its title.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Shenango1 => "CPU efficiency of core allocators at 1 ms and 5 us",
-            Self::Shinjuku1 => "Four scheduling policies under three service-time distributions",
-            Self::Shinjuku2 => "Short and long requests apart",
-            Self::Shinjuku4 => "Connections needed for balance under RSS",
-            Self::Shinjuku6 => "Several types of requests with SLOs of their own",
-            Self::Shinjuku7 => "Preemption intervals, and dispatchers over workers",
-            Self::Shinjuku8 => "GETs beside SCANs: one queue, a queue for each type, no preemption",
-            Self::Arachne4 => "A load that rises and falls, with the cores over time",
-            Self::Arachne6 => "Throughput when connections are not equally active",
-            Self::Ix8 => "Static frontier for energy and for a batch job",
-            Self::Ix9 => "Energy with clock rates only, and with cores and hyperthreads",
-            Self::Ix10 => "The control loop under the slope pattern",
-            Self::Ix11 => "The control loop under the step pattern",
-            Self::Ix12 => "The control loop under the sine+noise pattern",
-            Self::IxTable4 => "Energy and batch work gained by the control loop",
-        }
-    }
-
-    /// Returns its paper, conference and number.
-    #[must_use]
-    pub fn paper(self) -> &'static str {
-        match self {
-            Self::Shenango1 => "Shenango (NSDI'19), figure 1",
-            Self::Shinjuku1 => "Shinjuku (NSDI'19), figure 1",
-            Self::Shinjuku2 => "Shinjuku (NSDI'19), figure 2",
-            Self::Shinjuku4 => "Shinjuku (NSDI'19), figure 4",
-            Self::Shinjuku6 => "Shinjuku (NSDI'19), figure 6",
-            Self::Shinjuku7 => "Shinjuku (NSDI'19), figure 7",
-            Self::Shinjuku8 => "Shinjuku (NSDI'19), figure 8",
-            Self::Arachne4 => "Arachne (OSDI'18), figure 4",
-            Self::Arachne6 => "Arachne (OSDI'18), figure 6",
-            Self::Ix8 => "IX (TOCS'17), figure 8",
-            Self::Ix9 => "IX (TOCS'17), figure 9",
-            Self::Ix10 => "IX (TOCS'17), figure 10",
-            Self::Ix11 => "IX (TOCS'17), figure 11",
-            Self::Ix12 => "IX (TOCS'17), figure 12",
-            Self::IxTable4 => "IX (TOCS'17), table IV",
-        }
+    pub fn named(name: &str) -> Option<Self> {
+        FIGURES.into_iter().find(|figure| figure.name == name)
     }
 
     /// Runs the figure.
@@ -149,45 +157,14 @@ impl Figure {
     /// # Errors
     ///
     /// Only if its built-in parameters are malformed, which tests exclude.
-    pub fn run(self, options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Result<Reproduction> {
-        match self {
-            Self::Shenango1 => shenango::figure1(options, tick),
-            Self::Shinjuku1 => shinjuku::figure1(options, tick),
-            Self::Shinjuku2 => shinjuku::figure2(options, tick),
-            Self::Shinjuku4 => shinjuku::figure4(options, tick),
-            Self::Shinjuku6 => preemption::figure6(options, tick),
-            Self::Shinjuku7 => dispatchers::figure7(options, tick),
-            Self::Shinjuku8 => rocks::figure8(options, tick),
-            Self::Arachne4 => ramp::figure4(options, tick),
-            Self::Arachne6 => skew::figure6(options, tick),
-            Self::Ix8 => ix::figure8(options, tick),
-            Self::Ix9 => ix::figure9(options, tick),
-            Self::Ix10 => ix::over_time(options, ix::Pattern::Slope, 10, tick),
-            Self::Ix11 => ix::over_time(options, ix::Pattern::Step, 11, tick),
-            Self::Ix12 => ix::over_time(options, ix::Pattern::Sine, 12, tick),
-            Self::IxTable4 => ix::table4(options, tick),
-        }
+    pub fn run(&self, options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Result<Reproduction> {
+        (self.run)(options, tick)
     }
 
     /// Returns the most calls of `tick`.
     #[must_use]
-    pub fn ticks(self, options: &Options) -> u64 {
-        let replications = u64::from(options.effort().replications);
-        match self {
-            Self::Shenango1 => (shenango::CURVES * shenango::POINTS) as u64,
-            Self::Shinjuku1 => 3 * 4 * shinjuku::LOADS as u64 * replications,
-            Self::Shinjuku2 => 4 * shinjuku::LOADS as u64 * replications,
-            Self::Shinjuku4 => 12,
-            Self::Shinjuku6 => preemption::POINTS as u64 * replications,
-            Self::Shinjuku7 => dispatchers::points(options),
-            Self::Shinjuku8 => rocks::points(options),
-            Self::Arachne4 => ramp::POINTS,
-            Self::Arachne6 => skew::POINTS,
-            Self::Ix8 => ix::configurations(options),
-            Self::Ix9 => ix::energy_configurations(options),
-            Self::Ix10 | Self::Ix11 | Self::Ix12 => ix::ticks(options, 1),
-            Self::IxTable4 => ix::ticks(options, 3),
-        }
+    pub fn ticks(&self, options: &Options) -> u64 {
+        (self.ticks)(options)
     }
 }
 
@@ -208,6 +185,10 @@ impl Options {
     pub fn effort(&self) -> crate::study::Effort {
         let (requests, replications) = if self.quick { (40_000, 2) } else { (200_000, 4) };
         crate::study::Effort { requests, replications, seed: self.seed, threads: self.threads }
+    }
+
+    fn replications(&self) -> u64 {
+        self.effort().replications.into()
     }
 }
 
@@ -275,7 +256,7 @@ mod tests {
     #[test]
     fn the_connection_figure_agrees_with_the_paper_and_is_drawn() {
         let options = Options { quick: true, seed: 1, threads: 2 };
-        let result = Figure::Shinjuku4.run(&options, &|| ()).unwrap();
+        let result = Figure::named("shinjuku-fig4").unwrap().run(&options, &|| ()).unwrap();
         assert!(result.claims.iter().all(|c| c.holds), "{}", result.claims_text());
         assert_eq!((result.drawing.panels.len(), result.data.to_csv().lines().count()), (1, 13));
     }

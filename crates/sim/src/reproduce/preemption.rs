@@ -8,7 +8,7 @@
 use super::curves::{self, CORES, Curve, PAPERS_COSTS, System, WORKERS, Workload, slowdown};
 use super::{Claim, Drawing, Options, Reproduction};
 use crate::mix::Mix;
-use crate::report::Table;
+use tailwater_plot::table::Table;
 
 /// Loads as fractions of [`CORES`].
 const LOADS: [f64; 9] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8];
@@ -75,7 +75,7 @@ fn three() -> String {
 }
 
 pub(super) fn figure6(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Result<Reproduction> {
-    let (mut data, mut panels, mut claims) = (Table::new(&curves::COLUMNS), Vec::new(), Vec::new());
+    let (mut data, mut panels, mut claims) = (Table::new(curves::COLUMNS), Vec::new(), Vec::new());
     for types in [Types::Two, Types::Three] {
         let workload = Workload {
             name: types.title(),

@@ -14,10 +14,10 @@ use crate::course::Window;
 use crate::machine::{Machine, Service, Setup};
 use crate::measure::{Budget, Measured};
 use crate::mix::Mix;
-use crate::report::Table;
 use crate::scenario::parallel;
 use crate::source::Synthetic;
 use crate::study::Effort;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::dispatch::CentralFcfs;
@@ -148,16 +148,10 @@ fn us(ns: u64) -> f64 {
 }
 
 fn data(runs: &[Vec<Window>]) -> Table {
-    let mut table = Table::new(&[
-        "system",
-        "s",
-        "requests_per_s",
-        "p50_us",
-        "p99_us",
-        "held_cores",
-        "batch_cores",
-        "requested_cores",
-    ]);
+    let mut table = Table::new(
+        "system | s | requests_per_s | p50_us | p99_us | held_cores | batch_cores | \
+         requested_cores",
+    );
     for (system, windows) in SYSTEMS.iter().zip(runs) {
         for window in windows {
             let mut cells = vec![system.name.to_owned(), format!("{:.2}", window.end_s)];
@@ -166,7 +160,7 @@ fn data(runs: &[Vec<Window>]) -> Table {
             cells.extend(figures.map(|figure| format!("{figure:.2}")));
             let requested = (system.policy == PolicyName::Arbiter).then_some(window.requested_cores);
             cells.push(requested.map_or_else(String::new, |cores| cores.to_string()));
-            table.push(cells);
+            table.row(cells);
         }
     }
     table
@@ -179,13 +173,8 @@ fn panels(ramp: &Ramp, runs: &[Vec<Window>]) -> [Panel; 4] {
         SYSTEMS.iter().zip(runs).map(|(system, windows)| Line::new(system.name, points(windows))).collect()
     };
     let panel = |title: &str, y_label: &str, log_y, range, lines| Panel {
-        title: title.to_owned(),
-        x_label: "s".to_owned(),
-        y_label: y_label.to_owned(),
         log_y,
-        y_range: Some(range),
-        lines,
-        ..Panel::default()
+        ..Panel::new(title, "s", y_label, lines).within(range)
     };
     let cores = f64::from(CORES) + 1.0;
     let mut held = lines(|window| window.held_cores);

@@ -8,8 +8,8 @@
 use super::curves::{self, COLUMNS, CORES, Curve, PAPERS_COSTS, System, WORKERS, Workload};
 use super::{Claim, Drawing, Options, Reproduction};
 use crate::mix::Mix;
-use crate::report::Table;
 use crate::study::policies::PolicyRow;
+use tailwater_plot::table::Table;
 
 /// Loads as fractions of all cores.
 const LOADS: [f64; 9] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8];
@@ -84,7 +84,7 @@ pub(super) fn figure8(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     let rare = workload("99.5 % GET, 0.5 % SCAN(1000)", RARE, PAPERS_COSTS, CORES)?;
     let half = workload("50 % GET, 50 % SCAN(5000)", HALF, PAPERS_COSTS, CORES)?;
     let own = workload("99.5 % GET, 0.5 % SCAN(1000), one worker", RARE, "vm-2vcpu", 1)?;
-    let mut data = Table::new(&COLUMNS);
+    let mut data = Table::new(COLUMNS);
     let mut run = |workload: &Workload<'_>, systems: &[System]| {
         let curves = workload.run(systems, tick)?;
         workload.push(&mut data, &curves);

@@ -15,10 +15,10 @@ use tailwater_workload::random::{Prng, stream, unit_exponential};
 use super::{Claim, Drawing, Options, Reproduction};
 use crate::costs::Costs;
 use crate::mix::Mix;
-use crate::report::Table;
 use crate::scenario::{parallel, seed_of};
 use crate::study::Effort;
 use crate::study::allocators::AllocatorStudy;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 const SERVICE_NS: f64 = 10_000.0;
@@ -84,11 +84,11 @@ pub(super) fn figure1(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
         let at = ALL.iter().position(|other| *other == c).unwrap_or(0);
         &points[at * POINTS..(at + 1) * POINTS]
     };
-    let mut table = Table::new(&["curve", "busy_cores", "mrps", "efficiency", "p999_us", "cores"]);
+    let mut table = Table::new("curve | busy_cores | mrps | efficiency | p999_us | cores");
     for c in ALL {
         for (i, p) in curve(c).iter().enumerate() {
             let busy = STEP * (i + 1) as f64;
-            table.push(vec![
+            table.row([
                 c.name().to_owned(),
                 busy.to_string(),
                 format!("{:.3}", busy * 1e3 / SERVICE_NS),
@@ -120,13 +120,14 @@ fn panel<'a>(curve: &impl Fn(Curve) -> &'a [Point]) -> Panel {
     let label =
         |i: usize| Some((mrps(i), 100.0 * optimal[i].efficiency + 1.5, optimal[i].cores?.to_string()));
     Panel {
-        title: "exponential 10 us, p99.9 limit 100 us".to_owned(),
-        x_label: "offered load (million requests/s)".to_owned(),
-        y_label: "CPU efficiency (%)".to_owned(),
-        y_range: Some((0.0, 102.0)),
-        lines: ALL.map(line).to_vec(),
         labels: tops.filter_map(label).collect(),
-        ..Panel::default()
+        ..Panel::new(
+            "exponential 10 us, p99.9 limit 100 us",
+            "offered load (million requests/s)",
+            "CPU efficiency (%)",
+            ALL.map(line).to_vec(),
+        )
+        .within((0.0, 102.0))
     }
 }
 

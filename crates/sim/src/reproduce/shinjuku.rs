@@ -6,9 +6,9 @@
 //! otherwise (the paper's rule of thumb, section 3.4).
 
 use super::{Claim, Drawing, Options, Reproduction};
-use crate::report::Table;
 use crate::study::connections::{ConnectionRow, ConnectionStudy};
 use crate::study::policies::{PolicyRow, PolicyStudy, curves};
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 /// Loads per curve.
@@ -50,23 +50,14 @@ fn names(lines: Vec<Line>) -> Vec<Line> {
 }
 
 fn panel(title: &str, y_label: &str, range: (f64, f64), lines: Vec<Line>) -> Panel {
-    Panel {
-        title: title.to_owned(),
-        x_label: "load (%)".to_owned(),
-        y_label: y_label.to_owned(),
-        log_y: true,
-        y_range: Some(range),
-        lines: names(lines),
-        ..Panel::default()
-    }
+    Panel::new(title, "load (%)", y_label, names(lines)).log_y().within(range)
 }
 
 fn data(columns: &[(&str, &[PolicyRow])]) -> Table {
-    let mut table =
-        Table::new(&["workload", "policy", "load", "p99_us", "p99_error_us", "p99_slowdown", "saturated"]);
+    let mut table = Table::new("workload | policy | load | p99_us | p99_error_us | p99_slowdown | saturated");
     for (name, rows) in columns {
         for r in *rows {
-            table.push(vec![
+            table.row([
                 (*name).to_owned(),
                 r.policy.clone(),
                 r.load.to_string(),
@@ -153,13 +144,12 @@ pub(super) fn figure2(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
         panel("100 us requests", "p99 latency (us)", (100.0, 10_000.0), curves(&rows, |r| class(r, 1))),
         panel("All requests", "p99 slowdown", (1.0, 1000.0), curves(&rows, |r| r.slowdown[2].value)),
     ];
-    let mut table =
-        Table::new(&["policy", "load", "short_p99_us", "long_p99_us", "p99_slowdown", "saturated"]);
+    let mut table = Table::new("policy | load | short_p99_us | long_p99_us | p99_slowdown | saturated");
     for r in &rows {
         let mut cells = vec![r.policy.clone(), r.load.to_string()];
         cells.extend([class(r, 0), class(r, 1), r.slowdown[2].value].map(|v| format!("{v:.3}")));
         cells.push(r.saturated.to_string());
-        table.push(cells);
+        table.row(cells);
     }
     let point = |policy, i| class(at(&rows, policy, 0.8), i);
     let slowdown = |policy| at(&rows, policy, 0.8).slowdown[2].value;
@@ -216,14 +206,13 @@ pub(super) fn figure4(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
     };
     let rows = study.run(tick)?;
     let points = rows.iter().map(|r| (r.queues as f64, r.connections as f64)).collect();
-    let panel = Panel {
-        title: "imbalance below 10% with probability 90%".to_owned(),
-        x_label: "queues (cores)".to_owned(),
-        y_label: "connections".to_owned(),
-        y_range: Some((0.0, 20_000.0)),
-        lines: vec![Line::new("simulated", points)],
-        ..Panel::default()
-    };
+    let panel = Panel::new(
+        "imbalance below 10% with probability 90%",
+        "queues (cores)",
+        "connections",
+        vec![Line::new("simulated", points)],
+    )
+    .within((0.0, 20_000.0));
     let of = |queues| rows.iter().find(|r: &&ConnectionRow| r.queues == queues).map_or(0, |r| r.connections);
     let (even, most) = (study.balanced(2, 300), of(24));
     Ok(Reproduction {

@@ -10,10 +10,10 @@ use crate::costs::Costs;
 use crate::engine::Engine;
 use crate::measure::Measured;
 use crate::mix::Mix;
-use crate::report::Table;
 use crate::scenario::parallel;
 use crate::source::{Incoming, Source, Synthetic};
 use crate::study::Effort;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 use tailwater_sched::dispatch::{FlowHash, PolicySpec, Setup};
 use tailwater_workload::random::{stream, unit_open_closed};
@@ -104,12 +104,12 @@ pub(super) fn figure6(options: &Options, tick: &(dyn Fn() + Sync)) -> anyhow::Re
 }
 
 fn data(runs: &[&[Row]]) -> Table {
-    let mut table = Table::new(&["system", "hot_part", "requests_per_s", "hot_requests_per_s"]);
+    let mut table = Table::new("system | hot_part | requests_per_s | hot_requests_per_s");
     for ((name, ..), rows) in SYSTEMS.iter().zip(runs) {
         for (part, row) in PARTS.iter().zip(*rows) {
             let mut cells = vec![(*name).to_owned(), part.to_string()];
             cells.extend([row.rps, row.hot_rps].map(|rate| format!("{rate:.0}")));
-            table.push(cells);
+            table.row(cells);
         }
     }
     table
@@ -123,13 +123,8 @@ fn panel(runs: &[&[Row]]) -> Panel {
     let mut lines: Vec<Line> =
         SYSTEMS.iter().zip(runs).map(|((name, ..), rows)| line(name, rows, |row| row.rps)).collect();
     lines.push(line("memcached's hot worker", runs[FIXED], |row| row.hot_rps).dashed());
-    Panel {
-        x_label: "load on the connections of one worker (%)".to_owned(),
-        y_label: "million requests/s".to_owned(),
-        y_range: Some((0.0, 2.0)),
-        lines,
-        ..Panel::default()
-    }
+    Panel::new("", "load on the connections of one worker (%)", "million requests/s", lines)
+        .within((0.0, 2.0))
 }
 
 fn judge(runs: &[&[Row]]) -> Vec<Claim> {

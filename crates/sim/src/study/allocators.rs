@@ -19,10 +19,11 @@ use crate::machine::{Machine, Outcome, Service, Setup};
 use crate::measure::{Budget, Measured};
 use crate::mix::Mix;
 use crate::notation::parse_loads;
-use crate::report::{Table, percent, us, us_with_error};
+use crate::report::{percent, us, us_with_error};
 use crate::scenario::{parallel, seed_of};
 use crate::source::Synthetic;
 use crate::stats::Estimate;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 /// The comparison's parameters. Every field has a default, so a scenario file states only the
@@ -279,17 +280,10 @@ fn row(name: &str, load: f64, outcomes: &[&Outcome]) -> AllocatorRow {
 /// Returns the rows as a table.
 #[must_use]
 pub fn table(rows: &[AllocatorRow]) -> Table {
-    let mut table = Table::new(&[
-        "allocator",
-        "load",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "efficiency",
-        "batch",
-        "hand-offs",
-        "hand-offs/s",
-    ]);
+    let mut table = Table::new(
+        "allocator | load | p50 us | p99 us | p99.9 us | efficiency | batch | hand-offs | \
+         hand-offs/s",
+    );
     for r in rows {
         let mut cells = vec![r.allocator.clone(), percent(r.load)];
         if r.saturated {
@@ -299,7 +293,7 @@ pub fn table(rows: &[AllocatorRow]) -> Table {
         }
         cells.extend([percent(r.efficiency), percent(r.batch_share), percent(r.handoff_share)]);
         cells.push(format!("{:.0}", r.handoffs_per_s));
-        table.push(cells);
+        table.row(cells);
     }
     table
 }
@@ -308,13 +302,9 @@ pub fn table(rows: &[AllocatorRow]) -> Table {
 #[must_use]
 pub fn panels(rows: &[AllocatorRow]) -> Vec<Panel> {
     let panel = |title: &str, y_label: &str, log_y, figure: &dyn Fn(&AllocatorRow) -> f64| Panel {
-        title: title.to_owned(),
-        x_label: "load (% of all cores)".to_owned(),
-        y_label: y_label.to_owned(),
         log_y,
         y_range: if log_y { None } else { Some((0.0, 100.0)) },
-        lines: curves(rows, figure),
-        ..Panel::default()
+        ..Panel::new(title, "load (% of all cores)", y_label, curves(rows, figure))
     };
     vec![
         panel("Tail latency", "p99.9 latency (us)", true, &|r| r.p999_ns.value / 1e3),

@@ -17,7 +17,8 @@ use super::Effort;
 use super::demo::{self, DemoRow};
 use crate::costs::Costs;
 use crate::mix::Mix;
-use crate::report::{Table, percent, us};
+use crate::report::{percent, us};
+use tailwater_plot::table::Table;
 
 /// The fields read from a `demo.json`; others are ignored.
 #[derive(Clone, Debug, Deserialize)]
@@ -162,23 +163,15 @@ fn difference(simulated: f64, measured: f64) -> Option<f64> {
 /// Returns the rows as a table: three figures, each measured, simulated and the difference.
 #[must_use]
 pub fn table(rows: &[BesideRow]) -> Table {
-    let mut table = Table::new(&[
-        "load",
-        "p50 us",
-        "simulated p50",
-        "p50 off",
-        "win p99.9 us",
-        "simulated p99.9",
-        "p99.9 off",
-        "batch",
-        "simulated batch",
-        "batch off",
-    ]);
+    let mut table = Table::new(
+        "load | p50 us | simulated p50 | p50 off | win p99.9 us | simulated p99.9 | p99.9 off | \
+         batch | simulated batch | batch off",
+    );
     for r in rows {
         let latency = |ns: f64, saturated: bool| if saturated { "saturated".to_owned() } else { us(ns) };
         let signed = |d: Option<f64>| d.map_or("-".to_owned(), |d| format!("{:+.0}%", 100.0 * d));
         let (m, s) = (&r.measured, &r.simulated);
-        table.push(vec![
+        table.row([
             percent(m.load),
             latency(m.p50_ns, m.saturated),
             latency(s.p50_ns.value, s.saturated),
@@ -221,7 +214,7 @@ mod tests {
         );
         assert!(rows[1].measured.saturated);
         assert_eq!((rows[1].p50_difference, rows[1].p999_difference), (None, None));
-        let text = table(&rows).to_text();
+        let text = table(&rows).to_string();
         let last = text.lines().last().unwrap();
         assert!(last.contains("saturated") && last.ends_with(" -"), "{text}");
     }

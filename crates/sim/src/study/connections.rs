@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use tailwater_sched::dispatch::FlowHash;
 use tailwater_workload::random::{stream, unit_open_closed};
 
-use crate::report::Table;
 use crate::scenario::{parallel, seed_of};
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 /// The parameters of the study.
@@ -119,9 +119,9 @@ impl ConnectionStudy {
 /// Returns the rows as a table.
 #[must_use]
 pub fn table(rows: &[ConnectionRow]) -> Table {
-    let mut table = Table::new(&["queues", "connections"]);
+    let mut table = Table::new("queues | connections");
     for r in rows {
-        table.push(vec![r.queues.to_string(), r.connections.to_string()]);
+        table.row([r.queues.to_string(), r.connections.to_string()]);
     }
     table
 }
@@ -130,12 +130,7 @@ pub fn table(rows: &[ConnectionRow]) -> Table {
 #[must_use]
 pub fn panels(rows: &[ConnectionRow]) -> Vec<Panel> {
     let points = rows.iter().map(|r| (r.queues as f64, r.connections as f64)).collect();
-    vec![Panel {
-        x_label: "queues (cores)".to_owned(),
-        y_label: "connections".to_owned(),
-        lines: vec![Line::new("connections needed", points)],
-        ..Panel::default()
-    }]
+    vec![Panel::new("", "queues (cores)", "connections", vec![Line::new("connections needed", points)])]
 }
 
 #[cfg(test)]

@@ -16,11 +16,12 @@ use crate::costs::Costs;
 use crate::machine::{Machine, Outcome, Service, Setup};
 use crate::measure::{Budget, Measured};
 use crate::mix::Mix;
-use crate::report::{Table, percent, us, us_with_error};
+use crate::report::{percent, us, us_with_error};
 use crate::scenario::{parallel, seed_of};
 use crate::source::Synthetic;
 use crate::stats::Estimate;
 use crate::theory;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 /// One load.
@@ -128,18 +129,10 @@ fn row(load: f64, mean_ns: f64, outcomes: &[&Outcome]) -> DemoRow {
 /// service time only.
 #[must_use]
 pub fn table(rows: &[DemoRow]) -> Table {
-    let mut table = Table::new(&[
-        "load",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "batch",
-        "hand-offs",
-        "hand-offs/s",
-        "ideal p50",
-        "ideal p99.9",
-        "ideal batch",
-    ]);
+    let mut table = Table::new(
+        "load | p50 us | p99 us | p99.9 us | batch | hand-offs | hand-offs/s | ideal p50 | \
+         ideal p99.9 | ideal batch",
+    );
     for r in rows {
         let mut cells = vec![percent(r.load)];
         if r.saturated {
@@ -149,7 +142,7 @@ pub fn table(rows: &[DemoRow]) -> Table {
         }
         cells.extend([percent(r.batch_share), percent(r.handoff_share), format!("{:.0}", r.handoffs_per_s)]);
         cells.extend([us(r.ideal_ns[0]), us(r.ideal_ns[2]), percent(1.0 - r.load)]);
-        table.push(cells);
+        table.row(cells);
     }
     table
 }
@@ -162,12 +155,8 @@ pub fn panels(rows: &[DemoRow]) -> Vec<Panel> {
         Line::new(name, stable.map(|r| (r.load * 100.0, figure(r))).collect())
     };
     let panel = |title: &str, y_label: &str, log_y, lines| Panel {
-        title: title.to_owned(),
-        x_label: "load (% of the core)".to_owned(),
-        y_label: y_label.to_owned(),
         log_y,
-        lines,
-        ..Panel::default()
+        ..Panel::new(title, "load (% of the core)", y_label, lines)
     };
     let p50 = vec![
         line("simulated", &|r| r.p50_ns.value / 1e3),

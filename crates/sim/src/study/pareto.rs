@@ -25,9 +25,10 @@ use crate::hardware::{Hardware, Power};
 use crate::machine::{Machine, Outcome, Service, Setup};
 use crate::measure::{Budget, Measured};
 use crate::mix::Mix;
-use crate::report::{Table, percent, us};
+use crate::report::{percent, us};
 use crate::scenario::{parallel, seed_of};
 use crate::source::Synthetic;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 /// A configuration that is worse than the best by no more than this fraction is as good.
@@ -451,10 +452,10 @@ impl ParetoStudy {
 /// Returns points as a table.
 #[must_use]
 pub fn table(points: &[ParetoPoint], slo: &str) -> Table {
-    let latency = format!("{} us", slo.split('<').next().unwrap_or_default().trim());
-    let mut table = Table::new(&["requests/s", "cores", "threads", "MHz", &latency, "watts", "batch"]);
+    let latency = slo.split('<').next().unwrap_or_default().trim();
+    let mut table = Table::new(&format!("requests/s | cores | threads | MHz | {latency} us | watts | batch"));
     for point in points {
-        table.push(vec![
+        table.row([
             format!("{:.0}", point.rate),
             point.cores.to_string(),
             point.threads.to_string(),
@@ -479,12 +480,12 @@ pub fn panels(study: &ParetoStudy, pareto: &Pareto) -> Vec<Panel> {
     };
     let all_cores = |point: &&ParetoPoint| point.cores == study.cores && point.threads == study.threads;
     let whole: Vec<ParetoPoint> = pareto.points.iter().filter(all_cores).copied().collect();
-    vec![Panel {
-        x_label: "requests/s (thousands)".to_owned(),
-        y_label: y_label.to_owned(),
-        lines: vec![line("frontier", &pareto.frontier), line("clock rates only", &study.best(&whole))],
-        ..Panel::default()
-    }]
+    vec![Panel::new(
+        "",
+        "requests/s (thousands)",
+        y_label,
+        vec![line("frontier", &pareto.frontier), line("clock rates only", &study.best(&whole))],
+    )]
 }
 
 #[cfg(test)]

@@ -24,9 +24,10 @@ use crate::machine::{Machine, Service, Setup};
 use crate::measure::{Budget, Measured};
 use crate::mix::{Class, Mix};
 use crate::notation::parse_policies;
-use crate::report::{Table, percent, us};
+use crate::report::{percent, us};
 use crate::scenario::{Scenario, parallel, run_all};
 use crate::source::{Incoming, Recorded, Source, Synthetic, parse_trace};
+use tailwater_plot::table::Table;
 
 /// The question's parameters. Every field has a default, so a scenario file states only the
 /// differences.
@@ -349,10 +350,10 @@ fn mix_of(trace: &[Incoming]) -> anyhow::Result<Mix> {
 #[must_use]
 pub fn table(plan: &Plan, slo: &str) -> Table {
     let percentile = slo.split('<').next().unwrap_or("").trim();
-    let latency = format!("{percentile} us");
-    let mut table = Table::new(&["policy", "cores needed", &latency, "p99 slowdown", "left if set aside"]);
+    let head = format!("policy | cores needed | {percentile} us | p99 slowdown | left if set aside");
+    let mut table = Table::new(&head);
     for r in &plan.rows {
-        table.push(vec![
+        table.row([
             r.policy.clone(),
             r.cores.map_or_else(|| "not met".to_owned(), |n| n.to_string()),
             if r.latency_ns.is_finite() { us(r.latency_ns) } else { "saturated".to_owned() },

@@ -9,9 +9,10 @@ use crate::costs::Costs;
 use crate::measure::Measured;
 use crate::mix::Mix;
 use crate::notation::{parse_loads, parse_policies};
-use crate::report::{Table, percent, us, us_with_error};
+use crate::report::{percent, us, us_with_error};
 use crate::scenario::{Scenario, run_all};
 use crate::stats::Estimate;
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, Panel};
 
 /// The comparison's parameters. Every field has a default, so a scenario file states only the
@@ -167,14 +168,12 @@ fn row(name: &str, scenario: &Scenario, m: &Measured) -> anyhow::Result<PolicyRo
 /// Returns the rows as a table, with the width of each 99 % interval beside p99.
 #[must_use]
 pub fn table(rows: &[PolicyRow], mix: &Mix) -> Table {
-    let mut columns =
-        vec!["policy", "load", "Mrps", "p50 us", "p99 us", "p99.9 us", "p99 slowdown", "busy", "overhead"];
-    let classes: Vec<String> = match mix.classes() {
-        [_] => Vec::new(),
-        several => several.iter().map(|c| format!("p99 {} us", c.name)).collect(),
-    };
-    columns.extend(classes.iter().map(String::as_str));
-    let mut table = Table::new(&columns);
+    let mut head =
+        "policy | load | Mrps | p50 us | p99 us | p99.9 us | p99 slowdown | busy | overhead".to_owned();
+    if let several @ [_, _, ..] = mix.classes() {
+        head.extend(several.iter().map(|c| format!(" | p99 {} us", c.name)));
+    }
+    let mut table = Table::new(&head);
     for r in rows {
         let mut cells = vec![r.policy.clone(), percent(r.load), format!("{:.3}", r.achieved_rps / 1e6)];
         if r.saturated {
@@ -188,7 +187,7 @@ pub fn table(rows: &[PolicyRow], mix: &Mix) -> Table {
         cells.extend([percent(r.busy), percent(r.overhead)]);
         let class = |e: &Estimate| if r.saturated { "saturated".to_owned() } else { us(e.value) };
         cells.extend(r.class_p99_ns.iter().map(class));
-        table.push(cells);
+        table.row(cells);
     }
     table
 }
@@ -196,26 +195,11 @@ pub fn table(rows: &[PolicyRow], mix: &Mix) -> Table {
 /// Returns the rows as plain numbers, for CSV.
 #[must_use]
 pub fn csv(rows: &[PolicyRow]) -> Table {
-    let mut table = Table::new(&[
-        "policy",
-        "load",
-        "offered_rps",
-        "achieved_rps",
-        "saturated",
-        "mean_ns",
-        "p50_ns",
-        "p90_ns",
-        "p99_ns",
-        "p99_error_ns",
-        "p999_ns",
-        "slowdown_p50",
-        "slowdown_p99",
-        "slowdown_p999",
-        "busy",
-        "overhead",
-        "preemptions",
-        "steals",
-    ]);
+    let mut table = Table::new(
+        "policy | load | offered_rps | achieved_rps | saturated | mean_ns | p50_ns | p90_ns | \
+         p99_ns | p99_error_ns | p999_ns | slowdown_p50 | slowdown_p99 | slowdown_p999 | busy | \
+         overhead | preemptions | steals",
+    );
     for r in rows {
         let [p50, p90, p99, p999] = r.latency_ns;
         let numbers = [
@@ -236,7 +220,7 @@ pub fn csv(rows: &[PolicyRow]) -> Table {
         let mut cells = vec![r.policy.clone(), r.load.to_string(), r.offered_rps.to_string()];
         cells.extend([r.achieved_rps.to_string(), r.saturated.to_string()]);
         cells.extend(numbers.iter().map(ToString::to_string));
-        table.push(cells);
+        table.row(cells);
     }
     table
 }
@@ -259,13 +243,8 @@ pub fn curves(rows: &[PolicyRow], figure: impl Fn(&PolicyRow) -> f64) -> Vec<Lin
 /// Tail latency and tail slowdown over load.
 #[must_use]
 pub fn panels(rows: &[PolicyRow]) -> Vec<Panel> {
-    let panel = |title: &str, y_label: &str, lines| Panel {
-        title: title.to_owned(),
-        x_label: "load (% of all cores)".to_owned(),
-        y_label: y_label.to_owned(),
-        log_y: true,
-        lines,
-        ..Panel::default()
+    let panel = |title: &str, y_label: &str, lines| {
+        Panel::new(title, "load (% of all cores)", y_label, lines).log_y()
     };
     vec![
         panel("Latency", "p99 latency (us)", curves(rows, |r| r.latency_ns[2].value / 1e3)),
@@ -298,7 +277,7 @@ mod tests {
             ]";
         let study: PolicyStudy = toml::from_str(text).unwrap();
         let rows = study.run(&|| ()).unwrap();
-        let shown = table(&rows, &study.mix().unwrap()).to_text();
+        let shown = table(&rows, &study.mix().unwrap()).to_string();
         assert!(shown.contains("p99 get us") && shown.contains("c-fcfs"), "{shown}");
         assert!(
             rows[0].class_p99_ns[0].value < rows[1].class_p99_ns[0].value,

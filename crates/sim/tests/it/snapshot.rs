@@ -20,7 +20,7 @@ fn a_small_study_of_every_policy_has_exactly_these_numbers() {
         effort: Effort { requests: 5_000, replications: 2, seed: 7, threads: 0 },
         ..PolicyStudy::default()
     };
-    let shown = table(&study.run(&|| ()).unwrap(), &study.mix().unwrap()).to_text();
+    let shown = table(&study.run(&|| ()).unwrap(), &study.mix().unwrap()).to_string();
     assert_eq!(shown, EXPECTED, "\n{shown}");
 }
 

@@ -257,10 +257,10 @@ pub fn held_by_batch(cores: &[Shares]) -> f64 {
 
 /// Returns a table with one row for each core, after a cell of the caller's.
 pub fn table<'a>(head: &str, rows: impl IntoIterator<Item = (String, &'a Shares)>) -> String {
-    let mut table = Table::new([
-        head, "core", "service", "stack", "sched", "idle", "wake", "cede", "start", "batch", "runtime",
-        "idle", "free", "other", "kernel", "host",
-    ]);
+    let mut table = Table::new(&format!(
+        "{head} | core | service | stack | sched | idle | wake | cede | start | batch | runtime | idle | free | \
+         other | kernel | host"
+    ));
     let (mut error, mut by_ticks) = (0.0f64, None);
     for (first, shares) in rows {
         let numbers =

@@ -159,12 +159,10 @@ fn switch_ns() -> f64 {
 /// Returns the figures as a table.
 pub fn describe(figures: &Figures) -> String {
     let Figures { raise_ms, lower_ms, switch_more_ns, count } = *figures;
-    let mut table = Table::new([
-        "estimate",
-        "a second core requested after, ms",
-        "one again after, ms",
-        "a switch costs more, ns",
-    ]);
+    let mut table = Table::new(
+        "estimate | a second core requested after, ms | one again after, ms | \
+         a switch costs more, ns",
+    );
     let cells = [raise_ms, lower_ms, switch_more_ns].map(number);
     table.row([format!("{count} steps")].into_iter().chain(cells));
     format!("{table}\n")

@@ -104,15 +104,10 @@ impl Way {
 
 /// Returns the figures as a table.
 pub fn describe(figures: &Figures) -> String {
-    let mut table = Table::new([
-        "batch job",
-        "batch share",
-        "p50, us",
-        "above the ideal",
-        "above the service alone",
-        "p99, us",
-        "answered, %",
-    ]);
+    let mut table = Table::new(
+        "batch job | batch share | p50, us | above the ideal | above the service alone | \
+         p99, us | answered, %",
+    );
     let ways = [("a program of its own", &figures.two_programs), ("in the background", &figures.one_program)];
     for (name, way) in ways {
         let [above_ideal, above_alone] =

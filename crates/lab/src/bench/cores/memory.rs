@@ -102,7 +102,7 @@ pub fn run_child(count: u32) -> anyhow::Result<()> {
 /// Returns the figures as a table.
 pub fn describe(figures: &Figures) -> String {
     let Figures { program_kib, kthread_kib, thread_kib } = *figures;
-    let mut table = Table::new(["resident, KiB", "program, one kthread", "further kthread", "parked thread"]);
+    let mut table = Table::new("resident, KiB | program, one kthread | further kthread | parked thread");
     let cells = [program_kib, kthread_kib, thread_kib].map(number);
     table.row([String::new()].into_iter().chain(cells));
     format!("{table}\n")

@@ -286,7 +286,7 @@ fn measure(load: Load, way: Option<Way>, kthreads: u16, interrupt: &Interrupt) -
 }
 
 fn describe(rows: &[Row]) -> Table {
-    let mut table = Table::new(["threads created", "placed", "start p50, us", "p99", "creator, ns each"]);
+    let mut table = Table::new("threads created | placed | start p50, us | p99 | creator, ns each");
     for Row { load, placement, start_us, create_ns } in rows {
         let figures = [start_us.p50, start_us.p99, *create_ns].map(number);
         table.row([load.as_str().to_owned(), placement.as_str().to_owned()].into_iter().chain(figures));

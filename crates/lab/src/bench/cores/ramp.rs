@@ -272,7 +272,7 @@ pub fn describe(Ramps { lent, requested }: &Ramps) -> String {
 }
 
 fn describe_one(ramp: &Ramp) -> String {
-    let mut table = Table::new(["constant load, % of capacity", "p99.9 of windows of 100 ms, us"]);
+    let mut table = Table::new("constant load, % of capacity | p99.9 of windows of 100 ms, us");
     for Steady { load, p999_us } in &ramp.steady {
         table.row([number(100.0 * load), number(*p999_us)]);
     }

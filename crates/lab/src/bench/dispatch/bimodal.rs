@@ -82,12 +82,10 @@ fn simulate(packet_ns: u64) -> anyhow::Result<Simulated> {
 impl Bimodal {
     /// Returns the table of the figures.
     pub fn describe(&self) -> String {
-        let mut table = Table::new([
-            "spin server, 99.5 % of 0.5 us, 0.5 % of 500 us: per second with p99 of the short within 50 us",
-            "without preemption",
-            "quantum of 5 us",
-            "ratio",
-        ]);
+        let mut table = Table::new(
+            "spin server, 99.5 % of 0.5 us, 0.5 % of 500 us: per second with p99 of the short within 50 us | \
+             without preemption | quantum of 5 us | ratio",
+        );
         self.measured.add_to(&mut table, "measured");
         self.simulated.add_to(&mut table, "simulated");
         table.to_string()

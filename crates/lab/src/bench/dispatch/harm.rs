@@ -88,13 +88,10 @@ fn compare(service: &'static str, load_percent: f64, [without, with]: &[Vec<Perc
 
 /// Returns the table of the figures.
 pub fn describe(loads: &[Load]) -> String {
-    let mut table = Table::new([
-        "spin server, one core: us without / with a quantum of 15 us",
-        "load, %",
-        "p50",
-        "p99",
-        "p99.9",
-    ]);
+    let mut table = Table::new(
+        "spin server, one core: us without / with a quantum of 15 us | load, % | p50 | p99 | \
+         p99.9",
+    );
     for Load { service, load_percent, without_us: off, with_us: on, ratio } in loads {
         let cell =
             |of: fn(&Percentiles) -> f64| format!("{} / {} ({:.2})", us(of(off)), us(of(on)), of(ratio));

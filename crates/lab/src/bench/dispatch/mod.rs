@@ -195,14 +195,14 @@ fn measure(words: &[&str; 2], quantum_us: u64, interrupt: &Interrupt) -> anyhow:
 }
 
 fn describe(report: &Threads) -> String {
-    let mut table = Table::new(["poll points by attribute", "longer by, %"]);
+    let mut table = Table::new("poll points by attribute | longer by, %");
     for (name, percent) in &report.poll_overhead_percent {
         table.row([
             name.clone(),
             percent.as_f64().map_or_else(String::new, |percent| format!("{percent:.2}")),
         ]);
     }
-    let mut turns = Table::new(["quantum of 5 us, on a lent core", "p50", "p99"]);
+    let mut turns = Table::new("quantum of 5 us, on a lent core | p50 | p99");
     for (what, Quantiles { p50, p99 }) in
         [("thread", &report.quantum_error_us), ("request of a dispatcher", &report.request_quantum_error_us)]
     {

@@ -52,12 +52,10 @@ fn skip(reason: &str) -> std::io::Result<()> {
 impl Store {
     /// Returns the table of the figures.
     pub fn describe(&self) -> String {
-        let mut table = Table::new([
-            "RocksDB, 99.5 % GETs, 0.5 % SCANs of 1,000: per second with p99 of GETs within 50 us",
-            "without preemption",
-            "quantum of 15 us",
-            "ratio",
-        ]);
+        let mut table = Table::new(
+            "RocksDB, 99.5 % GETs, 0.5 % SCANs of 1,000: per second with p99 of GETs within 50 us | \
+             without preemption | quantum of 15 us | ratio",
+        );
         self.measured.add_to(&mut table, "measured");
         table.to_string()
     }

@@ -236,7 +236,7 @@ mod tests {
             50.0,
         );
         assert_eq!(loads.ratio, Ratio::Measured { median: 20.0, least: 10.0, most: 30.0 });
-        let mut table = Table::new(["", "without", "with", "ratio"]);
+        let mut table = Table::new(" | without | with | ratio");
         loads.add_to(&mut table, "p99 within");
         let text = table.to_string();
         assert!(text.contains("20.0 (10.0 to 30.0)"), "{text}");
@@ -247,7 +247,7 @@ mod tests {
         let loads = |preemptive| Loads::of(vec![[None, preemptive], [None, preemptive]], 50.0);
         assert_eq!(loads(Some(5_000.0)).ratio, Ratio::AtLeast(100.0));
         assert_eq!(loads(None).ratio, Ratio::None);
-        let mut table = Table::new(["", "without", "with", "ratio"]);
+        let mut table = Table::new(" | without | with | ratio");
         loads(Some(5_000.0)).add_to(&mut table, "p99 within");
         let text = table.to_string();
         assert!(text.contains("none that was tried") && text.contains("at least 100"), "{text}");

@@ -131,7 +131,7 @@ fn in_turn(
 /// Returns the tables of the figures.
 pub fn describe(server: &Server) -> String {
     let Server { fixed_1us_mrps: fixed, low_load, batch_beside: batch } = server;
-    let mut loads = Table::new(["spin server, one core", "without preemption", "quantum of 5 us", "ratio"]);
+    let mut loads = Table::new("spin server, one core | without preemption | quantum of 5 us | ratio");
     loads.row([
         "requests of 1 us, million per second".to_owned(),
         number(fixed.off),
@@ -145,7 +145,7 @@ pub fn describe(server: &Server) -> String {
         number(batch.on_5us_trials_per_s),
         number(batch.ratio),
     ]);
-    let mut latencies = Table::new(["the same mixture, 40,000 per second", "p50, us", "p99, us"]);
+    let mut latencies = Table::new("the same mixture, 40,000 per second | p50, us | p99, us");
     for (name, us) in [
         ("without quantum", &low_load.no_quantum_us),
         ("quantum of 15 us", &low_load.quantum_15us_us),

@@ -270,21 +270,10 @@ fn ticks_of(stat: &str) -> Option<u64> {
 }
 
 fn describe(report: &Report) -> String {
-    let mut table = Table::new([
-        "load",
-        "busy: bar",
-        "announced",
-        "unannounced",
-        "polling",
-        "p50 us: announced",
-        "unannounced",
-        "polling",
-        "p99 us: announced",
-        "unannounced",
-        "polling",
-        "met",
-        "unannounced",
-    ]);
+    let mut table = Table::new(
+        "load | busy: bar | announced | unannounced | polling | p50 us: announced | \
+         unannounced | polling | p99 us: announced | unannounced | polling | met | unannounced",
+    );
     let percent = |part: f64| format!("{:.1} %", part * 100.0);
     let busy = |part: Option<f64>| part.map_or_else(|| "-".to_owned(), percent);
     let us = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), number);

@@ -173,20 +173,10 @@ impl Attacked {
 
 /// Returns a table of the attacks.
 pub(super) fn describe(attacks: &[Attacked]) -> String {
-    let mut table = Table::new([
-        "attack, us",
-        "p50 before",
-        "p50",
-        "p99 before",
-        "p99",
-        "win. p99.9 before",
-        "win. p99.9",
-        "lost before",
-        "lost",
-        "attacked, %",
-        "expelled",
-        "harmless",
-    ]);
+    let mut table = Table::new(
+        "attack, us | p50 before | p50 | p99 before | p99 | win. p99.9 before | win. p99.9 | \
+         lost before | lost | attacked, % | expelled | harmless",
+    );
     let us = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
     for attacked in attacks {
         let Attacked { before, during, .. } = attacked;

@@ -256,14 +256,10 @@ impl Fallback {
 
 /// Returns a table of the programs.
 pub(super) fn describe(fallback: &Fallback) -> String {
-    let mut table = Table::new([
-        "IOKernel killed, none for 500 ms",
-        "times",
-        "longest pause p50, ms",
-        "max",
-        "undisturbed p50",
-        "max",
-    ]);
+    let mut table = Table::new(
+        "IOKernel killed, none for 500 ms | times | longest pause p50, ms | max | \
+         undisturbed p50 | max",
+    );
     for (name, pauses) in [("sleeps 1 ms at a time", &fallback.sleeper), ("batch job", &fallback.batch)] {
         let lengths =
             [pauses.p50_ms, pauses.max_ms, pauses.undisturbed_p50_ms, pauses.undisturbed_max_ms].map(number);

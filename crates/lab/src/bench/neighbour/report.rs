@@ -86,7 +86,7 @@ pub(super) struct OnLinux {
 
 /// Returns the figures as text.
 pub(super) fn describe(report: &Report) -> String {
-    let mut table = Table::new(["beside", "process of 100 ms, ms", "wake-up p99, ms", "batch job"]);
+    let mut table = Table::new("beside | process of 100 ms, ms | wake-up p99, ms | batch job");
     let mut row = |name: &str, process: f64, shell: Option<f64>, batch: Option<f64>| {
         let shell = shell.map_or_else(String::new, number);
         table.row([name.to_owned(), number(process), shell, batch.map_or_else(String::new, number)]);
@@ -128,7 +128,7 @@ pub(super) fn describe(report: &Report) -> String {
 
 fn describe_service(s: &Service30) -> String {
     let us = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), number);
-    let mut table = Table::new(["the service, us", "p99", "windowed p99.9"]);
+    let mut table = Table::new("the service, us | p99 | windowed p99.9");
     let mut row = |name: &str, p99, win_p999| table.row([name.to_owned(), us(p99), us(win_p999)]);
     row("Tailwater, without the other programs", s.service_p99_alone_us, s.service_win_p999_alone_us);
     row("Tailwater, beside them", s.service_p99_us, s.service_win_p999_us);

@@ -99,15 +99,10 @@ impl Figures {
 /// Returns the table, the ratios and the host's stalls.
 pub(super) fn describe(report: &Report) -> String {
     let Report { tap, xdp_veth, loopback, veth, host } = report;
-    let mut table = Table::new([
-        "TCP echo of 64 bytes",
-        "1 connection, answers/s",
-        "64 connections, answers/s",
-        "8,000/s, p50 us",
-        "p99 us",
-        "in rounds",
-        "of 100 ms",
-    ]);
+    let mut table = Table::new(
+        "TCP echo of 64 bytes | 1 connection, answers/s | 64 connections, answers/s | \
+         8,000/s, p50 us | p99 us | in rounds | of 100 ms",
+    );
     for (name, figures) in [
         ("Tailwater over TAP", tap),
         ("Linux over loopback", loopback),

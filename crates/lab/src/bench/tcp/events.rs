@@ -219,16 +219,10 @@ fn http(hello: &Hello, figures: &mut Figures, interrupt: &Interrupt) -> Result<(
 }
 
 fn describe(report: &Report) -> String {
-    let mut table = Table::new([
-        "echo",
-        "event loop",
-        "user threads",
-        "async",
-        "kernel, epoll",
-        "loop to threads",
-        "async to threads",
-        "loop to kernel",
-    ]);
+    let mut table = Table::new(
+        "echo | event loop | user threads | async | kernel, epoll | loop to threads | \
+         async to threads | loop to kernel",
+    );
     let mut row = |name: &str, ways: &Ways, unit: f64| {
         let Ways { events, threads, tasks, kernel_epoll } = *ways;
         let ratios = [events / threads, tasks / threads, events / kernel_epoll];
@@ -238,11 +232,11 @@ fn describe(report: &Report) -> String {
     };
     row("64 connections, 1000/s", &report.echo_rps, 1e3);
     row("1 connection, p50 us", &report.rr_p50_us, 1.0);
-    let mut batches = Table::new(["conditions in a round", "1000/s"]);
+    let mut batches = Table::new("conditions in a round | 1000/s");
     for (size, rate) in &report.batch {
         batches.row([size.to_string(), number(rate / 1e3)]);
     }
-    let mut large = Table::new(["answers of 16 KiB", "copied", "shared", "shared to copied"]);
+    let mut large = Table::new("answers of 16 KiB | copied | shared | shared to copied");
     let Large { copied, shared } = report.large_rps;
     let mut row = |name: &str, unit: f64| {
         let figures = [copied * unit, shared * unit, shared / copied].map(number);
@@ -252,8 +246,7 @@ fn describe(report: &Report) -> String {
     row("Gbit/s", LARGE as f64 * 8e-9);
     let mut text = format!("{table}\n{batches}\n{large}");
     if let (Some(own), Some(tokio)) = (report.hyper_rps, report.tokio_hyper_rps) {
-        let mut table =
-            Table::new(["hyper, 64 connections", "Tailwater", "Tokio", "ratio", "Tailwater over TAP"]);
+        let mut table = Table::new("hyper, 64 connections | Tailwater | Tokio | ratio | Tailwater over TAP");
         let cell = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), number);
         let tap = cell(report.hyper_tap_rps.map(|rps| rps / 1e3));
         table.row(["1000/s".to_owned(), number(own / 1e3), number(tokio / 1e3), number(own / tokio), tap]);

@@ -100,7 +100,7 @@ const ROWS: [(&str, f64, &str, &str); 32] = [
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(["median (least to most)", "Tailwater", "kernel"]);
+        let mut table = Table::new("median (least to most) | Tailwater | kernel");
         for (label, unit, own, kernel) in ROWS {
             let (own, kernel) = (self.cell(own, unit), self.cell(kernel, unit));
             if !own.is_empty() || !kernel.is_empty() {

@@ -18,8 +18,7 @@ pub struct Report {
 
 /// Returns the table of nanoseconds and cycles at `hz`.
 pub fn table(rows: &[Row], hz: u64) -> Table {
-    let mut table =
-        Table::new(["operation", "system", "ns", "best", "spread", "cycles", "Shenango", "Arachne"]);
+    let mut table = Table::new("operation | system | ns | best | spread | cycles | Shenango | Arachne");
     let mut begun: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.kib.is_none()) {
         if !begun.contains(&row.op.as_str()) {
@@ -42,8 +41,7 @@ pub fn table(rows: &[Row], hz: u64) -> Table {
 
 /// Returns the table of idle threads.
 pub fn idle_table(rows: &[Row]) -> Table {
-    let mut table =
-        Table::new(["idle threads", "system", "KiB each", "ns each", "best", "spread", "million/s"]);
+    let mut table = Table::new("idle threads | system | KiB each | ns each | best | spread | million/s");
     for row in rows {
         let Some(kib) = row.kib else { continue };
         table.row([

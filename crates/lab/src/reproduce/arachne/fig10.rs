@@ -1,15 +1,11 @@
 //! Figure 10: how long a program waits for a core that it requests.
 
-use tailwater_plot::{Line, Panel, draw};
 use tailwater_shm::Clock;
-use tailwater_sim::report::Table;
 
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Panel, Table, draw, number};
+use super::super::rounds::in_turn;
 use crate::bench::cores::request::{Case, Conditions, FREE, HELD, sample};
 use crate::bench::quantile;
-use tailwater_testbed::table::number;
 
 /// The situations by their names.
 pub const SITUATIONS: [(&str, Case); 2] = [("free core", FREE), ("core held by a batch job", HELD)];
@@ -39,49 +35,33 @@ pub fn notes(context: &Context, more: Option<&str>) -> anyhow::Result<Vec<String
 }
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure10;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig10",
+    title: "Latency of a core request, free and held",
+    paper: "Arachne (OSDI'18), figure 10",
+    plan: include_str!("../../../experiments/arachne-fig10.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure10 {
-    fn name(&self) -> &'static str {
-        "arachne-fig10"
-    }
-
-    fn title(&self) -> &'static str {
-        "Latency of a core request, free and held"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figure 10"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig10.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let clock = Clock::from_hz(context.machine.tsc_hz);
-        let (rounds, count) = size(context.options.quick);
-        let mut all = SITUATIONS.map(|_| Vec::new());
-        let progress = context.progress(self.name(), (rounds * SITUATIONS.len()) as u64);
-        for _ in 0..rounds {
-            for ((_, case), all) in SITUATIONS.into_iter().zip(&mut all) {
-                let conditions = Conditions::default();
-                let samples = sample(&context.machine, context.interrupt()?, conditions, case, count)?;
-                all.extend(samples.into_iter().map(|sample| sample.us(&clock)));
-                progress.inc(1);
-            }
-        }
-        progress.finish_and_clear();
-        all.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
-        Ok(Outcome {
-            svg: draw(self.title(), &[panel(&all)]),
-            data: data(&all),
-            summary: summary(&all),
-            claims: claims(&all),
-            notes: notes(context, None)?,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let clock = Clock::from_hz(context.machine.tsc_hz);
+    let (rounds, count) = size(context.options.quick);
+    let mut all = SITUATIONS.map(|_| Vec::new());
+    in_turn(figure, context, (SITUATIONS.len(), rounds), |index, _| {
+        let (interrupt, conditions) = (context.interrupt()?, Conditions::default());
+        let samples = sample(&context.machine, interrupt, conditions, SITUATIONS[index].1, count)?;
+        all[index].extend(samples.into_iter().map(|sample| sample.us(&clock)));
+        Ok(())
+    })?;
+    all.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
+    Ok(Outcome {
+        svg: draw(figure.title(), &[panel(&all)]),
+        data: data(&all),
+        summary: summary(&all),
+        claims: claims(&all),
+        notes: notes(context, None)?,
+    })
 }
 
 /// Draws the distributions of the sorted times.
@@ -90,31 +70,31 @@ fn panel(all: &[Vec<f64>; 2]) -> Panel {
         let part = |at: usize| (at + 1) as f64 / times.len() as f64;
         Line::new(*name, times.iter().enumerate().map(|(at, &us)| (us, part(at))).collect())
     };
-    Panel {
-        x_label: "us from the request to the first user thread".to_owned(),
-        y_label: "part of the requests".to_owned(),
-        log_x: true,
-        y_range: Some((0.0, 1.0)),
-        lines: SITUATIONS.iter().zip(all).map(line).collect(),
-        ..Panel::default()
-    }
+    Panel::new(
+        "",
+        "us from the request to the first user thread",
+        "part of the requests",
+        SITUATIONS.iter().zip(all).map(line).collect(),
+    )
+    .log_x()
+    .within((0.0, 1.0))
 }
 
 fn data(all: &[Vec<f64>; 2]) -> Table {
-    let mut table = Table::new(&["situation", "us"]);
+    let mut table = Table::new("situation | us");
     for ((name, _), times) in SITUATIONS.iter().zip(all) {
         for us in times {
-            table.push(vec![(*name).to_owned(), format!("{us:.3}")]);
+            table.row([(*name).to_owned(), format!("{us:.3}")]);
         }
     }
     table
 }
 
 fn summary(all: &[Vec<f64>; 2]) -> Table {
-    let mut table = Table::new(&["situation", "p10, us", "p50", "p90", "p99"]);
+    let mut table = Table::new("situation | p10, us | p50 | p90 | p99");
     for ((name, _), times) in SITUATIONS.iter().zip(all) {
         let figures = [0.1, 0.5, 0.9, 0.99].map(|part| number(quantile(times.iter().copied(), part)));
-        table.push([(*name).to_owned()].into_iter().chain(figures).collect());
+        table.row([(*name).to_owned()].into_iter().chain(figures));
     }
     table
 }

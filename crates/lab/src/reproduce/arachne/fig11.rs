@@ -1,17 +1,13 @@
 //! Figure 11: the steps of a core request over time.
 
-use tailwater_plot::{Bar, Panel, draw};
 use tailwater_shm::Clock;
-use tailwater_sim::report::Table;
 
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
+use super::super::figure::{Bar, Claim, Context, Figure, Outcome, Panel, Table, draw, number};
+use super::super::rounds::in_turn;
 use super::fig10::{PAPERS_US, SITUATIONS, notes, size};
 use crate::bench::cores::request::sample_traced;
 use crate::bench::cores::request::steps::Steps;
 use crate::bench::quantile;
-use tailwater_testbed::table::number;
 
 /// The time of a step, in microseconds since the request; `None` if the request had no such step.
 type Time = fn(&Steps) -> Option<f64>;
@@ -29,49 +25,34 @@ const STEPS: [(&str, Time); 5] = [
 type Requests = [Vec<Steps>; SITUATIONS.len()];
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure11;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig11",
+    title: "Timeline of a core request",
+    paper: "Arachne (OSDI'18), figure 11",
+    plan: include_str!("../../../experiments/arachne-fig11.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure11 {
-    fn name(&self) -> &'static str {
-        "arachne-fig11"
-    }
-
-    fn title(&self) -> &'static str {
-        "Timeline of a core request"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figure 11"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig11.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let clock = Clock::from_hz(context.machine.tsc_hz);
-        let (rounds, count) = size(context.options.quick);
-        let mut all = Requests::default();
-        let progress = context.progress(self.name(), (rounds * SITUATIONS.len()) as u64);
-        for _ in 0..rounds {
-            for ((_, case), all) in SITUATIONS.into_iter().zip(&mut all) {
-                let (samples, events) = sample_traced(&context.machine, context.interrupt()?, case, count)?;
-                all.extend(samples.into_iter().map(|sample| Steps::of(sample, &events, &clock)));
-                progress.inc(1);
-            }
-        }
-        progress.finish_and_clear();
-        let steps = "Each step's median over the requests that have it, so steps need not be in order. The IOKernel looks every 5 us: \
-            it may see a kthread run after its user thread has.";
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&all)),
-            data: data(&all),
-            summary: summary(&all),
-            claims: claims(&all),
-            notes: notes(context, Some(steps))?,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let clock = Clock::from_hz(context.machine.tsc_hz);
+    let (rounds, count) = size(context.options.quick);
+    let mut all = Requests::default();
+    in_turn(figure, context, (SITUATIONS.len(), rounds), |index, _| {
+        let case = SITUATIONS[index].1;
+        let (samples, events) = sample_traced(&context.machine, context.interrupt()?, case, count)?;
+        all[index].extend(samples.into_iter().map(|sample| Steps::of(sample, &events, &clock)));
+        Ok(())
+    })?;
+    let steps = "Each step's median over the requests that have it, so steps need not be in order. The IOKernel looks every 5 us: \
+        it may see a kthread run after its user thread has.";
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&all)),
+        data: data(&all),
+        summary: summary(&all),
+        claims: claims(&all),
+        notes: notes(context, Some(steps))?,
+    })
 }
 
 /// Returns the times of a step, of the requests that have it.
@@ -95,27 +76,19 @@ fn panels(all: &Requests) -> Vec<Panel> {
         };
         all.filter(|(_, times)| !times.is_empty()).map(bar).collect()
     };
-    let panel = |((name, _), requests): (&(&str, _), &Vec<Steps>)| Panel {
-        title: (*name).to_owned(),
-        y_label: "us since the request".to_owned(),
-        bars: bars(requests),
-        ..Panel::default()
+    let panel = |((name, _), requests): (&(&str, _), &Vec<Steps>)| {
+        Panel::of_bars(name, "us since the request", bars(requests))
     };
     SITUATIONS.iter().zip(all).map(panel).collect()
 }
 
 fn data(all: &Requests) -> Table {
-    let mut table = Table::new(&["situation", "request", "step", "us"]);
+    let mut table = Table::new("situation | request | step | us");
     for ((name, _), requests) in SITUATIONS.iter().zip(all) {
         for (request, steps) in requests.iter().enumerate() {
             for (step, time) in STEPS {
                 let Some(us) = time(steps) else { continue };
-                table.push(vec![
-                    (*name).to_owned(),
-                    request.to_string(),
-                    step.to_owned(),
-                    format!("{us:.3}"),
-                ]);
+                table.row([(*name).to_owned(), request.to_string(), step.to_owned(), format!("{us:.3}")]);
             }
         }
     }
@@ -123,7 +96,7 @@ fn data(all: &Requests) -> Table {
 }
 
 fn summary(all: &Requests) -> Table {
-    let mut table = Table::new(&["situation", "step", "us since the request, median", "p90", "requests"]);
+    let mut table = Table::new("situation | step | us since the request, median | p90 | requests");
     for ((name, _), requests) in SITUATIONS.iter().zip(all) {
         for (step, time) in STEPS {
             let times = times(requests, time);
@@ -132,7 +105,7 @@ fn summary(all: &Requests) -> Table {
             }
             let [median, late] = [0.5, 0.9].map(|part| number(at(&times, part)));
             let count = times.len().to_string();
-            table.push(vec![(*name).to_owned(), step.to_owned(), median, late, count]);
+            table.row([(*name).to_owned(), step.to_owned(), median, late, count]);
         }
     }
     table

@@ -3,15 +3,9 @@
 //!
 //! [`fig2a`]: super::fig2a
 
-use tailwater_plot::{Line, Panel, decades, draw};
-use tailwater_sim::report::Table;
-
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Panel, Table, draw, number};
 use super::super::primitives;
 use crate::bench::threads::{Operation, Row};
-use tailwater_testbed::table::number;
 
 pub(super) const OWN: &str = "tailwater";
 pub(super) const KERNEL: &str = "std";
@@ -22,38 +16,26 @@ const SCALED: f64 = 1.5;
 const PAPERS_TIMES: f64 = 100.0;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure2;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig2",
+    title: "Threads created per second, over the number of cores",
+    paper: "Arachne (OSDI'18), figure 2b",
+    plan: include_str!("../../../experiments/arachne-fig2.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure2 {
-    fn name(&self) -> &'static str {
-        "arachne-fig2"
-    }
-
-    fn title(&self) -> &'static str {
-        "Threads created per second, over the number of cores"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figure 2b"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig2.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let own = "All systems in turn, round by round. The spread is the distance between the quartiles.";
-        let (rows, notes) = primitives::measure(context, &[Operation::Throughput], vec![own.to_owned()])?;
-        let points: Vec<Point> = rows.iter().filter_map(Point::of).collect();
-        Ok(Outcome {
-            svg: draw(self.title(), &[panel(&points)]),
-            data: data(&points),
-            summary: summary(&points),
-            claims: claims(&points),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let own = "All systems in turn, round by round. The spread is the distance between the quartiles.";
+    let (rows, notes) = primitives::measure(context, &[Operation::Throughput], vec![own.to_owned()])?;
+    let points: Vec<Point> = rows.iter().filter_map(Point::of).collect();
+    Ok(Outcome {
+        svg: draw(figure.title(), &[panel(&points)]),
+        data: data(&points),
+        summary: summary(&points),
+        claims: claims(&points),
+        notes,
+    })
 }
 
 /// A system on a number of cores.
@@ -102,32 +84,25 @@ pub(super) fn panel(points: &[Point]) -> Panel {
         Line::new(system, own.iter().map(|point| (point.cores as f64, point.per_second() / 1e6)).collect())
     };
     let lines: Vec<Line> = systems(points).into_iter().map(line).collect();
-    Panel {
-        x_label: "cores".to_owned(),
-        y_label: "million threads/s".to_owned(),
-        log_y: true,
-        y_range: Some(decades(&lines)),
-        lines,
-        ..Panel::default()
-    }
+    Panel::new("", "cores", "million threads/s", lines).decades()
 }
 
 pub(super) fn data(points: &[Point]) -> Table {
-    let mut table = Table::new(&["system", "cores", "threads_per_s", "ns", "best_ns", "spread"]);
+    let mut table = Table::new("system | cores | threads_per_s | ns | best_ns | spread");
     for point in points {
         let mut cells = vec![point.system.to_owned(), point.cores.to_string()];
         cells.push(format!("{:.0}", point.per_second()));
         cells.extend([point.ns, point.min_ns].map(|ns| format!("{ns:.2}")));
         cells.push(format!("{:.4}", point.spread));
-        table.push(cells);
+        table.row(cells);
     }
     table
 }
 
 pub(super) fn summary(points: &[Point]) -> Table {
-    let mut table = Table::new(&["system", "cores", "million threads/s", "spread"]);
+    let mut table = Table::new("system | cores | million threads/s | spread");
     for point in points {
-        table.push(vec![
+        table.row([
             point.system.to_owned(),
             point.cores.to_string(),
             number(point.per_second() / 1e6),

@@ -4,15 +4,10 @@
 //! The work of the new threads bounds the figure: a core runs a million of them a second at most.
 //! Claims about rates that the cores of this machine cannot run are not judged.
 
-use tailwater_plot::{Line, Panel, decades, draw};
-
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Panel, decades, draw, number};
 use super::super::primitives;
 use super::fig2::{GO, KERNEL, OWN, Point, data, of, pair, panel, summary};
 use crate::bench::threads::{CHILD_NS, LIVE, Operation, Row};
-use tailwater_testbed::table::number;
 
 /// Placed as Arachne places threads.
 const PLACED: &str = "tailwater, least loaded";
@@ -21,42 +16,30 @@ const PAPERS_TIMES_GO: f64 = 2.5;
 const PAPERS_TIMES_KERNEL: f64 = 10.0;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure2a;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig2a",
+    title: "Threads of 1 us that one thread creates per second, over the number of cores",
+    paper: "Arachne (OSDI'18), figure 2a",
+    plan: include_str!("../../../experiments/arachne-fig2a.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure2a {
-    fn name(&self) -> &'static str {
-        "arachne-fig2a"
-    }
-
-    fn title(&self) -> &'static str {
-        "Threads of 1 us that one thread creates per second, over the number of cores"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figure 2a"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig2a.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let operations = [Operation::Dispatch, Operation::DispatchPlaced];
-        let own = format!(
-            "All systems in turn, round by round. Threads are created in batches of {LIVE} for each core; the next batch \
-             begins when all threads of the one before have ended."
-        );
-        let (rows, notes) = primitives::measure(context, &operations, vec![own])?;
-        let points: Vec<Point> = rows.iter().filter_map(point).collect();
-        Ok(Outcome {
-            svg: draw(self.title(), &[bounded(&points)]),
-            data: data(&points),
-            summary: summary(&points),
-            claims: claims(&points),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let operations = [Operation::Dispatch, Operation::DispatchPlaced];
+    let own = format!(
+        "All systems in turn, round by round. Threads are created in batches of {LIVE} for each core; the next batch \
+         begins when all threads of the one before have ended."
+    );
+    let (rows, notes) = primitives::measure(context, &operations, vec![own])?;
+    let points: Vec<Point> = rows.iter().filter_map(point).collect();
+    Ok(Outcome {
+        svg: draw(figure.title(), &[bounded(&points)]),
+        data: data(&points),
+        summary: summary(&points),
+        claims: claims(&points),
+        notes,
+    })
 }
 
 /// Reads a row; a placement has a line of its own, for threads with storage of their own.

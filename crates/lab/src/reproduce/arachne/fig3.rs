@@ -1,20 +1,16 @@
 //! Figure 3: latency of a key-value store under ETC over throughput, and, as in section 7.2's
 //! colocation experiment (figure 4), the effect of a background job.
 
-use tailwater_plot::{Panel, draw};
 use tailwater_workload::keyvalue::Workload;
 use tailwater_workload::{Rate, ServiceTime};
 
 use super::super::aims;
 use super::super::arbiter::{self, ARBITER};
-use super::super::claim::Claim;
 use super::super::compare::{listed, middle, more, times};
-use super::super::contest::{self, Case, Contest, Point, System, run};
-use super::super::context::{Context, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
+use super::super::contest::{self, Case, Contest, Point, System};
+use super::super::figure::{Claim, Context, Figure, Outcome, Pace, Panel, Rig, number};
 use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
-use tailwater_testbed::table::number;
 
 const ALONE: &str = "ETC, alone";
 const BESIDE: &str = "ETC, beside a batch job";
@@ -30,47 +26,30 @@ const DOUBLED: f64 = 2.0;
 const UNAFFECTED: f64 = 1.25;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure3;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig3",
+    title: "Latency of a key-value store under ETC, alone and beside a batch job",
+    paper: "Arachne (OSDI'18), figures 3 and 4",
+    plan: include_str!("../../../experiments/arachne-fig3.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure3 {
-    fn name(&self) -> &'static str {
-        "arachne-fig3"
-    }
-
-    fn title(&self) -> &'static str {
-        "Latency of a key-value store under ETC, alone and beside a batch job"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figures 3 and 4"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig3.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let loads: &[f64] = if context.options.quick {
-            &[50.0]
-        } else {
-            &[10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0]
-        };
-        let pace = context.pace(loads.len() * 5, ROUNDS);
-        let mut contest = run(self.name(), context, cases(rig, &pace, loads)?, pace.rounds)?;
-        contest.unit = UNIT;
-        let mut notes = rig.notes(&pace, context.options.quick);
-        notes.push(contest.handoff_note());
-        notes.extend(conditions());
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&contest)),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat(),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let loads: &[f64] =
+        if context.options.quick { &[50.0] } else { &[10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0] };
+    let pace = context.pace(loads.len() * 5, ROUNDS);
+    let contest = contest::run(figure, context, cases(rig, &pace, loads)?, &pace)?.per(UNIT);
+    let mut notes = rig.notes(&pace, context.options.quick);
+    notes.push(contest.handoff_note());
+    notes.extend(conditions());
+    Ok(contest.outcome(
+        figure,
+        &panels(&contest),
+        [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat(),
+        notes,
+    ))
 }
 
 fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {

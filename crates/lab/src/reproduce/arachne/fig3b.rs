@@ -4,14 +4,11 @@
 //! Arachne's memcached is limited to 8 cores, and memcached's 16 threads share 8. Here each program
 //! is measured as made for the shared cores of this machine, and as made for twice as many.
 
-use tailwater_plot::{Panel, draw};
 use tailwater_workload::keyvalue::Workload;
 
-use super::super::claim::Claim;
 use super::super::compare::{self, listed, middle, times};
-use super::super::contest::{Contest, Point, program_cases, run};
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
+use super::super::contest::{self, Contest, Point, program_cases};
+use super::super::figure::{Claim, Context, Figure, Outcome, Panel};
 use super::super::stores::{MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
 
@@ -29,54 +26,35 @@ const SAME: f64 = 1.25;
 const MORE: f64 = 1.5;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure3b;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig3b",
+    title: "Latency of a key-value store under ETC with fewer cores than threads",
+    paper: "Arachne (OSDI'18), figure 3b",
+    plan: include_str!("../../../experiments/arachne-fig3b.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure3b {
-    fn name(&self) -> &'static str {
-        "arachne-fig3b"
-    }
-
-    fn title(&self) -> &'static str {
-        "Latency of a key-value store under ETC with fewer cores than threads"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figure 3b"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig3b.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let loads: &[f64] =
-            if context.options.quick { &[50.0] } else { &[10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0] };
-        let programs = programs(rig.testbed.cores.managed.len());
-        let pace = context.pace(loads.len() * programs.len(), ROUNDS);
-        let cases = program_cases(PANEL, &programs, &pace, loads)?;
-        let mut contest = run(self.name(), context, cases, pace.rounds)?;
-        contest.unit = UNIT;
-        let mut notes = rig.notes(&pace, context.options.quick);
-        notes.extend(conditions());
-        notes.push(
-            "The paper halves the cores and keeps the threads; here the cores stay and the threads are doubled. Latency \
-             with as many threads as cores stands for part a."
-                .to_owned(),
-        );
-        let panels = [
-            contest.panel_of(PANEL, "p50 (us)", Point::p50_us, Vec::new()),
-            contest.panel_of(PANEL, "p99 (us)", Point::p99_us, Vec::new()),
-        ];
-        Ok(Outcome {
-            svg: draw(self.title(), &panels as &[Panel]),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: claims(&contest),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let loads: &[f64] =
+        if context.options.quick { &[50.0] } else { &[10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0] };
+    let programs = programs(rig.testbed.cores.managed.len());
+    let pace = context.pace(loads.len() * programs.len(), ROUNDS);
+    let cases = program_cases(PANEL, &programs, &pace, loads)?;
+    let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
+    let mut notes = rig.notes(&pace, context.options.quick);
+    notes.extend(conditions());
+    notes.push(
+        "The paper halves the cores and keeps the threads; here the cores stay and the threads are doubled. Latency \
+         with as many threads as cores stands for part a."
+            .to_owned(),
+    );
+    let panels = [
+        contest.panel_of(PANEL, "p50 (us)", Point::p50_us, Vec::new()),
+        contest.panel_of(PANEL, "p99 (us)", Point::p99_us, Vec::new()),
+    ];
+    Ok(contest.outcome(figure, &panels as &[Panel], claims(&contest), notes))
 }
 
 fn programs(cores: usize) -> Vec<(&'static str, Program)> {

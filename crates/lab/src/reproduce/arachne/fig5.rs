@@ -9,18 +9,14 @@
 use std::time::Duration;
 
 use tailwater_loadgen::Plan;
-use tailwater_plot::{Line, Panel, decades, draw};
-use tailwater_sim::report::Table;
 use tailwater_workload::schedule::{Segment, Shape};
 use tailwater_workload::{Intervals, LoadSchedule, Rate};
 
-use super::super::claim::Claim;
-use super::super::contest::turns;
-use super::super::context::{Context, FLOWS, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::{Spread, cell};
+use super::super::figure::{
+    Claim, Context, FLOWS, Figure, Line, Outcome, Pace, Panel, Rig, Spread, Table, cell, draw, number,
+};
+use super::super::rounds::in_turn;
 use tailwater_testbed::handoffs::HandoffRecord;
-use tailwater_testbed::table::number;
 use tailwater_testbed::{BatchRates, Measured, on_linux, on_tailwater};
 
 /// About what a request to memcached takes (section 2).
@@ -53,10 +49,6 @@ const BARE: usize = 2;
 const BARE_BESIDE: usize = 3;
 const LINUX_BESIDE: usize = 4;
 
-/// The figure.
-#[derive(Debug)]
-pub struct Figure5;
-
 /// How a system is measured.
 #[derive(Debug, Clone, Copy)]
 enum Way {
@@ -81,52 +73,44 @@ struct Course {
     shares: Vec<f64>,
 }
 
-impl Figure for Figure5 {
-    fn name(&self) -> &'static str {
-        "arachne-fig5"
-    }
+/// The figure.
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig5",
+    title: "Latency while the load rises and falls, with and without dedicated cores",
+    paper: "Arachne (OSDI'18), figure 5",
+    plan: include_str!("../../../experiments/arachne-fig5.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-    fn title(&self) -> &'static str {
-        "Latency while the load rises and falls, with and without dedicated cores"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figure 5"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig5.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let quick = context.options.quick;
-        let length = Duration::from_millis(if quick { 200 } else { 8_000 });
-        let rounds = if quick { 1 } else { ROUNDS };
-        let plan = plan(rig.testbed.cores.managed.len(), length)?;
-        let all = measure(self.name(), context, rig, &plan, rounds)?;
-        let pace = Pace { rounds, warm_up: WARM_UP, counted: length };
-        let mut notes = rig.notes(&pace, quick);
-        notes.extend(rig.linux_notes());
-        notes.push(format!(
-            "Load rises from {} to {} requests/s and falls again; windows of 100 ms, medians over the rounds.",
-            plan.schedule.rate_at(0).per_second(),
-            number(plan.schedule.rate_at(plan.warm_up_ns + length.as_nanos() as u64 / 2).per_second())
-        ));
-        for (name, course) in NAMES.iter().zip(&all) {
-            if !course.shares.is_empty() {
-                let share = cell(Spread::of(course.shares.iter().copied()));
-                notes.push(format!("{name}: the job ran at {share} of its full speed."));
-            }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let quick = context.options.quick;
+    let length = Duration::from_millis(if quick { 200 } else { 8_000 });
+    let rounds = if quick { 1 } else { ROUNDS };
+    let plan = plan(rig.testbed.cores.managed.len(), length)?;
+    let all = measure(figure, context, rig, &plan, rounds)?;
+    let pace = Pace { rounds, warm_up: WARM_UP, counted: length };
+    let mut notes = rig.notes(&pace, quick);
+    notes.extend(rig.linux_notes());
+    notes.push(format!(
+        "Load rises from {} to {} requests/s and falls again; windows of 100 ms, medians over the rounds.",
+        plan.schedule.rate_at(0).per_second(),
+        number(plan.schedule.rate_at(plan.warm_up_ns + length.as_nanos() as u64 / 2).per_second())
+    ));
+    for (name, course) in NAMES.iter().zip(&all) {
+        if !course.shares.is_empty() {
+            let share = cell(Spread::of(course.shares.iter().copied()));
+            notes.push(format!("{name}: the job ran at {share} of its full speed."));
         }
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&all)),
-            data: data(&all),
-            summary: summary(&all),
-            claims: claims(&all),
-            notes,
-        })
     }
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&all)),
+        data: data(&all),
+        summary: summary(&all),
+        claims: claims(&all),
+        notes,
+    })
 }
 
 fn systems(rig: &Rig) -> [Way; NAMES.len()] {
@@ -155,31 +139,27 @@ fn plan(cores: usize, length: Duration) -> anyhow::Result<Plan> {
 }
 
 fn measure(
-    name: &str,
+    figure: &Figure,
     context: &Context,
     rig: &Rig,
     plan: &Plan,
     rounds: usize,
 ) -> anyhow::Result<Vec<Course>> {
-    let progress = context.progress(name, (NAMES.len() * rounds) as u64);
     let systems = systems(rig);
     let mut all: Vec<Course> = NAMES.iter().map(|_| Course::default()).collect();
-    for round in 0..rounds {
+    in_turn(figure, context, (NAMES.len(), rounds), |index, round| {
         let seed = context.options.seed.wrapping_add(round as u64);
-        for index in turns(NAMES.len(), round) {
-            let measured: Measured = match systems[index] {
-                Way::Tailwater(setting) => {
-                    let mut handoffs = HandoffRecord::default();
-                    on_tailwater::point(&rig.testbed, rig.speed, plan, seed, setting, &mut handoffs)?
-                }
-                Way::Linux(setting) => on_linux::point(&rig.testbed, rig.speed, plan, seed, setting)?,
-            };
-            all[index].shares.extend(measured.batch.map(BatchRates::share));
-            all[index].rounds.push(windows(measured.measurement.summary.intervals()));
-            progress.inc(1);
-        }
-    }
-    progress.finish_and_clear();
+        let measured: Measured = match systems[index] {
+            Way::Tailwater(setting) => {
+                let mut handoffs = HandoffRecord::default();
+                on_tailwater::point(&rig.testbed, rig.speed, plan, seed, setting, &mut handoffs)?
+            }
+            Way::Linux(setting) => on_linux::point(&rig.testbed, rig.speed, plan, seed, setting)?,
+        };
+        all[index].shares.extend(measured.batch.map(BatchRates::share));
+        all[index].rounds.push(windows(measured.measurement.summary.intervals()));
+        Ok(())
+    })?;
     Ok(all)
 }
 
@@ -231,27 +211,19 @@ fn panels(all: &[Course]) -> [Panel; 2] {
     [("Median latency", p50 as fn(&Window) -> f64), ("Tail latency", p99)].map(|(title, of)| {
         let line = |(name, course): (&&str, &Course)| Line::new(*name, course.line(of));
         let lines: Vec<Line> = NAMES.iter().zip(all).map(line).collect();
-        Panel {
-            title: title.to_owned(),
-            x_label: "s".to_owned(),
-            y_label: "us".to_owned(),
-            log_y: true,
-            y_range: Some(decades(&lines)),
-            lines,
-            ..Panel::default()
-        }
+        Panel::new(title, "s", "us", lines).decades()
     })
 }
 
 fn data(all: &[Course]) -> Table {
-    let mut table = Table::new(&["system", "round", "window", "completed", "p50_us", "p99_us"]);
+    let mut table = Table::new("system | round | window | completed | p50_us | p99_us");
     for (name, course) in NAMES.iter().zip(all) {
         for (round, windows) in course.rounds.iter().enumerate() {
             for window in windows {
                 let mut cells = vec![(*name).to_owned()];
                 cells.extend([round as u64, window.index, window.completed].map(|n| n.to_string()));
                 cells.extend([window.p50_us, window.p99_us].map(|us| format!("{us:.3}")));
-                table.push(cells);
+                table.row(cells);
             }
         }
     }
@@ -259,12 +231,12 @@ fn data(all: &[Course]) -> Table {
 }
 
 fn summary(all: &[Course]) -> Table {
-    let mut table = Table::new(&["system", "mean p50, us", "mean p99", "worst p99", "batch share"]);
+    let mut table = Table::new("system | mean p50, us | mean p99 | worst p99 | batch share");
     let text = |us: Option<f64>| us.map_or_else(String::new, number);
     for (name, course) in NAMES.iter().zip(all) {
         let figures = [course.mean(p50), course.mean(p99), course.worst_us()].map(text);
         let share = cell(Spread::of(course.shares.iter().copied()));
-        table.push([(*name).to_owned()].into_iter().chain(figures).chain([share]).collect());
+        table.row([(*name).to_owned()].into_iter().chain(figures).chain([share]));
     }
     table
 }

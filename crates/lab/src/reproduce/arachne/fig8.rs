@@ -4,16 +4,12 @@
 use std::sync::Arc;
 
 use tailwater_loadgen::protocol::{Memcached, Protocol};
-use tailwater_plot::{Panel, draw};
 use tailwater_workload::keyvalue::Workload;
 
-use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, Point, program_cases, run};
-use super::super::context::{Context, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
+use super::super::contest::{self, Case, Contest, Point, program_cases};
+use super::super::figure::{Claim, Context, Figure, Outcome, Pace, Panel, Rig, number};
 use super::super::stores::{MEDIUM, UNIT};
 use tailwater_testbed::program::{Host, Program};
-use tailwater_testbed::table::number;
 
 /// A mix of requests.
 struct Mix {
@@ -51,56 +47,34 @@ const PAPERS_A: f64 = 1.54;
 const PAPERS_C: f64 = 0.85;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure8;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig8",
+    parts: &["arachne-fig7"],
+    title: "Throughput of a store whose writes wait for two backups",
+    paper: "Arachne (OSDI'18), figures 7 and 8",
+    plan: include_str!("../../../experiments/arachne-fig8.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure8 {
-    fn name(&self) -> &'static str {
-        "arachne-fig8"
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let quick = context.options.quick;
+    let mixes = if quick { &MIXES[..QUICK_MIXES] } else { &MIXES };
+    let loads = |mix: &Mix| if quick { &mix.loads[..1] } else { mix.loads };
+    let points = mixes.iter().map(|mix| 4 * loads(mix).len()).sum();
+    let pace = context.pace(points, ROUNDS);
+    let mut cases = Vec::new();
+    for mix in mixes {
+        cases.extend(mix.cases(rig, &pace, loads(mix))?);
     }
-
-    fn parts(&self) -> &'static [&'static str] {
-        &["arachne-fig7"]
-    }
-
-    fn title(&self) -> &'static str {
-        "Throughput of a store whose writes wait for two backups"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figures 7 and 8"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig8.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let quick = context.options.quick;
-        let mixes = if quick { &MIXES[..QUICK_MIXES] } else { &MIXES };
-        let loads = |mix: &Mix| if quick { &mix.loads[..1] } else { mix.loads };
-        let points = mixes.iter().map(|mix| 4 * loads(mix).len()).sum();
-        let pace = context.pace(points, ROUNDS);
-        let mut cases = Vec::new();
-        for mix in mixes {
-            cases.extend(mix.cases(rig, &pace, loads(mix))?);
-        }
-        let mut contest = run(self.name(), context, cases, pace.rounds)?;
-        contest.unit = UNIT;
-        let mut notes = rig.notes(&pace, quick);
-        notes.push(format!(
-            "A primary and {BACKUPS} backups, three programs, share the worker core(s) of this machine; the paper has 12 servers. \
-             {KEYS} keys are stored, at all three, before each point, and every answer is checked."
-        ));
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&contest)),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: claims(&contest),
-            notes,
-        })
-    }
+    let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
+    let mut notes = rig.notes(&pace, quick);
+    notes.push(format!(
+        "A primary and {BACKUPS} backups, three programs, share the worker core(s) of this machine; the paper has 12 servers. \
+         {KEYS} keys are stored, at all three, before each point, and every answer is checked."
+    ));
+    Ok(contest.outcome(figure, &panels(&contest), claims(&contest), notes))
 }
 
 impl Mix {

@@ -3,15 +3,9 @@
 //! Arachne's dispatcher has no run queue: it scans the contexts of its core, parked ones included,
 //! until it finds one that is runnable. Tailwater's kthreads do not look at parked threads.
 
-use tailwater_plot::{Line, Panel, draw};
-use tailwater_sim::report::Table;
-
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
-use super::super::primitives::{self, published, spread};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Panel, Table, draw, number};
+use super::super::primitives::{self, numbers, published, spread};
 use crate::bench::threads::{ARACHNE, CROWDS, Operation, READY_QUEUE, Row};
-use tailwater_testbed::table::number;
 
 const OWN: &str = "tailwater";
 /// As many other threads as a core of Arachne has room for.
@@ -20,41 +14,29 @@ const PAPERS_MOST: u64 = 56;
 const PAPERS_MORE_NS: f64 = 100.0;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure9;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-fig9",
+    title: "Cost of a signal to a parked thread, over the number of parked threads",
+    paper: "Arachne (OSDI'18), figure 9",
+    plan: include_str!("../../../experiments/arachne-fig9.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure9 {
-    fn name(&self) -> &'static str {
-        "arachne-fig9"
-    }
-
-    fn title(&self) -> &'static str {
-        "Cost of a signal to a parked thread, over the number of parked threads"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), figure 9"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-fig9.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let quick = context.options.quick;
-        let is_chosen = |op: &Operation| !quick || others(*op).is_some_and(|n| n == 0 || n == PAPERS_MOST);
-        let operations: Vec<Operation> = Operation::crowded().filter(is_chosen).collect();
-        let own = "All systems in turn, round by round; medians. Those that cannot unpark a thread by its handle are missing. The \
-            signal comes from a core that is busy, so the parked thread runs on the other one.";
-        let (rows, notes) = primitives::measure(context, &operations, vec![own.to_owned()])?;
-        Ok(Outcome {
-            svg: draw(self.title(), &[panel(&rows)]),
-            data: data(&rows),
-            summary: summary(&rows),
-            claims: claims(&rows),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let quick = context.options.quick;
+    let is_chosen = |op: &Operation| !quick || others(*op).is_some_and(|n| n == 0 || n == PAPERS_MOST);
+    let operations: Vec<Operation> = Operation::crowded().filter(is_chosen).collect();
+    let own = "All systems in turn, round by round; medians. Those that cannot unpark a thread by its handle are missing. The \
+        signal comes from a core that is busy, so the parked thread runs on the other one.";
+    let (rows, notes) = primitives::measure(context, &operations, vec![own.to_owned()])?;
+    Ok(Outcome {
+        svg: draw(figure.title(), &[panel(&rows)]),
+        data: data(&rows),
+        summary: summary(&rows),
+        claims: claims(&rows),
+        notes,
+    })
 }
 
 /// Returns how many other threads are parked.
@@ -84,31 +66,23 @@ fn panel(rows: &[Row]) -> Panel {
         let points = course(rows, system).into_iter().filter(|(others, _)| *others <= PAPERS_MOST);
         Line::new(*system, points.map(|(others, ns)| (others as f64, ns)).collect())
     };
-    Panel {
-        x_label: "other parked threads".to_owned(),
-        y_label: "ns until the thread runs".to_owned(),
-        lines: systems.iter().map(line).collect(),
-        ..Panel::default()
-    }
+    Panel::new("", "other parked threads", "ns until the thread runs", systems.iter().map(line).collect())
 }
 
 fn data(rows: &[Row]) -> Table {
-    let mut table = Table::new(&["system", "others", "ns", "best_ns", "spread"]);
+    let mut table = Table::new("system | others | ns | best_ns | spread");
     for row in rows {
         let Some(others) = row.operation.and_then(others) else { continue };
-        let mut cells = vec![row.system.to_owned(), others.to_string()];
-        cells.extend([row.ns, row.min_ns].map(|ns| format!("{ns:.2}")));
-        cells.push(format!("{:.4}", row.spread));
-        table.push(cells);
+        table.row([row.system.to_owned(), others.to_string()].into_iter().chain(numbers(row)));
     }
     table
 }
 
 fn summary(rows: &[Row]) -> Table {
-    let mut table = Table::new(&["system", "other parked threads", "ns", "spread"]);
+    let mut table = Table::new("system | other parked threads | ns | spread");
     for row in rows {
         let Some(others) = row.operation.and_then(others) else { continue };
-        table.push(vec![row.system.to_owned(), others.to_string(), number(row.ns), spread(row)]);
+        table.row([row.system.to_owned(), others.to_string(), number(row.ns), spread(row)]);
     }
     table
 }

@@ -1,14 +1,8 @@
 //! Table 2: the cost of scheduling primitives, measured as by `tailwater-lab bench threads`.
 
-use tailwater_plot::{Panel, draw};
-use tailwater_sim::report::Table;
-
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
-use super::super::primitives::{self, bar, ns, spread};
+use super::super::figure::{Claim, Context, Figure, Outcome, Table, draw, number};
+use super::super::primitives::{self, ns, papers};
 use crate::bench::threads::{ARACHNE, Operation, READY_QUEUE, Row};
-use tailwater_testbed::table::number;
 
 /// The paper's rows and its names for them.
 const OPERATIONS: [(Operation, &str); 6] = [
@@ -35,85 +29,51 @@ const HYPERTHREAD: [(Operation, f64, Option<f64>); 6] = [
 ];
 
 /// The table.
-#[derive(Debug)]
-pub struct Table2;
+pub const FIGURE: Figure = Figure {
+    name: "arachne-table2",
+    title: "Nanoseconds of scheduling primitives",
+    paper: "Arachne (OSDI'18), table 2",
+    plan: include_str!("../../../experiments/arachne-table2.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Table2 {
-    fn name(&self) -> &'static str {
-        "arachne-table2"
-    }
-
-    fn title(&self) -> &'static str {
-        "Nanoseconds of scheduling primitives"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Arachne (OSDI'18), table 2"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/arachne-table2.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let own = vec![
-            "All systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
-            "The paper's Arachne, its variant with ready queues and uThreads were not run here; the paper's machine was a Xeon D-1548 \
-             at 2.0 GHz, and each thread ran on a core of its own."
-                .to_owned(),
-        ];
-        let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&rows)),
-            data: primitives::data(&rows, &ARACHNE),
-            summary: summary(&rows),
-            claims: claims(&rows),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let own = vec![
+        "All systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
+        "The paper's Arachne, its variant with ready queues and uThreads were not run here; the paper's machine was a Xeon D-1548 \
+         at 2.0 GHz, and each thread ran on a core of its own."
+            .to_owned(),
+    ];
+    let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
+    Ok(Outcome {
+        svg: draw(figure.title(), &primitives::panels(&rows, &OPERATIONS, is_drawn)),
+        data: primitives::data(&rows, &ARACHNE),
+        summary: summary(&rows),
+        claims: claims(&rows),
+        notes,
+    })
 }
 
 fn published(op: Operation, system: &str) -> Option<f64> {
     primitives::published(&ARACHNE, op, system)
 }
 
-fn panels(rows: &[Row]) -> Vec<Panel> {
-    let panel = |(op, title): (Operation, &str)| {
-        let own = rows.iter().filter(|row| row.operation == Some(op));
-        // Where the kernel switches it is ten times slower: in the table only.
-        let drawn = own.filter(|row| row.system != "std");
-        Panel {
-            title: title.to_owned(),
-            y_label: "ns".to_owned(),
-            bars: drawn.map(bar).collect(),
-            ..Panel::default()
-        }
-    };
-    OPERATIONS.into_iter().map(panel).collect()
+/// Returns whether a row is drawn: where the kernel switches it is ten times slower, and in the
+/// table only.
+fn is_drawn(_op: Operation, row: &Row) -> bool {
+    row.system != "std"
 }
 
 fn summary(rows: &[Row]) -> Table {
-    let columns =
-        ["operation", "system", "ns", "spread", "the paper's ns", "with hyperthread", "ready queue"];
-    let mut table = Table::new(&columns);
-    let text = |ns: Option<f64>| ns.map_or_else(String::new, |ns| format!("{ns:.0}"));
-    for (op, name) in OPERATIONS {
-        for row in rows.iter().filter(|row| row.operation == Some(op)) {
-            // Arachne's figures stand beside Tailwater.
-            let own = row.system == OWN;
-            let hyperthread = HYPERTHREAD.iter().find(|(of, ..)| own && *of == op);
-            table.push(vec![
-                name.to_owned(),
-                row.system.to_owned(),
-                number(row.ns),
-                spread(row),
-                text(published(op, if own { PAPERS_OWN } else { row.system })),
-                text(hyperthread.map(|(_, ns, _)| *ns)),
-                text(own.then(|| published(op, READY_QUEUE)).flatten()),
-            ]);
-        }
-    }
-    table
+    primitives::summary(rows, &OPERATIONS, "the paper's ns | with hyperthread | ready queue", |op, row| {
+        // Arachne's figures stand beside Tailwater.
+        let own = row.system == OWN;
+        let theirs = published(op, if own { PAPERS_OWN } else { row.system });
+        let hyperthread = HYPERTHREAD.iter().find(|(of, ..)| own && *of == op).map(|(_, ns, _)| *ns);
+        let ready_queue = own.then(|| published(op, READY_QUEUE)).flatten();
+        [theirs, hyperthread, ready_queue].map(papers).to_vec()
+    })
 }
 
 fn claims(rows: &[Row]) -> Vec<Claim> {
@@ -173,7 +133,7 @@ mod tests {
         let summary = summary(&rows);
         assert_eq!(summary.rows()[0][4..], ["83", "149", "137"]);
         assert_eq!(summary.rows()[1][4..], ["", "", ""]);
-        assert_eq!(panels(&rows)[1].bars.len(), 2);
+        assert_eq!(primitives::panels(&rows, &OPERATIONS, is_drawn)[1].bars.len(), 2);
         assert_eq!(HYPERTHREAD.map(|(op, ..)| op), OPERATIONS.map(|(op, _)| op));
     }
 }

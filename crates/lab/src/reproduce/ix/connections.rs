@@ -3,16 +3,10 @@
 use std::time::Duration;
 
 use tailwater_loadgen::tcp::Outcome as Echoed;
-use tailwater_plot::{Line, Panel, draw};
-use tailwater_sim::report::Table;
 
-use super::super::claim::Claim;
-use super::super::contest::turns;
-use super::super::context::{Context, Pace};
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::{Spread, cell};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Pace, Panel, Spread, draw, number};
+use super::super::rounds::{self, in_turn};
 use crate::bench::tcp::many::{self, OUTSTANDING};
-use tailwater_testbed::table::number;
 
 const TAILWATER: &str = "Tailwater";
 const LINUX: &str = "Linux";
@@ -29,59 +23,50 @@ const PAPERS_REST: f64 = 0.41;
 const PAPERS_RATIO: f64 = 11.0;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Connections;
+pub const FIGURE: Figure = Figure {
+    name: "ix-connections",
+    title: "Throughput over the number of established connections",
+    paper: "IX (TOCS'17), figure 6",
+    plan: include_str!("../../../experiments/ix-connections.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Connections {
-    fn name(&self) -> &'static str {
-        "ix-connections"
-    }
-
-    fn title(&self) -> &'static str {
-        "Throughput over the number of established connections"
-    }
-
-    fn paper(&self) -> &'static str {
-        "IX (TOCS'17), figure 6"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-connections.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
-        let most = [many::max_on_tailwater(), many::max_on_linux()];
-        let points = measure(self.name(), context, &pace, most)?;
-        let own = [
-            pace.note("systems take turns at every number of connections, and every point is processes started anew"),
-            format!(
-                "64 bytes there and back, {OUTSTANDING} requests at a time over all connections, one on each, connections in turn. \
-                 Tailwater: a user thread for each connection on one core that never parks, the client in the IOKernel's port on the \
-                 other. Linux: server and client one epoll thread each, on the same two cores, over the loopback device."
-            ),
-            format!(
-                "Linux has up to {} connections, the files that a process may open here; Tailwater {}, for which there is memory.",
-                most[1], most[0]
-            ),
-        ];
-        Ok(Outcome {
-            svg: draw(self.title(), &[panel(&points)]),
-            data: data(&points),
-            summary: summary(&points),
-            claims: claims(&points),
-            notes: context.notes(own, pace.rounds)?,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let pace = context.choose(PACE, QUICK_PACE);
+    let most = [many::max_on_tailwater(), many::max_on_linux()];
+    let points = measure(figure, context, &pace, most)?;
+    let own = [
+        pace.note(
+            "systems take turns at every number of connections, and every point is processes started anew",
+        ),
+        format!(
+            "64 bytes there and back, {OUTSTANDING} requests at a time over all connections, one on each, connections in turn. \
+             Tailwater: a user thread for each connection on one core that never parks, the client in the IOKernel's port on the \
+             other. Linux: server and client one epoll thread each, on the same two cores, over the loopback device."
+        ),
+        format!(
+            "Linux has up to {} connections, the files that a process may open here; Tailwater {}, for which there is memory.",
+            most[1], most[0]
+        ),
+    ];
+    Ok(Outcome {
+        svg: draw(figure.title(), &[panel(&points)]),
+        data: rounds::data(&points, "system | connections", cells, &VALUES),
+        summary: rounds::summary(
+            &points,
+            "connections | system",
+            |&(s, n)| vec![n.to_string(), s.to_owned()],
+            &SHOWN,
+        ),
+        claims: claims(&points),
+        notes: context.notes(own, pace.rounds)?,
+    })
 }
 
-/// A system with a number of connections, and a sample for each round.
-#[derive(Debug, Clone)]
-struct Point {
-    system: &'static str,
-    connections: u32,
-    samples: Vec<Sample>,
-}
+/// A system and a number of connections.
+type Key = (&'static str, u32);
+type Point = rounds::Point<Key, Sample>;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
@@ -89,7 +74,7 @@ struct Sample {
     p50_us: f64,
     p99_us: f64,
     /// Segments that the client sent again; always 0 for Linux, where they are not counted.
-    sent_again: u64,
+    sent_again: f64,
 }
 
 impl Sample {
@@ -99,107 +84,74 @@ impl Sample {
             rate_rps: echoed.rate(),
             p50_us: latency_us(0.5),
             p99_us: latency_us(0.99),
-            sent_again: echoed.retransmissions,
+            sent_again: echoed.retransmissions as f64,
         }
     }
 }
 
-impl Point {
-    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
-        Spread::of(self.samples.iter().map(value))
-    }
+const VALUES: [(&str, usize, rounds::Value<Sample>); 4] = [
+    ("rate_rps", 0, |sample| sample.rate_rps),
+    ("p50_us", 3, |sample| sample.p50_us),
+    ("p99_us", 3, |sample| sample.p99_us),
+    ("sent_again", 0, |sample| sample.sent_again),
+];
+const SHOWN: [(&str, rounds::Value<Sample>); 3] = [
+    ("thousand messages/s", |sample| sample.rate_rps / 1e3),
+    ("p50 us", |sample| sample.p50_us),
+    ("p99 us", |sample| sample.p99_us),
+];
 
-    /// Median over the rounds.
-    fn rate_rps(&self) -> f64 {
-        self.spread(|sample| sample.rate_rps).map_or(0.0, |spread| spread.median)
-    }
+fn cells(&(system, connections): &Key) -> Vec<String> {
+    vec![system.to_owned(), connections.to_string()]
+}
+
+/// Median over the rounds.
+fn rate_rps(point: &Point) -> f64 {
+    point.median(|sample| sample.rate_rps)
 }
 
 /// Measures all points in interleaved rounds. `most` are Tailwater's and Linux's limits; points
 /// with more connections are left out.
-fn measure(name: &str, context: &Context, pace: &Pace, most: [u32; 2]) -> anyhow::Result<Vec<Point>> {
-    let interrupt = context.interrupt()?;
-    let length = pace.length();
+fn measure(figure: &Figure, context: &Context, pace: &Pace, most: [u32; 2]) -> anyhow::Result<Vec<Point>> {
+    let (interrupt, length) = (context.interrupt()?, pace.length());
     let mut points: Vec<Point> = Vec::new();
     for &connections in context.choose(&COUNTS[..], &QUICK_COUNTS) {
-        for (system, most) in [TAILWATER, LINUX].into_iter().zip(most) {
-            if connections <= most {
-                points.push(Point { system, connections, samples: Vec::new() });
-            }
-        }
+        let systems = [TAILWATER, LINUX].into_iter().zip(most).filter(|&(_, most)| connections <= most);
+        points.extend(systems.map(|(system, _)| Point::new((system, connections))));
     }
-    let progress = context.progress(name, (points.len() * pace.rounds) as u64);
-    for round in 0..pace.rounds {
-        for index in turns(points.len(), round) {
-            let point = &mut points[index];
-            let echoed = match point.system {
-                TAILWATER => many::on_tailwater(point.connections, length, interrupt)?,
-                _ => many::on_linux(point.connections, length, interrupt)?,
-            };
-            point.samples.push(Sample::new(&echoed));
-            progress.inc(1);
-        }
-    }
-    progress.finish_and_clear();
+    in_turn(figure, context, (points.len(), pace.rounds), |index, _| {
+        let (system, connections) = points[index].key;
+        let echoed = match system {
+            TAILWATER => many::on_tailwater(connections, length, interrupt)?,
+            _ => many::on_linux(connections, length, interrupt)?,
+        };
+        points[index].samples.push(Sample::new(&echoed));
+        Ok(())
+    })?;
     Ok(points)
 }
 
-fn data(points: &[Point]) -> Table {
-    let columns = ["system", "connections", "round", "rate_rps", "p50_us", "p99_us", "sent_again"];
-    let mut table = Table::new(&columns);
-    for Point { system, connections, samples } in points {
-        for (round, sample) in samples.iter().enumerate() {
-            let Sample { rate_rps, p50_us, p99_us, sent_again } = sample;
-            table.push(vec![
-                (*system).to_owned(),
-                connections.to_string(),
-                round.to_string(),
-                format!("{rate_rps:.0}"),
-                format!("{p50_us:.3}"),
-                format!("{p99_us:.3}"),
-                sent_again.to_string(),
-            ]);
-        }
-    }
-    table
-}
-
-fn summary(points: &[Point]) -> Table {
-    let mut table = Table::new(&["connections", "system", "thousand messages/s", "p50 us", "p99 us"]);
-    for point in points {
-        table.push(vec![
-            point.connections.to_string(),
-            point.system.to_owned(),
-            cell(point.spread(|sample| sample.rate_rps / 1e3)),
-            cell(point.spread(|sample| sample.p50_us)),
-            cell(point.spread(|sample| sample.p99_us)),
-        ]);
-    }
-    table
-}
-
 fn of<'a>(points: &'a [Point], system: &'a str) -> impl DoubleEndedIterator<Item = &'a Point> {
-    points.iter().filter(move |point| point.system == system)
+    points.iter().filter(move |point| point.key.0 == system)
 }
 
 fn panel(points: &[Point]) -> Panel {
     let line = |system: &'static str| {
-        let points = of(points, system).map(|p| (f64::from(p.connections), p.rate_rps() / 1e3));
+        let points = of(points, system).map(|p| (f64::from(p.key.1), rate_rps(p) / 1e3));
         Line::new(system, points.collect())
     };
-    Panel {
-        title: "64 bytes there and back".to_owned(),
-        x_label: "established connections".to_owned(),
-        y_label: "thousand messages/s".to_owned(),
-        log_x: true,
-        lines: vec![line(TAILWATER), line(LINUX)],
-        ..Panel::default()
-    }
+    Panel::new(
+        "64 bytes there and back",
+        "established connections",
+        "thousand messages/s",
+        vec![line(TAILWATER), line(LINUX)],
+    )
+    .log_x()
 }
 
 /// Returns the point with the highest throughput.
 fn peak<'a>(points: &'a [Point], system: &'a str) -> Option<&'a Point> {
-    of(points, system).max_by(|a, b| a.rate_rps().total_cmp(&b.rate_rps()))
+    of(points, system).max_by(|a, b| rate_rps(a).total_cmp(&rate_rps(b)))
 }
 
 fn claims(points: &[Point]) -> Vec<Claim> {
@@ -211,14 +163,10 @@ fn rest(points: &[Point]) -> Claim {
     let (Some(peak), Some(last)) = (peak(points, TAILWATER), of(points, TAILWATER).last()) else {
         return Claim::not_comparable(&paper, "there is no point".to_owned());
     };
-    let rest = last.rate_rps() / peak.rate_rps();
-    let ours = format!(
-        "with {} connections {} of the peak, which is with {}",
-        last.connections,
-        number(rest),
-        peak.connections
-    );
-    match last.connections {
+    let rest = rate_rps(last) / rate_rps(peak);
+    let ours =
+        format!("with {} connections {} of the peak, which is with {}", last.key.1, number(rest), peak.key.1);
+    match last.key.1 {
         MAX_CONNECTIONS => Claim::new(&paper, ours, rest >= PAPERS_REST),
         _ => Claim::not_comparable(&paper, ours),
     }
@@ -230,14 +178,14 @@ fn shape(points: &[Point]) -> Claim {
     let (Some(peak), Some(first), Some(last)) = (peak(points, TAILWATER), first, last) else {
         return Claim::not_comparable(paper, "there is no point".to_owned());
     };
-    let rate = |point: &Point| format!("{} ({})", number(point.rate_rps() / 1e3), point.connections);
+    let rate = |point: &Point| format!("{} ({})", number(rate_rps(point) / 1e3), point.key.1);
     let ours = format!(
         "thousand messages/s (connections): first {}, peak {}, last {}",
         rate(first),
         rate(peak),
         rate(last)
     );
-    let inside = peak.connections != first.connections && peak.connections != last.connections;
+    let inside = peak.key.1 != first.key.1 && peak.key.1 != last.key.1;
     Claim::new(paper, ours, inside)
 }
 
@@ -247,13 +195,13 @@ fn ratio(points: &[Point]) -> Claim {
         return Claim::not_comparable(&paper, "there is no point".to_owned());
     };
     let at_equal = of(points, LINUX).filter_map(|linux| {
-        let own = of(points, TAILWATER).find(|own| own.connections == linux.connections)?;
-        Some(own.rate_rps() / linux.rate_rps())
+        let own = of(points, TAILWATER).find(|own| own.key.1 == linux.key.1)?;
+        Some(rate_rps(own) / rate_rps(linux))
     });
     let spread = Spread::of(at_equal).map_or_else(String::new, |all| {
         format!("; with equally many connections {} to {} times", number(all.min), number(all.max))
     });
-    let times = own.rate_rps() / theirs.rate_rps();
+    let times = rate_rps(own) / rate_rps(theirs);
     Claim::new(&paper, format!("{} times, peak to peak{spread}", number(times)), times >= PAPERS_RATIO)
 }
 
@@ -264,12 +212,10 @@ mod tests {
 
     fn verdicts(points: &[(&'static str, u32, f64)]) -> Vec<Verdict> {
         let point = |&(system, connections, rate_rps): &(&'static str, u32, f64)| Point {
-            system,
-            connections,
-            samples: vec![Sample { rate_rps, p50_us: 10.0, p99_us: 20.0, sent_again: 0 }],
+            key: (system, connections),
+            samples: vec![Sample { rate_rps, p50_us: 10.0, p99_us: 20.0, sent_again: 0.0 }],
         };
         let points: Vec<Point> = points.iter().map(point).collect();
-        assert_eq!((data(&points).rows().len(), summary(&points).rows().len()), (points.len(), points.len()));
         assert!(panel(&points).lines[0].points.len() > panel(&points).lines[1].points.len());
         claims(&points).iter().map(|claim| claim.verdict).collect()
     }

@@ -2,16 +2,9 @@
 
 use std::time::Duration;
 
-use tailwater_plot::{Line, Panel, draw};
-use tailwater_sim::report::Table;
-
-use super::super::claim::Claim;
-use super::super::contest::turns;
-use super::super::context::{Context, Pace};
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::{Spread, cell};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Pace, Panel, Spread, draw, number};
+use super::super::rounds::{self, turns};
 use crate::bench::tcp::bounds::{self, MAX_OUTSTANDING};
-use tailwater_testbed::table::number;
 
 /// The bounds of the paper, and outstanding requests, over as many connections as the most.
 const BOUNDS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -27,54 +20,38 @@ const PAPERS_GAIN: f64 = 1.29;
 const EQUAL: f64 = 0.15;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure13;
+pub const FIGURE: Figure = Figure {
+    name: "ix-fig13",
+    title: "Latency over throughput, by the bound of batches",
+    paper: "IX (TOCS'17), figure 13",
+    plan: include_str!("../../../experiments/ix-fig13.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure13 {
-    fn name(&self) -> &'static str {
-        "ix-fig13"
-    }
-
-    fn title(&self) -> &'static str {
-        "Latency over throughput, by the bound of batches"
-    }
-
-    fn paper(&self) -> &'static str {
-        "IX (TOCS'17), figure 13"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-fig13.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
-        let points = measure(self.name(), context, &pace)?;
-        let own = [
-            pace.note(&format!(
-                "the bounds in turn, each over {MAX_OUTSTANDING} connections, and a service started anew for each round"
-            )),
-            "An echo of 64 bytes with a fixed number of requests outstanding, not the paper's key-value store under USR, whose clients \
-             send at a rate: latencies at a load are not those of the paper. Service and client have a core each."
-                .to_owned(),
-        ];
-        Ok(Outcome {
-            svg: draw(self.title(), &[panel(&points)]),
-            data: data(&points),
-            summary: summary(&points),
-            claims: claims(&points),
-            notes: context.notes(own, pace.rounds)?,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let pace = context.choose(PACE, QUICK_PACE);
+    let points = measure(figure, context, &pace)?;
+    let own = [
+        pace.note(&format!(
+            "the bounds in turn, each over {MAX_OUTSTANDING} connections, and a service started anew for each round"
+        )),
+        "An echo of 64 bytes with a fixed number of requests outstanding, not the paper's key-value store under USR, whose clients \
+         send at a rate: latencies at a load are not those of the paper. Service and client have a core each."
+            .to_owned(),
+    ];
+    Ok(Outcome {
+        svg: draw(figure.title(), &[panel(&points)]),
+        data: rounds::data(&points, "bound | outstanding", cells, &VALUES),
+        summary: rounds::summary(&points, "bound | outstanding", cells, &SHOWN),
+        claims: claims(&points),
+        notes: context.notes(own, pace.rounds)?,
+    })
 }
 
-/// A bound under a load, with a sample for each round.
-#[derive(Debug, Clone)]
-struct Point {
-    bound: usize,
-    outstanding: u32,
-    samples: Vec<Sample>,
-}
+/// A bound, and a number of outstanding requests.
+type Key = (usize, u32);
+type Point = rounds::Point<Key, Sample>;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
@@ -83,37 +60,46 @@ struct Sample {
     p99_us: f64,
 }
 
-impl Point {
-    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
-        Spread::of(self.samples.iter().map(value))
-    }
+const VALUES: [(&str, usize, rounds::Value<Sample>); 3] = [
+    ("rate_rps", 0, |sample| sample.rate_rps),
+    ("p50_us", 3, |sample| sample.p50_us),
+    ("p99_us", 3, |sample| sample.p99_us),
+];
+const SHOWN: [(&str, rounds::Value<Sample>); 3] = [
+    ("thousand messages/s", |sample| sample.rate_rps / 1e3),
+    ("p50 us", |sample| sample.p50_us),
+    ("p99 us", |sample| sample.p99_us),
+];
 
-    /// Medians over the rounds.
-    fn rate_rps(&self) -> f64 {
-        self.spread(|sample| sample.rate_rps).map_or(0.0, |spread| spread.median)
-    }
+fn cells(&(bound, outstanding): &Key) -> Vec<String> {
+    vec![bound.to_string(), outstanding.to_string()]
+}
 
-    fn p99_us(&self) -> f64 {
-        self.spread(|sample| sample.p99_us).map_or(f64::NAN, |spread| spread.median)
-    }
+/// Medians over the rounds.
+fn rate_rps(point: &Point) -> f64 {
+    point.median(|sample| sample.rate_rps)
+}
+
+fn p99_us(point: &Point) -> f64 {
+    point.median(|sample| sample.p99_us)
 }
 
 /// Measures all points in interleaved rounds.
-fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Point>> {
+fn measure(figure: &Figure, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Point>> {
     let interrupt = context.interrupt()?;
     let (all, loads): (&[usize], &[u32]) = context.choose((&BOUNDS, &LOADS), (&QUICK_BOUNDS, &QUICK_LOADS));
     let mut points: Vec<Point> = Vec::new();
     for &bound in all {
-        points.extend(loads.iter().map(|&outstanding| Point { bound, outstanding, samples: Vec::new() }));
+        points.extend(loads.iter().map(|&outstanding| Point::new((bound, outstanding))));
     }
-    let progress = context.progress(name, (points.len() * pace.rounds) as u64);
+    let progress = context.progress(figure.name(), (points.len() * pace.rounds) as u64);
     for round in 0..pace.rounds {
         let in_turn = turns(all.len(), round).map(|index| all[index]);
         bounds::round(in_turn, loads, pace.length(), interrupt, |bound, outstanding, echoed| {
             let latency_us = |quantile| echoed.latency_us(quantile);
             let sample =
                 Sample { rate_rps: echoed.rate(), p50_us: latency_us(0.5), p99_us: latency_us(0.99) };
-            let point = points.iter_mut().find(|p| (p.bound, p.outstanding) == (bound, outstanding));
+            let point = points.iter_mut().find(|p| p.key == (bound, outstanding));
             point.expect("one of the points").samples.push(sample);
             progress.inc(1);
         })?;
@@ -122,59 +108,27 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Poi
     Ok(points)
 }
 
-fn data(points: &[Point]) -> Table {
-    let mut table = Table::new(&["bound", "outstanding", "round", "rate_rps", "p50_us", "p99_us"]);
-    for Point { bound, outstanding, samples } in points {
-        for (round, Sample { rate_rps, p50_us, p99_us }) in samples.iter().enumerate() {
-            table.push(vec![
-                bound.to_string(),
-                outstanding.to_string(),
-                round.to_string(),
-                format!("{rate_rps:.0}"),
-                format!("{p50_us:.3}"),
-                format!("{p99_us:.3}"),
-            ]);
-        }
-    }
-    table
-}
-
-fn summary(points: &[Point]) -> Table {
-    let mut table = Table::new(&["bound", "outstanding", "thousand messages/s", "p50 us", "p99 us"]);
-    for point in points {
-        table.push(vec![
-            point.bound.to_string(),
-            point.outstanding.to_string(),
-            cell(point.spread(|sample| sample.rate_rps / 1e3)),
-            cell(point.spread(|sample| sample.p50_us)),
-            cell(point.spread(|sample| sample.p99_us)),
-        ]);
-    }
-    table
-}
-
 fn panel(points: &[Point]) -> Panel {
     let line = |of: &[Point]| {
-        let points = of.iter().map(|point| (point.rate_rps() / 1e3, point.p99_us()));
-        Line::new(format!("B = {}", of[0].bound), points.collect())
+        let points = of.iter().map(|point| (rate_rps(point) / 1e3, p99_us(point)));
+        Line::new(format!("B = {}", of[0].key.0), points.collect())
     };
-    Panel {
-        title: "64 bytes there and back".to_owned(),
-        x_label: "thousand messages/s".to_owned(),
-        y_label: "p99 us".to_owned(),
-        lines: points.chunk_by(|a, b| a.bound == b.bound).map(line).collect(),
-        ..Panel::default()
-    }
+    Panel::new(
+        "64 bytes there and back",
+        "thousand messages/s",
+        "p99 us",
+        points.chunk_by(|a, b| a.key.0 == b.key.0).map(line).collect(),
+    )
 }
 
 /// Returns the point of a bound under the least or the most load.
 fn at(points: &[Point], bound: usize, most: bool) -> Option<&Point> {
-    let mut of = points.iter().filter(|point| point.bound == bound);
+    let mut of = points.iter().filter(|point| point.key.0 == bound);
     if most { of.next_back() } else { of.next() }
 }
 
 fn bounds(points: &[Point]) -> impl Iterator<Item = usize> {
-    points.chunk_by(|a, b| a.bound == b.bound).map(|of| of[0].bound)
+    points.chunk_by(|a, b| a.key.0 == b.key.0).map(|of| of[0].key.0)
 }
 
 fn claims(points: &[Point]) -> Vec<Claim> {
@@ -183,7 +137,7 @@ fn claims(points: &[Point]) -> Vec<Claim> {
 
 fn low_load(points: &[Point]) -> Claim {
     let paper = "at low load the bound does not change the tail of the latency";
-    let tails = bounds(points).filter_map(|bound| Some(at(points, bound, false)?.p99_us()));
+    let tails = bounds(points).filter_map(|bound| Some(p99_us(at(points, bound, false)?)));
     let Some(tails) = Spread::of(tails) else {
         return Claim::not_comparable(paper, "there is no point".to_owned());
     };
@@ -200,7 +154,7 @@ fn gain(points: &[Point]) -> Claim {
     let (Some(one), Some(sixteen)) = (at(points, 1, true), at(points, 16, true)) else {
         return Claim::not_comparable(&paper, "there is no point".to_owned());
     };
-    let times = sixteen.rate_rps() / one.rate_rps();
+    let times = rate_rps(sixteen) / rate_rps(one);
     Claim::new(&paper, format!("{} times", number(times)), times >= PAPERS_GAIN)
 }
 
@@ -208,7 +162,7 @@ fn plateau(points: &[Point]) -> Claim {
     let paper = "a bound of 16 or more maximises throughput";
     let of = |is: fn(usize) -> bool| {
         let rates = bounds(points).filter(|&bound| is(bound)).filter_map(|bound| at(points, bound, true));
-        Spread::of(rates.map(Point::rate_rps))
+        Spread::of(rates.map(rate_rps))
     };
     let (Some(small), Some(large)) = (of(|bound| bound < 16), of(|bound| bound >= 16)) else {
         return Claim::not_comparable(paper, "there is no point".to_owned());
@@ -230,8 +184,7 @@ mod tests {
     /// Judges points with one request at a time and with the most, by bound.
     fn verdicts(points: &[(usize, f64, f64)]) -> Vec<Verdict> {
         let point = |bound, outstanding, rate_rps, p99_us| Point {
-            bound,
-            outstanding,
+            key: (bound, outstanding),
             samples: vec![Sample { rate_rps, p50_us: 1.0, p99_us }],
         };
         let points: Vec<Point> = points
@@ -240,7 +193,6 @@ mod tests {
                 [point(bound, 1, 5e5, p99), point(bound, MAX_OUTSTANDING, rate, 60.0)]
             })
             .collect();
-        assert_eq!((data(&points).rows().len(), summary(&points).rows().len()), (points.len(), points.len()));
         assert_eq!(panel(&points).lines.len() * 2, points.len());
         claims(&points).iter().map(|claim| claim.verdict).collect()
     }

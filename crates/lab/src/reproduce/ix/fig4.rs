@@ -2,14 +2,9 @@
 
 use std::time::Duration;
 
-use tailwater_plot::{Panel, decades, draw};
-
-use super::super::claim::{Claim, Verdict};
-use super::super::context::{Context, Pace};
-use super::super::figure::{Figure, Outcome};
+use super::super::figure::{Claim, Context, Figure, Outcome, Pace, Panel, Verdict, decades, draw, number};
 use super::points::{LINUX, Point, Points, Sample, TAILWATER};
 use crate::bench::tcp::messages::{self, MESSAGES};
-use tailwater_testbed::table::number;
 
 const PANEL: &str = "one connection";
 /// Linux with both sides polling their sockets, which the paper does not measure.
@@ -23,44 +18,32 @@ const QUICK_PACE: Pace =
 const PAPERS_LATENCY: [f64; 2] = [5.8, 19.0];
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure4;
+pub const FIGURE: Figure = Figure {
+    name: "ix-fig4",
+    title: "Latency and goodput of one flow by the length of messages",
+    paper: "IX (TOCS'17), figure 4",
+    plan: include_str!("../../../experiments/ix-fig4.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure4 {
-    fn name(&self) -> &'static str {
-        "ix-fig4"
-    }
-
-    fn title(&self) -> &'static str {
-        "Latency and goodput of one flow by the length of messages"
-    }
-
-    fn paper(&self) -> &'static str {
-        "IX (TOCS'17), figure 4"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-fig4.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
-        let points = measure(self.name(), context, &pace)?;
-        let own = [
-            pace.note("in each round all lengths on Tailwater, then on Linux, in every second one Linux first"),
-            "Both ends are on the same machine, with a core each: Tailwater's client in the IOKernel's port and its service a user \
-             thread that polls; Linux's two threads over the loopback device, whose packets are 64 KiB. There is no wire, so goodput \
-             is bounded by copies, not by 10 Gbit/s."
-                .to_owned(),
-        ];
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&points)),
-            data: points.data("bytes"),
-            summary: points.summary("bytes"),
-            claims: claims(&points),
-            notes: context.notes(own, pace.rounds)?,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let pace = context.choose(PACE, QUICK_PACE);
+    let points = measure(figure.name(), context, &pace)?;
+    let own = [
+        pace.note("in each round all lengths on Tailwater, then on Linux, in every second one Linux first"),
+        "Both ends are on the same machine, with a core each: Tailwater's client in the IOKernel's port and its service a user \
+         thread that polls; Linux's two threads over the loopback device, whose packets are 64 KiB. There is no wire, so goodput \
+         is bounded by copies, not by 10 Gbit/s."
+            .to_owned(),
+    ];
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&points)),
+        data: points.data("bytes"),
+        summary: points.summary("bytes"),
+        claims: claims(&points),
+        notes: context.notes(own, pace.rounds)?,
+    })
 }
 
 fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Points> {
@@ -134,7 +117,7 @@ fn latency(points: &Points) -> Claim {
 fn half_of_most(points: &[&Point]) -> Option<u64> {
     let gbps = |point: &Point| point.median(|sample| sample.gbps);
     let most = points.iter().map(|point| gbps(point)).fold(0.0, f64::max);
-    Some(points.iter().find(|point| gbps(point) >= most / 2.0 && most > 0.0)?.x)
+    Some(points.iter().find(|point| gbps(point) >= most / 2.0 && most > 0.0)?.key.2)
 }
 
 fn half(points: &Points) -> Claim {

@@ -8,17 +8,14 @@
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use tailwater_plot::{Line, Panel, decades, draw};
 use tailwater_sim::reproduce::scaling;
 
-use super::super::claim::Claim;
-use super::super::context::{Context, Pace};
-use super::super::figure::{Figure, Outcome};
+use super::super::figure::{
+    Claim, Context, Figure, Line, Outcome, Pace, Panel, Spread, decades, draw, number,
+};
 use super::super::simulated;
-use super::super::spread::Spread;
 use super::points::{LINUX, Point, Points, Sample, TAILWATER};
 use crate::bench::tcp::messages::{self, MANY_CONNECTIONS, MAX_EVENT_MESSAGE, MESSAGES};
-use tailwater_testbed::table::number;
 
 const BY_CORES: &str = "a: cores";
 const BY_COUNT: &str = "b: messages on a connection";
@@ -37,59 +34,45 @@ const PAPERS_RATIO: f64 = 6.6;
 const BYTES: usize = 64;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure5;
+pub const FIGURE: Figure = Figure {
+    name: "ix-fig5",
+    title: "Throughput by cores, by messages on a connection and by their length",
+    paper: "IX (TOCS'17), figure 5",
+    plan: include_str!("../../../experiments/ix-fig5.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure5 {
-    fn name(&self) -> &'static str {
-        "ix-fig5"
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let pace = context.choose(PACE, QUICK_PACE);
+    let mut points = measure(figure.name(), context, &pace)?;
+    let rows = simulate(context)?;
+    let of = |row: &scaling::ByCores| Sample::of(row.rate_rps, BYTES, row.p50_us, row.p99_us);
+    for row in &rows {
+        points.add(BY_CORES, row.system, row.cores as u64, of(row));
     }
-
-    fn title(&self) -> &'static str {
-        "Throughput by cores, by messages on a connection and by their length"
-    }
-
-    fn paper(&self) -> &'static str {
-        "IX (TOCS'17), figure 5"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-fig5.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
-        let mut points = measure(self.name(), context, &pace)?;
-        let rows = simulate(context)?;
-        let of = |row: &scaling::ByCores| Sample::of(row.rate_rps, BYTES, row.p50_us, row.p99_us);
-        for row in &rows {
-            points.add(BY_CORES, row.system, row.cores as u64, of(row));
-        }
-        let own = [
-            pace.note(
-                "in each round all points on Tailwater, then on Linux, in every second one Linux first",
-            ),
-            format!(
-                "{MANY_CONNECTIONS} connections at a time with one message outstanding on each. Tailwater: an event loop on each core \
-                 that serves, which never parks, the client in the IOKernel's port on another one. Linux: one epoll thread on each of \
-                 the same cores, over the loopback device. Parts b and c have one core that serves. Clients end a connection with a \
-                 reset, and the time to open the next one counts."
-            ),
-            format!(
-                "Part a beyond {} core(s) that serve is simulated, as its curves say: IX's dispatch policy, and that of Tailwater's \
-                 event loops under the bound of one polling core, by the simulator's costs of a virtual machine. Measured and \
-                 simulated points of Tailwater differ where the one client bounds the rate. Linux is not simulated.",
-                messages::max_serving_cores()
-            ),
-        ];
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&points)),
-            data: points.data("cores_messages_or_bytes"),
-            summary: points.summary("cores, messages or bytes"),
-            claims: claims(&points, &rows),
-            notes: context.notes(own, pace.rounds)?,
-        })
-    }
+    let own = [
+        pace.note("in each round all points on Tailwater, then on Linux, in every second one Linux first"),
+        format!(
+            "{MANY_CONNECTIONS} connections at a time with one message outstanding on each. Tailwater: an event loop on each core \
+             that serves, which never parks, the client in the IOKernel's port on another one. Linux: one epoll thread on each of \
+             the same cores, over the loopback device. Parts b and c have one core that serves. Clients end a connection with a \
+             reset, and the time to open the next one counts."
+        ),
+        format!(
+            "Part a beyond {} core(s) that serve is simulated, as its curves say: IX's dispatch policy, and that of Tailwater's \
+             event loops under the bound of one polling core, by the simulator's costs of a virtual machine. Measured and \
+             simulated points of Tailwater differ where the one client bounds the rate. Linux is not simulated.",
+            messages::max_serving_cores()
+        ),
+    ];
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&points)),
+        data: points.data("cores_messages_or_bytes"),
+        summary: points.summary("cores, messages or bytes"),
+        claims: claims(&points, &rows),
+        notes: context.notes(own, pace.rounds)?,
+    })
 }
 
 /// Simulates part a.
@@ -217,7 +200,7 @@ fn more_cores(points: &Points) -> Claim {
         let all = points.of(BY_CORES, system);
         let (first, last) = (all.first()?, all.last()?);
         let rate = |point: &Point| point.median(|sample| sample.rate_rps);
-        Some((last.x, rate(first) / 1e3, rate(last) / rate(first)))
+        Some((last.key.2, rate(first) / 1e3, rate(last) / rate(first)))
     };
     let (Some((most, own, own_gain)), Some((_, theirs, gain))) = (gain(TAILWATER), gain(LINUX)) else {
         return Claim::not_comparable(paper, "there is no point".to_owned());
@@ -262,9 +245,9 @@ fn rise(points: &Points) -> Claim {
     let ours = format!(
         "thousand messages/s: {} ({}), {} ({})",
         number(rates[0] / 1e3),
-        first.x,
+        first.key.2,
         number(rates[1] / 1e3),
-        last.x
+        last.key.2
     );
     Claim::new(paper, ours, rates[1] > rates[0])
 }

@@ -3,16 +3,10 @@
 
 use std::time::Duration;
 
-use tailwater_plot::{Line, Panel, draw};
-use tailwater_sim::report::Table;
-
-use super::super::claim::Claim;
-use super::super::context::{Context, Pace};
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::{Spread, cell};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Pace, Panel, Spread, draw, number};
+use super::super::rounds;
 use crate::bench::tcp::many::{self, OUTSTANDING};
 use crate::bench::tcp::messages::{self, Rounds};
-use tailwater_testbed::table::number;
 
 /// Numbers of connections, each with as many requests outstanding as IX's clients have, at most.
 const PRESSURE: [u32; 7] = [1, 4, 16, 64, 432, 10_000, MOST];
@@ -36,57 +30,41 @@ const AT_ONCE: f64 = 4.0;
 const PAPERS_CYCLES: [f64; 2] = [9_000.0, 4_000.0];
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure6b;
+pub const FIGURE: Figure = Figure {
+    name: "ix-fig6b",
+    title: "Size of adaptive batches and cycles of a message",
+    paper: "IX (TOCS'17), figure 6(b)",
+    plan: include_str!("../../../experiments/ix-fig6b.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure6b {
-    fn name(&self) -> &'static str {
-        "ix-fig6b"
-    }
-
-    fn title(&self) -> &'static str {
-        "Size of adaptive batches and cycles of a message"
-    }
-
-    fn paper(&self) -> &'static str {
-        "IX (TOCS'17), figure 6(b)"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-fig6b.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
-        let points = measure(self.name(), context, &pace)?;
-        let own = [
-            pace.note("a service started anew for each round"),
-            format!(
-                "An event loop on one core echoes 64 bytes; the client is in the IOKernel's port on another one. With pressure every \
-                 connection has a request outstanding, up to {OUTSTANDING}; without it one request is outstanding over all of them."
-            ),
-            "Cycles are those of the time-stamp counter while the service's core did not poll without work, by the IOKernel's account, \
-             over the conditions of the rounds. Cache misses need counters that virtual machines do not have, and are left out; so \
-             are transfers of lines between cores."
-                .to_owned(),
-        ];
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&points)),
-            data: data(&points),
-            summary: summary(&points),
-            claims: claims(&points, context.machine.tsc_hz as f64),
-            notes: context.notes(own, pace.rounds)?,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let pace = context.choose(PACE, QUICK_PACE);
+    let points = measure(figure, context, &pace)?;
+    let own = [
+        pace.note("a service started anew for each round"),
+        format!(
+            "An event loop on one core echoes 64 bytes; the client is in the IOKernel's port on another one. With pressure every \
+             connection has a request outstanding, up to {OUTSTANDING}; without it one request is outstanding over all of them."
+        ),
+        "Cycles are those of the time-stamp counter while the service's core did not poll without work, by the IOKernel's account, \
+         over the conditions of the rounds. Cache misses need counters that virtual machines do not have, and are left out; so \
+         are transfers of lines between cores."
+            .to_owned(),
+    ];
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&points)),
+        data: rounds::data(&points, "connections | outstanding", cells, &VALUES),
+        summary: rounds::summary(&points, "connections | outstanding", cells, &SHOWN),
+        claims: claims(&points, context.machine.tsc_hz as f64),
+        notes: context.notes(own, pace.rounds)?,
+    })
 }
 
-/// A load, with a sample for each round.
-#[derive(Debug, Clone)]
-struct Point {
-    connections: u32,
-    outstanding: u32,
-    samples: Vec<Sample>,
-}
+/// Numbers of connections and of outstanding requests.
+type Key = (u32, u32);
+type Point = rounds::Point<Key, Sample>;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
@@ -108,33 +86,41 @@ impl Sample {
     }
 }
 
-impl Point {
-    fn has_pressure(&self) -> bool {
-        self.outstanding == under_pressure(self.connections)
-    }
+const VALUES: [(&str, usize, rounds::Value<Sample>); 4] = [
+    ("conditions", 2, |sample| sample.conditions),
+    ("cycles", 0, |sample| sample.cycles),
+    ("rate_rps", 0, |sample| sample.rate_rps),
+    ("p99_us", 3, |sample| sample.p99_us),
+];
+const SHOWN: [(&str, rounds::Value<Sample>); 4] = [
+    ("conditions of a round", |sample| sample.conditions),
+    ("cycles of a message", |sample| sample.cycles),
+    ("thousand messages/s", |sample| sample.rate_rps / 1e3),
+    ("p99 us", |sample| sample.p99_us),
+];
 
-    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
-        Spread::of(self.samples.iter().map(value))
-    }
+fn cells(&(connections, outstanding): &Key) -> Vec<String> {
+    vec![connections.to_string(), outstanding.to_string()]
+}
 
-    fn conditions(&self) -> f64 {
-        self.spread(|sample| sample.conditions).map_or(f64::NAN, |spread| spread.median)
-    }
+fn has_pressure(point: &Point) -> bool {
+    point.key.1 == under_pressure(point.key.0)
+}
 
-    fn rate_rps(&self) -> f64 {
-        self.spread(|sample| sample.rate_rps).map_or(f64::NAN, |spread| spread.median)
-    }
+/// Medians over the rounds.
+fn conditions(point: &Point) -> f64 {
+    point.median(|sample| sample.conditions)
+}
 
-    fn cycles(&self) -> f64 {
-        self.spread(|sample| sample.cycles).map_or(f64::NAN, |spread| spread.median)
-    }
+fn cycles(point: &Point) -> f64 {
+    point.median(|sample| sample.cycles)
 }
 
 fn under_pressure(connections: u32) -> u32 {
     connections.min(OUTSTANDING)
 }
 
-fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Point>> {
+fn measure(figure: &Figure, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Point>> {
     let interrupt = context.interrupt()?;
     let most = many::max_on_tailwater();
     let (pressure, calm): (&[u32], &[u32]) =
@@ -143,16 +129,16 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Poi
     let calm = calm.iter().map(|&connections| (connections, 1));
     let mut points: Vec<Point> = Vec::new();
     for (connections, outstanding) in pressure.chain(calm) {
-        let known = points.iter().any(|p| (p.connections, p.outstanding) == (connections, outstanding));
+        let known = points.iter().any(|p| p.key == (connections, outstanding));
         if connections <= most && !known {
-            points.push(Point { connections, outstanding, samples: Vec::new() });
+            points.push(Point::new((connections, outstanding)));
         }
     }
-    let loads: Vec<(u32, u32)> = points.iter().map(|point| (point.connections, point.outstanding)).collect();
-    let progress = context.progress(name, (points.len() * pace.rounds) as u64);
+    let loads: Vec<Key> = points.iter().map(|point| point.key).collect();
+    let progress = context.progress(figure.name(), (points.len() * pace.rounds) as u64);
     for _ in 0..pace.rounds {
         messages::rounds(loads.iter().copied(), pace.length(), interrupt, |load, measured| {
-            let point = points.iter_mut().find(|point| (point.connections, point.outstanding) == load);
+            let point = points.iter_mut().find(|point| point.key == load);
             point.expect("one of the points").samples.push(Sample::new(measured));
             progress.inc(1);
         })?;
@@ -161,65 +147,23 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Vec<Poi
     Ok(points)
 }
 
-fn data(points: &[Point]) -> Table {
-    let columns = ["connections", "outstanding", "round", "conditions", "cycles", "rate_rps", "p99_us"];
-    let mut table = Table::new(&columns);
-    for Point { connections, outstanding, samples } in points {
-        for (round, Sample { conditions, cycles, rate_rps, p99_us }) in samples.iter().enumerate() {
-            table.push(vec![
-                connections.to_string(),
-                outstanding.to_string(),
-                round.to_string(),
-                format!("{conditions:.2}"),
-                format!("{cycles:.0}"),
-                format!("{rate_rps:.0}"),
-                format!("{p99_us:.3}"),
-            ]);
-        }
-    }
-    table
-}
-
-fn summary(points: &[Point]) -> Table {
-    let mut table = Table::new(&[
-        "connections",
-        "outstanding",
-        "conditions of a round",
-        "cycles of a message",
-        "thousand messages/s",
-        "p99 us",
-    ]);
-    for point in points {
-        table.push(vec![
-            point.connections.to_string(),
-            point.outstanding.to_string(),
-            cell(point.spread(|sample| sample.conditions)),
-            cell(point.spread(|sample| sample.cycles)),
-            cell(point.spread(|sample| sample.rate_rps / 1e3)),
-            cell(point.spread(|sample| sample.p99_us)),
-        ]);
-    }
-    table
-}
-
 fn panels(points: &[Point]) -> Vec<Panel> {
     let panel = |title: &str, y_label: &str, value: fn(&Point) -> f64| {
         let line = |name: &str, pressure: bool| {
-            let of = points.iter().filter(|point| point.connections == 1 || point.has_pressure() == pressure);
-            Line::new(name, of.map(|point| (f64::from(point.connections), value(point))).collect())
+            let of = points.iter().filter(|point| point.key.0 == 1 || has_pressure(point) == pressure);
+            Line::new(name, of.map(|point| (f64::from(point.key.0), value(point))).collect())
         };
-        Panel {
-            title: title.to_owned(),
-            x_label: "established connections".to_owned(),
-            y_label: y_label.to_owned(),
-            log_x: true,
-            lines: vec![line("with pressure", true), line("without", false)],
-            ..Panel::default()
-        }
+        Panel::new(
+            title,
+            "established connections",
+            y_label,
+            vec![line("with pressure", true), line("without", false)],
+        )
+        .log_x()
     };
     vec![
-        panel("size of a batch", "conditions of a round", Point::conditions),
-        panel("cycles of a message", "cycles", Point::cycles),
+        panel("size of a batch", "conditions of a round", conditions),
+        panel("cycles of a message", "cycles", cycles),
     ]
 }
 
@@ -230,7 +174,7 @@ fn claims(points: &[Point], hz: f64) -> Vec<Claim> {
 
 /// Returns the points under pressure with at most so many connections.
 fn pressed(points: &[Point], most: u32) -> Vec<&Point> {
-    points.iter().filter(|point| point.has_pressure() && point.connections <= most).collect()
+    points.iter().filter(|point| has_pressure(point) && point.key.0 <= most).collect()
 }
 
 fn batches(points: &[Point]) -> Claim {
@@ -239,26 +183,25 @@ fn batches(points: &[Point]) -> Claim {
     let (Some(first), Some(last)) = (all.first(), all.last()) else {
         return Claim::not_comparable(&paper, "there is no point".to_owned());
     };
-    if f64::from(last.outstanding) <= BOUND {
+    if f64::from(last.key.1) <= BOUND {
         return Claim::not_comparable(
             &paper,
             "no point has more requests outstanding than the bound".to_owned(),
         );
     }
-    let shown = |point: &Point| format!("{} ({})", number(point.conditions()), point.outstanding);
+    let shown = |point: &Point| format!("{} ({})", number(conditions(point)), point.key.1);
     let ours = format!("conditions of a round (outstanding): {} to {}", shown(first), shown(last));
-    Claim::new(&paper, ours, first.conditions() < 2.0 && last.conditions() >= NEARLY * BOUND)
+    Claim::new(&paper, ours, conditions(first) < 2.0 && conditions(last) >= NEARLY * BOUND)
 }
 
 /// Judges the round trip of a request that is alone: a round that waited for more would make it
 /// longer, though it would find no more.
 fn no_wait(points: &[Point], hz: f64) -> Claim {
     let paper = "a round never waits for more: without pressure a message is a batch of its own, at once";
-    let calm = || points.iter().filter(|point| point.outstanding == 1);
+    let calm = || points.iter().filter(|point| point.key.1 == 1);
     // With one request outstanding, the time between two answers is a round trip.
-    let trip = |point: &Point| hz / point.rate_rps() / point.cycles();
-    let (Some(size), Some(trips)) = (Spread::of(calm().map(Point::conditions)), Spread::of(calm().map(trip)))
-    else {
+    let trip = |point: &Point| hz / point.median(|sample| sample.rate_rps) / cycles(point);
+    let (Some(size), Some(trips)) = (Spread::of(calm().map(conditions)), Spread::of(calm().map(trip))) else {
         return Claim::not_comparable(paper, "there is no point".to_owned());
     };
     let ours = format!(
@@ -275,10 +218,10 @@ fn fewer_cycles(points: &[Point]) -> Claim {
     let [alone, least] = PAPERS_CYCLES;
     let paper = format!("a message takes {alone} cycles at the lowest load and under {least} at the highest");
     let all = pressed(points, OUTSTANDING);
-    let Some(first) = all.first().map(|point| point.cycles()) else {
+    let Some(first) = all.first().map(|point| cycles(point)) else {
         return Claim::not_comparable(&paper, "there is no point".to_owned());
     };
-    let best = all.iter().map(|point| point.cycles()).fold(f64::INFINITY, f64::min);
+    let best = all.iter().map(|point| cycles(point)).fold(f64::INFINITY, f64::min);
     let ours = format!("{} and {}", number(first), number(best));
     Claim::new(&paper, ours, best < least && best < first)
 }
@@ -286,12 +229,12 @@ fn fewer_cycles(points: &[Point]) -> Claim {
 fn many_connections(points: &[Point]) -> Claim {
     let paper = "with very many connections a message takes more cycles again";
     let all = pressed(points, u32::MAX);
-    let Some(last) = all.iter().find(|point| point.connections == MOST) else {
+    let Some(last) = all.iter().find(|point| point.key.0 == MOST) else {
         return Claim::not_comparable(paper, format!("{MOST} connections were not measured"));
     };
-    let best = all.iter().map(|point| point.cycles()).fold(f64::INFINITY, f64::min);
-    let ours = format!("{} with {MOST} connections, at the least {}", number(last.cycles()), number(best));
-    Claim::new(paper, ours, last.cycles() > best)
+    let best = all.iter().map(|point| cycles(point)).fold(f64::INFINITY, f64::min);
+    let ours = format!("{} with {MOST} connections, at the least {}", number(cycles(last)), number(best));
+    Claim::new(paper, ours, cycles(last) > best)
 }
 
 #[cfg(test)]
@@ -304,12 +247,10 @@ mod tests {
 
     fn verdicts(rows: &[(u32, u32, f64, f64)]) -> Vec<Verdict> {
         let point = |&(connections, outstanding, conditions, cycles): &(u32, u32, f64, f64)| Point {
-            connections,
-            outstanding,
+            key: (connections, outstanding),
             samples: vec![Sample { conditions, cycles, rate_rps: 1e5, p99_us: 10.0 }],
         };
         let points: Vec<Point> = rows.iter().map(point).collect();
-        assert_eq!((data(&points).rows().len(), summary(&points).rows().len()), (rows.len(), rows.len()));
         assert_eq!(panels(&points).len(), 2);
         claims(&points, HZ).iter().map(|claim| claim.verdict).collect()
     }

@@ -1,17 +1,12 @@
 //! Figure 7: mean and 99th percentile of a key-value store's latency over its throughput, for the
 //! workloads ETC and USR.
 
-use tailwater_plot::draw;
 use tailwater_workload::keyvalue::Workload;
 
-use super::super::claim::Claim;
-use super::super::contest::{Contest, Point, program_cases, run};
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::Spread;
+use super::super::contest::{self, Contest, Point, program_cases};
+use super::super::figure::{Claim, Context, Figure, Outcome, Spread, number};
 use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
-use tailwater_testbed::table::number;
 
 /// The paper's panels, with the ratio of IX's load to Linux's at a p99 of [`LIMIT_US`] (table III).
 const WORKLOADS: [(&str, Workload, f64); 2] = [("ETC", Workload::Etc, 4.7), ("USR", Workload::Usr, 6.4)];
@@ -21,56 +16,42 @@ const QUICK_LOADS: [f64; 1] = [25.0];
 const ROUNDS: usize = 3;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure7;
+pub const FIGURE: Figure = Figure {
+    name: "ix-fig7",
+    title: "Latency of a key-value store over its throughput",
+    paper: "IX (TOCS'17), figure 7",
+    plan: include_str!("../../../experiments/ix-fig7.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure7 {
-    fn name(&self) -> &'static str {
-        "ix-fig7"
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let threads = rig.testbed.cores.managed.len();
+    let loads: &[f64] = if context.options.quick { &QUICK_LOADS } else { &LOADS };
+    let workloads = if context.options.quick { &WORKLOADS[1..] } else { &WORKLOADS[..] };
+    let programs: Vec<_> =
+        workloads.iter().map(|&(name, workload, _)| (name, programs(threads, workload))).collect();
+    let count: usize = programs.iter().map(|(_, programs)| programs.len()).sum();
+    let pace = context.pace(loads.len() * count, ROUNDS);
+    let mut cases = Vec::new();
+    for (name, programs) in &programs {
+        cases.extend(program_cases(name, programs, &pace, loads)?);
     }
-
-    fn title(&self) -> &'static str {
-        "Latency of a key-value store over its throughput"
-    }
-
-    fn paper(&self) -> &'static str {
-        "IX (TOCS'17), figure 7"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-fig7.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let threads = rig.testbed.cores.managed.len();
-        let loads: &[f64] = if context.options.quick { &QUICK_LOADS } else { &LOADS };
-        let workloads = if context.options.quick { &WORKLOADS[1..] } else { &WORKLOADS[..] };
-        let programs: Vec<_> =
-            workloads.iter().map(|&(name, workload, _)| (name, programs(threads, workload))).collect();
-        let count: usize = programs.iter().map(|(_, programs)| programs.len()).sum();
-        let pace = context.pace(loads.len() * count, ROUNDS);
-        let mut cases = Vec::new();
-        for (name, programs) in &programs {
-            cases.extend(program_cases(name, programs, &pace, loads)?);
-        }
-        let mut contest = run(self.name(), context, cases, pace.rounds)?;
-        contest.unit = UNIT;
-        let mut notes = rig.notes(&pace, context.options.quick);
-        notes.extend(conditions());
-        let panels = workloads.iter().flat_map(|&(name, ..)| {
-            let mean = contest.panel_of(name, "mean (us)", Point::mean_us, Vec::new());
-            [mean, contest.panel_of(name, "p99 (us)", Point::p99_us, Vec::new())]
-        });
-        let panels: Vec<_> = panels.collect();
-        Ok(Outcome {
-            svg: draw(self.title(), &panels),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: workloads.iter().flat_map(|(name, _, ratio)| claims(&contest, name, *ratio)).collect(),
-            notes,
-        })
-    }
+    let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
+    let mut notes = rig.notes(&pace, context.options.quick);
+    notes.extend(conditions());
+    let panels = workloads.iter().flat_map(|&(name, ..)| {
+        let mean = contest.panel_of(name, "mean (us)", Point::mean_us, Vec::new());
+        [mean, contest.panel_of(name, "p99 (us)", Point::p99_us, Vec::new())]
+    });
+    let panels: Vec<_> = panels.collect();
+    Ok(contest.outcome(
+        figure,
+        &panels,
+        workloads.iter().flat_map(|(name, _, ratio)| claims(&contest, name, *ratio)).collect(),
+        notes,
+    ))
 }
 
 /// Returns the stores, with nothing beside them.

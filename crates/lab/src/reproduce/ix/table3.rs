@@ -2,19 +2,14 @@
 //! limit, for the workloads ETC and USR.
 
 use tailwater_loadgen::search::Slo;
-use tailwater_plot::draw;
 use tailwater_workload::keyvalue::Workload;
 
-use super::super::claim::Claim;
 use super::super::contest::{self, Contest, Point, program_cases};
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
+use super::super::figure::{Claim, Context, Figure, Outcome, cell, draw, number};
 use super::super::limit::{Contender, Highest, data, highest, notes, panels, summary};
 use super::super::ratio::{TAILWATER, times};
-use super::super::spread::cell;
 use super::super::stores::{self, MEDIUM, requests};
 use tailwater_testbed::program::Program;
-use tailwater_testbed::table::number;
 
 const MEMCACHED: &str = "memcached on Linux";
 /// The paper's limit, without a batch job.
@@ -30,47 +25,35 @@ const NO_LOAD: f64 = 1.0;
 const ROUNDS: usize = 3;
 
 /// The table.
-#[derive(Debug)]
-pub struct Table3;
+pub const FIGURE: Figure = Figure {
+    name: "ix-table3",
+    title: "Latency of a key-value store without load, and its highest load within a limit",
+    paper: "IX (TOCS'17), table III",
+    plan: include_str!("../../../experiments/ix-table3.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Table3 {
-    fn name(&self) -> &'static str {
-        "ix-table3"
-    }
-
-    fn title(&self) -> &'static str {
-        "Latency of a key-value store without load, and its highest load within a limit"
-    }
-
-    fn paper(&self) -> &'static str {
-        "IX (TOCS'17), table III"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-table3.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let contenders = contenders(rig.testbed.cores.managed.len(), context.options.quick)?;
-        let unloaded = unloaded(self.name(), context, &contenders)?;
-        let all = highest(self.name(), context, contenders)?;
-        let mut conditions = vec![rig.cores_note()];
-        conditions.extend(rig.noise_notes());
-        conditions.extend(stores::conditions());
-        conditions.extend(notes(context.options.quick));
-        conditions.push(format!(
-            "Without load is {NO_LOAD} thousand requests a second, at random times: {}.",
-            unloaded.points.iter().map(latency).collect::<Vec<_>>().join("; ")
-        ));
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&all)),
-            data: data(&all),
-            summary: summary(&all),
-            claims: latencies(&unloaded).into_iter().chain(claims(&all)).collect(),
-            notes: conditions,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let contenders = contenders(rig.testbed.cores.managed.len(), context.options.quick)?;
+    let unloaded = unloaded(figure, context, &contenders)?;
+    let all = highest(figure, context, contenders)?;
+    let mut conditions = vec![rig.cores_note()];
+    conditions.extend(rig.noise_notes());
+    conditions.extend(stores::conditions());
+    conditions.extend(notes(context.options.quick));
+    conditions.push(format!(
+        "Without load is {NO_LOAD} thousand requests a second, at random times: {}.",
+        unloaded.points.iter().map(latency).collect::<Vec<_>>().join("; ")
+    ));
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&all)),
+        data: data(&all),
+        summary: summary(&all),
+        claims: latencies(&unloaded).into_iter().chain(claims(&all)).collect(),
+        notes: conditions,
+    })
 }
 
 fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
@@ -94,14 +77,13 @@ fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
 }
 
 /// Measures all programs at [`NO_LOAD`], in interleaved rounds.
-fn unloaded(name: &str, context: &Context, contenders: &[Contender]) -> anyhow::Result<Contest> {
+fn unloaded(figure: &Figure, context: &Context, contenders: &[Contender]) -> anyhow::Result<Contest> {
     let pace = context.pace(contenders.len(), ROUNDS);
     let mut cases = Vec::new();
     for Contender { workload, name, program, .. } in contenders {
         cases.extend(program_cases(workload, &[(name, program.clone())], &pace, &[NO_LOAD])?);
     }
-    let mut contest = contest::run(name, context, cases, pace.rounds)?;
-    contest.unit = stores::UNIT;
+    let contest = contest::run(figure, context, cases, &pace)?.per(stores::UNIT);
     Ok(contest)
 }
 

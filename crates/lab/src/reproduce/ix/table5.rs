@@ -3,17 +3,12 @@
 use std::sync::Arc;
 
 use tailwater_loadgen::kernel_udp::Load;
-use tailwater_plot::{Line, Panel, draw};
-use tailwater_sim::report::Table;
 
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::{Spread, cell};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Panel, Spread, draw, number};
+use super::super::rounds::{self, in_turn};
 use tailwater_testbed::handoffs::{HandoffRecord, MoveFigures};
 use tailwater_testbed::on_tailwater;
 use tailwater_testbed::program::Program;
-use tailwater_testbed::table::number;
 
 const SERVICE: &str = "exp:10us";
 /// Loads in percent of the shared cores: at each, cores come and go with every burst.
@@ -32,87 +27,67 @@ const PAPERS_P95_US: f64 = 1_227.0;
 const FLOWS: u16 = 256;
 
 /// The table.
-#[derive(Debug)]
-pub struct Table5;
+pub const FIGURE: Figure = Figure {
+    name: "ix-table5",
+    title: "Flow groups that move to another kthread",
+    paper: "IX (TOCS'17), table V",
+    plan: include_str!("../../../experiments/ix-table5.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Table5 {
-    fn name(&self) -> &'static str {
-        "ix-table5"
-    }
-
-    fn title(&self) -> &'static str {
-        "Flow groups that move to another kthread"
-    }
-
-    fn paper(&self) -> &'static str {
-        "IX (TOCS'17), table V"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/ix-table5.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let cores = rig.testbed.cores.managed.len();
-        let loads: &[f64] = if context.options.quick { &QUICK_LOADS } else { &LOADS };
-        let pace = context.pace(loads.len(), ROUNDS);
-        let service = SERVICE.parse()?;
-        let mut points: Vec<Point> = loads.iter().map(|&load| Point { load, samples: Vec::new() }).collect();
-        let progress = context.progress(self.name(), (points.len() * pace.rounds) as u64);
-        for round in 0..pace.rounds {
-            for point in &mut points {
-                let plan = pace.plan(&service, point.load, cores)?;
-                let plan = tailwater_loadgen::Plan { flows: FLOWS, ..plan };
-                let program = Program::spin(rig.speed, service.clone());
-                let seed = context.options.seed.wrapping_add(round as u64);
-                let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
-                let more_kthreads = MIN_KTHREADS.saturating_sub(cores);
-                let setting = on_tailwater::Setting { batch: false, more_kthreads, ..Default::default() };
-                let mut record = HandoffRecord::default();
-                let measured =
-                    on_tailwater::measure(&rig.testbed, &program, &plan, &load, setting, &mut record)?;
-                let figures = measured.measurement.report().figures;
-                point.samples.push(Sample {
-                    moves: record.moves(),
-                    lost: figures.lost,
-                    completed: figures.completed,
-                    seconds: (plan.schedule.length_ns() as f64) / 1e9,
-                });
-                progress.inc(1);
-            }
-        }
-        progress.finish_and_clear();
-        let mut notes = rig.notes(&pace, context.options.quick);
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let cores = rig.testbed.cores.managed.len();
+    let loads: &[f64] = if context.options.quick { &QUICK_LOADS } else { &LOADS };
+    let pace = context.pace(loads.len(), ROUNDS);
+    let service = SERVICE.parse()?;
+    let mut points: Vec<Point> = loads.iter().map(|&load| Point::new(load)).collect();
+    in_turn(figure, context, (points.len(), pace.rounds), |index, round| {
+        let point = &mut points[index];
+        let plan = pace.plan(&service, point.key, cores)?;
+        let plan = tailwater_loadgen::Plan { flows: FLOWS, ..plan };
+        let program = Program::spin(rig.speed, service.clone());
+        let seed = context.options.seed.wrapping_add(round as u64);
+        let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
+        let more_kthreads = MIN_KTHREADS.saturating_sub(cores);
+        let setting = on_tailwater::Setting { batch: false, more_kthreads, ..Default::default() };
+        let mut record = HandoffRecord::default();
+        let measured = on_tailwater::measure(&rig.testbed, &program, &plan, &load, setting, &mut record)?;
+        let figures = measured.measurement.report().figures;
+        point.samples.push(Sample {
+            moves: record.moves(),
+            lost: figures.lost,
+            completed: figures.completed,
+            seconds: (plan.schedule.length_ns() as f64) / 1e9,
+        });
+        Ok(())
+    })?;
+    let mut notes = rig.notes(&pace, context.options.quick);
+    notes.push(format!(
+        "Requests over UDP in {FLOWS} flows, to a service with a kthread for each shared core, and at least {MIN_KTHREADS}, and \
+         nothing beside it. A group has moved if its next frame goes to another kthread than the one before; if the earlier frames still wait in the other ring, \
+         a fence has them read first, and the time until then is measured. A move itself is one entry of a map, and takes no time \
+         of its own."
+    ));
+    if cores < MIN_CORES {
         notes.push(format!(
-            "Requests over UDP in {FLOWS} flows, to a service with a kthread for each shared core, and at least {MIN_KTHREADS}, and \
-             nothing beside it. A group has moved if its next frame goes to another kthread than the one before; if the earlier frames still wait in the other ring, \
-             a fence has them read first, and the time until then is measured. A move itself is one entry of a map, and takes no time \
-             of its own."
+            "Two kthreads take turns on the shared core, and groups move between them; {NEEDS}."
         ));
-        if cores < MIN_CORES {
-            notes.push(format!(
-                "Two kthreads take turns on the shared core, and groups move between them; {NEEDS}."
-            ));
-        }
-        Ok(Outcome {
-            svg: draw(self.title(), &[panel(&points)]),
-            data: data(&points),
-            summary: summary(&points),
-            claims: claims(&points, cores),
-            notes,
-        })
     }
+    Ok(Outcome {
+        svg: draw(figure.title(), &[panel(&points)]),
+        data: rounds::data(&points, "load", cells, &VALUES),
+        summary: rounds::summary(&points, "load (% of the shared cores)", cells, &SHOWN),
+        claims: claims(&points, cores),
+        notes,
+    })
 }
 
 const NEEDS: &str = "no core can be added to the only shared one: two shared cores are needed, three in all";
 
-/// A load, with a sample for each round.
-#[derive(Debug, Clone)]
-struct Point {
-    load: f64,
-    samples: Vec<Sample>,
-}
+/// By its load.
+type Point = rounds::Point<f64, Sample>;
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
@@ -122,90 +97,52 @@ struct Sample {
     seconds: f64,
 }
 
-impl Point {
-    fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
-        Spread::of(self.samples.iter().map(value))
-    }
-
-    /// Mean, 95th percentile or largest of the waits, over the rounds.
-    fn wait(&self, which: usize) -> Option<Spread> {
-        Spread::of(self.samples.iter().filter_map(|sample| Some(sample.moves.waits_us?[which])))
-    }
-
-    fn moves_per_second(&self) -> Option<Spread> {
-        self.spread(|sample| sample.moves.moved as f64 / sample.seconds)
+impl Sample {
+    /// Mean, 95th percentile or largest of the waits; NaN without any.
+    fn wait(&self, which: usize) -> f64 {
+        self.moves.waits_us.map_or(f64::NAN, |us| us[which])
     }
 }
 
-fn data(points: &[Point]) -> Table {
-    let mut table = Table::new(&[
-        "load",
-        "round",
-        "moved",
-        "fenced",
-        "mean_us",
-        "p95_us",
-        "max_us",
-        "dropped",
-        "lost",
-        "completed",
-    ]);
-    for Point { load, samples } in points {
-        for (round, Sample { moves, lost, completed, .. }) in samples.iter().enumerate() {
-            let wait =
-                |which: usize| moves.waits_us.map_or_else(String::new, |us| format!("{:.2}", us[which]));
-            table.push(vec![
-                load.to_string(),
-                round.to_string(),
-                moves.moved.to_string(),
-                moves.fenced.to_string(),
-                wait(0),
-                wait(1),
-                wait(2),
-                moves.dropped.to_string(),
-                lost.to_string(),
-                completed.to_string(),
-            ]);
-        }
-    }
-    table
+const VALUES: [(&str, usize, rounds::Value<Sample>); 8] = [
+    ("moved", 0, |sample| sample.moves.moved as f64),
+    ("fenced", 0, |sample| sample.moves.fenced as f64),
+    ("mean_us", 2, |sample| sample.wait(0)),
+    ("p95_us", 2, |sample| sample.wait(1)),
+    ("max_us", 2, |sample| sample.wait(2)),
+    ("dropped", 0, |sample| sample.moves.dropped as f64),
+    ("lost", 0, |sample| sample.lost as f64),
+    ("completed", 0, |sample| sample.completed as f64),
+];
+const SHOWN: [(&str, rounds::Value<Sample>); 6] = [
+    ("moves/s", |sample| sample.moves.moved as f64 / sample.seconds),
+    ("fenced/s", |sample| sample.moves.fenced as f64 / sample.seconds),
+    ("wait, mean us", |sample| sample.wait(0)),
+    ("p95 us", |sample| sample.wait(1)),
+    ("longest us", |sample| sample.wait(2)),
+    ("frames dropped", |sample| sample.moves.dropped as f64),
+];
+
+fn cells(load: &f64) -> Vec<String> {
+    vec![load.to_string()]
 }
 
-fn summary(points: &[Point]) -> Table {
-    let mut table = Table::new(&[
-        "load (% of the shared cores)",
-        "moves/s",
-        "fenced/s",
-        "wait, mean us",
-        "p95 us",
-        "longest us",
-        "frames dropped",
-    ]);
-    for point in points {
-        table.push(vec![
-            point.load.to_string(),
-            cell(point.moves_per_second()),
-            cell(point.spread(|sample| sample.moves.fenced as f64 / sample.seconds)),
-            cell(point.wait(0)),
-            cell(point.wait(1)),
-            cell(point.wait(2)),
-            cell(point.spread(|sample| sample.moves.dropped as f64)),
-        ]);
-    }
-    table
+/// Mean, 95th percentile or largest of the waits, over the rounds.
+fn wait(point: &Point, which: usize) -> Option<Spread> {
+    point.spread(|sample| sample.wait(which))
 }
 
 fn panel(points: &[Point]) -> Panel {
-    let line = |name: &str, value: &dyn Fn(&Point) -> Option<Spread>| {
-        Line::new(name, points.iter().filter_map(|point| Some((point.load, value(point)?.median))).collect())
+    let line = |name: &str, which: usize| {
+        let waits = points.iter().filter_map(|point| Some((point.key, wait(point, which)?.median)));
+        Line::new(name, waits.collect())
     };
-    Panel {
-        title: "until the earlier frames have been read".to_owned(),
-        x_label: "load (% of the shared cores)".to_owned(),
-        y_label: "us".to_owned(),
-        lines: vec![line("mean", &|point| point.wait(0)), line("p95", &|point| point.wait(1))],
-        ..Panel::default()
-    }
+    Panel::new(
+        "until the earlier frames have been read",
+        "load (% of the shared cores)",
+        "us",
+        vec![line("mean", 0), line("p95", 1)],
+    )
 }
 
 fn claims(points: &[Point], cores: usize) -> Vec<Claim> {
@@ -216,7 +153,7 @@ fn claims(points: &[Point], cores: usize) -> Vec<Claim> {
     }
     let fenced: u64 = points.iter().flat_map(|p| &p.samples).map(|sample| sample.moves.fenced).sum();
     let moved: u64 = points.iter().flat_map(|p| &p.samples).map(|sample| sample.moves.moved).sum();
-    let worst = |which| points.iter().filter_map(|p| p.wait(which)).map(|s| s.median).reduce(f64::max);
+    let worst = |which| points.iter().filter_map(|p| wait(p, which)).map(|s| s.median).reduce(f64::max);
     let time = match (worst(0), worst(1)) {
         (Some(mean), Some(p95)) => {
             let ours = format!(
@@ -245,8 +182,7 @@ mod tests {
 
     fn verdicts(cores: usize, moves: MoveFigures) -> Vec<Verdict> {
         let sample = Sample { moves, lost: 0, completed: 1, seconds: 2.0 };
-        let points = [Point { load: 20.0, samples: vec![sample] }];
-        assert_eq!((data(&points).rows().len(), summary(&points).rows().len()), (1, 1));
+        let points = [Point { key: 20.0, samples: vec![sample] }];
         assert_eq!(panel(&points).lines.len(), 2);
         claims(&points, cores).iter().map(|claim| claim.verdict).collect()
     }

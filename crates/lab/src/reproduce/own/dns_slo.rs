@@ -1,13 +1,9 @@
 //! An authoritative name server beside a batch job, over load: this project's against widely used
 //! ones.
 
-use tailwater_plot::draw;
-
 use super::super::aims;
-use super::super::claim::Claim;
-use super::super::contest::{Contest, program_cases, run};
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
+use super::super::contest::{self, Contest, program_cases};
+use super::super::figure::{Claim, Context, Figure, Outcome};
 use super::super::stores::{MAX_GENERATOR_RATE, UNIT};
 use crate::name_server::{ABSENT, NAMES, dns, dns_on_linux, knot, nsd};
 use tailwater_testbed::on_linux;
@@ -23,50 +19,33 @@ const RIVALS: [&str; 2] = [NSD, KNOT];
 const ROUNDS: usize = 3;
 
 /// The figure.
-#[derive(Debug)]
-pub struct DnsSlo;
+pub const FIGURE: Figure = Figure {
+    name: "dns-slo",
+    title: "Tail latency of name servers beside a batch job",
+    paper: "A figure of this project's own",
+    plan: include_str!("../../../experiments/dns-slo.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for DnsSlo {
-    fn name(&self) -> &'static str {
-        "dns-slo"
-    }
-
-    fn title(&self) -> &'static str {
-        "Tail latency of name servers beside a batch job"
-    }
-
-    fn paper(&self) -> &'static str {
-        "A figure of this project's own"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/dns-slo.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let (rig, quick) = (context.rig()?, context.options.quick);
-        let threads = rig.testbed.cores.managed.len();
-        let loads: &[f64] =
-            if quick { &[25.0] } else { &[5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 400.0] };
-        let programs = programs(threads, quick);
-        let pace = context.pace(loads.len() * programs.len(), ROUNDS);
-        let mut contest =
-            run(self.name(), context, program_cases(DNS, &programs, &pace, loads)?, pace.rounds)?;
-        contest.unit = UNIT;
-        let mut notes = rig.notes(&pace, quick);
-        notes.push(contest.handoff_note());
-        notes.extend(conditions(threads));
-        Ok(Outcome {
-            svg: draw(
-                self.title(),
-                &[contest.latency_panel(DNS, Vec::new()), contest.batch_panel(DNS, Vec::new())],
-            ),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: claims(&contest, quick),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let (rig, quick) = (context.rig()?, context.options.quick);
+    let threads = rig.testbed.cores.managed.len();
+    let loads: &[f64] =
+        if quick { &[25.0] } else { &[5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 400.0] };
+    let programs = programs(threads, quick);
+    let pace = context.pace(loads.len() * programs.len(), ROUNDS);
+    let contest =
+        contest::run(figure, context, program_cases(DNS, &programs, &pace, loads)?, &pace)?.per(UNIT);
+    let mut notes = rig.notes(&pace, quick);
+    notes.push(contest.handoff_note());
+    notes.extend(conditions(threads));
+    Ok(contest.outcome(
+        figure,
+        &[contest.latency_panel(DNS, Vec::new()), contest.batch_panel(DNS, Vec::new())],
+        claims(&contest, quick),
+        notes,
+    ))
 }
 
 /// Returns the programs; a quick run has Tailwater's and at most one rival.

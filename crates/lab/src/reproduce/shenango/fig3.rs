@@ -4,20 +4,15 @@
 use std::sync::Arc;
 
 use tailwater_loadgen::protocol::Protocol;
-use tailwater_plot::draw;
 use tailwater_workload::keyvalue::Workload;
 
 use super::super::aims;
 use super::super::arbiter::{self, ARBITER};
 use super::super::batch;
-use super::super::claim::Claim;
-use super::super::contest::{Contest, Point, program_cases, run};
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::Spread;
+use super::super::contest::{self, Contest, Point, program_cases};
+use super::super::figure::{Claim, Context, Figure, Outcome, Spread, number};
 use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
-use tailwater_testbed::table::number;
 
 const USR: &str = "USR";
 const KV_ON_LINUX: &str = "Linux, kv";
@@ -37,58 +32,38 @@ const FAR: f64 = 2.0;
 const LOWEST: f64 = 25.0;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure3;
+pub const FIGURE: Figure = Figure {
+    name: "shenango-fig3",
+    title: "A key-value store under USR beside a batch job",
+    paper: "Shenango (NSDI'19), figure 3",
+    plan: include_str!("../../../experiments/shenango-fig3.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure3 {
-    fn name(&self) -> &'static str {
-        "shenango-fig3"
-    }
-
-    fn title(&self) -> &'static str {
-        "A key-value store under USR beside a batch job"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shenango (NSDI'19), figure 3"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig3.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let loads: &[f64] = if context.options.quick {
-            &[25.0, 100.0]
-        } else {
-            &[5.0, 10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0, 500.0, 600.0, 800.0]
-        };
-        let pace = context.pace(loads.len() * 5, ROUNDS);
-        let programs = programs(rig.testbed.cores.managed.len());
-        let mut cases = program_cases(USR, &programs, &pace, loads)?;
-        let quick = context.options.quick;
-        cases.retain(|case| case.curve != ARBITER || arbiter::has_load(quick, loads, case.load));
-        let mut contest = run(self.name(), context, cases, pace.rounds)?;
-        contest.unit = UNIT;
-        let mut notes = rig.notes(&pace, context.options.quick);
-        notes.push(contest.handoff_note());
-        notes.extend(conditions());
-        Ok(Outcome {
-            svg: draw(
-                self.title(),
-                &[contest.latency_panel(USR, Vec::new()), contest.batch_panel(USR, Vec::new())],
-            ),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: [
-                claims(&contest, rig.testbed.cores.managed.len()),
-                vec![arbiter::claim(&contest, TAILWATER)],
-            ]
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let loads: &[f64] = if context.options.quick {
+        &[25.0, 100.0]
+    } else {
+        &[5.0, 10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0, 500.0, 600.0, 800.0]
+    };
+    let pace = context.pace(loads.len() * 5, ROUNDS);
+    let programs = programs(rig.testbed.cores.managed.len());
+    let mut cases = program_cases(USR, &programs, &pace, loads)?;
+    let quick = context.options.quick;
+    cases.retain(|case| case.curve != ARBITER || arbiter::has_load(quick, loads, case.load));
+    let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
+    let mut notes = rig.notes(&pace, context.options.quick);
+    notes.push(contest.handoff_note());
+    notes.extend(conditions());
+    Ok(contest.outcome(
+        figure,
+        &[contest.latency_panel(USR, Vec::new()), contest.batch_panel(USR, Vec::new())],
+        [claims(&contest, rig.testbed.cores.managed.len()), vec![arbiter::claim(&contest, TAILWATER)]]
             .concat(),
-            notes,
-        })
-    }
+        notes,
+    ))
 }
 
 fn usr() -> Arc<dyn Protocol> {

@@ -2,19 +2,14 @@
 //! and batch throughput over load.
 
 use tailwater_loadgen::ideal::{self, Cores, Ideal};
-use tailwater_plot::{Line, Panel, draw};
 use tailwater_workload::ServiceTime;
 
 use super::super::arbiter::{self, ARBITER};
 use super::super::batch;
-use super::super::claim::Claim;
-use super::super::contest::{self, Case, Contest, Point, System, run};
-use super::super::context::{Context, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::Spread;
+use super::super::contest::{self, Case, Contest, Point, System};
+use super::super::figure::{Claim, Context, Figure, Line, Outcome, Pace, Panel, Rig, Spread, number};
 use tailwater_testbed::on_linux::{Server, Setting};
 use tailwater_testbed::on_tailwater;
-use tailwater_testbed::table::number;
 
 /// The service times of Shenango section 7.1, all with a mean of 10 us.
 const SERVICES: [(&str, &str); 3] =
@@ -36,56 +31,42 @@ const MILLISECONDS_US: f64 = 1_000.0;
 const DRASTICALLY: f64 = 3.0;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure4;
+pub const FIGURE: Figure = Figure {
+    name: "shenango-fig4",
+    title: "Tail latency and batch throughput for three service-time distributions",
+    paper: "Shenango (NSDI'19), figure 4",
+    plan: include_str!("../../../experiments/shenango-fig4.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure4 {
-    fn name(&self) -> &'static str {
-        "shenango-fig4"
-    }
-
-    fn title(&self) -> &'static str {
-        "Tail latency and batch throughput for three service-time distributions"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shenango (NSDI'19), figure 4"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig4.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let loads: &[f64] =
-            if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 80.0, 90.0] };
-        let pace = context.pace(SERVICES.len() * loads.len() * 4, ROUNDS);
-        let mut cases = cases(rig, &pace, loads)?;
-        let quick = context.options.quick;
-        // A quick run has the arbiter's curve in the first panel.
-        cases.retain(|case| {
-            let is_there =
-                arbiter::has_load(quick, loads, case.load) && (!quick || case.panel == SERVICES[0].0);
-            case.curve != ARBITER || is_there
-        });
-        let contest = run(self.name(), context, cases, pace.rounds)?;
-        let mut notes = rig.notes(&pace, context.options.quick);
-        notes.push(contest.handoff_note());
-        notes.extend(rig.linux_notes());
-        notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
-        notes.push(
-            "The batch job's share is of the shared cores; the polling core is Tailwater's price and counts for neither."
-                .to_owned(),
-        );
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&contest, rig, context.options.seed)?),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat(),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let loads: &[f64] =
+        if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 80.0, 90.0] };
+    let pace = context.pace(SERVICES.len() * loads.len() * 4, ROUNDS);
+    let mut cases = cases(rig, &pace, loads)?;
+    let quick = context.options.quick;
+    // A quick run has the arbiter's curve in the first panel.
+    cases.retain(|case| {
+        let is_there = arbiter::has_load(quick, loads, case.load) && (!quick || case.panel == SERVICES[0].0);
+        case.curve != ARBITER || is_there
+    });
+    let contest = contest::run(figure, context, cases, &pace)?;
+    let mut notes = rig.notes(&pace, context.options.quick);
+    notes.push(contest.handoff_note());
+    notes.extend(rig.linux_notes());
+    notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
+    notes.push(
+        "The batch job's share is of the shared cores; the polling core is Tailwater's price and counts for neither."
+            .to_owned(),
+    );
+    Ok(contest.outcome(
+        figure,
+        &panels(&contest, rig, context.options.seed)?,
+        [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat(),
+        notes,
+    ))
 }
 
 fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {

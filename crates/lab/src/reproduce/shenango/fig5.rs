@@ -3,18 +3,15 @@
 use std::time::Duration;
 
 use tailwater_loadgen::Plan;
-use tailwater_plot::{Line, Panel, decades, draw};
-use tailwater_sim::report::Table;
 use tailwater_workload::{Intervals, LoadSchedule, Rate};
 
 use super::super::arbiter::ARBITER;
-use super::super::claim::Claim;
-use super::super::contest::turns;
-use super::super::context::{Context, FLOWS, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::{Spread, cell};
+use super::super::figure::{
+    Claim, Context, FLOWS, Figure, Line, Outcome, Pace, Panel, Rig, Spread, Table, cell, decades, draw,
+    number,
+};
+use super::super::rounds::in_turn;
 use tailwater_testbed::handoffs::HandoffRecord;
-use tailwater_testbed::table::number;
 use tailwater_testbed::{BatchRates, on_linux, on_tailwater};
 
 /// The service time of Shenango section 7.2.
@@ -37,10 +34,6 @@ const ALMOST_NO_MORE: f64 = 1.5;
 /// A system that answers less than this part of the offered load does not keep up.
 const KEEPS_UP: f64 = 0.98;
 const MILLISECONDS_US: f64 = 1_000.0;
-
-/// The figure.
-#[derive(Debug)]
-pub struct Figure5;
 
 /// The figures of a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -80,54 +73,46 @@ struct StageFigures {
     extra: Spread,
 }
 
-impl Figure for Figure5 {
-    fn name(&self) -> &'static str {
-        "shenango-fig5"
-    }
+/// The figure.
+pub const FIGURE: Figure = Figure {
+    name: "shenango-fig5",
+    title: "Tail latency and throughput while the load changes suddenly",
+    paper: "Shenango (NSDI'19), figure 5",
+    plan: include_str!("../../../experiments/shenango-fig5.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-    fn title(&self) -> &'static str {
-        "Tail latency and throughput while the load changes suddenly"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shenango (NSDI'19), figure 5"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig5.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let quick = context.options.quick;
-        let (length, warm_up) =
-            (Duration::from_millis(if quick { 300 } else { 1_000 }), Duration::from_millis(150));
-        let stages = stages(rig.testbed.cores.managed.len(), length);
-        let plan = plan(&stages, length, warm_up)?;
-        let rounds = measure(self.name(), context, rig, (&plan, &stages), if quick { 1 } else { ROUNDS })?;
-        let pace = Pace { rounds: rounds.series[0].len(), warm_up, counted: length * stages.len() as u32 };
-        let mut notes = rig.notes(&pace, quick);
-        notes.extend(rig.linux_notes());
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let quick = context.options.quick;
+    let (length, warm_up) =
+        (Duration::from_millis(if quick { 300 } else { 1_000 }), Duration::from_millis(150));
+    let stages = stages(rig.testbed.cores.managed.len(), length);
+    let plan = plan(&stages, length, warm_up)?;
+    let rounds = measure(figure, context, rig, (&plan, &stages), if quick { 1 } else { ROUNDS })?;
+    let pace = Pace { rounds: rounds.series[0].len(), warm_up, counted: length * stages.len() as u32 };
+    let mut notes = rig.notes(&pace, quick);
+    notes.extend(rig.linux_notes());
+    notes.push(format!(
+        "Rates are scaled to {} shared core(s), and UDP takes the place of TCP. A window of 10 ms has {:.0} requests at the lowest \
+         rate, so its p99.9 is its slowest request, and a single stall of the machine shows.",
+        rig.testbed.cores.managed.len(),
+        stages[0].rate * WINDOW_NS as f64 / 1e9
+    ));
+    for (name, shares) in SYSTEMS.iter().zip(&rounds.batch) {
         notes.push(format!(
-            "Rates are scaled to {} shared core(s), and UDP takes the place of TCP. A window of 10 ms has {:.0} requests at the lowest \
-             rate, so its p99.9 is its slowest request, and a single stall of the machine shows.",
-            rig.testbed.cores.managed.len(),
-            stages[0].rate * WINDOW_NS as f64 / 1e9
+            "{name}: the batch job ran at {} of its full speed.",
+            cell(Spread::of(shares.iter().copied()))
         ));
-        for (name, shares) in SYSTEMS.iter().zip(&rounds.batch) {
-            notes.push(format!(
-                "{name}: the batch job ran at {} of its full speed.",
-                cell(Spread::of(shares.iter().copied()))
-            ));
-        }
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&rounds, &stages)),
-            data: data(&rounds),
-            summary: summary(&rounds, &stages),
-            claims: claims(&rounds, &stages),
-            notes,
-        })
     }
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&rounds, &stages)),
+        data: data(&rounds),
+        summary: summary(&rounds, &stages),
+        claims: claims(&rounds, &stages),
+        notes,
+    })
 }
 
 /// Returns the stages: the base rate before, between and after the steps.
@@ -158,33 +143,29 @@ fn plan(stages: &[Stage], length: Duration, warm_up: Duration) -> anyhow::Result
 }
 
 fn measure(
-    name: &str,
+    figure: &Figure,
     context: &Context,
     rig: &Rig,
     (plan, stages): (&Plan, &[Stage]),
     rounds: usize,
 ) -> anyhow::Result<Rounds> {
-    let progress = context.progress(name, (SYSTEMS.len() * rounds) as u64);
     let mut all = Rounds::default();
-    for round in 0..rounds {
+    in_turn(figure, context, (SYSTEMS.len(), rounds), |system, round| {
         let seed = context.options.seed.wrapping_add(round as u64);
-        for system in turns(SYSTEMS.len(), round) {
-            let measured = if SYSTEMS[system] != "Linux" {
-                let mut handoffs = HandoffRecord::default();
-                let estimates = SYSTEMS[system] == ARBITER;
-                let setting = on_tailwater::Setting { estimates, ..Default::default() };
-                on_tailwater::point(&rig.testbed, rig.speed, plan, seed, setting, &mut handoffs)?
-            } else {
-                let setting = on_linux::Setting::threads(rig.wait.mode());
-                on_linux::point(&rig.testbed, rig.speed, plan, seed, setting)?
-            };
-            all.batch[system].extend(measured.batch.map(BatchRates::share));
-            let windows = stages.last().map_or(0, |stage| stage.to);
-            all.series[system].push(series(measured.measurement.summary.intervals(), windows));
-            progress.inc(1);
-        }
-    }
-    progress.finish_and_clear();
+        let measured = if SYSTEMS[system] != "Linux" {
+            let mut handoffs = HandoffRecord::default();
+            let estimates = SYSTEMS[system] == ARBITER;
+            let setting = on_tailwater::Setting { estimates, ..Default::default() };
+            on_tailwater::point(&rig.testbed, rig.speed, plan, seed, setting, &mut handoffs)?
+        } else {
+            let setting = on_linux::Setting::threads(rig.wait.mode());
+            on_linux::point(&rig.testbed, rig.speed, plan, seed, setting)?
+        };
+        all.batch[system].extend(measured.batch.map(BatchRates::share));
+        let windows = stages.last().map_or(0, |stage| stage.to);
+        all.series[system].push(series(measured.measurement.summary.intervals(), windows));
+        Ok(())
+    })?;
     Ok(all)
 }
 
@@ -264,11 +245,11 @@ fn panels(rounds: &Rounds, stages: &[Stage]) -> [Panel; 2] {
 }
 
 fn data(rounds: &Rounds) -> Table {
-    let mut table = Table::new(&["system", "round", "at_ms", "completed", "p999_us"]);
+    let mut table = Table::new("system | round | at_ms | completed | p999_us");
     for (name, all) in SYSTEMS.iter().zip(&rounds.series) {
         for (round, series) in all.iter().enumerate() {
             for (number, window) in series.iter().enumerate() {
-                table.push(vec![
+                table.row([
                     (*name).to_owned(),
                     round.to_string(),
                     (number as u64 * WINDOW_NS / 1_000_000).to_string(),
@@ -282,17 +263,13 @@ fn data(rounds: &Rounds) -> Table {
 }
 
 fn summary(rounds: &Rounds, stages: &[Stage]) -> Table {
-    let mut table = Table::new(&[
-        "system",
-        "offered/s",
-        "achieved/s",
-        "typical window's p99.9 us",
-        "step's worst / later worst",
-    ]);
+    let mut table = Table::new(
+        "system | offered/s | achieved/s | typical window's p99.9 us | step's worst / later worst",
+    );
     for (name, all) in SYSTEMS.iter().zip(&rounds.series) {
         for &stage in stages {
             let Some(figures) = figures_of(all, stage) else { continue };
-            table.push(vec![
+            table.row([
                 (*name).to_owned(),
                 format!("{:.0}", stage.rate),
                 format!("{:.0}", figures.achieved),

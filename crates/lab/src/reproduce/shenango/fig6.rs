@@ -5,19 +5,13 @@ use std::time::Duration;
 
 use tailwater_iokernel_testing::bench::raw_round_trips;
 use tailwater_loadgen::Plan;
-use tailwater_plot::{Bar, Panel, draw};
-use tailwater_sim::report::Table;
 use tailwater_workload::{ArrivalProcess, LoadSchedule, Rate};
 
-use super::super::claim::Claim;
-use super::super::contest::turns;
-use super::super::context::{Context, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::Spread;
+use super::super::figure::{Bar, Claim, Context, Figure, Outcome, Pace, Panel, Rig, Spread, draw, number};
+use super::super::rounds::{self, in_turn};
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::on_linux::Server;
 use tailwater_testbed::on_linux::Wait;
-use tailwater_testbed::table::number;
 use tailwater_testbed::{latency_or_timeout, on_linux, on_tailwater};
 
 /// Time between two requests: long enough for an idle kthread to park (50 us), short enough for the
@@ -40,14 +34,12 @@ enum Way {
     Linux(on_linux::Setting),
 }
 
-/// A way to answer, and its rounds.
-#[derive(Debug)]
-struct Measured {
-    name: &'static str,
-    way: Way,
-    /// Median and 99th percentile of each round, in microseconds.
-    rounds: Vec<(f64, f64)>,
-}
+/// A way to answer by its name, with the median and the 99th percentile of each round in
+/// microseconds.
+type Measured = rounds::Point<(&'static str, Way), (f64, f64)>;
+
+const P50: rounds::Value<(f64, f64)> = |round| round.0;
+const P99: rounds::Value<(f64, f64)> = |round| round.1;
 
 const RAW: &str = "raw port";
 const POLLING: &str = "runtime, polling";
@@ -59,46 +51,34 @@ const LINUX_WOKEN: &str = "Linux, woken";
 const LINUX_PREEMPTING: &str = "Linux, preempting";
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure6;
+pub const FIGURE: Figure = Figure {
+    name: "shenango-fig6",
+    title: "Round trip by a raw port, a polling, a woken and a preempting runtime",
+    paper: "Shenango (NSDI'19), figure 6",
+    plan: include_str!("../../../experiments/shenango-fig6.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure6 {
-    fn name(&self) -> &'static str {
-        "shenango-fig6"
-    }
-
-    fn title(&self) -> &'static str {
-        "Round trip by a raw port, a polling, a woken and a preempting runtime"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shenango (NSDI'19), figure 6"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig6.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let mut ways = ways();
-        let mut pace = context.pace(ways.len(), ROUNDS);
-        pace.counted = pace.counted.min(MAX_COUNTED);
-        measure(self.name(), context, rig, &pace, &mut ways)?;
-        let mut notes = rig.notes(&pace, context.options.quick);
-        notes.push(format!(
-            "One small UDP request every {} us. The raw port is timed from injection, the others from when a request was due, at most a \
-             turn of the polling loop earlier. Linux: kernel sockets over loopback.",
-            GAP.as_micros()
-        ));
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&ways)),
-            data: data(&ways),
-            summary: summary(&ways),
-            claims: claims(&ways),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let mut ways = ways();
+    let mut pace = context.pace(ways.len(), ROUNDS);
+    pace.counted = pace.counted.min(MAX_COUNTED);
+    measure(figure, context, rig, &pace, &mut ways)?;
+    let mut notes = rig.notes(&pace, context.options.quick);
+    notes.push(format!(
+        "One small UDP request every {} us. The raw port is timed from injection, the others from when a request was due, at most a \
+         turn of the polling loop earlier. Linux: kernel sockets over loopback.",
+        GAP.as_micros()
+    ));
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&ways)),
+        data: rounds::data(&ways, "way", cells, &[("p50_us", 3, P50), ("p99_us", 3, P99)]),
+        summary: rounds::summary(&ways, "way", cells, &[("p50 us", P50), ("p99 us", P99)]),
+        claims: claims(&ways),
+        notes,
+    })
 }
 
 fn ways() -> Vec<Measured> {
@@ -117,17 +97,16 @@ fn ways() -> Vec<Measured> {
         (LINUX_WOKEN, linux(Wait::Block, false)),
         (LINUX_PREEMPTING, linux(Wait::Block, true)),
     ];
-    ways.into_iter().map(|(name, way)| Measured { name, way, rounds: Vec::new() }).collect()
+    ways.into_iter().map(Measured::new).collect()
 }
 
 fn measure(
-    name: &str,
+    figure: &Figure,
     context: &Context,
     rig: &Rig,
     pace: &Pace,
     ways: &mut [Measured],
 ) -> anyhow::Result<()> {
-    let progress = context.progress(name, (ways.len() * pace.rounds) as u64);
     let rate = Rate::new(1.0 / GAP.as_secs_f64())?;
     let length = pace.warm_up + pace.counted;
     let plan = Plan {
@@ -136,27 +115,20 @@ fn measure(
         ..Plan::new(LoadSchedule::constant(rate, length.as_nanos() as u64), SERVICE.parse()?)
     };
     let requests = (pace.counted.as_nanos() / GAP.as_nanos()) as usize;
-    for round in 0..pace.rounds {
+    in_turn(figure, context, (ways.len(), pace.rounds), |index, round| {
         let seed = context.options.seed.wrapping_add(round as u64);
-        for index in turns(ways.len(), round) {
-            let Measured { way, rounds, .. } = &mut ways[index];
-            rig.testbed.interrupt.check()?;
-            rounds.push(match *way {
-                Way::Raw => raw(requests)?,
-                Way::Tailwater(setting) => {
-                    let mut handoffs = HandoffRecord::default();
-                    let testbed = &rig.testbed;
-                    figures(&on_tailwater::point(testbed, rig.speed, &plan, seed, setting, &mut handoffs)?)
-                }
-                Way::Linux(setting) => {
-                    figures(&on_linux::point(&rig.testbed, rig.speed, &plan, seed, setting)?)
-                }
-            });
-            progress.inc(1);
-        }
-    }
-    progress.finish_and_clear();
-    Ok(())
+        let testbed = &rig.testbed;
+        let sample = match ways[index].key.1 {
+            Way::Raw => raw(requests)?,
+            Way::Tailwater(setting) => {
+                let mut handoffs = HandoffRecord::default();
+                figures(&on_tailwater::point(testbed, rig.speed, &plan, seed, setting, &mut handoffs)?)
+            }
+            Way::Linux(setting) => figures(&on_linux::point(testbed, rig.speed, &plan, seed, setting)?),
+        };
+        ways[index].samples.push(sample);
+        Ok(())
+    })
 }
 
 fn figures(measured: &tailwater_testbed::Measured) -> (f64, f64) {
@@ -172,63 +144,39 @@ fn raw(requests: usize) -> anyhow::Result<(f64, f64)> {
     Ok((quantile(50), quantile(99)))
 }
 
-impl Measured {
-    fn p50_us(&self) -> Option<Spread> {
-        Spread::of(self.rounds.iter().map(|round| round.0))
-    }
-
-    fn p99_us(&self) -> Option<Spread> {
-        Spread::of(self.rounds.iter().map(|round| round.1))
-    }
+fn cells(&(name, _): &(&'static str, Way)) -> Vec<String> {
+    vec![name.to_owned()]
 }
 
 /// Returns a panel for each system, on a common scale that the medians set: one disturbed round
 /// must not hide all others.
 fn panels(ways: &[Measured]) -> [Panel; 2] {
-    let highest = ways.iter().filter_map(|way| Some(way.p50_us()?.median)).fold(0.0, f64::max);
+    let highest = ways.iter().filter_map(|way| Some(way.spread(P50)?.median)).fold(0.0, f64::max);
     let bar = |way: &Measured| {
-        let Spread { median, min, max } = way.p50_us()?;
+        let Spread { median, min, max } = way.spread(P50)?;
         // The panel's title names the system.
-        let name = way.name.split_once(", ").map_or(way.name, |(_, name)| name);
+        let (name, _) = way.key;
+        let name = name.split_once(", ").map_or(name, |(_, name)| name);
         Some(Bar { name: name.to_owned(), value: median, range: (min, max) })
     };
-    let panel = |title: &str, on_linux: bool| Panel {
-        title: format!("{title}: medians, lowest and highest round"),
-        y_label: "round trip (us)".to_owned(),
-        y_range: Some((0.0, (1.3 * highest).max(1.0))),
-        bars: ways
-            .iter()
-            .filter(|way| matches!(way.way, Way::Linux(_)) == on_linux)
-            .filter_map(bar)
-            .collect(),
-        ..Panel::default()
+    let panel = |title: &str, on_linux: bool| {
+        Panel::of_bars(
+            &format!("{title}: medians, lowest and highest round"),
+            "round trip (us)",
+            ways.iter()
+                .filter(|way| matches!(way.key.1, Way::Linux(_)) == on_linux)
+                .filter_map(bar)
+                .collect(),
+        )
+        .within((0.0, (1.3 * highest).max(1.0)))
     };
     [panel("Tailwater", false), panel("Linux", true)]
 }
 
-fn data(ways: &[Measured]) -> Table {
-    let mut table = Table::new(&["way", "round", "p50_us", "p99_us"]);
-    for Measured { name, rounds, .. } in ways {
-        for (round, (p50, p99)) in rounds.iter().enumerate() {
-            table.push(vec![(*name).to_owned(), round.to_string(), format!("{p50:.3}"), format!("{p99:.3}")]);
-        }
-    }
-    table
-}
-
-fn summary(ways: &[Measured]) -> Table {
-    let mut table = Table::new(&["way", "p50 us", "p99 us"]);
-    for way in ways {
-        if let (Some(p50), Some(p99)) = (way.p50_us(), way.p99_us()) {
-            table.push(vec![way.name.to_owned(), p50.to_string(), p99.to_string()]);
-        }
-    }
-    table
-}
-
 fn claims(ways: &[Measured]) -> Vec<Claim> {
-    let p50 =
-        |name: &str| ways.iter().find(|way| way.name == name).and_then(Measured::p50_us).map(|s| s.median);
+    let p50 = |name: &str| {
+        ways.iter().find(|way| way.key.0 == name).and_then(|way| way.spread(P50)).map(|s| s.median)
+    };
     let adds = |paper: &str, more: &str, less: &str, linux: [&str; 2]| {
         let cost = |more: &str, less: &str| Some(p50(more)? - p50(less)?);
         let text = |cost: Option<f64>| cost.map_or("-".to_owned(), number);
@@ -272,7 +220,7 @@ mod tests {
 
     fn with(figures: [f64; 8]) -> Vec<Measured> {
         let mut ways = ways();
-        ways.iter_mut().zip(figures).for_each(|(way, p50)| way.rounds = vec![(p50, 2.0 * p50)]);
+        ways.iter_mut().zip(figures).for_each(|(way, p50)| way.samples = vec![(p50, 2.0 * p50)]);
         ways
     }
 
@@ -290,9 +238,8 @@ mod tests {
     }
 
     #[test]
-    fn every_way_is_in_the_tables_and_the_drawing() {
+    fn every_way_is_in_the_drawing() {
         let ways = with([1.0; 8]);
-        assert_eq!((data(&ways).rows().len(), summary(&ways).rows().len()), (8, 8));
         let panels = panels(&ways);
         assert_eq!(panels.each_ref().map(|panel| panel.bars.len()), [5, 3]);
         assert_eq!(panels[0].bars[4].name, "preempting, arbiter");
@@ -301,7 +248,7 @@ mod tests {
     #[test]
     fn one_disturbed_round_does_not_hide_the_others() {
         let mut ways = with([1.0; 8]);
-        ways[1].rounds = vec![(1.0, 2.0), (1.1, 2.0), (1_000.0, 2_000.0)];
+        ways[1].samples = vec![(1.0, 2.0), (1.1, 2.0), (1_000.0, 2_000.0)];
         assert!(panels(&ways).iter().all(|panel| panel.y_range.is_some_and(|(_, top)| top < 2.0)));
     }
 

@@ -2,13 +2,9 @@
 
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::plan::MAX_FLOWS;
-use tailwater_plot::draw;
 
-use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, System, run};
-use super::super::context::{Context, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
-use tailwater_testbed::table::number;
+use super::super::contest::{self, Case, Contest, System};
+use super::super::figure::{Claim, Context, Figure, Outcome, Pace, Rig, number};
 use tailwater_testbed::{on_linux, on_tailwater};
 
 const SERVICE: &str = "exp:10us";
@@ -26,48 +22,35 @@ const SIGNIFICANTLY: f64 = 2.0;
 const MIN_CORES: usize = 2;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure7;
+pub const FIGURE: Figure = Figure {
+    name: "shenango-fig7",
+    title: "Tail latency with few connections, packet stealing on and off",
+    paper: "Shenango (NSDI'19), figure 7",
+    plan: include_str!("../../../experiments/shenango-fig7.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure7 {
-    fn name(&self) -> &'static str {
-        "shenango-fig7"
-    }
-
-    fn title(&self) -> &'static str {
-        "Tail latency with few connections, packet stealing on and off"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shenango (NSDI'19), figure 7"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig7.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let cores = rig.testbed.cores.managed.len();
-        let loads: &[f64] = if context.options.quick { &[60.0] } else { &[10.0, 30.0, 50.0, 70.0, 85.0] };
-        let pace = context.pace(loads.len() * 5, ROUNDS);
-        let few = few_connections(cores);
-        let contest = run(self.name(), context, cases(rig, &pace, loads, few)?, pace.rounds)?;
-        let mut notes = rig.notes(&pace, context.options.quick);
-        notes.push(contest.handoff_note());
-        notes.extend(rig.linux_notes());
-        notes.push(format!(
-            "Connections are UDP flows: {few} for the paper's {PAPER_FEW} over {PAPER_THREADS} hyperthreads, {MAX_FLOWS} for its 1200. \
-             Without packet stealing user threads are still stolen, as in ZygOS. Linux has one socket, whatever the flows."
-        ));
-        Ok(Outcome {
-            svg: draw(self.title(), &[contest.latency_panel(SERVICE, Vec::new())]),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: claims(&contest, loads, cores, few),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let cores = rig.testbed.cores.managed.len();
+    let loads: &[f64] = if context.options.quick { &[60.0] } else { &[10.0, 30.0, 50.0, 70.0, 85.0] };
+    let pace = context.pace(loads.len() * 5, ROUNDS);
+    let few = few_connections(cores);
+    let contest = contest::run(figure, context, cases(rig, &pace, loads, few)?, &pace)?;
+    let mut notes = rig.notes(&pace, context.options.quick);
+    notes.push(contest.handoff_note());
+    notes.extend(rig.linux_notes());
+    notes.push(format!(
+        "Connections are UDP flows: {few} for the paper's {PAPER_FEW} over {PAPER_THREADS} hyperthreads, {MAX_FLOWS} for its 1200. \
+         Without packet stealing user threads are still stolen, as in ZygOS. Linux has one socket, whatever the flows."
+    ));
+    Ok(contest.outcome(
+        figure,
+        &[contest.latency_panel(SERVICE, Vec::new())],
+        claims(&contest, loads, cores, few),
+        notes,
+    ))
 }
 
 /// Returns the number of few connections: as many per core as in the paper, rounded up.

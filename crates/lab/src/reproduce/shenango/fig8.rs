@@ -1,13 +1,8 @@
 //! Figure 8: the interval between core allocations; tail latency and batch throughput over load.
 
-use tailwater_plot::draw;
-
 use super::super::arbiter::{self, ARBITER};
-use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, Point, System, run};
-use super::super::context::{Context, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::{Spread, cell};
+use super::super::contest::{self, Case, Contest, Point, System};
+use super::super::figure::{Claim, Context, Figure, Outcome, Pace, Rig, Spread, cell};
 use tailwater_testbed::{on_linux, on_tailwater};
 
 const INTERVALS_US: [u64; 5] = [5, 25, 50, 100, 1_000];
@@ -21,50 +16,32 @@ const PAPER_COST_US: f64 = 150.0;
 const PAPER_BATCH_COST: f64 = 0.06;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure8;
+pub const FIGURE: Figure = Figure {
+    name: "shenango-fig8",
+    title: "Tail latency and batch throughput over the interval between core allocations",
+    paper: "Shenango (NSDI'19), figure 8",
+    plan: include_str!("../../../experiments/shenango-fig8.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure8 {
-    fn name(&self) -> &'static str {
-        "shenango-fig8"
-    }
-
-    fn title(&self) -> &'static str {
-        "Tail latency and batch throughput over the interval between core allocations"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shenango (NSDI'19), figure 8"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-fig8.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let loads: &[f64] =
-            if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 85.0] };
-        let pace = context.pace(loads.len() * (INTERVALS_US.len() + 2), ROUNDS);
-        let (mut cases, quick) = (cases(rig, &pace, loads)?, context.options.quick);
-        cases.retain(|case| case.curve != ARBITER || arbiter::has_load(quick, loads, case.load));
-        let contest = run(self.name(), context, cases, pace.rounds)?;
-        let mut notes = rig.notes(&pace, quick);
-        notes.push(contest.handoff_note());
-        notes.extend(rig.linux_notes());
-        notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
-        Ok(Outcome {
-            svg: draw(
-                self.title(),
-                &[contest.latency_panel(SERVICE, Vec::new()), contest.batch_panel(SERVICE, Vec::new())],
-            ),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: [claims(&contest, loads), vec![arbiter::claim(&contest, &curve(INTERVALS_US[0]))]]
-                .concat(),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let loads: &[f64] = if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 85.0] };
+    let pace = context.pace(loads.len() * (INTERVALS_US.len() + 2), ROUNDS);
+    let (mut cases, quick) = (cases(rig, &pace, loads)?, context.options.quick);
+    cases.retain(|case| case.curve != ARBITER || arbiter::has_load(quick, loads, case.load));
+    let contest = contest::run(figure, context, cases, &pace)?;
+    let mut notes = rig.notes(&pace, quick);
+    notes.push(contest.handoff_note());
+    notes.extend(rig.linux_notes());
+    notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
+    Ok(contest.outcome(
+        figure,
+        &[contest.latency_panel(SERVICE, Vec::new()), contest.batch_panel(SERVICE, Vec::new())],
+        [claims(&contest, loads), vec![arbiter::claim(&contest, &curve(INTERVALS_US[0]))]].concat(),
+        notes,
+    ))
 }
 
 fn curve(interval_us: u64) -> String {

@@ -1,14 +1,8 @@
 //! Table 2: thread operations, measured as by `tailwater-lab bench threads`.
 
-use tailwater_plot::{Panel, draw};
-use tailwater_sim::report::Table;
-
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
-use super::super::primitives::{self, bar, ns, spread};
+use super::super::figure::{Claim, Context, Figure, Outcome, Table, draw, number};
+use super::super::primitives::{self, ns, papers};
 use crate::bench::threads::{Operation, Row, SHENANGO};
-use tailwater_testbed::table::number;
 
 /// The paper's operations and its names for them.
 const OPERATIONS: [(Operation, &str); 4] = [
@@ -22,80 +16,46 @@ const OWN: &str = "tailwater";
 const OTHERS: [&str; 2] = ["std", "go"];
 
 /// The table.
-#[derive(Debug)]
-pub struct Table2;
+pub const FIGURE: Figure = Figure {
+    name: "shenango-table2",
+    title: "Nanoseconds of common thread operations",
+    paper: "Shenango (NSDI'19), table 2",
+    plan: include_str!("../../../experiments/shenango-table2.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Table2 {
-    fn name(&self) -> &'static str {
-        "shenango-table2"
-    }
-
-    fn title(&self) -> &'static str {
-        "Nanoseconds of common thread operations"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shenango (NSDI'19), table 2"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shenango-table2.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let own = vec![
-            "One core; all systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
-            "The paper's systems without a column of their own here (Arachne) were not run; its machine was a Xeon E5-2650v4 at \
-             2.2 GHz."
-                .to_owned(),
-        ];
-        let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&rows)),
-            data: primitives::data(&rows, &SHENANGO),
-            summary: summary(&rows),
-            claims: claims(&rows),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let own = vec![
+        "One core; all systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
+        "The paper's systems without a column of their own here (Arachne) were not run; its machine was a Xeon E5-2650v4 at \
+         2.2 GHz."
+            .to_owned(),
+    ];
+    let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
+    Ok(Outcome {
+        svg: draw(figure.title(), &primitives::panels(&rows, &OPERATIONS, is_drawn)),
+        data: primitives::data(&rows, &SHENANGO),
+        summary: summary(&rows),
+        claims: claims(&rows),
+        notes,
+    })
 }
 
 fn published(op: Operation, system: &str) -> Option<f64> {
     primitives::published(&SHENANGO, op, system)
 }
 
-fn panels(rows: &[Row]) -> Vec<Panel> {
-    let panel = |(op, title): (Operation, &str)| {
-        // Kernel threads are a hundred times slower where the kernel switches: they are in the
-        // table only.
-        let own = rows.iter().filter(|row| row.operation == Some(op));
-        let drawn = own.filter(|row| op == Operation::Mutex || row.system != "std");
-        Panel {
-            title: title.to_owned(),
-            y_label: "ns".to_owned(),
-            bars: drawn.map(bar).collect(),
-            ..Panel::default()
-        }
-    };
-    OPERATIONS.into_iter().map(panel).collect()
+/// Returns whether a row is drawn: kernel threads are a hundred times slower where the kernel
+/// switches, and are in the table only.
+fn is_drawn(op: Operation, row: &Row) -> bool {
+    op == Operation::Mutex || row.system != "std"
 }
 
 fn summary(rows: &[Row]) -> Table {
-    let mut table = Table::new(&["operation", "system", "ns", "spread", "the paper's ns"]);
-    for (op, name) in OPERATIONS {
-        for row in rows.iter().filter(|row| row.operation == Some(op)) {
-            // Shenango's column stands beside Tailwater, which follows its design.
-            let theirs = published(op, if row.system == OWN { "shenango" } else { row.system });
-            table.push(vec![
-                name.to_owned(),
-                row.system.to_owned(),
-                number(row.ns),
-                spread(row),
-                theirs.map_or_else(String::new, |ns| format!("{ns:.0}")),
-            ]);
-        }
-    }
-    table
+    // Shenango's column stands beside Tailwater, which follows its design.
+    let theirs = |op, row: &Row| published(op, if row.system == OWN { "shenango" } else { row.system });
+    primitives::summary(rows, &OPERATIONS, "the paper's ns", |op, row| vec![papers(theirs(op, row))])
 }
 
 fn claims(rows: &[Row]) -> Vec<Claim> {
@@ -178,6 +138,6 @@ mod tests {
         let rows = [row(Operation::Yield, OWN, 20.0), row(Operation::Yield, "tokio", 60.0)];
         let summary = summary(&rows);
         assert_eq!((&summary.rows()[0][4][..], &summary.rows()[1][4][..]), ("52", ""));
-        assert_eq!(panels(&rows)[1].bars.len(), 2);
+        assert_eq!(primitives::panels(&rows, &OPERATIONS, is_drawn)[1].bars.len(), 2);
     }
 }

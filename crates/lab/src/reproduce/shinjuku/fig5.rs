@@ -5,18 +5,14 @@ use std::sync::Arc;
 
 use tailwater_loadgen::protocol::Spin;
 use tailwater_placement::buffer;
-use tailwater_plot::draw;
 use tailwater_workload::{Rate, ServiceTime};
 
-use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, Point, System, cases, run};
-use super::super::context::{Context, Pace, Rig};
-use super::super::figure::{Figure, Outcome};
+use super::super::contest::{self, Case, Contest, Point, System, cases};
+use super::super::figure::{Claim, Context, Figure, Outcome, Pace, Rig, number};
 use super::super::stores::UNIT;
 use crate::go::GoProgram;
 use tailwater_testbed::on_linux;
 use tailwater_testbed::program::{PORT, Program};
-use tailwater_testbed::table::number;
 
 /// Part of the figure.
 struct Part {
@@ -72,60 +68,41 @@ const PAPERS_TIMES: f64 = 5.0;
 const CLOSE: f64 = 0.9;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure5;
+pub const FIGURE: Figure = Figure {
+    name: "shinjuku-fig5",
+    title: "99th percentile of a single queue with preemption, and without",
+    paper: "Shinjuku (NSDI'19), figure 5",
+    plan: include_str!("../../../experiments/shinjuku-fig5.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Figure5 {
-    fn name(&self) -> &'static str {
-        "shinjuku-fig5"
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let rig = context.rig()?;
+    let quick = context.options.quick;
+    let loads = |part: &Part| if quick { part.quick } else { part.loads };
+    let go = GoProgram::build("spin", &[("spin.go", include_str!("spin.go"))])?;
+    let systems = CURVES.len() - usize::from(go.is_none());
+    let points: usize = PARTS.iter().map(|part| systems * loads(part).len()).sum();
+    let pace = context.pace(points, ROUNDS);
+    let mut cases = Vec::new();
+    for part in &PARTS {
+        cases.extend(part.cases(rig, &pace, loads(part), go.as_ref())?);
     }
-
-    fn title(&self) -> &'static str {
-        "99th percentile of a single queue with preemption, and without"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shinjuku (NSDI'19), figure 5"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shinjuku-fig5.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let rig = context.rig()?;
-        let quick = context.options.quick;
-        let loads = |part: &Part| if quick { part.quick } else { part.loads };
-        let go = GoProgram::build("spin", &[("spin.go", include_str!("spin.go"))])?;
-        let systems = CURVES.len() - usize::from(go.is_none());
-        let points: usize = PARTS.iter().map(|part| systems * loads(part).len()).sum();
-        let pace = context.pace(points, ROUNDS);
-        let mut cases = Vec::new();
-        for part in &PARTS {
-            cases.extend(part.cases(rig, &pace, loads(part), go.as_ref())?);
-        }
-        let mut contest = run(self.name(), context, cases, pace.rounds)?;
-        contest.unit = UNIT;
-        let mut notes = rig.notes(&pace, quick);
-        notes.extend(rig.linux_notes());
-        notes.push(
-            go.map_or("No Go toolchain in PATH: Go is not measured.".to_owned(), |go| go.version + "."),
-        );
-        notes.push(
-            "Worker cores are the service's own, without a batch job, as in the paper; the load is that of all worker cores."
-                .to_owned(),
-        );
-        Ok(Outcome {
-            svg: draw(
-                self.title(),
-                &PARTS.map(|part| contest.panel_of(part.panel, "p99 (us)", Point::p99_us, Vec::new())),
-            ),
-            data: contest.data(),
-            summary: contest.summary(),
-            claims: claims(&contest),
-            notes,
-        })
-    }
+    let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
+    let mut notes = rig.notes(&pace, quick);
+    notes.extend(rig.linux_notes());
+    notes.push(go.map_or("No Go toolchain in PATH: Go is not measured.".to_owned(), |go| go.version + "."));
+    notes.push(
+        "Worker cores are the service's own, without a batch job, as in the paper; the load is that of all worker cores."
+            .to_owned(),
+    );
+    Ok(contest.outcome(
+        figure,
+        &PARTS.map(|part| contest.panel_of(part.panel, "p99 (us)", Point::p99_us, Vec::new())),
+        claims(&contest),
+        notes,
+    ))
 }
 
 impl Part {

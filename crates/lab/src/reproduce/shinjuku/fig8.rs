@@ -7,22 +7,15 @@
 
 use anyhow::Context as _;
 use tailwater_loadgen::Plan;
-use tailwater_plot::{Panel, draw};
-use tailwater_sim::report::Table;
-use tailwater_sim::reproduce::Figure as Study;
 use tailwater_workload::{Rate, ServiceTime};
 
-use super::super::claim::Claim;
-use super::super::contest::{Case, Contest, Point, System, cases, dedicated, run};
-use super::super::context::{Context, Pace};
-use super::super::figure::{Figure, Outcome};
-use super::super::simulated::{self, Simulated};
-use super::super::spread::Spread;
+use super::super::contest::{self, Case, Contest, Point, System, cases, dedicated};
+use super::super::figure::{Claim, Context, Figure, Outcome, Pace, Panel, Spread, Table, draw, number};
+use super::super::simulated;
 use crate::rocks::{Mixture, NEEDS, service};
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupted;
 use tailwater_testbed::note;
-use tailwater_testbed::table::number;
 
 /// A mixture of requests, as it is measured.
 struct Part {
@@ -74,60 +67,47 @@ const SIGNIFICANTLY: f64 = 1.5;
 const MIN_CORES: usize = 2;
 
 /// The figure.
-#[derive(Debug)]
-pub struct Figure8;
+pub const FIGURE: Figure = Figure {
+    name: "shinjuku-fig8",
+    title: "GETs beside SCANs: one queue, a queue for each type, no preemption",
+    paper: "Shinjuku (NSDI'19), figure 8",
+    plan: include_str!("../../../experiments/shinjuku-fig8.md"),
+    is_measured,
+    run,
+    ..Figure::MEASURED
+};
 
-const SIMULATED: Simulated = Simulated(Study::Shinjuku8);
+/// Returns whether the service is there: the rest runs anywhere.
+fn is_measured() -> bool {
+    matches!(service(PLAIN_POLICY, HALF.mixture), Ok(Some(_)))
+}
 
-impl Figure for Figure8 {
-    fn name(&self) -> &'static str {
-        SIMULATED.name()
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let result = simulated::simulate(figure, context)?;
+    let measured = match figure.is_measured() {
+        true => measure(figure, context)?,
+        false => Err(NEEDS.to_owned()),
+    };
+    let mut notes = vec![simulated::note(&result)];
+    let mut claims = simulated::claims(&result.claims);
+    for claim in &mut claims {
+        claim.ours = format!("simulated: {}", claim.ours);
     }
-
-    fn title(&self) -> &'static str {
-        SIMULATED.title()
-    }
-
-    fn paper(&self) -> &'static str {
-        SIMULATED.paper()
-    }
-
-    fn plan(&self) -> &'static str {
-        SIMULATED.plan()
-    }
-
-    /// Returns whether the service is there: the rest runs anywhere.
-    fn is_measured(&self) -> bool {
-        matches!(service(PLAIN_POLICY, HALF.mixture), Ok(Some(_)))
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let result = SIMULATED.simulate(context)?;
-        let measured = match self.is_measured() {
-            true => measure(self.name(), context)?,
-            false => Err(NEEDS.to_owned()),
-        };
-        let mut notes = vec![format!("Simulated: {}. The machine does not matter.", result.title)];
-        let mut claims = simulated::claims(&result.claims);
-        for claim in &mut claims {
-            claim.ours = format!("simulated: {}", claim.ours);
+    let mut panels = result.drawing.panels;
+    let (data, summary) = match measured {
+        Ok(measured) => {
+            panels.extend(measured.panels());
+            claims.extend(measured.claims());
+            notes.extend(measured.notes(context)?);
+            (result.data.joined(&measured.contest.data()), measured.contest.summary())
         }
-        let mut panels = result.drawing.panels;
-        let (data, summary) = match measured {
-            Ok(measured) => {
-                panels.extend(measured.panels());
-                claims.extend(measured.claims());
-                notes.extend(measured.notes(context)?);
-                (result.data.joined(&measured.contest.data()), measured.contest.summary())
-            }
-            Err(why) => {
-                note!("skipped: RocksDB: {why}");
-                notes.push(format!("RocksDB itself is not measured: {why}."));
-                (result.data, Table::default())
-            }
-        };
-        Ok(Outcome { svg: draw(&result.drawing.title, &panels), data, summary, claims, notes })
-    }
+        Err(why) => {
+            note!("skipped: RocksDB: {why}");
+            notes.push(format!("RocksDB itself is not measured: {why}."));
+            (result.data, Table::default())
+        }
+    };
+    Ok(Outcome { svg: draw(&result.drawing.title, &panels), data, summary, claims, notes })
 }
 
 /// What was measured.
@@ -145,7 +125,7 @@ struct Measured {
 ///
 /// # Errors
 /// On a signal, or if a measurement fails after the service has started once.
-fn measure(name: &str, context: &Context) -> anyhow::Result<Result<Measured, String>> {
+fn measure(figure: &Figure, context: &Context) -> anyhow::Result<Result<Measured, String>> {
     let loads = |part: &Part| context.choose(part.loads, &QUICK_LOADS);
     let points = [RARE, HALF].iter().map(|part| part.systems.len() * loads(part).len()).sum();
     let pace = context.pace(points, ROUNDS);
@@ -158,7 +138,7 @@ fn measure(name: &str, context: &Context) -> anyhow::Result<Result<Measured, Str
     let cores = context.rig()?.testbed.cores.managed.len();
     let mut cases = RARE.cases(&pace, loads(&RARE), rare_us, cores)?;
     cases.extend(HALF.cases(&pace, loads(&HALF), half_us, cores)?);
-    let contest = run(name, context, cases, pace.rounds)?;
+    let contest = contest::run(figure, context, cases, &pace)?;
     Ok(Ok(Measured { contest, pace, rare_us, half_us, cores }))
 }
 

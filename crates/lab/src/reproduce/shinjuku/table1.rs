@@ -15,15 +15,10 @@ use anyhow::Context as _;
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::thread::gettid;
 use tailwater_iokernel_testing::ThreadTimer;
-use tailwater_plot::{Bar, Panel, draw};
 use tailwater_shm::{Clock, Cycles, clock};
-use tailwater_sim::report::Table;
 
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
-use super::super::spread::Spread;
-use tailwater_testbed::table::number;
+use super::super::figure::{Bar, Claim, Context, Figure, Outcome, Panel, Spread, Table, draw, number};
+use super::super::rounds::{self, in_turn};
 
 /// How the other core is notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,10 +49,6 @@ const PAPERS_RECEIVER: f64 = 1_212.0;
 /// "High": sender and receiver together, in nanoseconds.
 const HIGH_NS: f64 = 2_500.0;
 
-/// The table.
-#[derive(Debug)]
-pub struct Table1;
-
 /// What a notification costs, medians of a round in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cost {
@@ -69,61 +60,49 @@ struct Cost {
     total_ns: f64,
 }
 
-impl Figure for Table1 {
-    fn name(&self) -> &'static str {
-        "shinjuku-table1"
-    }
+/// The table.
+pub const FIGURE: Figure = Figure {
+    name: "shinjuku-table1",
+    title: "Preemption mechanisms: cost for sender and receiver",
+    paper: "Shinjuku (NSDI'19), table 1",
+    plan: include_str!("../../../experiments/shinjuku-table1.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-    fn title(&self) -> &'static str {
-        "Preemption mechanisms: cost for sender and receiver"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shinjuku (NSDI'19), table 1"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shinjuku-table1.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let clock = Clock::from_hz(context.machine.tsc_hz);
-        let (rounds, count) =
-            if context.options.quick { (1, QUICK_NOTIFICATIONS) } else { (ROUNDS, NOTIFICATIONS) };
-        let mut costs = MECHANISMS.map(|_| Vec::with_capacity(rounds));
-        let progress = context.progress(self.name(), (MECHANISMS.len() * rounds) as u64);
-        for _ in 0..rounds {
-            for ((mechanism, _), costs) in MECHANISMS.into_iter().zip(&mut costs) {
-                costs.push(measure(mechanism, count, clock)?);
-                context.check()?;
-                progress.inc(1);
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let clock = Clock::from_hz(context.machine.tsc_hz);
+    let (rounds, count) =
+        if context.options.quick { (1, QUICK_NOTIFICATIONS) } else { (ROUNDS, NOTIFICATIONS) };
+    let mut costs = MECHANISMS.map(Point::new);
+    in_turn(figure, context, (costs.len(), rounds), |index, _| {
+        let cost = measure(costs[index].key.0, count, clock)?;
+        costs[index].samples.push(cost);
+        Ok(())
+    })?;
+    let hz = clock.hz() as f64;
+    let own = [
+        format!("{rounds} round(s) of {count} notifications, {} us apart; medians of a round.", PAUSE.as_micros()),
+        format!(
+            "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, for which \
+             {}.",
+            if has_user_interrupts() {
+                "Linux has no system calls, though this processor has them"
+            } else {
+                "this processor has no instructions, nor Linux system calls"
             }
-        }
-        progress.finish_and_clear();
-        let hz = clock.hz() as f64;
-        let own = [
-            format!("{rounds} round(s) of {count} notifications, {} us apart; medians of a round.", PAUSE.as_micros()),
-            format!(
-                "Not measured: posted interrupts, which need a kernel module such as Dune; user interrupts, for which \
-                 {}.",
-                if has_user_interrupts() {
-                    "Linux has no system calls, though this processor has them"
-                } else {
-                    "this processor has no instructions, nor Linux system calls"
-                }
-            ),
-            "A timer's sender sets it, 50 us ahead, and its total begins when it is due: the runtime sends such signals at \
-             the kernel's own tick only, for code that reaches no poll point."
-                .to_owned(),
-        ];
-        Ok(Outcome {
-            svg: draw(self.title(), &panels(&costs)),
-            data: data(&costs),
-            summary: summary(&costs, hz),
-            claims: claims(&costs, hz),
-            notes: context.notes(own, rounds)?,
-        })
-    }
+        ),
+        "A timer's sender sets it, 50 us ahead, and its total begins when it is due: the runtime sends such signals at \
+         the kernel's own tick only, for code that reaches no poll point."
+            .to_owned(),
+    ];
+    Ok(Outcome {
+        svg: draw(figure.title(), &panels(&costs)),
+        data: rounds::data(&costs, "mechanism", cells, &VALUES),
+        summary: summary(&costs, hz),
+        claims: claims(&costs, hz),
+        notes: context.notes(own, rounds)?,
+    })
 }
 
 /// What sender and receiver share.
@@ -227,17 +206,24 @@ fn receive(shared: &Shared) -> Vec<Received> {
     all
 }
 
+/// A mechanism, and its costs in each round.
+type Point = rounds::Point<(Mechanism, &'static str), Cost>;
+
 /// Returns a figure's spread over the rounds of a mechanism.
-fn spread(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> Spread {
-    Spread::of(costs.iter().map(of)).unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 })
+fn spread(costs: &Point, of: rounds::Value<Cost>) -> Spread {
+    costs.spread(of).unwrap_or(Spread { median: 0.0, min: 0.0, max: 0.0 })
 }
 
-type Columns = [(&'static str, fn(&Cost) -> f64); 3];
-const COLUMNS: Columns = [
-    ("sender", |cost| cost.sender_ns),
-    ("receiver", |cost| cost.receiver_ns),
-    ("total", |cost| cost.total_ns),
+const VALUES: [(&str, usize, rounds::Value<Cost>); 3] = [
+    ("sender_ns", 1, |cost| cost.sender_ns),
+    ("receiver_ns", 1, |cost| cost.receiver_ns),
+    ("total_ns", 1, |cost| cost.total_ns),
 ];
+const TITLES: [&str; 3] = ["sender", "receiver", "total"];
+
+fn cells(&(_, name): &(Mechanism, &'static str)) -> Vec<String> {
+    vec![name.to_owned()]
+}
 
 /// Returns whether this processor has user interrupts.
 fn has_user_interrupts() -> bool {
@@ -246,53 +232,28 @@ fn has_user_interrupts() -> bool {
     flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "uintr"))
 }
 
-fn panels(costs: &[Vec<Cost>; 3]) -> Vec<Panel> {
-    let panel = |(title, of): (&str, fn(&Cost) -> f64)| Panel {
-        title: title.to_owned(),
-        y_label: "ns".to_owned(),
-        bars: MECHANISMS
-            .iter()
-            .zip(costs)
-            .map(|((_, name), costs)| {
-                let Spread { median, min, max } = spread(costs, of);
-                Bar { name: (*name).to_owned(), value: median, range: (min, max) }
-            })
-            .collect(),
-        ..Panel::default()
+fn panels(costs: &[Point; 3]) -> Vec<Panel> {
+    let bar = |point: &Point, of| {
+        let Spread { median, min, max } = spread(point, of);
+        Bar { name: point.key.1.to_owned(), value: median, range: (min, max) }
     };
-    COLUMNS.into_iter().map(panel).collect()
+    let panel = |(title, (_, _, of)): (&str, _)| {
+        Panel::of_bars(title, "ns", costs.iter().map(|point| bar(point, of)).collect())
+    };
+    TITLES.into_iter().zip(VALUES).map(panel).collect()
 }
 
-fn data(costs: &[Vec<Cost>; 3]) -> Table {
-    let mut table = Table::new(&["mechanism", "round", "sender_ns", "receiver_ns", "total_ns"]);
-    for ((_, name), costs) in MECHANISMS.iter().zip(costs) {
-        for (round, cost) in costs.iter().enumerate() {
-            let mut cells = vec![(*name).to_owned(), round.to_string()];
-            cells.extend(COLUMNS.map(|(_, of)| format!("{:.1}", of(cost))));
-            table.push(cells);
-        }
-    }
-    table
-}
-
-fn summary(costs: &[Vec<Cost>; 3], hz: f64) -> Table {
-    let mut table = Table::new(&[
-        "mechanism",
-        "sender ns",
-        "receiver ns",
-        "total ns",
-        "sender cycles",
-        "receiver cycles",
-    ]);
-    for ((_, name), costs) in MECHANISMS.iter().zip(costs) {
-        let mut cells = vec![(*name).to_owned()];
-        cells.extend(COLUMNS.map(|(_, of)| spread(costs, of).to_string()));
-        cells.extend(COLUMNS[..2].iter().map(|(_, of)| number(cycles(spread(costs, of).median, hz))));
-        table.push(cells);
+fn summary(costs: &[Point; 3], hz: f64) -> Table {
+    let mut table =
+        Table::new("mechanism | sender ns | receiver ns | total ns | sender cycles | receiver cycles");
+    for costs in costs {
+        let all = VALUES.map(|(_, _, of)| spread(costs, of));
+        let in_cycles = all[..2].iter().map(|spread| number(cycles(spread.median, hz)));
+        table.row(cells(&costs.key).into_iter().chain(all.map(|spread| spread.to_string())).chain(in_cycles));
     }
     let mut missing = vec!["not here".to_owned(); 6];
     USER_INTERRUPTS.clone_into(&mut missing[0]);
-    table.push(missing);
+    table.row(missing);
     table
 }
 
@@ -300,8 +261,8 @@ fn cycles(ns: f64, hz: f64) -> f64 {
     ns * hz / 1e9
 }
 
-fn claims([flag, signal, _timer]: &[Vec<Cost>; 3], hz: f64) -> Vec<Claim> {
-    let of = |costs: &[Cost]| COLUMNS.map(|(_, of)| spread(costs, of).median);
+fn claims([flag, signal, _timer]: &[Point; 3], hz: f64) -> Vec<Claim> {
+    let of = |costs: &Point| VALUES.map(|(_, _, of)| spread(costs, of).median);
     let ([sender, receiver, total], [signal_sender, signal_receiver, signal_total]) = (of(flag), of(signal));
     vec![
         Claim::new(
@@ -334,7 +295,10 @@ mod tests {
 
     #[test]
     fn each_claim_follows_the_numbers() {
-        let cost = |ns: f64| vec![Cost { sender_ns: ns, receiver_ns: ns, total_ns: 2.0 * ns }];
+        let cost = |ns: f64| Point {
+            key: MECHANISMS[0],
+            samples: vec![Cost { sender_ns: ns, receiver_ns: ns, total_ns: 2.0 * ns }],
+        };
         let verdicts = |flag: f64, signal: f64| -> Vec<_> {
             claims(&[cost(flag), cost(signal), cost(3_000.0)], 2e9)
                 .iter()

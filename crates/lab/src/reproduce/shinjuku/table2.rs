@@ -1,14 +1,8 @@
 //! Table 2: context switches, measured as by `tailwater-lab bench threads`.
 
-use tailwater_plot::{Panel, draw};
-use tailwater_sim::report::Table;
-
-use super::super::claim::Claim;
-use super::super::context::Context;
-use super::super::figure::{Figure, Outcome};
-use super::super::primitives::{self, bar};
+use super::super::figure::{Claim, Context, Figure, Outcome, Panel, Table, draw, number};
+use super::super::primitives::{self, bar, numbers};
 use crate::bench::threads::{Operation, Row};
-use tailwater_testbed::table::number;
 
 const OWN: &str = "tailwater";
 const KERNEL: &str = "std";
@@ -18,51 +12,34 @@ const PAPERS_CYCLES: (f64, f64) = (36.0, 109.0);
 const SIGNIFICANT: f64 = 2.0;
 
 /// The table.
-#[derive(Debug)]
-pub struct Table2;
+pub const FIGURE: Figure = Figure {
+    name: "shinjuku-table2",
+    title: "Context switches from thread to thread",
+    paper: "Shinjuku (NSDI'19), table 2",
+    plan: include_str!("../../../experiments/shinjuku-table2.md"),
+    run,
+    ..Figure::MEASURED
+};
 
-impl Figure for Table2 {
-    fn name(&self) -> &'static str {
-        "shinjuku-table2"
-    }
-
-    fn title(&self) -> &'static str {
-        "Context switches from thread to thread"
-    }
-
-    fn paper(&self) -> &'static str {
-        "Shinjuku (NSDI'19), table 2"
-    }
-
-    fn plan(&self) -> &'static str {
-        include_str!("../../../../../experiments/shinjuku-table2.md")
-    }
-
-    fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let own = vec![
-            "One core; all systems in turn, round by round. A yield is one switch with what the scheduler does for it.".to_owned(),
-            "The paper's swapcontext of ucontext is not run.".to_owned(),
-        ];
-        let (rows, notes) = primitives::measure(context, &[Operation::Yield], own)?;
-        let hz = context.machine.tsc_hz as f64;
-        Ok(Outcome {
-            svg: draw(self.title(), &[panel(&rows)]),
-            data: data(&rows, hz),
-            summary: data(&rows, hz),
-            claims: claims(&rows, hz),
-            notes,
-        })
-    }
+fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+    let own = vec![
+        "One core; all systems in turn, round by round. A yield is one switch with what the scheduler does for it.".to_owned(),
+        "The paper's swapcontext of ucontext is not run.".to_owned(),
+    ];
+    let (rows, notes) = primitives::measure(context, &[Operation::Yield], own)?;
+    let hz = context.machine.tsc_hz as f64;
+    Ok(Outcome {
+        svg: draw(figure.title(), &[panel(&rows)]),
+        data: data(&rows, hz),
+        summary: data(&rows, hz),
+        claims: claims(&rows, hz),
+        notes,
+    })
 }
 
 /// Returns the panel. Kernel threads are in the table only: they would hide the others.
 fn panel(rows: &[Row]) -> Panel {
-    Panel {
-        title: "yield".to_owned(),
-        y_label: "ns".to_owned(),
-        bars: rows.iter().filter(|row| row.system != KERNEL).map(bar).collect(),
-        ..Panel::default()
-    }
+    Panel::of_bars("yield", "ns", rows.iter().filter(|row| row.system != KERNEL).map(bar).collect())
 }
 
 fn cycles(row: &Row, hz: f64) -> f64 {
@@ -70,15 +47,10 @@ fn cycles(row: &Row, hz: f64) -> f64 {
 }
 
 fn data(rows: &[Row], hz: f64) -> Table {
-    let mut table = Table::new(&["system", "ns", "best_ns", "spread", "cycles"]);
+    let mut table = Table::new("system | ns | best_ns | spread | cycles");
     for row in rows {
-        table.push(vec![
-            row.system.to_owned(),
-            format!("{:.2}", row.ns),
-            format!("{:.2}", row.min_ns),
-            format!("{:.4}", row.spread),
-            format!("{:.0}", cycles(row, hz)),
-        ]);
+        let cycles = format!("{:.0}", cycles(row, hz));
+        table.row([row.system.to_owned()].into_iter().chain(numbers(row)).chain([cycles]));
     }
     table
 }

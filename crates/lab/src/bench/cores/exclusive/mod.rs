@@ -244,7 +244,7 @@ fn read_ending(program: &mut ChildProcess, interrupt: &Interrupt) -> anyhow::Res
 
 /// Returns the figures as a table.
 pub fn describe(figures: &Figures) -> String {
-    let mut table = Table::new(["on the core of an exclusive thread", "times", "for, us"]);
+    let mut table = Table::new("on the core of an exclusive thread | times | for, us");
     let mut row = |what: &str, times: Option<u64>, us: Option<f64>| {
         let times = times.map_or_else(|| "?".to_owned(), |times| times.to_string());
         table.row([what.to_owned(), times, us.map(number).unwrap_or_default()]);

@@ -325,7 +325,7 @@ impl Setup {
 /// Returns the figures as a table.
 pub fn describe(figures: &Figures) -> String {
     let mut table =
-        Table::new(["until the first user thread runs, us", "free p50", "p99", "held p50", "p99", "all p99"]);
+        Table::new("until the first user thread runs, us | free p50 | p99 | held p50 | p99 | all p99");
     let rows = [("request, then work", &figures.requested), ("work alone", &figures.work_alone)];
     for (what, of) in rows {
         let cells = [of.idle_p50, of.idle_p99, of.busy_p50, of.busy_p99, of.p99].map(number);

@@ -286,19 +286,11 @@ impl Replaced {
 
 /// Returns a table of the ways.
 pub(super) fn describe(ways: &[&Replaced]) -> String {
-    let mut table = Table::new([
-        "IOKernel replaced under 64 busy connections, ms",
-        "times",
-        "pause p50",
-        "max",
-        "from the start p50",
-        "max",
-        "undisturbed p50",
-        "max",
-        "connections lost",
-        "requests lost",
-        "harmless",
-    ]);
+    let mut table = Table::new(
+        "IOKernel replaced under 64 busy connections, ms | times | pause p50 | max | \
+         from the start p50 | max | undisturbed p50 | max | connections lost | requests lost | \
+         harmless",
+    );
     for replaced in ways {
         let lengths = [
             replaced.pause_p50_ms,
