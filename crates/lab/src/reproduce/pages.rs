@@ -24,6 +24,7 @@ pub fn json(figure: &dyn Figure, outcome: &Outcome, context: &Context) -> anyhow
         "seed": context.options.seed,
         "notes": outcome.notes,
         "claims": outcome.claims,
+        "summary": {"header": outcome.summary.header(), "rows": outcome.summary.rows()},
         "rows": rows(&outcome.data),
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")

@@ -82,7 +82,7 @@ impl Simulated {
 
 /// Returns the simulator's options.
 pub fn options(context: &Context) -> Options {
-    let super::Options { quick, seed, threads } = context.options;
+    let super::Options { quick, seed, threads, .. } = context.options;
     Options { quick, seed, threads }
 }
 

@@ -102,7 +102,7 @@ impl Figure for Figure5 {
         let rig = context.rig()?;
         let quick = context.options.quick;
         let length = Duration::from_millis(if quick { 200 } else { 8_000 });
-        let rounds = if quick { 1 } else { ROUNDS };
+        let rounds = context.rounds(ROUNDS);
         let plan = plan(rig.testbed.cores.managed.len(), length)?;
         let all = measure(self.name(), context, rig, &plan, rounds)?;
         let pace = Pace { rounds, warm_up: WARM_UP, counted: length };

@@ -50,7 +50,7 @@ impl Figure for Connections {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
+        let pace = context.fixed_pace(PACE, QUICK_PACE);
         let most = [many::max_on_tailwater(), many::max_on_linux()];
         let points = measure(self.name(), context, &pace, most)?;
         let own = [

@@ -44,7 +44,7 @@ impl Figure for Figure4 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
+        let pace = context.fixed_pace(PACE, QUICK_PACE);
         let points = measure(self.name(), context, &pace)?;
         let own = [
             pace.note("in each round all lengths on Tailwater, then on Linux, in every second one Linux first"),

@@ -58,7 +58,7 @@ impl Figure for Figure5 {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
+        let pace = context.fixed_pace(PACE, QUICK_PACE);
         let mut points = measure(self.name(), context, &pace)?;
         let rows = simulate(context)?;
         let of = |row: &scaling::ByCores| Sample::of(row.rate_rps, BYTES, row.p50_us, row.p99_us);

@@ -57,7 +57,7 @@ impl Figure for Figure6b {
     }
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        let pace = context.choose(PACE, QUICK_PACE);
+        let pace = context.fixed_pace(PACE, QUICK_PACE);
         let points = measure(self.name(), context, &pace)?;
         let own = [
             pace.note("a service started anew for each round"),

@@ -88,8 +88,7 @@ impl Figure for Table1 {
 
     fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
         let clock = Clock::from_hz(context.machine.tsc_hz);
-        let (rounds, count) =
-            if context.options.quick { (1, QUICK_NOTIFICATIONS) } else { (ROUNDS, NOTIFICATIONS) };
+        let (rounds, count) = (context.rounds(ROUNDS), context.choose(NOTIFICATIONS, QUICK_NOTIFICATIONS));
         let mut costs = MECHANISMS.map(|_| Vec::with_capacity(rounds));
         let progress = context.progress(self.name(), (MECHANISMS.len() * rounds) as u64);
         for _ in 0..rounds {
