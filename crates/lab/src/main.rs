@@ -1,4 +1,5 @@
-//! `tailwater-lab`: benchmarks of single mechanisms, the papers' figures, simulations.
+//! `tailwater-lab`: benchmarks of single mechanisms, the papers' figures, simulations, and the pages
+//! that publish their results.
 //!
 //! Owns the list of subcommands; each has a module or a crate. Exit codes: 0 success, 1 failure, 2
 //! wrong usage or a machine that lacks something, 130 interrupted, 141 closed output.
@@ -12,7 +13,9 @@ use clap::{Parser, Subcommand};
 mod app;
 mod bench;
 mod go;
+mod measure;
 mod name_server;
+mod publish;
 mod reproduce;
 mod rocks;
 mod tokio_spin;
@@ -28,6 +31,8 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
     version,
     max_term_width = 100,
     after_help = "Examples:
+  tailwater-lab measure                         everything that is published, in one session
+  tailwater-lab publish                         writes the results into the book
   tailwater-lab bench handoff                   how fast a core changes hands
   tailwater-lab reproduce shenango-fig4 --quick one figure of a paper, on this machine
   tailwater-lab sim policies                    request-dispatch policies on virtual cores
@@ -42,6 +47,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::BenchArgs),
+    Measure(measure::MeasureArgs),
+    Publish(publish::PublishArgs),
     Reproduce(reproduce::ReproduceArgs),
     Pareto(Box<tailwater_sim::cli::pareto::ParetoArgs>),
     /// Simulate policies, allocators and machines
@@ -57,6 +64,8 @@ fn main() -> ExitCode {
     }
     tailwater_testbed::exit::report(match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::Measure(args) => measure::run(&args),
+        Command::Publish(args) => publish::run(&args),
         Command::Reproduce(args) => reproduce::run(&args),
         Command::Pareto(args) => tailwater_sim::cli::pareto::run_pareto(&args),
         Command::Sim(args) => tailwater_sim::cli::run_sim(&args),

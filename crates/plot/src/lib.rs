@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `axis` | ranges, ticks and their labels; where a value lies on an axis |
 //! | `chart` | one panel: frame, grid, curves, bars, labels |
+//! | [`demo`] | the panels of `tailwater demo` |
 //! | `svg` | the text of the elements, escaped; the style sheet; estimated widths of text |
 //!
 //! A drawing contains no `id`, so any number of drawings may stand in one HTML document.
@@ -17,6 +18,7 @@
 
 mod axis;
 mod chart;
+pub mod demo;
 mod svg;
 pub mod table;
 

@@ -106,6 +106,13 @@ struct Common {
     json: Option<PathBuf>,
 }
 
+/// Returns the names of all benchmarks.
+#[cfg(test)]
+pub fn names() -> Vec<String> {
+    let bench = Bench::augment_subcommands(clap::Command::new("bench"));
+    bench.get_subcommands().map(|command| command.get_name().to_owned()).collect()
+}
+
 /// Measures, prints and writes.
 ///
 /// # Errors

@@ -30,6 +30,7 @@ const TRIAL_LOAD: f64 = 30.0;
 
 /// Time a measured figure's points may take in all.
 const BUDGET: Duration = Duration::from_secs(200);
+/// The same of each round of a quick run.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 
 /// Options of all figures.
@@ -37,6 +38,8 @@ const QUICK_BUDGET: Duration = Duration::from_secs(12);
 pub struct Options {
     /// Whether to do a fraction of the work.
     pub quick: bool,
+    /// Rounds of a quick run.
+    pub quick_rounds: usize,
     /// Seed of all random numbers.
     pub seed: u64,
     /// Threads of the simulator; 0 for all.
@@ -145,10 +148,20 @@ impl Context {
         Ok(self.interrupt.get().map_or(Ok(()), |interrupt| interrupt.check())?)
     }
 
-    /// Returns the durations of `points` points in `rounds` rounds; a quick run has one round and
-    /// the quick budget.
+    /// Returns the durations of `points` points in `rounds` rounds; a quick run has its own number
+    /// of rounds, and the quick budget for each.
     pub fn pace(&self, points: usize, rounds: usize) -> Pace {
-        pace(points, rounds, self.options.quick)
+        pace(points, self.rounds(rounds), self.options.quick)
+    }
+
+    /// Returns `quick` in a quick run, with its own number of rounds, else `full`.
+    pub fn fixed_pace(&self, full: Pace, quick: Pace) -> Pace {
+        Pace { rounds: self.rounds(full.rounds), ..self.choose(full, quick) }
+    }
+
+    /// Returns the number of rounds: `full` in a full run.
+    pub fn rounds(&self, full: usize) -> usize {
+        self.choose(full, self.options.quick_rounds)
     }
 
     /// Returns `quick` in a quick run, else `full`.
@@ -180,10 +193,10 @@ impl Context {
 /// Returns the note of a quick run with so many rounds.
 fn quick_note(rounds: usize) -> String {
     let rounds = match rounds {
-        1 => "one short round".to_owned(),
-        several => format!("{several} short rounds"),
+        1 => "one short round. A shape, not a result.".to_owned(),
+        several => format!("{several} short rounds."),
     };
-    format!("Quick run: {rounds}. A shape, not a result.")
+    format!("Quick run: {rounds}")
 }
 
 /// Withdraws the verdicts on measured numbers, because this part of a core's time was lost.
@@ -200,12 +213,13 @@ fn withhold(claims: &mut [Claim], lost: f64) {
 
 fn pace(points: usize, rounds: usize, quick: bool) -> Pace {
     let ms = Duration::from_millis;
-    let (budget, rounds, warm_up, solo, counted) = if quick {
-        (QUICK_BUDGET, 1, ms(60), ms(60), ms(100)..ms(600))
+    let (rounds, as_u32) = (rounds.max(1), |count: usize| u32::try_from(count).unwrap_or(u32::MAX));
+    let (budget, warm_up, solo, counted) = if quick {
+        (QUICK_BUDGET * as_u32(rounds), ms(60), ms(60), ms(100)..ms(600))
     } else {
-        (BUDGET, rounds.max(1), ms(150), ms(90), ms(300)..ms(4_000))
+        (BUDGET, ms(150), ms(90), ms(300)..ms(4_000))
     };
-    let each = budget / u32::try_from(points.max(1) * rounds).unwrap_or(u32::MAX);
+    let each = budget / as_u32(points.max(1) * rounds);
     let left = each.saturating_sub(OVERHEAD + warm_up + 2 * solo);
     Pace { rounds, warm_up, counted: left.clamp(counted.start, counted.end) }
 }
@@ -294,8 +308,8 @@ mod tests {
         assert_eq!(many.rounds, 3);
         assert!((many.counted + OVERHEAD + many.warm_up) * 162 <= BUDGET, "{many:?}");
         assert!(pace(4, 3, false).counted >= Duration::from_secs(3));
-        let quick = pace(18, 3, true);
-        assert_eq!(quick.rounds, 1);
+        let quick = pace(18, 1, true);
+        assert_eq!((quick.rounds, pace(18, 3, true).counted), (1, quick.counted), "rounds are equally long");
         assert!((quick.counted + OVERHEAD + quick.warm_up) * 18 <= QUICK_BUDGET, "{quick:?}");
     }
 
@@ -316,7 +330,7 @@ mod tests {
         let pace = Pace { rounds: 3, warm_up: Duration::ZERO, counted: Duration::from_millis(200) };
         assert_eq!(pace.note("in turn"), "3 round(s), 200 ms counted per point; in turn.");
         assert_eq!(quick_note(1), "Quick run: one short round. A shape, not a result.");
-        assert_eq!(quick_note(3), "Quick run: 3 short rounds. A shape, not a result.");
+        assert_eq!(quick_note(3), "Quick run: 3 short rounds.");
     }
 
     #[test]

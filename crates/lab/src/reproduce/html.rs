@@ -142,7 +142,7 @@ mod tests {
     };
 
     fn document(outcome: anyhow::Result<Outcome>) -> String {
-        let options = Options { quick: true, seed: 1, threads: 1 };
+        let options = Options { quick: true, quick_rounds: 1, seed: 1, threads: 1 };
         let context = Context::new(options, Machine::describe());
         report(&[Entry { figure: HOSTILE, outcome }], &context)
     }

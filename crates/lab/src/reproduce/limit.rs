@@ -84,7 +84,7 @@ pub fn highest(
             equal: Vec::new(),
         })
         .collect();
-    for round in 0..if context.options.quick { 1 } else { ROUNDS } {
+    for round in 0..context.rounds(ROUNDS) {
         for index in turns(all.len(), round) {
             let Some(rate) = common_load(&all, &all[index].contender.workload) else { continue };
             let (sample, _) = trial(&all[index].contender.program, rate, round as u64)?;

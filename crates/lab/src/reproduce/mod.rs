@@ -74,6 +74,7 @@ const ALL: &str = "all";
   tailwater-lab reproduce                          everything: an hour and a half, an otherwise idle machine
   tailwater-lab reproduce shenango-fig4            one figure, about four minutes
   tailwater-lab reproduce all --quick              the shapes, in about two minutes
+  tailwater-lab reproduce ix-fig4 --quick --rounds 3 three short rounds, with their spread
   tailwater-lab reproduce shinjuku-fig1 --out /tmp/figures
 
 Writes NAME.svg, NAME.csv, NAME.json and NAME.md for each figure and report.html over all. Measured
@@ -89,12 +90,33 @@ pub struct ReproduceArgs {
     /// Do a fraction of the work: the shape, without spread
     #[arg(long)]
     quick: bool,
+    /// Rounds of a quick run
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "quick", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
     /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Threads of the simulator; 0 for all of the machine. Changes only the running time
     #[arg(long, default_value_t = 0)]
     threads: usize,
+}
+
+/// A figure of the catalogue, for lists of experiments.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub measured: bool,
+}
+
+/// Returns what the catalogue says about each figure.
+pub fn index() -> Vec<About> {
+    let about = |figure: &dyn Figure| About {
+        name: figure.name(),
+        title: figure.title(),
+        measured: figure.is_measured(),
+    };
+    catalogue::all().iter().map(|figure| about(figure.as_ref())).collect()
 }
 
 /// Returns the names of all figures; one that is part of another is a second name of that.
@@ -121,7 +143,12 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
             note!("Figures that are simulated run anywhere: {}.", simulated_names().join(", "));
         })?;
     }
-    let options = Options { quick: args.quick, seed: args.seed, threads: args.threads };
+    let options = Options {
+        quick: args.quick,
+        quick_rounds: args.rounds.into(),
+        seed: args.seed,
+        threads: args.threads,
+    };
     let context = Context::new(options, Machine::describe());
     print(&format!("{}, commit {}\n", context.machine, commit()))?;
     let mut entries: Vec<Entry> = Vec::new();

@@ -21,6 +21,7 @@ pub fn json(figure: &Figure, outcome: &Outcome, context: &Context) -> anyhow::Re
         "seed": context.options.seed,
         "notes": outcome.notes,
         "claims": outcome.claims,
+        "summary": {"header": outcome.summary.header(), "rows": outcome.summary.rows()},
         "rows": rows(&outcome.data),
     });
     Ok(serde_json::to_string_pretty(&document)? + "\n")

@@ -66,7 +66,7 @@ pub fn simulate(figure: &Figure, context: &Context) -> anyhow::Result<Reproducti
 
 /// Returns the simulator's options.
 pub fn options(context: &Context) -> Options {
-    let super::Options { quick, seed, threads } = context.options;
+    let super::Options { quick, seed, threads, .. } = context.options;
     Options { quick, seed, threads }
 }
 

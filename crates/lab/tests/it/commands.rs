@@ -19,7 +19,9 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "ports", "--help"],
         &["bench", "tcp", "--help"],
         &["bench", "threads", "--help"],
+        &["measure", "--help"],
         &["pareto", "--help"],
+        &["publish", "--help"],
         &["sim", "--help"],
         &["reproduce", "--help"],
     ] {

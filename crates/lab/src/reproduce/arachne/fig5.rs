@@ -87,7 +87,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let quick = context.options.quick;
     let length = Duration::from_millis(if quick { 200 } else { 8_000 });
-    let rounds = if quick { 1 } else { ROUNDS };
+    let rounds = context.rounds(ROUNDS);
     let plan = plan(rig.testbed.cores.managed.len(), length)?;
     let all = measure(figure, context, rig, &plan, rounds)?;
     let pace = Pace { rounds, warm_up: WARM_UP, counted: length };

@@ -33,7 +33,7 @@ pub const FIGURE: Figure = Figure {
 };
 
 fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
-    let pace = context.choose(PACE, QUICK_PACE);
+    let pace = context.fixed_pace(PACE, QUICK_PACE);
     let most = [many::max_on_tailwater(), many::max_on_linux()];
     let points = measure(figure, context, &pace, most)?;
     let own = [

@@ -28,7 +28,7 @@ pub const FIGURE: Figure = Figure {
 };
 
 fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
-    let pace = context.choose(PACE, QUICK_PACE);
+    let pace = context.fixed_pace(PACE, QUICK_PACE);
     let points = measure(figure.name(), context, &pace)?;
     let own = [
         pace.note("in each round all lengths on Tailwater, then on Linux, in every second one Linux first"),

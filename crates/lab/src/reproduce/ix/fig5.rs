@@ -44,7 +44,7 @@ pub const FIGURE: Figure = Figure {
 };
 
 fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
-    let pace = context.choose(PACE, QUICK_PACE);
+    let pace = context.fixed_pace(PACE, QUICK_PACE);
     let mut points = measure(figure.name(), context, &pace)?;
     let rows = simulate(context)?;
     let of = |row: &scaling::ByCores| Sample::of(row.rate_rps, BYTES, row.p50_us, row.p99_us);

@@ -40,7 +40,7 @@ pub const FIGURE: Figure = Figure {
 };
 
 fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
-    let pace = context.choose(PACE, QUICK_PACE);
+    let pace = context.fixed_pace(PACE, QUICK_PACE);
     let points = measure(figure, context, &pace)?;
     let own = [
         pace.note("a service started anew for each round"),

@@ -90,7 +90,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         (Duration::from_millis(if quick { 300 } else { 1_000 }), Duration::from_millis(150));
     let stages = stages(rig.testbed.cores.managed.len(), length);
     let plan = plan(&stages, length, warm_up)?;
-    let rounds = measure(figure, context, rig, (&plan, &stages), if quick { 1 } else { ROUNDS })?;
+    let rounds = measure(figure, context, rig, (&plan, &stages), context.rounds(ROUNDS))?;
     let pace = Pace { rounds: rounds.series[0].len(), warm_up, counted: length * stages.len() as u32 };
     let mut notes = rig.notes(&pace, quick);
     notes.extend(rig.linux_notes());

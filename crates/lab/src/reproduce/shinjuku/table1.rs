@@ -72,8 +72,7 @@ pub const FIGURE: Figure = Figure {
 
 fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let clock = Clock::from_hz(context.machine.tsc_hz);
-    let (rounds, count) =
-        if context.options.quick { (1, QUICK_NOTIFICATIONS) } else { (ROUNDS, NOTIFICATIONS) };
+    let (rounds, count) = (context.rounds(ROUNDS), context.choose(NOTIFICATIONS, QUICK_NOTIFICATIONS));
     let mut costs = MECHANISMS.map(Point::new);
     in_turn(figure, context, (costs.len(), rounds), |index, _| {
         let cost = measure(costs[index].key.0, count, clock)?;

@@ -1,0 +1,26 @@
+//! The noise of the host right before and right after an experiment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::machine::Machine;
+use tailwater_testbed::{CorePlan, Testbed};
+
+use super::envelope::CoreNoise;
+
+/// Measures the noise of all cores that experiments use, at the same time, for `duration`. On a
+/// machine with one core nothing is measured, and there is no noise.
+///
+/// # Errors
+/// If a core cannot be used, or on a signal.
+pub fn probe(
+    machine: &Machine,
+    interrupt: &Arc<Interrupt>,
+    duration: Duration,
+) -> anyhow::Result<Vec<CoreNoise>> {
+    let Ok(cores) = CorePlan::new(machine.usable_cores.clone()) else { return Ok(Vec::new()) };
+    let testbed = Testbed { cores, interrupt: Arc::clone(interrupt), solo: Duration::ZERO };
+    let probes = testbed.probe_noise(duration)?;
+    Ok(probes.into_iter().map(|(core, probe)| CoreNoise::new(core, probe.gaps.figures())).collect())
+}
