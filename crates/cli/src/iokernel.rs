@@ -156,7 +156,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    if let Some(interval) = notifier.watchdog_interval() {
+    if let Some(interval) = notifier.watchdog_interval {
         let notifier = Arc::clone(&notifier);
         iokernel.set_heartbeat(interval, move || notifier.alive());
     }
