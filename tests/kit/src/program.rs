@@ -248,6 +248,24 @@ impl Program {
         }
     }
 
+    /// Calls `heard` with each further line of its output, on a thread of its own.
+    ///
+    /// # Panics
+    /// If its output is not read.
+    pub fn each_line(&self, mut heard: impl FnMut(&str) + Send + 'static) {
+        let output = Arc::clone(self.output.as_ref().expect("the output is read"));
+        std::thread::spawn(move || {
+            loop {
+                match output.line() {
+                    Ok(Some(line)) => heard(&line),
+                    Ok(None) => return,
+                    // It has nothing to say for now.
+                    Err(TooLate) => {}
+                }
+            }
+        });
+    }
+
     /// Returns the next line of its standard error; `None` at the end.
     ///
     /// # Panics
