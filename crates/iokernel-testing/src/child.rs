@@ -152,7 +152,8 @@ impl RawChild {
     }
 
     fn spawn(mut command: Command) -> Result<Self, String> {
-        let mut program = Program::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let program = Program::try_spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut program = program.map_err(|e| format!("cannot start {command:?}: {e}"))?;
         // Test programs print lines of their own first.
         while let Some(line) = program.line() {
             if line.contains(READY) {

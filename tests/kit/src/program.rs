@@ -10,7 +10,7 @@
 //! Tailwater program print its threads), and with no `TAILWATER_` setting but those of their test.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
@@ -174,10 +174,18 @@ impl Program {
     /// If it cannot be started.
     #[track_caller]
     pub fn spawn(command: &mut Command) -> Self {
-        let mut program = Self::spawn_unread(command);
+        Self::try_spawn(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// As [`spawn`](Self::spawn), for a program that this user may not be able to start.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn try_spawn(command: &mut Command) -> io::Result<Self> {
+        let mut program = Self::launch(command)?;
         program.output = program.process.stdout.take().map(Stream::read);
         program.errors = program.process.stderr.take().map(Stream::read);
-        program
+        Ok(program)
     }
 
     /// Starts `command` with the input and outputs it was given; reading pipes is left to the test.
@@ -186,9 +194,12 @@ impl Program {
     /// If it cannot be started.
     #[track_caller]
     pub fn spawn_unread(command: &mut Command) -> Self {
-        let prepared = without_settings(with_default_signals(command));
-        let process = prepared.spawn().unwrap_or_else(|error| panic!("{prepared:?}: {error}"));
-        Self { words: format!("{command:?}"), process, output: None, errors: None }
+        Self::launch(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    fn launch(command: &mut Command) -> io::Result<Self> {
+        let process = without_settings(with_default_signals(command)).spawn()?;
+        Ok(Self { words: format!("{command:?}"), process, output: None, errors: None })
     }
 
     /// Process id.

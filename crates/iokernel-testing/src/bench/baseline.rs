@@ -58,9 +58,10 @@ impl Baseline {
         let start = |victim| {
             let mut command = spawn();
             command.env(VARIABLE, baseline_order(order(victim)));
-            Program::spawn_unread(command.stdin(Stdio::piped()).stdout(Stdio::null()))
+            Program::try_spawn(command.stdin(Stdio::piped()).stdout(Stdio::null()))
+                .map_err(|e| BenchError::Child(format!("cannot start {command:?}: {e}")))
         };
-        let (victim, service) = (start(true), start(false));
+        let (victim, service) = (start(true)?, start(false)?);
         for fd in [&parked_fd, &stamps] {
             rustix::io::ioctl_fionbio(fd, true).map_err(system("a non-blocking descriptor"))?;
         }

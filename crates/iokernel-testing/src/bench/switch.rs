@@ -199,7 +199,8 @@ fn echo(
     let running = Running::start(vec![Box::new(port)])?;
     // Its standard input stays open until it is dropped.
     let mut command = service(&running.socket);
-    let _service = Program::spawn_unread(command.stdin(Stdio::piped()).stdout(Stdio::null()));
+    let _service = Program::try_spawn(command.stdin(Stdio::piped()).stdout(Stdio::null()))
+        .map_err(|e| BenchError::Child(format!("cannot start {command:?}: {e}")))?;
     let registered = || running.stats.runtimes().into_iter().find(|runtime| runtime.name == ECHO_NAME);
     wait_for("the start of the echo service", || registered().is_some())?;
     let service = registered().ok_or_else(|| BenchError::Child("the echo service ended".to_owned()))?;
