@@ -8,8 +8,8 @@ pub mod clients;
 pub mod stream;
 pub mod tap;
 
-use rustix::process::Signal;
 use std::net::Ipv4Addr;
+use std::ops::{Deref, DerefMut};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -129,7 +129,7 @@ impl Bench {
     }
 
     /// As [`child_with`](Self::child_with); its standard error is readable through
-    /// [`Role::errors`].
+    /// [`Program::errors`].
     ///
     /// # Panics
     /// If it does not become ready.
@@ -242,7 +242,7 @@ impl Drop for Bench {
     }
 }
 
-/// A child process running a Tailwater program.
+/// A child process running a Tailwater program, with all that a [`Program`] offers.
 #[derive(Debug)]
 pub struct Role {
     program: Program,
@@ -261,7 +261,7 @@ impl Role {
     }
 
     /// As [`start`](Self::start), a program of this class whose standard error is readable through
-    /// [`errors`](Self::errors).
+    /// [`errors`](Program::errors).
     ///
     /// # Panics
     /// If it does not become ready.
@@ -302,7 +302,7 @@ impl Role {
     }
 
     /// As [`start`](Self::start), a program of this class in the PID and mount namespaces of
-    /// process `pid`, with which it ends. [`pid`](Self::pid) is that of nsenter(1), its parent.
+    /// process `pid`, with which it ends. [`pid`](Program::pid) is that of nsenter(1), its parent.
     ///
     /// # Panics
     /// If it does not become ready.
@@ -338,67 +338,12 @@ impl Role {
         Self { program, ip }
     }
 
-    /// Process id.
-    pub fn pid(&self) -> u32 {
-        self.program.pid()
-    }
-
-    /// Returns the next line it prints; `None` at the end of its output.
-    ///
-    /// # Panics
-    /// After [`PATIENCE`].
-    #[track_caller]
-    pub fn line(&mut self) -> Option<String> {
-        self.program.line()
-    }
-
-    /// Waits until it has ended.
-    ///
-    /// # Panics
-    /// After [`PATIENCE`].
-    #[track_caller]
-    pub fn wait(&mut self) -> std::process::ExitStatus {
-        self.program.wait()
-    }
-
-    /// Returns what it has printed so far.
-    pub fn output(&self) -> String {
-        self.program.output()
-    }
-
-    /// Returns what it has written to its standard error so far, if that is
-    /// [kept](Bench::child_heard).
-    pub fn errors(&self) -> String {
-        self.program.errors()
-    }
-
-    /// Sends `signal`.
-    ///
-    /// # Panics
-    /// If the process is gone already.
-    pub fn signal(&self, signal: Signal) {
-        self.program.signal(signal);
-    }
-
-    /// Kills it and waits for its end.
-    pub fn kill(&mut self) {
-        self.program.kill();
-    }
-
-    /// Returns its input, for roles that read it.
-    ///
-    /// # Panics
-    /// The second time.
-    pub fn take_input(&mut self) -> std::process::ChildStdin {
-        self.program.take_input()
-    }
-
     /// Ends its input, until which some roles run.
     ///
     /// # Panics
     /// The second time.
     pub fn close_input(&mut self) {
-        drop(self.program.take_input());
+        drop(self.take_input());
     }
 
     /// Waits for its end; returns whether it succeeded.
@@ -407,6 +352,20 @@ impl Role {
     /// After [`PATIENCE`].
     #[track_caller]
     pub fn succeeded(&mut self) -> bool {
-        self.program.wait().success()
+        self.wait().success()
+    }
+}
+
+impl Deref for Role {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.program
+    }
+}
+
+impl DerefMut for Role {
+    fn deref_mut(&mut self) -> &mut Program {
+        &mut self.program
     }
 }

@@ -127,7 +127,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     if args.background {
         return background::start(&config.socket);
     }
-    log::start(args.log, args.log_format)?;
+    let _log = log::start(args.log, args.log_format)?;
     let stop = Arc::new(AtomicBool::new(false));
     let hangup_ends = args.config.is_none() && !is_hangup_ignored();
     let ends = [SIGINT, SIGTERM].into_iter().chain(hangup_ends.then_some(SIGHUP));
@@ -156,7 +156,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    if let Some(interval) = notifier.watchdog_interval() {
+    if let Some(interval) = notifier.watchdog_interval {
         let notifier = Arc::clone(&notifier);
         iokernel.set_heartbeat(interval, move || notifier.alive());
     }

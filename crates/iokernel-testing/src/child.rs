@@ -6,11 +6,12 @@
 //! its standard input closes, so none outlives the parent.
 
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
-use std::io::{BufRead, BufReader, Lines, Read, Write};
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::io::{Read, Write};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tailwater_testkit::Program;
 
 use crate::attack::{self, Attack, Event};
 use crate::bench::baseline_child::{self, BaselineOrder};
@@ -85,7 +86,7 @@ pub fn order<'a>(command: &'a mut Command, socket: &str, spec: &RawSpec, role: R
 /// A raw runtime in a child process; killed when dropped.
 #[derive(Debug)]
 pub struct RawChild {
-    process: Child,
+    program: Program,
     /// Of an attacker.
     turns: Arc<Mutex<Turns>>,
 }
@@ -144,31 +145,20 @@ impl RawChild {
     pub fn attack(mut command: Command, socket: &str, attack: Attack, user: u32) -> Result<Self, String> {
         let order = Order::Attack { socket: socket.to_owned(), attack, user };
         command.env(VARIABLE, serde_json::to_string(&order).expect("an order is plain data"));
-        let (child, lines) = Self::spawn_with_lines(command)?;
+        let child = Self::spawn(command)?;
         let turns = Arc::clone(&child.turns);
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| lock(&turns).enter(&line)));
+        child.program.each_line(move |line| lock(&turns).enter(line));
         Ok(child)
     }
 
-    fn spawn(command: Command) -> Result<Self, String> {
-        Ok(Self::spawn_with_lines(command)?.0)
-    }
-
-    fn spawn_with_lines(mut command: Command) -> Result<(Self, Lines<BufReader<ChildStdout>>), String> {
-        let process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("cannot start {command:?}: {e}"))?;
-        let mut child = Self { process, turns: Arc::default() };
-        let out = child.process.stdout.take().ok_or("the child has no standard output")?;
-        let mut lines = BufReader::new(out).lines();
+    fn spawn(mut command: Command) -> Result<Self, String> {
+        let program = Program::try_spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut program = program.map_err(|e| format!("cannot start {command:?}: {e}"))?;
         // Test programs print lines of their own first.
-        for line in &mut lines {
-            let line = line.map_err(|e| e.to_string())?;
+        while let Some(line) = program.line() {
             if line.contains(READY) {
-                lock(&child.turns).enter(&line);
-                return Ok((child, lines));
+                let turns = Turns { since: Some(Instant::now()), ..Turns::default() };
+                return Ok(Self { program, turns: Arc::new(Mutex::new(turns)) });
             }
             if let Some((_, why)) = line.split_once(FAILED) {
                 return Err(why.to_owned());
@@ -190,20 +180,12 @@ impl RawChild {
 
     /// Kills it (SIGKILL) and waits for its end.
     pub fn kill(&mut self) {
-        // Fails if it is dead already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.program.kill();
     }
 
     /// Returns its process id.
     pub fn pid(&self) -> u32 {
-        self.process.id()
-    }
-}
-
-impl Drop for RawChild {
-    fn drop(&mut self) {
-        self.kill();
+        self.program.pid()
     }
 }
 

@@ -10,7 +10,7 @@
 //! Tailwater program print its threads), and with no `TAILWATER_` setting but those of their test.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
@@ -176,10 +176,18 @@ impl Program {
     /// If it cannot be started.
     #[track_caller]
     pub fn spawn(command: &mut Command) -> Self {
-        let mut program = Self::spawn_unread(command);
+        Self::try_spawn(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// As [`spawn`](Self::spawn), for a program that this user may not be able to start.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn try_spawn(command: &mut Command) -> io::Result<Self> {
+        let mut program = Self::launch(command)?;
         program.output = program.process.stdout.take().map(Stream::read);
         program.errors = program.process.stderr.take().map(Stream::read);
-        program
+        Ok(program)
     }
 
     /// Starts `command` with the input and outputs it was given; reading pipes is left to the test.
@@ -188,9 +196,12 @@ impl Program {
     /// If it cannot be started.
     #[track_caller]
     pub fn spawn_unread(command: &mut Command) -> Self {
-        let prepared = without_settings(with_default_signals(command));
-        let process = prepared.spawn().unwrap_or_else(|error| panic!("{prepared:?}: {error}"));
-        Self { words: format!("{command:?}"), process, output: None, errors: None }
+        Self::launch(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    fn launch(command: &mut Command) -> io::Result<Self> {
+        let process = without_settings(with_default_signals(command)).spawn()?;
+        Ok(Self { words: format!("{command:?}"), process, output: None, errors: None })
     }
 
     /// Process id.
@@ -248,6 +259,24 @@ impl Program {
                 return rest.to_owned();
             }
         }
+    }
+
+    /// Calls `heard` with each further line of its output, on a thread of its own.
+    ///
+    /// # Panics
+    /// If its output is not read.
+    pub fn each_line(&self, mut heard: impl FnMut(&str) + Send + 'static) {
+        let output = Arc::clone(self.output.as_ref().expect("the output is read"));
+        std::thread::spawn(move || {
+            loop {
+                match output.line() {
+                    Ok(Some(line)) => heard(&line),
+                    Ok(None) => return,
+                    // It has nothing to say for now.
+                    Err(TooLate) => {}
+                }
+            }
+        });
     }
 
     /// Returns the next line of its standard error; `None` at the end.

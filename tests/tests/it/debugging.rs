@@ -154,7 +154,11 @@ fn reports_while_cores_are_taken(bench: &Bench, limit: Duration) -> String {
     // Nor a service without work.
     std::thread::sleep(3 * limit);
     bench.echo(&service, b"the last");
-    [&polite, &clutch, &service].map(Role::errors).into_iter().filter(|said| said.contains(REPORT)).collect()
+    [&polite, &clutch, &service]
+        .map(|role| role.errors())
+        .into_iter()
+        .filter(|said| said.contains(REPORT))
+        .collect()
 }
 
 fn evictions_of(bench: &Bench) -> u64 {

@@ -12,10 +12,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::{Errno, read, write};
 use rustix::pipe::pipe;
-use rustix::process::{Pid, Signal, kill_process};
-use std::process::{Child, Command, Stdio};
+use rustix::process::Signal;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tailwater_shm::{Clock, clock};
+use tailwater_testkit::Program;
 
 use super::baseline_child::{BaselineOrder, only};
 use super::common::{BenchError, PATIENCE};
@@ -23,8 +24,9 @@ use crate::child::{VARIABLE, baseline_order};
 
 /// Both children and this end of their descriptors.
 pub(super) struct Baseline {
-    victim: Child,
-    service: Child,
+    victim: Program,
+    // Waits for its wake.
+    _service: Program,
     service_fd: OwnedFd,
     parked_fd: OwnedFd,
     stamps: OwnedFd,
@@ -54,12 +56,10 @@ impl Baseline {
             stamps_fd: stamps_out.as_raw_fd(),
         };
         let start = |victim| {
-            spawn()
-                .env(VARIABLE, baseline_order(order(victim)))
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .spawn()
-                .map_err(|e| BenchError::Child(e.to_string()))
+            let mut command = spawn();
+            command.env(VARIABLE, baseline_order(order(victim)));
+            Program::try_spawn(command.stdin(Stdio::piped()).stdout(Stdio::null()))
+                .map_err(|e| BenchError::Child(format!("cannot start {command:?}: {e}")))
         };
         let (victim, service) = (start(true)?, start(false)?);
         for fd in [&parked_fd, &stamps] {
@@ -70,7 +70,7 @@ impl Baseline {
         let clock = Clock::calibrate(10);
         let theirs = [victim_fd, stamps_out];
         let mut baseline =
-            Self { victim, service, service_fd, parked_fd, stamps, clock, _theirs: theirs, before };
+            Self { victim, _service: service, service_fd, parked_fd, stamps, clock, _theirs: theirs, before };
         // Each child writes one stamp when it is ready.
         baseline.stamp()?;
         baseline.stamp()?;
@@ -86,7 +86,6 @@ impl Baseline {
         into: &mut Histogram<u64>,
     ) -> Result<(), BenchError> {
         let gap = self.clock.from_ns(gap.as_nanos() as u64);
-        let victim = Pid::from_child(&self.victim);
         for _ in 0..count {
             let next = clock::now() + gap;
             while clock::now() < next {
@@ -94,8 +93,7 @@ impl Baseline {
             }
             let decided = clock::now();
             // The first thread of the victim: the only one that runs.
-            kill_process(victim, Signal::URG)
-                .map_err(|_| BenchError::Child("the baseline's victim died".to_owned()))?;
+            self.victim.signal(Signal::URG);
             if !together {
                 // The IOKernel learns from the victim that the core is free, and only then wakes
                 // the next thread.
@@ -119,11 +117,6 @@ impl Baseline {
 
 impl Drop for Baseline {
     fn drop(&mut self) {
-        for child in [&mut self.victim, &mut self.service] {
-            // Fails if it is dead already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
         let _ = rustix::thread::sched_setaffinity(None, &self.before);
     }
 }

@@ -1,7 +1,7 @@
 //! `tailwater-lab bench switch`: frames per second from one runtime to another, and the round trip
 //! of an echo.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_shm::ring::Consumer;
 use tailwater_shm::{Clock, Cycles, clock};
+use tailwater_testkit::Program;
 
 use super::common::{BenchError, Running, histogram, quantile_us, wait_for};
 use super::prober::{Handle, Probe, prober};
@@ -196,7 +197,10 @@ fn echo(
 ) -> Result<(), BenchError> {
     let (port, prober) = prober();
     let running = Running::start(vec![Box::new(port)])?;
-    let _service = Service::start(service(&running.socket))?;
+    // Its standard input stays open until it is dropped.
+    let mut command = service(&running.socket);
+    let _service = Program::try_spawn(command.stdin(Stdio::piped()).stdout(Stdio::null()))
+        .map_err(|e| BenchError::Child(format!("cannot start {command:?}: {e}")))?;
     let registered = || running.stats.runtimes().into_iter().find(|runtime| runtime.name == ECHO_NAME);
     wait_for("the start of the echo service", || registered().is_some())?;
     let service = registered().ok_or_else(|| BenchError::Child("the echo service ended".to_owned()))?;
@@ -218,25 +222,6 @@ fn round_trips(
         record(sample.answered);
     }
     Ok(())
-}
-
-/// A child process; killed when dropped.
-struct Service(Child);
-
-impl Service {
-    fn start(mut command: Command) -> Result<Self, BenchError> {
-        // Its standard input stays open until it is dropped.
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-        child.map(Self).map_err(|e| BenchError::Child(format!("cannot start {command:?}: {e}")))
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        // Fails if it is dead already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Fills A's egress ring and empties B's ingress ring.

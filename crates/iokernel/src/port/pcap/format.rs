@@ -4,6 +4,10 @@
 //! Owns [`Writer`], which writes nanosecond timestamps in little endian, and [`Reader`], which
 //! reads both byte orders and both resolutions and trusts no length it reads. Knows nothing about
 //! ports or time.
+//!
+//! Not by the crate `pcap-file`, which checks this one in the tests: 2.0.0 refuses a record whose
+//! frame was longer than the snap length, as `tcpdump -s` writes them, and would bring seven more
+//! crates into the operator's command.
 
 use std::io::{self, Read, Write};
 
