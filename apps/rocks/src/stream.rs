@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use tailwater_workload::rocks::{MAX_BODY, Operation};
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = tailwater_testkit::PATIENCE;
 
     /// Reads a request; returns whether there was one.
     fn read_request(stream: &mut impl Read, bytes: &mut Vec<u8>, idle: Duration) -> io::Result<bool> {

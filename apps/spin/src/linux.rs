@@ -168,7 +168,6 @@ fn serve(socket: &UdpSocket, spinner: Spinner, stop: &AtomicBool) -> Counts {
 mod tests {
     use super::*;
     use rustix::thread::CpuSet;
-    use std::time::Duration;
     use tailwater_workload::spin::{Reply, Request};
 
     /// One iteration per nanosecond: about right anywhere.
@@ -185,7 +184,7 @@ mod tests {
     fn ask(server: &Server, requests: u64) {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(server.local_addr()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(tailwater_testkit::PATIENCE)).unwrap();
         let mut bytes = [0; 64];
         for id in 0..requests {
             let request = Request { id, work_ns: 1_000, sent_ns: 17 };

@@ -222,6 +222,7 @@ fn claim(core: u16) -> Result<Claim, Errno> {
 mod tests {
     use super::*;
     use std::sync::Mutex;
+    use tailwater_testkit::{eventually, until};
 
     #[test]
     fn a_core_is_claimed_once_until_the_claim_is_given_up() {
@@ -278,10 +279,9 @@ mod tests {
         assert_eq!(full, Some(Errno::AGAIN));
         assert_eq!(Claims::take([core]).unwrap_err(), CoreClaimed { core, pid: None });
         claims.keep().unwrap();
-        let start = Instant::now();
-        while Claims::take([core]).unwrap_err().pid != Some(std::process::id() as i32) {
-            assert!(start.elapsed() < Duration::from_secs(120), "the owner accepts no look");
-        }
+        until("the owner accepts a look", || {
+            Claims::take([core]).unwrap_err().pid == Some(std::process::id() as i32)
+        });
     }
 
     #[test]
@@ -294,11 +294,10 @@ mod tests {
         for (given_up, left) in [(one, vec![second]), (other, vec![])] {
             drop(given_up);
             // A process that another test is just starting may have a copy.
-            let start = Instant::now();
-            while claims.missing != left {
-                assert!(start.elapsed() < Duration::from_secs(120), "{claims:?}");
+            until("the core is taken", || {
                 claims.take_missing();
-            }
+                claims.missing == left
+            });
         }
         assert_eq!(claims.sockets.len(), 2);
     }
@@ -306,13 +305,6 @@ mod tests {
     /// Takes cores that were given up. A process that another test is just starting may have a copy
     /// of a claim until it executes its program.
     fn take_in_time(cores: &[u16]) -> Claims {
-        let start = Instant::now();
-        loop {
-            match Claims::take(cores.iter().copied()) {
-                Ok(claims) => return claims,
-                Err(refused) => assert!(start.elapsed() < Duration::from_secs(120), "{refused}"),
-            }
-            std::thread::sleep(LOOK);
-        }
+        eventually("the cores are free", || Claims::take(cores.iter().copied()).ok())
     }
 }

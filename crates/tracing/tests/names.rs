@@ -16,7 +16,7 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 const THREADS: u64 = 12;
 const EVENTS: u64 = 200;
 /// Maximum number of rounds until a thread has been preempted; more would mean that none ever is.
-const MAX_ROUNDS: usize = 200;
+const MAX_ROUNDS: usize = 2_000;
 
 static OUTPUT: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 

@@ -1,11 +1,13 @@
 //! What tests of several crates share: bounded waiting, child processes, tests in a process of
 //! their own, names, addresses and folders that no other test uses, network namespaces, storms of
-//! preempt signals, comparisons of speed, clients of the key-value store.
+//! preempt signals, comparisons of speed, clients of the key-value store, programs that give up on
+//! a busy machine.
 //!
 //! Every wait has a bound, which grows with what else the machine runs, and ends with a message
-//! about what did not happen. No assertion is about a duration. Depends on no other crate of the workspace, so that each of them
-//! can depend on it.
+//! about what did not happen. No assertion is about a duration. Depends on no other crate of the
+//! workspace, so that each of them can depend on it.
 
+mod busy;
 pub mod futex;
 pub mod namespace;
 mod own;
@@ -18,6 +20,7 @@ pub mod syscalls;
 mod unique;
 mod wait;
 
+pub use busy::unless_too_busy;
 pub use own::{is_rerun, own_process, rerun};
 pub use process::{children, is_running, thread_named};
 pub use program::{Program, binary, run, text};

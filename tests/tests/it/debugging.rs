@@ -67,8 +67,6 @@ fn a_dump_shows_where_threads_were_when_they_lost_the_core_to_a_signal() {
 
 /// Part of a report whose kthread Linux did not run for 20 ms, so that it did not answer.
 const NO_BACKTRACE: &str = "no backtrace";
-/// Processes that may leave no backtrace, on a busy machine, before a test fails.
-const TRIES: usize = 20;
 /// Time a process has for its report before the next one is started.
 const EACH: Duration = Duration::from_secs(15);
 
@@ -76,8 +74,9 @@ const EACH: Duration = Duration::from_secs(15);
 /// reported once, and not at all within a second of another: on a busy machine the start of a
 /// process may be one. So a report that lacks the function takes a new process.
 fn report(bench: &Bench, role: &str, function: &str) -> String {
-    let mut said = String::new();
-    for _ in 0..TRIES {
+    let (mut said, mut tried, end) = (String::new(), 0, Instant::now() + PATIENCE);
+    while Instant::now() < end {
+        tried += 1;
         let (role, deadline) = (heard(bench, role, "best-effort", STALL), Instant::now() + EACH);
         loop {
             said = role.errors();
@@ -90,7 +89,7 @@ fn report(bench: &Bench, role: &str, function: &str) -> String {
             std::thread::sleep(STALL / 50);
         }
     }
-    panic!("no report of {TRIES} processes names {function}; the last one printed:\n{said}");
+    panic!("no report of {tried} processes names {function}; the last one printed:\n{said}");
 }
 
 #[test]

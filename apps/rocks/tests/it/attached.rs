@@ -68,7 +68,7 @@ impl Network {
     fn ask(&self, requests: protocol::Rocks, schedule: &str, preload: bool) -> Report {
         let mut plan = Plan::new(schedule.parse().unwrap(), "const:0us".parse().unwrap());
         // So long that only an answer that never arrives counts as lost.
-        plan.timeout_ns = 20_000_000_000;
+        plan.timeout_ns = (PATIENCE / 2).as_nanos() as u64;
         plan.flows = 16;
         let server = SocketAddrV4::new(SERVICE, 5001);
         let protocol = Arc::new(requests);

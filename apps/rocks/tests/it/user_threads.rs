@@ -127,35 +127,35 @@ fn a_get_is_answered_before_the_scans_asked_for_earlier(server: SocketAddr) {
     // All requests arrive together, and the SCANs are started first.
     let scan = |id| request(Operation::Scan, id, 0, KEYS as u32, b"");
     let requests = [scan(1), scan(2), scan(3), request(Operation::Get, 4, 4, 0, b"")].concat();
-    let mut early = 0;
-    for _ in 0..20 {
+    // Nearly always the first round: a SCAN takes a few hundred quanta. Where threads run to their
+    // end, the GET is begun after two SCANs have ended, and never comes first.
+    let (begin, mut is_early) = (Instant::now(), false);
+    while !is_early {
+        assert!(begin.elapsed() < PATIENCE, "the GET never came first");
         stream.write_all(&requests).unwrap();
         let order: Vec<u64> = (0..4).map(|_| reply(&mut stream).unwrap().0.id).collect();
         let mut sorted = order.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, [1, 2, 3, 4]);
-        early += usize::from(order[0] == 4);
+        is_early = order[0] == 4;
     }
-    // Usually all: a SCAN takes a few hundred quanta. Where threads run to their end, the GET is
-    // begun after two SCANs have ended, and never comes first.
-    assert!(early > 0, "the GET never came first");
 }
 
 fn replies_do_not_wait_for_the_acknowledgement_of_others(server: SocketAddr) {
     let mut stream = TcpStream::connect(server).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let requests = [request(Operation::Get, 1, 1, 0, b""), request(Operation::Get, 2, 2, 0, b"")].concat();
-    let times: Vec<Duration> = (0..50)
-        .map(|_| {
-            let begin = Instant::now();
-            stream.write_all(&requests).unwrap();
-            (0..2).for_each(|_| drop(reply(&mut stream).unwrap()));
-            begin.elapsed()
-        })
-        .collect();
+    let times = std::iter::repeat_with(|| {
+        let begin = Instant::now();
+        stream.write_all(&requests).unwrap();
+        (0..2).for_each(|_| drop(reply(&mut stream).unwrap()));
+        begin.elapsed()
+    });
     // The first segments of a connection are acknowledged at once. If replies waited, each later
-    // round would take as long as this client delays its acknowledgement.
-    assert!(times[10..].iter().any(|&time| time < DELAYED_ACK), "{times:?}");
+    // round would take as long as this client delays its acknowledgement. On a busy machine one may.
+    let begin = Instant::now();
+    let quick = times.skip(10).take_while(|_| begin.elapsed() < PATIENCE).find(|&time| time < DELAYED_ACK);
+    assert!(quick.is_some(), "all rounds wait for an acknowledgement");
 }
 
 fn many_connections_read_what_they_wrote(server: SocketAddr) {

@@ -2,12 +2,12 @@
 //! bounds only, because upper bounds on time would measure the test machine.
 
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::{Target, run};
 use tailwater_spin::Spinner;
 use tailwater_spin::linux::{Config, Mode, Server};
+use tailwater_testkit::PATIENCE;
 
 #[test]
 fn every_request_is_worked_on_and_answered_once() {
@@ -18,8 +18,8 @@ fn every_request_is_worked_on_and_answered_once() {
                 .unwrap();
         let mut plan = Plan::new("100ms@2k".parse().unwrap(), "const:50us".parse().unwrap());
         plan.flows = flows;
-        plan.timeout_ns = 20_000_000_000;
-        let target = Target { server: server.local_addr(), core: None, wait: Duration::from_secs(20) };
+        plan.timeout_ns = PATIENCE.as_nanos() as u64;
+        let target = Target { server: server.local_addr(), core: None, wait: PATIENCE };
         let report = run(&plan, 1, &target, &AtomicBool::new(false)).unwrap().report();
         let counts = server.stop();
         assert!(report.figures.completed > 100, "{report:?}");

@@ -1,14 +1,14 @@
 //! `tailwater load --over tailwater` and `--over port` against services in processes.
 
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::common::{agent, iokernel, run, stats, tailwater};
+use crate::common::{agent, fails_with, iokernel, run, stats, tailwater};
 use clap::Parser;
 use rustix::process::Signal;
 use serde_json::Value;
-use tailwater_testkit::{PATIENCE, Program, eventually, socket_name, text, until};
+use tailwater_testkit::{PATIENCE, Program, eventually, socket_name, text, unless_too_busy, until};
 
 // The store's threads are user threads.
 /// Two IOKernels on one machine would share its cores.
@@ -56,16 +56,38 @@ fn await_iokernel(socket: &str) {
     until("an IOKernel answers", || stats(socket).is_some());
 }
 
-/// Returns the measurement of 200 requests. The timeout is one that no busy test machine reaches.
-fn load(server: &str, words: &[&str]) -> Value {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("load.json");
-    let fixed =
-        ["load", server, "--warm-up", "100ms", "--timeout", "20s", "--arrivals", "const", "--wait", "60s"];
-    let rate = ["--rate", "1k", "--duration", "300ms", "--json", file.to_str().unwrap()];
-    let output: Output = run(&[&fixed[..], &rate, words].concat());
-    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
-    serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
+/// A running measurement of 200 requests.
+struct Load {
+    program: Program,
+    folder: tempfile::TempDir,
+}
+
+impl Load {
+    /// Starts it. Its time-outs are longer than any wait of a test: a request that is lost keeps the
+    /// command from ending.
+    fn start(server: &str, words: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fixed = ["load", server, "--warm-up", "100ms", "--arrivals", "const"];
+        let rate = ["--rate", "1k", "--duration", "300ms", "--timeout", "900s", "--wait", "900s"];
+        let mut command = tailwater(&[&fixed[..], &rate, words].concat());
+        let program = Program::start(command.arg("--json").arg(folder.path().join("load.json")));
+        Self { program, folder }
+    }
+
+    /// Returns its document, or the command's message.
+    fn finish(self) -> Result<Value, String> {
+        let output = self.program.finish();
+        if !output.status.success() {
+            return Err(text(&output.stderr));
+        }
+        Ok(serde_json::from_slice(&std::fs::read(self.folder.path().join("load.json")).unwrap()).unwrap())
+    }
+}
+
+/// Returns the measurement of 200 requests; `None` if it gets no core for minutes.
+#[track_caller]
+fn load(server: &str, words: &[&str]) -> Option<Value> {
+    unless_too_busy(|| Load::start(server, words).finish())
 }
 
 fn assert_all_answered(document: &Value, over: &str) {
@@ -83,12 +105,16 @@ fn a_program_on_tailwater_is_asked_over_tailwater_by_udp_and_tcp() {
     let _service = store(&socket, "10.77.0.9", "-m 16");
     let over = ["--over", "tailwater", "--iokernel", &socket, "--protocol", "memcached:etc,keys=200,get=0.5"];
     let server = "10.77.0.9:11211";
-    assert_all_answered(&load(server, &[&over[..], &["--tcp", "--connections", "5"]].concat()), "tailwater");
+    let tcp = [&over[..], &["--tcp", "--connections", "5"]].concat();
+    let Some(document) = load(server, &tcp) else { return };
+    assert_all_answered(&document, "tailwater");
     // Several runs of one process, and several processes, each a program of the IOKernel.
-    assert_all_answered(&load(server, &[&over[..], &["--tcp", "--agents", "2"]].concat()), "tailwater");
+    let Some(document) = load(server, &[&over[..], &["--tcp", "--agents", "2"]].concat()) else { return };
+    assert_all_answered(&document, "tailwater");
     let _echo = spin(&socket, "10.77.0.10");
     let spin = ["--over", "tailwater", "--iokernel", &socket, "--service", "const:1us", "--flows", "3"];
-    assert_all_answered(&load("10.77.0.10:5000", &spin), "tailwater");
+    let Some(document) = load("10.77.0.10:5000", &spin) else { return };
+    assert_all_answered(&document, "tailwater");
 }
 
 #[test]
@@ -97,17 +123,17 @@ fn a_service_that_attaches_to_the_generators_own_iokernel_is_measured_as_from_a_
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // Without a preload the items are missing, which is an answer.
     for (name, words) in [("udp", &["--flows", "3"][..]), ("tcp", &TCP[..3]), ("tcp-missing", &TCP[..])] {
-        let socket = socket_name(name);
-        let generator = std::thread::spawn({
-            let socket = socket.clone();
-            move || {
-                let over = ["--over", "port", "--iokernel", &socket, "--protocol", "memcached:usr,keys=100"];
-                load("10.77.0.9:11211", &[&over[..], words].concat())
-            }
+        let document = unless_too_busy(|| {
+            let socket = socket_name(name);
+            let over = ["--over", "port", "--iokernel", &socket, "--protocol", "memcached:usr,keys=100"];
+            let mut generator = Load::start("10.77.0.9:11211", &[&over[..], words].concat());
+            until("an IOKernel answers, or the generator ends", || {
+                !generator.program.is_running() || stats(&socket).is_some()
+            });
+            let _service = store(&socket, "10.77.0.9", "-m 16 -U 11211");
+            generator.finish()
         });
-        await_iokernel(&socket);
-        let _service = store(&socket, "10.77.0.9", "-m 16 -U 11211");
-        let document = generator.join().unwrap();
+        let Some(document) = document else { return };
         assert_all_answered(&document, "port");
         let missed = document["points"][0]["report"]["oddities"]["missed"].as_u64().unwrap();
         assert_eq!(missed > 0, name == "tcp-missing", "{name}: {missed}");
@@ -128,6 +154,7 @@ fn a_lone_request_over_tcp_costs_a_core_twice_and_not_for_a_needless_timer() {
     let socket = socket_name("handoffs");
     let server = "10.77.0.9:11211";
     let plan = ["load", server, "--rate", "40", "--duration", "1h", "--arrivals", "const", "--quiet"];
+    let plan = [&plan[..], &["--wait", "900s"]].concat();
     let over = ["--over", "port", "--iokernel", &socket, "--protocol", "memcached:usr,keys=10", "--tcp"];
     let _generator = Program::start(&mut tailwater(&[&plan[..], &over].concat()));
     await_iokernel(&socket);
@@ -161,14 +188,10 @@ fn an_agent_that_is_attached_to_one_iokernel_refuses_another() {
     let over = |socket| {
         ["--over", "tailwater", "--service", "const:1us", "--coordinate", &address, "--iokernel", socket]
     };
-    assert_all_answered(&load("10.77.0.9:5000", &over(&socket)), "tailwater");
+    let Some(document) = load("10.77.0.9:5000", &over(&socket)) else { return };
+    assert_all_answered(&document, "tailwater");
     let elsewhere = ["load", "10.77.0.9:5000", "--rate", "1k"];
-    let output = run(&[&elsewhere[..], &over("@elsewhere")].concat());
-    let message = text(&output.stderr);
-    assert!(
-        !output.status.success() && message.contains(&socket) && message.contains("@elsewhere"),
-        "{message}"
-    );
+    fails_with(&[&elsewhere[..], &over("@elsewhere")].concat(), &[&socket, "@elsewhere"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tailwater_iokernel_testing::RawSpec;
 use tailwater_iokernel_testing::bench::{ECHO_NAME, HandoffOptions, SwitchOptions, handoff, switch};
 use tailwater_iokernel_testing::child::{Role, order};
+use tailwater_testkit::unless_too_busy;
 
 #[test]
 fn both_measurements_come_to_an_end_with_numbers() {
@@ -12,7 +13,8 @@ fn both_measurements_come_to_an_end_with_numbers() {
     // A few samples make each figure, and on a loaded machine all of one may be left out. The batch
     // job may never have run before the next request there: `busy` may stay empty.
     eventually("a measurement with all figures", || {
-        let report = handoff(options, &child_command).unwrap();
+        let measured = || handoff(options, &child_command).map_err(|error| error.to_string());
+        let Some(report) = unless_too_busy(measured) else { return true };
         assert!(report.busy_p99_us >= report.busy_p50_us, "{report:?}");
         assert!(report.polls_again_p99_us >= report.polls_again_p50_us, "{report:?}");
         assert!(report.frame_polls_again_p99_us >= report.frame_polls_again_p50_us, "{report:?}");
@@ -40,7 +42,8 @@ fn both_measurements_come_to_an_end_with_numbers() {
         order(&mut command, socket, &spec, Role::Echo);
         command
     };
-    let report = switch(options, &service).unwrap();
+    let measured = || switch(options, &service).map_err(|error| error.to_string());
+    let Some(report) = unless_too_busy(measured) else { return };
     for figure in [report.mpps_overall, report.echo_p50_us, report.raw_echo_p50_us] {
         assert!(figure > 0.0, "{report:?}");
     }

@@ -137,8 +137,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
     use std::time::{Duration, Instant};
-
-    const PATIENCE: Duration = Duration::from_secs(120);
+    use tailwater_testkit::PATIENCE;
 
     #[inline(never)]
     fn waits_for_a_flag(flag: &AtomicBool) {

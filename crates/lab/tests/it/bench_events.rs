@@ -2,11 +2,10 @@
 //! round, large answers, and hyper where `tailwater-hello` is built.
 
 use std::path::Path;
-use std::time::Duration;
 
-use crate::common::lab;
+use crate::common::bench;
 use serde_json::Value;
-use tailwater_testkit::{Program, has_two_cpus, text};
+use tailwater_testkit::has_two_cpus;
 
 #[test]
 #[ignore = "a measurement: .ci/full"]
@@ -14,13 +13,7 @@ fn a_round_has_an_echo_and_a_round_trip_of_each_service_and_every_size() {
     if !has_two_cpus() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("events.json");
-    let mut command = lab(&["bench", "events", "--rounds", "1", "--json"]);
-    let output = Program::start(command.arg(&file)).finish_within(Duration::from_secs(600));
-    let (shown, errors) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{shown}{errors}");
-    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let Some((report, shown)) = bench(&["events", "--rounds", "1"]) else { return };
     // The services answer, or the command fails; how much in a moment is the machine's.
     let is_there = |of: &Value, key: &str| of.get(key).is_some_and(|figure| !figure.is_null());
     for service in ["events", "threads", "async", "kernel_epoll"] {
@@ -38,10 +31,10 @@ fn a_round_has_an_echo_and_a_round_trip_of_each_service_and_every_size() {
     for key in ["hyper_rps", "tokio_hyper_rps"] {
         assert!(report.get(key).is_some(), "{key}: {report}");
         if built {
-            assert!(is_there(&report, key), "{key}: {shown}{errors}");
+            assert!(is_there(&report, key), "{key}: {shown}");
         }
     }
     if !is_there(&report, "hyper_rps") {
-        assert!(errors.contains("cargo build --release --manifest-path tests/hello/Cargo.toml"), "{errors}");
+        assert!(shown.contains("cargo build --release --manifest-path tests/hello/Cargo.toml"), "{shown}");
     }
 }

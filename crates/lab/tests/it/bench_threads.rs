@@ -1,11 +1,10 @@
 //! `bench threads` measures every operation, in processes that end with it.
 
 use std::process::Stdio;
-use std::time::Duration;
 
-use crate::common::lab;
+use crate::common::{bench, lab};
 use serde_json::Value;
-use tailwater_testkit::{Program, children, eventually, is_running, text, until};
+use tailwater_testkit::{Program, children, eventually, is_running, until};
 
 /// Returns the only row of an operation of a system, whose numbers agree with each other.
 fn only_row(rows: &[Value], op: &str, system: &str) -> Value {
@@ -21,14 +20,9 @@ fn only_row(rows: &[Value], op: &str, system: &str) -> Value {
 #[test]
 #[ignore = "a measurement: .ci/full"]
 fn a_quick_run_has_a_row_for_every_operation_of_every_system() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("threads.json");
-    let mut command = lab(&["bench", "threads", "--quick", "--systems", "tailwater,std,tokio,go", "--json"]);
-    let output = Program::start(command.arg(&file)).finish_within(Duration::from_secs(600));
-    let shown = text(&output.stdout);
-    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    let words = ["threads", "--quick", "--systems", "tailwater,std,tokio,go"];
+    let Some((report, shown)) = bench(&words) else { return };
     assert!(shown.contains("(Shenango)") && shown.contains("(Arachne)"), "{shown}");
-    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();
     let row = |op: &str, system: &str| only_row(rows, op, system);
     let two_cores = report["machine"]["usable_cores"].as_array().unwrap().len() > 1;

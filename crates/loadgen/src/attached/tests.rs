@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
 use tailwater::thread;
-use tailwater_testkit::eventually;
+use tailwater_testkit::{PATIENCE, eventually};
 use tailwater_workload::Interval;
 
 use super::*;
@@ -89,12 +89,12 @@ fn plan(schedule: &str) -> Plan {
     let mut plan = Plan::new(schedule.parse().unwrap(), "const:0ns".parse().unwrap());
     plan.arrivals = "const".parse().unwrap();
     // Long enough for any machine that runs tests.
-    plan.timeout_ns = 60_000_000_000;
+    plan.timeout_ns = PATIENCE.as_nanos() as u64;
     plan
 }
 
 fn target(server: SocketAddr) -> Target {
-    Target { server, core: None, wait: Duration::from_secs(120) }
+    Target { server, core: None, wait: PATIENCE }
 }
 
 fn load(protocol: &Arc<dyn Protocol>) -> Load {

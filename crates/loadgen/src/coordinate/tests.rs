@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tailwater_testkit::eventually;
+use tailwater_testkit::{PATIENCE, unless_too_busy};
+use tailwater_workload::Interval;
 use tailwater_workload::spin::{Reply, Request};
 
 use super::agent::{HELLO_PATIENCE, serve_by};
-use super::fleet::Fleet;
+use super::fleet::{Fleet, FleetOutcome};
 use super::wire::{Answer, Job, MAX_ANSWER, MAX_ORDER, Order, SILENCE, VERSION, read, watch, write};
 use crate::clock::Clock;
 use crate::control::Control;
@@ -104,36 +105,68 @@ fn job(target: Behaviour, seed: u64) -> Job<Behaviour> {
     let mut plan = Plan::new("300ms@2k".parse().unwrap(), "const:0ns".parse().unwrap());
     plan.arrivals = "const".parse().unwrap();
     plan.intervals = true;
-    plan.timeout_ns = 20_000_000_000;
+    plan.timeout_ns = PATIENCE.as_nanos() as u64;
     Job { target, plan, seed, live: true }
+}
+
+/// Connects to these agents; an error is a message, as [`unless_too_busy`] takes it.
+fn connect(agents: &[&TestAgent]) -> Result<Fleet, String> {
+    let addresses: Vec<SocketAddr> = agents.iter().map(|agent| agent.address).collect();
+    Fleet::connect(&addresses).map_err(|error| error.to_string())
+}
+
+/// Runs jobs; the failure of any agent is an error.
+fn run(
+    fleet: &mut Fleet,
+    jobs: Vec<Job<Behaviour>>,
+    stop: &AtomicBool,
+    on_interval: impl FnMut(usize, u64, &Interval),
+) -> Result<FleetOutcome, String> {
+    let outcome = fleet.run(jobs, stop, on_interval).map_err(|error| error.to_string())?;
+    match outcome.agents.iter().find_map(|agent| agent.failure.clone()) {
+        Some(failure) => Err(failure),
+        None => Ok(outcome),
+    }
+}
+
+/// Runs jobs, each of 600 requests, to their end, and checks that all were offered.
+fn run_to_the_end(fleet: &mut Fleet, jobs: Vec<Job<Behaviour>>) -> Result<(), String> {
+    let count = jobs.len() as u64;
+    let outcome = run(fleet, jobs, &AtomicBool::new(false), |_, _, _| {})?;
+    assert_eq!(outcome.measurement.summary.counts().offered, 600 * count);
+    Ok(())
 }
 
 #[test]
 fn two_agents_start_together_and_their_measurements_are_joined() {
     // Their clocks differ from each other and from the coordinator's.
     let agents = [3, 7].map(|seconds| TestAgent::start_ahead(Duration::from_secs(seconds)));
-    let mut fleet = Fleet::connect(&agents.each_ref().map(|agent| agent.address)).unwrap();
     let stop = AtomicBool::new(false);
-    // Twice, as a sweep does.
-    for round in 0..2 {
-        let mut live = [0, 0];
-        let jobs = vec![job(Behaviour::Answer, 2 * round), job(Behaviour::Answer, 2 * round + 1)];
-        let outcome =
-            fleet.run(jobs, &stop, |agent, _, interval| live[agent] += interval.counts.offered).unwrap();
-        let counts = outcome.measurement.summary.counts();
-        assert_eq!((counts.offered, counts.completed), (1200, 1200));
-        assert_eq!(outcome.measurement.summary.histogram().len(), 1200);
-        // Side by side, not one after the other.
-        assert_eq!(outcome.measurement.summary.duration_ns(), 300_000_000);
-        assert!(outcome.agents.iter().all(|agent| agent.failure.is_none() && agent.offered == 600));
-        // The last interval is not live; on a busy machine others, too, are closed by the end only.
-        assert!(live.iter().all(|&offered| offered <= 600), "{live:?}");
-        for (agent, said) in agents.iter().zip(&outcome.agents) {
-            let at = agent.starts.lock().unwrap()[round as usize];
-            let off = at.max(outcome.started) - at.min(outcome.started);
-            assert!(off.as_nanos() as f64 / 1e3 <= said.start_uncertainty_us, "{off:?} off: {said:?}");
+    unless_too_busy(|| {
+        let mut fleet = connect(&agents.each_ref())?;
+        // Twice, as a sweep does.
+        for round in 0..2 {
+            let mut live = [0, 0];
+            let jobs = vec![job(Behaviour::Answer, 2 * round), job(Behaviour::Answer, 2 * round + 1)];
+            let on_interval = |agent: usize, _, interval: &Interval| live[agent] += interval.counts.offered;
+            let outcome = run(&mut fleet, jobs, &stop, on_interval)?;
+            let counts = outcome.measurement.summary.counts();
+            assert_eq!((counts.offered, counts.completed), (1200, 1200));
+            assert_eq!(outcome.measurement.summary.histogram().len(), 1200);
+            // Side by side, not one after the other.
+            assert_eq!(outcome.measurement.summary.duration_ns(), 300_000_000);
+            assert!(outcome.agents.iter().all(|agent| agent.offered == 600));
+            // The last interval is not live; on a busy machine others, too, are closed by the end
+            // only.
+            assert!(live.iter().all(|&offered| offered <= 600), "{live:?}");
+            for (agent, said) in agents.iter().zip(&outcome.agents) {
+                let at = *agent.starts.lock().unwrap().last().unwrap();
+                let off = at.max(outcome.started) - at.min(outcome.started);
+                assert!(off.as_nanos() as f64 / 1e3 <= said.start_uncertainty_us, "{off:?} off: {said:?}");
+            }
         }
-    }
+        Ok(())
+    });
 }
 
 #[test]
@@ -158,50 +191,62 @@ fn whoever_says_nothing_does_not_keep_the_next_coordinator_waiting() {
     // Neither does a peer that begins a message and stops.
     let mut halting = TcpStream::connect(agent.address).unwrap();
     halting.write_all(&[0, 0]).unwrap();
-    // On a busy machine a coordinator may give up before both have been heard out.
-    let mut fleet = eventually("the agent answers", || Fleet::connect(&[agent.address]).ok());
-    assert!(begin.elapsed() >= HELLO_PATIENCE, "both were heard out first");
-    let outcome = fleet.run(vec![job(Behaviour::Answer, 1)], &AtomicBool::new(false), |_, _, _| {}).unwrap();
-    assert_eq!(outcome.measurement.summary.counts().offered, 600);
+    // A coordinator may give up before both have been heard out.
+    unless_too_busy(|| {
+        let mut fleet = connect(&[&agent])?;
+        assert!(begin.elapsed() >= HELLO_PATIENCE, "both were heard out first");
+        run_to_the_end(&mut fleet, vec![job(Behaviour::Answer, 1)])
+    });
     drop((silent, halting));
 }
 
 #[test]
 fn an_agent_that_cannot_start_stops_all_and_is_named() {
     let agents = [TestAgent::start(), TestAgent::start()];
-    let mut fleet = Fleet::connect(&agents.each_ref().map(|agent| agent.address)).unwrap();
     let stop = AtomicBool::new(false);
-    let jobs = vec![job(Behaviour::Answer, 1), job(Behaviour::FailBeforeTheStart, 2)];
-    let error = fleet.run(jobs, &stop, |_, _, _| {}).unwrap_err();
-    assert_eq!(error.to_string(), format!("agent {}: no server answered", agents[1].address));
-    // And it can be used again.
-    let jobs = vec![job(Behaviour::Answer, 1), job(Behaviour::Answer, 2)];
-    assert_eq!(fleet.run(jobs, &stop, |_, _, _| {}).unwrap().measurement.summary.counts().offered, 1200);
+    unless_too_busy(|| {
+        let mut fleet = connect(&agents.each_ref())?;
+        let jobs = vec![job(Behaviour::Answer, 1), job(Behaviour::FailBeforeTheStart, 2)];
+        let error = fleet.run(jobs, &stop, |_, _, _| {}).unwrap_err().to_string();
+        if !error.contains("no server answered") {
+            return Err(error);
+        }
+        assert!(error.contains(&agents[1].address.to_string()), "{error}");
+        // And it can be used again.
+        run_to_the_end(&mut fleet, vec![job(Behaviour::Answer, 1), job(Behaviour::Answer, 2)])
+    });
 }
 
 #[test]
 fn an_agent_that_fails_later_leaves_the_others_share() {
     let agents = [TestAgent::start(), TestAgent::start()];
-    let mut fleet = Fleet::connect(&agents.each_ref().map(|agent| agent.address)).unwrap();
     let stop = AtomicBool::new(false);
-    for (behaviour, part) in
-        [(Behaviour::FailAfterTheStart, "network is down"), (Behaviour::Panic, "panicked")]
-    {
-        let jobs = vec![job(behaviour, 1), job(Behaviour::Answer, 2)];
-        let outcome = fleet.run(jobs, &stop, |_, _, _| {}).unwrap();
-        assert_eq!(outcome.measurement.summary.counts().offered, 600);
-        assert!(outcome.agents[0].failure.as_ref().unwrap().contains(part), "{:?}", outcome.agents);
-        assert_eq!(outcome.agents[1].failure, None);
-    }
+    unless_too_busy(|| {
+        let mut fleet = connect(&agents.each_ref())?;
+        for (behaviour, part) in
+            [(Behaviour::FailAfterTheStart, "network is down"), (Behaviour::Panic, "panicked")]
+        {
+            let jobs = vec![job(behaviour, 1), job(Behaviour::Answer, 2)];
+            let outcome = fleet.run(jobs, &stop, |_, _, _| {}).map_err(|error| error.to_string())?;
+            let failed = outcome.agents[0].failure.as_ref().unwrap();
+            if let Some(other) = &outcome.agents[1].failure {
+                return Err(other.clone());
+            }
+            if !failed.contains(part) {
+                return Err(failed.clone());
+            }
+            assert_eq!(outcome.measurement.summary.counts().offered, 600);
+        }
+        Ok(())
+    });
 }
 
-#[test]
-fn an_agent_that_vanishes_is_named() {
-    let agent = TestAgent::start();
+/// Returns the address of an agent that greets, answers clock queries, gets ready, and vanishes.
+fn vanishing_agent() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // Greets, answers clock queries, gets ready, and vanishes.
-    let vanishing = std::thread::spawn(move || {
+    // Ends with its conversation, or with the process.
+    std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         while let Ok(order) = read::<Order<Behaviour>>(&mut stream, MAX_ORDER) {
             let answer = match order {
@@ -210,42 +255,64 @@ fn an_agent_that_vanishes_is_named() {
                 Order::Prepare(_) => Answer::Ready,
                 Order::Start { .. } | Order::Stop => return,
             };
-            write(&mut stream, &answer, MAX_ANSWER).unwrap();
+            if write(&mut stream, &answer, MAX_ANSWER).is_err() {
+                return;
+            }
         }
     });
-    let mut fleet = Fleet::connect(&[agent.address, address]).unwrap();
-    let jobs = vec![job(Behaviour::Answer, 1), job(Behaviour::Answer, 2)];
-    let outcome = fleet.run(jobs, &AtomicBool::new(false), |_, _, _| {}).unwrap();
-    assert_eq!(outcome.agents[1].failure.as_deref(), Some("it closed the connection"));
-    assert_eq!(outcome.measurement.summary.counts().offered, 600);
-    vanishing.join().unwrap();
-    let jobs = vec![job(Behaviour::Answer, 1), job(Behaviour::Answer, 2)];
-    let error = fleet.run(jobs, &AtomicBool::new(false), |_, _, _| {}).unwrap_err();
-    assert!(error.to_string().contains(&address.to_string()), "{error}");
+    address
+}
+
+#[test]
+fn an_agent_that_vanishes_is_named() {
+    let agent = TestAgent::start();
+    let stop = AtomicBool::new(false);
+    unless_too_busy(|| {
+        let address = vanishing_agent();
+        let mut fleet = Fleet::connect(&[agent.address, address]).map_err(|error| error.to_string())?;
+        let jobs = || vec![job(Behaviour::Answer, 1), job(Behaviour::Answer, 2)];
+        let outcome = fleet.run(jobs(), &stop, |_, _, _| {}).map_err(|error| error.to_string())?;
+        if let Some(other) = &outcome.agents[0].failure {
+            return Err(other.clone());
+        }
+        assert!(outcome.agents[1].failure.as_ref().unwrap().contains("closed"), "{:?}", outcome.agents);
+        assert_eq!(outcome.measurement.summary.counts().offered, 600);
+        let error = fleet.run(jobs(), &stop, |_, _, _| {}).unwrap_err();
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+        Ok(())
+    });
 }
 
 #[test]
 fn a_stopped_fleet_reports_what_it_has() {
     let agent = TestAgent::start();
-    let mut fleet = Fleet::connect(&[agent.address]).unwrap();
-    let stop = AtomicBool::new(false);
+    unless_too_busy(|| {
+        let (mut fleet, stop) = (connect(&[&agent])?, AtomicBool::new(false));
+        let outcome = run(&mut fleet, vec![long_job()], &stop, |_, _, _| stop.store(true, Relaxed))?;
+        assert!(outcome.measurement.interrupted);
+        assert!(outcome.measurement.summary.counts().offered > 0);
+        Ok(())
+    });
+}
+
+/// Returns a job of an hour.
+fn long_job() -> Job<Behaviour> {
     let mut long = job(Behaviour::Answer, 1);
     long.plan.schedule = "1h@2k".parse().unwrap();
-    let outcome = fleet.run(vec![long], &stop, |_, _, _| stop.store(true, Relaxed)).unwrap();
-    assert!(outcome.measurement.interrupted);
-    assert!(outcome.measurement.summary.counts().offered > 0);
+    long
 }
 
 #[test]
 fn an_agent_whose_user_ends_it_sends_what_it_has() {
-    let agent = TestAgent::start();
-    let mut fleet = Fleet::connect(&[agent.address]).unwrap();
-    let mut long = job(Behaviour::Answer, 1);
-    long.plan.schedule = "1h@2k".parse().unwrap();
-    let stop_agent = |_: usize, _: u64, _: &_| agent.stop.store(true, Relaxed);
-    let outcome = fleet.run(vec![long], &AtomicBool::new(false), stop_agent).unwrap();
-    assert!(outcome.measurement.interrupted);
-    assert!(outcome.measurement.summary.counts().offered > 0);
+    unless_too_busy(|| {
+        let agent = TestAgent::start();
+        let mut fleet = connect(&[&agent])?;
+        let stop_agent = |_: usize, _: u64, _: &_| agent.stop.store(true, Relaxed);
+        let outcome = run(&mut fleet, vec![long_job()], &AtomicBool::new(false), stop_agent)?;
+        assert!(outcome.measurement.interrupted);
+        assert!(outcome.measurement.summary.counts().offered > 0);
+        Ok(())
+    });
 }
 
 #[test]
@@ -257,16 +324,13 @@ fn the_next_coordinator_is_served_after_one_that_vanished_or_talked_nonsense() {
     let mut half = TcpStream::connect(agent.address).unwrap();
     half.write_all(&[0, 0, 0, 9, b'{']).unwrap();
     drop(half);
-    let mut vanishing = Fleet::connect(&[agent.address]).unwrap();
-    let mut long = job(Behaviour::Answer, 1);
-    long.plan.schedule = "1h@2k".parse().unwrap();
-    let stop = AtomicBool::new(false);
-    // Out of the middle of a run.
-    let _ = vanishing.run(vec![long], &stop, |_, _, _| stop.store(true, Relaxed));
-    drop(vanishing);
-    let mut fleet = Fleet::connect(&[agent.address]).unwrap();
-    let outcome = fleet.run(vec![job(Behaviour::Answer, 1)], &AtomicBool::new(false), |_, _, _| {}).unwrap();
-    assert_eq!(outcome.measurement.summary.counts().offered, 600);
+    unless_too_busy(|| {
+        let (mut vanishing, stop) = (connect(&[&agent])?, AtomicBool::new(false));
+        // Out of the middle of a run.
+        let _ = vanishing.run(vec![long_job()], &stop, |_, _, _| stop.store(true, Relaxed));
+        drop(vanishing);
+        run_to_the_end(&mut connect(&[&agent])?, vec![job(Behaviour::Answer, 1)])
+    });
 }
 
 #[test]

@@ -5,13 +5,13 @@ use crate::protocol::testing::{Fate, Server, protocols};
 use crate::target::WrongAnswer;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering::Relaxed;
-use tailwater_testkit::until;
+use tailwater_testkit::{PATIENCE, until};
 
 fn plan(schedule: &str) -> Plan {
     let mut plan = Plan::new(schedule.parse().unwrap(), "const:0ns".parse().unwrap());
     plan.arrivals = "const".parse().unwrap();
     // Long enough for any machine that runs tests.
-    plan.timeout_ns = 60_000_000_000;
+    plan.timeout_ns = PATIENCE.as_nanos() as u64;
     plan
 }
 
@@ -22,7 +22,7 @@ fn load(name: &str) -> Load {
 }
 
 fn target(server: &Server) -> Target {
-    Target { server: server.address, core: None, wait: Duration::from_secs(120) }
+    Target { server: server.address, core: None, wait: PATIENCE }
 }
 
 fn go(plan: &Plan, load: &Load, count: u32, pipeline: usize, server: &Server) -> Measurement {

@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
-use tailwater_testkit::eventually;
+use tailwater_testkit::{PATIENCE, eventually};
 use tailwater_workload::spin::{Reply, Request};
 
 /// A server on the loopback device that answers each request as often as `answers` returns.
@@ -32,7 +32,7 @@ impl Server {
     }
 
     fn target(&self) -> Target {
-        Target { server: self.address, core: None, wait: Duration::from_secs(120) }
+        Target { server: self.address, core: None, wait: PATIENCE }
     }
 }
 
@@ -50,7 +50,7 @@ fn plan(flows: u16) -> Plan {
     plan.arrivals = "const".parse().unwrap();
     plan.flows = flows;
     // Long enough for any machine that runs tests.
-    plan.timeout_ns = 60_000_000_000;
+    plan.timeout_ns = PATIENCE.as_nanos() as u64;
     plan
 }
 
@@ -159,7 +159,7 @@ fn every_protocol_is_answered_and_checked() {
     use crate::protocol::testing::{Fate, Server, protocols};
     for protocol in protocols(Medium::Datagram) {
         let server = Server::start(protocol.name(), |_| Fate::Answer);
-        let target = Target { server: server.address, core: None, wait: Duration::from_secs(120) };
+        let target = Target { server: server.address, core: None, wait: PATIENCE };
         let load = Load { protocol, seed: 2, preload: true };
         for flows in [1, 3] {
             let measurement = run_protocol(&plan(flows), &load, &target, &AtomicBool::new(false)).unwrap();
@@ -180,7 +180,7 @@ fn a_server_that_lies_or_is_silent_is_found_out() {
     };
     for protocol in protocols(Medium::Datagram) {
         let server = Server::start(protocol.name(), fate);
-        let target = Target { server: server.address, core: None, wait: Duration::from_secs(120) };
+        let target = Target { server: server.address, core: None, wait: PATIENCE };
         let mut plan = plan(2);
         plan.timeout_ns = 500_000_000;
         let load = Load { protocol, seed: 2, preload: false };

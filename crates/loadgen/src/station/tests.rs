@@ -59,7 +59,7 @@ fn order(plan: &str) -> Order {
     let mut plan = Plan::new(plan.parse().unwrap(), "const:10us".parse().unwrap());
     plan.flows = 16;
     // Long enough for any machine that runs tests.
-    plan.timeout_ns = 60_000_000_000;
+    plan.timeout_ns = PATIENCE.as_nanos() as u64;
     let protocol = Arc::new(Spin::new(plan.service.clone()));
     Order { plan, protocol, preload: false, seed: 1, server: SERVER, wait: PATIENCE }
 }

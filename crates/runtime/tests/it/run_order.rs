@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::sync::Mutex;
 use tailwater::thread;
-use tailwater_testkit::own_process;
+use tailwater_testkit::{PATIENCE, own_process};
 
 /// More than a run queue holds, so that some overflow.
 const MANY: usize = 400;
@@ -66,16 +66,16 @@ fn stacks_of_many_threads_share_no_set_of_a_cache() {
     assert!(lines.len() > PAGE / LINE * 3 / 4, "only at {lines:?}");
 }
 
-/// Yields until `done` returns true, with a bound.
+/// Yields until `done` returns true, for [`PATIENCE`] at most.
 fn yield_until(done: impl Fn() -> bool, what: &str) {
-    const MAX_YIELDS: usize = 20_000_000;
-    for _ in 0..MAX_YIELDS {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
         if done() {
             return;
         }
         thread::yield_now();
     }
-    panic!("{what} after {MAX_YIELDS} yields");
+    panic!("{what}");
 }
 
 fn a_yielding_thread_lets_overflowed_threads_run() {

@@ -4,7 +4,8 @@
 use super::*;
 use crate::frame::MacAddr;
 use crate::port::Delivery;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use tailwater_testkit::PATIENCE;
 
 /// Injected frames with their times.
 #[derive(Default)]
@@ -56,7 +57,7 @@ fn write(file: &TestFile, stamps: &[u64]) {
 /// Polls in virtual time, every `step` cycles, until the file has ended.
 fn replay(port: &mut PcapPort, step: Cycles) -> Result<Seen, PortError> {
     let (mut seen, mut now) = (Seen::default(), 0);
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + PATIENCE;
     while port.next_event().is_some() {
         // Virtual time waits for the reading thread: it stands still until the next record is
         // known.

@@ -1,24 +1,14 @@
 //! What tests of the command share: running it.
 
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tailwater_testkit::{Program, text};
+use tailwater_testkit::{Program, text, unless_too_busy};
 
-/// How long a benchmark of a few seconds may take on a machine that is busy.
-const BOUND: Duration = Duration::from_secs(600);
-
-/// How often a benchmark or a figure is run that ends because other programs have the cores.
-const TRIES: usize = 3;
-/// What a run prints that ends because it got no core for a long time, or no answer.
-const TOO_BUSY: [&str; 4] = [
-    "the machine is overloaded",
-    "is the machine overloaded?",
-    "the machine is too busy",
-    "does not get a core",
-];
+/// How long a benchmark or a figure, of seconds or minutes, may take on a machine that is free.
+pub const BOUND: Duration = Duration::from_secs(900);
 
 /// Returns the command, with these words.
 pub fn lab(words: &[&str]) -> Command {
@@ -34,40 +24,31 @@ pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the result of `run`, which is called again, up to [`TRIES`] times in all, while the
-/// program that it runs ends because the machine was too busy.
-pub fn until_it_gets_cores<T>(mut run: impl FnMut() -> (T, Output)) -> (T, Output) {
-    for _ in 1..TRIES {
-        let (result, output) = run();
-        let errors = text(&output.stderr);
-        if output.status.success() || !TOO_BUSY.iter().any(|words| errors.contains(words)) {
-            return (result, output);
-        }
-        println!("again: {errors}");
-    }
-    run()
-}
-
 /// Runs a benchmark with these words in its turn; returns its document and what it printed, or
 /// `None` if other programs have the cores for minutes.
+#[track_caller]
 pub fn bench(words: &[&str]) -> Option<(Value, String)> {
-    bench_unless(words, "the machine is overloaded")
+    bench_until(words, |_| None)
 }
 
-/// As [`bench`]; `None` if the run ends and prints `busy`.
-pub fn bench_unless(words: &[&str], busy: &str) -> Option<(Value, String)> {
+/// As [`bench`]. Runs it again, too, while `lacks` names what a busy machine has kept it from
+/// measuring.
+#[track_caller]
+pub fn bench_until(words: &[&str], lacks: impl Fn(&Value) -> Option<String>) -> Option<(Value, String)> {
     let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
-    let ((), output) = until_it_gets_cores(|| {
+    unless_too_busy(|| {
         let mut command = lab(&["bench"]);
-        ((), Program::start(command.args(words).arg("--json").arg(&file)).finish_within(BOUND))
-    });
-    let (shown, errors) = (text(&output.stdout), text(&output.stderr));
-    if !output.status.success() && errors.contains(busy) {
-        println!("skipped: {errors}");
-        return None;
-    }
-    assert!(output.status.success(), "{shown}{errors}");
-    Some((serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap(), shown))
+        let output = Program::start(command.args(words).arg("--json").arg(&file)).finish_within(BOUND);
+        let shown = text(&output.stdout) + &text(&output.stderr);
+        if !output.status.success() {
+            return Err(shown);
+        }
+        let report = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        match lacks(&report) {
+            Some(what) => Err(format!("the machine is too busy to measure {what}: {report:#}")),
+            None => Ok((report, shown)),
+        }
+    })
 }

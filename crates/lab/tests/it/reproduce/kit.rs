@@ -4,16 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
-use tailwater_testkit::{Program, is_installed, text};
+use tailwater_testkit::{Program, is_installed, text, unless_too_busy};
 
-pub use crate::common::turn;
-use crate::common::{lab, until_it_gets_cores};
-
-/// How long a whole figure may take on a busy machine.
-pub const BOUND: Duration = Duration::from_secs(900);
+use crate::common::lab;
+pub use crate::common::{BOUND, turn};
 
 pub fn command(folder: &Path, words: &[&str]) -> Command {
     let mut command = lab(&["reproduce"]);
@@ -30,17 +26,19 @@ pub fn read(folder: &Path, file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Runs one figure, checks its files against each other, and returns its JSON.
-pub fn reproduce(name: &str, measured: bool) -> Value {
+/// Runs one figure, checks its files against each other, and returns its JSON; `None` if other
+/// programs have the cores for minutes.
+#[track_caller]
+pub fn reproduce(name: &str, measured: bool) -> Option<Value> {
     let _turn = turn();
-    let ((folder, pid), output) = until_it_gets_cores(|| {
+    let (folder, pid, shown) = unless_too_busy(|| {
         let folder = tempfile::tempdir().unwrap();
         let run = start(folder.path(), &[name, "--quick"]);
         let pid = run.pid();
-        ((folder, pid), run.finish_within(BOUND))
-    });
-    let (shown, errors) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{}\n{shown}\n{errors}", output.status);
+        let output = run.finish_within(BOUND);
+        let (shown, errors) = (text(&output.stdout), text(&output.stderr));
+        if output.status.success() { Ok((folder, pid, shown)) } else { Err(format!("{shown}\n{errors}")) }
+    })?;
     let read = |extension: &str| read(folder.path(), &format!("{name}.{extension}"));
     let json: Value = serde_json::from_str(&read("json")).unwrap();
     let page = read("md");
@@ -76,7 +74,7 @@ pub fn reproduce(name: &str, measured: bool) -> Value {
     is_self_contained(&report);
     assert!(report.contains(&format!("<h2 id=\"{name}\">")) && report.contains("<svg"));
     assert_eq!(sockets(pid), [""; 0]);
-    json
+    Some(json)
 }
 
 /// Returns the rows of a figure's document.
@@ -130,7 +128,7 @@ fn answer_once<T: core::fmt::Debug>(
         if silent.is_empty() {
             return;
         }
-        let json = reproduce(name, true);
+        let Some(json) = reproduce(name, true) else { return };
         silent.retain(|one| !answered(&json, one));
     }
     assert!(silent.is_empty(), "no right answer in {TRIES} runs: {silent:?}");

@@ -5,7 +5,7 @@ use super::kit::{all_answer, distinct, has_arbiter, has_memcached, reproduce, ro
 #[test]
 #[ignore = "a measurement: .ci/full"]
 fn shenango_fig3_has_our_store_on_both_systems_and_memcached() {
-    let json = reproduce("shenango-fig3", true);
+    let Some(json) = reproduce("shenango-fig3", true) else { return };
     let mut systems = set(&["Tailwater, kv", "Linux, kv"]);
     if has_memcached() {
         systems.insert("Linux, memcached".to_owned());
@@ -22,7 +22,7 @@ fn shenango_fig3_has_our_store_on_both_systems_and_memcached() {
 #[test]
 #[ignore = "a measurement: .ci/full"]
 fn shenango_fig4_has_three_systems_and_the_arbiter_under_three_distributions() {
-    let json = reproduce("shenango-fig4", true);
+    let Some(json) = reproduce("shenango-fig4", true) else { return };
     assert_eq!(distinct(&json, "panel"), set(&["constant", "exponential", "bimodal"]));
     let systems = set(&["Tailwater", "Linux", "Tokio on Linux"]);
     has_arbiter("shenango-fig4", &json, systems.clone());
@@ -42,7 +42,7 @@ fn shenango_fig4_has_three_systems_and_the_arbiter_under_three_distributions() {
 #[test]
 #[ignore = "a measurement: .ci/full"]
 fn shenango_fig5_has_every_window_of_all_systems() {
-    let json = reproduce("shenango-fig5", true);
+    let Some(json) = reproduce("shenango-fig5", true) else { return };
     let rows = rows(&json);
     for system in ["Tailwater", "Linux", "Tailwater, arbiter"] {
         let at: Vec<u64> = rows
@@ -57,7 +57,7 @@ fn shenango_fig5_has_every_window_of_all_systems() {
 #[test]
 #[ignore = "a measurement: .ci/full"]
 fn shenango_fig6_has_eight_ways_to_answer() {
-    let json = reproduce("shenango-fig6", true);
+    let Some(json) = reproduce("shenango-fig6", true) else { return };
     assert_eq!(distinct(&json, "way").len(), 8);
     assert!(rows(&json).iter().all(|row| row["p99_us"].as_f64() >= row["p50_us"].as_f64()));
 }
@@ -65,7 +65,7 @@ fn shenango_fig6_has_eight_ways_to_answer() {
 #[test]
 #[ignore = "a measurement: .ci/full"]
 fn shenango_fig7_has_many_and_few_flows_with_and_without_stealing() {
-    let json = reproduce("shenango-fig7", true);
+    let Some(json) = reproduce("shenango-fig7", true) else { return };
     assert_eq!(distinct(&json, "system").len(), 5);
     all_answer("shenango-fig7", &json, &distinct(&json, "system"));
 }
@@ -73,7 +73,7 @@ fn shenango_fig7_has_many_and_few_flows_with_and_without_stealing() {
 #[test]
 #[ignore = "a measurement: .ci/full"]
 fn shenango_fig8_has_five_intervals_the_arbiter_and_linux() {
-    let json = reproduce("shenango-fig8", true);
+    let Some(json) = reproduce("shenango-fig8", true) else { return };
     let systems = set(&["5 us", "25 us", "50 us", "100 us", "1 ms", "Linux"]);
     has_arbiter("shenango-fig8", &json, systems.clone());
     all_answer("shenango-fig8", &json, &systems);
@@ -82,7 +82,7 @@ fn shenango_fig8_has_five_intervals_the_arbiter_and_linux() {
 #[test]
 #[ignore = "a measurement: .ci/full"]
 fn shenango_table2_has_four_operations() {
-    let json = reproduce("shenango-table2", true);
+    let Some(json) = reproduce("shenango-table2", true) else { return };
     assert_eq!(distinct(&json, "operation"), set(&["mutex", "yield", "condvar", "spawn_join"]));
     assert!(distinct(&json, "system").is_superset(&set(&["tailwater", "std", "tokio", "may"])));
     // The figure needs no testbed, but is judged only after the machine's noise has been measured.
