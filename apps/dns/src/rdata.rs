@@ -62,6 +62,8 @@ impl Rdata {
                 let numbers = wire.last_chunk().ok_or(malformed)?;
                 Self::Soa(Box::new((store(soa.mname()), store(soa.rname()), *numbers)))
             }
+            // At least one string (RFC 1035, section 3.3.14).
+            ZoneRecordData::Txt(_) if wire.is_empty() => return Err(malformed),
             _ => Self::Opaque(wire.into()),
         })
     }

@@ -2,8 +2,8 @@
 //! something else.
 //!
 //! Owns which are accepted, and the one line for each that says why it has no effect; which are
-//! refused because the service would be open to more than the command line says. The options that
-//! work are [`crate::cli`]'s; all others are unknown.
+//! refused because the service would be open to more than the command line says, or lack something
+//! that an operator relies on. The options that work are [`crate::cli`]'s; all others are unknown.
 
 use std::path::PathBuf;
 
@@ -27,6 +27,14 @@ pub enum Refused {
          of systemd"
     )]
     User,
+    /// Something that an operator relies on does not exist.
+    #[error("{option} is not possible: {why}")]
+    Missing {
+        /// The option.
+        option: &'static str,
+        /// What does not exist, and what to do.
+        why: &'static str,
+    },
 }
 
 /// Options accepted for the sake of scripts written for memcached.
@@ -72,6 +80,36 @@ pub struct Accepted {
     /// No effect: the limit of core files stays the same
     #[arg(short = 'r', long = "enable-coredumps")]
     core_dumps: bool,
+    /// No effect: items take cells of 64 bytes
+    #[arg(short = 'f', long = "slab-growth-factor", value_name = "FACTOR")]
+    growth: Option<String>,
+    /// No effect: items take cells of 64 bytes
+    #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES")]
+    smallest: Option<String>,
+    /// No effect: the kernel chooses the pages
+    #[arg(short = 'L', long = "enable-largepages")]
+    large_pages: bool,
+    /// Refused: there is no authentication
+    #[arg(short = 'S', long = "enable-sasl")]
+    sasl: bool,
+    /// Refused: there is no authentication
+    #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+    /// Refused: there is no TLS
+    #[arg(short = 'Z', long = "enable-ssl")]
+    tls: bool,
+    /// Refused: no command ends the process
+    #[arg(short = 'A', long = "enable-shutdown")]
+    shutdown: bool,
+    /// Refused: keys are not counted by prefix
+    #[arg(short = 'D', value_name = "CHAR")]
+    delimiter: Option<String>,
+    /// Refused: items do not outlive the process
+    #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
+    memory_file: Option<PathBuf>,
+    /// Refused: clients may always list items
+    #[arg(short = 'X', long = "disable-dumping")]
+    no_dumps: bool,
 }
 
 /// Returns an option of `-o` if it is valid here.
@@ -87,8 +125,8 @@ fn checked(option: &str) -> Result<String, String> {
 }
 
 impl Accepted {
-    /// Checks that no option is given whose absence would open the service to others. `is_root` is
-    /// true if the process is root's.
+    /// Checks that no option is given whose absence would open the service to others, or leave out
+    /// what an operator relies on. `is_root` is true if the process is root's.
     ///
     /// # Errors
     /// If there is one.
@@ -99,7 +137,25 @@ impl Accepted {
         if is_root && self.user.as_ref().is_some_and(|user| user != "root") {
             return Err(Refused::User);
         }
-        Ok(())
+        let mut missing = self.missing().into_iter().filter(|(given, ..)| *given);
+        match missing.next() {
+            Some((_, option, why)) => Err(Refused::Missing { option, why }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns options for something that does not exist: whether each is given, and what to do.
+    fn missing(&self) -> [(bool, &'static str, &'static str); 7] {
+        let password = "there is no authentication; leave it out, and choose with -l who reaches the service";
+        [
+            (self.sasl, "-S", password),
+            (self.auth_file.is_some(), "-Y", password),
+            (self.tls, "-Z", "there is no TLS; leave it out, and put a proxy with TLS in front"),
+            (self.shutdown, "-A", "no command ends the process; leave it out, and send SIGTERM"),
+            (self.delimiter.is_some(), "-D", "keys are not counted by prefix; leave it out"),
+            (self.memory_file.is_some(), "-e", "items do not outlive the process; use --backup for a copy"),
+            (self.no_dumps, "-X", "clients may always list items; leave it out, and choose with -l who may"),
+        ]
     }
 
     /// Returns the number of seconds of `-o idle_timeout`, if it is given.
@@ -129,6 +185,9 @@ impl Accepted {
             ),
             (self.lock, "-k", "turn swap off, or set MemorySwapMax=0 of systemd"),
             (self.core_dumps, "-r", "set the limit with `ulimit -c unlimited` before"),
+            (self.growth.is_some(), "-f", "items take cells of 64 bytes"),
+            (self.smallest.is_some(), "-n", "items take cells of 64 bytes"),
+            (self.large_pages, "-L", "the kernel chooses the pages, as transparent_hugepage says"),
         ];
         let given = table.into_iter().filter(|(given, ..)| *given);
         let mut lines: Vec<_> =
@@ -156,12 +215,13 @@ mod tests {
 
     #[test]
     fn each_option_without_effect_has_one_line() {
-        let words = "kv -d -vv -u nobody -a 0700 -C -b 1024 -B binary -R 20 -k -r -P /run/kv.pid";
+        let words =
+            "kv -d -vv -u nobody -a 0700 -C -b 1024 -B binary -R 20 -k -r -f 1.2 -n 48 -L -P /run/kv.pid";
         let words = words.split(' ').chain(["-o", "idle_timeout=30,slab_reassign", "-o", "modern"]);
         let accepted = Command::parse_from(words).accepted;
         assert_eq!((accepted.idle_timeout(), accepted.pid_file.is_some()), (Some(30), true));
         let lines = accepted.without_effect();
-        let options = ["-d", "-v", "-u", "-a", "-C", "-b", "-B", "-R", "-k", "-r"];
+        let options = ["-d", "-v", "-u", "-a", "-C", "-b", "-B", "-R", "-k", "-r", "-f", "-n", "-L"];
         let wanted = options.into_iter().chain(["-o slab_reassign", "-o modern"]);
         let wanted: Vec<_> = wanted.map(|option| format!("tailwater-kv: {option} has no effect: ")).collect();
         assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
@@ -183,6 +243,12 @@ mod tests {
         assert_eq!(check(&["-u", "nobody"], false), Ok(()));
         assert_eq!(check(&["-u", "root"], true), Ok(()));
         assert_eq!(check(&["-d"], true), Ok(()));
+        let missing: [&[&str]; 7] =
+            [&["-S"], &["-Y", "f"], &["-Z"], &["-A"], &["-D", ":"], &["-e", "/f"], &["-X"]];
+        for words in missing {
+            let refused = check(words, false).expect_err(words[0]).to_string();
+            assert!(refused.starts_with(words[0]) && refused.contains(" is not possible: "), "{refused}");
+        }
     }
 
     #[test]

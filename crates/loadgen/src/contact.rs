@@ -276,8 +276,14 @@ pub(crate) fn preload_by_stream(
     Ok(())
 }
 
-fn no_answer() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the bytes received are not an answer of this protocol")
+/// Number of bytes shown of what is no answer.
+const SHOWN: usize = 40;
+
+/// Returns the error about bytes that are no answer, with the first of them.
+fn no_answer(bytes: &[u8]) -> io::Error {
+    let shown = bytes[..bytes.len().min(SHOWN)].escape_ascii();
+    let text = format!("the bytes received are not an answer of this protocol: they begin with `{shown}`");
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 /// Sends `requests`, whose ids are consecutive, and awaits their answers.
@@ -288,39 +294,59 @@ fn ask(protocol: &dyn Protocol, stream: &mut impl Stream, requests: &[Request]) 
     }
     stream.write_all(&bytes)?;
     let mut verdicts = vec![Verdict::Wrong; requests.len()];
-    let (mut input, mut piece, mut answered) = (Vec::new(), vec![0; READ], 0);
+    let (mut input, mut piece, mut answered, mut ended) = (Vec::new(), vec![0; READ], 0, false);
     while answered < requests.len() {
-        while let Some(len) = protocol.split(&input).map_err(|_| no_answer())? {
-            let answer: Vec<u8> = input.drain(..len).collect();
-            let mask = if protocol.ids(Medium::Stream) == Ids::Short { 0xffff } else { u64::MAX };
-            let place = match protocol.ids(Medium::Stream) {
-                Ids::Order => answered,
-                _ => {
-                    let id = protocol.id(&answer, Medium::Stream).ok_or_else(no_answer)?;
-                    requests.iter().position(|request| request.id & mask == id).ok_or_else(no_answer)?
+        let len = match protocol.split(&input).map_err(|_| no_answer(&input))? {
+            Some(len) => len,
+            None if ended => protocol.split_at_end(&input).ok_or_else(|| ended_early(&input))?,
+            None => {
+                match stream.read(&mut piece).map_err(|error| silent(error, &input))? {
+                    0 => ended = true,
+                    len => input.extend_from_slice(&piece[..len]),
                 }
-            };
-            let request = requests.get(place).ok_or_else(no_answer)?;
-            verdicts[place] = protocol.check(request, &answer, Medium::Stream);
-            answered += 1;
-        }
-        if answered < requests.len() {
-            match stream.read(&mut piece).map_err(silent)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                len => input.extend_from_slice(&piece[..len]),
+                if input.len() > 2 * MAX_ANSWER {
+                    return Err(no_answer(&input));
+                }
+                continue;
             }
-            if input.len() > 2 * MAX_ANSWER {
-                return Err(no_answer());
+        };
+        let answer: Vec<u8> = input.drain(..len).collect();
+        let unknown = || no_answer(&answer);
+        let mask = if protocol.ids(Medium::Stream) == Ids::Short { 0xffff } else { u64::MAX };
+        let place = match protocol.ids(Medium::Stream) {
+            Ids::Order => answered,
+            _ => {
+                let id = protocol.id(&answer, Medium::Stream).ok_or_else(unknown)?;
+                requests.iter().position(|request| request.id & mask == id).ok_or_else(unknown)?
             }
-        }
+        };
+        let request = requests.get(place).ok_or_else(unknown)?;
+        verdicts[place] = protocol.check(request, &answer, Medium::Stream);
+        answered += 1;
     }
     Ok(verdicts)
 }
 
-/// Replaces the error of a read that timed out, which would read "temporarily unavailable".
-fn silent(error: io::Error) -> io::Error {
+/// Returns the error of a connection that ended before the answer.
+fn ended_early(bytes: &[u8]) -> io::Error {
+    match bytes.is_empty() {
+        true => io::ErrorKind::UnexpectedEof.into(),
+        false => no_answer(bytes),
+    }
+}
+
+/// Replaces the error of a read that timed out, which would read "temporarily unavailable"; `bytes`
+/// arrived before.
+fn silent(error: io::Error, bytes: &[u8]) -> io::Error {
     match error.kind() {
-        io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, "nothing came back"),
+        io::ErrorKind::WouldBlock if bytes.is_empty() => {
+            io::Error::new(io::ErrorKind::TimedOut, "nothing came back")
+        }
+        io::ErrorKind::WouldBlock => {
+            let shown = bytes[..bytes.len().min(SHOWN)].escape_ascii();
+            let text = format!("only the beginning of an answer came back, `{shown}`");
+            io::Error::new(io::ErrorKind::TimedOut, text)
+        }
         _ => error,
     }
 }

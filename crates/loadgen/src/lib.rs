@@ -29,6 +29,7 @@ mod contact;
 pub mod control;
 pub mod coordinate;
 pub mod delivery;
+mod descriptors;
 pub mod generator;
 pub mod ideal;
 pub mod kernel_tcp;

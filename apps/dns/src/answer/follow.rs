@@ -138,11 +138,16 @@ impl<'a, 'q> Walk<'a, 'q> {
         if self.proofs.is_some() {
             set.push_signatures(answer)?;
         }
+        self.prove(wildcard);
+        Ok(())
+    }
+
+    /// Adds the proof of records made from a wildcard.
+    fn prove(&mut self, wildcard: Option<usize>) {
         let name = self.target.as_ref().unwrap_or(self.question);
         if let (Some(proofs), Some(encloser)) = (&mut self.proofs, wildcard) {
             self.zone.prove_wildcard(name, encloser, proofs);
         }
-        Ok(())
     }
 
     fn referral(&mut self, node: &'a Node) -> End<'a> {
@@ -177,10 +182,11 @@ impl<'a, 'q> Walk<'a, 'q> {
         for rrset in signed {
             Set { owner: self.owner(), rrset }.push_signatures(answer)?;
         }
-        match answer.counts().ancount() > before {
-            true => Ok(Next::End(End::Signatures)),
-            false => Ok(Next::End(self.no_data(node, wildcard))),
+        if answer.counts().ancount() == before {
+            return Ok(Next::End(self.no_data(node, wildcard)));
         }
+        self.prove(wildcard);
+        Ok(Next::End(End::Signatures))
     }
 
     /// Answers for a name below one with a DNAME record: that record, and an alias made from it

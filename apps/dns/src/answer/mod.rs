@@ -86,15 +86,15 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
         return Verdict::Ignore;
     }
     if header.opcode() != Opcode::QUERY {
-        return fail(header, None, OptRcode::NOTIMP, out);
+        return fail_without_question(header, Edns::find(message), OptRcode::NOTIMP, out);
     }
     let mut name = FlatName::root();
     let request = match Request::parse(message, &mut name) {
         Ok(request) => request,
-        Err(reject) => return fail(header, None, reject.rcode(), out),
+        Err(reject) => return fail_without_question(header, Edns::find(message), reject.rcode(), out),
     };
     if let Some(rcode) = refuse(&request) {
-        return fail(header, Some(&request), rcode, out);
+        return fail(header, &request, rcode, out);
     }
     let name = request.name;
     // The parent zone is authoritative for the DS records of a zone, if it is served here (RFC
@@ -107,7 +107,7 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
             let rcode = sections::answer(zone, header, &request, transport, out);
             Verdict::Reply(Answered { rtype: Some(request.rtype), rcode })
         }
-        None => fail(header, Some(&request), OptRcode::REFUSED, out),
+        None => fail(header, &request, OptRcode::REFUSED, out),
     }
 }
 
@@ -128,30 +128,30 @@ fn refuse(request: &Request<'_>) -> Option<OptRcode> {
     }
 }
 
-/// Writes an answer that holds only an error code.
-fn fail(header: Header, request: Option<&Request<'_>>, rcode: OptRcode, out: &mut Vec<u8>) -> Verdict {
-    let mut builder = begin(header, out);
-    match request {
-        Some(request) => {
-            let question = write::question(builder, request);
-            let mut additional = finish(question.additional(), request, rcode);
-            if let Some((key, tsig)) = &request.key {
-                // Not signed, and with the client's time: there is no key, and no clock here.
-                let answer = Tsig::new(
-                    tsig.algorithm(),
-                    tsig.time_signed(),
-                    tsig.fudge(),
-                    [0u8; 0],
-                    tsig.original_id(),
-                    TsigRcode::BADKEY,
-                    [0u8; 0],
-                );
-                // Names so long that this does not fit are no client's.
-                additional.set_push_limit(usize::from(MIN_UDP) + 1);
-                let _ = answer.map(|answer| additional.push((key, Class::ANY, 0, answer)));
-            }
-        }
-        None => builder.header_mut().set_rcode(rcode.rcode()),
+/// Writes an answer that holds only the question and an error code.
+fn fail(header: Header, request: &Request<'_>, rcode: OptRcode, out: &mut Vec<u8>) -> Verdict {
+    let question = write::question(begin(header, out), request);
+    let mut additional = finish(question.additional(), request.edns, rcode);
+    if let Some((key, tsig)) = &request.key {
+        // Not signed, and with the client's time: there is no key, and no clock here.
+        let answer = Tsig::new(
+            tsig.algorithm(),
+            tsig.time_signed(),
+            tsig.fudge(),
+            [0u8; 0],
+            tsig.original_id(),
+            TsigRcode::BADKEY,
+            [0u8; 0],
+        );
+        // Names so long that this does not fit are no client's.
+        additional.set_push_limit(usize::from(MIN_UDP) + 1);
+        let _ = answer.map(|answer| additional.push((key, Class::ANY, 0, answer)));
     }
-    Verdict::Reply(Answered { rtype: request.map(|request| request.rtype), rcode })
+    Verdict::Reply(Answered { rtype: Some(request.rtype), rcode })
+}
+
+/// Writes an answer to a message whose question is not known.
+fn fail_without_question(header: Header, edns: Option<Edns>, rcode: OptRcode, out: &mut Vec<u8>) -> Verdict {
+    finish(begin(header, out).additional(), edns, rcode);
+    Verdict::Reply(Answered { rtype: None, rcode })
 }

@@ -120,6 +120,20 @@ fn parse_key<'a>(record: ParsedRecord<'a, [u8]>) -> Result<Key<'a>, Reject> {
 }
 
 impl Edns {
+    /// Returns the contents of the OPT record of a message that is not a request, unless that
+    /// record is what is wrong: an answer has one if the query has (RFC 6891, section 6.1.1).
+    pub fn find(message: &Message<[u8]>) -> Option<Self> {
+        let records = message.additional().ok()?;
+        let mut found = None;
+        for record in records {
+            let record = record.ok()?;
+            if record.rtype() == Rtype::OPT && found.replace(Self::parse(&record).ok()?).is_some() {
+                return None;
+            }
+        }
+        found
+    }
+
     fn parse(record: &ParsedRecord<'_, [u8]>) -> Result<Self, Reject> {
         let well_formed = matches!(record.to_record::<Opt<_>>(), Ok(Some(_)));
         match record.owner().is_root() && well_formed {

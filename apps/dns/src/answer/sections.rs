@@ -58,7 +58,7 @@ pub fn answer(
         empty.header_mut().set_tc(true);
         additional = empty.additional();
     }
-    finish(additional, request, rcode.into());
+    finish(additional, request.edns, rcode.into());
     rcode.into()
 }
 
@@ -116,7 +116,9 @@ impl<'a> Rest<'a, '_> {
                 if let Some(rrset) = node.rrset(Rtype::NS) {
                     Set { owner, rrset }.push(authority)?;
                 }
-                if let Some(rrset) = node.rrset(Rtype::DS).filter(|_| secure) {
+                // In a zone that is not signed, DS records prove nothing.
+                let proves = |rrset: &&RrSet| secure && !rrset.signatures.is_empty();
+                if let Some(rrset) = node.rrset(Rtype::DS).filter(proves) {
                     Set { owner, rrset }.push_for(rrset.ttl, true, authority)?;
                 }
             }
@@ -141,10 +143,11 @@ impl<'a> Rest<'a, '_> {
     }
 
     /// Returns whether the zone's servers are added to an answer with these records. They are not
-    /// with the servers themselves, nor with keys, which are long enough.
+    /// with the servers themselves, nor with keys, which are long enough, nor with what delegates
+    /// to other servers.
     fn names_servers(&self, rrset: &RrSet) -> bool {
         let apex = self.zone.apex().rrset(Rtype::NS).is_some_and(|servers| core::ptr::eq(servers, rrset));
-        !apex && rrset.rtype != Rtype::DNSKEY
+        !apex && !matches!(rrset.rtype, Rtype::DNSKEY | Rtype::DS)
     }
 
     /// Writes the NS records of the zone, if there is room for them.

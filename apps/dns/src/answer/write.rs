@@ -14,7 +14,7 @@ use domain::base::rdata::ComposeRecordData;
 use domain::base::record::ComposeRecord;
 use domain::base::wire::Composer;
 
-use super::{MAX_UDP, Request};
+use super::{Edns, MAX_UDP, Request};
 use crate::rdata::Typed;
 use crate::zone::RrSet;
 
@@ -228,11 +228,11 @@ pub fn question<'a>(builder: MessageBuilder<Out<'a>>, request: &Request<'_>) -> 
 /// Sets the code and adds an OPT record if the query had one (RFC 6891, section 6.1.1).
 pub fn finish<'a>(
     mut additional: AdditionalBuilder<Out<'a>>,
-    request: &Request<'_>,
+    edns: Option<Edns>,
     rcode: OptRcode,
 ) -> AdditionalBuilder<Out<'a>> {
     additional.header_mut().set_rcode(rcode.rcode());
-    if let Some(edns) = request.edns {
+    if let Some(edns) = edns {
         additional.clear_push_limit();
         // Room was reserved for it.
         let _ = additional.opt(|opt| {

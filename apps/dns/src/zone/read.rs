@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
 use domain::base::Record;
@@ -22,7 +22,7 @@ use super::Zone;
 use super::check::check;
 use super::entries::entries;
 use super::problem::{Fault, Place, Problem};
-use super::syntax::translate;
+use super::syntax::{escape, included, translate};
 use crate::name::{FlatName, StoredName, store};
 use crate::rdata::Rdata;
 
@@ -116,19 +116,23 @@ impl Reader<'_, '_> {
             let Some(origin) = scanner.origin().ok().and_then(|origin| FlatName::try_new(&origin)) else {
                 return self.blame(&place, Fault::Name);
             };
-            match translate(entry.text, origin.name()) {
-                Ok(text) => scanner.extend_from_slice(&text),
-                Err(why) => return self.blame(&place, Fault::Syntax(why)),
-            }
+            let escaped = escape(entry.text);
+            let file = match (translate(&escaped, origin.name()), included(&escaped)) {
+                (Ok(text), Ok(file)) => {
+                    scanner.extend_from_slice(&text);
+                    file.unwrap_or_default()
+                }
+                (Err(why), _) | (_, Err(why)) => return self.blame(&place, Fault::Syntax(why)),
+            };
             match scanner.next_entry() {
                 Ok(Some(inplace::Entry::Record(record))) => self.record(&place, &record),
-                Ok(Some(inplace::Entry::Include { path: included, origin: given })) => {
+                Ok(Some(inplace::Entry::Include { origin: given, .. })) => {
                     let origin = match given.as_ref().map(FlatName::try_new) {
                         Some(Some(given)) => store(given.name()),
                         Some(None) => return self.blame(&place, Fault::Name),
                         None => store(origin.name()),
                     };
-                    let beside = path.parent().unwrap_or(Path::new("")).join(PathBuf::from(&*included));
+                    let beside = path.parent().unwrap_or(Path::new("")).join(file);
                     self.file(&place, &beside, &Context { origin, ttl, depth: context.depth + 1 });
                 }
                 // A setting, which changes how others are read.

@@ -197,6 +197,14 @@ fn malformed_messages_get_an_error_and_answers_get_none() {
         questions[5] = count;
         assert_eq!(answer(&questions).unwrap(), ["FORMERR"], "{count} questions");
     }
+    // An answer has an OPT record if the query has (RFC 6891, section 6.1.1).
+    let mut opt = edns_query("web.example.org.", "A", 1232);
+    let record = opt[good.len()..].to_vec();
+    let mut none = [&opt[..12], &record].concat();
+    none[5] = 0;
+    assert_eq!(answer(&none).unwrap(), ["FORMERR", "ar OPT 1232"], "no question");
+    opt[2] |= 5 << 3;
+    assert_eq!(answer(&opt).unwrap(), ["NOTIMP", "ar OPT 1232"], "an update");
     assert_eq!(answer(&good[..good.len() - 1]).unwrap(), ["FORMERR"]);
     assert_eq!(answer(&[&good[..], b"x"].concat()).unwrap(), ["FORMERR"], "something after it");
     let mut update = good.clone();
@@ -456,6 +464,17 @@ fn signed_zones_answer_with_signatures_and_proofs_to_those_who_ask() {
             &["NOERROR", "ns sub.example. NS", "ns sub.example. NSEC", "ns sub.example. sig NSEC"],
         ),
         ("b.example.", "RRSIG", &["NOERROR aa", "an b.example. sig A", "an b.example. sig NSEC"]),
+        (
+            "x.a.example.",
+            "RRSIG",
+            &[
+                "NOERROR aa",
+                "an x.a.example. sig A",
+                "an x.a.example. sig NSEC",
+                "ns *.a.example. NSEC",
+                "ns *.a.example. sig NSEC",
+            ],
+        ),
     ];
     for (question, rtype, wanted) in table {
         let mut wanted: Vec<_> = wanted.iter().map(|line| (*line).to_owned()).collect();
@@ -466,6 +485,18 @@ fn signed_zones_answer_with_signatures_and_proofs_to_those_who_ask() {
         let extra = plain.iter().any(|line| line.contains("sig") || line.contains("NSEC"));
         assert_eq!(extra, *rtype == "RRSIG", "{question} {rtype}: {plain:?}");
     }
+}
+
+#[test]
+fn ds_records_of_an_unsigned_zone_prove_nothing_and_a_positive_answer_with_them_is_short() {
+    let text = "$TTL 60\n@ SOA ns h 1 2 3 4 5\n NS ns\nns A 192.0.2.1\nd NS ns.elsewhere.test.\n\
+                d DS 1 8 1 000102030405060708090a0b0c0d0e0f10111213\n";
+    let zones = catalog(&[("example.", text)]);
+    let answer = |message: &[u8]| show(&reply(&zones, message, Transport::Udp).unwrap());
+    let referral = ["NOERROR", "ns d.example. 60 NS ns.elsewhere.test.", "ar OPT 1232"];
+    assert_eq!(answer(&secure_query("x.d.example.", "A")), referral);
+    let ds = answer(&query("d.example.", "DS"));
+    assert!(ds.len() == 2 && ds[1].starts_with("an d.example. 60 DS 1 "), "{ds:?}");
 }
 
 #[test]
@@ -531,7 +562,7 @@ fn a_query_with_a_key_is_refused_since_there_are_none() {
     let at = opt.len() - 11;
     let mut before = [&opt[..at], &tsig, &opt[at..]].concat();
     before[11] = 2;
-    assert_eq!(show(&reply(&zones, &before, Transport::Udp).unwrap()), ["FORMERR"]);
+    assert_eq!(show(&reply(&zones, &before, Transport::Udp).unwrap())[0], "FORMERR");
 }
 
 /// Returns a zone with an answer of about `octets`, a referral with as much glue, and many mail

@@ -95,7 +95,7 @@ fn where_the_references_agree_this_server_agrees() {
         references.iter().for_each(|server| server.wait_for(&query(origin, "SOA")));
         let (mut labels, mut queries) = (Vec::new(), Vec::new());
         for question in zone.questions(7, NAMES) {
-            let types = ["A", "TXT", "DS", "CNAME", "SOA", "NSEC"];
+            let types = ["A", "TXT", "DS", "CNAME", "SOA", "NSEC", "RRSIG"];
             let all = question.starts_with("types.").then(|| zone.types()).into_iter().flatten();
             for rtype in types.into_iter().chain(all) {
                 labels.push(format!("{question} {rtype}"));

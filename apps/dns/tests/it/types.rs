@@ -85,6 +85,59 @@ const TABLE: &[(&str, u16, &str)] = &[
         "ec4505022bb183af5f22588179a53b0a98631fad1a29211800000000000000000000aaaa",
     ),
     ("RESINFO qnamemin exterr=15-17", 261, "08716e616d656d696e0c6578746572723d31352d3137"),
+    ("MINFO @ a", 14, "076578616d706c65000161076578616d706c6500"),
+    ("RP @ @", 17, "076578616d706c6500076578616d706c6500"),
+    ("SRV 1 2 3 @", 33, "000100020003076578616d706c6500"),
+    ("TYPE33 1 2 3 @", 33, "000100020003076578616d706c6500"),
+    ("NAPTR 1 2 \"s\" \"x\" \"\" @", 35, "000100020173017800076578616d706c6500"),
+    ("DNAME @", 39, "076578616d706c6500"),
+    ("IPSECKEY 10 3 2 @ AAEC", 45, "0a0302076578616d706c6500000102"),
+    ("NSEC @ A", 47, "076578616d706c6500000140"),
+    (
+        "DS 12345 13 SHA-256 000102030405060708090a0b0c0d0e0f000102030405060708090a0b0c0d0e0f",
+        43,
+        "30390d02000102030405060708090a0b0c0d0e0f000102030405060708090a0b0c0d0e0f",
+    ),
+    (
+        "CDS 1 RSASHA256 sha1 000102030405060708090a0b0c0d0e0f10111213",
+        59,
+        "00010801000102030405060708090a0b0c0d0e0f10111213",
+    ),
+    (
+        "DLV 1 8 SHA1 000102030405060708090a0b0c0d0e0f10111213",
+        32769,
+        "00010801000102030405060708090a0b0c0d0e0f10111213",
+    ),
+    // An escaped comma and backslash in a list, within an escaped text (RFC 9460, appendix D.2).
+    (
+        r#"SVCB 16 foo alpn="f\\\\oo\\,bar,h2""#,
+        64,
+        "001003666f6f076578616d706c65000001000c08665c6f6f2c626172026832",
+    ),
+    (
+        "SVCB 1 @ mandatory=ipv4hint,alpn port=53 ipv6hint=2001:db8::1,::1 ipv4hint=192.0.2.1 alpn=h2 \
+         key667=\"hello\\210qoo\" no-default-alpn",
+        64,
+        "0001076578616d706c65000000000400010004000100030268320002000000030002003500040004c00002010006002020010db800000000000000000000000100000000000000000000000000000001029b000968656c6c6fd2716f6f",
+    ),
+    ("SVCB 1 . key65333=ex1 ech=AAEC key1=\\002h2", 64, "0001000001000302683200050003000102ff350003657831"),
+    (
+        "SVCB 1 . ( dohpath=\"/dns-query{?dns}\"\n alpn=\"h2,h3\" )",
+        64,
+        "00010000010006026832026833000700102f646e732d71756572797b3f646e737d",
+    ),
+    // Not of BIND, which does not know these two keys: RFC 9540 and the TLS groups' numbers.
+    ("SVCB 1 . ohttp tls-supported-groups=29,23", 64, "0001000008000000090004001d0017"),
+    ("HTTPS 0 web", 65, "000003776562076578616d706c6500"),
+    ("DSYNC CDS NOTIFY 53 ns1", 66, "003b010035036e7331076578616d706c6500"),
+    ("DSYNC TYPE1234 2 53 @", 66, "04d2020035076578616d706c6500"),
+    ("HHIT AAEC", 67, "000102"),
+    ("BRID AAEC", 68, "000102"),
+    // Octets above 127, as Unix programs write them.
+    ("TXT \"@\" caf\u{e9} \\\u{e9} ; \u{e9}", 16, "014005636166c3a902c3a9"),
+    ("HINFO \u{e9} \"\u{e9} x\"", 13, "02c3a904c3a92078"),
+    ("CAA 0 issue \"\u{e9}\"", 257, "00056973737565c3a9"),
+    ("AFSDB 1 \u{e9}", 18, "000102c3a9076578616d706c6500"),
 ];
 
 #[test]
@@ -149,6 +202,26 @@ fn data_that_are_not_of_their_type_are_errors() {
         "WKS 192.0.2.1 none 1",
         "WKS 192.0.2.1 6 65536",
         "SPF",
+        "DSYNC CDS 1 53",
+        "DSYNC CDS SEND 53 ns",
+        "SVCB 1 . alpn=h2 alpn=h3",
+        "SVCB 1 . alpn=",
+        "SVCB 1 . alpn=h2,",
+        "SVCB 1 . alpn=h\\\\2\\",
+        "SVCB 1 . ALPN=h2",
+        "SVCB 1 . mandatory=alpn",
+        "SVCB 1 . mandatory=alpn,alpn alpn=h2",
+        "SVCB 1 . mandatory=mandatory",
+        "SVCB 1 . no-default-alpn",
+        "SVCB 1 . alpn=h2 no-default-alpn=1",
+        "SVCB 1 . port",
+        "SVCB 1 . port=65536",
+        "SVCB 1 . key01=x",
+        "SVCB 1 . key65536=x",
+        "SVCB 1 . ipv4hint=192.0.2.1,",
+        "SVCB 1 . ipv4hint=::1",
+        "SVCB 1 . ech=!",
+        "SVCB 1",
     ] {
         let zone = parse_zone(&name("example."), &format!("{HEAD}x {text}\n"));
         let problems = zone.expect_err(text);

@@ -93,6 +93,61 @@ fn files_include_others_beside_them_and_keep_their_own_origin() {
 }
 
 #[test]
+fn names_of_included_files_may_have_quotation_marks_and_escapes() {
+    for (word, file) in [
+        ("\"part\"", "zones/part"),
+        ("\"part 1\"", "zones/part 1"),
+        ("part\\ 1", "zones/part 1"),
+        ("\"a;(\\\"b\"", "zones/a;(\"b"),
+        ("t\u{e9}il", "zones/t\u{e9}il"),
+        ("\"/else/where\"", "/else/where"),
+    ] {
+        let main = format!("$TTL 60\n{HEAD}$INCLUDE {word} @ ; \u{e9}\n$INCLUDE {word} sub\n");
+        let zone = read(&[("zones/main", &main), (file, "a A 192.0.2.1\n")]);
+        let zone = zone.unwrap_or_else(|problems| panic!("{word}: {problems:#?}"));
+        let zones = Catalog::new([Arc::new(zone)]);
+        for question in ["a.example.", "a.sub.example."] {
+            assert_eq!(ask(&zones, question, "A")[1], format!("an {question} 60 A 192.0.2.1"), "{word}");
+        }
+    }
+}
+
+#[test]
+fn an_at_sign_in_data_is_the_origin() {
+    let text = "$TTL 60\n@ SOA @ @ 1 2 3 4 5\n@ NS @\n@ A 192.0.2.1\n@ MX 1 @\n@ TXT @ \"@\"\n\
+                alias CNAME @ ; the zone\nwith CNAME (\n@ )\nother CNAME \\@\n\
+                $ORIGIN sub\np PTR @\n$ORIGIN @\nq 30 IN PTR @\n$ORIGIN a\\.b.example.\nr PTR @\n";
+    let zone = parse_zone(&name("example."), text).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    let zones = Catalog::new([Arc::new(zone)]);
+    for (question, rtype, wanted) in [
+        ("example.", "SOA", "an example. 60 SOA example. example. 1 2 3 4 5"),
+        ("example.", "NS", "an example. 60 NS example."),
+        ("example.", "MX", "an example. 60 MX 1 example."),
+        ("example.", "TXT", "an example. 60 TXT \"@\" \"@\""),
+        ("alias.example.", "CNAME", "an alias.example. 60 CNAME example."),
+        ("with.example.", "CNAME", "an with.example. 60 CNAME example."),
+        ("other.example.", "CNAME", "an other.example. 60 CNAME @.example."),
+        ("p.sub.example.", "PTR", "an p.sub.example. 60 PTR sub.example."),
+        ("q.sub.example.", "PTR", "an q.sub.example. 30 PTR sub.example."),
+        ("r.a\\.b.example.", "PTR", "an r.a\\.b.example. 60 PTR a\\.b.example."),
+    ] {
+        let answer = ask(&zones, question, rtype);
+        assert!(answer.iter().any(|line| line == wanted), "{question} {rtype}: {answer:#?}");
+    }
+}
+
+#[test]
+fn octets_above_127_stand_for_themselves() {
+    let text = "$TTL 60 ; \u{e9}\n@ SOA ns.example.net. h 1 2 3 4 5 ; \u{e9}\n@ NS ns.example.net.\n\
+                \u{e9} CNAME \u{e9}.x\nt TXT \"\u{e9}\" ; \u{e9}\n ; \u{e9}\n";
+    let zone = parse_zone(&name("example."), text).unwrap_or_else(|problems| panic!("{problems:#?}"));
+    let zones = Catalog::new([Arc::new(zone)]);
+    let wanted = r"an \195\169.example. 60 CNAME \195\169.x.example.";
+    assert_eq!(ask(&zones, r"\195\169.example.", "CNAME")[1], wanted);
+    assert_eq!(ask(&zones, "t.example.", "TXT")[1], r#"an t.example. 60 TXT "\195\169""#);
+}
+
+#[test]
 fn problems_name_file_line_and_remedy() {
     let table: &[(&str, &[&str])] = &[
         ("a CNAME b\na A 192.0.2.1\n", &["zones/main:3: a.example has a CNAME and other records (A)"]),
@@ -131,6 +186,9 @@ fn problems_name_file_line_and_remedy() {
         ("a TYPE1 \\# 3 010203\n", &["zones/main:3: the data of this A record are malformed"]),
         ("a..b A 192.0.2.1\n", &["zones/main:3: a name with an empty part"]),
         ("$ORIGIN a..b\nc A 192.0.2.1\n", &["zones/main:4: a name with an empty part"]),
+        ("a TXT \\# 0\n", &["zones/main:3: the data of this TXT record are malformed"]),
+        ("$INCLUDE\n", &["zones/main:3: not understood: no file is named"]),
+        ("$INCLUDE \"no file\"\n", &["zones/no file: cannot read it"]),
         ("a MX 1 a..b\n", &["zones/main:3: the data of this MX record are malformed"]),
         ("$INCLUDE no\n", &["zones/no: cannot read it"]),
         // Several at a time.

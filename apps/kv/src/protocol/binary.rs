@@ -48,25 +48,26 @@ pub(super) fn command<'a>(buffered: &'a [u8], turn: &mut Turn) -> Option<(usize,
     let next = match command {
         Command::Store(mode) => {
             let (flags, exptime) = if extras.is_empty() { (0, 0) } else { (four(0), four(4)) };
-            let expiry = Expiry::decode(signed(exptime), turn.now);
+            // Times have 32 bits without a sign: none is negative, and dates reach to 2106.
+            let expiry = Expiry::decode(exptime.into(), turn.now);
             let compare = (header.cas != 0).then_some(header.cas);
             let put = Put { compare, ..Put::new(mode, flags, expiry) };
             let len = header.body_len - head;
             Next::Block(Block { key, decoded: None, len, put, reply: Reply::Binary(header) })
         }
         Command::Get { .. } | Command::Touch => {
-            let touch = (!extras.is_empty()).then(|| Expiry::decode(signed(four(0)), turn.now));
+            let touch = (!extras.is_empty()).then(|| Expiry::decode(four(0).into(), turn.now));
             get(&header, command, quiet, key, touch, turn)
         }
         Command::Count { up } => {
             let eight = |at: usize| u64::from(four(at)) << 32 | u64::from(four(at + 4));
             let expiry = four(16);
-            let create = (expiry != NO_CREATE).then(|| (eight(8), Expiry::decode(signed(expiry), turn.now)));
+            let create = (expiry != NO_CREATE).then(|| (eight(8), Expiry::decode(expiry.into(), turn.now)));
             count(&header, key, up, eight(0), create, quiet, turn);
             Next::Done
         }
         Command::Flush => {
-            let delay = if extras.is_empty() { 0 } else { signed(four(0)) };
+            let delay = if extras.is_empty() { 0 } else { four(0).into() };
             match turn.flush(delay) {
                 true if quiet => {}
                 true => header.succeed(turn.out, 0, &[]),
@@ -77,12 +78,6 @@ pub(super) fn command<'a>(buffered: &'a [u8], turn: &mut Turn) -> Option<(usize,
         _ => simple(&header, command, quiet, key, turn),
     };
     Some((HEADER + head, next))
-}
-
-/// Converts an expiration time. Those of the text protocol are signed; here negative ones are large
-/// numbers.
-fn signed(time: u32) -> i64 {
-    i64::from(time as i32)
 }
 
 fn simple<'a>(header: &Header, command: Command, quiet: bool, key: &'a [u8], turn: &mut Turn) -> Next<'a> {

@@ -50,7 +50,7 @@ fn lines(words: &[&[u8]], turn: &mut Turn) {
             service.reset_counters();
             return turn.say("RESET");
         }
-        b"detail" => return turn.say("CLIENT_ERROR usage: stats detail on|off|dump"),
+        b"detail" => return turn.say(detail(words.get(1).copied().unwrap_or_default())),
         b"cachedump" => return turn.say("CLIENT_ERROR bad command line"),
         _ => {}
     }
@@ -63,6 +63,18 @@ fn lines(words: &[&[u8]], turn: &mut Turn) {
     });
     turn.say(if known { "END" } else { "ERROR" });
     debug_assert!(turn.out.len() - before <= MAX_LEN, "{group:?} writes too much");
+}
+
+/// Returns the answer to `stats detail`: there are no statistics by prefix of keys, so they can be
+/// turned off only.
+fn detail(word: &[u8]) -> &'static str {
+    match word {
+        b"off" => "OK",
+        b"on" | b"dump" => {
+            "CLIENT_ERROR stats detail is not implemented: keys are not counted by prefix; use stats"
+        }
+        _ => "CLIENT_ERROR usage: stats detail on|off|dump",
+    }
 }
 
 /// Calls `take` for each statistic of a group, with name and value; returns false if there is no

@@ -167,14 +167,18 @@ fn from_meta(operation: &Operation, answer: &[u8]) -> Outcome {
     }
 }
 
+/// A Unix time before the beginning of every store, and not relative.
+const LONG_AGO: u32 = 60 * 60 * 24 * 30 + 1;
+
+fn packet(opcode: u8, extras: &[u8], key: &str, value: &[u8]) -> Vec<u8> {
+    let body = (extras.len() + key.len() + value.len()) as u32;
+    let mut bytes = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
+    bytes.extend(body.to_be_bytes());
+    bytes.extend([0; 12]);
+    [&bytes, extras, key.as_bytes(), value].concat()
+}
+
 fn as_packet(operation: &Operation) -> Vec<u8> {
-    let packet = |opcode: u8, extras: &[u8], key: &str, value: &[u8]| {
-        let body = (extras.len() + key.len() + value.len()) as u32;
-        let mut bytes = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
-        bytes.extend(body.to_be_bytes());
-        bytes.extend([0; 12]);
-        [&bytes, extras, key.as_bytes(), value].concat()
-    };
     match operation {
         Operation::Store { mode, key, value } => {
             let extras: &[u8] = if *mode < 3 { &[0, 0, 0, 7, 0, 0, 0, 0] } else { &[] };
@@ -187,7 +191,8 @@ fn as_packet(operation: &Operation) -> Vec<u8> {
             packet(if *up { 5 } else { 6 }, &extras, &format!("k{key}"), b"")
         }
         Operation::Touch { key, over } => {
-            let expiry = if *over { -1i32 } else { 100 };
+            // Without a sign: more than 30 days is a date, and this one is over.
+            let expiry = if *over { LONG_AGO } else { 100 };
             packet(0x1c, &expiry.to_be_bytes(), &format!("k{key}"), b"")
         }
         Operation::Flush => packet(8, &[], "", b""),
@@ -488,6 +493,47 @@ fn a_request_of_http_ends_the_connection() {
         assert_eq!(talk(&service(), request), "", "{request}");
     }
     assert_eq!(talk(&service(), "GET /\r\nfoo http/1.1\r\n"), "ERROR\r\nERROR\r\n");
+}
+
+#[test]
+fn expirations_of_the_binary_protocol_have_no_sign() {
+    let service = service();
+    let status = |request: &[u8]| answers(&service, request, usize::MAX)[7];
+    for when in [0x7fff_ffff_u32, 0x8000_0000, 2_524_608_000, u32::MAX - 1, u32::MAX] {
+        let (seven, when) = (7u32.to_be_bytes(), when.to_be_bytes());
+        assert_eq!(status(&packet(1, &[seven, when].concat(), "a", b"v")), 0);
+        assert_eq!(status(&packet(0, &[], "a", b"")), 0, "set until {when:?}");
+        assert_eq!(status(&packet(0x1c, &when, "a", b"")), 0);
+        assert_eq!(status(&packet(0, &[], "a", b"")), 0, "touched until {when:?}");
+        assert_eq!(status(&packet(0x1d, &when, "a", b"")), 0, "retrieved and touched");
+        assert_eq!(status(&packet(0, &[], "a", b"")), 0);
+    }
+    // A counter that is made by counting; all ones mean that none is made.
+    let count = |when: u32| packet(5, &[&[0; 16][..], &when.to_be_bytes()].concat(), "n", b"");
+    assert_eq!(status(&count(u32::MAX)), 1);
+    assert_eq!((status(&count(u32::MAX - 1)), status(&packet(0, &[], "n", b""))), (0, 0));
+    // A flush on a day to come removes nothing today.
+    assert_eq!(status(&packet(8, &0x8000_0000_u32.to_be_bytes(), "", b"")), 0);
+    assert_eq!(status(&packet(0, &[], "a", b"")), 0);
+}
+
+#[test]
+fn commands_that_do_not_exist_here_say_so() {
+    let service = service();
+    for (line, answer) in [
+        ("watch", "CLIENT_ERROR watch is not implemented: there is no log of requests; "),
+        ("watch fetchers", "CLIENT_ERROR watch is not implemented: "),
+        ("slabs reassign 1 2", "CLIENT_ERROR slabs and lru are not implemented: "),
+        ("lru mode flat", "CLIENT_ERROR slabs and lru are not implemented: "),
+        ("stats detail on", "CLIENT_ERROR stats detail is not implemented: "),
+        ("stats detail dump", "CLIENT_ERROR stats detail is not implemented: "),
+        ("stats detail off", "OK"),
+        ("stats detail", "CLIENT_ERROR usage: stats detail on|off|dump"),
+    ] {
+        let said = talk(&service, &format!("{line}\r\n"));
+        assert!(said.starts_with(answer) && said.ends_with("\r\n"), "{line}: {said}");
+        assert_eq!(said.matches("\r\n").count(), 1, "{line}: {said}");
+    }
 }
 
 #[test]

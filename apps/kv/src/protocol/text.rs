@@ -78,13 +78,19 @@ fn simple(name: &[u8], words: &[&[u8]], turn: &mut Turn) {
         }
         b"cache_memlimit" => memory_limit(words, turn),
         b"shutdown" => turn.say("ERROR: shutdown not enabled"),
+        b"watch" => turn.say(
+            "CLIENT_ERROR watch is not implemented: there is no log of requests; use stats, or tailwater trace",
+        ),
+        b"slabs" | b"lru" => turn.say(
+            "CLIENT_ERROR slabs and lru are not implemented: memory has one class and nothing to balance",
+        ),
         _ => turn.say("ERROR"),
     }
 }
 
 /// Commands whose line ends with the version of HTTP, as the first line of a request does.
 fn is_http(words: &[&[u8]]) -> bool {
-    const SIMPLE: [&[u8]; 9] = [
+    const SIMPLE: [&[u8]; 12] = [
         b"delete",
         b"incr",
         b"decr",
@@ -94,6 +100,9 @@ fn is_http(words: &[&[u8]]) -> bool {
         b"version",
         b"cache_memlimit",
         b"shutdown",
+        b"watch",
+        b"slabs",
+        b"lru",
     ];
     let known = words.first().is_some_and(|name| SIMPLE.contains(name));
     !known && words.last().is_some_and(|word| word.starts_with(b"HTTP/"))

@@ -114,7 +114,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "RATES", required_unless_present_any = ["schedule", "slo", "agent"], conflicts_with = "schedule")]
     pub(super) rate: Option<RateList>,
     /// Length of each load, warm-up included [default: 10s, or 3s a trial with --slo]
-    #[arg(long, value_parser = parse_duration_ns, conflicts_with = "schedule")]
+    #[arg(long, value_parser = parse_length, conflicts_with = "schedule")]
     duration: Option<u64>,
     /// Rates over time, instead of --rate and --duration
     #[arg(long, value_name = "PATTERN", alias = "pattern")]
@@ -217,26 +217,45 @@ pub fn parse_margin(text: &str) -> Result<f64, String> {
 pub struct Server {
     /// Address or name, and port: the authority of HTTP.
     pub authority: String,
-    /// The first of its addresses.
-    pub address: SocketAddr,
+    /// Its addresses, at least one.
+    pub addresses: Vec<SocketAddr>,
 }
 
 /// Reads an address or a name, and a port.
 fn parse_server(text: &str) -> Result<Server, String> {
-    resolve(text).map(|address| Server { authority: text.to_owned(), address })
+    resolve(text).map(|addresses| Server { authority: text.to_owned(), addresses })
 }
 
-fn resolve(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(address) = text.parse() {
-        return Ok(address);
-    }
+fn resolve(text: &str) -> Result<Vec<SocketAddr>, String> {
     let example = "for instance 127.0.0.1:5000 or [::1]:5000";
-    if text.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-        return Err(format!("`{text}` has no port; write address and port, {example}"));
+    let port = text.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.is_empty());
+    match port.filter(|port| port.bytes().all(|digit| digit.is_ascii_digit())) {
+        None => return Err(format!("`{text}` has no port; write address and port, {example}")),
+        Some(port) if !port.parse::<u16>().is_ok_and(|port| port > 0) => {
+            return Err(format!("`{port}` is not a port: ports are numbers from 1 to 65535, {example}"));
+        }
+        Some(_) => {}
     }
-    let mut found =
-        text.to_socket_addrs().map_err(|error| format!("{error}; write its address, {example}"))?;
-    found.next().ok_or_else(|| format!("`{text}` has no address; write it, {example}"))
+    let found = text.to_socket_addrs().map_err(|error| format!("{error}; write its address, {example}"))?;
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    match addresses.is_empty() {
+        true => Err(format!("`{text}` has no address; write it, {example}")),
+        false => Ok(addresses),
+    }
+}
+
+/// Reads the length of a load.
+fn parse_length(text: &str) -> Result<u64, String> {
+    match parse_duration_ns(text) {
+        Ok(0) => Err(format!("a load of `{text}` has no request: write a longer one, for instance 10s")),
+        Ok(length_ns) => Ok(length_ns),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn parse_pipeline(text: &str) -> Result<usize, String> {

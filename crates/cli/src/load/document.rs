@@ -116,7 +116,10 @@ impl Document {
             format: FORMAT.to_owned(),
             commit: commit(),
             machine: serde_json::to_value(Machine::describe()).unwrap_or_default(),
-            server: args.server.as_ref().map_or_else(String::new, |server| server.address.to_string()),
+            server: args.server.as_ref().map_or_else(String::new, |server| match &server.addresses[..] {
+                [address] => address.to_string(),
+                _ => server.authority.clone(),
+            }),
             protocol: args.protocol.clone(),
             over: args.over,
             connections: if args.is_tcp() { args.connections() } else { 0 },

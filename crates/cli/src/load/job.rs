@@ -6,12 +6,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use tailwater_loadgen::protocol::{Medium, from_name};
-use tailwater_loadgen::{Control, Measurement, Plan};
+use tailwater_loadgen::protocol::{Medium, Protocol, from_name};
+use tailwater_loadgen::{Control, Measurement, Plan, kernel_udp};
 use tailwater_workload::ServiceTime;
 
 use super::args::LoadArgs;
@@ -21,6 +23,27 @@ use crate::query;
 
 /// Longest file that a protocol reads, such as a list of names: agents get it with each job.
 const MAX_FILE: u64 = 16 << 20;
+
+/// Time in which one of several addresses is tried, before the next.
+const TRY: Duration = Duration::from_millis(250);
+
+/// Returns the first address of a name at which a server is, within the time that it may take to
+/// appear: a service on `localhost` often has one of the two addresses only.
+fn answering(addresses: &[SocketAddr], protocol: &dyn Protocol, way: &Way) -> Option<SocketAddr> {
+    let (start, wait) = (Instant::now(), Duration::from_nanos(way.wait_ns));
+    let stop = AtomicBool::new(false);
+    let answers = |address: &&SocketAddr| match way.connections {
+        Some(_) => TcpStream::connect_timeout(address, TRY).is_ok(),
+        None => kernel_udp::contact_server(protocol, **address, TRY, &stop).is_ok(),
+    };
+    loop {
+        let found = addresses.iter().find(answers);
+        if found.is_some() || start.elapsed() >= wait {
+            return found.copied();
+        }
+        std::thread::sleep(TRY);
+    }
+}
 
 /// A server and how to ask it: what a generator has to know beside the plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,7 +71,7 @@ impl JobTarget {
     pub fn new(args: &LoadArgs) -> anyhow::Result<Self> {
         let server = args.server.as_ref().context("the server's address is missing")?;
         let mut target = Self {
-            server: server.address,
+            server: server.addresses[0],
             authority: server.authority.clone(),
             protocol: args.protocol.clone(),
             files: BTreeMap::new(),
@@ -57,7 +80,7 @@ impl JobTarget {
         };
         let files = RefCell::new(BTreeMap::new());
         // Read here, where the files are, and before anything starts.
-        from_name(
+        let protocol = from_name(
             &target.protocol,
             target.medium(),
             &ServiceTime::constant(0),
@@ -73,6 +96,11 @@ impl JobTarget {
             },
         )?;
         target.files = files.into_inner();
+        if let (Over::Kernel, [_, _, ..]) = (target.way.over, &server.addresses[..])
+            && let Some(address) = answering(&server.addresses, &*protocol, &target.way)
+        {
+            target.server = address;
+        }
         Ok(target)
     }
 

@@ -87,16 +87,29 @@ fn an_option_that_would_have_no_effect_is_refused_with_advice() {
 #[test]
 fn a_server_is_an_address_or_a_name_with_a_port() {
     let server = |text: &str| {
-        Words::try_parse_from(["load", text, "--rate", "1k"]).map(|w| w.args.server.map(|s| s.address))
+        let words = Words::try_parse_from(["load", text, "--rate", "1k"]);
+        words.map(|words| words.args.server.map(|server| server.addresses).unwrap_or_default())
     };
-    assert_eq!(server("127.0.0.1:7").unwrap(), "127.0.0.1:7".parse().ok());
-    assert_eq!(server("[::1]:7").unwrap(), "[::1]:7".parse().ok());
+    assert_eq!(server("127.0.0.1:7").unwrap(), ["127.0.0.1:7".parse().unwrap()]);
+    assert_eq!(server("[::1]:7").unwrap(), ["[::1]:7".parse().unwrap()]);
     let named = args("localhost:80 --rate 1k --protocol http:/").server.unwrap();
-    assert_eq!((named.authority.as_str(), named.address.port()), ("localhost:80", 80), "the name stays");
+    let address = named.addresses[0];
+    assert_eq!((named.authority.as_str(), address.port()), ("localhost:80", 80), "the name stays");
+    for not_a_port in ["127.0.0.1:65536", "[::1]:99999", "localhost:0"] {
+        let error = server(not_a_port).unwrap_err().to_string();
+        assert!(error.contains("is not a port: ports are numbers from 1 to 65535"), "{error}");
+    }
     for without_port in ["127.0.0.1", "localhost", "localhost:", "127.0.0.1:99999"] {
         let error = server(without_port).unwrap_err().to_string();
         assert!(error.contains("for instance 127.0.0.1:5000"), "{error}");
     }
+}
+
+#[test]
+fn a_load_without_length_is_refused_in_words() {
+    let words = "load 127.0.0.1:1 --rate 1k --duration 0s";
+    let error = Words::try_parse_from(words.split(' ')).unwrap_err().to_string();
+    assert!(error.contains("a load of `0s` has no request: write a longer one"), "{error}");
 }
 
 #[test]

@@ -141,13 +141,14 @@ impl Run<'_> {
     fn keep(&self, id: LaneId, mut stream: Arc<TcpStream>) {
         let mut bytes = vec![0; READ];
         while !self.over.load(Relaxed) {
-            self.read_to_its_end(id, &stream, &mut bytes);
+            let at_once = self.read_to_its_end(id, &stream, &mut bytes);
             if self.over.load(Relaxed) {
                 return;
             }
             self.lock().handle_down(id, self.clock.now_ns());
+            let mut pause = if at_once { Duration::ZERO } else { RETRY };
             stream = loop {
-                time::sleep(RETRY);
+                time::sleep(std::mem::replace(&mut pause, RETRY));
                 match open(self.server) {
                     Ok(stream) => break stream,
                     Err(_) if self.over.load(Relaxed) => return,
@@ -158,26 +159,31 @@ impl Run<'_> {
         }
     }
 
-    /// Reads the connection until it ends or the run is over.
-    fn read_to_its_end(&self, id: LaneId, mut stream: &TcpStream, bytes: &mut [u8]) {
+    /// Reads the connection until it ends or the run is over; returns true if it can be opened
+    /// again at once, because the server ended it behind its answers.
+    fn read_to_its_end(&self, id: LaneId, mut stream: &TcpStream, bytes: &mut [u8]) -> bool {
         while !self.over.load(Relaxed) {
             let read = stream.read(bytes);
             let now_ns = self.clock.now_ns();
             let mut state = self.lock();
             match read {
-                Ok(0) => return,
+                Ok(0) => {
+                    let State { lanes, generator, .. } = &mut *state;
+                    return lanes.handle_end(id, now_ns, generator);
+                }
                 Ok(len) => {
                     if state.handle_bytes(id, now_ns, &bytes[..len]).is_err() {
-                        return;
+                        return false;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return,
+                Err(_) => return false,
             }
             if state.lanes.is_stuck(id, now_ns, &state.generator) {
-                return;
+                return false;
             }
         }
+        false
     }
 }
 

@@ -21,6 +21,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, so
 use crate::clock::Clock;
 use crate::contact;
 use crate::control::Control;
+use crate::descriptors;
 use crate::generator::Generator;
 pub use crate::kernel_udp::{Load, Target};
 use crate::lanes::{LaneId, Lanes, MAX_CONNECTIONS};
@@ -43,7 +44,8 @@ const READS: usize = 4;
 /// Bytes of one read.
 const READ: usize = 64 << 10;
 
-/// Time after its end, or a failure to open it, at which a connection is opened again.
+/// Time after its end, or a failure to open it, at which a connection is opened again, unless the
+/// server ended it behind its answers.
 const RETRY_NS: u64 = 20_000_000;
 
 /// The use of connections.
@@ -102,10 +104,12 @@ pub fn run_under(
     connections.check()?;
     let _pinned =
         target.core.map(PinnedThread::new).transpose().map_err(system("use the generator's core"))?;
+    descriptors::raise_limit();
     contact::prepare_by_stream(load, |patience| open(target.server, patience), target, control.stop)?;
     let ids = load.protocol.ids(Medium::Stream);
     let lanes = Lanes::new(connections.count, connections.pipeline, ids);
-    let mut pool = Pool::new(target.server, lanes).map_err(system("open the connections"))?;
+    let pool = Pool::new(target.server, lanes).map_err(descriptors::explain);
+    let mut pool = pool.map_err(system("open the connections"))?;
     let clock = Clock::start();
     let start_ns = control.start_ns(&clock).map_err(system("start together with the others"))?;
     let shared = Arc::clone(&load.protocol);
@@ -152,7 +156,7 @@ pub fn preload_server(
 
 /// Opens a connection of the first contact.
 fn open(server: SocketAddr, patience: Duration) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&server, patience)?;
+    let stream = TcpStream::connect_timeout(&server, patience).map_err(descriptors::explain)?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -283,7 +287,7 @@ impl Pool {
         for _ in 0..READS {
             let Socket::Open { fd, .. } = &self.sockets[id as usize] else { return };
             match rustix::io::read(fd, &mut *self.bytes) {
-                Ok(0) => return self.end(id, generator, clock.now_ns()),
+                Ok(0) => return self.end_by_server(id, generator, clock.now_ns()),
                 Ok(len) => {
                     let now_ns = clock.now_ns();
                     if self.lanes.handle_bytes(id, now_ns, &self.bytes[..len], generator).is_err() {
@@ -297,6 +301,17 @@ impl Pool {
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 Err(_) => return self.end(id, generator, clock.now_ns()),
             }
+        }
+    }
+
+    /// Ends connection `id`, which the server has ended. One that was answered is opened again at
+    /// once: the server may end each after its answer.
+    #[cold]
+    fn end_by_server(&mut self, id: LaneId, generator: &mut Generator, now_ns: u64) {
+        let at_once = self.lanes.handle_end(id, now_ns, generator);
+        self.end(id, generator, now_ns);
+        if at_once {
+            self.sockets[id as usize] = Socket::Closed { retry_at_ns: now_ns };
         }
     }
 

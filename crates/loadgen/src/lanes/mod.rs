@@ -70,6 +70,8 @@ struct Lane {
     input: Vec<u8>,
     /// Consecutive wrong answers.
     wrong: u8,
+    /// True if an answer arrived since the connection was opened.
+    answered: bool,
 }
 
 /// See the [module](self).
@@ -113,7 +115,8 @@ impl Lanes {
 
     /// Marks connection `id` as usable.
     pub fn handle_up(&mut self, id: LaneId) {
-        self.lanes[id as usize].up = true;
+        let lane = &mut self.lanes[id as usize];
+        (lane.up, lane.answered) = (true, false);
         self.offer(id);
     }
 
@@ -232,6 +235,19 @@ impl Lanes {
         taken.inspect_err(|_| generator.count_malformed())
     }
 
+    /// Records that the server ended connection `id` behind the bytes that arrived, which completes
+    /// an answer that ends with its connection. Returns true if the connection was of use and has
+    /// no request unanswered, so that it can be opened again at once.
+    pub fn handle_end(&mut self, id: LaneId, now_ns: u64, generator: &mut Generator) -> bool {
+        let lane = &mut self.lanes[id as usize];
+        let input = std::mem::take(&mut lane.input);
+        if let Some(len) = generator.protocol().split_at_end(&input) {
+            // An unsolicited answer ends the connection, which has ended.
+            let _ = lane.handle_answer(self.ids, now_ns, &input[..len], generator);
+        }
+        lane.answered && lane.unanswered.is_empty()
+    }
+
     fn take(
         &mut self,
         id: LaneId,
@@ -323,6 +339,7 @@ impl Lane {
             .position(|sent| (generator.stream_id(sent.sequence) ^ id) & mask == 0)
             .ok_or(Malformed)?;
         let sent = self.unanswered.remove(place).ok_or(Malformed)?;
+        self.answered = true;
         if generator.handle_answer(now_ns, sent.sequence, answer) == ReplyOutcome::Wrong {
             self.wrong = self.wrong.saturating_add(1);
         } else {

@@ -2,12 +2,14 @@
 //!
 //! The status must be 200 and the body must be the expected one, by length and hash: the first that
 //! this run received for the path, unless a body was set beforehand. Bodies are delimited by
-//! `Content-Length` or chunks; one that ends with the connection is malformed, since the connection
-//! must be kept. Interim answers (1xx) belong to the answer that follows them; 101 is malformed,
-//! since no other protocol was requested (RFC 9110 sections 15.2 and 15.2.2).
+//! `Content-Length`, by chunks, or by the end of the connection. Trailers are ignored, folded
+//! fields are unfolded, and reason phrases may have any octets (sections 4, 5.2 and 7.1.2). Interim
+//! answers (1xx) belong to the answer that follows them; 101 is malformed, since no other protocol
+//! was requested (RFC 9110 sections 15.2 and 15.2.2).
 //!
 //! A ticket is the index of the path in the list.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::OnceLock;
 
@@ -16,6 +18,8 @@ use tailwater_workload::random::unit_open_closed;
 
 use super::{Ids, MAX_ANSWER, Malformed, Medium, Protocol, Request, Ticket, Verdict};
 
+/// The beginning of every answer.
+const VERSION: &[u8] = b"HTTP/1.";
 /// Longest head of an answer.
 const MAX_HEAD: usize = 16 << 10;
 /// Maximum number of chunks of one body.
@@ -96,6 +100,8 @@ fn hash(body: &[u8]) -> u64 {
 enum Framing {
     Length(usize),
     Chunked,
+    /// The end of the connection (RFC 9112 section 6.3, rule 8).
+    UntilEnd,
 }
 
 struct Head {
@@ -107,6 +113,10 @@ struct Head {
 
 /// Reads the head of an answer and of all interim answers before it; `None` while it is incomplete.
 fn read_head(stream: &[u8]) -> Result<Option<Head>, Malformed> {
+    // A stranger's greeting is no beginning of a head, however long it is waited for.
+    if !stream.iter().zip(VERSION).all(|(got, wanted)| got == wanted) {
+        return Err(Malformed);
+    }
     let searched = &stream[..stream.len().min(MAX_HEAD)];
     let mut begin = 0;
     // Each turn advances, within the longest head.
@@ -114,8 +124,8 @@ fn read_head(stream: &[u8]) -> Result<Option<Head>, Malformed> {
         let Some(end) = searched[begin..].windows(4).position(|window| window == b"\r\n\r\n") else {
             return if stream.len() >= MAX_HEAD { Err(Malformed) } else { Ok(None) };
         };
-        let text = std::str::from_utf8(&searched[begin..begin + end]).map_err(|_| Malformed)?;
-        let (first, fields) = text.split_once("\r\n").unwrap_or((text, ""));
+        let text = unfolded(&searched[begin..begin + end]);
+        let (first, fields) = text.split_once("\r\n").unwrap_or((&*text, ""));
         let rest = first.strip_prefix("HTTP/1.").ok_or(Malformed)?;
         let status: u16 = rest.get(2..5).and_then(|code| code.parse().ok()).ok_or(Malformed)?;
         begin += end + 4;
@@ -124,6 +134,16 @@ fn read_head(stream: &[u8]) -> Result<Option<Head>, Malformed> {
             100..=199 => {}
             _ => return Ok(Some(Head { len: begin, status, framing: read_framing(status, fields)? })),
         }
+    }
+}
+
+/// Returns a head as text, with a space for each fold of a field (RFC 9112 section 5.2). Only names
+/// and values of ASCII matter, so other octets need no meaning.
+fn unfolded(head: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(head);
+    match ["\r\n ", "\r\n\t"].iter().any(|fold| text.contains(fold)) {
+        true => text.replace("\r\n ", " ").replace("\r\n\t", " ").into(),
+        false => text,
     }
 }
 
@@ -151,15 +171,15 @@ fn read_framing(status: u16, fields: &str) -> Result<Framing, Malformed> {
             }
         }
     }
-    match (chunked, length) {
-        (true, _) => Ok(Framing::Chunked),
-        (false, Some(length)) => Ok(Framing::Length(length)),
-        (false, None) => Err(Malformed),
-    }
+    Ok(match (chunked, length) {
+        (true, _) => Framing::Chunked,
+        (false, Some(length)) => Framing::Length(length),
+        (false, None) => Framing::UntilEnd,
+    })
 }
 
 /// Walks the chunks at the beginning of `bytes` (RFC 9112 section 7.1) and passes each to `take`;
-/// returns where they end, `None` while the end has not arrived. Trailers are ignored.
+/// returns where they end, behind the trailers, `None` while the end has not arrived.
 fn read_chunks(bytes: &[u8], mut take: impl FnMut(&[u8])) -> Result<Option<usize>, Malformed> {
     let mut at = 0;
     for _ in 0..MAX_CHUNKS {
@@ -175,15 +195,29 @@ fn read_chunks(bytes: &[u8], mut take: impl FnMut(&[u8])) -> Result<Option<usize
             return Err(Malformed);
         }
         let begin = end + 1;
+        if len == 0 {
+            return Ok(read_trailers(&rest[begin..])?.map(|len| at + begin + len));
+        }
         let Some(chunk) = rest.get(begin..begin + len + 2) else { return Ok(None) };
         let data = chunk.strip_suffix(b"\r\n").ok_or(Malformed)?;
         at += begin + len + 2;
-        if len == 0 {
-            return Ok(Some(at));
-        }
         take(data);
     }
     Err(Malformed)
+}
+
+/// Returns the length of the trailers at the beginning of `bytes`, with the empty line behind them
+/// (RFC 9112 section 7.1.2); `None` while it has not arrived.
+fn read_trailers(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+    if bytes.starts_with(b"\r\n") {
+        return Ok(Some(2));
+    }
+    let searched = &bytes[..bytes.len().min(MAX_HEAD)];
+    match searched.windows(4).position(|window| window == b"\r\n\r\n") {
+        Some(end) => Ok(Some(end + 4)),
+        None if bytes.len() >= MAX_HEAD => Err(Malformed),
+        None => Ok(None),
+    }
 }
 
 impl Protocol for Http {
@@ -213,7 +247,13 @@ impl Protocol for Http {
                 Ok((stream.len() >= len).then_some(len))
             }
             Framing::Chunked => Ok(read_chunks(&stream[head.len..], |_| {})?.map(|len| head.len + len)),
+            Framing::UntilEnd => Ok(None),
         }
+    }
+
+    fn split_at_end(&self, stream: &[u8]) -> Option<usize> {
+        let head = read_head(stream).ok()??;
+        (head.framing == Framing::UntilEnd).then_some(stream.len())
     }
 
     fn id(&self, _answer: &[u8], _medium: Medium) -> Option<u64> {
@@ -232,6 +272,7 @@ impl Protocol for Http {
         let body = &answer[head.len..];
         let got = match head.framing {
             Framing::Length(length) if length == body.len() => hash(body),
+            Framing::UntilEnd => hash(body),
             Framing::Length(_) => return Verdict::Wrong,
             Framing::Chunked => {
                 let mut hasher = DefaultHasher::new();

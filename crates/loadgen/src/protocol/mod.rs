@@ -110,6 +110,13 @@ pub trait Protocol: Debug + Send + Sync {
     /// [`Malformed`] if no answer can begin like this.
     fn split(&self, stream: &[u8]) -> Result<Option<usize>, Malformed>;
 
+    /// Returns the length of the answer in `stream` that is complete because the connection ended
+    /// behind it; `None` if there is none, as in protocols that state the length of each answer.
+    fn split_at_end(&self, stream: &[u8]) -> Option<usize> {
+        let _ = stream;
+        None
+    }
+
     /// Returns the id in an answer; `None` if it is no answer. Unused with [`Ids::Order`].
     fn id(&self, answer: &[u8], medium: Medium) -> Option<u64>;
 

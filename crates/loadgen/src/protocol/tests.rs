@@ -127,8 +127,48 @@ fn interim_answers_are_skipped_and_answers_without_a_body_end_with_their_head() 
 }
 
 #[test]
+fn answers_of_http_may_have_uncommon_forms() {
+    let http = Http::new("host", &["/"]).unwrap();
+    http.expect_body(0, b"ok");
+    let request = Request { id: 9, ticket: 0, due_ns: 0 };
+    for answer in [
+        &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Check: 1\r\nY:\r\n\r\n"[..],
+        b"HTTP/1.1 200 \xe9\xff\r\nX: \xe9\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nX: a\r\n b: c\r\nContent-Length:\r\n\t2\r\n\r\nok",
+    ] {
+        let shown = answer.escape_ascii();
+        for len in 0..answer.len() {
+            assert_eq!(http.split(&answer[..len]), Ok(None), "{len} bytes of {shown}");
+            assert_eq!(http.split_at_end(&answer[..len]), None, "{len} bytes of {shown}");
+        }
+        let followed = [answer, b"HTTP/1.1 2"].concat();
+        assert_eq!(http.split(&followed), Ok(Some(answer.len())), "{shown}");
+        assert_eq!(http.check(&request, answer, Medium::Stream), Verdict::Right, "{shown}");
+    }
+    // No end of the trailers.
+    let mut endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n".to_vec();
+    endless.resize(40_000, b'x');
+    assert_eq!(http.split(&endless), Err(Malformed));
+}
+
+#[test]
+fn a_body_of_http_may_end_with_its_connection() {
+    let http = Http::new("host", &["/"]).unwrap();
+    let request = Request { id: 9, ticket: 0, due_ns: 0 };
+    for head in ["HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", "HTTP/1.0 200 OK\r\n\r\n"] {
+        let answer = format!("{head}ok").into_bytes();
+        assert_eq!(http.split(&answer), Ok(None), "more may come");
+        assert_eq!(http.split_at_end(&answer), Some(answer.len()));
+        assert_eq!(http.split_at_end(&answer[..head.len() - 1]), None, "the head is not complete");
+        assert_eq!(http.check(&request, &answer, Medium::Stream), Verdict::Right);
+    }
+    assert_eq!(http.split_at_end(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no"), None, "cut");
+    assert_eq!(http.split_at_end(b""), None);
+}
+
+#[test]
 fn streams_that_cannot_be_answers_are_refused() {
-    let streams: [(&str, &[u8]); 9] = [
+    let streams: [(&str, &[u8]); 10] = [
         ("http", b"HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
         ("spin", &[0; 40]),
         ("rocks", &[0; 32]),
@@ -136,7 +176,8 @@ fn streams_that_cannot_be_answers_are_refused() {
         ("memcached", b"VALUE a 0\r\n"),
         ("memcached", &[b'x'; 600]),
         ("dns", &[0, 5, 1, 2, 3, 4, 5]),
-        ("http", b"HTTP/1.1 200 OK\r\n\r\n"),
+        ("http", b"SSH-2.0-Server\r\n"),
+        ("http", b"HTTP/2"),
         ("http", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"),
     ];
     for (name, stream) in streams {

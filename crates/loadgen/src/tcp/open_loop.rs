@@ -118,7 +118,12 @@ impl OpenLoop {
             }
         }
         if events.contains(Events::PEER_CLOSED) {
-            return self.end(client, id, now);
+            let at_once = self.lanes.handle_end(id, now.0, &mut self.generator);
+            self.end(client, id, now);
+            if at_once {
+                self.retry_at_ns[id as usize] = Some(now.0);
+            }
+            return;
         }
         if events.intersects(Events::WRITABLE | Events::ESTABLISHED) {
             self.flush(client, id);

@@ -33,7 +33,7 @@ type Sets = BTreeMap<&'static str, Vec<String>>;
 const LABELS: [&str; 5] = ["*", "a", "b", "c", "d"];
 
 /// One record of every type that all servers read in its own syntax.
-const TYPES: [(&str, &str); 29] = [
+const TYPES: [(&str, &str); 31] = [
     ("AAAA", "2001:db8::1"),
     ("AFSDB", "1 host.example."),
     ("APL", "1:192.0.2.0/24 !2:2001:db8::/32"),
@@ -46,6 +46,7 @@ const TYPES: [(&str, &str); 29] = [
     ("EUI48", "00-01-02-0a-0b-0c"),
     ("EUI64", "00-01-02-03-0a-0b-0c-0d"),
     ("HINFO", "\"a cpu\" os"),
+    ("HTTPS", "1 . alpn=\"h2,h3\" ipv4hint=192.0.2.1"),
     ("IPSECKEY", "1 1 2 192.0.2.9 AAECAw=="),
     ("KX", "1 host.example."),
     ("L32", "1 192.0.2.7"),
@@ -60,6 +61,7 @@ const TYPES: [(&str, &str); 29] = [
     ("RT", "1 host.example."),
     ("SMIMEA", "3 1 1 00010203"),
     ("SPF", "\"v=spf1\""),
+    ("SVCB", "16 @ key667=\"hello\\210qoo\" port=53 mandatory=port"),
     ("SSHFP", "1 1 000102030405060708090a0b0c0d0e0f10111213"),
     ("TLSA", "3 1 1 00010203"),
     ("URI", "1 2 \"ftp://example/\""),
@@ -106,7 +108,10 @@ impl Generated {
             let wild = *owner.last().expect("a label") == "*";
             let lone = sets.is_empty();
             let special = sets.contains_key("CNAME") || sets.contains_key("NS") || sets.contains_key("DNAME");
-            let name = |random: &mut Random| format!("={}", shown(&random.labels()));
+            let name = |random: &mut Random| match random.below(6) {
+                0 => "@".to_owned(),
+                _ => format!("={}", shown(&random.labels())),
+            };
             let (rtype, data) = match random.below(12) {
                 0 | 1 if lone => ("CNAME", name(&mut random)),
                 2 if lone && !wild => ("DNAME", name(&mut random)),
