@@ -231,6 +231,14 @@ impl RingMemory {
         &self.line(index).words[0]
     }
 
+    /// Returns how far the ring has been read, in lines, and whether a record seems to wait there.
+    /// Any thread may ask; the answer is old at once.
+    pub(crate) fn unread(&self) -> (u64, bool) {
+        // Relaxed: no record is read.
+        let tail = self.tail().load(Ordering::Relaxed);
+        (tail, self.header(self.index(tail)).load(Ordering::Relaxed) != 0)
+    }
+
     #[inline(always)]
     fn tail(&self) -> &TailWord {
         // SAFETY: valid by `new`'s contract.
