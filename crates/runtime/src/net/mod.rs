@@ -67,9 +67,14 @@ pub(crate) fn poll_ending(ending: &mut Ending<Kthreads>, last: bool) -> Owed {
     stack().poll_ending(&mut KthreadOutlet, ending, last)
 }
 
-/// Records that the IOKernel is gone: sends to other hosts fail from now on.
+/// Records that the IOKernel is gone: calls that need other hosts fail from now on.
 pub(crate) fn set_link_down() {
     stack().set_link_down(&mut KthreadOutlet);
+}
+
+/// Records that there is an IOKernel again.
+pub(crate) fn set_link_up() {
+    stack().set_link_up();
 }
 
 /// Returns this runtime's own IPv4 address: attached, the one the IOKernel assigned; standalone,

@@ -248,9 +248,11 @@ impl<P: Platform> Stack<P> {
         inner.armed = at;
     }
 
-    /// Fails all connections to other hosts: the link is down.
+    /// Fails all connections to other hosts, and wakes the threads that wait for new ones: the link
+    /// is down.
     pub(crate) fn fail_remote(&self, outlet: &mut impl Outlet<P>) {
         self.settle_remote(outlet, |inner| inner.fail(Failure::Down));
+        self.tcp.listeners.wake_acceptors();
     }
 
     /// Sends what connections to other hosts have to send.
