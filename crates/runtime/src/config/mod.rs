@@ -121,8 +121,8 @@ impl Builder {
     }
 
     /// Sets how long calls wait for another IOKernel if
-    /// [`on_iokernel_loss`](Self::on_iokernel_loss) is `Wait`, before they fail; zero: for ever. The
-    /// program looks for one for ever. Rounded down to milliseconds.
+    /// [`on_iokernel_loss`](Self::on_iokernel_loss) is `Wait`, before they fail; zero: for ever.
+    /// The program looks for one for ever. Rounded down to milliseconds.
     pub fn iokernel_wait(mut self, time: Duration) -> Self {
         self.settings.iokernel_wait_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self
