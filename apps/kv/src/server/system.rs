@@ -47,8 +47,8 @@ pub trait System: Sized + 'static {
     /// Ends a connection in both directions, for all its handles.
     fn end(stream: &Self::Stream);
 
-    /// Configures a connection to send written bytes at once, to fail a read or write after `timeout`
-    /// without a byte, and to end when the peer does not answer probes.
+    /// Configures a connection to send written bytes at once, to fail a read or write after
+    /// `timeout` without a byte, and to end when the peer does not answer probes.
     fn prepare(stream: &Self::Stream, timeout: Option<Duration>) -> io::Result<()>;
 
     /// Binds a socket to `address`; returns the socket and its address.

@@ -24,7 +24,7 @@
 //! | header word of a record | producer | Release, after payload and after clearing the next header | consumer, Acquire, in `peek` |
 //! | first header of a corked batch | producer | Release, after the whole batch | consumer, Acquire, in `peek` |
 //! | other words of a record | producer | plain, before the header | consumer, plain, after the header |
-//! | tail word | consumer | Release, after its last read of the lines it frees | producer, Acquire, when its cached copy is too old; before and at a fence, Acquire, in `has_passed` of [`Producer`] and [`Hint`] |
+//! | tail word | consumer | Release, after its last read of the lines it frees | producer, Acquire, when its cached copy is too old; before and at a fence, Acquire, in `has_passed` of [`Producer`] and [`Hint`]; any thread that waits for an empty ring, Relaxed, in `unread` |
 //!
 //! # Crash and lie
 //! | side | lie | consequence |

@@ -531,6 +531,7 @@ fn main() {
         Some("tcp-relay") => tcp::relay(),
         Some("tcp-keep") => tcp::keep(),
         Some("tcp-orphan") => tcp::orphan(),
+        Some("tcp-late") => tcp::late(),
         Some("leave-return") => leave::serve(leave::Way::Return),
         Some("leave-exit") => leave::serve(leave::Way::Exit),
         Some("leave-panic") => leave::serve(leave::Way::Panic),
