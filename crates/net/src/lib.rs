@@ -64,4 +64,5 @@ pub use loopback::{LocalPacket, LoopbackBatch};
 pub use outlet::{Outlet, OutletError, RETRY};
 pub use platform::{Outcome, Platform};
 pub use single::Single;
+pub use stack::ending::{Ending, Owed};
 pub use stack::{Progress, Stack};

@@ -19,7 +19,7 @@ use crate::records::runtime::{Injected, Runtime};
 use crate::records::stacks::StackPool;
 use crate::thread::{self, Options, panics};
 use crate::verbs::{hooks, overflow, preempt, quantum, ready, worker};
-use crate::{alloc, blocking, debug, ingress};
+use crate::{alloc, blocking, debug, exit, ingress};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -31,7 +31,8 @@ static STARTING: AtomicBool = AtomicBool::new(false);
 
 impl Builder {
     /// Starts the runtime, runs `main` as its first user thread and returns the result. The other
-    /// user threads end with the process, as threads do when `main` returns.
+    /// user threads end with the process, as threads do when `main` returns. What sockets have
+    /// accepted is sent before that: see [`exit_linger`](Self::exit_linger).
     ///
     /// # Errors
     /// [`StartError`] says what is missing and what to do.
@@ -118,6 +119,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     // Now this thread has left the managed cores, and the threads that it starts stay off them.
     blocking::start(config.blocking_threads).map_err(failed("start a thread for blocking calls"))?;
     debug::start(config).map_err(failed("start the thread that watches for stalls"))?;
+    exit::install(config.exit_linger);
     Ok(runtime)
 }
 

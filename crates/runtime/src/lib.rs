@@ -96,6 +96,8 @@ mod error;
 #[cfg(all(feature = "tcp", not(loom)))]
 pub mod events;
 #[cfg(not(loom))]
+mod exit;
+#[cfg(not(loom))]
 pub mod future;
 #[cfg(not(loom))]
 mod ingress;

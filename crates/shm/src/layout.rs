@@ -685,6 +685,17 @@ impl Region {
         self.ring(2 * index as usize + 1, &self.kthread(index).egress_tail.0)
     }
 
+    /// Returns how far the IOKernel has read the egress ring of kthread `index`, in lines, and
+    /// whether a frame seems to wait there. Any thread may ask; the answer is old at once.
+    pub fn unsent(&self, index: u16) -> (u64, bool) {
+        self.egress(index).unread()
+    }
+
+    /// Returns the lines of a ring.
+    pub fn ring_lines(&self) -> u64 {
+        self.spec.ring_lines.into()
+    }
+
     fn trace_head(&self, index: u16) -> *const AtomicU64 {
         core::ptr::from_ref(&self.kthread(index).trace_head.0)
     }

@@ -4,6 +4,7 @@ mod attached;
 mod authority;
 mod debugging;
 mod dns_clients;
+mod ends;
 mod exclusive;
 mod fuzz_corpus;
 mod hostile;

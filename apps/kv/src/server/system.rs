@@ -3,9 +3,15 @@
 //! Owns no behaviour: each function is the call of the same name. A call that waits blocks the
 //! calling thread, of either kind.
 
+use rustix::net::sockopt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
+use tailwater::net::TcpKeepalive;
+
+/// How a peer is probed that has sent nothing for long, so that a connection of one that is gone
+/// does not stay: time without a segment, time between two probes, and unanswered probes.
+const KEEPALIVE: (Duration, Duration, u8) = (Duration::from_secs(60), Duration::from_secs(10), 6);
 
 /// Stack of a kernel thread, in bytes; a connection's uses a few kibibytes.
 const STACK: usize = 128 << 10;
@@ -41,8 +47,8 @@ pub trait System: Sized + 'static {
     /// Ends a connection in both directions, for all its handles.
     fn end(stream: &Self::Stream);
 
-    /// Configures a connection to send written bytes at once, and to fail a read or write after
-    /// `timeout` without a byte.
+    /// Configures a connection to send written bytes at once, to fail a read or write after
+    /// `timeout` without a byte, and to end when the peer does not answer probes.
     fn prepare(stream: &Self::Stream, timeout: Option<Duration>) -> io::Result<()>;
 
     /// Binds a socket to `address`; returns the socket and its address.
@@ -56,9 +62,9 @@ pub trait System: Sized + 'static {
 }
 
 /// Implements [`System`] by the `net` and `thread` modules of a crate, with threads from the given
-/// builder.
+/// builder and probes from the given function.
 macro_rules! systems {
-    ($($(#[$doc:meta])* $name:ident: $root:ident, $builder:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $root:ident, $builder:expr, $probe:expr;)*) => {$(
         $(#[$doc])*
         pub enum $name {}
 
@@ -101,6 +107,7 @@ macro_rules! systems {
 
             fn prepare(stream: &Self::Stream, timeout: Option<Duration>) -> io::Result<()> {
                 stream.set_nodelay(true)?;
+                $probe(stream)?;
                 stream.set_read_timeout(timeout)?;
                 stream.set_write_timeout(timeout)
             }
@@ -126,7 +133,20 @@ macro_rules! systems {
 
 systems! {
     /// User threads on sockets of the runtime's own network stack.
-    Tailwater: tailwater, tailwater::thread::Builder::new();
+    Tailwater: tailwater, tailwater::thread::Builder::new(), probe;
     /// The kernel's threads and sockets.
-    Kernel: std, std::thread::Builder::new().stack_size(STACK);
+    Kernel: std, std::thread::Builder::new().stack_size(STACK), probe_by_kernel;
+}
+
+fn probe(stream: &tailwater::net::TcpStream) -> io::Result<()> {
+    let (idle, interval, probes) = KEEPALIVE;
+    stream.set_keepalive(Some(TcpKeepalive::default().idle(idle).interval(interval).probes(probes)))
+}
+
+fn probe_by_kernel(stream: &std::net::TcpStream) -> io::Result<()> {
+    let (idle, interval, probes) = KEEPALIVE;
+    sockopt::set_tcp_keepidle(stream, idle)?;
+    sockopt::set_tcp_keepintvl(stream, interval)?;
+    sockopt::set_tcp_keepcnt(stream, probes.into())?;
+    Ok(sockopt::set_socket_keepalive(stream, true)?)
 }

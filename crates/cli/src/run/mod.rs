@@ -61,6 +61,10 @@ pub struct RunArgs {
     /// How long it waits for another IOKernel, for instance 10s; 0s waits for ever [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
     iokernel_wait: Option<u64>,
+    /// How long its end waits at most for data on TCP connections to be acknowledged, for instance
+    /// 5s [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    exit_linger: Option<u64>,
     /// Usable bytes of each user thread's stack [default: 262144]
     #[arg(long, value_name = "BYTES")]
     stack_size: Option<usize>,
@@ -151,6 +155,7 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_IP", args.ip.map(|ip| ip.to_string())),
         ("TAILWATER_ON_IOKERNEL_LOSS", args.on_iokernel_loss.clone()),
         ("TAILWATER_IOKERNEL_WAIT_MS", args.iokernel_wait.map(|n| n.to_string())),
+        ("TAILWATER_EXIT_LINGER_MS", args.exit_linger.map(|n| n.to_string())),
         ("TAILWATER_STACK_SIZE", args.stack_size.map(|n| n.to_string())),
         ("TAILWATER_IDLE_TIMEOUT_US", args.idle_timeout.map(|n| n.to_string())),
         ("TAILWATER_RING_BYTES", args.ring_bytes.map(|n| n.to_string())),

@@ -236,6 +236,11 @@ impl Entry {
         }
     }
 
+    /// Returns whether packets wait for it.
+    pub fn is_awaited(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Returns the entry's rank for eviction, lowest first; `None` if packets wait for it.
     pub fn worth(&self) -> Option<(u8, Duration)> {
         match self.state {

@@ -175,6 +175,11 @@ impl<P: Platform, A: Address> NeighbourCache<P, A> {
         Some(Question { address, ask })
     }
 
+    /// Returns whether packets wait for any neighbour.
+    pub fn is_any_awaited(&self) -> bool {
+        self.table.lock().entries.values().any(Entry::is_awaited)
+    }
+
     /// Returns when [`poll`](Self::poll) has something to do, if ever. Takes no lock.
     #[inline]
     pub fn deadline(&self) -> Option<Duration> {

@@ -30,6 +30,7 @@
 //! into the receiver's queue, other packets to this host wait in the loopback queue.
 
 mod arp;
+pub mod ending;
 mod errors;
 mod icmp;
 mod input;
@@ -89,6 +90,8 @@ pub struct Stack<P: Platform> {
     /// True while frames can leave. Relaxed: a sender that reads an old value gets the outlet's
     /// error.
     link_up: AtomicBool,
+    /// True after frames could leave, and cannot any more.
+    link_lost: AtomicBool,
     /// Counts packets sent in fragments. Relaxed: only uniqueness matters.
     identifications: AtomicU32,
     seed: u64,
@@ -118,6 +121,7 @@ impl<P: Platform> Stack<P> {
             icmp_errors: PeerLimiter::new(ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND, seed),
             announcer: Lock::new(Announcer::new(attached)),
             link_up: AtomicBool::new(attached),
+            link_lost: AtomicBool::new(false),
         })
     }
 
@@ -221,11 +225,28 @@ impl<P: Platform> Stack<P> {
         Ok(())
     }
 
-    /// Takes the link down permanently: sends to other hosts fail from now on, and so do
-    /// connections to them.
+    /// Takes the link down: sends to other hosts fail from now on, and so do connections to them.
+    /// Threads that wait for datagrams or connections are woken: see
+    /// [`is_cut_off`](Self::is_cut_off).
     pub fn set_link_down(&self, outlet: &mut impl Outlet<P>) {
         self.link_up.store(false, Relaxed);
+        // Before the threads are woken, under locks that they take.
+        self.link_lost.store(true, Relaxed);
         self.fail_remote(outlet);
+        self.udp.wake_readers();
+    }
+
+    /// Takes the link up again. Connections that have failed meanwhile stay so; sockets go on.
+    pub fn set_link_up(&self) {
+        self.link_up.store(true, Relaxed);
+        self.link_lost.store(false, Relaxed);
+    }
+
+    /// Returns whether a socket bound to `local` waits for peers that the lost link led to. False
+    /// for one that only this host reaches, and if there never was a link.
+    #[inline]
+    pub fn is_cut_off(&self, local: SocketAddr) -> bool {
+        self.link_lost.load(Relaxed) && !local.ip().is_loopback()
     }
 
     /// Sends at once what connections could not send while the outlet had no room for long, and

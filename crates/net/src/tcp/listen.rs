@@ -1,7 +1,7 @@
 //! Listening sockets, the connections that wait to be accepted, and the table that finds them.
 
 use super::socket::{Settings, Socket};
-use crate::platform::{Guard, Lock, Platform};
+use crate::platform::{Guard, Lock, Platform, Waiters};
 use crate::udp::endpoint::{covers, overlap};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -180,6 +180,15 @@ impl<P: Platform> Listeners<P> {
         all.retain(|other| !Arc::ptr_eq(other, listening));
         if all.is_empty() {
             ports.remove(&port);
+        }
+    }
+
+    /// Wakes all threads that wait for a connection.
+    pub(crate) fn wake_acceptors(&self) {
+        let all: Vec<_> = self.ports.lock().values().flatten().cloned().collect();
+        for listening in all {
+            let mut inner = listening.lock();
+            while inner.acceptors.wake_one() {}
         }
     }
 

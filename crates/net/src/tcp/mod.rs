@@ -56,7 +56,7 @@ pub use timers::Due;
 use crate::counters::Counters;
 use crate::limiter::PeerLimiter;
 use crate::platform::{Lock, Platform};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
 use near::NearWindow;
 use table::Table;
@@ -122,6 +122,9 @@ pub struct Tcp<P: Platform> {
     pub(crate) limit: usize,
     /// The windows of peers on this machine.
     pub(crate) near_window: NearWindow,
+    /// True once the program ends: no handshake is begun. Relaxed: a connection that is accepted
+    /// for want of it is reset later.
+    pub(crate) ending: AtomicBool,
     /// Numbers sockets for their timers. Relaxed: only uniqueness matters.
     pub(crate) next_id: AtomicU64,
     /// Counters of connections that are gone.
@@ -174,6 +177,7 @@ impl<P: Platform> Tcp<P> {
             connections: AtomicUsize::new(0),
             limit: limit as usize,
             near_window: NearWindow::new(local_window),
+            ending: AtomicBool::new(false),
             next_id: AtomicU64::new(0),
             gone: Lock::new(Totals::default()),
         }

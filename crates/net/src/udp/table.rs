@@ -21,7 +21,7 @@ use super::ring::DatagramRing;
 use super::slab::Slab;
 use crate::counters::Counters;
 use crate::hash::hash;
-use crate::platform::{Lock, Platform};
+use crate::platform::{Lock, Platform, Waiters};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -134,6 +134,15 @@ impl<P: Platform> UdpTable<P> {
         admin.free.push(endpoint.index);
         drop(admin);
         drop(queue);
+    }
+
+    /// Wakes all threads that wait for a datagram.
+    pub fn wake_readers(&self) {
+        let used = self.admin.lock().used;
+        for endpoint in (0..used).filter_map(|index| self.endpoints.get(index)) {
+            let mut inbound = endpoint.inbound();
+            while inbound.readers().wake_one() {}
+        }
     }
 
     /// Queues a datagram at its socket. Returns [`Offer::NotMine`] if there is none.

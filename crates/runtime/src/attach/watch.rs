@@ -11,7 +11,7 @@
 //! | is there again, and refuses, or assigns another address | goes on waiting; the reason is written once |
 //! | is of another user | the same: [`control::dial`] names the user |
 //! | is there again, and ends before `Ready`, or does not answer | hangs up, and begins to wait anew, with the memory it got |
-//! | is not there in time | goes on without network |
+//! | is not there in time | its calls fail from then on; this thread dials on, and reports that at growing intervals |
 //!
 //! This thread waits for nothing of the program until it has tried to register: standard error may
 //! be a full pipe, and there may be no memory for a stack.
@@ -37,6 +37,11 @@ use tailwater_shm::memory::MemoryError;
 /// Time between two attempts while no IOKernel listens, at first and at most: an attempt takes a
 /// few microseconds.
 const DIALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
+/// The same once the program's calls fail because none came in time.
+const LATE_DIALS: Duration = Duration::from_secs(1);
+/// Time between the first two reports that there is still no IOKernel; each doubles it, up to the
+/// maximum.
+const REPORTS: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 /// Time between two attempts after one that was refused: each costs the IOKernel a region.
 const AFTER_REFUSAL: Duration = Duration::from_millis(500);
 /// Maximum time until all kthreads have responded, none of which waits for the others. Linux runs
@@ -61,6 +66,26 @@ struct Patience {
     ready: Duration,
 }
 
+/// When it is reported that there is still no IOKernel, as time since the loss.
+struct Report {
+    at: Duration,
+    interval: Duration,
+}
+
+impl Report {
+    fn write_if_due(&mut self, path: &str, elapsed: Duration) {
+        if elapsed < self.at {
+            return;
+        }
+        write(&format!(
+            "tailwater: still no IOKernel takes this program at {path} after {} s; trying on\n",
+            elapsed.as_secs()
+        ));
+        self.interval = (self.interval * 2).min(REPORTS.1);
+        self.at = elapsed + self.interval;
+    }
+}
+
 /// Why the IOKernel is lost.
 enum Loss {
     /// It ended or was killed.
@@ -80,8 +105,6 @@ impl Connection {
             // IOKernel polls on.
             tailwater_shm::priority::raise_thread();
             while self.outlive(runtime) {}
-            // Last: it takes the locks of all connections, and a thread that holds one may have
-            // been parked.
             net::set_link_down();
         };
         std::thread::Builder::new()
@@ -111,21 +134,10 @@ impl Connection {
             write(&text);
             return false;
         }
-        let back = self.register_again(runtime, began, &text);
+        self.register_again(runtime, began, &text);
         let after = began.elapsed().as_millis();
-        if back {
-            write(&format!("tailwater: attached to the IOKernel at {} again after {after} ms\n", self.path));
-        } else {
-            // An IOKernel that has not answered may have bound kthreads since.
-            self.unbind(runtime);
-            runtime.give_up_waiting();
-            write(&format!(
-                "tailwater: no IOKernel took this program at {} in {after} ms. Continuing on ordinary cores, without \
-                 network.\n",
-                self.path
-            ));
-        }
-        back
+        write(&format!("tailwater: attached to the IOKernel at {} again after {after} ms\n", self.path));
+        true
     }
 
     fn wait_for_loss(&self) -> Loss {
@@ -154,7 +166,9 @@ impl Connection {
         let reaction = match (self.on_loss, loss, self.wait) {
             (OnIoKernelLoss::Exit, ..) => "Exiting: start one, and this program again.".to_owned(),
             (OnIoKernelLoss::Continue, ..) | (_, Loss::Expelled(_), _) => CONTINUING.to_owned(),
-            (_, _, Some(wait)) => format!("Waiting {} s for one there.", wait.as_secs_f64()),
+            (_, _, Some(wait)) => {
+                format!("Waiting for one there; after {} s, without network.", wait.as_secs_f64())
+            }
             (_, _, None) => "Waiting for one there.".to_owned(),
         };
         (why, reaction)
@@ -171,28 +185,55 @@ impl Connection {
         }
     }
 
-    /// Registers with the next IOKernel at the same socket, once there is one; false if there is
-    /// none in time. Writes `text` after the first attempt, which does not wait for what reads it.
-    fn register_again(&mut self, runtime: &'static Runtime, began: Instant, text: &str) -> bool {
+    /// Registers with the next IOKernel at the same socket, once there is one. Writes `text` after
+    /// the first attempt, which does not wait for what reads it.
+    fn register_again(&mut self, runtime: &'static Runtime, began: Instant, text: &str) {
         let mut patience = Patience { stop: STOP_PATIENCE.0, ready: READY_PATIENCE.0 };
         let (mut pause, mut written, mut loss) = (DIALS.0, String::new(), Some(text));
+        let mut report = None;
         loop {
-            let left = self.wait.map_or(Duration::MAX, |wait| wait.saturating_sub(began.elapsed()));
+            let left = match (self.wait, &report) {
+                (Some(wait), None) => wait.saturating_sub(began.elapsed()),
+                _ => Duration::MAX,
+            };
             let tried = self.try_again(runtime, left, &mut patience);
             loss.take().into_iter().for_each(write);
-            let Err(error) = tried else { return true };
+            let Err(error) = tried else { break };
             let absent = is_absence(&error);
-            pause = if absent { (pause * 2).min(DIALS.1) } else { AFTER_REFUSAL.max(patience.stop) };
+            let most = if report.is_some() { LATE_DIALS } else { DIALS.1 };
+            pause = if absent { (pause * 2).min(most) } else { AFTER_REFUSAL.max(patience.stop) };
             let text = error.to_string();
             if !absent && text != written {
                 write(&format!("tailwater: not attached again yet: {text}\n"));
                 written = text;
             }
-            if self.wait.is_some_and(|wait| began.elapsed() + pause > wait) {
-                return false;
+            match &mut report {
+                None if self.wait.is_some_and(|wait| began.elapsed() + pause > wait) => {
+                    self.stop_waiting(runtime, began);
+                    report = Some(Report { at: began.elapsed() + REPORTS.0, interval: REPORTS.0 });
+                }
+                None => {}
+                Some(report) => report.write_if_due(&self.path, began.elapsed()),
             }
             std::thread::sleep(pause);
         }
+        if report.is_some() {
+            net::set_link_up();
+        }
+    }
+
+    /// Lets the program's calls fail that waited for another IOKernel.
+    fn stop_waiting(&self, runtime: &Runtime, began: Instant) {
+        // An IOKernel that has not answered may have bound kthreads since.
+        self.unbind(runtime);
+        runtime.give_up_waiting();
+        let after = began.elapsed().as_millis();
+        write(&format!(
+            "tailwater: no IOKernel took this program at {} in {after} ms. Continuing on ordinary cores, without \
+             network, until one does.\n",
+            self.path
+        ));
+        net::set_link_down();
     }
 
     /// Tries once to register, which is to take no longer than `left`.
@@ -227,6 +268,7 @@ impl Connection {
         }
         let loan = runtime.loan.expect("a runtime that had an IOKernel");
         let next = loan.region.successor(region).map_err(unusable(&self.path))?;
+        let awaits = runtime.awaits_iokernel();
         let Some(stopped) = rejoin::stop_all(runtime, patience.stop.min(left)) else {
             patience.stop = (patience.stop * 2).min(STOP_PATIENCE.1);
             return Err(self.no_poll_point());
@@ -249,7 +291,7 @@ impl Connection {
             // An IOKernel that lives is not to lend cores to an orphan.
             let _ = shutdown(&control, Shutdown::Both);
             self.unbind(runtime);
-            runtime.orphan(true);
+            runtime.orphan(awaits);
             return Err(error);
         }
         self.registration = Registration { control, welcome };

@@ -12,11 +12,13 @@
 pub enum OnIoKernelLoss {
     /// Waits for another IOKernel at the same socket, on ordinary cores: sockets keep their state,
     /// and what is sent to other hosts waits. After the time set by
-    /// [`Builder::iokernel_wait`](crate::Builder::iokernel_wait), and at once if the IOKernel has
-    /// ended the registration for a reason, goes on as with `Continue`.
+    /// [`Builder::iokernel_wait`](crate::Builder::iokernel_wait), calls fail as with `Continue`
+    /// until there is another IOKernel, which the program goes on to look for. If the IOKernel has
+    /// ended the registration for a reason, goes on as with `Continue`, at once and for ever.
     #[default]
     Wait,
-    /// Goes on, on ordinary cores and without network.
+    /// Goes on, on ordinary cores and without network: calls that need other hosts fail with
+    /// [`NetworkDown`](std::io::ErrorKind::NetworkDown).
     Continue,
     /// Exits with status [`EXIT_STATUS`](Self::EXIT_STATUS), for a supervisor that starts it again.
     /// Nothing is run before, neither destructors nor what atexit(3) was given.

@@ -51,6 +51,7 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// | [`ip`](Self::ip) | `TAILWATER_IP` | the IOKernel chooses |
 /// | [`on_iokernel_loss`](Self::on_iokernel_loss) | `TAILWATER_ON_IOKERNEL_LOSS` | `wait` |
 /// | [`iokernel_wait`](Self::iokernel_wait) | `TAILWATER_IOKERNEL_WAIT_MS` | 60 s |
+/// | [`exit_linger`](Self::exit_linger) | `TAILWATER_EXIT_LINGER_MS` | 60 s |
 /// | [`stack_size`](Self::stack_size) | `TAILWATER_STACK_SIZE` | 262144 bytes |
 /// | [`idle_timeout`](Self::idle_timeout) | `TAILWATER_IDLE_TIMEOUT_US` | 50 us |
 /// | [`ring_bytes`](Self::ring_bytes) | `TAILWATER_RING_BYTES` | 262144 bytes |
@@ -119,11 +120,30 @@ impl Builder {
         self
     }
 
-    /// Sets how long the program waits for another IOKernel if
-    /// [`on_iokernel_loss`](Self::on_iokernel_loss) is `Wait`; zero waits for ever. Rounded down to
-    /// milliseconds.
+    /// Sets how long calls wait for another IOKernel if
+    /// [`on_iokernel_loss`](Self::on_iokernel_loss) is `Wait`, before they fail; zero: for ever.
+    /// The program looks for one for ever. Rounded down to milliseconds.
     pub fn iokernel_wait(mut self, time: Duration) -> Self {
         self.settings.iokernel_wait_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        self
+    }
+
+    /// Sets how long the end of the process waits at most until peers have acknowledged what TCP
+    /// connections have accepted, as long as there is progress: zero to an hour, rounded down to
+    /// milliseconds. After that, and after ten seconds without an acknowledgment, peers get a
+    /// reset. With zero they get it at once.
+    ///
+    /// This applies to a return from `main` and to [`std::process::exit`], attached to an IOKernel;
+    /// a process that is killed or aborted waits for nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let job = tailwater::Builder::new().exit_linger(Duration::from_secs(5));
+    /// ```
+    pub fn exit_linger(mut self, time: Duration) -> Self {
+        self.settings.exit_linger_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         self
     }
 

@@ -12,6 +12,10 @@ use std::time::Duration;
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
+/// As long as Linux waits for the peer of a connection that no process has any more
+/// (tcp_fin_timeout).
+const DEFAULT_EXIT_LINGER: Duration = Duration::from_secs(60);
+const MAX_EXIT_LINGER: Duration = Duration::from_secs(3600);
 const DEFAULT_STALL: Duration = Duration::from_millis(100);
 const DEFAULT_BLOCKING_THREADS: u16 = 256;
 const MAX_BLOCKING_THREADS: u16 = 4096;
@@ -28,6 +32,7 @@ pub struct Settings {
     pub ip: Option<Ipv4Addr>,
     pub on_iokernel_loss: Option<OnIoKernelLoss>,
     pub iokernel_wait_ms: Option<u64>,
+    pub exit_linger_ms: Option<u64>,
     pub stack_size: Option<usize>,
     pub idle_timeout_us: Option<u64>,
     pub ring_bytes: Option<u32>,
@@ -56,6 +61,7 @@ impl Settings {
             ip: self.ip.or(next.ip),
             on_iokernel_loss: self.on_iokernel_loss.or(next.on_iokernel_loss),
             iokernel_wait_ms: self.iokernel_wait_ms.or(next.iokernel_wait_ms),
+            exit_linger_ms: self.exit_linger_ms.or(next.exit_linger_ms),
             stack_size: self.stack_size.or(next.stack_size),
             idle_timeout_us: self.idle_timeout_us.or(next.idle_timeout_us),
             ring_bytes: self.ring_bytes.or(next.ring_bytes),
@@ -91,6 +97,8 @@ pub struct Config {
     pub on_iokernel_loss: OnIoKernelLoss,
     /// How long another IOKernel is waited for; `None`: for ever.
     pub iokernel_wait: Option<Duration>,
+    /// How long the end of the process waits for data to be delivered, at most.
+    pub exit_linger: Duration,
     /// Usable bytes of each user thread's stack.
     pub stack_size: usize,
     /// How long an idle kthread polls before it sleeps; `None` polls for ever.
@@ -128,6 +136,8 @@ impl Config {
         check("kthreads", kthreads, 1, most_kthreads)?;
         let stack_size = settings.stack_size.unwrap_or(DEFAULT_STACK);
         check("stack_size", stack_size as u64, MIN_STACK as u64, MAX_STACK as u64)?;
+        let exit_linger = settings.exit_linger_ms.map_or(DEFAULT_EXIT_LINGER, Duration::from_millis);
+        check("exit_linger_ms", exit_linger.as_millis() as u64, 0, MAX_EXIT_LINGER.as_millis() as u64)?;
         let blocking_threads = settings.blocking_threads.unwrap_or(DEFAULT_BLOCKING_THREADS);
         check("blocking_threads", blocking_threads, 1, MAX_BLOCKING_THREADS)?;
         let stall_timeout = settings.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
@@ -142,6 +152,7 @@ impl Config {
             ip: settings.ip,
             on_iokernel_loss: settings.on_iokernel_loss.unwrap_or_default(),
             iokernel_wait: (!iokernel_wait.is_zero()).then_some(iokernel_wait),
+            exit_linger,
             stack_size,
             idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
             ring_bytes: settings.ring_bytes.unwrap_or(DEFAULT_RING),

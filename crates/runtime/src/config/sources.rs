@@ -31,6 +31,7 @@ pub fn environment() -> Result<Settings, ConfigError> {
         ip: parsed("TAILWATER_IP")?,
         on_iokernel_loss: variable("TAILWATER_ON_IOKERNEL_LOSS", on_iokernel_loss)?,
         iokernel_wait_ms: parsed("TAILWATER_IOKERNEL_WAIT_MS")?,
+        exit_linger_ms: parsed("TAILWATER_EXIT_LINGER_MS")?,
         stack_size: parsed("TAILWATER_STACK_SIZE")?,
         idle_timeout_us: parsed("TAILWATER_IDLE_TIMEOUT_US")?,
         ring_bytes: parsed("TAILWATER_RING_BYTES")?,

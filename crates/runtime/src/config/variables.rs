@@ -7,11 +7,12 @@
 const PREFIX: &str = "TAILWATER_";
 
 /// All variables, without the prefix.
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "BLOCKING_THREADS",
     "CLASS",
     "CONFIG",
     "DUMP_SIGNAL",
+    "EXIT_LINGER_MS",
     "GUARANTEED",
     "IDLE_TIMEOUT_US",
     "IOKERNEL",

@@ -44,15 +44,37 @@ pub(crate) use tailwater_net::{ConfigError, Ipv6Config, Mode, NetConfig};
 pub(crate) use tcp::window_of_ring;
 
 use driver::{KthreadOutlet, stack};
+use platform::Kthreads;
+use tailwater_net::{Ending, Owed};
 
 /// Sends what connections could not while there was no IOKernel. On a kthread.
 pub(crate) fn resume() {
     stack().resume(&mut KthreadOutlet);
 }
 
-/// Records that the IOKernel is gone: sends to other hosts fail from now on.
+/// Returns whether a peer is to be told of the end of the program.
+pub(crate) fn has_peers() -> bool {
+    stack().has_peers()
+}
+
+/// Begins the end of the program: see [`Stack::begin_ending`](tailwater_net::Stack::begin_ending).
+pub(crate) fn begin_ending() -> Ending<Kthreads> {
+    stack().begin_ending()
+}
+
+/// Returns what is still owed to peers, all of whom are given up with `last`. On a kthread.
+pub(crate) fn poll_ending(ending: &mut Ending<Kthreads>, last: bool) -> Owed {
+    stack().poll_ending(&mut KthreadOutlet, ending, last)
+}
+
+/// Records that the IOKernel is gone: calls that need other hosts fail from now on.
 pub(crate) fn set_link_down() {
     stack().set_link_down(&mut KthreadOutlet);
+}
+
+/// Records that there is an IOKernel again.
+pub(crate) fn set_link_up() {
+    stack().set_link_up();
 }
 
 /// Returns this runtime's own IPv4 address: attached, the one the IOKernel assigned; standalone,

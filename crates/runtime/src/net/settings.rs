@@ -6,6 +6,10 @@ use core::time::Duration;
 use std::io;
 use tailwater_shm::Cycles;
 
+/// Time that a call waits which waits for peers beyond a lost link, before it reports that anew: a
+/// program that repeats the call would otherwise do nothing else.
+pub const CUT_OFF_PAUSE: Duration = Duration::from_secs(1);
+
 /// Stores `timeout` in `cell` as nanoseconds, zero for none.
 ///
 /// # Errors

@@ -7,8 +7,9 @@ use super::addr::{self, ToSocketAddrs, bindable, no_addresses, try_each};
 use super::driver::{self, KthreadOutlet, stack};
 use super::error::{IntoIo, would_block};
 use super::platform::{Endpoint, Inbound, Stack};
-use super::settings::{deadline_in, set_timeout, timeout, valid_ttl};
+use super::settings::{CUT_OFF_PAUSE, deadline_in, set_timeout, timeout, valid_ttl};
 use crate::ground::spin::SpinGuard;
+use crate::records::runtime::deadline_after;
 use crate::verbs::wait::{WaitOutcome, wait};
 use crate::verbs::watch::Watchers;
 use core::fmt;
@@ -251,7 +252,8 @@ impl UdpSocket {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if none came within the read timeout, or at once
     /// on a non-blocking socket; [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) or
     /// [`HostUnreachable`](io::ErrorKind::HostUnreachable) if that happened to an earlier datagram
-    /// of a connected socket.
+    /// of a connected socket; [`NetworkDown`](io::ErrorKind::NetworkDown) while the program goes on
+    /// without an IOKernel that it has lost, unless the socket is bound to a loopback address.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         self.receive(buf, Take::Remove)
     }
@@ -309,20 +311,27 @@ impl UdpSocket {
     fn receive(&self, buf: &mut [u8], take: Take) -> io::Result<(usize, SocketAddr)> {
         crate::poll();
         let mut deadline = None;
-        let mut timed_out = false;
+        let (mut timed_out, mut waited) = (false, false);
         loop {
             let mut blocked = None;
             if let Some(result) = self.receive_or(buf, take, |inbound| blocked = Some(inbound)) {
                 return result;
             }
             let inbound = blocked.expect("it would block");
+            let cut_off = self.shared.stack.is_cut_off(self.shared.bound);
+            if cut_off && waited {
+                return Err(SendError::Down.into_io());
+            }
             if timed_out || self.shared.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
             let deadline = *deadline.get_or_insert_with(|| deadline_in(&self.shared.read_timeout));
+            let pause = cut_off.then(|| deadline_after(CUT_OFF_PAUSE));
+            let first = pause.into_iter().chain(deadline).min();
+            waited = true;
             // SAFETY: `threads` always returns the same list, which stays in the state.
-            timed_out = unsafe { wait(inbound, |inbound| inbound.readers().threads(), deadline) }
-                == WaitOutcome::TimedOut;
+            let outcome = unsafe { wait(inbound, |inbound| inbound.readers().threads(), first) };
+            timed_out = outcome == WaitOutcome::TimedOut && first == deadline;
         }
     }
 

@@ -343,7 +343,7 @@ impl Runtime {
         }
     }
 
-    /// Expects no other IOKernel any more.
+    /// Lets calls fail from now on that waited for another IOKernel.
     pub fn give_up_waiting(&self) {
         self.awaits.store(false, Ordering::SeqCst);
     }

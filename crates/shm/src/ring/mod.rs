@@ -24,7 +24,7 @@
 //! | header word of a record | producer | Release, after payload and after clearing the next header | consumer, Acquire, in `peek` |
 //! | first header of a corked batch | producer | Release, after the whole batch | consumer, Acquire, in `peek` |
 //! | other words of a record | producer | plain, before the header | consumer, plain, after the header |
-//! | tail word | consumer | Release, after its last read of the lines it frees | producer, Acquire, when its cached copy is too old; before and at a fence, Acquire, in `has_passed` of [`Producer`] and [`Hint`] |
+//! | tail word | consumer | Release, after its last read of the lines it frees | producer, Acquire, when its cached copy is too old; before and at a fence, Acquire, in `has_passed` of [`Producer`] and [`Hint`]; any thread that waits for an empty ring, Relaxed, in `unread` |
 //!
 //! # Crash and lie
 //! | side | lie | consequence |
@@ -229,6 +229,14 @@ impl RingMemory {
     #[inline(always)]
     fn header(&self, index: u32) -> &AtomicU64 {
         &self.line(index).words[0]
+    }
+
+    /// Returns how far the ring has been read, in lines, and whether a record seems to wait there.
+    /// Any thread may ask; the answer is old at once.
+    pub(crate) fn unread(&self) -> (u64, bool) {
+        // Relaxed: no record is read.
+        let tail = self.tail().load(Ordering::Relaxed);
+        (tail, self.header(self.index(tail)).load(Ordering::Relaxed) != 0)
     }
 
     #[inline(always)]

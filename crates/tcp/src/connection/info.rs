@@ -101,6 +101,16 @@ pub struct Info {
 }
 
 impl Connection {
+    /// Returns the number of bytes that the peer has acknowledged, ever.
+    pub fn acknowledged_bytes(&self) -> u64 {
+        self.counters.bytes_sent.saturating_sub(self.sent_and_unacknowledged() as u64)
+    }
+
+    /// Returns the number of bytes sent once and not acknowledged: all in flight but SYN and FIN.
+    fn sent_and_unacknowledged(&self) -> usize {
+        self.unacked.len() - self.unsent_bytes()
+    }
+
     /// Returns the connection's state as Linux's TCP_INFO has it. `ip_header` is the length of its
     /// packets' IP header, which the path's MTU includes.
     pub fn info(&self, ip_header: u16, now: Instant) -> Info {
@@ -109,8 +119,7 @@ impl Connection {
         let segments = |bytes: u32| bytes.div_ceil(mss);
         let timestamps = self.set.contains(Set::TIMESTAMPS);
         let fixed = crate::segment::FIXED_HEADER as u32;
-        // Bytes sent once and not acknowledged: all in flight but SYN and FIN.
-        let unacked_bytes = self.unacked.len() - self.unsent_bytes();
+        let unacked_bytes = self.sent_and_unacknowledged();
         let undelivered = segments((unacked_bytes as u32).saturating_sub(flight.delivered));
         let handshake = u32::from(self.state.is_synchronized());
         Info {
@@ -151,7 +160,7 @@ impl Connection {
             rcv_space: self.receive.space(),
             notsent_bytes: self.unsent_bytes() as u32,
             bytes_sent: c.bytes_sent + t.retransmitted_bytes,
-            bytes_acked: c.bytes_sent.saturating_sub(unacked_bytes as u64),
+            bytes_acked: self.acknowledged_bytes(),
             bytes_received: c.bytes_received,
             segs_out: c.segments_sent,
             segs_in: c.segments_received,

@@ -3,6 +3,7 @@
 mod alone;
 mod dns;
 mod kv;
+mod leave;
 mod steady;
 mod tcp;
 
@@ -530,6 +531,13 @@ fn main() {
         Some("tcp-relay") => tcp::relay(),
         Some("tcp-keep") => tcp::keep(),
         Some("tcp-orphan") => tcp::orphan(),
+        Some("tcp-late") => tcp::late(),
+        Some("leave-return") => leave::serve(leave::Way::Return),
+        Some("leave-exit") => leave::serve(leave::Way::Exit),
+        Some("leave-panic") => leave::serve(leave::Way::Panic),
+        Some("leave-open") => leave::keep_open(),
+        Some("leave-watch") => leave::watch(),
+        Some("part") => leave::part(),
         Some("steady") => {
             steady::call(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number"));
         }

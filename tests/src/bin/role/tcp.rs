@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
-use tailwater::net::{TcpKeepalive, TcpListener, TcpOptions, TcpStream};
+use tailwater::net::{TcpKeepalive, TcpListener, TcpOptions, TcpStream, UdpSocket};
 use tailwater::thread;
 use tailwater_tests::stream;
 
@@ -154,6 +154,24 @@ pub fn orphan() {
     say(&format!("a new connection failed {:?}", again.kind()));
     let answers = (0..1000).filter(|_| exchange(&mut local).is_ok()).count();
     say(&format!("{answers} answers within the program"));
+}
+
+/// Waits for a connection and a datagram, prints how that ends, then echoes one connection.
+pub fn late() {
+    let listener = TcpListener::bind("[::]:7").expect("the port is free");
+    let socket = UdpSocket::bind("[::]:9").expect("the port is free");
+    ready();
+    let receiver = thread::spawn(move || socket.recv(&mut [0]).map_err(|error| error.kind()));
+    let accepted = listener.accept().map(drop).map_err(|error| error.kind());
+    say(&format!("accept {accepted:?}"));
+    say(&format!("recv {:?}", receiver.join().expect("it does not panic")));
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NetworkDown),
+        }
+    };
+    echo(stream).expect("the client reads");
 }
 
 /// Sends a request and reads its echo.

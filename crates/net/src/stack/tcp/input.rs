@@ -12,6 +12,7 @@ use crate::tcp::cookies::Attempt;
 use crate::tcp::{Inner, Key, LOCAL_ACK_DELAY, LOCAL_MSS, Socket};
 use alloc::sync::Arc;
 use core::net::IpAddr;
+use core::sync::atomic::Ordering::Relaxed;
 use tailwater_tcp::{
     EcnCodepoint, Events, FastOpenOutcome, Flow, IcmpError, Instant, Segment, Seq, State, Verdict,
     answer_closed, sender,
@@ -171,7 +172,8 @@ impl<P: Platform> Stack<P> {
             Some(Verdict::Reopen { iss }) => Some(iss),
             None => None,
         };
-        if let Some(listening) = self.tcp.listeners.find(flow.local, flow.local_port)
+        if !self.tcp.ending.load(Relaxed)
+            && let Some(listening) = self.tcp.listeners.find(flow.local, flow.local_port)
             && self.handle_listening(outlet, &listening, arrived, flow, segment, iss, now)
         {
             return Ok(());

@@ -1,5 +1,6 @@
 //! TCP in the stack: segments in, segments out, timers, and the calls of programs.
 
+mod ending;
 mod expiry;
 mod input;
 mod listen;
@@ -7,4 +8,5 @@ mod open;
 mod output;
 
 pub use crate::tcp::ListenError;
+pub use ending::Ending;
 pub use open::ConnectError;

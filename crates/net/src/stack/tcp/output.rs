@@ -80,6 +80,18 @@ impl<P: Platform> Stack<P> {
         inner.wake(events);
     }
 
+    /// Sends due segments of a connection whose program ends, and wakes no thread; false if there
+    /// was no room.
+    pub(super) fn transmit_quietly(
+        &self,
+        outlet: &mut impl Outlet<P>,
+        socket: &Socket<P>,
+        inner: &mut Inner<P>,
+        now: Instant,
+    ) -> bool {
+        self.transmit_due(outlet, socket, inner, &mut Events::empty(), now) == Instant::NEVER
+    }
+
     /// Sends due segments. Returns when to try again, or [`Instant::NEVER`].
     #[inline]
     fn transmit_due(
@@ -236,9 +248,11 @@ impl<P: Platform> Stack<P> {
         inner.armed = at;
     }
 
-    /// Fails all connections to other hosts: the link is down.
+    /// Fails all connections to other hosts, and wakes the threads that wait for new ones: the link
+    /// is down.
     pub(crate) fn fail_remote(&self, outlet: &mut impl Outlet<P>) {
         self.settle_remote(outlet, |inner| inner.fail(Failure::Down));
+        self.tcp.listeners.wake_acceptors();
     }
 
     /// Sends what connections to other hosts have to send.

@@ -10,7 +10,7 @@ use tailwater_tcp::listen::ListenConfig;
 use tailwater_tcp::{Config, Error, Events, Flags, Header, Segment, Seq, State, segment, sender};
 use tailwater_wire::{Addresses, IcmpHeader, Ipv4Packet, PacketInfo, Report};
 
-const SERVER: u16 = 80;
+pub(super) const SERVER: u16 = 80;
 /// Virtual time between two turns of the applications.
 const STEP: Duration = Duration::from_millis(1);
 
@@ -28,7 +28,7 @@ fn connect(hub: &mut Hub, n: u8, to: SocketAddr, config: &Config) -> Arc<Socket>
 }
 
 /// Two hosts with both families that know each other.
-fn acquainted_hub(seed: u64) -> Hub {
+pub(super) fn acquainted_hub(seed: u64) -> Hub {
     let mut hub = Hub::new(2, seed, 0, 0);
     hub.hosts = (1..=2).map(|n| Stack::new(config6(n), seed ^ u64::from(n)).unwrap()).collect();
     hub.run(T0 + Duration::from_secs(5));
@@ -36,7 +36,7 @@ fn acquainted_hub(seed: u64) -> Hub {
 }
 
 /// Both ends of a connection from host 1 to host 2.
-fn pair(hub: &mut Hub, to: SocketAddr, config: &Config) -> [Arc<Socket>; 2] {
+pub(super) fn pair(hub: &mut Hub, to: SocketAddr, config: &Config) -> [Arc<Socket>; 2] {
     let listening = ListenConfig { connection: config.clone(), ..ListenConfig::default() };
     let everywhere = if to.is_ipv4() { everywhere(to.port()) } else { everywhere6(to.port()) };
     let listening = listen(hub, 2, everywhere, listening);
@@ -72,11 +72,11 @@ struct Inner<'a> {
     events: Events,
 }
 
-fn write(hub: &mut Hub, n: u8, socket: &Arc<Socket>, data: &[u8]) -> Result<usize, Refusal> {
+pub(super) fn write(hub: &mut Hub, n: u8, socket: &Arc<Socket>, data: &[u8]) -> Result<usize, Refusal> {
     call(hub, n, socket, |it| it.inner.send(data))
 }
 
-fn read(hub: &mut Hub, n: u8, socket: &Arc<Socket>) -> Result<Vec<u8>, Refusal> {
+pub(super) fn read(hub: &mut Hub, n: u8, socket: &Arc<Socket>) -> Result<Vec<u8>, Refusal> {
     let mut buf = vec![0; 100_000];
     call(hub, n, socket, |it| it.inner.receive(&mut buf, false)).map(|len| {
         buf.truncate(len);
@@ -84,7 +84,7 @@ fn read(hub: &mut Hub, n: u8, socket: &Arc<Socket>) -> Result<Vec<u8>, Refusal> 
     })
 }
 
-fn close(hub: &mut Hub, n: u8, socket: &Arc<Socket>) {
+pub(super) fn close(hub: &mut Hub, n: u8, socket: &Arc<Socket>) {
     call(hub, n, socket, |it| it.events = it.inner.connection.close());
 }
 

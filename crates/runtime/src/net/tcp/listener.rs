@@ -7,8 +7,9 @@ use crate::net::addr::{ToSocketAddrs, bindable, shown, try_each};
 use crate::net::driver::{self, KthreadOutlet, stack};
 use crate::net::error::{IntoIo, would_block};
 use crate::net::platform::Stack;
-use crate::net::settings::valid_ttl;
+use crate::net::settings::{CUT_OFF_PAUSE, valid_ttl};
 use crate::net::tcp::{ListenInner, Listening};
+use crate::records::runtime::deadline_after;
 use crate::verbs::wait::wait;
 use crate::verbs::watch::Watchers;
 use core::fmt;
@@ -16,6 +17,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
 use std::io;
 use std::sync::Arc;
+use tailwater_net::SendError;
 use tailwater_tcp::listen::ListenConfig;
 
 /// A socket that clients connect to, as `std::net::TcpListener`.
@@ -114,7 +116,8 @@ impl TcpListener {
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the listener is non-blocking and no client
-    /// waits.
+    /// waits; [`NetworkDown`](io::ErrorKind::NetworkDown) if none waits and the program goes on
+    /// without an IOKernel that it has lost, unless the address is a loopback address.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -130,6 +133,7 @@ impl TcpListener {
     /// ```
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         crate::poll();
+        let mut waited = false;
         loop {
             let mut blocked = None;
             if let Some(stream) = self.accept_or(|inner| blocked = Some(inner)) {
@@ -140,8 +144,14 @@ impl TcpListener {
             if self.listening.settings.nonblocking.load(Relaxed) {
                 return Err(would_block());
             }
+            let cut_off = self.stack.is_cut_off(self.listening.local_addr());
+            if cut_off && waited {
+                return Err(SendError::Down.into_io());
+            }
+            let pause = cut_off.then(|| deadline_after(CUT_OFF_PAUSE));
+            waited = true;
             // SAFETY: `threads` always returns the same list, which stays in the state.
-            unsafe { wait(inner, |inner| inner.acceptors().threads(), None) };
+            unsafe { wait(inner, |inner| inner.acceptors().threads(), pause) };
         }
     }
 
