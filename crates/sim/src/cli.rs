@@ -333,7 +333,7 @@ fn run_allocators(args: &AllocatorArgs) -> anyhow::Result<()> {
     );
     let table = allocators::table(&rows);
     writeln!(stdout(), "{title}")?;
-    write!(stdout(), "{}", table)?;
+    write!(stdout(), "{table}")?;
     args.output.write(&study, &rows, &table, &title, || allocators::panels(&rows))
 }
 
@@ -352,7 +352,7 @@ fn run_demo(args: &DemoArgs) -> anyhow::Result<()> {
     let table = demo::table(&rows);
     let title = format!("{} and a batch job on one core, {} costs", mix.describe(), costs.name);
     writeln!(stdout(), "{title}")?;
-    write!(stdout(), "{}", table)?;
+    write!(stdout(), "{table}")?;
     let study = serde_json::json!({ "service": mix, "costs": costs, "effort": effort });
     args.output.write(&study, &rows, &table, &title, || demo::panels(&rows))
 }
@@ -375,7 +375,7 @@ fn run_beside(
         costs.name
     );
     writeln!(stdout(), "{title}")?;
-    write!(stdout(), "{}", table)?;
+    write!(stdout(), "{table}")?;
     let study = serde_json::json!({ "service": service, "commit": commit, "costs": costs, "effort": effort });
     output.write(&study, &rows, &table, &title, Vec::new)
 }
@@ -392,7 +392,7 @@ fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {
     progress.finish_and_clear();
     let rows = rows?;
     let table = connections::table(&rows);
-    write!(stdout(), "{}", table)?;
+    write!(stdout(), "{table}")?;
     args.output.write(&study, &rows, &table, "Connections needed for balance", || connections::panels(&rows))
 }
 

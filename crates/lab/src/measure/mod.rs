@@ -130,7 +130,8 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<()> {
 }
 
 fn print_list(list: &[Experiment], quick: bool) -> anyhow::Result<()> {
-    let mut table = Table::new(["name", "kind", "min", "rounds", "title", "compares", "needs", "runs"]);
+    let mut table =
+        Table::new(&["name", "kind", "min", "rounds", "title", "compares", "needs", "runs"].join(" | "));
     for experiment in list {
         let plan = experiment.plan(quick);
         table.row([

@@ -3,7 +3,7 @@
 //! Owns which figures of a benchmark are published, beside which peer, the tail before the median.
 //! The keys are those of the reports; a test of each benchmark has them as well.
 
-use tailwater_sim::report::Table;
+use tailwater_plot::table::Table;
 
 use super::lines::{Lines, push};
 use super::results::Report;
@@ -295,7 +295,8 @@ pub const PORTS: &[Lines] = &[Lines {
 
 /// Threads that a program creates, by where they are placed.
 pub fn creation(report: &Report<'_>) -> Table {
-    let mut table = Table::new(&["16 threads of 2 us on two kthreads", "p99 to start, us", "p50, us"]);
+    let mut table =
+        Table::new(&["16 threads of 2 us on two kthreads", "p99 to start, us", "p50, us"].join(" | "));
     for row in report.items("/creation") {
         let label = format!("{}, placed {}", row.text("/load"), row.text("/placement"));
         push(
@@ -310,13 +311,16 @@ pub fn creation(report: &Report<'_>) -> Table {
 
 /// Services that share cores, each situation beside one service with the same load.
 pub fn services(report: &Report<'_>) -> Table {
-    let mut table = Table::new(&[
-        "loads, % of the shared cores",
-        "windowed p99.9, us",
-        "p99, us",
-        "p50, us",
-        "answered, of those due",
-    ]);
+    let mut table = Table::new(
+        &[
+            "loads, % of the shared cores",
+            "windowed p99.9, us",
+            "p99, us",
+            "p50, us",
+            "answered, of those due",
+        ]
+        .join(" | "),
+    );
     for situation in report.items("/situations") {
         let services = situation.items("/services");
         let loads: Vec<String> =
@@ -333,8 +337,9 @@ pub fn services(report: &Report<'_>) -> Table {
 
 /// A service before and beside each attacker.
 pub fn attacks(report: &Report<'_>) -> Table {
-    let mut table =
-        Table::new(&["attacker", "windowed p99.9, us", "before", "p50, us", "before", "requests lost"]);
+    let mut table = Table::new(
+        &["attacker", "windowed p99.9, us", "before", "p50, us", "before", "requests lost"].join(" | "),
+    );
     for row in report.items("/attacks") {
         let fresh = row.value("/fresh_users").and_then(serde_json::Value::as_bool) == Some(true);
         let label = format!("{}{}", row.text("/name"), if fresh { ", as ever new users" } else { "" });
@@ -379,7 +384,7 @@ pub fn energy(report: &Report<'_>) -> Vec<Table> {
     let keys = ["sleeping", "unannounced", "polling"];
     let busy = [&["load, %; per cent of all cores in use"][..], &ways, &["most accepted"]].concat();
     let p99 = [&["load, %; p99, us"][..], &ways].concat();
-    let (mut busy, mut p99) = (Table::new(&busy), Table::new(&p99));
+    let (mut busy, mut p99) = (Table::new(&busy.join(" | ")), Table::new(&p99.join(" | ")));
     for row in report.items("/loads") {
         let Some(load) = row.median("/load") else { continue };
         let label = (100.0 * load).to_string();

@@ -2,8 +2,8 @@
 //!
 //! Owns which of its figures are published. [`tailwater_plot::demo`] draws the panels.
 
+use tailwater_plot::table::Table;
 use tailwater_plot::{Line, demo};
-use tailwater_sim::report::Table;
 
 use super::lines::push;
 use super::results::{Report, Results};
@@ -47,8 +47,9 @@ pub fn tables(report: &Report<'_>) -> Vec<Table> {
 }
 
 fn table(report: &Report<'_>, head: &str, pointer: &str) -> Table {
-    let mut table =
-        Table::new(&[head, "Tailwater", "Linux", "ideal queue", "ideal queue under the host's stalls"]);
+    let mut table = Table::new(
+        &[head, "Tailwater", "Linux", "ideal queue", "ideal queue under the host's stalls"].join(" | "),
+    );
     for ideal in report.items("/ideal") {
         let Some(load) = ideal.median("/load") else { continue };
         let of = |system| figure(point(report, system, load).as_ref(), pointer);

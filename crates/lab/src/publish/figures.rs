@@ -3,7 +3,7 @@
 //! Owns the order, which is the catalogue's, and the counts. A figure without a result is in the
 //! index and says so.
 
-use tailwater_sim::report::Table;
+use tailwater_plot::table::Table;
 
 use super::lines::{marked, missing, noise, wrapped};
 use super::results::{Report, Results};
@@ -24,15 +24,10 @@ pub fn figures() -> Vec<Experiment> {
 
 /// Returns a row for each figure: what it is, what it compares, and how many claims hold.
 pub fn index(results: &Results) -> String {
-    let mut table = Table::new(&[
-        "figure",
-        "kind",
-        "what it compares",
-        "rounds",
-        "claims reached",
-        "not reached",
-        "not comparable",
-    ]);
+    let mut table = Table::new(
+        &["figure", "kind", "what it compares", "rounds", "claims reached", "not reached", "not comparable"]
+            .join(" | "),
+    );
     let mut totals = [0; 3];
     for figure in figures() {
         let link = format!("[`{}`](#{})", figure.name, anchor(&figure));
@@ -51,10 +46,10 @@ pub fn index(results: &Results) -> String {
         let name = result.map_or_else(|| link.clone(), |result| marked(result, link.clone()));
         let rounds = result.map_or_else(String::new, |result| result.rounds.to_string());
         let own = vec![name, figure.kind.to_string(), figure.systems.to_owned(), rounds];
-        table.push([own, cells].concat());
+        table.row([own, cells].concat());
     }
     let total = ["**all**", "", "", ""].map(str::to_owned).to_vec();
-    table.push([total, totals.map(|total| total.to_string()).to_vec()].concat());
+    table.row([total, totals.map(|total| total.to_string()).to_vec()].concat());
     table.to_markdown()
 }
 
@@ -83,7 +78,7 @@ fn section(results: &Results, figure: &Experiment) -> String {
             Some(error) => format!("failed: {error}"),
             None => return heading + &missing(results, figure.name),
         };
-        table.push(["all of its claims".to_owned(), why, "not comparable".to_owned()].to_vec());
+        table.row(["all of its claims".to_owned(), why, "not comparable".to_owned()].to_vec());
         return heading + &table.to_markdown();
     };
     let host = match figure.kind {
@@ -96,14 +91,14 @@ fn section(results: &Results, figure: &Experiment) -> String {
     for claim in report.items("/claims") {
         let verdict = claim.text("/verdict");
         let verdict = VERDICTS.iter().find(|(key, _)| *key == verdict).map_or(verdict, |(_, words)| words);
-        claims.push([claim.text("/paper"), claim.text("/ours"), verdict].map(str::to_owned).to_vec());
+        claims.row([claim.text("/paper"), claim.text("/ours"), verdict].map(str::to_owned).to_vec());
     }
     let summary = summary(&report).map_or_else(String::new, |table| format!("\n{}", table.to_markdown()));
     format!("{heading}{lead}\n{}{summary}", claims.to_markdown())
 }
 
 fn claims_table() -> Table {
-    Table::new(&["the paper, or an aim", "here", "verdict"])
+    Table::new(&["the paper, or an aim", "here", "verdict"].join(" | "))
 }
 
 /// Returns the figure's own table, if it is short.
@@ -115,12 +110,12 @@ fn summary(report: &Report<'_>) -> Option<Table> {
     if header.is_empty() || header.len() > MAX_COLUMNS || rows == 0 || rows > MAX_ROWS {
         return None;
     }
-    let mut table = Table::new(&header);
+    let mut table = Table::new(&header.join(" | "));
     for index in 0..rows {
         let mut cells: Vec<String> =
             strings(&format!("/summary/rows/{index}")).into_iter().map(str::to_owned).collect();
         cells.resize(header.len(), String::new());
-        table.push(cells);
+        table.row(cells);
     }
     Some(table)
 }

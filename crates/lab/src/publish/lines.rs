@@ -3,7 +3,7 @@
 //! Owns the rule that a row without anything beside it is not published, the mark of a disturbed
 //! row, and the sentence above a table that says what ran. Pure.
 
-use tailwater_sim::report::Table;
+use tailwater_plot::table::Table;
 
 use super::results::{Report, Results};
 use crate::measure::envelope::Envelope;
@@ -24,7 +24,7 @@ pub type Line = (&'static str, f64, &'static [&'static str]);
 impl Lines {
     /// Returns the rows that have a figure and something beside it.
     pub fn table(&self, report: &Report<'_>) -> Table {
-        let mut table = Table::new(self.head);
+        let mut table = Table::new(&self.head.join(" | "));
         let report = report.part(self.at);
         for &(label, scale, pointers) in self.rows {
             let cell = |pointer: &&str| match pointer.strip_prefix('=') {
@@ -44,7 +44,7 @@ pub fn push(table: &mut Table, report: &Report<'_>, label: String, mut cells: Ve
         return;
     }
     cells.resize(table.header().len() - 1, String::new());
-    table.push([vec![marked(report.result, label)], cells].concat());
+    table.row([vec![marked(report.result, label)], cells].concat());
 }
 
 /// Returns a label that says if its row is disturbed.

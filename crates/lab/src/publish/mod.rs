@@ -28,7 +28,7 @@ mod threads;
 
 use lines::{Lines, section};
 use results::{Report, Results, of_one_commit};
-use tailwater_sim::report::Table;
+use tailwater_plot::table::Table;
 use tailwater_testbed::note;
 
 use crate::measure::envelope::{Envelope, MAX_LOST_PERCENT};
@@ -247,8 +247,8 @@ fn machine(results: &Results, experiments: &[String]) -> String {
         0 => "none".to_owned(),
         _ => disturbed.join(", "),
     };
-    let mut table = Table::new(&["", ""]);
-    let mut row = |name: &str, value: String| table.push(vec![name.to_owned(), value]);
+    let mut table = Table::new(&["", ""].join(" | "));
+    let mut row = |name: &str, value: String| table.row(vec![name.to_owned(), value]);
     row("machine", format!("{}: {}", first.machine_name, machine_in_words(first)));
     row("commit", first.commit.clone());
     row("time", format!("{} to {} UTC", time(&first.date), time(last)));

@@ -2,7 +2,7 @@
 //!
 //! Owns the choice of figures, each beside Linux or the best peer, the tail first.
 
-use tailwater_sim::report::Table;
+use tailwater_plot::table::Table;
 
 use super::demo::{self, README_LOAD};
 use super::lines::{marked, wrapped};
@@ -14,7 +14,7 @@ pub const EXPERIMENTS: [&str; 4] = ["demo", "tcp", "threads", "handoff"];
 
 /// Returns the table under a sentence on machine, date and commit.
 pub fn table(results: &Results) -> String {
-    let mut table = Table::new(&["", "Tailwater", "Linux, or the best peer, in the same run"]);
+    let mut table = Table::new(&["", "Tailwater", "Linux, or the best peer, in the same run"].join(" | "));
     let mut row = |experiment: &str, label: String, cells: &dyn Fn(&Report<'_>) -> [String; 2]| {
         let row = match results.report(experiment) {
             Some(report) => {
@@ -23,7 +23,7 @@ pub fn table(results: &Results) -> String {
             }
             None => vec![label, "not measured".to_owned(), String::new()],
         };
-        table.push(row);
+        table.row(row);
     };
     let label = format!(
         "a service beside a batch job at {README_LOAD} % load: windowed p99.9; p50; speed left to the batch job"

@@ -2,7 +2,7 @@
 //!
 //! Owns the words for the operations. The report names them as `bench threads` does.
 
-use tailwater_sim::report::Table;
+use tailwater_plot::table::Table;
 
 use super::lines::push;
 use super::results::Report;
@@ -43,7 +43,7 @@ const OPERATIONS: [(&str, &str); 19] = [
 /// Returns the table of times.
 pub fn table(report: &Report<'_>) -> Table {
     let head: Vec<&str> = ["ns"].into_iter().chain(SYSTEMS.map(|(column, _)| column)).collect();
-    let mut table = Table::new(&head);
+    let mut table = Table::new(&head.join(" | "));
     for (operation, words) in OPERATIONS {
         let cells = SYSTEMS.map(|(_, system)| figure(report, operation, system));
         push(&mut table, report, words.to_owned(), cells.to_vec());

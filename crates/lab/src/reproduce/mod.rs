@@ -111,12 +111,12 @@ pub struct About {
 
 /// Returns what the catalogue says about each figure.
 pub fn index() -> Vec<About> {
-    let about = |figure: &dyn Figure| About {
+    let about = |figure: &Figure| About {
         name: figure.name(),
         title: figure.title(),
         measured: figure.is_measured(),
     };
-    catalogue::all().iter().map(|figure| about(figure.as_ref())).collect()
+    catalogue::all().iter().map(|figure| about(figure)).collect()
 }
 
 /// Returns the names of all figures; one that is part of another is a second name of that.

@@ -11,4 +11,5 @@ mod bench_services;
 mod bench_threads;
 mod commands;
 mod common;
+mod measure;
 mod reproduce;

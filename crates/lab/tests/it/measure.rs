@@ -1,12 +1,10 @@
 //! A session over two cheap experiments, and the pages that are made from it.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use common::lab;
+use crate::common::lab;
 use serde_json::Value;
 use tailwater_testkit::{run, text};
 
