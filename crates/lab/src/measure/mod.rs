@@ -146,7 +146,7 @@ fn print_list(list: &[Experiment], quick: bool) -> anyhow::Result<()> {
         ]);
     }
     let minutes: f64 = list.iter().map(|experiment| experiment.plan(quick).minutes).sum();
-    Ok(write!(stdout(), "{table}{minutes:.0} minutes in all\n")?)
+    Ok(writeln!(stdout(), "{table}{minutes:.0} minutes in all")?)
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn other_commits_and_modes_are_named() {
         let of = |name, commit| result(name, commit, json!({}));
-        let mut all = vec![of("tcp", "abc"), of("demo", "abc"), of("threads", "def")];
+        let mut all = [of("tcp", "abc"), of("demo", "abc"), of("threads", "def")];
         assert!(of_one_commit(all[..2].iter()).is_ok());
         let error = of_one_commit(all.iter()).unwrap_err();
         assert!(error.contains("most are of abc") && error.contains("threads.json (def)"), "{error}");

@@ -116,7 +116,7 @@ pub fn index() -> Vec<About> {
         title: figure.title(),
         measured: figure.is_measured(),
     };
-    catalogue::all().iter().map(|figure| about(figure)).collect()
+    catalogue::all().iter().map(about).collect()
 }
 
 /// Returns the names of all figures; one that is part of another is a second name of that.

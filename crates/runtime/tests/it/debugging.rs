@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tailwater::debug::{ThreadInfo, ThreadState};
 use tailwater::{dump, thread};
-use tailwater_testkit::{PATIENCE, Program, is_rerun, rerun, text};
+use tailwater_testkit::{PATIENCE, Program, is_rerun, own_process, rerun, text};
 
 /// Time after which a stall is reported where none may be.
 const SHORT: Duration = Duration::from_millis(20);
@@ -77,53 +77,55 @@ fn mentions(info: &ThreadInfo, function: &str) -> bool {
 
 #[test]
 fn a_dump_says_what_each_thread_does_and_where() {
-    // One kthread, so that threads queued behind the spinning thread stay queued.
-    tailwater::Builder::new()
-        .kthreads(1)
-        .stall_timeout(Duration::ZERO)
-        .run(|| {
-            let stop = Arc::new(AtomicBool::new(false));
-            let named = |name: &str| thread::Builder::new().name(name);
-            let parked = named("parked").spawn(parks_here).unwrap();
-            let lock = Arc::new(tailwater::sync::Mutex::new(()));
-            let held = lock.lock().unwrap();
-            let blocked = named("blocked").spawn({
-                let lock = Arc::clone(&lock);
-                move || drop(lock.lock())
-            });
-            thread::yield_now();
-            let spinning = named("spinning").spawn({
-                let stop = Arc::clone(&stop);
-                move || spins_here(&stop)
-            });
-            let queued = named("queued").spawn(|| ()).unwrap();
-            let looker = std::thread::spawn(move || look_until_it_spins(&stop));
-            spinning.unwrap().join().unwrap();
-            queued.join().unwrap();
-            let seen = looker.join().unwrap();
-            drop(held);
-            blocked.unwrap().join().unwrap();
-            parked.thread().unpark();
-            parked.join().unwrap();
+    own_process(|| {
+        // One kthread, so that threads queued behind the spinning thread stay queued.
+        tailwater::Builder::new()
+            .kthreads(1)
+            .stall_timeout(Duration::ZERO)
+            .run(|| {
+                let stop = Arc::new(AtomicBool::new(false));
+                let named = |name: &str| thread::Builder::new().name(name);
+                let parked = named("parked").spawn(parks_here).unwrap();
+                let lock = Arc::new(tailwater::sync::Mutex::new(()));
+                let held = lock.lock().unwrap();
+                let blocked = named("blocked").spawn({
+                    let lock = Arc::clone(&lock);
+                    move || drop(lock.lock())
+                });
+                thread::yield_now();
+                let spinning = named("spinning").spawn({
+                    let stop = Arc::clone(&stop);
+                    move || spins_here(&stop)
+                });
+                let queued = named("queued").spawn(|| ()).unwrap();
+                let looker = std::thread::spawn(move || look_until_it_spins(&stop));
+                spinning.unwrap().join().unwrap();
+                queued.join().unwrap();
+                let seen = looker.join().unwrap();
+                drop(held);
+                blocked.unwrap().join().unwrap();
+                parked.thread().unpark();
+                parked.join().unwrap();
 
-            let find = |name| seen.iter().find(|info| info.thread.name() == Some(name)).unwrap();
-            assert_eq!(find("spinning").state, ThreadState::Running { kthread: 0 });
-            assert!(mentions(find("spinning"), "spins_here"), "{}", find("spinning"));
-            assert_eq!(find("queued").state, ThreadState::Runnable);
-            assert_eq!(find("parked").state, ThreadState::Parked);
-            assert!(mentions(find("parked"), "parks_here"), "{}", find("parked"));
-            assert_eq!(find("blocked").state, ThreadState::Blocked);
-            assert!(mentions(find("blocked"), "lock_slowly"), "{}", find("blocked"));
-            assert_eq!(find("main").state, ThreadState::Blocked);
-            assert!(mentions(find("main"), "wait"), "{}", find("main"));
-            let (line, file) = (find("parked").to_string(), file!());
-            assert!(line.contains("user thread 'parked' (") && line.contains(file), "{line}");
+                let find = |name| seen.iter().find(|info| info.thread.name() == Some(name)).unwrap();
+                assert_eq!(find("spinning").state, ThreadState::Running { kthread: 0 });
+                assert!(mentions(find("spinning"), "spins_here"), "{}", find("spinning"));
+                assert_eq!(find("queued").state, ThreadState::Runnable);
+                assert_eq!(find("parked").state, ThreadState::Parked);
+                assert!(mentions(find("parked"), "parks_here"), "{}", find("parked"));
+                assert_eq!(find("blocked").state, ThreadState::Blocked);
+                assert!(mentions(find("blocked"), "lock_slowly"), "{}", find("blocked"));
+                assert_eq!(find("main").state, ThreadState::Blocked);
+                assert!(mentions(find("main"), "wait"), "{}", find("main"));
+                let (line, file) = (find("parked").to_string(), file!());
+                assert!(line.contains("user thread 'parked' (") && line.contains(file), "{line}");
 
-            let after = dump();
-            assert!(after.threads.iter().all(|info| info.thread.name() != Some("parked")), "an ended thread");
-            a_backtrace_goes_through_a_signal_handler();
-        })
-        .unwrap();
+                let after = dump();
+                assert!(after.threads.iter().all(|info| info.thread.name() != Some("parked")), "an ended thread");
+                a_backtrace_goes_through_a_signal_handler();
+            })
+            .unwrap();
+    });
 }
 
 /// Dumps until a dump shows the spinning thread with its backtrace; then lets it end.

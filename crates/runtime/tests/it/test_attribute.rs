@@ -47,6 +47,6 @@ fn an_error_fails_the_test() {
 fn a_runtime_that_cannot_start_fails_the_test_with_the_reason() {
     let output = rerun("a_result_need_not_be_send", "0");
     assert!(!output.status.success());
-    let printed = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(printed.contains("kthreads 0 is out of range"), "{output:?}");
 }
