@@ -1,5 +1,5 @@
-//! `tailwater-lab`: benchmarks of single mechanisms, the papers' figures, simulations, and the pages
-//! that publish their results.
+//! `tailwater-lab`: benchmarks of single mechanisms, the papers' figures, simulations, and the
+//! pages that publish their results.
 //!
 //! Owns the list of subcommands; each has a module or a crate. Exit codes: 0 success, 1 failure, 2
 //! wrong usage or a machine that lacks something, 130 interrupted, 141 closed output.
