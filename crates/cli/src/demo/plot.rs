@@ -4,7 +4,7 @@
 //! Owns the curves and axes; [`tailwater_plot`] draws them. A curve of latency ends where its
 //! system saturates: beyond, latency depends on the length of the overload.
 
-use tailwater_plot::{Line, Panel, decades, draw as draw_panels};
+use tailwater_plot::{Line, Panel, draw as draw_panels};
 
 use super::outcome::{IdealPoint, Outcome, Point, QueueFigures, System};
 
