@@ -302,10 +302,9 @@ fn run_policies(args: &PolicyArgs) -> anyhow::Result<()> {
     study.connections = args.connections.or(study.connections);
     args.effort.apply(&mut study.effort);
     let points = study.points()?.len() as u64;
-    let progress = progress("policies", points * u64::from(study.effort.replications.max(1)));
-    let rows = study.run(&|| progress.inc(1));
-    progress.finish_and_clear();
-    let (rows, mix) = (rows?, study.mix()?);
+    let rows =
+        watch("policies", points * u64::from(study.effort.replications.max(1)), |tick| study.run(tick))?;
+    let mix = study.mix()?;
     writeln!(stdout(), "{}, {} cores, {} costs", mix.describe(), study.cores, study.costs)?;
     write!(stdout(), "{}", policies::table(&rows, &mix))?;
     let title = format!("{} on {} cores, {} costs", mix.describe(), study.cores, study.costs);
@@ -323,10 +322,8 @@ fn run_allocators(args: &AllocatorArgs) -> anyhow::Result<()> {
     set(&mut study.costs, args.costs.clone());
     args.effort.apply(&mut study.effort);
     let points = study.points()?.len() as u64;
-    let progress = progress("allocators", points * u64::from(study.effort.replications.max(1)));
-    let rows = study.run(&|| progress.inc(1));
-    progress.finish_and_clear();
-    let rows = rows?;
+    let rows =
+        watch("allocators", points * u64::from(study.effort.replications.max(1)), |tick| study.run(tick))?;
     let title = format!(
         "{} services ({}, {}) and a batch job on {} cores, {} costs",
         study.services, study.service, study.arrivals, study.cores, study.costs
@@ -345,10 +342,9 @@ fn run_demo(args: &DemoArgs) -> anyhow::Result<()> {
         return run_beside(&MeasuredDemo::read(path)?, &costs, &effort, &args.output);
     }
     let (mix, loads) = (Mix::parse(&args.service)?, parse_loads(&args.loads)?);
-    let progress = progress("demo", loads.len() as u64 * u64::from(effort.replications.max(1)));
-    let rows = demo::run(&mix, &loads, &costs, &effort, &|| progress.inc(1));
-    progress.finish_and_clear();
-    let rows = rows?;
+    let rows = watch("demo", loads.len() as u64 * u64::from(effort.replications.max(1)), |tick| {
+        demo::run(&mix, &loads, &costs, &effort, tick)
+    })?;
     let table = demo::table(&rows);
     let title = format!("{} and a batch job on one core, {} costs", mix.describe(), costs.name);
     writeln!(stdout(), "{title}")?;
@@ -364,10 +360,7 @@ fn run_beside(
     output: &OutputArgs,
 ) -> anyhow::Result<()> {
     let steps = measured.points.len() as u64 * u64::from(effort.replications.max(1));
-    let progress = progress("demo", steps);
-    let rows = beside::run(measured, costs, effort, &|| progress.inc(1));
-    progress.finish_and_clear();
-    let rows = rows?;
+    let rows = watch("demo", steps, |tick| beside::run(measured, costs, effort, tick))?;
     let table = beside::table(&rows);
     let MeasuredDemo { commit, service, .. } = measured;
     let title = format!(
@@ -387,10 +380,7 @@ fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {
     set(&mut study.probability, args.probability);
     set(&mut study.trials, args.trials);
     set(&mut study.seed, args.seed);
-    let progress = progress("connections", study.queues.len() as u64);
-    let rows = study.run(&|| progress.inc(1));
-    progress.finish_and_clear();
-    let rows = rows?;
+    let rows = watch("connections", study.queues.len() as u64, |tick| study.run(tick))?;
     let table = connections::table(&rows);
     write!(stdout(), "{table}")?;
     args.output.write(&study, &rows, &table, "Connections needed for balance", || connections::panels(&rows))
@@ -410,10 +400,7 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<()> {
     set(&mut study.costs, args.costs.clone());
     study.trace = args.trace.clone().or(study.trace);
     args.effort.apply(&mut study.effort);
-    let progress = progress("plan", parse_policies(&study.policies)?.len() as u64);
-    let plan = study.run(&|| progress.inc(1));
-    progress.finish_and_clear();
-    let plan = plan?;
+    let plan = watch("plan", parse_policies(&study.policies)?.len() as u64, |tick| study.run(tick))?;
     writeln!(stdout(), "{}", plan::describe(&study))?;
     write!(stdout(), "{}", plan::table(&plan, &study.slo))?;
     writeln!(stdout(), "{}", plan.verdict)?;
@@ -425,11 +412,11 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<()> {
 
 fn run_theory(args: &TheoryArgs) -> anyhow::Result<()> {
     let replications = args.replications.max(1);
-    let progress = progress("theory", validate::CASES as u64 * u64::from(replications));
     let threads = crate::scenario::default_threads();
-    let rows = validate::run(args.requests.max(1_000), replications, threads, args.seed, &|| progress.inc(1));
-    progress.finish_and_clear();
-    let table = validate::table(&rows?);
+    let rows = watch("theory", validate::CASES as u64 * u64::from(replications), |tick| {
+        validate::run(args.requests.max(1_000), replications, threads, args.seed, tick)
+    })?;
+    let table = validate::table(&rows);
     write!(stdout(), "{}", if args.markdown { table.to_markdown() } else { table.to_string() })?;
     Ok(())
 }
@@ -474,11 +461,17 @@ fn load<T: DeserializeOwned + Default>(path: Option<&Path>) -> anyhow::Result<T>
     toml::from_str(&text).with_context(|| format!("scenario {}", path.display()))
 }
 
-/// Returns a progress bar, hidden unless standard error is a terminal.
-fn progress(what: &str, steps: u64) -> ProgressBar {
-    let bar = ProgressBar::new(steps);
+/// Runs a study, which calls its argument after each of so many steps, beside a progress bar, which
+/// is hidden unless standard error is a terminal.
+fn watch<T>(
+    what: &'static str,
+    steps: u64,
+    study: impl FnOnce(&(dyn Fn() + Sync)) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let bar = ProgressBar::new(steps).with_message(what);
     let style = ProgressStyle::with_template("{msg:14} {wide_bar} {pos}/{len} {eta}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_message(what.to_owned());
-    bar
+    let result = study(&|| bar.inc(1));
+    bar.finish_and_clear();
+    result
 }

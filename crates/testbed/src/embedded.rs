@@ -24,6 +24,19 @@ pub fn tolerant() -> Config {
     Config { max_evictions: 1_000_000, ..Config::default() }
 }
 
+/// Returns [`tolerant`] settings of an IOKernel at this socket that polls on one core, of which it
+/// leaves other programs nothing, and lends others.
+#[must_use]
+pub fn lending(socket: &str, polling: usize, managed: &[usize]) -> Config {
+    Config {
+        socket: socket.to_owned(),
+        iokernel_core: Some(polling as u16),
+        managed_cores: Some(managed.iter().map(|&core| core as u16).collect()),
+        neighbour_share: 0,
+        ..tolerant()
+    }
+}
+
 /// A running IOKernel, which ends when this is dropped. In a struct it comes before the other end
 /// of its port.
 #[derive(Debug)]

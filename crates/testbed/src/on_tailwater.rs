@@ -19,7 +19,7 @@ use crate::batch::{self, Companion, Meter, Part};
 use crate::bed::Testbed;
 use crate::child::{Batch, Service, Spec};
 use crate::cores::CorePlan;
-use crate::embedded::{Embedded, tolerant};
+use crate::embedded::{Embedded, lending};
 use crate::handoffs::HandoffRecord;
 use crate::measured::{Measured, counted_part};
 use crate::on_linux::{self, Rank};
@@ -190,9 +190,6 @@ impl Running {
         let (port, generator) = port::port(medium, GENERATOR_IP)?;
         let socket = format!("@tailwater-testbed-{}", std::process::id());
         let config = Config {
-            socket: socket.clone(),
-            iokernel_core: Some(cores.polling as u16),
-            managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
             allocation_interval_us: setting.interval_us,
             neighbour_share: setting.neighbour_share,
             policy: match setting.inside || setting.estimates {
@@ -203,7 +200,7 @@ impl Running {
             // the cores by the weight of its threads there: with only one side raised, a compiler
             // in another session would starve the other.
             priority: if setting.polling_nice.is_some() { Priority::None } else { Priority::Thread },
-            ..tolerant()
+            ..lending(&socket, cores.polling, &cores.managed)
         };
         // The calling thread may not use the managed cores; the IOKernel's has to.
         let embedded = Embedded::start(config, port, Some(cores.usable.clone()))?;

@@ -269,6 +269,11 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     quantile(values, 0.5)
 }
 
+/// Returns the median of the values that there are.
+fn median_of_some(values: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+    Some(median(values.into_iter().flatten())).filter(|median| !median.is_nan())
+}
+
 /// Returns the median of a figure over the rounds that have it; NaN if none does.
 fn median_of(rounds: &[serde_json::Value], key: &str) -> f64 {
     median(rounds.iter().filter_map(|round| round[key].as_f64()))
@@ -283,6 +288,8 @@ mod tests {
         let values = [4.0, 1.0, 3.0, 2.0];
         assert_eq!([0.0, 0.5, 0.99, 1.0].map(|part| quantile(values, part)), [1.0, 3.0, 4.0, 4.0]);
         assert!(median([]).is_nan());
+        assert_eq!(median_of_some([Some(3.0), None, Some(1.0), Some(2.0)]), Some(2.0));
+        assert_eq!(median_of_some([None]), None);
         let rounds = [serde_json::json!({"ns": 5}), serde_json::json!({}), serde_json::json!({"ns": 7})];
         assert_eq!(median_of(&rounds, "ns"), 7.0);
     }

@@ -16,14 +16,13 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tailwater_iokernel::Config;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Service, Spec};
 use tailwater_testbed::cores::CorePlan;
-use tailwater_testbed::embedded::{Embedded, tolerant};
+use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::note;
@@ -31,6 +30,8 @@ use tailwater_testbed::port::{self, Generator};
 use tailwater_testbed::program::{Prepared, Program};
 use tailwater_testbed::table::{Table, number};
 use tailwater_workload::{LoadSchedule, Rate};
+
+use super::median;
 
 /// Work of a request, and how many of them one core serves in a second.
 const SERVICE: &str = "exp:10us";
@@ -104,9 +105,8 @@ impl Share {
     fn median(rounds: &[Self]) -> Option<Self> {
         let load = rounds.first()?.load;
         let middle = |of: fn(&Self) -> Option<f64>| {
-            let mut all: Vec<f64> = rounds.iter().map(|share| of(share).unwrap_or(f64::INFINITY)).collect();
-            all.sort_by(f64::total_cmp);
-            Some(all[all.len() / 2]).filter(|figure| figure.is_finite())
+            let all = rounds.iter().map(|share| of(share).unwrap_or(f64::INFINITY));
+            Some(median(all)).filter(|figure| figure.is_finite())
         };
         Some(Self {
             load,
@@ -169,13 +169,7 @@ fn measure(testbed: &Testbed, speed: u64, loads: &[f64], counted: Duration) -> a
         ends.push((generator, Ipv4Addr::new(10, 77, 0, 200 + place)));
     }
     let cores = &testbed.cores;
-    let config = Config {
-        socket: socket.clone(),
-        neighbour_share: 0,
-        iokernel_core: Some(cores.polling as u16),
-        managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-        ..tolerant()
-    };
+    let config = lending(&socket, cores.polling, &cores.managed);
     // After the generators: ends before their ports have no other end.
     let _iokernel = Embedded::with_ports(config, ports, Some(cores.usable.clone()))?;
     let program = Program::spin(speed, SERVICE.parse()?);

@@ -458,6 +458,14 @@ pub mod tests {
         Point { case, samples: tails_us.iter().map(sample).collect() }
     }
 
+    impl Point {
+        /// Returns the point as one of this panel.
+        pub fn on(mut self, panel: &str) -> Self {
+            panel.clone_into(&mut self.case.panel);
+            self
+        }
+    }
+
     /// Returns a contest of these points.
     pub fn contest(points: Vec<Point>) -> Contest {
         Contest { points, unit: PERCENT, handoffs: HandoffRecord::default() }

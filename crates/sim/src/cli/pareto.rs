@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{EffortArgs, OutputArgs, load, progress, set};
+use super::{EffortArgs, OutputArgs, load, set, watch};
 use crate::report::write_file;
 use crate::study::pareto::{Aim, ParetoStudy, panels, table};
 
@@ -83,10 +83,7 @@ pub enum AimArg {
 /// If an argument or a scenario file is invalid, or a file cannot be read or written.
 pub fn run_pareto(args: &ParetoArgs) -> anyhow::Result<()> {
     let study = study(args)?;
-    let progress = progress("pareto", study.configurations().len() as u64);
-    let pareto = study.run(&|| progress.inc(1));
-    progress.finish_and_clear();
-    let pareto = pareto?;
+    let pareto = watch("pareto", study.configurations().len() as u64, |tick| study.run(tick))?;
     let title = format!(
         "{} within {} on {} cores with {} hyperthreads each, {} costs; simulated",
         study.service, study.slo, study.cores, study.threads, study.costs

@@ -11,6 +11,7 @@ use tailwater::sync::mpsc;
 use tailwater_shm::{Clock, clock};
 
 use super::programs::{COPIES, Input, Program, Run};
+use crate::bench::median;
 
 /// Shortest time of one timed run of all copies.
 const RUN: Duration = Duration::from_millis(12);
@@ -65,10 +66,8 @@ fn programs(pairs: u32) -> serde_json::Value {
     let input = Input::new();
     let percent = |program: &Program| {
         let repeats = repeats(program.copies[0].0, &input);
-        let mut ratios: Vec<f64> =
-            (0..pairs.max(1)).map(|pair| ratio(program, &input, repeats, pair)).collect();
-        ratios.sort_by(f64::total_cmp);
-        100.0 * (ratios[ratios.len() / 2] - 1.0)
+        let ratios = (0..pairs.max(1)).map(|pair| ratio(program, &input, repeats, pair));
+        100.0 * (median(ratios) - 1.0)
     };
     super::programs::programs()
         .iter()

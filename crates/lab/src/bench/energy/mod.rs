@@ -20,20 +20,21 @@ use anyhow::Context;
 use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use tailwater_iokernel::Config;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Service, Spec};
 use tailwater_testbed::cores::CorePlan;
-use tailwater_testbed::embedded::{Embedded, tolerant};
+use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
 use tailwater_testbed::program::{Prepared, Program};
 use tailwater_testbed::table::{Table, number};
 use tailwater_workload::{LoadSchedule, Rate};
+
+use super::median_of_some;
 
 mod unannounced;
 
@@ -166,15 +167,11 @@ impl Row {
 
 /// Returns the median of each figure.
 fn middle(rounds: &[Figures]) -> Figures {
-    let of = |figure: &dyn Fn(&Figures) -> Option<f64>| {
-        let mut values: Vec<f64> = rounds.iter().filter_map(figure).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
-    };
+    let of = |figure: fn(&Figures) -> Option<f64>| median_of_some(rounds.iter().map(figure));
     Figures {
-        busy: of(&|round| round.busy),
-        p50_us: of(&|round| round.p50_us),
-        p99_us: of(&|round| round.p99_us),
+        busy: of(|round| round.busy),
+        p50_us: of(|round| round.p50_us),
+        p99_us: of(|round| round.p99_us),
     }
 }
 
@@ -195,13 +192,7 @@ impl<'a> Target<'a> {
         }
         let cores = &testbed.cores;
         let socket = format!("@tailwater-energy-{}", std::process::id());
-        let mut config = Config {
-            socket: socket.clone(),
-            iokernel_core: Some(cores.polling as u16),
-            managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-            neighbour_share: 0,
-            ..tolerant()
-        };
+        let mut config = lending(&socket, cores.polling, &cores.managed);
         let mut settings = vec![
             ("TAILWATER_IOKERNEL", socket),
             ("TAILWATER_KTHREADS", cores.managed.len().to_string()),

@@ -22,6 +22,7 @@ use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::table::{Table, number};
 
 use super::restart::{expect_ready, settings, start_iokernel};
+use crate::bench::median;
 
 // Outside the addresses that the IOKernel chooses.
 const SLEEPER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 203);
@@ -109,13 +110,11 @@ pub(super) fn measure(times: u16, cores: &CorePlan, interrupt: &Interrupt) -> an
         bed.restart(interrupt)?;
     }
     let speed = |(before, after): (&Window, &Window)| after.rounds_per_second() / before.rounds_per_second();
-    let mut speeds: Vec<f64> = quiet[1].iter().zip(&events[1]).map(speed).collect();
-    speeds.sort_by(f64::total_cmp);
     Ok(Fallback {
         times: times.into(),
         sleeper: Pauses::of(&events[0], &quiet[0]),
         batch: Pauses::of(&events[1], &quiet[1]),
-        batch_speed: speeds.get(speeds.len() / 2).copied().unwrap_or(0.0),
+        batch_speed: median(quiet[1].iter().zip(&events[1]).map(speed)),
     })
 }
 

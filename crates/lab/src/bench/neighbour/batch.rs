@@ -13,7 +13,7 @@ use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Attachment, memory};
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Batch, Spec};
-use tailwater_testbed::embedded::{Embedded, tolerant};
+use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::port::GENERATOR_IP;
 
 /// What the batch job got in a round.
@@ -32,13 +32,7 @@ pub(super) fn on_tailwater(testbed: &Testbed, share: u8, time: Duration) -> anyh
     let (port, _station) = memory::pair("station", station)?;
     let cores = &testbed.cores;
     let socket = format!("@tailwater-neighbour-{}", std::process::id());
-    let config = Config {
-        socket: socket.clone(),
-        iokernel_core: Some(cores.polling as u16),
-        managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-        neighbour_share: share,
-        ..tolerant()
-    };
+    let config = Config { neighbour_share: share, ..lending(&socket, cores.polling, &cores.managed) };
     let _iokernel = Embedded::start(config, Box::new(port), None)?;
     let settings = vec![
         ("TAILWATER_IOKERNEL", socket),

@@ -38,6 +38,8 @@ pub use report::Report;
 use report::{BatchOnly, OnLinux, Service30, describe};
 use turns::Turns;
 
+use super::{median, median_of_some};
+
 /// Rounds in which the situations with Tailwater and with Linux are measured in turn.
 const ROUNDS: u32 = 5;
 /// Rounds of the batch job alone, in the time of the others: what the host leaves of a core's speed
@@ -245,19 +247,6 @@ fn measure_service(setup: &Setup, time: Duration) -> anyhow::Result<(Service30, 
     Ok((service, others.shell_p99_ms()))
 }
 
-/// Returns the median; 0 of no values.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// Returns the median of the values that there are.
-fn median_of_some(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    let values: Vec<f64> = values.flatten().collect();
-    (!values.is_empty()).then(|| median(values.into_iter()))
-}
-
 impl Setup {
     /// Measures the other programs while `work` runs; returns what they got and what it returns.
     fn beside_others<T>(&self, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(Samples, T)> {
@@ -273,16 +262,4 @@ fn plan(testbed: &Testbed, counted: Duration) -> anyhow::Result<Plan> {
     let length = WARM_UP + counted;
     let schedule = LoadSchedule::constant(rate, length.as_nanos() as u64);
     Ok(Plan { warm_up_ns: WARM_UP.as_nanos() as u64, flows: 64, ..Plan::new(schedule, SERVICE.parse()?) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_round_without_a_figure_does_not_count() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median_of_some([Some(3.0), None, Some(1.0), Some(2.0)].into_iter()), Some(2.0));
-        assert_eq!(median_of_some([None].into_iter()), None);
-    }
 }

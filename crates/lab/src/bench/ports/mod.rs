@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
-use tailwater_iokernel::Config;
 use tailwater_iokernel::port::Port;
 use tailwater_iokernel::port::tap::{TapPort, TapSpec};
 use tailwater_iokernel::port::xdp::XdpPort;
@@ -33,7 +32,7 @@ use tailwater_loadgen::clock::Clock;
 use tailwater_loadgen::noise::{Gaps, probe};
 use tailwater_loadgen::pin::PinnedThread;
 use tailwater_testbed::child::{ChildProcess, Spec};
-use tailwater_testbed::embedded::{Embedded, tolerant};
+use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, cpu_set};
 
@@ -216,14 +215,8 @@ impl Terms<'_> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let socket = format!("@tailwater-bench-ports-{}-{number}", std::process::id());
-        let [polling, managed] = self.cores.map(|core| core as u16);
-        let config = Config {
-            socket: socket.clone(),
-            iokernel_core: Some(polling),
-            managed_cores: Some(vec![managed]),
-            neighbour_share: 0,
-            ..tolerant()
-        };
+        let [polling, managed] = self.cores;
+        let config = lending(&socket, polling, &[managed]);
         let iokernel = Embedded::start(config, port, None)?;
         let settings = vec![
             ("TAILWATER_IOKERNEL", socket),

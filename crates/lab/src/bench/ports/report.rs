@@ -8,6 +8,7 @@ use tailwater_loadgen::noise::{GapFigures, Gaps};
 use tailwater_testbed::table::{Table, number};
 
 use super::{Round, Variant};
+use crate::bench::median;
 
 /// Bars: throughput at 64 connections over that of the kernel's way, and p99 over its p99.
 const LEAST_RPS: f64 = 0.6;
@@ -73,11 +74,7 @@ impl Report {
 
 impl Figures {
     fn of(rounds: &[Round]) -> Self {
-        let median = |of: fn(&Round) -> f64| {
-            let mut all: Vec<f64> = rounds.iter().map(of).collect();
-            all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
-        };
+        let median = |of: fn(&Round) -> f64| median(rounds.iter().map(of));
         let p99s = || rounds.iter().map(|round| round.open.p99_us);
         let mean = |at: usize| {
             let all = rounds.iter().filter_map(|round| Some(round.long_yields?[at]));

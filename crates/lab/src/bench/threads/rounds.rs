@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::operation::{Cores, Operation};
 use super::protocol::{Answer, Worker};
 use super::system::System;
+use crate::bench::median_of_some;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 
@@ -196,10 +197,8 @@ pub fn measure_idle(
     for (wave, name) in ["idle_fresh", "idle_recycled"].into_iter().enumerate() {
         for (&system, waves) in systems.iter().zip(&answers) {
             let ns = waves[wave].iter().map(|answer| answer.ns).collect();
-            let mut kib: Vec<f64> = waves[wave].iter().filter_map(|answer| answer.kib).collect();
-            kib.sort_by(f64::total_cmp);
-            let row = summarise(name.to_owned(), system, ns);
-            rows.extend(row.map(|row| Row { kib: kib.get(kib.len() / 2).copied(), ..row }));
+            let kib = median_of_some(waves[wave].iter().map(|answer| answer.kib));
+            rows.extend(summarise(name.to_owned(), system, ns).map(|row| Row { kib, ..row }));
         }
     }
     Ok(rows)

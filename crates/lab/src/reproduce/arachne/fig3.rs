@@ -157,9 +157,7 @@ mod tests {
 
     fn verdicts(rows: &[Row]) -> Vec<Verdict> {
         let make = |&(panel, curve, load, tail, saturated): &Row| {
-            let mut point = point(curve, load, &[tail], 0.5, saturated);
-            point.case.panel = panel.to_owned();
-            point
+            point(curve, load, &[tail], 0.5, saturated).on(panel)
         };
         let contest = contest(rows.iter().map(make).collect());
         assert_eq!(panels(&contest).len(), 4);

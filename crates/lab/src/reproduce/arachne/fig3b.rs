@@ -126,11 +126,8 @@ mod tests {
     type Row = (&'static str, f64, f64, bool);
 
     fn verdicts(rows: &[Row]) -> Vec<Verdict> {
-        let make = |&(curve, load, tail, saturated): &Row| {
-            let mut point = point(curve, load, &[tail], 0.0, saturated);
-            point.case.panel = PANEL.to_owned();
-            point
-        };
+        let make =
+            |&(curve, load, tail, saturated): &Row| point(curve, load, &[tail], 0.0, saturated).on(PANEL);
         claims(&contest(rows.iter().map(make).collect())).iter().map(|claim| claim.verdict).collect()
     }
 

@@ -145,9 +145,7 @@ mod tests {
         for mix in MIXES {
             for &load in mix.loads {
                 for (curve, most) in [(TAILWATER, tailwater), (LINUX, linux)] {
-                    let mut point = point(curve, load, &[50.0], 0.0, load > most);
-                    point.case.panel = mix.panel.to_owned();
-                    points.push(point);
+                    points.push(point(curve, load, &[50.0], 0.0, load > most).on(mix.panel));
                 }
             }
         }

@@ -135,9 +135,7 @@ mod tests {
     /// Judges points by curve, load, p99 and whether they are saturated.
     fn verdicts(rows: &[(&'static str, f64, f64, bool)]) -> Vec<Verdict> {
         let make = |&(curve, load, p99_us, saturated): &(&str, f64, f64, bool)| {
-            let mut point = point(curve, load, &[2.0 * p99_us], 0.5, saturated);
-            point.case.panel = "USR".to_owned();
-            point
+            point(curve, load, &[2.0 * p99_us], 0.5, saturated).on("USR")
         };
         let contest = contest(rows.iter().map(make).collect());
         claims(&contest, "USR", 6.4).iter().map(|claim| claim.verdict).collect()

@@ -157,9 +157,7 @@ mod tests {
         let verdicts = |own: f64, rival: Option<f64>| {
             let systems = [(TAILWATER, Some(own)), (MEMCACHED, rival)];
             let points = systems.iter().filter_map(|&(name, p99_us)| {
-                let mut point = contest::tests::point(name, NO_LOAD, &[2.0 * p99_us?], 1.0, false);
-                point.case.panel = "USR".to_owned();
-                Some(point)
+                Some(contest::tests::point(name, NO_LOAD, &[2.0 * p99_us?], 1.0, false).on("USR"))
             });
             let claims = latencies(&contest::tests::contest(points.collect()));
             claims.iter().map(|claim| claim.verdict).collect::<Vec<_>>()

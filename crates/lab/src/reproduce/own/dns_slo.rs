@@ -111,9 +111,7 @@ mod tests {
         ];
         let verdicts = |rows: &[(&str, f64, f64, f64)]| {
             let make = |&(curve, load, tail, share): &(&str, f64, f64, f64)| {
-                let mut point = point(curve, load, &[tail], share, false);
-                point.case.panel = DNS.to_owned();
-                point
+                point(curve, load, &[tail], share, false).on(DNS)
             };
             let contest = contest(rows.iter().map(make).collect());
             claims(&contest, false).iter().map(|claim| claim.verdict).collect::<Vec<_>>()

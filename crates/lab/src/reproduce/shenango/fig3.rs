@@ -202,8 +202,7 @@ mod tests {
 
     fn verdicts(rows: &[Row]) -> Vec<Verdict> {
         let make = |&(curve, load, tail, share, saturated): &Row| {
-            let mut point = point(curve, load, &[tail], share, saturated);
-            point.case.panel = USR.to_owned();
+            let mut point = point(curve, load, &[tail], share, saturated).on(USR);
             if curve == MEMCACHED_ALONE {
                 point.samples.iter_mut().for_each(|sample| sample.batch = None);
             }

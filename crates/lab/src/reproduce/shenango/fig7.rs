@@ -161,9 +161,7 @@ mod tests {
             curves.iter().zip(tails).map(move |(&(flows, stealing), tail)| {
                 let saturated = tail == SATURATED;
                 let tail = if saturated { 9e4 } else { tail };
-                let mut point = point(&curve(flows, stealing), load, &[tail], 0.5, saturated);
-                point.case.panel = SERVICE.to_owned();
-                point
+                point(&curve(flows, stealing), load, &[tail], 0.5, saturated).on(SERVICE)
             })
         });
         let loads: Vec<f64> = rows.iter().map(|row| row.0).collect();

@@ -161,11 +161,7 @@ mod tests {
         let points: Vec<Point> = INTERVALS_US
             .iter()
             .zip(tails.iter().zip(shares))
-            .map(|(&us, (&tail, share))| {
-                let mut point = point(&curve(us), 50.0, &[tail], share, false);
-                point.case.panel = SERVICE.to_owned();
-                point
-            })
+            .map(|(&us, (&tail, share))| point(&curve(us), 50.0, &[tail], share, false).on(SERVICE))
             .collect();
         claims(&contest(points), &[50.0]).iter().map(|claim| claim.verdict).collect()
     }
@@ -190,9 +186,7 @@ mod tests {
         let tails = [90.0, 250.0, 260.0, 300.0, 900.0];
         let at = |load: f64, saturated: bool| {
             INTERVALS_US.iter().zip(tails).map(move |(&us, tail)| {
-                let mut point = point(&curve(us), load, &[tail], 0.5, saturated && us == 5);
-                point.case.panel = SERVICE.to_owned();
-                point
+                point(&curve(us), load, &[tail], 0.5, saturated && us == 5).on(SERVICE)
             })
         };
         let points = at(50.0, false).chain(at(85.0, true)).collect();

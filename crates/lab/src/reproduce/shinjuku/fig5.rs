@@ -209,9 +209,7 @@ mod tests {
 
     /// Returns a point whose 99th percentile is `p99_us`.
     fn at(panel: &str, curve: &str, load: f64, p99_us: f64, saturated: bool) -> Point {
-        let mut point = point(curve, load, &[2.0 * p99_us], 0.0, saturated);
-        point.case.panel = panel.to_owned();
-        point
+        point(curve, load, &[2.0 * p99_us], 0.0, saturated).on(panel)
     }
 
     fn verdicts(points: Vec<Point>) -> Vec<Verdict> {

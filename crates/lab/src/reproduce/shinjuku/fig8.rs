@@ -350,8 +350,7 @@ mod tests {
     fn measured(rows: &[Row], cores: usize) -> Measured {
         let make = |&(panel, curve, load, p99_us, by_class_us): &Row| {
             // The p99 is half of the tail.
-            let mut point = point(curve, load, &[2.0 * p99_us], 0.0, false);
-            point.case.panel = panel.to_owned();
+            let mut point = point(curve, load, &[2.0 * p99_us], 0.0, false).on(panel);
             point.case.plan.service = "const:1ms".parse().unwrap();
             point.samples[0].by_class_us = Some(by_class_us);
             point

@@ -23,7 +23,7 @@ use tailwater_iokernel::config::{PolicyName, Priority, ReserveSettings};
 use tailwater_shm::Clock;
 use tailwater_testbed::bed::{OffManaged, START_TIMEOUT};
 use tailwater_testbed::child::{Batch, ChildProcess, Spec};
-use tailwater_testbed::embedded::{Embedded, tolerant};
+use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::folder::Folder;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
@@ -170,14 +170,10 @@ fn start_iokernel(
 ) -> anyhow::Result<Embedded> {
     let state_file = folder.join("cpusets");
     let config = Config {
-        socket: socket.to_owned(),
         policy: PolicyName::Arbiter,
         reserve: ReserveSettings { keep_off: settings.keep_off.clone(), state_file },
-        iokernel_core: Some(places.polling as u16),
-        managed_cores: Some(places.lent.map(|core| core as u16).to_vec()),
-        neighbour_share: 0,
         priority: Priority::Thread,
-        ..tolerant()
+        ..lending(socket, places.polling, &places.lent)
     };
     Embedded::with_ports(config, Vec::new(), Some(machine.usable_cores.clone()))
 }

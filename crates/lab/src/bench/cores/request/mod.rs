@@ -25,7 +25,7 @@ use tailwater_iokernel::config::{PolicyName, Priority};
 
 use tailwater_shm::Clock;
 use tailwater_testbed::child::{Batch, ChildProcess, Spec};
-use tailwater_testbed::embedded::{Embedded, tolerant};
+use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::note;
@@ -248,14 +248,10 @@ impl Setup {
 
     pub(super) fn start_iokernel(&self, machine: &Machine) -> anyhow::Result<Embedded> {
         let config = Config {
-            socket: self.socket.clone(),
             policy: PolicyName::Arbiter,
-            iokernel_core: Some(self.places.polling as u16),
-            managed_cores: Some(vec![self.places.managed as u16]),
-            neighbour_share: 0,
             priority: Priority::Thread,
             idle_sleep_us: if self.conditions.awake { 0 } else { Config::default().idle_sleep_us },
-            ..tolerant()
+            ..lending(&self.socket, self.places.polling, &[self.places.managed])
         };
         Embedded::with_ports(config, Vec::new(), Some(machine.usable_cores.clone()))
     }
