@@ -39,17 +39,17 @@ const QUICK_NOISE: Duration = Duration::from_millis(100);
 /// Measure everything that the book and README publish: benchmarks, the demo, the papers' figures
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:
-  tailwater-lab measure                       everything: at most 40 minutes on two otherwise idle cores
+  tailwater-lab measure                       everything: at most 40 minutes on two idle cores
   tailwater-lab measure --quick               that everything runs: at most 6 minutes, no results
   tailwater-lab measure --only tcp,handoff    two experiments
   tailwater-lab measure --list                what there is, and how long each takes
   tailwater-lab publish                       then: writes the figures into the book
 
-Writes results/MACHINE/EXPERIMENT.json as each experiment ends. An experiment that has a file of this
-commit and mode is not measured again without --again, so an interrupted session goes on where it
-ended. One that fails is recorded with its error. A result is `disturbed` if the host took over 2 %
-of a core in stalls over 50 us right before or after it. Needs tailwater beside this program for the
-demo; what is missing of the other programs in --list is left out.")]
+Writes results/MACHINE/EXPERIMENT.json as each experiment ends. An experiment that has a file of
+this commit and mode is not measured again without --again, so an interrupted session goes on where
+it ended. One that fails is recorded with its error. A result is `disturbed` if the host took over
+2 % of a core in stalls over 50 us right before or after it. Needs tailwater beside this program for
+the demo; what is missing of the other programs in --list is left out.")]
 pub struct MeasureArgs {
     /// A smoke test: everything once and shortly
     #[arg(long)]

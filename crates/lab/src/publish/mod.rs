@@ -96,7 +96,7 @@ pub fn run(args: &PublishArgs) -> anyhow::Result<()> {
 fn folder(results: &Path, machine: Option<&str>) -> anyhow::Result<PathBuf> {
     let entries = std::fs::read_dir(results).with_context(|| {
         format!(
-            "there are no results in {}: run `tailwater-lab measure` first, half an hour",
+            "there are no results in {}: run `tailwater-lab measure` first, 40 minutes",
             results.display()
         )
     })?;

@@ -54,7 +54,11 @@ pub fn table(results: &Results) -> String {
 fn demo_cell(report: &Report<'_>, system: &str) -> String {
     let point = demo::point(report, system, README_LOAD);
     let of = |pointer: &str| demo::figure(point.as_ref(), pointer);
-    format!("{} us; {} us; {}", of("/win_p999_us"), of("/p50_us"), of("/batch_share"))
+    let us = |pointer: &str| match of(pointer) {
+        number if number.starts_with(|c: char| c.is_ascii_digit()) => format!("{number} us"),
+        words => words,
+    };
+    format!("{}; {}; {}", us("/win_p999_us"), us("/p50_us"), of("/batch_share"))
 }
 
 /// Returns the cells of a thread: Tailwater's, and those of `std` and of the best other system.
@@ -82,8 +86,12 @@ fn provenance(results: &Results) -> String {
     };
     let rounds = results.of_experiments(&names).map(|result| result.rounds).min().unwrap_or(1);
     let quick = if first.quick { " Quick runs: shapes, not results." } else { "" };
+    let rounds = match rounds {
+        1 => "Single rounds".to_owned(),
+        several => format!("Medians of {several} rounds or more (lowest to highest)"),
+    };
     wrapped(&format!(
-        "Medians of {rounds} rounds or more (lowest to highest), one session of {}, commit {}, on {}.{quick}",
+        "{rounds}, one session of {}, commit {}, on {}.{quick}",
         super::day(&first.date),
         first.commit,
         super::machine_in_words(first)
