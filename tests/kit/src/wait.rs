@@ -16,8 +16,8 @@ pub(crate) const LOOK: Duration = Duration::from_millis(1);
 /// Longest sleep of a waiter that is told of progress: it looks at the time after each.
 pub(crate) const SLICE: Duration = Duration::from_millis(250);
 
-/// A wait that ends after [`FREE`] of a machine that is free, and later on a busy one: of each time,
-/// the part counts that a thread among all runnable ones gets of the CPUs.
+/// A wait that ends after [`FREE`] of a machine that is free, and later on a busy one: of each
+/// time, the part counts that a thread among all runnable ones gets of the CPUs.
 #[derive(Debug)]
 pub(crate) struct Wait {
     counted: Duration,

@@ -63,8 +63,8 @@ struct Load {
 }
 
 impl Load {
-    /// Starts it. Its time-outs are longer than any wait of a test: a request that is lost keeps the
-    /// command from ending.
+    /// Starts it. Its time-outs are longer than any wait of a test: a request that is lost keeps
+    /// the command from ending.
     fn start(server: &str, words: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fixed = ["load", server, "--warm-up", "100ms", "--arrivals", "const"];

@@ -187,8 +187,8 @@ fn the_load_of_exclusive_threads_is_measured_apart() {
         running.load(Ordering::Relaxed) == 2
     });
     let mut meter = cores::LoadMeter::new();
-    // Whatever the third kthread does meanwhile, two have nothing but these threads. One interval is
-    // enough: Linux may let a kthread run too seldom to count its time.
+    // Whatever the third kthread does meanwhile, two have nothing but these threads. One interval
+    // is enough: Linux may let a kthread run too seldom to count its time.
     until("the load of two exclusive threads alone", || {
         thread::sleep(Duration::from_millis(20));
         let load = meter.load();
