@@ -20,7 +20,7 @@ use tailwater_iokernel::port::{Attachment, Port, memory};
 use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
-use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name};
+use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, until};
 
 /// Address of the test's own station on the IOKernel's network.
 pub const CLIENT: Endpoint =
@@ -65,6 +65,19 @@ pub fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     // A test that failed in its turn does not affect the next.
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for the end of an IOKernel from which `new` has taken over.
+///
+/// # Panics
+/// If it fails. On a busy machine it may not end within the time that the new one waits for that,
+/// which then kills it.
+#[track_caller]
+pub fn wait_for_predecessor(old: &mut Program, new: &Program) {
+    if !old.wait().success() {
+        let has_killed = || new.errors().contains("killed the IOKernel before");
+        until("the new IOKernel kills the old one, which has not ended in time", has_killed);
+    }
 }
 
 impl Bench {

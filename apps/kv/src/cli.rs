@@ -407,7 +407,7 @@ mod tests {
         let filling = store.lock(b"key", now).reserve((28_179 << 10) - 100).unwrap();
         store.abandon(filling);
         let refused = store_with("64", "32m").unwrap_err().to_string();
-        assert!(refused.starts_with("67108864 bytes of memory are too few"), "{refused}");
+        assert!(refused.contains("67108864 bytes"), "{refused}");
         assert!(store_with("2", "1m").is_err() && store_with("2", "512k").is_ok());
     }
 

@@ -92,15 +92,14 @@ mod tests {
         fs::write(&state, format!("[{}]", entries.join(","))).unwrap();
         let repair = || repair_kind(reserve::KIND, &state, &root);
         let why = repair().unwrap_err();
-        assert!(why.starts_with("cpusets: 1 put back, 1 changed by others ("), "{why}");
-        assert!(
-            why.contains("theirs/cpuset.cpus), 1 failed (") && why.contains("stuck/cpuset.cpus: "),
-            "{why}"
-        );
+        for part in ["1 put back", "1 changed", "theirs/cpuset.cpus", "1 failed", "stuck/cpuset.cpus"] {
+            assert!(why.contains(part), "{part}: {why}");
+        }
         fs::remove_dir(root.join("stuck/cpuset.cpus")).unwrap();
         fs::write(root.join("stuck/cpuset.cpus"), "0\n").unwrap();
-        assert_eq!(repair().unwrap(), "cpusets: 1 put back, 0 changed by others, 0 failed");
-        assert_eq!(repair().unwrap(), "cpusets: nothing to put back");
+        let said = repair().unwrap();
+        assert!(said.contains("1 put back") && said.contains("0 failed"), "{said}");
+        assert!(repair().unwrap().contains("nothing to put back"));
         let read = |group: &str| fs::read_to_string(root.join(group).join("cpuset.cpus")).unwrap();
         assert_eq!(["mine", "theirs", "stuck"].map(read), ["0-3\n", "1", "0-3\n"]);
     }

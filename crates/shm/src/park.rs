@@ -264,13 +264,14 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use tailwater_testkit::PATIENCE;
 
     #[test]
     fn a_wake_between_ticket_and_wait_is_not_lost() {
         let slot = Slot::new();
         let ticket = slot.ticket();
         slot.wake();
-        assert_eq!(slot.wait(ticket, Some(Duration::from_secs(120))), Sleep::Ended);
+        assert_eq!(slot.wait(ticket, Some(PATIENCE)), Sleep::Ended);
     }
 
     /// Returns how a sleep ends whose word is counted up by `wakes`, without a wake.
@@ -335,8 +336,7 @@ mod tests {
         for wake in wakes {
             let slot = Slot::new();
             std::thread::scope(|s| {
-                let sleeper =
-                    s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, Duration::from_secs(120)));
+                let sleeper = s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, PATIENCE));
                 // Again where it came before the sleep.
                 while !sleeper.is_finished() {
                     if slot.is_at_board() {
@@ -356,7 +356,7 @@ mod tests {
         let (slot, place) = (Slot::new(), Place::new(0).unwrap());
         let ticket = slot.ticket();
         slot.announce();
-        assert_eq!(slot.wait_at_board(ticket, &board, place, Duration::from_secs(120)), Sleep::Ended);
+        assert_eq!(slot.wait_at_board(ticket, &board, place, PATIENCE), Sleep::Ended);
         let sleep = slot.wait_at_board(slot.ticket(), &board, place, Duration::from_millis(1));
         assert_eq!(sleep, Sleep::TimedOut);
     }
@@ -367,8 +367,7 @@ mod tests {
         let Some(board) = board() else { return };
         let (slot, place, elsewhere) = (Slot::new(), Place::new(1).unwrap(), AtomicU32::new(0));
         std::thread::scope(|s| {
-            let sleeper =
-                s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, Duration::from_secs(120)));
+            let sleeper = s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, PATIENCE));
             // SAFETY: the word lives as long as the board.
             let word = unsafe { board.word(place).as_ref() };
             let moved = || futex::requeue(word, futex::Flags::empty(), 0, 1, &elsewhere) == Ok(1);

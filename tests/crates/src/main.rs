@@ -60,7 +60,7 @@ const CHECKS: &[Check] = &[
 ];
 
 /// Time for a check that should return.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(900);
 /// Time after which a check that can never end is stopped. A slow machine cannot make it fail.
 const ENOUGH: Duration = Duration::from_secs(2);
 

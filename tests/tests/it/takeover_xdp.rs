@@ -17,7 +17,7 @@ use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{
     PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, until,
 };
-use tailwater_tests::{Role, turn};
+use tailwater_tests::{Role, turn, wait_for_predecessor};
 
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -214,7 +214,7 @@ fn a_connection_of_linux_outlives_the_iokernel_on_its_interface() {
             move || writer.write_all(&request)
         });
         let successor = iokernel(&["--takeover"]);
-        assert!(running.wait().success(), "{}", running.errors());
+        wait_for_predecessor(&mut running, &successor);
         running = successor;
         let mut answer = vec![0; request.len()];
         stream.read_exact(&mut answer).expect("an answer");

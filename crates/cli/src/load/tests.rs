@@ -170,8 +170,9 @@ fn a_trial_that_cannot_be_made_ends_the_search_and_keeps_what_it_found() {
     let found = measured.document.search.as_ref().unwrap();
     assert_eq!((found.load, found.bound, found.trials.len()), (Rate::new(4e3).ok(), Bound::Trials, 3));
     assert_eq!(measured.document.points.len(), 3);
-    assert_eq!(measured.document.warnings, ["ended at 8k: no server answered"]);
-    assert_eq!(measured.ended.unwrap().to_string(), "no server answered");
+    let [warning] = &measured.document.warnings[..] else { panic!("{:?}", measured.document.warnings) };
+    assert!(warning.contains("8k") && warning.contains("no server answered"), "{warning}");
+    assert!(measured.ended.unwrap().to_string().contains("no server answered"));
     assert!(fails_at(0).is_err(), "there is nothing to keep");
 }
 
@@ -222,14 +223,11 @@ fn the_outcome_of_a_search_is_described_in_words() {
     let met = |rate, us| (rate, Verdict::Met, us);
     let ceiling =
         output::describe_search(&outcome(&[met(1e3, 20.0), met(2e3, 30.0), met(2e3, 40.0)], 1, "2k"));
-    assert_eq!(
-        ceiling,
-        "highest load within p99.9=200us: 2000/s; always within up to 2000/s\n\
-         2 of 2 trials there within, p99.9 30.0 to 40.0 us; 3 trials in all\n\
-         warning: this is the highest rate that the search may try; raise --max-rate\n"
-    );
+    for part in ["p99.9=200us: 2000/s", "2 of 2 trials", "30.0 to 40.0 us", "3 trials", "raise --max-rate"] {
+        assert!(ceiling.contains(part), "{part}: {ceiling}");
+    }
     let nothing = output::describe_search(&outcome(&[(1e3, Verdict::Missed, 900.0)], 1, "2k"));
-    assert!(nothing.contains("no load within p99.9=200us: the search ended"), "{nothing}");
+    assert!(nothing.contains("no load within p99.9=200us"), "{nothing}");
 }
 
 #[test]

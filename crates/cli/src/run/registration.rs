@@ -141,10 +141,8 @@ mod tests {
         assert_eq!(problem(&args(own), with(own)), None);
         assert_eq!(problem(&args(parent), with(own)), None);
         let unregistered = problem(&args(own), with(parent)).unwrap();
-        assert_eq!(unregistered, "not registered at @here after 1 s");
+        assert!(unregistered.contains("@here") && unregistered.contains("1 s"), "{unregistered}");
         let absent = problem(&args(own), query::statistics("@tailwater-no-such-socket")).unwrap();
-        assert!(
-            absent.starts_with("no IOKernel to register with: ") && absent.contains("@tailwater-no-such")
-        );
+        assert!(absent.contains("no IOKernel") && absent.contains("@tailwater-no-such"));
     }
 }

@@ -94,6 +94,13 @@ fn undisturbed() -> Story {
 
 const WOKEN: Step = Step::Delivered { woke: true, ahead: 0, queue: 1 };
 
+/// Checks that the reason of the slowest request has each of these parts.
+#[track_caller]
+fn names_reason(story: &Story, parts: &[&str]) {
+    let reason = story.reason();
+    assert!(parts.iter().all(|part| reason.contains(part)), "{reason}");
+}
+
 #[test]
 fn every_stage_of_a_plain_request_is_distinguished() {
     let mut story = undisturbed();
@@ -122,20 +129,17 @@ fn a_request_behind_a_long_one_names_the_wait() {
     let mut story = undisturbed();
     story.arrives(0, 0, 100).step(90_000, Step::Taken { ring: 0 }).step(90_100, WOKEN);
     story.step(90_200, Step::Received).replied(91_000, 91_100, 91_200);
-    assert_eq!(
-        story.reason(),
-        "89.9 us in the ingress ring behind 0 bytes: kthread 0 of web had a core and ran something else"
-    );
+    names_reason(&story, &["89.9 us", "ingress ring", "0 bytes", "kthread 0 of web", "something else"]);
     let mut story = undisturbed();
     story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 });
     story.step(300, Step::Delivered { woke: true, ahead: 0, queue: 8 });
     story.step(90_300, Step::Received).replied(91_000, 91_100, 91_200);
-    assert_eq!(story.reason(), "90.0 us in the run queue of kthread 0 of web, behind 7 other threads");
+    names_reason(&story, &["90.0 us", "run queue of kthread 0 of web", "7 other threads"]);
     let mut story = undisturbed();
     story.arrives(0, 0, 100).step(200, Step::Taken { ring: 0 });
     story.step(300, Step::Delivered { woke: false, ahead: 3, queue: 0 });
     story.step(90_300, Step::Received).replied(91_000, 91_100, 91_200);
-    assert_eq!(story.reason(), "90.0 us in its socket behind 3 others: no thread was waiting to receive");
+    names_reason(&story, &["90.0 us", "socket", "3 others", "no thread was waiting"]);
 }
 
 #[test]
@@ -146,14 +150,11 @@ fn the_ports_poll_and_the_rings_bytes_are_reported() {
     story.0.push(60_100, Event::InRing { id: 1, who: SERVICE, unserved: false, lines: 30 });
     story.step(60_200, Step::Taken { ring: 0 }).step(60_300, WOKEN).step(60_400, Step::Received);
     story.replied(60_500, 60_600, 60_700);
-    assert_eq!(
-        story.reason(),
-        "waited 50.0 us for its port to be polled: the previous poll was 58.0 us earlier"
-    );
+    names_reason(&story, &["50.0 us", "port", "previous poll", "58.0 us"]);
     let (names, clock) = (names(), clock());
     let text = Report::new(&story.0, &names, &clock, Some(NONE)).text(5);
-    assert!(text.contains("us since the port's previous poll: p50 58.0, p99 58.0, max 58.0"), "{text}");
-    assert!(text.contains("bytes in the ingress ring before it: p50 1920, p99 1920, max 1920"), "{text}");
+    assert!(text.contains("previous poll: p50 58.0, p99 58.0, max 58.0"), "{text}");
+    assert!(text.contains("ingress ring before it: p50 1920, p99 1920, max 1920"), "{text}");
 }
 
 #[test]
@@ -163,7 +164,8 @@ fn a_poll_before_the_trace_is_ignored() {
     story.0.push(60_000, Event::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 4_999 });
     story.0.push(60_100, Event::InRing { id: 1, who: SERVICE, unserved: false, lines: 0 });
     story.replied(60_500, 60_600, 60_700);
-    assert_eq!(story.reason(), "waited 50.0 us for its port to be polled");
+    names_reason(&story, &["50.0 us", "port"]);
+    assert!(!story.reason().contains("previous poll"), "{}", story.reason());
 }
 
 #[test]
@@ -179,10 +181,7 @@ fn a_request_that_waited_for_a_core_names_the_kthread_that_had_it() {
     let breakdown = story.breakdown();
     let stages = [Stage::Detection, Stage::Cede, Stage::Start, Stage::Ring].map(|it| breakdown.in_stage(it));
     assert_eq!(stages, [5_000, 25_000, 2_000, 200]);
-    assert_eq!(
-        story.reason(),
-        "waited 25.0 us for a core: kthread 0 of batch gave up core 1 and needed the preempt signal, 5.00 us after it was asked"
-    );
+    names_reason(&story, &["25.0 us", "kthread 0 of batch", "core 1", "preempt signal", "5.00 us"]);
 }
 
 #[test]
@@ -202,7 +201,7 @@ fn a_preempted_request_names_how_often_and_what_ran_instead() {
     assert_eq!(breakdown.in_stage(Stage::Preempted), 50_000);
     assert_eq!(breakdown.in_stage(Stage::Blocked), 1_000);
     assert_eq!(breakdown.in_stage(Stage::Run), 1_700 + 900 + 1_000);
-    assert_eq!(story.reason(), "preempted once, 50.0 us off its core, which went to kthread 0 of batch");
+    names_reason(&story, &["preempted once", "50.0 us", "kthread 0 of batch"]);
 }
 
 #[test]
@@ -220,10 +219,7 @@ fn a_request_whose_time_slice_ended_names_its_own_program() {
     story.step(1_400, Step::Received).step(16_400, Step::Off { asked: true }).step(60_400, Step::On);
     story.step(61_000, Step::Off { asked: true }).step(62_000, Step::On);
     story.replied(70_000, 70_100, 70_200);
-    assert_eq!(
-        story.reason(),
-        "preempted 2 times, 45.0 us off its core: its time slice was over, and other threads of its program ran there"
-    );
+    names_reason(&story, &["preempted 2 times", "45.0 us", "time slice", "other threads of its program"]);
 }
 
 #[test]
@@ -235,7 +231,7 @@ fn a_request_that_waited_for_a_dispatcher_names_its_class() {
     let breakdown = story.breakdown();
     let stages = [Stage::Dispatch, Stage::Run, Stage::Preempted].map(|stage| breakdown.in_stage(stage));
     assert_eq!(stages, [20_000, 100 + 1_000 + 500, 10_000]);
-    assert_eq!(story.reason(), "20.0 us in the queue of a dispatcher, as a request of class 2");
+    names_reason(&story, &["20.0 us", "dispatcher", "class 2"]);
 }
 
 #[test]
@@ -260,11 +256,9 @@ fn missing_events_are_reported() {
     let (names, clock) = (names(), clock());
     let losses = Losses { events: 12, steps: 3 };
     let text = Report::new(&story.0, &names, &clock, Some(losses)).text(5);
-    assert!(
-        text.starts_with("1 requests traced, 0 answered, 1 dropped at a full socket; 12 events missing"),
-        "{text}"
-    );
-    assert!(text.contains("3 overwritten"), "{text}");
+    for part in ["1 requests traced", "0 answered", "1 dropped", "12 events missing", "3 overwritten"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
     let text = Report::new(&story.0, &names, &clock, None).text(5);
     assert!(text.contains("an unknown number of events"), "{text}");
 }
@@ -384,7 +378,7 @@ fn events_of_cores_that_are_not_kept_are_counted_and_reported() {
     assert_eq!((story.0.cores.len(), story.0.cores_not_kept), (2, 4));
     let (names, clock) = (names(), clock());
     let text = Report::new(&story.0, &names, &clock, Some(NONE)).text(5);
-    assert!(text.contains("4 more events of cores arrived than are kept"), "{text}");
+    assert!(text.contains("4 more events of cores"), "{text}");
 }
 
 fn any_step() -> impl Strategy<Value = Step> {

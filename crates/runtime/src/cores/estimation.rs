@@ -189,9 +189,7 @@ mod tests {
     #[test]
     fn settings_out_of_range_are_named() {
         let refused = |settings: Estimation| settings.check().unwrap_err().to_string();
-        assert!(
-            refused(Estimation::default().load_factor(1.0)).starts_with("load_factor = 1 is out of range")
-        );
+        assert!(refused(Estimation::default().load_factor(1.0)).contains("load_factor = 1 "));
         assert!(refused(Estimation::default().load_factor(f64::NAN)).contains("NaN"));
         assert!(refused(Estimation::default().hysteresis(-0.1)).contains("hysteresis"));
         assert!(refused(Estimation::default().priority(8)).contains("0 to 7"));

