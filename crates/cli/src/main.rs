@@ -16,6 +16,7 @@ mod compare;
 mod cores;
 mod demo;
 mod doctor;
+mod ending;
 mod iokernel;
 mod load;
 mod log;
@@ -69,7 +70,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = match ending::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let result = match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Iokernel(args) => iokernel::run(&args),
         Command::Run(args) => run::run(&args),
@@ -83,5 +88,5 @@ fn main() -> ExitCode {
         Command::App(args) => app::run(&args),
         Command::WatchRegistration(args) => run::registration::run(&args),
     };
-    tailwater_testbed::exit::report(result)
+    tailwater_testbed::exit::report(result.map_err(ending::said_once))
 }

@@ -169,6 +169,26 @@ impl Ipv4Header {
     }
 }
 
+/// Returns the pointer of a loose or strict source route with addresses left (RFC 791 section 3.1):
+/// the packet is at a gateway, not at its destination.
+#[inline]
+fn unfinished_route(mut options: &[u8]) -> Option<u8> {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const LOOSE: u8 = 131;
+    const STRICT: u8 = 137;
+    loop {
+        match options {
+            [] | [END, ..] => return None,
+            [NOTHING, rest @ ..] => options = rest,
+            [LOOSE | STRICT, len, pointer, ..] if pointer <= len => return Some(*pointer),
+            // A length that is not possible ends the options, as it would end a route.
+            [_, len, ..] if *len >= 2 => options = options.get(usize::from(*len)..)?,
+            _ => return None,
+        }
+    }
+}
+
 /// A checked packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Ipv4Packet<'a> {
@@ -183,7 +203,8 @@ pub struct Ipv4Packet<'a> {
 
 impl<'a> Ipv4Packet<'a> {
     /// Parses a packet, whole or a fragment, from the payload of a frame, which may end in padding.
-    /// Options are skipped: none concerns a host that does not forward.
+    /// Options are skipped, except a source route that has not ended: a host that does not forward
+    /// drops the packet (RFC 1122 section 3.2.1.8).
     ///
     /// The time to live is not checked: a host must accept a packet that reaches it (RFC 1122
     /// section 3.2.1.7).
@@ -206,6 +227,10 @@ impl<'a> Ipv4Packet<'a> {
         }
         if total_len > bytes.len() {
             return Err(WireError::Truncated { layer: Layer::Ipv4, need: total_len, have: bytes.len() });
+        }
+        if let Some(pointer) = unfinished_route(&bytes[IPV4_HEADER..header_len]) {
+            let (layer, value) = (Layer::Ipv4, pointer.into());
+            return Err(WireError::Field { layer, field: "pointer of a source route", value });
         }
         Ok(Self { header, bytes: &bytes[..total_len], payload: &bytes[header_len..total_len] })
     }

@@ -322,8 +322,8 @@ impl Connection {
         }
         match self.state {
             State::SynReceived if !self.set.contains(Set::FAST_OPEN) => self.fail(Error::Refused),
-            // Nothing is lost: both sides have sent and received everything.
-            State::Closing | State::LastAck => self.apply(Event::Reset),
+            // Also in CLOSING and LAST-ACK, as on Linux: the FIN, and data before it, may not have
+            // arrived.
             _ => self.fail(Error::Reset),
         }
     }

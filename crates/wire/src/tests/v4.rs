@@ -223,6 +223,30 @@ fn a_checksum_that_comes_out_as_zero_is_sent_as_ones() {
 }
 
 #[test]
+fn a_packet_whose_source_route_leads_on_is_refused() {
+    let (source, destination) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let parse = |options: [u8; 8]| {
+        let mut bytes = vec![0x47, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0];
+        bytes.extend(source.octets());
+        bytes.extend(destination.octets());
+        bytes.extend(options);
+        bytes.extend(*b"ab");
+        Ipv4Packet::parse(&bytes, Checksums::Trust).map(|packet| packet.payload.len())
+    };
+    for route in [131, 137] {
+        assert!(parse([route, 7, 4, 10, 0, 0, 3, 0]).is_err(), "an address is left");
+        assert!(parse([1, route, 7, 4, 10, 0, 0, 3]).is_err(), "behind another option");
+        assert!(parse([148, 4, 0, 0, route, 3, 2, 0]).is_err(), "no address, and not behind the end");
+        assert_eq!(parse([route, 7, 8, 10, 0, 0, 3, 0]), Ok(2), "it has ended");
+        assert_eq!(parse([0, route, 7, 4, 10, 0, 0, 3]), Ok(2), "behind the end of the options");
+    }
+    // A recorded route, and options that make no sense.
+    for options in [[7, 7, 4, 0, 0, 0, 0, 0], [148, 0, 0, 0, 131, 7, 4, 0], [148, 99, 0, 0, 0, 0, 0, 0]] {
+        assert_eq!(parse(options), Ok(2), "{options:?}");
+    }
+}
+
+#[test]
 fn options_are_stepped_over_and_fragments_told_apart() {
     let ips = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     let mut bytes = vec![0x46, 0, 0, 30, 0, 0, 0x40, 0, 64, 17, 0, 0];
