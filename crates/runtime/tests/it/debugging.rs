@@ -121,7 +121,10 @@ fn a_dump_says_what_each_thread_does_and_where() {
                 assert!(line.contains("user thread 'parked' (") && line.contains(file), "{line}");
 
                 let after = dump();
-                assert!(after.threads.iter().all(|info| info.thread.name() != Some("parked")), "an ended thread");
+                assert!(
+                    after.threads.iter().all(|info| info.thread.name() != Some("parked")),
+                    "an ended thread"
+                );
                 a_backtrace_goes_through_a_signal_handler();
             })
             .unwrap();
