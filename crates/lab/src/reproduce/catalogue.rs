@@ -51,7 +51,7 @@ mod tests {
         for (index, figure) in figures.iter().enumerate() {
             let name = figure.name();
             assert!(figures[..index].iter().all(|other| other.name() != name), "{name} is there twice");
-            let others = figures.iter().flat_map(|other| other.parts());
+            let others = figures.iter().flat_map(Figure::parts);
             assert!(others.filter(|part| **part == name).count() == 0, "{name} is part of another, too");
             assert!(figure.plan().contains(&format!("tailwater-lab reproduce {name}")), "{name}");
             assert!(figure.plan().contains("**Expected shape**"), "{name}");
