@@ -28,11 +28,13 @@ pub fn serve(way: Way) {
     let listener = TcpListener::bind("[::]:21").expect("the port is free");
     ready();
     let (mut open, _) = listener.accept().expect("accept");
-    let (mut stream, _) = listener.accept().expect("accept");
     thread::spawn(move || {
         let ended = open.read(&mut [0]);
         say(&format!("the reader was woken: {ended:?}"));
     });
+    // The only kthread runs it until it waits.
+    thread::yield_now();
+    let (mut stream, _) = listener.accept().expect("accept");
     stream::send(&mut stream, 7, LEN).expect("the peer reads");
     drop(stream);
     end(way);
