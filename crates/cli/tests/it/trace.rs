@@ -141,6 +141,8 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
 
     // One trace at a time, and the end of one makes room.
     let start = || Program::start(&mut tailwater(&["trace", "--iokernel", &socket, "--duration", "600s"]));
+    // The IOKernel notices a moment later that the command of the last trace has ended.
+    until("no trace goes on", || stats(&socket).is_some_and(|all| all["trace"].is_null()));
     let mut first = start();
     until("the first trace goes on", || {
         // It gives up if the IOKernel does not answer in time.
