@@ -1,10 +1,12 @@
-"""Checks that relative links of Markdown files lead somewhere, and that every chapter is in the summary."""
+"""Checks that relative links of Markdown files lead to files and headings, and that every chapter is in the summary."""
 
+import functools
 import pathlib
 import re
 import sys
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*$")
 
 
 def files(names):
@@ -13,12 +15,32 @@ def files(names):
         yield from sorted(path.rglob("*.md")) if path.is_dir() else [path]
 
 
+@functools.cache
+def anchors(path):
+    """The anchors of a page's headings, as GitHub and mdbook make them: without marks, blanks as hyphens."""
+    found, fenced = [], False
+    for line in path.read_text(encoding="utf-8").splitlines():
+        fenced ^= line.lstrip().startswith("```")
+        heading = HEADING.match(line)
+        if heading and not fenced:
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
+            anchor = "".join(c for c in text if c.isalnum() or c in " -_").replace(" ", "-")
+            # A heading that is there again has a number.
+            count = sum(a == anchor or re.fullmatch(re.escape(anchor) + r"-\d+", a) is not None for a in found)
+            found.append(f"{anchor}-{count}" if count else anchor)
+    return found
+
+
 def broken(path):
     for target in LINK.findall(path.read_text(encoding="utf-8")):
-        if re.match(r"[a-z]+:", target) or target.startswith("#"):
+        if re.match(r"[a-z]+:", target):
             continue
-        if not (path.parent / target.split("#")[0]).exists():
+        file, _, anchor = target.partition("#")
+        page = path.parent / file if file else path
+        if not page.exists():
             yield f"{path}: {target} does not exist"
+        elif anchor and page.suffix == ".md" and anchor not in anchors(page.resolve()):
+            yield f"{path}: {target} is no heading of that page"
 
 
 def orphans(book):

@@ -10,8 +10,9 @@
 //! 2. After the exit linger, or [`STALLED`] without progress, the rest is reset.
 //! 3. The IOKernel takes what lies in the egress rings.
 //!
-//! Other user threads run meanwhile, as threads do until exit(3) is through. Nothing is done where
-//! the caller cannot wait, in a forked child, and where no IOKernel carries frames: then no peer
+//! Other user threads run meanwhile, as threads do until exit(3) is through. They may keep the
+//! kthreads from running the caller again, so an alarm ends the process after the longest time that
+//! all of this may take. Nothing is done where the caller cannot wait, in a forked child, and where no IOKernel carries frames: then no peer
 //! outlives the process. A process that is killed, or calls `_exit` or `abort`, does not come here.
 
 use crate::ground::guard::{Head, NoPreempt, inside};
@@ -23,12 +24,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Longest time without progress: no peer has acknowledged anything, the IOKernel has taken
-/// nothing, or no kthread has begun.
+/// Longest time without progress: no peer has acknowledged anything, or no kthread has begun.
 const STALLED: Duration = Duration::from_secs(10);
 /// Maximum time for the resets, and for the IOKernel to take the last frames. It takes a ring's
 /// worth within milliseconds.
 const LAST_FRAMES: Duration = Duration::from_secs(1);
+/// Time after which a neighbour that was asked when the end began has answered or failed; others are
+/// not waited for.
+const NEIGHBOURS: Duration = Duration::from_secs(4);
 /// Time between two looks, at first and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
 
@@ -45,6 +48,35 @@ pub fn install(linger: Duration) {
     // SAFETY: the function lives as long as the process: `dlclose` of what contains a running
     // runtime is not possible.
     unsafe { libc::atexit(at_exit) };
+    // SAFETY: the function is async-signal-safe. A process identifier alone does not tell a child in
+    // a PID namespace of its own.
+    unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+}
+
+/// Runs in a forked child: the runtime is its parent's.
+extern "C" fn forget() {
+    PROCESS.store(0, Relaxed);
+}
+
+/// Ends the process whose kthreads do not run the thread that called exit(3) again.
+extern "C" fn give_up(_: libc::c_int) {
+    // SAFETY: the call has no preconditions, and is async-signal-safe.
+    unsafe { libc::_exit(1) }
+}
+
+/// Runs `end`, with an alarm that ends the process after the longest time that it may take.
+fn bounded(end: impl FnOnce()) {
+    let longest = linger() + 2 * STALLED + 2 * LAST_FRAMES;
+    let seconds = u32::try_from(longest.as_secs()).unwrap_or(u32::MAX);
+    // SAFETY: the handler only ends the process, which ends in any case: SIGALRM has no other use
+    // from here on.
+    unsafe {
+        libc::signal(libc::SIGALRM, give_up as extern "C" fn(libc::c_int) as libc::sighandler_t);
+        libc::alarm(seconds);
+    }
+    end();
+    // SAFETY: no preconditions. Further functions that exit(3) calls may take their time.
+    unsafe { libc::alarm(0) };
 }
 
 /// Runs in exit(3), on the thread that called it.
@@ -58,11 +90,18 @@ extern "C" fn at_exit() {
         if !may_wait() {
             return;
         }
-        deliver(runtime);
-    } else if net::has_peers() {
-        deliver_elsewhere(runtime);
+        bounded(|| {
+            deliver(runtime);
+            wait_for_iokernel(runtime, loan);
+        });
+        return;
     }
-    wait_for_iokernel(runtime, loan);
+    bounded(|| {
+        if net::has_peers() {
+            deliver_elsewhere(runtime);
+        }
+        wait_for_iokernel(runtime, loan);
+    });
 }
 
 /// Returns whether frames may still leave.
@@ -107,15 +146,15 @@ fn deliver(runtime: &Runtime) {
     let mut patience = Patience::new();
     loop {
         let owed = net::poll_ending(&mut ending, false);
-        if owed.is_nothing() {
-            return;
-        }
         let progress = (owed.connections as u64, owed.acknowledged);
-        if !has_network(runtime) || !patience.lasts(linger, STALLED, progress) {
+        let resolves = owed.unresolved && patience.began.elapsed() < NEIGHBOURS;
+        let is_done = owed.connections == 0 && !resolves;
+        if is_done || !has_network(runtime) || !patience.lasts(linger, STALLED, progress) {
             break;
         }
         patience.pause();
     }
+    // Also what was opened meanwhile.
     let mut patience = Patience::new();
     while has_network(runtime) && net::poll_ending(&mut ending, true).connections > 0 {
         if !patience.lasts(LAST_FRAMES, LAST_FRAMES, (0, 0)) {

@@ -2,8 +2,8 @@
 //! their message says so. A test starts them again, and is skipped where they get no core for
 //! minutes.
 //!
-//! Never hides another failure: a message without the words of [`TOO_BUSY`], or of a panic, fails
-//! the test at once.
+//! Never hides another failure: a message without the words of [`TOO_BUSY`], or with those of
+//! [`CRASHES`], fails the test at once.
 
 use crate::wait::Wait;
 
@@ -32,8 +32,9 @@ const TOO_BUSY: &[&str] = &[
     "os error 110)",
 ];
 
-/// What a Rust program prints that panics.
-const PANIC: &str = "panicked at";
+/// Parts of messages of programs that panicked or were ended by a signal: another failure, whose
+/// peers lose their connections.
+const CRASHES: [&str; 2] = ["panicked at", "(signal: "];
 
 /// Fewest attempts, for programs that run for minutes.
 const ATTEMPTS: u32 = 3;
@@ -59,7 +60,8 @@ fn repeat<T>(mut attempt: impl FnMut() -> Result<T, String>, wait: &mut Wait) ->
             Err(message) => message,
         };
         let is_busy = TOO_BUSY.iter().any(|words| message.contains(words));
-        assert!(is_busy && !message.contains(PANIC), "{message}");
+        let is_crash = CRASHES.iter().any(|words| message.contains(words));
+        assert!(is_busy && !is_crash, "{message}");
         attempts += 1;
         if attempts >= ATTEMPTS && wait.is_over() {
             println!("skipped: {message}");

@@ -28,6 +28,7 @@ pub fn own_process<F: FnOnce()>(body: F) {
     print!("{}", text(&output.stdout));
     eprint!("{}", text(&output.stderr));
     assert!(output.status.success(), "the process of {test} ended with {}", output.status);
+    assert!(text(&output.stdout).contains("running 1 test"), "{test} is no test: its helper calls this");
 }
 
 /// Returns the path of the function whose closure has type `F`, as the test harness has it: without

@@ -132,7 +132,7 @@ impl Stream {
         while !state.ended {
             state = self.wait(state, &mut wait)?;
         }
-        Ok(core::mem::take(&mut state.bytes))
+        Ok(state.bytes.clone())
     }
 
     fn wait<'a>(

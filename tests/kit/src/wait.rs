@@ -10,6 +10,9 @@ pub const PATIENCE: Duration = Duration::from_secs(900);
 /// that is free.
 pub(crate) const FREE: Duration = Duration::from_secs(120);
 
+/// Maximum wait by a clock, in multiples of that on a machine that is free.
+const LONGEST: u32 = 20;
+
 /// Time between two checks of a condition.
 pub(crate) const LOOK: Duration = Duration::from_millis(1);
 
@@ -21,6 +24,7 @@ pub(crate) const SLICE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) struct Wait {
     counted: Duration,
+    start: Instant,
     last: Instant,
     bound: Duration,
 }
@@ -33,7 +37,8 @@ impl Wait {
 
     /// Begins a wait with this bound on a machine that is free.
     pub fn of(bound: Duration) -> Self {
-        Self { counted: Duration::ZERO, last: Instant::now(), bound }
+        let start = Instant::now();
+        Self { counted: Duration::ZERO, start, last: start, bound }
     }
 
     /// Returns true when the wait is over. Called at least every few [`SLICE`]s.
@@ -43,7 +48,7 @@ impl Wait {
             self.last += passed;
             self.counted += passed.mul_f64(part_of_a_cpu());
         }
-        self.counted >= self.bound
+        self.counted >= self.bound || self.start.elapsed() >= LONGEST * self.bound
     }
 }
 

@@ -98,6 +98,7 @@ impl Write for &Queue {
 fn write_whole(mut file: &File, mut text: &[u8]) {
     while !text.is_empty() {
         match file.write(text) {
+            Ok(0) => return,
             Ok(count) => text = &text[count..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {

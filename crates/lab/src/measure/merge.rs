@@ -28,12 +28,18 @@ pub fn merge(rounds: &[Value]) -> Option<Merged> {
 /// Returns the tree of `shape` in which each number, or truth value, is the chosen one of `rounds`.
 fn tree(shape: &Value, rounds: &[&Value], choose: fn(&[&Value]) -> Value) -> Value {
     match shape {
-        Value::Object(fields) => {
-            let field = |(key, shape): (&String, &Value)| {
-                let rounds: Vec<&Value> = rounds.iter().filter_map(|round| round.get(key)).collect();
-                (key.clone(), tree(shape, &rounds, choose))
-            };
-            Value::Object(fields.iter().map(field).collect::<Map<_, _>>())
+        Value::Object(_) => {
+            // A round may lack what another has.
+            let fields = rounds.iter().filter_map(|round| round.as_object()).flatten();
+            let mut merged = Map::new();
+            for (key, shape) in fields {
+                if !merged.contains_key(key) {
+                    let rounds: Vec<&Value> = rounds.iter().filter_map(|round| round.get(key)).collect();
+                    let shape = rounds.iter().find(|value| !value.is_null()).unwrap_or(&shape);
+                    merged.insert(key.clone(), tree(shape, &rounds, choose));
+                }
+            }
+            Value::Object(merged)
         }
         Value::Array(items) => {
             let item = |(index, shape): (usize, &Value)| {
@@ -78,5 +84,7 @@ mod tests {
         assert_eq!(merged.median, json!({"p50": 2, "met": true}));
         assert_eq!(merged.lowest, json!({"p50": 2, "met": false}));
         assert!(merge(&[]).is_none());
+        let rounds = [json!({"stalled": null}), json!({"stalled": {"p50": 3}, "more": 1})];
+        assert_eq!(merge(&rounds).unwrap().median, json!({"stalled": {"p50": 3}, "more": 1}));
     }
 }

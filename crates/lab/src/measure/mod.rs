@@ -63,8 +63,13 @@ pub struct MeasureArgs {
     /// Measure again what has a result of this commit
     #[arg(long)]
     again: bool,
-    /// Folder for the results
-    #[arg(long, value_name = "FOLDER", default_value = "results")]
+    /// Folder for the results; results-quick unless given with --quick
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        default_value = "results",
+        default_value_if("quick", "true", "results-quick")
+    )]
     out: PathBuf,
     /// Name of this machine [default: of its processor and number of cores, such as epyc-2]
     #[arg(long, value_name = "NAME", value_parser = machine_name)]

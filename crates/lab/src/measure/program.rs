@@ -19,8 +19,11 @@ use super::list::{Experiment, Plan};
 
 /// Last lines of a failed program's messages that are kept as the reason.
 const REASON_LINES: usize = 3;
-/// Time between two waits for a program that runs.
-const LONG: Duration = Duration::from_secs(3600);
+/// Longest time for a round, in multiples of its estimate: a program that hangs must not hold up
+/// the experiments behind it.
+const PATIENCE: f64 = 10.0;
+/// Least time for a round, however short.
+const LEAST: Duration = Duration::from_secs(300);
 
 /// Runs one round of an experiment and returns its report.
 ///
@@ -56,7 +59,8 @@ pub fn run(
     let messages = folder.path().join("messages");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&messages)?);
     let child = command.spawn().with_context(|| format!("cannot run {}", plan.command()))?;
-    let status = wait(child, interrupt)?;
+    let longest = Duration::from_secs_f64(plan.minutes * 60.0 * PATIENCE).max(LEAST);
+    let status = wait(child, longest, interrupt)?;
     let messages = std::fs::read(&messages)?;
     anyhow::ensure!(status.success(), "{}", reason(&String::from_utf8_lossy(&messages), &status.to_string()));
     let report = read(&file)?;
@@ -70,20 +74,23 @@ pub fn run(
     Ok(report)
 }
 
-/// Waits for a program without taking its cores. On a signal the program ends first.
-fn wait(mut child: Child, interrupt: &Interrupt) -> anyhow::Result<ExitStatus> {
+/// Waits for a program without taking its cores, and kills one that takes too long. On a signal the
+/// program ends first.
+fn wait(mut child: Child, longest: Duration, interrupt: &Interrupt) -> anyhow::Result<ExitStatus> {
     let pid = Pid::from_child(&child);
     let ended = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program of an experiment")?;
-    loop {
-        match interrupt.wait_readable(Some(ended.as_fd()), Instant::now() + LONG) {
-            Ok(true) => return Ok(child.wait()?),
-            Ok(false) => {}
-            Err(interrupted) => {
-                // It may have seen a signal of the terminal itself, and have ended.
-                let _ = kill_process(pid, Signal::TERM);
-                child.wait()?;
-                return Err(interrupted.into());
-            }
+    match interrupt.wait_readable(Some(ended.as_fd()), Instant::now() + longest) {
+        Ok(true) => Ok(child.wait()?),
+        Ok(false) => {
+            child.kill()?;
+            child.wait()?;
+            anyhow::bail!("it has not ended after {longest:.0?}, ten times its estimate")
+        }
+        Err(interrupted) => {
+            // It may have seen a signal of the terminal itself, and have ended.
+            let _ = kill_process(pid, Signal::TERM);
+            child.wait()?;
+            Err(interrupted.into())
         }
     }
 }

@@ -57,7 +57,10 @@ impl Session<'_> {
             }
             note!("{progress}: {}, about {:.1} min", experiment.title, experiment.plan(self.quick).minutes);
             let result = self.one(experiment, hands)?;
-            result.write(self.folder)?;
+            // A failure does not replace a result of the same code.
+            if result.error.is_none() || !self.has_result(experiment) {
+                result.write(self.folder)?;
+            }
             let disturbed = if result.disturbed { ", disturbed" } else { "" };
             match &result.error {
                 None => note!("    {:.0} s{disturbed}", result.wall_seconds),
@@ -70,13 +73,23 @@ impl Session<'_> {
         Ok(failed)
     }
 
-    /// Returns whether there is a result of this commit and mode.
+    /// Returns true if nothing is left to measure.
     fn is_measured(&self, experiment: &Experiment) -> bool {
+        !self.again && self.has_result(experiment)
+    }
+
+    /// Returns true if there is a result of this very code and mode.
+    fn has_result(&self, experiment: &Experiment) -> bool {
         let same = |result: &Envelope| {
             result.commit == self.commit && result.quick == self.quick && result.error.is_none()
         };
         let path = Envelope::path(self.folder, experiment.name);
-        !self.again && path.exists() && Envelope::read(&path).is_ok_and(|result| same(&result))
+        self.is_exact() && path.exists() && Envelope::read(&path).is_ok_and(|result| same(&result))
+    }
+
+    /// Returns true if the commit names one state of the code.
+    fn is_exact(&self) -> bool {
+        !self.commit.ends_with("-dirty") && self.commit != "unknown"
     }
 
     /// Measures one experiment; a failure becomes part of its result.

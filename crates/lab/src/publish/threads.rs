@@ -18,7 +18,7 @@ const SYSTEMS: [(&str, &str); 6] = [
 ];
 
 /// Operations as the report names them, and in words.
-const OPERATIONS: [(&str, &str); 19] = [
+const OPERATIONS: [(&str, &str); 20] = [
     ("mutex", "uncontended mutex"),
     ("yield", "yield, one switch"),
     ("null_yield", "yield with no other thread"),
@@ -37,7 +37,8 @@ const OPERATIONS: [(&str, &str); 19] = [
     ("unpark_remote", "unparking of a thread on another core"),
     ("throughput_1", "a thread starts the next, one core"),
     ("throughput_2", "the same, two cores"),
-    ("idle", "creation of an idle thread"),
+    ("idle_fresh", "creation of an idle thread, new stack"),
+    ("idle_recycled", "the same, used stack"),
 ];
 
 /// Returns the table of times.

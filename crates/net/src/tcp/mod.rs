@@ -123,7 +123,7 @@ pub struct Tcp<P: Platform> {
     /// The windows of peers on this machine.
     pub(crate) near_window: NearWindow,
     /// True once the program ends: no handshake is begun. Relaxed: a connection that is accepted
-    /// for want of it is reset later.
+    /// before a kthread sees it is reset by the last look at all connections.
     pub(crate) ending: AtomicBool,
     /// Numbers sockets for their timers. Relaxed: only uniqueness matters.
     pub(crate) next_id: AtomicU64,

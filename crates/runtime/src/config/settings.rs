@@ -12,8 +12,7 @@ use std::time::Duration;
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
-/// As long as Linux waits for the peer of a connection that no process has any more
-/// (tcp_fin_timeout).
+/// Long enough for several retransmissions.
 const DEFAULT_EXIT_LINGER: Duration = Duration::from_secs(60);
 const MAX_EXIT_LINGER: Duration = Duration::from_secs(3600);
 const DEFAULT_STALL: Duration = Duration::from_millis(100);

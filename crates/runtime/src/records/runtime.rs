@@ -306,7 +306,7 @@ impl Runtime {
     }
 
     /// Goes on without the IOKernel, which has ended: from now on kthreads run on whatever cores
-    /// Linux gives them. `awaits` says whether another IOKernel is expected.
+    /// Linux gives them. `awaits` says whether calls wait for another IOKernel.
     pub fn orphan(&self, awaits: bool) {
         // Before the other flag: a sender that finds no IOKernel finds this.
         self.awaits.store(awaits, Ordering::SeqCst);

@@ -1,5 +1,5 @@
 //! Congestion detection by scenario. Properties that hold for every history are in
-//! `tests/allocation.rs`.
+//! `tests/it/allocation.rs`.
 
 use super::congestion::VAIN_SEARCHES;
 use super::*;
