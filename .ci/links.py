@@ -22,7 +22,9 @@ def anchors(path):
     for line in path.read_text(encoding="utf-8").splitlines():
         fenced ^= line.lstrip().startswith("```")
         heading = HEADING.match(line)
-        if heading and not fenced:
+        if heading and not fenced and (named := re.search(r"\{#([\w-]+)\}$", heading[1])):
+            found.append(named[1])
+        elif heading and not fenced:
             text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
             anchor = "".join(c for c in text if c.isalnum() or c in " -_").replace(" ", "-")
             # A heading that is there again has a number.

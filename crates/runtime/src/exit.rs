@@ -12,8 +12,9 @@
 //!
 //! Other user threads run meanwhile, as threads do until exit(3) is through. They may keep the
 //! kthreads from running the caller again, so an alarm ends the process after the longest time that
-//! all of this may take. Nothing is done where the caller cannot wait, in a forked child, and where no IOKernel carries frames: then no peer
-//! outlives the process. A process that is killed, or calls `_exit` or `abort`, does not come here.
+//! all of this may take. Nothing is done where the caller cannot wait, in a forked child, and where
+//! no IOKernel carries frames: then no peer outlives the process. A process that is killed, or calls
+//! `_exit` or `abort`, does not come here.
 
 use crate::ground::guard::{Head, NoPreempt, inside};
 use crate::net;
@@ -29,8 +30,8 @@ const STALLED: Duration = Duration::from_secs(10);
 /// Maximum time for the resets, and for the IOKernel to take the last frames. It takes a ring's
 /// worth within milliseconds.
 const LAST_FRAMES: Duration = Duration::from_secs(1);
-/// Time after which a neighbour that was asked when the end began has answered or failed; others are
-/// not waited for.
+/// Time after which a neighbour that was asked when the end began has answered or failed; others
+/// are not waited for.
 const NEIGHBOURS: Duration = Duration::from_secs(4);
 /// Time between two looks, at first and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
@@ -48,8 +49,8 @@ pub fn install(linger: Duration) {
     // SAFETY: the function lives as long as the process: `dlclose` of what contains a running
     // runtime is not possible.
     unsafe { libc::atexit(at_exit) };
-    // SAFETY: the function is async-signal-safe. A process identifier alone does not tell a child in
-    // a PID namespace of its own.
+    // A process identifier alone does not tell a child in a PID namespace of its own.
+    // SAFETY: the function is async-signal-safe.
     unsafe { libc::pthread_atfork(None, None, Some(forget)) };
 }
 
