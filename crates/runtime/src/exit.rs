@@ -13,8 +13,8 @@
 //! Other user threads run meanwhile, as threads do until exit(3) is through. They may keep the
 //! kthreads from running the caller again, so an alarm ends the process after the longest time that
 //! all of this may take. Nothing is done where the caller cannot wait, in a forked child, and where
-//! no IOKernel carries frames: then no peer outlives the process. A process that is killed, or calls
-//! `_exit` or `abort`, does not come here.
+//! no IOKernel carries frames: then no peer outlives the process. A process that is killed, or that
+//! calls `_exit` or `abort`, does not come here.
 
 use crate::ground::guard::{Head, NoPreempt, inside};
 use crate::net;
