@@ -143,7 +143,7 @@ def run_page(path, programs, prefix):
         page.write_text(lines)
         environment = os.environ | {
             "BASH_ENV": str(helpers),
-            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PATH": f"{programs}:{ROOT / 'target' / 'debug'}:{os.environ['PATH']}",
             # Dependencies are built once for all runs, and are those that the workspace has
             # fetched.
             "CARGO_BUILD_BUILD_DIR": str(ROOT / "target" / "blocks"),

@@ -96,11 +96,6 @@ loom() {
     done
 }
 
-# The corpora themselves are run by `tests`; this is the crate of the fuzz targets.
-fuzz() {
-    cargo clippy --quiet --manifest-path fuzz/Cargo.toml --no-default-features --lib --examples -- -D warnings
-}
-
 docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
     # Every file that a page links to exists, and diagrams and tables are those of their sources.
@@ -109,10 +104,12 @@ docs() {
     cargo run --quiet -p tailwater-lab -- publish --check
 }
 
-# A program outside the workspace, with cargo's own profiles instead of the workspace's.
+# A program outside the workspace, with cargo's own profiles instead of the workspace's, as those of
+# the command blocks.
 outside() {
     cp Cargo.lock tests/outside/
-    cargo build --release --quiet --manifest-path tests/outside/Cargo.toml --target-dir target/outside
+    CARGO_BUILD_BUILD_DIR=target/blocks \
+        cargo build --release --quiet --manifest-path tests/outside/Cargo.toml --target-dir target/outside
     timeout --kill-after=10 300 target/outside/release/outside
 }
 
@@ -132,10 +129,17 @@ PYTHON
 # The command blocks of README and book, with the release build's programs.
 blocks() {
     cargo build --release --quiet -p tailwater-cli -p tailwater-spin -p tailwater-swaptions -p tailwater-kv -p tailwater-dns
+    # Its simulations are optimized in a debug build, too.
+    cargo build --quiet -p tailwater-lab
     .ci/blocks.py
 }
 
 # ---- The further stages of `.ci/full`
+
+# The crate of the fuzz targets; the corpora themselves are run by `tests`.
+fuzz() {
+    cargo clippy --quiet --manifest-path fuzz/Cargo.toml --no-default-features --lib --examples -- -D warnings
+}
 
 # Tests that take minutes: benchmarks and figures by the commands a user types.
 slow() {

@@ -48,7 +48,7 @@ const QUICK_NOISE: Duration = Duration::from_millis(100);
 Writes results/MACHINE/EXPERIMENT.json as each experiment ends. An experiment that has a file of
 this commit and mode is not measured again without --again, so an interrupted session goes on where
 it ended. One that fails is recorded with its error. A result is `disturbed` if the host took over
-2 % of a core in stalls over 50 us right before or after it. Needs tailwater beside this program for
+5 % of a core in stalls over 50 us right before or after it. Needs tailwater beside this program for
 the demo; what is missing of the other programs in --list is left out.")]
 pub struct MeasureArgs {
     /// A smoke test: everything once and shortly

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tailwater_testbed::interrupt::Interrupted;
 use tailwater_testbed::note;
 
-use super::envelope::{CoreNoise, Envelope, SCHEMA, is_disturbed, utc};
+use super::envelope::{CoreNoise, Envelope, SCHEMA, utc};
 use super::list::{Experiment, Kind, Plan};
 use super::merge::merge;
 
@@ -61,7 +61,7 @@ impl Session<'_> {
             if result.error.is_none() || !self.has_result(experiment) {
                 result.write(self.folder)?;
             }
-            let disturbed = if result.disturbed { ", disturbed" } else { "" };
+            let disturbed = if result.is_disturbed() { ", disturbed" } else { "" };
             match &result.error {
                 None => note!("    {:.0} s{disturbed}", result.wall_seconds),
                 Some(error) => {
@@ -124,7 +124,6 @@ impl Session<'_> {
             date: utc(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
             machine_name: self.machine_name.to_owned(),
             machine: self.machine.clone(),
-            disturbed: is_disturbed(&noise_before) || is_disturbed(&noise_after),
             noise_before,
             noise_after,
             rounds: plan.runs * plan.rounds,

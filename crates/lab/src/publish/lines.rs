@@ -49,7 +49,7 @@ pub fn push(table: &mut Table, report: &Report<'_>, label: String, mut cells: Ve
 
 /// Returns a label that says if its row is disturbed.
 pub fn marked(result: &Envelope, label: String) -> String {
-    if result.disturbed { format!("{label}, `disturbed`") } else { label }
+    if result.is_disturbed() { format!("{label}, `disturbed`") } else { label }
 }
 
 /// Returns the tables of an experiment under the sentence that says what ran; or why there are
@@ -92,7 +92,7 @@ fn caption(result: &Envelope) -> String {
 pub fn noise(result: &Envelope) -> String {
     let all = || result.noise_before.iter().chain(&result.noise_after);
     let most = |of: fn(&crate::measure::envelope::CoreNoise) -> f64| all().map(of).fold(0.0, f64::max);
-    let disturbed = if result.disturbed { "`disturbed`: " } else { "" };
+    let disturbed = if result.is_disturbed() { "`disturbed`: " } else { "" };
     format!(
         "{disturbed}the host took up to {:.1} % of a core in up to {:.0} stalls a second",
         most(|core| core.lost_percent),
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_disturbed_row_says_so() {
         let mut tcp = result("tcp", "abc", json!({"p99": 3.0, "linux_p99": 14.0}));
-        tcp.disturbed = true;
+        tcp.noise_before[0].lost_percent = 5.1;
         let results = Results::of([tcp]);
         let text = section(&results, "tcp", |report| vec![LINES.table(report)]);
         assert!(text.contains("| p99, `disturbed` | 3.00 | 14.0 |"), "{text}");

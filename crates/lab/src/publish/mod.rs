@@ -242,7 +242,7 @@ fn machine(results: &Results, experiments: &[String]) -> String {
     names.sort_unstable();
     names.dedup();
     let disturbed: Vec<&str> =
-        names.iter().copied().filter(|name| results.get(name).is_some_and(|r| r.disturbed)).collect();
+        names.iter().copied().filter(|name| results.get(name).is_some_and(Envelope::is_disturbed)).collect();
     let disturbed = match disturbed.len() {
         0 => "none".to_owned(),
         _ => disturbed.join(", "),

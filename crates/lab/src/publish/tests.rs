@@ -22,7 +22,6 @@ pub fn result(experiment: &str, commit: &str, report: Value) -> Envelope {
         }),
         noise_before: vec![CoreNoise { core: 0, stalls_per_s: 12.0, lost_percent: 0.3, longest_us: 90.0 }],
         noise_after: Vec::new(),
-        disturbed: false,
         rounds: 3,
         quick: false,
         wall_seconds: 12.0,
