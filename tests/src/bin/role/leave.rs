@@ -40,11 +40,13 @@ pub fn serve(way: Way) {
     end(way);
 }
 
-/// Writes a stream to an accepted connection and ends without closing it.
+/// Writes a stream to an accepted connection, once its peer has sent a byte, and ends without
+/// closing it.
 pub fn keep_open() {
     let listener = TcpListener::bind("[::]:21").expect("the port is free");
     ready();
     let (mut stream, _) = listener.accept().expect("accept");
+    stream.read_exact(&mut [0]).expect("the peer sees the connection");
     stream::send(&mut stream, 7, LEN).expect("the peer reads");
     end(Way::Exit);
 }
