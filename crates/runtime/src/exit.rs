@@ -6,7 +6,8 @@
 //!
 //! 1. Connections that were closed in good order send the rest of their data and their FIN; open
 //!    ones send what was written to them, and are reset. Datagrams that wait for the address of a
-//!    neighbour wait on. See [`Stack::poll_ending`](tailwater_net::Stack::poll_ending).
+//!    neighbour wait on, for [`NEIGHBOURS`]. See
+//!    [`Stack::poll_ending`](tailwater_net::Stack::poll_ending).
 //! 2. After the exit linger, or [`STALLED`] without progress, the rest is reset.
 //! 3. The IOKernel takes what lies in the egress rings.
 //!
@@ -87,18 +88,14 @@ extern "C" fn at_exit() {
     if PROCESS.load(Relaxed) != std::process::id() || !has_network(runtime) {
         return;
     }
-    if inside() {
-        if !may_wait() {
-            return;
-        }
-        bounded(|| {
-            deliver(runtime);
-            wait_for_iokernel(runtime, loan);
-        });
+    let is_inside = inside();
+    if is_inside && !may_wait() {
         return;
     }
     bounded(|| {
-        if net::has_peers() {
+        if is_inside {
+            deliver(runtime);
+        } else if net::has_peers() {
             deliver_elsewhere(runtime);
         }
         wait_for_iokernel(runtime, loan);
@@ -148,8 +145,8 @@ fn deliver(runtime: &Runtime) {
     loop {
         let owed = net::poll_ending(&mut ending, false);
         let progress = (owed.connections as u64, owed.acknowledged);
-        let resolves = owed.unresolved && patience.began.elapsed() < NEIGHBOURS;
-        let is_done = owed.connections == 0 && !resolves;
+        let has_asked = patience.began.elapsed() >= NEIGHBOURS;
+        let is_done = owed.is_nothing() || owed.connections == 0 && has_asked;
         if is_done || !has_network(runtime) || !patience.lasts(linger, STALLED, progress) {
             break;
         }

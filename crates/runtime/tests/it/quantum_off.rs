@@ -1,4 +1,4 @@
-//! A program that cannot gain from a quantum has none, whoever sets it.
+//! A program that cannot gain from a quantum has none, even if one is set.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
