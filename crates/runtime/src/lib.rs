@@ -29,6 +29,7 @@
 //! | `debug` | [dumps](dump) of all user threads, and backtraces in the stall detector's reports |
 //! | `dispatch` | servers of classified requests in [`dispatch`] |
 //! | `estimation` | the estimate of the [`cores`] that a program needs |
+//! | `signal` | waiting for signals in [`signal`] |
 //! | `tcp` | TCP sockets in [`net`], and [`events`] |
 //!
 //! Off by default:
@@ -107,6 +108,8 @@ pub mod net;
 pub mod poll;
 #[cfg(not(loom))]
 mod records;
+#[cfg(all(feature = "signal", not(loom)))]
+pub mod signal;
 #[cfg(not(loom))]
 pub mod sync;
 #[cfg(not(loom))]

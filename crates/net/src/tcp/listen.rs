@@ -39,6 +39,7 @@ pub struct ListenInner<P: Platform> {
     pub(crate) queue: VecDeque<Arc<Socket<P>>>,
     pub(crate) acceptors: P::Waiters,
     pub(crate) armed: Instant,
+    /// True once no more connections are made: those in `queue` may still be accepted.
     pub(crate) closed: bool,
 }
 
@@ -48,9 +49,14 @@ impl<P: Platform> ListenInner<P> {
         &mut self.acceptors
     }
 
-    /// Returns whether a connection waits to be accepted.
+    /// Returns true if accepting does not wait: a connection is there, or there will be none.
     pub fn is_ready(&self) -> bool {
-        !self.queue.is_empty()
+        self.closed || !self.queue.is_empty()
+    }
+
+    /// Returns true if no more connections are made.
+    pub fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Removes the connection that has waited longest, with its first handle.

@@ -33,6 +33,7 @@ mod quantum_off;
 mod reset_sleep;
 mod run_order;
 mod shared_tls;
+mod signal;
 mod soundness;
 mod std_locks;
 mod tcp;

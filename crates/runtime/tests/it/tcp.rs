@@ -5,6 +5,7 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 use tailwater::net::{Congestion, TcpKeepalive, TcpListener, TcpOptions, TcpStream};
+use tailwater::poll::{Events, Interest, Mode, Poller, Token};
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};
 
@@ -31,6 +32,8 @@ fn streams_behave_like_those_of_std() {
                 a_shutdown_wakes_waiting_threads();
                 a_full_accept_queue_makes_clients_wait();
                 a_closed_listener_resets_connections_it_has_not_accepted();
+                a_listener_that_is_closed_hands_out_what_was_established_and_ends();
+                accepting_times_out();
                 several_threads_accept_in_turn();
                 cookies_alone_connect_too();
                 reader_and_writer_threads_share_a_stream();
@@ -352,6 +355,55 @@ fn a_full_accept_queue_makes_clients_wait() {
     }
     let (_server, from) = listener.accept().unwrap();
     assert_eq!(late.join().unwrap().local_addr().unwrap(), from);
+}
+
+fn a_listener_that_is_closed_hands_out_what_was_established_and_ends() {
+    let (listener, address) = listen();
+    let mut first = TcpStream::connect(address).unwrap();
+    let waiting: Vec<_> = (0..3)
+        .map(|_| {
+            let handle = listener.try_clone().unwrap();
+            thread::spawn(move || {
+                let served = handle.incoming().map(|stream| stream.unwrap().write_all(b"served").unwrap());
+                served.fold(0, |count, ()| count + 1)
+            })
+        })
+        .collect();
+    let (poller, mut events) = (Poller::new(), Events::with_capacity(4));
+    poller.register(&listener, Token(7), Interest::READABLE, Mode::Level).unwrap();
+    let future = tailwater::future::net::TcpListener::from(listener.try_clone().unwrap());
+    let future = tailwater::future::spawn(async move { future.accept().await.map(drop) });
+    listener.close();
+    listener.close();
+    // One of four has the connection; the waits of all end.
+    let counts: i32 = waiting.into_iter().map(|thread| thread.join().unwrap()).sum();
+    let awaited = tailwater::future::block_on(future);
+    assert_eq!(counts + i32::from(matches!(awaited, Ok(Ok(())))), 1, "{awaited:?}");
+    if counts == 1 {
+        let mut answer = [0; 6];
+        first.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"served");
+    }
+    poller.wait(&mut events, Some(PATIENCE));
+    assert_eq!(events.iter().count(), 1, "a closed listener does not make its poller wait");
+    for error in [listener.accept().unwrap_err(), listener.accept_timeout(PATIENCE).unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    let _next = TcpListener::bind(address).expect("the port is free at once");
+    drop(listener);
+    TcpStream::connect(address).expect("dropping the closed one leaves the next alone");
+}
+
+fn accepting_times_out() {
+    let (listener, address) = listen();
+    let begun = Instant::now();
+    let error = listener.accept_timeout(Duration::from_millis(20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(begun.elapsed() >= Duration::from_millis(20));
+    let client = TcpStream::connect(address).unwrap();
+    let (_, from) = listener.accept_timeout(PATIENCE).unwrap();
+    assert_eq!(from, client.local_addr().unwrap());
 }
 
 fn a_closed_listener_resets_connections_it_has_not_accepted() {

@@ -120,21 +120,30 @@ impl<P: Platform> Stack<P> {
         self.arm_listening(outlet, listening, inner, least);
     }
 
-    /// Closes a listener: connections that were not accepted are reset.
-    pub fn close_listening(&self, outlet: &mut impl Outlet<P>, listening: &Arc<Listening<P>>) {
+    /// Ends listening: SYNs to the address are refused, handshakes under way are forgotten, and
+    /// threads that wait to accept are woken. Established connections may still be accepted.
+    pub fn stop_listening(&self, listening: &Arc<Listening<P>>) {
         self.tcp.listeners.remove(listening);
         let mut inner = listening.lock();
+        if inner.closed {
+            return;
+        }
         inner.closed = true;
-        let waiting = core::mem::take(&mut inner.queue);
         if inner.armed != Instant::NEVER {
             self.tcp.timers.remove(listening.id, inner.armed);
             inner.armed = Instant::NEVER;
         }
+        while inner.acceptors.wake_one() {}
         let stats = inner.listener.stats();
         drop(inner);
         let mut gone = self.tcp.listeners.gone.lock();
         *gone = add(*gone, stats);
-        drop(gone);
+    }
+
+    /// Closes a listener: connections that were not accepted are reset.
+    pub fn close_listening(&self, outlet: &mut impl Outlet<P>, listening: &Arc<Listening<P>>) {
+        self.stop_listening(listening);
+        let waiting = core::mem::take(&mut listening.lock().queue);
         waiting.iter().for_each(|socket| self.abort_tcp(outlet, socket));
     }
 }

@@ -120,7 +120,8 @@ pub struct ConnectionStats {
     pub unsent: u64,
 }
 
-/// A service behind a listener. Runs until its process ends.
+/// A service behind a listener. Runs until its process ends; a clone of the listener that is
+/// [closed](TcpListener::close) ends the accepting of connections.
 ///
 /// Requests of one connection may run at the same time, and are answered in their order, unless
 /// the [framing](Framing) says otherwise. Nothing is sent for an empty reply. A request that
@@ -331,11 +332,12 @@ impl TcpServer {
 
 fn accept<S: Service>(listener: &TcpListener, shared: &Arc<Shared<S>>, dispatcher: Dispatcher<Job>) {
     let open = Arc::new(Semaphore::new(shared.framing.limits.connections));
-    loop {
-        let Ok((stream, from)) = listener.accept() else {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
             time::sleep(ACCEPT_PAUSE);
             continue;
         };
+        let from = stream.peer();
         let counters = &shared.counters;
         counters.accepted.fetch_add(1, Relaxed);
         let Some(permit) = open.try_acquire_owned() else {

@@ -4,6 +4,7 @@ use super::TcpStream;
 use crate::future::operation::{Operation, Wait};
 use crate::net;
 use crate::net::ToSocketAddrs;
+use crate::net::tcp::closed;
 use crate::verbs::watch::Watchers;
 use std::io;
 use std::net::SocketAddr;
@@ -37,10 +38,17 @@ impl From<net::TcpListener> for TcpListener {
 struct Accept<'a>(&'a net::TcpListener);
 
 impl Operation for Accept<'_> {
-    type Output = net::TcpStream;
+    type Output = io::Result<net::TcpStream>;
 
-    fn attempt(&mut self, arm: impl FnOnce(&mut Watchers)) -> Option<net::TcpStream> {
-        self.0.accept_or(|mut inner| arm(inner.acceptors().watchers()))
+    fn attempt(&mut self, arm: impl FnOnce(&mut Watchers)) -> Option<Self::Output> {
+        let mut is_closed = false;
+        let stream = self.0.accept_or(|mut inner| {
+            is_closed = inner.is_closed();
+            if !is_closed {
+                arm(inner.acceptors().watchers());
+            }
+        });
+        stream.map(Ok).or_else(|| is_closed.then(|| Err(closed())))
     }
 
     fn with_watchers(&self, change: impl FnOnce(&mut Watchers)) {
@@ -60,9 +68,10 @@ impl TcpListener {
     /// Waits for a connection; returns it and its peer.
     ///
     /// # Errors
-    /// None; the result is `std`'s.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if the listener was
+    /// [closed](net::TcpListener::close) and no client waits.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let stream = Wait::new(Accept(&self.0)).await;
+        let stream = Wait::new(Accept(&self.0)).await?;
         let peer = stream.peer();
         Ok((stream.into(), peer))
     }

@@ -10,14 +10,16 @@ use crate::net::platform::Stack;
 use crate::net::settings::{CUT_OFF_PAUSE, valid_ttl};
 use crate::net::tcp::{ListenInner, Listening};
 use crate::records::runtime::deadline_after;
-use crate::verbs::wait::wait;
+use crate::verbs::wait::{WaitOutcome, wait};
 use crate::verbs::watch::Watchers;
 use core::fmt;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 use tailwater_net::SendError;
+use tailwater_shm::Cycles;
 use tailwater_tcp::listen::ListenConfig;
 
 /// A socket that clients connect to, as `std::net::TcpListener`.
@@ -116,8 +118,10 @@ impl TcpListener {
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the listener is non-blocking and no client
-    /// waits; [`NetworkDown`](io::ErrorKind::NetworkDown) if none waits and the program goes on
-    /// without an IOKernel that it has lost, unless the address is a loopback address.
+    /// waits; [`InvalidInput`](io::ErrorKind::InvalidInput) if the listener was
+    /// [closed](Self::close) and no client waits; [`NetworkDown`](io::ErrorKind::NetworkDown) if
+    /// none waits and the program goes on without an IOKernel that it has lost, unless the address
+    /// is a loopback address.
     ///
     /// # Examples
     /// ```standalone_crate
@@ -132,30 +136,91 @@ impl TcpListener {
     /// }
     /// ```
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept_by(None).and_then(|stream| stream.map(with_peer).ok_or_else(closed))
+    }
+
+    /// As [`accept`](Self::accept), but waits no longer than `timeout`.
+    ///
+    /// # Errors
+    /// [`TimedOut`](io::ErrorKind::TimedOut) if no client came, and those of
+    /// [`accept`](Self::accept).
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::{io::ErrorKind, time::Duration};
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let error = listener.accept_timeout(Duration::from_millis(1)).unwrap_err();
+    ///     assert_eq!(error.kind(), ErrorKind::TimedOut);
+    /// }
+    /// ```
+    pub fn accept_timeout(&self, timeout: Duration) -> io::Result<(TcpStream, SocketAddr)> {
+        let deadline = deadline_after(timeout);
+        self.accept_by(Some(deadline)).and_then(|stream| stream.map(with_peer).ok_or_else(closed))
+    }
+
+    /// Waits for a client until `deadline`; `None` if the listener was closed.
+    fn accept_by(&self, deadline: Option<Cycles>) -> io::Result<Option<TcpStream>> {
         crate::poll();
-        let mut waited = false;
+        let (mut waited, mut timed_out) = (false, false);
         loop {
             let mut blocked = None;
             if let Some(stream) = self.accept_or(|inner| blocked = Some(inner)) {
-                let peer = stream.peer();
-                return Ok((stream, peer));
+                return Ok(Some(stream));
             }
             let inner = blocked.expect("it would block");
+            if inner.is_closed() {
+                return Ok(None);
+            }
             if self.listening.settings.nonblocking.load(Relaxed) {
                 return Err(would_block());
+            }
+            if timed_out {
+                return Err(io::ErrorKind::TimedOut.into());
             }
             let cut_off = self.stack.is_cut_off(self.listening.local_addr());
             if cut_off && waited {
                 return Err(SendError::Down.into_io());
             }
             let pause = cut_off.then(|| deadline_after(CUT_OFF_PAUSE));
+            let first = pause.into_iter().chain(deadline).min();
             waited = true;
             // SAFETY: `threads` always returns the same list, which stays in the state.
-            unsafe { wait(inner, |inner| inner.acceptors().threads(), pause) };
+            let outcome = unsafe { wait(inner, |inner| inner.acceptors().threads(), first) };
+            timed_out = outcome == WaitOutcome::TimedOut && first == deadline;
         }
     }
 
-    /// Returns an iterator over the connections, which waits for each and never ends.
+    /// Ends listening, for all clones too. New clients are refused; connections made before are
+    /// still accepted, and after them [`accept`](Self::accept) fails and
+    /// [`incoming`](Self::incoming) ends. Threads that wait there are woken. The port is free at
+    /// once. Accepted connections go on. Closing again has no effect.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let address = listener.local_addr().unwrap();
+    ///     let handle = listener.try_clone().unwrap();
+    ///     let server = tailwater::thread::spawn(move || handle.incoming().count());
+    ///     let _client = TcpStream::connect(address).unwrap();
+    ///     listener.close();
+    ///     assert_eq!(server.join().unwrap(), 1);
+    ///     assert!(TcpStream::connect(address).is_err());
+    /// }
+    /// ```
+    pub fn close(&self) {
+        self.stack.stop_listening(&self.listening);
+    }
+
+    /// Returns an iterator over the connections, which waits for each and ends when the listener is
+    /// [closed](Self::close).
     ///
     /// # Examples
     /// ```standalone_crate
@@ -292,6 +357,17 @@ impl TcpListener {
     }
 }
 
+/// Returns a connection with its client's address.
+fn with_peer(stream: TcpStream) -> (TcpStream, SocketAddr) {
+    let peer = stream.peer();
+    (stream, peer)
+}
+
+/// Returns the error of accepting at a closed listener: Linux's for one that was shut down.
+pub(crate) fn closed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the listener was closed: it accepts no more connections")
+}
+
 impl fmt::Debug for TcpListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TcpListener").field("addr", &shown(self.listening.local_addr(), self.mapped)).finish()
@@ -321,7 +397,7 @@ impl Iterator for Incoming<'_> {
     type Item = io::Result<TcpStream>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.listener.accept().map(|(stream, _)| stream))
+        self.listener.accept_by(None).transpose()
     }
 }
 

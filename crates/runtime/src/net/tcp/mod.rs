@@ -23,6 +23,7 @@ pub use tailwater_tcp::{
     Info as TcpInfo, Keepalive as TcpKeepalive, SharedBytes, State as TcpState, Stats as TcpStats,
 };
 
+pub(crate) use listener::closed;
 pub(crate) use setup::window_of_ring;
 pub(crate) use stream::each;
 pub(super) use {deferred::Deferred, setup::secrets};
