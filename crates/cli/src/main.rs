@@ -24,6 +24,7 @@ mod notify;
 mod output;
 mod query;
 mod run;
+mod socket;
 mod stats;
 mod trace;
 

@@ -112,7 +112,10 @@ impl Watch {
 
 /// Connects to the IOKernel at `address`, which must answer within `patience`.
 fn connect(address: &str, patience: Duration) -> anyhow::Result<OwnedFd> {
-    let socket = dial(address)?;
+    let socket = dial(address).map_err(|error| match crate::socket::hint(address) {
+        Some(hint) => anyhow::anyhow!("{error}; {hint}"),
+        None => error.into(),
+    })?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))
         .context("cannot limit the wait for an answer")?;
     Ok(socket)

@@ -36,8 +36,9 @@ absent   is not there, and only what its line names needs it
 caution  is there, and costs latency")]
 pub struct DoctorArgs {
     /// Control socket of the IOKernel that is asked what this user may register; @NAME is an
-    /// abstract address
-    #[arg(long, value_name = "SOCKET", default_value = "@tailwater")]
+    /// abstract address [default: the first that is there of TAILWATER_IOKERNEL,
+    /// /run/tailwater/socket and @tailwater]
+    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
     iokernel: String,
     /// Print everything as JSON
     #[arg(long)]

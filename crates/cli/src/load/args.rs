@@ -14,7 +14,7 @@ use tailwater_workload::summary::WINDOW_NS;
 use tailwater_workload::units::parse_duration_ns;
 use tailwater_workload::{ArrivalProcess, LoadPattern, Rate, RateList, ServiceTime};
 
-use super::transport::{IOKERNEL, Over, Way};
+use super::transport::{Over, Way};
 
 /// Length of a load, unless given.
 const DURATION_NS: u64 = 10_000_000_000;
@@ -100,7 +100,8 @@ pub struct LoadArgs {
     #[arg(long, value_enum, default_value = "kernel", help_heading = "Transport")]
     pub(super) over: Over,
     /// Control socket of the IOKernel to attach to, or with --over port to start; @NAME is an
-    /// abstract address [default: @tailwater]
+    /// abstract address [default: @tailwater to start one, else the first that is there of
+    /// TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
     #[arg(long, value_name = "SOCKET", help_heading = "Transport")]
     iokernel: Option<String>,
     /// How long the server may take to give its first answer [default: 2s, 60s with --over port]
@@ -397,7 +398,9 @@ impl LoadArgs {
         Way {
             over: self.over,
             iokernel: match self.over {
-                Over::Port => Some(self.iokernel.clone().unwrap_or_else(|| IOKERNEL.to_owned())),
+                Over::Port => {
+                    Some(self.iokernel.clone().unwrap_or_else(|| crate::socket::DEFAULT.to_owned()))
+                }
                 Over::Kernel | Over::Tailwater => self.iokernel.clone(),
             },
             connections: self.is_tcp().then_some(connections),

@@ -18,7 +18,7 @@ use tailwater_workload::ServiceTime;
 
 use super::args::LoadArgs;
 use super::hint;
-use super::transport::{IOKERNEL, Over, Question, Transport, Way};
+use super::transport::{Over, Question, Transport, Way};
 use crate::query;
 
 /// Longest file that a protocol reads, such as a list of names: agents get it with each job.
@@ -114,9 +114,9 @@ impl JobTarget {
         if self.way.over != Over::Kernel {
             return error;
         }
-        let socket = self.way.iokernel.as_deref().unwrap_or(IOKERNEL);
-        let statistics = query::statistics(socket).ok();
-        match hint::advice(self.server.ip(), socket, statistics.as_ref()) {
+        let socket = self.way.iokernel.clone().unwrap_or_else(crate::socket::found);
+        let statistics = query::statistics(&socket).ok();
+        match hint::advice(self.server.ip(), &socket, statistics.as_ref()) {
             Some(advice) => anyhow::anyhow!("{error:#}\n{advice}"),
             None => error,
         }

@@ -19,9 +19,6 @@ use tailwater_loadgen::{Control, Measurement, Plan};
 
 use super::port::PortHost;
 
-/// Control socket of the IOKernel to attach to or to start, unless given.
-pub const IOKERNEL: &str = "@tailwater";
-
 /// See the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -101,7 +98,7 @@ impl Transport {
                 );
             }
             (Over::Port, Made::Nothing | Made::Attached(..)) => {
-                let socket = way.iokernel.as_deref().unwrap_or(IOKERNEL);
+                let socket = way.iokernel.as_deref().unwrap_or(crate::socket::DEFAULT);
                 *made = Made::Port(PortHost::start(socket, self.core, way.connections.is_some())?);
             }
             _ => {}
@@ -144,8 +141,7 @@ impl Transport {
 
 /// Returns the IOKernel's socket: the option's, the environment's, or the default.
 fn socket_of(way: &Way) -> String {
-    let named = way.iokernel.clone().or_else(|| std::env::var("TAILWATER_IOKERNEL").ok());
-    named.unwrap_or_else(|| IOKERNEL.to_owned())
+    way.iokernel.clone().unwrap_or_else(crate::socket::found)
 }
 
 /// Returns a runtime with one kthread that polls until another program gets its core; `TAILWATER_*`
