@@ -43,8 +43,8 @@ pub struct CaptureArgs {
     /// File to write; - is standard output
     #[arg(short, long, value_name = "FILE")]
     write: PathBuf,
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is there
-    /// of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
+    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
+    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
     #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
     iokernel: String,
     /// Only frames from and to this program (its name in `tailwater stats`), also if it starts

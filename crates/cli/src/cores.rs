@@ -31,8 +31,8 @@ pub struct CoresArgs {
     /// How many, each number with its priority: N or N@PRIORITY, separated by commas
     #[arg(value_name = "CORES", value_parser = parse_cores)]
     cores: Cores,
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is there
-    /// of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
+    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
+    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
     #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
     iokernel: String,
 }

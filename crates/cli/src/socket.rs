@@ -27,9 +27,7 @@ fn first(named: Option<String>, system: &Path) -> String {
 /// Returns what to add to the error that no IOKernel is at `socket`: where else one may be.
 pub fn hint(socket: &str) -> Option<String> {
     (socket == found()).then(|| {
-        format!(
-            "{socket} is the first of {VARIABLE}, {SYSTEM} and {DEFAULT} that is there; --iokernel names another one"
-        )
+        format!("it is looked for at {VARIABLE}, {SYSTEM} and {DEFAULT}, in this order; --iokernel names another place")
     })
 }
 

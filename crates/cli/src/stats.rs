@@ -21,8 +21,8 @@ use crate::query;
   tailwater stats --account
   tailwater stats --iokernel @other")]
 pub struct StatsArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is there
-    /// of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
+    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
+    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
     #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
     iokernel: String,
     /// Print everything as JSON

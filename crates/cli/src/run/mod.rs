@@ -33,8 +33,8 @@ be linked with the tailwater crate; a warning follows if it has not registered a
 starting is waited for, at most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the program's
 environment; settings the program makes itself win.")]
 pub struct RunArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is there
-    /// of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
+    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
+    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
     #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true, conflicts_with = "standalone")]
     iokernel: String,
     /// Run without an IOKernel, on threads of its own

@@ -60,8 +60,8 @@ Requests come from ports (load generator, TAP, AF_XDP). The reply is the next fr
 which read the request. Times are those at which the IOKernel and the runtime see an event, in nanoseconds. Needs the
 IOKernel's user, or root.")]
 pub struct TraceArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is there
-    /// of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
+    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
+    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
     #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
     iokernel: String,
     /// Trace one request of N
