@@ -22,6 +22,7 @@ mod load;
 mod log;
 mod notify;
 mod output;
+mod publish;
 mod query;
 mod run;
 mod socket;
@@ -61,6 +62,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Stats(stats::StatsArgs),
     Cores(cores::CoresArgs),
+    Publish(publish::PublishArgs),
     Capture(Box<capture::CaptureArgs>),
     Trace(Box<trace::TraceArgs>),
     Doctor(doctor::DoctorArgs),
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Cores(args) => cores::run(&args),
+        Command::Publish(args) => publish::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),

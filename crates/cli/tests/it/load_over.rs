@@ -1,5 +1,7 @@
 //! `tailwater load --over tailwater` and `--over port` against services in processes.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -95,6 +97,41 @@ fn assert_all_answered(document: &Value, over: &str) {
     let report = &document["points"][0]["report"];
     assert_eq!((&report["completed"], &report["lost"]), (&200.into(), &0.into()), "{report}");
     assert_eq!(report["oddities"]["wrong"], 0, "{report}");
+}
+
+#[test]
+fn a_client_on_linux_reaches_a_published_service_and_hears_of_one_that_is_not_there() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let socket = socket_name("publish");
+    let _iokernel = iokernel(&socket, &[]);
+    let _service = store(&socket, "10.77.0.9", "-m 64");
+    let rules = ["publish", "--iokernel", &socket, "0=10.77.0.9:11211", "0=10.77.0.9:9"];
+    let mut relay = Program::start(&mut tailwater(&rules));
+    let (mut service, mut nothing) = (String::new(), String::new());
+    for _ in 0..2 {
+        let line = relay.line_with(" is published at ");
+        let (name, address) = line.split_once(" is published at ").unwrap();
+        *(if name.ends_with(":9") { &mut nothing } else { &mut service }) = address.to_owned();
+    }
+    // The store may not listen yet: then the relay closes the connection, and tries for the next.
+    let value = vec![b'v'; 600_000];
+    let answer = unless_too_busy(|| {
+        let mut client = TcpStream::connect(&service).map_err(|error| error.to_string())?;
+        client.write_all(b"set a 0 0 600000\r\n").map_err(|error| error.to_string())?;
+        client.write_all(&value).map_err(|error| error.to_string())?;
+        client.write_all(b"\r\nget a\r\nquit\r\n").map_err(|error| error.to_string())?;
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).map_err(|error| error.to_string())?;
+        if answer.starts_with(b"STORED") { Ok(answer) } else { Err("no answer".to_owned()) }
+    });
+    let Some(answer) = answer else { return };
+    assert_eq!(answer, [b"STORED\r\nVALUE a 0 600000\r\n", &value[..], b"\r\nEND\r\n"].concat());
+    let mut refused = TcpStream::connect(&nothing).unwrap();
+    assert_eq!(refused.read_to_end(&mut Vec::new()).unwrap_or(0), 0);
+    let message = relay.error_line_with("10.77.0.9:9");
+    assert!(message.contains("cannot connect to 10.77.0.9:9"), "{message}");
+    relay.signal(Signal::TERM);
+    assert!(relay.wait().success(), "it ends in good order");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod common;
 mod demo;
 mod load;
 mod load_over;
+mod tap;
 mod trace;
 mod xdp;
 

@@ -1,0 +1,65 @@
+//! A service behind a TAP device is reached from another machine, as the book says.
+//!
+//! Two network namespaces stand for the machines. Needs CAP_SYS_ADMIN and /dev/net/tun; without
+//! them a message says so and the test is skipped.
+
+use crate::common::{run, stats, tailwater};
+use rustix::process::Signal;
+use tailwater_testkit::namespace::Namespace;
+use tailwater_testkit::{Program, is_installed, socket_name, text, until};
+
+/// Address of the machine with the IOKernel on the network between the two.
+const GATEWAY: &str = "192.168.77.1";
+
+#[test]
+fn another_machine_reaches_a_service_by_a_route_once_this_one_forwards() {
+    let doctor = text(&run(&["doctor"]).stdout);
+    let line = doctor.lines().find(|line| line.contains("TAP")).expect("the doctor speaks of TAP");
+    if !line.starts_with("ok ") {
+        return eprintln!("skipped: {line}");
+    }
+    if !is_installed("ping", "iputils-ping") {
+        return;
+    }
+    let (here, there) = match (Namespace::new(), Namespace::new()) {
+        (Ok(here), Ok(there)) => (here, there),
+        (Err(why), _) | (_, Err(why)) => return eprintln!("skipped: {why}"),
+    };
+    here.join("lan0", &there, "lan0", 1);
+    here.ip(&["addr", "add", "192.168.77.1/24", "dev", "lan0"]);
+    there.ip(&["addr", "add", "192.168.77.2/24", "dev", "lan0"]);
+    there.ip(&["route", "add", "10.77.0.0/24", "via", GATEWAY]);
+    let socket = socket_name("forwarding");
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/busy.toml");
+    let words = ["iokernel", "--share-cores", "--socket", &socket, "--log", "warn", "--config", settings];
+    let device = ["--tap", "tw0", "--host-ip", "10.77.0.1"];
+    let mut iokernel = here.inside(|| Program::start(tailwater(&words).args(device)));
+    until("the IOKernel answers", || {
+        assert!(iokernel.is_running(), "the IOKernel did not start: {}", iokernel.errors());
+        here.inside(|| stats(&socket)).is_some()
+    });
+    let program = [env!("CARGO_BIN_EXE_tailwater"), "app", "spin", "--listen", "0.0.0.0:5000"];
+    let register = ["run", "--iokernel", &socket, "--kthreads", "1", "--ip", "10.77.0.2", "--"];
+    let _service = here.inside(|| Program::start(&mut tailwater(&[&register[..], &program].concat())));
+    let forward = |on: &str| here.inside(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", on));
+    let answers = |seconds: &str| {
+        let mut ping = std::process::Command::new("ping");
+        let output =
+            there.inside(|| tailwater_testkit::run(ping.args(["-c", "1", "-W", seconds, "10.77.0.2"]), b""));
+        output.status.success()
+    };
+    if let Err(why) = forward("0") {
+        return eprintln!("skipped: forwarding cannot be set: {why}");
+    }
+    until("the service answers on its own machine", || {
+        let mut ping = std::process::Command::new("ping");
+        let ping =
+            here.inside(|| tailwater_testkit::run(ping.args(["-c", "1", "-W", "1", "10.77.0.2"]), b""));
+        ping.status.success()
+    });
+    assert!(!answers("1"), "a route alone does not do");
+    forward("1").unwrap();
+    until("the service answers another machine", || answers("1"));
+    iokernel.signal(Signal::TERM);
+    assert!(iokernel.wait().success(), "{}", iokernel.errors());
+}
