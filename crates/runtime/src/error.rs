@@ -4,6 +4,7 @@ use crate::ground::memory::StackError;
 use crate::ground::tls::TlsError;
 use std::error::Error;
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 
 /// Why a runtime did not start.
@@ -14,8 +15,9 @@ use std::io;
 /// let error = tailwater::Builder::new().run(|| ()).unwrap_err();
 /// assert!(matches!(error, tailwater::StartError::NoAllocatorGuard));
 /// assert!(error.to_string().contains("#[tailwater::main]"), "it says what to do");
+/// assert!(format!("{error:?}").contains("#[tailwater::main]"), "under `unwrap`, too");
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A setting is invalid.
@@ -47,6 +49,14 @@ pub enum StartError {
         /// The kernel's error.
         source: io::Error,
     },
+}
+
+/// As [`Display`](fmt::Display), since `unwrap` and a `main` that returns the error print this form:
+/// it says what to do.
+impl fmt::Debug for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StartError: {self}")
+    }
 }
 
 /// Why a configuration cannot be used.

@@ -125,7 +125,7 @@ fn deliver_elsewhere(runtime: &'static Runtime) {
         deliver(runtime);
         let _ = steps.send(());
     };
-    let begun = thread::Builder::new().name("exit").spawn(move || run(steps)).is_ok();
+    let begun = thread::Builder::new().name("exit".to_owned()).spawn(move || run(steps)).is_ok();
     // All kthreads may be busy with threads that reach no poll point.
     if begun && from_thread.recv_timeout(STALLED).is_ok() {
         let _ = from_thread.recv_timeout(linger + STALLED);

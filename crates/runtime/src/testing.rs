@@ -47,7 +47,7 @@ pub fn run<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'sta
     if let Err(reason) = started {
         panic!("the runtime of the tests cannot start: {reason}");
     }
-    let thread = thread::Builder::new().name(name).spawn(body).expect("a thread for the test");
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(body).expect("a thread for the test");
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 

@@ -137,7 +137,7 @@ pub fn write_backtrace(out: &mut impl fmt::Write, frames: &[Frame]) -> fmt::Resu
 ///
 /// #[tailwater::main]
 /// fn main() {
-///     let waiter = thread::Builder::new().name("waiter").spawn(thread::park).unwrap();
+///     let waiter = thread::Builder::new().name("waiter".to_owned()).spawn(thread::park).unwrap();
 ///     let dump = tailwater::dump();
 ///     assert!(dump.threads.iter().any(|t| t.thread.name() == Some("waiter")));
 ///     println!("{dump}");

@@ -290,7 +290,7 @@ fn publish<P: Send + 'static>(kind: Kind<P>, runtime: &'static Runtime, classes:
         Kind::Inline(server) => &server.changes,
         Kind::Dedicated(groups) => groups.changes,
     };
-    let publisher = thread::Builder::new().name("dispatch-stats");
+    let publisher = thread::Builder::new().name("dispatch-stats".to_owned());
     publisher.spawn(move || entries.publish(changes, || Dispatcher(kind).stats())).map(drop)
 }
 

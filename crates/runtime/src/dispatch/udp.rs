@@ -264,7 +264,7 @@ pub(super) fn receivers<S: Service + ?Sized>(
     for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
         let (start, started) = mpsc::channel::<Arc<Submit>>();
         let (endpoint, service) = (Arc::clone(&endpoint), Arc::clone(service));
-        drop(thread::Builder::new().name("dispatch-udp").spawn(move || {
+        drop(thread::Builder::new().name("dispatch-udp".to_owned()).spawn(move || {
             if let Ok(submit) = started.recv() {
                 receive(&endpoint, &*service, &*submit);
             }

@@ -15,7 +15,7 @@ use std::io;
 ///
 /// #[tailwater::main]
 /// fn main() -> std::io::Result<()> {
-///     let parser = thread::Builder::new().name("parser").stack_size(4 << 20).spawn(|| 42)?;
+///     let parser = thread::Builder::new().name("parser".to_owned()).stack_size(4 << 20).spawn(|| 42)?;
 ///     assert_eq!(parser.thread().name(), Some("parser"));
 ///     assert_eq!(parser.join().unwrap(), 42);
 ///     Ok(())
@@ -38,8 +38,8 @@ impl Builder {
 
     /// Names the thread, for panic messages, dumps and
     /// [`Thread::name`](crate::thread::Thread::name).
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+    pub fn name(mut self, name: String) -> Self {
+        self.name = Some(name);
         self
     }
 
@@ -142,7 +142,7 @@ impl Builder {
     /// fn main() {
     ///     let text = String::from("borrowed");
     ///     let length = thread::scope(|s| {
-    ///         let reader = thread::Builder::new().name("reader");
+    ///         let reader = thread::Builder::new().name("reader".to_owned());
     ///         reader.spawn_scoped(s, || text.len()).unwrap().join().unwrap()
     ///     });
     ///     assert_eq!(length, text.len());

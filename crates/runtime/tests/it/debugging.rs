@@ -84,7 +84,7 @@ fn a_dump_says_what_each_thread_does_and_where() {
             .stall_timeout(Duration::ZERO)
             .run(|| {
                 let stop = Arc::new(AtomicBool::new(false));
-                let named = |name: &str| thread::Builder::new().name(name);
+                let named = |name: &str| thread::Builder::new().name(name.to_owned());
                 let parked = named("parked").spawn(parks_here).unwrap();
                 let lock = Arc::new(tailwater::sync::Mutex::new(()));
                 let held = lock.lock().unwrap();
@@ -194,7 +194,7 @@ fn a_signal_has_all_threads_printed_and_the_program_goes_on() {
         // installed, and no code of this process depends on the disposition of this signal.
         unsafe { libc::signal(libc::SIGQUIT, libc::SIG_IGN) };
         let run = tailwater::Builder::new().kthreads(2).run(|| {
-            let _parked = thread::Builder::new().name("parked").spawn(parks_here).unwrap();
+            let _parked = thread::Builder::new().name("parked".to_owned()).spawn(parks_here).unwrap();
             // Either kthread may run it. While it runs, the dump has no backtrace if Linux does not
             // run the kthread.
             let is_parked =
@@ -219,7 +219,7 @@ fn a_thread_without_poll_points_is_named_with_its_backtrace() {
         let run = tailwater::Builder::new().kthreads(2).stall_timeout(LONG).run(|| {
             let stop = Arc::new(AtomicBool::new(false));
             let told = Arc::clone(&stop);
-            let hog = thread::Builder::new().name("hog").spawn(move || spins_here(&told)).unwrap();
+            let hog = thread::Builder::new().name("hog".to_owned()).spawn(move || spins_here(&told)).unwrap();
             tailwater::blocking(wait_for_the_parent);
             stop.store(true, Ordering::Relaxed);
             hog.join().unwrap();

@@ -267,7 +267,7 @@ fn results_of_detached_threads_may_use_thread_locals() {
 }
 
 fn builders_choose_names_and_stacks() {
-    let named = thread::Builder::new().name("a name").spawn(thread::current).unwrap();
+    let named = thread::Builder::new().name("a name".to_owned()).spawn(thread::current).unwrap();
     assert_eq!(named.thread().name(), Some("a name"));
     assert_eq!(named.join().unwrap().name(), Some("a name"));
     assert_eq!(thread::spawn(thread::current).join().unwrap().name(), None, "a name was inherited");

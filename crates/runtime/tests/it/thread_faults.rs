@@ -47,7 +47,7 @@ fn an_overflow_names_the_thread_its_stack_and_every_remedy() {
 fn an_overflow_of_a_chosen_stack_names_the_thread_by_name() {
     let (output, text) = in_child("an_overflow_of_a_chosen_stack_names_the_thread_by_name", || {
         run(|| {
-            let deep = thread::Builder::new().name("deep one").stack_size(1 << 20);
+            let deep = thread::Builder::new().name("deep one".to_owned()).stack_size(1 << 20);
             let _ = deep.spawn(|| overflow(0)).unwrap().join();
         });
     });
@@ -85,7 +85,7 @@ fn a_panic_names_the_user_thread_and_runs_the_hook_that_was_there() {
     let (output, text) = in_child("a_panic_names_the_user_thread_and_runs_the_hook_that_was_there", || {
         std::panic::set_hook(Box::new(|info| eprintln!("the program's hook: {info}")));
         run(|| {
-            let named = thread::Builder::new().name("worker").spawn(|| panic!("first")).unwrap();
+            let named = thread::Builder::new().name("worker".to_owned()).spawn(|| panic!("first")).unwrap();
             let id =
                 format!("({})", format!("{:?}", named.thread().id()).replace(|c: char| !c.is_numeric(), ""));
             assert!(named.join().is_err(), "the process goes on");

@@ -221,7 +221,7 @@ impl TcpServer {
         // Waits for the dispatcher, and ends if there will be none. Until then it has no listener:
         // on an error the caller's is closed when this returns.
         let (start, started) = mpsc::channel();
-        drop(thread::Builder::new().name("dispatch-accept").spawn(move || {
+        drop(thread::Builder::new().name("dispatch-accept".to_owned()).spawn(move || {
             if let Ok((listener, dispatcher)) = started.recv() {
                 accept(&listener, &shared, dispatcher);
             }
@@ -371,7 +371,7 @@ fn serve<S: Service>(
         let _ = stream.set_keepalive(Some(TcpKeepalive::default()));
     }
     let (of_writer, of_reader, shared) = (Arc::clone(stream), Arc::clone(stream), Arc::clone(shared));
-    let builder = || thread::Builder::new().name("dispatch-tcp");
+    let builder = || thread::Builder::new().name("dispatch-tcp".to_owned());
     drop(builder().spawn({
         let connection = Arc::clone(connection);
         move || connection.write(&of_writer)
