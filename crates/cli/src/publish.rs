@@ -2,9 +2,9 @@
 //!
 //! Owns the relay: a program of one kthread that listens on Linux and connects to the service for
 //! each client. It needs no TAP device and no rights beyond those of a program. Bytes are copied
-//! both ways and not looked at; each direction ends by itself, as TCP's do. Linux's sockets are read
-//! and written on the threads of the [blocking](tailwater::blocking) pool, so a client costs up to
-//! two ordinary threads: the way is for browsers and tools, not for load.
+//! both ways and not looked at; each direction ends by itself, as TCP's do. Linux's sockets are
+//! read and written on the threads of the [blocking](tailwater::blocking) pool, so a client costs
+//! up to two ordinary threads: the way is for browsers and tools, not for load.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};

@@ -51,8 +51,8 @@ pub enum StartError {
     },
 }
 
-/// As [`Display`](fmt::Display), since `unwrap` and a `main` that returns the error print this form:
-/// it says what to do.
+/// As [`Display`](fmt::Display): `unwrap` and a `main` that returns the error print this form, and
+/// it has to say what to do.
 impl fmt::Debug for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StartError: {self}")

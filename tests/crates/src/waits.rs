@@ -112,7 +112,7 @@ pub fn tracing() {
             thread::yield_now();
             tracing::info!("answered");
         };
-        thread::Builder::new().name("worker").spawn(worker).unwrap()
+        thread::Builder::new().name("worker".to_owned()).spawn(worker).unwrap()
     });
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
     // Dropped, the guard waits until all is written; that is a wait for an ordinary thread.

@@ -15,7 +15,8 @@ use std::io;
 ///
 /// #[tailwater::main]
 /// fn main() -> std::io::Result<()> {
-///     let parser = thread::Builder::new().name("parser".to_owned()).stack_size(4 << 20).spawn(|| 42)?;
+///     let parser = thread::Builder::new().name("parser".to_owned());
+///     let parser = parser.stack_size(4 << 20).spawn(|| 42)?;
 ///     assert_eq!(parser.thread().name(), Some("parser"));
 ///     assert_eq!(parser.join().unwrap(), 42);
 ///     Ok(())
