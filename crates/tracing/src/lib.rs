@@ -43,7 +43,8 @@ pub struct ThreadNames<F>(F);
 ///     tracing_subscriber::fmt().event_format(with_thread_names(tracing_subscriber::fmt::format())).init();
 ///
 ///     // parser 2026-01-01T00:00:00.000000Z  INFO service: ready
-///     let parser = thread::Builder::new().name("parser".to_owned()).spawn(|| tracing::info!("ready"));
+///     let parser = thread::Builder::new().name("parser".to_owned());
+///     let parser = parser.spawn(|| tracing::info!("ready"));
 ///     parser.unwrap().join().unwrap();
 /// }
 /// ```
