@@ -79,7 +79,7 @@ const ALL: &str = "all";
 
 Writes NAME.svg, NAME.csv, NAME.json and NAME.md for each figure and report.html over all. Measured
 figures need two cores; most compare with Linux in the same run. What each figure runs, and what its
-paper states, is in report.html.")]
+paper states, is in report.html. `tailwater-lab measure --list` prints title, kind and duration of each.")]
 pub struct ReproduceArgs {
     /// Figures to reproduce, or all (the default)
     #[arg(value_name = "FIGURE", value_parser = PossibleValuesParser::new(names()))]
