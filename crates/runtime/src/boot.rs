@@ -18,7 +18,7 @@ use crate::records::loan::Loan;
 use crate::records::runtime::{Injected, Runtime};
 use crate::records::stacks::StackPool;
 use crate::thread::{self, Options, panics};
-use crate::verbs::{hooks, overflow, preempt, quantum, ready, worker};
+use crate::verbs::{credentials, hooks, overflow, preempt, quantum, ready, worker};
 use crate::{alloc, blocking, debug, exit, ingress};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::Ipv4Addr;
@@ -116,6 +116,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     overflow::install().map_err(failed("install the overflow handler"))?;
     quantum::prepare(runtime, config.quantum);
     start_kthreads(runtime, config.quantum, connection)?;
+    credentials::install();
     // Now this thread has left the managed cores, and the threads that it starts stay off them.
     blocking::start(config.blocking_threads).map_err(failed("start a thread for blocking calls"))?;
     debug::start(config).map_err(failed("start the thread that watches for stalls"))?;

@@ -16,6 +16,10 @@
 //!   `sched_getcpu` asks the kernel. Kthreads are not registered either ([`rseq`]).
 //! * The thread id that glibc's recursive mutexes record is unique per user thread and above every
 //!   possible Linux id.
+//! * What glibc links and never looks for in a list of its own is linked to itself: a thread that
+//!   forks is taken out of glibc's list of threads in the child, and one that locks a robust mutex
+//!   enters it in its robust list. The kernel has the list of the OS thread instead, so a robust
+//!   mutex that a user thread holds when its process dies stays locked for other processes.
 //! * Modules loaded later with `dlopen` get their thread-locals lazily and keep them for the next
 //!   user of the stack.
 //! * `pthread_key` values are not destroyed at the end of a user thread. Rust uses none.
@@ -62,6 +66,16 @@ const RSEQ_FAILED: u32 = -2i32 as u32;
 /// First id for user threads: Linux ids end at 2^22 (`PID_MAX_LIMIT`).
 const FIRST_TID: u32 = 1 << 23;
 
+/// `struct robust_list_head` (include/uapi/linux/futex.h). Glibc has a link to its last entry in the
+/// word before it (`robust_prev`).
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct RobustList {
+    first: usize,
+    futex_offset: isize,
+    pending: usize,
+}
+
 const LINE: usize = 64;
 /// Maximum number of lines of a block that are fetched ahead: a processor has few more fetches
 /// under way at once.
@@ -78,6 +92,10 @@ pub struct Shape {
     /// Initial static TLS: the bytes that end at FS base.
     image: Box<[u8]>,
     tid_offset: usize,
+    /// Links of glibc's list of threads.
+    list_offset: usize,
+    /// Offset and first words of the robust list; `None` if the kernel does not show it.
+    robust_list: Option<(usize, RobustList)>,
     rseq_offset: Option<isize>,
     /// True if glibc has registered its OS threads' areas, with [`rseq::AREA`] bytes.
     registers_rseq: bool,
@@ -88,6 +106,20 @@ fn symbol(name: &'static CStr) -> Result<*mut c_void, TlsError> {
     // SAFETY: a plain look-up of a NUL-terminated name.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if address.is_null() { Err(TlsError::MissingSymbol(name.to_str().expect("ASCII"))) } else { Ok(address) }
+}
+
+/// Returns the calling OS thread's robust list, and its offset in a TCB of `tcb_size` bytes.
+fn robust_list(tcb_size: usize) -> Option<(usize, RobustList)> {
+    let (mut head, mut size) = (core::ptr::null_mut::<RobustList>(), 0usize);
+    // SAFETY: stores a pointer and a size.
+    let result = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut size) };
+    let offset = (head as usize).wrapping_sub(arch::fs_base());
+    let within = size_of::<usize>()..tcb_size.saturating_sub(size_of::<RobustList>());
+    if result != 0 || size != size_of::<RobustList>() || !within.contains(&offset) {
+        return None;
+    }
+    // SAFETY: the list is part of the caller's TCB, which the caller alone changes.
+    Some((offset, unsafe { *head }))
 }
 
 static SHAPE: OnceLock<Result<Shape, TlsError>> = OnceLock::new();
@@ -109,12 +141,14 @@ impl Shape {
         let allocate = symbol(c"_dl_allocate_tls")?;
         let tcb_size = symbol(c"_thread_db_sizeof_pthread")?.cast::<u32>();
         let tid = symbol(c"_thread_db_pthread_tid")?.cast::<[u32; 3]>();
+        let list = symbol(c"_thread_db_pthread_list")?.cast::<[u32; 3]>();
         let (mut size, mut align) = (0, 0);
         // SAFETY: glibc declares these symbols with these types: void (size_t *, size_t *); void
         // *(void *); uint32_t; and a field descriptor {bits, elements, offset} of uint32_t.
-        let (allocate, tcb_size, tid_offset) = unsafe {
+        let (allocate, tcb_size, tid_offset, list_offset) = unsafe {
             core::mem::transmute::<*mut c_void, Info>(info)(&raw mut size, &raw mut align);
-            (core::mem::transmute::<*mut c_void, Allocate>(allocate), *tcb_size as usize, (*tid)[2] as usize)
+            let allocate = core::mem::transmute::<*mut c_void, Allocate>(allocate);
+            (allocate, *tcb_size as usize, (*tid)[2] as usize, (*list)[2] as usize)
         };
         let rseq_offset = symbol(c"__rseq_offset").ok().map(|address| {
             // SAFETY: glibc 2.35 and later declare `const ptrdiff_t __rseq_offset`.
@@ -131,6 +165,8 @@ impl Shape {
             tcb_size,
             image: Box::default(),
             tid_offset,
+            list_offset,
+            robust_list: robust_list(tcb_size),
             rseq_offset,
             registers_rseq,
             allocate,
@@ -237,6 +273,14 @@ impl Shape {
             }
             debug_assert_ne!(*word(tcb, TCB_DTV), 0);
             *((tcb + self.tid_offset) as *mut u32) = NEXT_TID.fetch_add(1, Relaxed);
+            let links = tcb + self.list_offset;
+            *word(links, 0) = links;
+            *word(links, size_of::<usize>()) = links;
+            if let Some((offset, of_caller)) = self.robust_list {
+                let head = tcb + offset;
+                *word(head - size_of::<usize>(), 0) = head;
+                *(head as *mut RobustList) = RobustList { first: head, pending: 0, ..of_caller };
+            }
             if let Some(offset) = self.rseq_offset {
                 *((tcb as isize + offset + 4) as *mut u32) = RSEQ_FAILED;
             }

@@ -29,6 +29,7 @@ pub mod lease;
 pub mod background;
 pub mod worker;
 
+pub mod credentials;
 pub mod overflow;
 pub mod pinned;
 pub mod place;

@@ -28,6 +28,7 @@ mod placement;
 mod poll;
 mod preempt_flood;
 mod preemptible;
+mod process_calls;
 mod quantum;
 mod quantum_off;
 mod reset_sleep;
