@@ -66,8 +66,8 @@ const RSEQ_FAILED: u32 = -2i32 as u32;
 /// First id for user threads: Linux ids end at 2^22 (`PID_MAX_LIMIT`).
 const FIRST_TID: u32 = 1 << 23;
 
-/// `struct robust_list_head` (include/uapi/linux/futex.h). Glibc has a link to its last entry in the
-/// word before it (`robust_prev`).
+/// `struct robust_list_head` (include/uapi/linux/futex.h). Glibc has a link to its last entry in
+/// the word before it (`robust_prev`).
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct RobustList {

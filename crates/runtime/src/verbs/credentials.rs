@@ -1,9 +1,10 @@
 //! System calls by which a process changes its user and groups (`setuid`, `setgid`, `setgroups`).
 //!
-//! Linux changes the calling thread alone, so glibc has every OS thread repeat the call (nptl(7)):
-//! it marks the threads, sends each a signal, and waits until all marks are gone. The signal's
-//! handler finds its mark at FS base, where a kthread has the block of a user thread. Owns a handler
-//! in its place that calls glibc's on the OS thread's own block. Without it the call never returns.
+//! Linux changes the calling thread alone, so glibc has every OS thread repeat the call
+//! (nptl(7)): it marks the threads, sends each a signal, and waits until all marks are gone.
+//! The signal's handler finds its mark at FS base, where a kthread has the block of a user
+//! thread. Owns a handler in its place that calls glibc's on the OS thread's own block. Without
+//! it the call never returns.
 
 use crate::ground::guard::NoPreempt;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

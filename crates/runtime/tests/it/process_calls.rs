@@ -41,7 +41,7 @@ fn a_user_thread_changes_the_groups_of_all_threads() {
             // From an ordinary thread, while user threads run.
             assert_eq!(tailwater::blocking(change), (0, 0));
             assert_eq!(thread::spawn(|| 3).join().unwrap(), 3);
-        })
+        });
     });
 }
 
@@ -73,7 +73,7 @@ fn a_user_thread_forks_and_its_child_starts_a_program() {
                 };
                 assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
             }
-        })
+        });
     });
 }
 
@@ -100,6 +100,6 @@ fn robust_mutexes_are_locked_and_unlocked_by_user_threads() {
                     assert_eq!(libc::pthread_mutex_unlock(&raw mut mutexes[at]), 0);
                 }
             }
-        })
+        });
     });
 }
