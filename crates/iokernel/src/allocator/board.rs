@@ -12,12 +12,14 @@
 //! where more than one promise in [`PRICE`] is broken, the IOKernel itself wakes for [`PAUSE_US`],
 //! whenever one of the two cedes or is ceded to.
 
+use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::board::Place;
-use tailwater_shm::{Cycles, NextOwner, Version};
+use tailwater_shm::{Cycles, NextOwner, Slot, Version};
 
 use super::Allocator;
 use crate::runtime::Runtime;
+use crate::tenant::Work;
 use crate::world::World;
 
 /// Number of promises to keep for each one that is broken.
@@ -154,6 +156,32 @@ impl Allocator {
             return;
         }
         self.wake(world, to, now);
+    }
+
+    /// Wakes a kthread that has got a core, if it sleeps.
+    pub(super) fn wake(&self, world: &mut World, id: KthreadId, now: Cycles) {
+        self.wake_by(Slot::wake, world, id, now);
+    }
+
+    /// Wakes a kthread that has got a core and not started, whatever its slot contains.
+    pub(super) fn rouse(&self, world: &mut World, id: KthreadId, now: Cycles) {
+        self.wake_by(Slot::rouse, world, id, now);
+    }
+
+    /// Wakes a kthread, and charges the wake of a best-effort one. Linux keeps all sleepers on words
+    /// of shared memory in one hash table, and a wake walks all those of a bucket: a program with a
+    /// thousand threads in futex_waitv(2) can make a wake of 1.2 us take up to a millisecond (2-vCPU
+    /// VM). The sleepers may belong to another program, so services are exempt.
+    #[inline]
+    fn wake_by(&self, wake: impl FnOnce(&Slot), world: &mut World, id: KthreadId, now: Cycles) {
+        let slot = world.runtimes.slot(id);
+        if self.class_of(id.runtime) == Class::LatencyCritical {
+            return wake(slot);
+        }
+        let began = (self.stopwatch)();
+        wake(slot);
+        let took = (self.stopwatch)().saturating_sub(began);
+        world.charge(id.runtime, Work::Wake, took, now);
     }
 
     /// Judges a promise to wake `to`: it has started, or has to be woken again.

@@ -15,7 +15,7 @@
 //! sleepers delay the reading of no kthread that runs.
 //!
 //! Such a sleeper may wake and run beside the owner of the core until its account is read. So the
-//! programs of one user by one grant ([`party`](crate::party)) together leave
+//! programs of one user by one grant ([tenant](crate::tenant)) together leave
 //! [`PROGRAMS_PER_PARTY`] times as many kthreads on a core as one program may. Any further one is
 //! moved to unmanaged cores when it does not answer the signal. That is no eviction, for it may be
 //! late without having run, and the user's other programs are lent the core as before.
@@ -50,6 +50,7 @@ use super::phase::{How, NO_START_DOUBLINGS, Reading, Timing, Withdrawn};
 use super::vain::Slow;
 use crate::runtime::EndReason;
 use crate::stats::HandoffKind;
+use crate::tenant::Work;
 use crate::world::World;
 
 /// Time after which one eviction is forgotten, in microseconds, of a program with one core.
@@ -170,7 +171,7 @@ impl Allocator {
     fn may_be_left(&self, world: &World, kthread: KthreadId) -> bool {
         let Some(account) = self.ledger.account(kthread.runtime) else { return true };
         let most = usize::from(account.most_evicted()) * PROGRAMS_PER_PARTY;
-        let party = |id: KthreadId| world.runtimes.get(id.runtime).map(|runtime| runtime.party);
+        let party = |id: KthreadId| world.runtimes.get(id.runtime).map(|runtime| runtime.tenant);
         let (own, core) = (party(kthread), self.ledger.last_core(kthread));
         let fellows = self.withdrawn.iter().filter(|withdrawn| {
             withdrawn.how.is_on_its_core()
@@ -225,7 +226,7 @@ impl Allocator {
     fn move_at_own_cost(&mut self, world: &mut World, id: KthreadId, now: Cycles) {
         let began = clock::now();
         self.move_off(world, id);
-        world.charge(id.runtime, clock::now().saturating_sub(began), now);
+        world.charge(id.runtime, Work::Refused, clock::now().saturating_sub(began), now);
     }
 
     /// Moves a thread to unmanaged cores for an offence, and ends the registration of a runtime

@@ -8,8 +8,7 @@
 //! [`quantum`] ends turns of user threads, [`reserved`]
 //! chooses the cores that ordinary threads are kept off. It decides nothing itself (that is
 //! `tailwater-sched`), and touches no frames: egress rings are handed to the switch through
-//! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]), and those
-//! whose kthreads take long to wake ([`wakes`]); cores to which Linux does not bind their threads
+//! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]); cores to which Linux does not bind their threads
 //! are not chosen for them ([`unbound`]).
 //!
 //! # Phases of a core
@@ -46,7 +45,6 @@ mod rest;
 mod tests;
 pub(crate) mod unbound;
 pub(crate) mod vain;
-pub(crate) mod wakes;
 pub(crate) mod words;
 
 use core::sync::atomic::Ordering;
@@ -244,7 +242,7 @@ impl Allocator {
         look::publish_granted(&runtime, self.policy.takes_requests());
         runtime.set_ranks(self.ranks_differ(), self.gives_real_time());
         self.weigh_sessions = true;
-        world.runtimes.insert(runtime);
+        world.insert(runtime, now);
         self.policy.attach(id, &self.ledger);
         if let Some(error) = refused {
             world.stats.cores.ledger_refusals.add(1);

@@ -16,6 +16,7 @@ use super::Allocator;
 use super::phase::{Phase, REWAKE_DOUBLINGS};
 use super::quantum::Watch;
 use crate::stats::HandoffKind;
+use crate::tenant::Work;
 use crate::world::World;
 
 impl Allocator {
@@ -154,7 +155,7 @@ impl Allocator {
         self.judge_core(world, kthread, in_vain, now);
         self.core_fell_free(world, core, now);
         if in_vain {
-            world.charge(kthread.runtime, clock::now().saturating_sub(began), now);
+            world.charge(kthread.runtime, Work::Refused, clock::now().saturating_sub(began), now);
         }
     }
 

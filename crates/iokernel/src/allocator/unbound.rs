@@ -24,6 +24,7 @@ use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
 
 use super::Allocator;
+use crate::tenant::Work;
 use crate::world::World;
 
 /// Time for which a refused core is remembered, in microseconds.
@@ -105,7 +106,7 @@ impl Allocator {
         if error == Errno::SRCH || !self.has_choice(id) {
             self.hold(world, id, now);
         }
-        world.charge(id, cost, now);
+        world.charge(id, Work::Refused, cost, now);
     }
 
     /// Returns whether there is a core that the runtime could be lent and that was not refused.

@@ -25,7 +25,7 @@ use tailwater_shm::Cycles;
 
 use super::Allocator;
 use super::words::WHOLE;
-use crate::party::Party;
+use crate::tenant::{CORE_DEPTH_US, Tenant};
 use crate::world::World;
 
 /// Number of wasted grants in a row without a pause.
@@ -35,11 +35,6 @@ const PAUSE_US: u64 = 100;
 /// Maximum number of doublings: 25.6 ms.
 const DOUBLINGS: u32 = 8;
 
-/// Cores that services may claim from a best-effort runtime and wait for, without consequence.
-const FREE_CLAIMS: Cycles = 50;
-/// Maximum number of them that is remembered: a program whose cores were claimed for long is lent
-/// cores of idle services again 50 ms, on one core, after that has ended.
-const MOST_CLAIMS: Cycles = 2 * FREE_CLAIMS;
 /// Time in which one of them is forgotten, for each core that it can hold, in microseconds. Each
 /// one costs a service a wake of 20 us, so this is about 2 % of its core.
 const CLAIM_PACE_US: u64 = 1_000;
@@ -103,9 +98,9 @@ impl Allocator {
                 Slow::Bypassed => (&counters.bypassed_cores, CLAIMS_PER_BYPASS),
             };
             counter.add(1);
-            let party = world.runtimes.parties.get_mut(runtime.party);
-            let pace = self.claim_pace(party);
-            party.claims.count(claims, MOST_CLAIMS, pace, now);
+            let tenant = world.runtimes.tenants.get_mut(runtime.tenant);
+            let pace = self.claim_pace(tenant);
+            tenant.cores.charge(claims, pace, now);
         }
     }
 
@@ -131,8 +126,8 @@ impl Allocator {
     /// Returns whether services have to wait too often for cores that they claim from this runtime.
     pub(super) fn is_too_slow(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
         let Some(runtime) = world.runtimes.get(id) else { return false };
-        let party = world.runtimes.parties.get(runtime.party);
-        party.claims.is_over(FREE_CLAIMS, self.claim_pace(party), now)
+        let depth = self.clock.from_ns(CORE_DEPTH_US * 1_000);
+        world.runtimes.tenants.get(runtime.tenant).cores.is_over(depth, now)
     }
 
     /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
@@ -144,8 +139,8 @@ impl Allocator {
             && self.ledger.account(to).is_some_and(|account| account.held() >= owns(account))
     }
 
-    fn claim_pace(&self, party: &Party) -> Cycles {
-        self.clock.from_ns(CLAIM_PACE_US * 1_000) / Cycles::from(self.most_cores(party.kthreads as usize))
+    fn claim_pace(&self, tenant: &Tenant) -> Cycles {
+        self.clock.from_ns(CLAIM_PACE_US * 1_000) / Cycles::from(self.most_cores(tenant.kthreads as usize))
     }
 
     /// Records whether the grant of a core that its kthread gave up unasked was wasted (`in_vain`).

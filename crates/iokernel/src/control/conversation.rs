@@ -19,7 +19,6 @@ use rustix::process::geteuid;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::clock;
 use tailwater_shm::control::{
     self, CaptureRequest, Capturing, ClientMessage, ControlError, CoreRequest, Ipv6Place, Peer, Register,
     ServerMessage, TraceRequest, Welcome,
@@ -29,12 +28,10 @@ use tailwater_shm::memory::{self, MemoryError};
 
 use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
-use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{Command, Control, Notice, PATIENCE, in_ms, is_trusted, process, rank, user_of};
 use crate::allocator::board::knows_board;
-use crate::authority::{Denial, Reason};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PolicyName;
 use crate::firewall::Guard;
@@ -115,7 +112,6 @@ impl Control {
         if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
             return self.end(token, &ControlError::TooOften);
         }
-        self.update_exiled(Instant::now());
         let may = match (process::check_control(uid), user_of(socket)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),
@@ -365,19 +361,7 @@ impl Control {
         let pid = peer.pid.ok_or(Refusal::Unseen)?;
         let process = process::at(socket, pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
-        let now = Instant::now();
-        self.update_exiled(now);
-        let place =
-            self.parts.directory.admit(&user, wish).map_err(|refusal| self.with_wait(refusal, now))?;
-        // What is kept after a takeover is ruled on by its grant alone.
-        let grant = self.parts.directory.grant(place.id);
-        if let Some(grant) = grant.filter(|&grant| self.exiles.time_left(key(user.uid, grant), now).is_some())
-        {
-            self.parts.directory.release(place.id);
-            let denial =
-                Denial { user: user.uid, grant: Some(grant + 1), reason: Reason::Expelled, file: None };
-            return Err(self.with_wait(denial.into(), now));
-        }
+        let place = self.parts.directory.admit(&user, wish)?;
         self.take_turn_of_grant(user.uid, place.id).inspect_err(|_| {
             self.parts.directory.release(place.id);
         })?;
@@ -397,17 +381,6 @@ impl Control {
         let Some(programs) = directory.authority().programs_of_unnamed(grant, uid) else { return Ok(()) };
         let turn = self.grants.take((grant, programs), uid, Instant::now());
         turn.map_err(|wait| Refusal::GrantTooOften { grant: grant + 1, uid, ms: in_ms(wait) })
-    }
-
-    /// Counts a refusal for an expulsion, and adds how long its user still waits.
-    fn with_wait(&self, refusal: Refusal, now: Instant) -> Refusal {
-        let Refusal::Denied(Denial { user: uid, grant: Some(grant), reason: Reason::Expelled, .. }) = refusal
-        else {
-            return refusal;
-        };
-        self.parts.stats.polling.exiled.add(1);
-        let left = self.exiles.time_left(key(uid, grant - 1), now).unwrap_or_default();
-        Refusal::Exiled { uid, grant, seconds: left.as_secs() + 1 }
     }
 
     fn make_offer(
@@ -481,15 +454,10 @@ impl Control {
         let rules = self.parts.stats.firewall();
         let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, tids);
-        let mut taken = None;
         if !is_trusted(uid) {
             // Cores that no grant permits its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;
-            let key = Key { uid, grant: self.parts.directory.grant(id) };
-            runtime.key = Some(key);
-            let debt = self.debts.take(key, clock::now());
-            debt.burden(&mut runtime);
-            taken = Some((key, debt));
+            runtime.key = Some(self.key_of(uid, id));
         }
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         runtime.group = rank::group(pid, &groups);
@@ -512,10 +480,6 @@ impl Control {
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
         if let Err(error) = self.populate_and_attach(runtime, file) {
-            if let Some((key, debt)) = taken {
-                // It was never charged to a program.
-                self.debts.leave(key, debt, clock::now());
-            }
             self.parts.stats.remove_runtime(id);
             self.refuse(uid, &**served, &Refusal::Thread(error.to_string()));
             self.parts.directory.release(id);
@@ -588,10 +552,6 @@ fn make_memory(runtime: &Runtime, file: &OwnedFd) -> Result<(), EndReason> {
         }
     }
     runtime.region.populate().map_err(no_memory)
-}
-
-fn key(uid: u32, grant: usize) -> Key {
-    Key { uid, grant: Some(grant) }
 }
 
 /// Checks that the peer may see the traffic of this IOKernel.

@@ -22,10 +22,8 @@ mod boards;
 pub(crate) mod client;
 mod common;
 mod conversation;
-mod debts;
 pub(crate) mod directory;
 mod entrance;
-pub(crate) mod exile;
 mod limits;
 mod lines;
 mod pace;
@@ -55,28 +53,26 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::Clock as Rate;
+use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, SocketFile};
-use tailwater_shm::{Clock, clock};
 
 use crate::authority::{Authority, User};
-use crate::budget::Terms;
 use crate::capture::Tap;
 use crate::clocks::Setter;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
 use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
-use crate::stats::{ExileStats, FirewallStats, Stats};
+use crate::stats::{FirewallStats, Stats};
 use crate::sys::peer;
+use crate::tenant::Key;
 use crate::trace::Tracer;
 use answers::Answers;
 use boards::Boards;
 use client::{ClientSocket, Closer};
 use common::CommonPaces;
-use debts::{Debt, Debts};
 use directory::{Directory, Refusal};
 use entrance::{Entrance, REST, Round, Ruling};
-use exile::{Exiles, Key};
 use lines::Lines;
 use presence::Presence;
 use session::{Session, State};
@@ -107,7 +103,7 @@ pub(crate) enum Command {
     Reunited,
     /// Puts other firewall rules into effect.
     Rules(Box<NewRules>),
-    /// Moves programs to the parties of these keys.
+    /// Moves programs to the tenants of these keys.
     Rekey(Vec<(RuntimeId, Key)>),
     /// Starts copying frames for a watcher.
     Capture(Box<Tap>),
@@ -216,8 +212,6 @@ pub(crate) struct Control {
     entrance: Entrance,
     registrations: Turns,
     grants: CommonPaces,
-    exiles: Exiles,
-    debts: Debts,
     boards: Boards,
     /// Firewall rules have changed since the start.
     rules_changed: bool,
@@ -316,7 +310,6 @@ impl Control {
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let spare = Some(new_spare()?);
         let (now, programs) = (Instant::now(), parts.config.max_runtimes);
-        let debts = Debts::new(Terms::new(parts.surroundings.clock, parts.config.offence_share));
         epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self {
             parts,
@@ -327,8 +320,6 @@ impl Control {
             entrance: Entrance::first(programs, now),
             registrations: Turns::first(REGISTRATIONS, programs, now),
             grants: CommonPaces::first(programs),
-            exiles: Exiles::default(),
-            debts,
             boards: Boards::default(),
             rules_changed: false,
             grants_changed: false,
@@ -638,13 +629,6 @@ impl Control {
         if self.may_log(uid) {
             tracing::info!(%id, name, %reason, "a registration ended");
         }
-        if !is_trusted(uid) {
-            let key = Key { uid, grant: self.parts.directory.grant(id) };
-            self.debts.leave(key, Debt::of(&runtime), clock::now());
-            if reason.is_expulsion() {
-                self.exile(key);
-            }
-        }
         // The end of the IOKernel itself has no message: programs wait for the next one.
         if !matches!(reason, EndReason::Departed | EndReason::Shutdown) {
             let _ = control::send(&*runtime.socket, &ServerMessage::Refused { why: reason.to_string() }, &[]);
@@ -669,21 +653,12 @@ impl Control {
         }
     }
 
-    /// Lets no program of an expelled one's user and grant register for a while.
-    fn exile(&mut self, key: Key) {
-        let (Key { uid, grant }, now) = (key, Instant::now());
-        let names_user = grant.is_none_or(|grant| self.parts.directory.authority().names_user(grant, uid));
-        self.exiles.enter(key, !names_user, now);
-        self.parts.stats.set_exiles(self.exiles.list(now).into_iter().map(|(Key { uid, grant }, until)| {
-            ExileStats { uid, grant: grant.map(|grant| grant + 1), until }
-        }));
-    }
-
-    /// Tells the directory who registers nothing for now, and how many places of each grant that
-    /// takes.
-    fn update_exiled(&mut self, now: Instant) {
-        let exiled = self.exiles.list(now).into_iter().map(|(key, _)| key).collect();
-        self.parts.directory.set_exiled(exiled, self.exiles.places(now));
+    /// Returns the tenant of a program of user `uid`, who needs a grant.
+    fn key_of(&self, uid: u32, id: RuntimeId) -> Key {
+        let directory = &self.parts.directory;
+        let grant = directory.grant(id);
+        let named = grant.is_none_or(|grant| directory.authority().names_user(grant, uid));
+        Key { user: named.then_some(uid), grant }
     }
 
     /// Ends conversations whose deadline has passed.

@@ -9,6 +9,7 @@ use tailwater_shm::{Grant, KthreadState};
 use crate::allocator::phase::{IDLE_BURST, KTHREAD_LOOK_NS};
 use crate::allocator::words::{SLICE, SPACING, WAITING};
 use crate::fixture::{Sandbox, measure_as};
+use crate::tenant::Work;
 use crate::world::Lender;
 
 const MANY: u16 = 256;
@@ -241,7 +242,7 @@ fn frames_that_were_read_before_a_pause_are_no_reason_to_lend_a_core_after_it() 
     }
     let now = sandbox.now;
     while !sandbox.world.runtimes.get(RuntimeId(0)).unwrap().is_left_alone(now) {
-        sandbox.world.charge(RuntimeId(0), 100_000, now);
+        sandbox.world.charge(RuntimeId(0), Work::Refused, 100_000, now);
     }
     sandbox.tick();
     sandbox.pass(10_000_000);

@@ -9,8 +9,8 @@ use super::{BATCH, SERVICE, arrival};
 use crate::allocator::Ranks;
 use crate::allocator::phase::PARKING_US;
 use crate::config::Config;
-use crate::control::exile::Key;
 use crate::fixture::{Deed, Sandbox};
+use crate::tenant::Key;
 
 /// Lets the time between two looks pass.
 pub(super) fn rest(sandbox: &mut Sandbox) {
@@ -234,7 +234,8 @@ fn a_service_that_is_moved_off_its_core_while_it_rests_keeps_ordinary_rank() {
 #[test]
 fn a_service_of_another_user_never_has_real_time_rank() {
     let mut sandbox = shared_machine();
-    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().key = Some(Key { uid: 7, grant: Some(0) });
+    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().key =
+        Some(Key { user: Some(7), grant: Some(0) });
     contest(&mut sandbox, true);
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();

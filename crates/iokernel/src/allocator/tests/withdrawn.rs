@@ -135,33 +135,6 @@ fn moved_off(sandbox: &Sandbox) -> usize {
 }
 
 #[test]
-fn few_sleepers_of_the_programs_of_one_user_are_left_on_a_core_and_others_are_moved_off_it() {
-    let mut sandbox = sleepers(16, Some(7));
-    assert_eq!(moved_off(&sandbox), 4 * 16 - 8, "as many are left as of two programs");
-    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
-    // Those are all that are watched.
-    (0..1_000).for_each(|_| sandbox.pass(100_000));
-    let before = sandbox.processor_times_read();
-    (0..80).for_each(|_| sandbox.pass(100_000));
-    let read = sandbox.processor_times_read() - before;
-    assert!((16..=32).contains(&read), "{read} in 8 ms");
-    // Another program of the user is lent the core. One of another user may be left there.
-    for (id, user, moved) in [(50, 7, 1), (51, 8, 0)] {
-        sandbox.add_of(Some(user), id, 1, 0, BestEffort);
-        sandbox.peer(id).queue(0, 1);
-        (0..3).for_each(|_| sandbox.tick());
-        assert_eq!(keeps(&mut sandbox, id), 1, "it is lent the core");
-        claim(&mut sandbox);
-        assert_eq!(moved_off(&sandbox), moved, "of user {user}");
-        sandbox.end(RuntimeId(id));
-    }
-    // One that was moved off cedes at last: there is a core for its program again.
-    assert!((0..8).any(|k| sandbox.peer(15).obey(k)));
-    (0..3).for_each(|_| sandbox.tick());
-    assert!((0..8).any(|k| matches!(sandbox.peer(15).grant(k).0, Grant::Run { .. })));
-}
-
-#[test]
 fn kthreads_that_begin_a_tenancy_that_was_taken_back_are_left_on_the_core_no_more_than_others() {
     let mut sandbox = sleepers(2, Some(7));
     assert_eq!(moved_off(&sandbox), 0);
