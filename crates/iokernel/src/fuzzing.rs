@@ -70,9 +70,6 @@ impl Threads for Nowhere {
     fn set_rank(&mut self, _tgid: i32, _tid: i32, _rank: Rank) -> Result<(), Errno> {
         Ok(())
     }
-    fn processor_time(&self, _tgid: i32, tid: i32) -> Option<u64> {
-        (tid % 2 == 0).then_some(0)
-    }
 }
 
 /// See the module documentation.
@@ -101,7 +98,7 @@ impl Arena {
     pub fn new() -> Self {
         let (port, station) =
             pair("station", Attachment::Station { mac: STATION, ip: None }).expect("a descriptor");
-        let config = Config { max_evictions: 2, ..Config::default() };
+        let config = Config::default();
         let parts = machine(2, Box::new(Nowhere), &config);
         let stats = Stats::new(vec![(port.name().to_owned(), None)], &config.firewall, []);
         let prices = Prices::new(parts.clock, config.offence_share);

@@ -18,9 +18,7 @@ use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot};
 
 use crate::allocator::board::{Trust, knows_board};
-use crate::allocator::evict::Evictions;
 use crate::allocator::unbound::Unbound;
-use crate::allocator::vain::BackOff;
 use crate::allocator::words::Kept;
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
@@ -59,12 +57,6 @@ pub enum EndReason {
         /// What was found.
         lie: RingLie,
     },
-    /// Its threads had to be moved off their cores by force too often.
-    #[error(
-        "its threads had to be moved off their cores by force {0} times within a short time, those of an \
-         earlier program of its user included; call `tailwater::poll()` in long loops"
-    )]
-    NeverYields(u32),
     /// It sent a message that its conversation does not allow.
     #[error(transparent)]
     Protocol(#[from] ControlError),
@@ -182,8 +174,6 @@ pub(crate) struct Runtime {
     pub(crate) tenant: TenantId,
     /// When its tenant has paid for the polling thread's time. Until then it waits.
     pub(crate) waits_until: Cycles,
-    /// Pauses in which it is lent no core.
-    pub(crate) back_off: BackOff,
     /// Cores to which Linux does not bind its threads.
     pub(crate) unbound: Unbound,
     /// Its words as last read, where not all are at each look.
@@ -212,8 +202,6 @@ pub(crate) struct Runtime {
     pub(crate) trust: Trust,
     /// The group in which Linux ranks its threads, as a number that is compared only.
     pub(crate) group: u64,
-    /// Evictions of late.
-    pub(crate) evictions: Evictions,
     /// Earliest timer of its kthreads, as of the last look.
     pub(crate) next_timer: Cycles,
     /// The policy has been asked for a core for this runtime, which has none and has work; a burst
@@ -310,7 +298,6 @@ impl Runtime {
             key: None,
             tenant: TenantId::default(),
             waits_until: 0,
-            back_off: BackOff::default(),
             unbound: Unbound::default(),
             kept: Kept::new(count),
             mark: 0,
@@ -325,7 +312,6 @@ impl Runtime {
             knows_board,
             trust: Trust::default(),
             group: 0,
-            evictions: Evictions::default(),
             next_timer: Cycles::MAX,
             woken: false,
             held: None,
@@ -375,16 +361,10 @@ impl Runtime {
         false
     }
 
-    /// Returns true if it gets no core for now, because its tenant has not paid, or because of
-    /// wasted grants.
+    /// Returns true if it is lent no core and not heard for now, because its tenant has not paid.
     #[inline(always)]
     pub(crate) fn is_left_alone(&self, now: Cycles) -> bool {
-        now < self.waits_until || self.back_off.is_on(now)
-    }
-
-    /// Returns the end of what [`is_left_alone`](Self::is_left_alone) is about.
-    pub(crate) fn left_alone_until(&self) -> Cycles {
-        self.waits_until.max(self.back_off.until())
+        now < self.waits_until
     }
 
     /// Tells its kthreads whether ranks differ; with `real_time`, that a trusted service has

@@ -21,7 +21,7 @@ use crate::machine::cpu_set;
 /// a hypervisor runs others as a thread's own, so on a busy host they are no sign of misbehaviour.
 #[must_use]
 pub fn tolerant() -> Config {
-    Config { max_evictions: 1_000_000, ..Config::default() }
+    Config::default()
 }
 
 /// Returns [`tolerant`] settings of an IOKernel at this socket that polls on one core, of which it

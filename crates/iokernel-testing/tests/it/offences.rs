@@ -58,18 +58,14 @@ fn a_sender_of_false_errors_of_routers_is_charged_for_them() {
 
 #[test]
 fn a_program_that_asks_for_cores_in_vain_is_charged_for_them() {
-    attack(Attack::VainCores, config(), |iokernel| {
-        iokernel.counter("attacker", |c| c.vain_cores.get()) > 20
-    });
+    attack(Attack::VainCores, config(), |iokernel| iokernel.counter("attacker", |c| c.vain_cores.get()) > 20);
 }
 
 #[test]
 fn a_program_that_rings_for_nothing_is_charged_for_it() {
     // It sleeps between two requests.
     let restless = Config { idle_sleep_us: 20, ..config() };
-    attack(Attack::Doorbell, restless, |iokernel| {
-        iokernel.counter("attacker", |c| c.vain_rings.get()) > 100
-    });
+    attack(Attack::Doorbell, restless, |iokernel| iokernel.counter("attacker", |c| c.vain_rings.get()) > 100);
 }
 
 #[test]

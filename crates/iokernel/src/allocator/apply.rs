@@ -18,7 +18,6 @@ use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 use super::Allocator;
 use super::board::Promise;
 use super::phase::Phase;
-use super::vain::Slow;
 use crate::machine::cpu_set;
 use crate::stats::HandoffKind;
 use crate::world::World;
@@ -91,7 +90,8 @@ impl Allocator {
                     && now.saturating_sub(self.cores[at].since)
                         > self.time_to_start(world, from, claimant, now) =>
             {
-                self.count_slow_claim(world, (from, Slow::Unstarted), claimant, now);
+                let waited = now.saturating_sub(self.cores[at].since);
+                self.charge_wait(world, from, claimant, waited, now);
                 self.take_back(world, at, from, now, now);
                 Some(None)
             }

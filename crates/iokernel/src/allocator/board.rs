@@ -181,7 +181,7 @@ impl Allocator {
         let began = (self.stopwatch)();
         wake(slot);
         let took = (self.stopwatch)().saturating_sub(began);
-        world.charge(id.runtime, Work::Wake, took, now);
+        world.charge(id.runtime, Work::Thread, took, now);
     }
 
     /// Judges a promise to wake `to`: it has started, or has to be woken again.

@@ -188,7 +188,7 @@ impl Allocator {
         if let Some(runtime) = world.runtimes.get(id)
             && runtime.is_left_alone(now)
         {
-            self.earliest_timer = self.earliest_timer.min(runtime.left_alone_until());
+            self.earliest_timer = self.earliest_timer.min(runtime.waits_until);
         }
     }
 
@@ -263,7 +263,7 @@ impl Allocator {
         if left_alone {
             // It wants nothing; then it is looked at again, and its requests are read anew.
             look.kthreads.iter_mut().for_each(forget_work);
-            runtime.next_timer = runtime.left_alone_until();
+            runtime.next_timer = runtime.waits_until;
             return runtime.kthreads.len();
         }
         let granted = self.policy.granted(id);

@@ -2,7 +2,7 @@
 //!
 //! Owns the polling of every core that is not free, once per iteration of the loop, and the first
 //! steps against an owner that does not cede: preempt signal after `cede_grace_us`, then the bypass
-//! ([`super::evict`], which also takes the last step). One look takes one step: when looks are
+//! ([`super::withdraw`]). One look takes one step: when looks are
 //! late, because Linux has not run the polling thread, it may not have run the owner, either. A
 //! state word of another generation is stale and ignored.
 
@@ -127,9 +127,6 @@ impl Allocator {
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
         let words = world.runtimes.kthread(kthread).0.shared(kthread.index);
         self.cores[at].watch = Watch::begin(words, self.clock, now);
-        if !self.withdrawn.is_empty() {
-            self.watch_bypassed(world, self.cores[at].id, now);
-        }
         // It may idle or have parked already.
         self.watch_running(world, at, kthread, false, now);
         if self.cores[at].absent {
@@ -141,6 +138,7 @@ impl Allocator {
     fn parked(&mut self, world: &mut World, at: usize, kthread: KthreadId, now: Cycles) {
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Wake, (kthread, None));
+        let held = now.saturating_sub(self.cores[at].since);
         self.account_core_time(world, at, kthread, now);
         world.stats.cores.parks.add(1);
         self.leave(world, kthread);
@@ -148,14 +146,14 @@ impl Allocator {
             return self.refused(world, &error, ());
         }
         self.begin_phase(world, at, Phase::Free, now);
-        let began = clock::now();
+        let began = (self.stopwatch)();
         self.look_beside(world, kthread, now);
         self.note_timer(world, kthread.runtime, now);
         let in_vain = self.was_lent_in_vain(world, kthread, now);
-        self.judge_core(world, kthread, in_vain, now);
         self.core_fell_free(world, core, now);
         if in_vain {
-            world.charge(kthread.runtime, Work::Refused, clock::now().saturating_sub(began), now);
+            self.charge_vain(world, kthread.runtime, held, now);
+            world.charge(kthread.runtime, Work::Refused, (self.stopwatch)().saturating_sub(began), now);
         }
     }
 
@@ -175,9 +173,6 @@ impl Allocator {
         self.enter_cede(world, at, from, kind, decided, now);
         self.account_core_time(world, at, from, now);
         self.cores[at].last = Some(from);
-        if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
-            runtime.evictions.note_cede();
-        }
         self.leave(world, from);
         let became = self.ledger.handle_parked(from, self.nanos(now));
         self.follow(world, at, became, kind, decided, now);

@@ -220,16 +220,15 @@ counters! {
         grants,
         /// Times a busy core was taken from it.
         preempted,
-        /// Times one of its threads was moved off a core by force.
+        /// Times one of its threads was moved off the managed cores, because it did not cede.
         evictions,
         /// Doorbells that ended a sleep of the polling thread for nothing.
         vain_rings,
         /// Cores that it asked for and gave up without having done anything.
         vain_cores,
-        /// Cores that a service claimed before it, a best-effort program, had started on them.
-        unstarted_cores,
-        /// Cores that it, a best-effort program, did not cede to a service even when signalled.
-        bypassed_cores,
+        /// Nanoseconds for which services waited for cores that it, a best-effort program, had not
+        /// started on or did not cede, and of these cores in vain.
+        late_ns,
         /// Nanoseconds of the polling thread for what was refused or of no use: frames, and these
         /// doorbells and cores.
         offence_ns,

@@ -13,7 +13,7 @@
 //! | account | charged | parts | while it owes too much |
 //! |---|---|---|---|
 //! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::parts`] | its rings are not read, its doorbells are not heard, it is lent no core |
-//! | `cores` | time for which services wait for a core that they claim from a best-effort program | [`CORE_PARTS`] for each core | it gets no core of an idle service beyond its own |
+//! | `cores` | time for which services wait for cores of a best-effort program, or read its frames, and of cores that it did not use | [`CORE_PARTS`] for each core | it gets no core of an idle service beyond its own; beside a service its rings are not read |
 //!
 //! An account outlives the programs of its tenant until it is paid. So a program gains nothing if it
 //! hangs up and registers again. Accounts of root's programs end with them.
@@ -35,15 +35,19 @@ use turns::Tag;
 const DEPTH_US: u64 = 200_000;
 /// Largest cost of one piece of work, in microseconds: a longer time is the machine's doing.
 const LONGEST_US: u64 = 1_000;
-/// Length of a wake, in microseconds, for each of its parts: one of 1.2 us has the least, and those
-/// of 200 us and more take a hundredth of the time.
-const WAKE_US: u64 = 2;
-/// Least and greatest number of parts of a wake; work that a program causes once has the least.
+/// Length of a system call for a thread, in microseconds, for each of its parts: a wake of 1.2 us has
+/// the least, and those of 200 us and more take a hundredth of the time.
+const CALL_US: u64 = 2;
+/// Least and greatest number of parts of such a call; work that a program causes once has the least.
 const LEAST: Cycles = 10;
 const GREATEST: Cycles = 100;
 
 /// Time of cores that a tenant may owe, in microseconds: that of 50 late starts of 20 us at 2 %.
 pub(crate) const CORE_DEPTH_US: u64 = 50_000;
+
+/// Parts of the time of cores, divided by the number of cores that the tenant can hold: late starts
+/// cost services 2 % of a core.
+pub(crate) const CORE_PARTS: Cycles = 50;
 
 /// The user and the grant by which programs are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,8 +67,8 @@ pub(crate) enum Work {
     /// What was refused or of no use: a frame that no program may send, a doorbell without news, a
     /// core that was asked for and not used, a thread that cannot be bound.
     Refused,
-    /// A wake of a best-effort kthread.
-    Wake,
+    /// A system call for a thread: a best-effort kthread was woken, or a late one moved.
+    Thread,
     /// A program was attached, or its registration ended.
     Registration,
 }
@@ -77,7 +81,7 @@ pub(crate) struct Prices {
     refused: Cycles,
     pub(crate) depth: Cycles,
     longest: Cycles,
-    wake: Cycles,
+    call: Cycles,
 }
 
 impl Prices {
@@ -86,14 +90,14 @@ impl Prices {
     pub(crate) fn new(clock: Clock, share: u8) -> Self {
         let us = |us: u64| clock.from_ns(us * 1_000);
         let refused = 100 / Cycles::from(share.clamp(1, 100));
-        Self { clock, refused, depth: us(DEPTH_US), longest: us(LONGEST_US), wake: us(WAKE_US).max(1) }
+        Self { clock, refused, depth: us(DEPTH_US), longest: us(LONGEST_US), call: us(CALL_US).max(1) }
     }
 
     /// Returns in how many parts of its time the polling thread may do work of this length.
     fn parts(&self, work: Work, cost: Cycles) -> Cycles {
         match work {
             Work::Refused => self.refused,
-            Work::Wake => (cost / self.wake).clamp(LEAST, GREATEST),
+            Work::Thread => (cost / self.call).clamp(LEAST, GREATEST),
             Work::Registration => LEAST,
         }
     }

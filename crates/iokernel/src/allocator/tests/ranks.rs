@@ -175,7 +175,6 @@ fn move_off(sandbox: &mut Sandbox, id: KthreadId) {
     let now = sandbox.now;
     sandbox.alloc.bypass(&mut sandbox.world, 0, id, now, now);
     sandbox.pass(1_100_000);
-    sandbox.run_threads(1_100_000);
     sandbox.pass(1_100_000);
 }
 
@@ -282,7 +281,7 @@ fn a_kthread_that_has_just_given_its_core_up_may_be_runnable() {
 
 #[test]
 fn kthreads_that_were_moved_off_by_force_hide_no_thread_of_another_program() {
-    let config = Config { max_evictions: 1_000, ..Config::default() };
+    let config = Config::default();
     let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
     sandbox.add(BATCH, 20, 0, BestEffort);
     for index in 0..20 {
