@@ -284,18 +284,6 @@ impl Authority {
         self.covering(user).filter_map(|(_, rule)| rule.grant.connections).max().map(|n| n as usize)
     }
 
-    /// Returns how many programs a user may register by the grant that permits most.
-    pub(crate) fn programs(&self, user: &User) -> u32 {
-        self.covering(user).map(|(_, rule)| rule.grant.programs).max().unwrap_or(0)
-    }
-
-    /// Returns how many programs users may register by a grant that covers this one by a group, or
-    /// as all users; `None` if it names the user.
-    pub(crate) fn programs_of_unnamed(&self, grant: usize, uid: u32) -> Option<u32> {
-        let rule = self.rules.get(grant).filter(|rule| !rule.users.contains(&uid))?;
-        Some(rule.grant.programs)
-    }
-
     /// Says in words what a user may register.
     pub(crate) fn describe(&self, user: &User, held: impl Fn(usize) -> Held) -> String {
         if user.privileged {

@@ -30,7 +30,9 @@ use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
-use super::{Command, Control, Notice, PATIENCE, in_ms, is_trusted, process, rank, user_of};
+use super::{
+    Command, Control, Notice, PATIENCE, gate, in_ms, is_trusted, process, processor_time, rank, user_of,
+};
 use crate::allocator::board::knows_board;
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PolicyName;
@@ -38,11 +40,18 @@ use crate::firewall::Guard;
 use crate::frame::PREFIX_LEN6;
 use crate::port::pcap::unix_ns;
 use crate::runtime::{Admission, EndReason, Runtime};
+use crate::tenant::Key;
 use crate::trace::Tracer;
 
 impl Control {
-    /// Serves an event on a connection.
+    /// Serves an event on a connection, and charges the time to the client's user.
     pub(super) fn serve(&mut self, token: u64) {
+        let (uid, began) = (self.uid_of(token), processor_time());
+        self.serve_message(token);
+        self.charge(uid, began);
+    }
+
+    fn serve_message(&mut self, token: u64) {
         let Some(session) = self.sessions.get(&token) else { return };
         let socket = Arc::clone(&session.socket);
         let message = match control::receive_bare::<ClientMessage>(&*socket) {
@@ -60,13 +69,7 @@ impl Control {
                 session.state = state;
                 self.tell_rights(token, &socket);
             }
-            (ClientMessage::Register(wish), State::Fresh) => match self.take_registration(token) {
-                Ok(()) => self.register(token, &socket, wish),
-                Err(refusal) => {
-                    self.refuse(self.uid_of(token), &*socket, &refusal);
-                    self.drop_session(token);
-                }
-            },
+            (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
             (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
             (ClientMessage::RequestCores(request), State::Fresh) => {
@@ -85,33 +88,35 @@ impl Control {
         }
     }
 
-    /// Sends the statistics: to users without rights not more often than [`Answers`] permits.
-    ///
-    /// [`Answers`]: super::answers::Answers
+    /// Returns whether a client's user is served now; if not, ends the conversation.
+    fn may_ask(&mut self, token: u64) -> bool {
+        let uid = self.uid_of(token);
+        let may = is_trusted(uid) || self.gate.check(gate::user(uid), Instant::now()).is_ok();
+        if !may {
+            self.end(token, &ControlError::TooOften);
+        }
+        may
+    }
+
+    /// Sends the statistics.
     fn answer(&mut self, token: u64, socket: &ClientSocket) {
-        let (uid, now) = (self.uid_of(token), Instant::now());
-        let stats = &self.parts.stats;
-        let make = || control::encode(&ServerMessage::Stats(stats.to_json()));
-        let sent = if is_trusted(uid) {
-            control::send_encoded(socket, &make(), &[])
-        } else if self.answers.take(uid, now) {
-            control::send_encoded(socket, self.answers.document(now, make), &[])
-        } else {
-            return self.end(token, &ControlError::TooOften);
-        };
-        match sent {
+        if !self.may_ask(token) {
+            return;
+        }
+        let stats = ServerMessage::Stats(self.parts.stats.to_json());
+        match control::send_encoded(socket, &control::encode(&stats), &[]) {
             Ok(()) => {}
             Err(error @ ControlError::TooLong) => self.end(token, &error),
             Err(_) => self.end(token, &ControlError::Closed),
         }
     }
 
-    /// Sends what the client's user may register, as often as statistics.
+    /// Sends what the client's user may register.
     fn tell_rights(&mut self, token: u64, socket: &ClientSocket) {
-        let uid = self.uid_of(token);
-        if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
-            return self.end(token, &ControlError::TooOften);
+        if !self.may_ask(token) {
+            return;
         }
+        let uid = self.uid_of(token);
         let may = match (process::check_control(uid), user_of(socket)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),
@@ -177,13 +182,12 @@ impl Control {
         }
     }
 
-    /// Requests cores for a runtime, or refuses to with a reason. Users without rights may ask as
-    /// often as for statistics.
+    /// Requests cores for a runtime, or refuses to with a reason.
     fn request_cores(&mut self, token: u64, socket: &ClientSocket, request: &CoreRequest) {
-        let uid = self.uid_of(token);
-        if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
-            return self.end(token, &ControlError::TooOften);
+        if !self.may_ask(token) {
+            return;
         }
+        let uid = self.uid_of(token);
         let answer = match self.check_core_request(uid, request) {
             Ok((id, limit)) => {
                 self.tell(Command::RequestCores(id, u64::from_le_bytes(request.cores)));
@@ -306,19 +310,6 @@ impl Control {
         }
     }
 
-    /// Counts one more registration that the client's user asks for.
-    fn take_registration(&mut self, token: u64) -> Result<(), Refusal> {
-        let uid = self.uid_of(token);
-        if is_trusted(uid) {
-            return Ok(());
-        }
-        // A user may start at once what the grants permit.
-        let user = self.sessions.get(&token).and_then(|session| user_of(&session.socket).ok());
-        let programs = user.map_or(0, |user| self.parts.directory.authority().programs(&user));
-        let turn = self.registrations.take_of(uid, programs, Instant::now());
-        turn.map_err(|wait| Refusal::TooOften { uid, ms: in_ms(wait) })
-    }
-
     fn register(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: Register) {
         match self.offer(socket, &wish) {
             Ok(offer) => self.set_state(token, State::Offered(offer)),
@@ -361,26 +352,39 @@ impl Control {
         let pid = peer.pid.ok_or(Refusal::Unseen)?;
         let process = process::at(socket, pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
+        let (began, uid) = (processor_time(), user.uid);
+        if !is_trusted(uid)
+            && let Err(wait) = self.gate.check(gate::user(uid), Instant::now())
+        {
+            return Err(Refusal::TooOften { uid, ms: in_ms(wait) });
+        }
         let place = self.parts.directory.admit(&user, wish)?;
-        self.take_turn_of_grant(user.uid, place.id).inspect_err(|_| {
-            self.parts.directory.release(place.id);
-        })?;
         let id = place.id;
-        self.make_offer(socket, wish, place, (user.uid, pid, process)).inspect_err(|_| {
-            self.parts.directory.release(id);
-        })
+        let offer = self.check_grant(uid, id).and_then(|payer| {
+            let offer = self.make_offer(socket, wish, place, (uid, pid, process));
+            if let Some(payer) = payer {
+                let took = processor_time().saturating_sub(began);
+                self.gate.charge(payer, took, Instant::now());
+            }
+            offer
+        });
+        offer.inspect_err(|_| self.parts.directory.release(id))
     }
 
-    /// Counts one more registration by the grant of a place that its user was given, if the grant
-    /// does not name the user.
-    fn take_turn_of_grant(&mut self, uid: u32, id: RuntimeId) -> Result<(), Refusal> {
+    /// Checks that the users whom the grant of a place does not name are served, if `uid` is one of
+    /// them and no program returns.
+    fn check_grant(&self, uid: u32, id: RuntimeId) -> Result<Option<Key>, Refusal> {
         let directory = &self.parts.directory;
-        let Some(grant) = directory.grant(id).filter(|_| !directory.is_coming_back(id)) else {
-            return Ok(());
+        let key = self.key_of(uid, id);
+        let (None, Some(grant), false) = (key.user, key.grant, directory.is_coming_back(id)) else {
+            return Ok(None);
         };
-        let Some(programs) = directory.authority().programs_of_unnamed(grant, uid) else { return Ok(()) };
-        let turn = self.grants.take((grant, programs), uid, Instant::now());
-        turn.map_err(|wait| Refusal::GrantTooOften { grant: grant + 1, uid, ms: in_ms(wait) })
+        let wait = self.gate.check(key, Instant::now());
+        wait.map(|()| Some(key)).map_err(|wait| Refusal::GrantTooOften {
+            grant: grant + 1,
+            uid,
+            ms: in_ms(wait),
+        })
     }
 
     fn make_offer(

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use tailwater_sched::RuntimeId;
 
-use super::common::CommonPaces;
 use super::session::State;
 use super::{Bell, Command, Control, NewRules, Notice, is_trusted};
 use crate::authority::Authority;
@@ -95,7 +94,7 @@ impl Control {
         config.check()?;
         let changes = compare(&self.parts.config, new);
         // They are of grants by their old numbers.
-        self.grants = CommonPaces::new();
+        self.gate.forget_grants();
         self.parts.directory.reload(&config, authority);
         self.grants_changed = true;
         self.replace_keys(|_| true);

@@ -18,8 +18,6 @@ use tailwater_shm::layout::{RegionSpec, SpecError};
 use tailwater_shm::memory::MemoryError;
 use tailwater_shm::{Version, board};
 
-use super::common::GRANT_REGISTRATIONS;
-use super::turns::{CONNECTS, REGISTRATIONS};
 use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
@@ -42,11 +40,10 @@ pub enum Refusal {
     /// The user may not register this program.
     #[error(transparent)]
     Denied(#[from] Denial),
-    /// The user has asked for too many registrations.
+    /// The user's clients have taken too much of the control thread's time.
     #[error(
-        "user {uid} has asked for too many registrations within a short time; another one is permitted in {ms} ms, \
-         and then one every {} ms",
-        REGISTRATIONS.interval.as_millis()
+        "clients of user {uid} have taken too much of the IOKernel's time with too many connections, registrations or \
+         questions within a short time; another one is permitted in {ms} ms"
     )]
     TooOften {
         /// The user.
@@ -54,29 +51,16 @@ pub enum Refusal {
         /// How long that takes.
         ms: u64,
     },
-    /// Users whom a grant does not name have asked for too many registrations.
+    /// Users whom a grant does not name have taken too much of it.
     #[error(
-        "users whom [[grant]] number {grant} covers by a group, or as all users, have asked for too many registrations \
-         within a short time; another one of user {uid} is permitted in {ms} ms, and one of all of them every {} ms; \
-         those of users that the grant names do not count here",
-        GRANT_REGISTRATIONS.interval.as_millis()
+        "users whom [[grant]] number {grant} covers by a group, or as all users, have made too many registrations \
+         within a short time; another one of user {uid} is permitted in {ms} ms; those of users that the grant names \
+         do not count here"
     )]
     GrantTooOften {
         /// The number of the grant in the configuration, from 1.
         grant: usize,
         /// The user who asks.
-        uid: u32,
-        /// How long that takes.
-        ms: u64,
-    },
-    /// The user has connected too often.
-    #[error(
-        "user {uid} has made too many connections within a short time; another one is permitted in {ms} ms, \
-         and then one every {} ms",
-        CONNECTS.interval.as_millis()
-    )]
-    ConnectsTooOften {
-        /// The user.
         uid: u32,
         /// How long that takes.
         ms: u64,
