@@ -17,7 +17,7 @@ use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot};
 
-use crate::allocator::board::{Trust, knows_board};
+use crate::allocator::board::knows_board;
 use crate::allocator::unbound::Unbound;
 use crate::allocator::words::Kept;
 use crate::control::client::ClientSocket;
@@ -198,8 +198,6 @@ pub(crate) struct Runtime {
     pub(crate) first_place: Option<u16>,
     /// It knows all that a request to cede can say.
     pub(crate) knows_board: bool,
-    /// Reliability of the promises to wake that it gives, or is given.
-    pub(crate) trust: Trust,
     /// The group in which Linux ranks its threads, as a number that is compared only.
     pub(crate) group: u64,
     /// Earliest timer of its kthreads, as of the last look.
@@ -310,7 +308,6 @@ impl Runtime {
             board: None,
             first_place,
             knows_board,
-            trust: Trust::default(),
             group: 0,
             next_timer: Cycles::MAX,
             woken: false,

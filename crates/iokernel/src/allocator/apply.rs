@@ -20,6 +20,7 @@ use super::board::Promise;
 use super::phase::Phase;
 use crate::machine::cpu_set;
 use crate::stats::HandoffKind;
+use crate::tenant::Work;
 use crate::world::World;
 
 /// Maximum number of other cores that are tried for a thread which Linux does not bind: a system
@@ -50,12 +51,11 @@ impl Allocator {
         }
         let core = match self.bind_somewhere(world, to, core, victim.is_none(), now) {
             Ok(core) => core,
-            Err(error) => {
+            Err(_) => {
                 let cost = clock::now().saturating_sub(started);
-                return self.give_up_binding(world, to.runtime, error, cost, now);
+                return world.charge(to.runtime, Work::Refused, cost, now);
             }
         };
-        Self::note_bound(world, to.runtime);
         let Some(at) = self.ledger.topology().position(core) else { return };
         self.rank_for_core(world, to);
         let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };

@@ -153,11 +153,11 @@ impl Allocator {
             let place = (self.cursor + step) % count;
             let id = self.ledger.runtimes()[place];
             if self.has_core(id) {
-                self.end_hold(world, id, now);
+                self.end_refusals(world, id, now);
                 self.read(world, id, (extent, None), now);
                 self.note_pause(world, id, now);
             } else if budget.kthreads > 0 {
-                self.end_hold(world, id, now);
+                self.end_refusals(world, id, now);
                 let read = self.read(world, id, (without_core, None), now);
                 let look = self.observation.runtime(id);
                 let kthreads = look.map_or(0, |look| look.kthreads.len());

@@ -40,7 +40,7 @@ impl Allocator {
                         self.take_back(world, at, kthread, not_before, now);
                         self.core_fell_free(world, self.cores[at].id, now);
                     } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
-                        self.judge_promise(world, at, kthread, false, now);
+                        self.end_promise(world, at, false);
                         self.rouse(world, kthread, now);
                         world.stats.cores.rewakes.add(1);
                         let wakes = wakes + 1;
@@ -121,7 +121,7 @@ impl Allocator {
     ) {
         world.stats.handoff(kind).running.record(self.clock.to_ns(now.saturating_sub(decided)));
         world.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
-        self.judge_promise(world, at, kthread, true, now);
+        self.end_promise(world, at, true);
         world.runtimes.kthread_mut(kthread).no_starts = 0;
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);

@@ -123,7 +123,7 @@ impl Allocator {
         world.stats.cores.no_starts.add(1);
         // Before a kthread would be woken again it is not late.
         match now.saturating_sub(self.cores[at].since) > self.timing.rewake {
-            true => self.judge_promise(world, at, kthread, false, now),
+            true => self.end_promise(world, at, false),
             false => self.cores[at].promise = Promise::None,
         }
         let core = self.cores[at].id;
