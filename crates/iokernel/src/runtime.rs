@@ -100,7 +100,7 @@ pub(crate) struct Sender {
     pub(crate) identity: Identity,
     /// Its runtime has a [`Guard`], as of the present batch.
     pub(crate) guarded: bool,
-    /// Who pays for its frames, as of the present batch.
+    /// Who pays for its frames, as of the present iteration.
     pub(crate) tenant: TenantId,
     pub(crate) stats: Arc<RuntimeStats>,
 }
@@ -324,9 +324,6 @@ impl Runtime {
     /// Makes it a program of this tenant: it waits until the tenant has paid.
     fn pay_as(&mut self, id: TenantId, tenant: &Tenant, prices: &Prices) {
         (self.tenant, self.waits_until) = (id, tenant.polling.pays_at(prices.depth));
-        for kthread in &mut self.kthreads {
-            kthread.egress.iter_mut().for_each(|egress| egress.sender.tenant = id);
-        }
     }
 
     /// Returns whether the firewall rules and rate limits let a frame pass; counts it if they do

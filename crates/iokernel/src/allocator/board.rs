@@ -114,10 +114,10 @@ impl Allocator {
         self.wake_by(Slot::rouse, world, id, now);
     }
 
-    /// Wakes a kthread, and charges the wake of a best-effort one. Linux keeps all sleepers on words
-    /// of shared memory in one hash table, and a wake walks all those of a bucket: a program with a
-    /// thousand threads in futex_waitv(2) can make a wake of 1.2 us take up to a millisecond (2-vCPU
-    /// VM). The sleepers may belong to another program, so services are exempt.
+    /// Wakes a kthread, and charges the wake of a best-effort one. Linux keeps all sleepers on
+    /// words of shared memory in one hash table, and a wake walks all those of a bucket: a program
+    /// with a thousand threads in futex_waitv(2) can make a wake of 1.2 us take up to a millisecond
+    /// (2-vCPU VM). The sleepers may belong to another program, so services are exempt.
     #[inline]
     fn wake_by(&self, wake: impl FnOnce(&Slot), world: &mut World, id: KthreadId, now: Cycles) {
         let slot = world.runtimes.slot(id);

@@ -15,6 +15,7 @@ use super::phase::Phase;
 use super::words::{self, Sum, WHOLE};
 use super::{Allocator, holders};
 use crate::runtime::Runtime;
+use crate::tenant::Work;
 use crate::world::{Lender, World};
 
 /// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. A runtime
@@ -131,8 +132,10 @@ impl Allocator {
         self.earliest_timer
     }
 
-    /// Looks at all words of all runtimes.
+    /// Looks at all withdrawn kthreads and all words of all runtimes, before the polling thread
+    /// sleeps.
     pub(crate) fn look_at_all(&mut self, world: &mut World, now: Cycles) {
+        self.watch_withdrawn(world, self.withdrawn.len(), now);
         self.earliest_timer = Cycles::MAX;
         self.look(world, now, Extent::Whole);
     }
@@ -203,16 +206,14 @@ impl Allocator {
     }
 
     /// Returns whether the runtime has changed a word or given a core up since
-    /// [`note_words`](Self::note_words), or may have: while it is too early to read all its words.
+    /// [`note_words`](Self::note_words).
     pub(crate) fn has_news(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
         let held = self.cores_of(id).filter(|(slot, _)| matches!(slot.phase, Phase::Running { .. }));
         let parked = held.filter(|(_, holder)| self.state_of(world, *holder) == Some(KthreadState::Parked));
         if parked.count() > 0 {
             return true;
         }
-        if !self.look_for_verdict(world, id, now) {
-            return true;
-        }
+        self.look_for_verdict(world, id, now);
         let cores = self.cores_held(id);
         world.runtimes.get(id).is_some_and(|runtime| runtime.noted != (runtime.mark, cores))
     }
@@ -223,20 +224,11 @@ impl Allocator {
     }
 
     /// Copies all status words of one runtime into the observation, for a verdict on what the
-    /// program did. Returns false, and reads nothing, if the last such look is too recent for what
-    /// it cost: the program decides how often a verdict is due.
-    pub(super) fn look_for_verdict(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
-        let Some(runtime) = world.runtimes.get(id) else { return false };
-        if !runtime.kept.is_verdict_due(now) {
-            return false;
-        }
+    /// program did. The program decides how often one is due, so it pays for the look.
+    pub(super) fn look_for_verdict(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
         let began = (self.stopwatch)();
         self.read(world, id, (Extent::Whole, None), now);
-        let cost = (self.stopwatch)().saturating_sub(began);
-        if let Some(runtime) = world.runtimes.get_mut(id) {
-            runtime.kept.end_verdict(cost, self.timing.kthread_look, now);
-        }
-        true
+        world.charge(id, Work::Look, (self.stopwatch)().saturating_sub(began), now);
     }
 
     /// Copies the status words of the runtime's kthreads with cores and of this kthread: between

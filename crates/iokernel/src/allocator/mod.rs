@@ -2,14 +2,13 @@
 //!
 //! Owns the ledger, the policy and its observation, and the phase of every managed core. [`look`]
 //! and [`words`] read what runtimes write, [`apply`] carries decisions out, [`progress`] polls the
-//! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`withdraw`]
-//! takes cores from kthreads that are late, [`presence`] follows cores that Linux takes away, [`account`] enters the
-//! time of each phase into the statistics, [`board`] says who wakes the next owner of a core,
-//! [`quantum`] ends turns of user threads, [`reserved`]
-//! chooses the cores that ordinary threads are kept off. It decides nothing itself (that is
-//! `tailwater-sched`), and touches no frames: egress rings are handed to the switch through
-//! [`World::arriving`]. Cores to which Linux does not bind the threads of a runtime
-//! are not chosen for it ([`unbound`]).
+//! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs,
+//! [`withdraw`] takes cores from kthreads that are late, [`presence`] follows cores that Linux
+//! takes away, [`account`] enters the time of each phase into the statistics, [`board`] says who
+//! wakes the next owner of a core, [`quantum`] ends turns of user threads, [`reserved`] chooses the
+//! cores that ordinary threads are kept off. It decides nothing itself (that is `tailwater-sched`),
+//! and touches no frames: egress rings are handed to the switch through [`World::arriving`]. Cores
+//! to which Linux does not bind the threads of a runtime are not chosen for it ([`unbound`]).
 //!
 //! # Phases of a core
 //!

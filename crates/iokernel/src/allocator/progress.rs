@@ -15,6 +15,7 @@ use tailwater_shm::{Cycles, KthreadState, clock};
 use super::Allocator;
 use super::phase::{Phase, REWAKE_DOUBLINGS};
 use super::quantum::Watch;
+use super::withdraw::WATCHED;
 use crate::stats::HandoffKind;
 use crate::tenant::Work;
 use crate::world::World;
@@ -65,7 +66,7 @@ impl Allocator {
             }
         }
         if !self.withdrawn.is_empty() {
-            self.watch_withdrawn(world, now);
+            self.watch_withdrawn(world, WATCHED, now);
         }
     }
 

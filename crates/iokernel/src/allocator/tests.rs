@@ -38,8 +38,8 @@ pub(super) fn busy_batch() -> Sandbox {
     sandbox
 }
 
-/// The batch job has been asked to cede and never does: it is signalled, bypassed, and moved off. The
-/// service starts beside it.
+/// The batch job has been asked to cede and never does: it is signalled, bypassed, and moved off.
+/// The service starts beside it.
 pub(super) fn never_cedes(sandbox: &mut Sandbox) {
     let before = sandbox.world.stats.cores.evictions.get();
     sandbox.pass(6_000);

@@ -2,19 +2,19 @@
 //!
 //! Owns the list of withdrawn kthreads and their way back, and the charge for late ones. A kthread
 //! is withdrawn when its core is taken from it: because it did not cede in time, or did not start.
-//! It comes back when it has parked and its pause has passed. One that runs on meanwhile is moved to
-//! unmanaged cores, where it competes like the thread of any program: Linux may have descheduled it,
-//! so the move is no offence, and counts as an eviction only in the statistics. The signal ends its
-//! turn as soon as Linux runs it.
+//! It comes back when it has parked and its pause has passed. One that runs on meanwhile is moved
+//! to unmanaged cores, where it competes like the thread of any program: Linux may have descheduled
+//! it, so the move is no offence, and counts as an eviction only in the statistics. The signal ends
+//! its turn as soon as Linux runs it.
 //!
-//! What a service has waited for a core of a best-effort program, because a kthread did not start on
-//! it or did not cede it, is charged to the program's tenant ([`tenant`](crate::tenant)), and so is
-//! the time of a core that it asked for and did not use. A thread that is late now and then costs
-//! nothing. A tenant that owes too much gets no core on which a service idles, beyond those that it
-//! owns, and a service that claims another of its cores takes it at once if it has not started there.
-//! It still gets free cores and cores of other best-effort programs. Otherwise a program that is
-//! stopped would get each core that a service leaves for a moment, and the service would have to be
-//! woken for each request.
+//! What a service has waited for a core of a best-effort program, because a kthread did not start
+//! on it or did not cede it, is charged to the program's tenant ([`tenant`](crate::tenant)), and so
+//! is the time of a core that it asked for and did not use. A thread that is late now and then
+//! costs nothing. A tenant that owes too much gets no core on which a service idles, beyond those
+//! that it owns, and a service that claims another of its cores takes it at once if it has not
+//! started there. It still gets free cores and cores of other best-effort programs. Otherwise a
+//! program that is stopped would get each core that a service leaves for a moment, and the service
+//! would have to be woken for each request.
 //!
 //! A core from which several of a program were withdrawn is not lent to it
 //! ([`Account::is_withheld`](tailwater_sched::ledger::Account::is_withheld)), which bounds their
@@ -37,7 +37,7 @@ use crate::tenant::{CORE_DEPTH_US, CORE_PARTS, Work};
 use crate::world::World;
 
 /// Number of withdrawn kthreads that are looked at in an iteration.
-const WATCHED: usize = 4;
+pub(super) const WATCHED: usize = 4;
 /// Longest wait that is charged, in microseconds: a longer one is not the program's fault alone.
 const LONGEST_WAIT_US: u64 = 100;
 
@@ -139,11 +139,12 @@ impl Allocator {
         self.follow(world, at, became, HandoffKind::Evict, now, now);
     }
 
-    /// Looks at some withdrawn kthreads in turn. Readmits those that have parked and whose pause has
-    /// passed; signals and moves those that have begun the tenancy that was taken back and run on.
-    pub(super) fn watch_withdrawn(&mut self, world: &mut World, now: Cycles) {
+    /// Looks at so many withdrawn kthreads, in turn. Readmits those that have parked and whose
+    /// pause has passed; signals and moves those that have begun the tenancy that was taken back
+    /// and run on.
+    pub(super) fn watch_withdrawn(&mut self, world: &mut World, count: usize, now: Cycles) {
         self.watched_at = now;
-        for _ in 0..WATCHED.min(self.withdrawn.len()) {
+        for _ in 0..count.min(self.withdrawn.len()) {
             let Some(mut withdrawn) = self.withdrawn.pop_front() else { return };
             if self.readmit(world, &withdrawn, now) {
                 continue;
@@ -250,16 +251,15 @@ impl Allocator {
     }
 
     /// Returns true if the runtime gave up its only core although its words ask for one, and has
-    /// changed none of its words since the core was lent. The previous look may have read only some
-    /// words. The verdict needs all of them, and is false while it is too early to read them. The
-    /// words of withdrawn kthreads do not count: the others cannot always do that work (frames,
-    /// without packet stealing).
+    /// changed none of its words since the core was lent. The verdict needs all words, of which the
+    /// previous look may have read only some. The words of withdrawn kthreads do not count: the
+    /// others cannot always do that work (frames, without packet stealing).
     pub(super) fn was_lent_in_vain(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) -> bool {
         let read_whole = world.runtimes.kthread(kthread).0.kthreads.len() <= WHOLE;
+        if !read_whole && self.seems_lent_in_vain(world, kthread) {
+            self.look_for_verdict(world, kthread.runtime, now);
+        }
         self.seems_lent_in_vain(world, kthread)
-            && (read_whole
-                || self.look_for_verdict(world, kthread.runtime, now)
-                    && self.seems_lent_in_vain(world, kthread))
     }
 
     /// As [`was_lent_in_vain`](Self::was_lent_in_vain), by the words as last read.

@@ -3,15 +3,15 @@
 //! Owns [`Gate`], with an [`Account`] for each user, and one for all users whom a grant covers
 //! without naming them: such users may have tens of thousands of ids (subuid(5)). What the control
 //! thread does for a client is timed by its own processor time, which on a machine of two cores is
-//! that of the polling thread's core, and charged. A user may take one part in [`PARTS`] of the time,
-//! and [`DEPTH`] at once: some hundred registrations. One who owes more waits: connections are
-//! closed, registrations and questions are refused. The first of them are refused with a message;
-//! a message takes as long as a service, so beyond [`MESSAGES`] there are none.
+//! that of the polling thread's core, and charged. A user may take one part in [`PARTS`] of the
+//! time, and [`DEPTH`] at once: some hundred registrations. One who owes more waits: connections
+//! are closed, registrations and questions are refused. The first of them are refused with a
+//! message; a message takes as long as a service, so beyond [`MESSAGES`] there are none.
 //!
 //! Lines of the log are bounded besides, for they take space: [`LINES`] at once, then one a second.
 //!
-//! Programs that register again after a takeover or a restart count too. At the start of an IOKernel
-//! each user may owe [`RETURN`] more for each program that may return.
+//! Programs that register again after a takeover or a restart count too. At the start of an
+//! IOKernel each user may owe [`RETURN`] more for each program that may return.
 //!
 //! Pure: times are arguments.
 

@@ -3,9 +3,9 @@
 //! Owns which settings change without a restart, and what [`Reloader::reload`] reports. Firewall
 //! rules then hold for all programs, from the moment at which the polling thread has taken them,
 //! or, for a program that is just registering, before it gets its first core; the others concern
-//! registrations from now on, and what is registered keeps what it has. A reload also enters registered
-//! programs by the grants that now permit them: the polling thread moves them to the tenants of
-//! these grants ([`tenant`](crate::tenant)).
+//! registrations from now on, and what is registered keeps what it has. A reload also enters
+//! registered programs by the grants that now permit them: the polling thread moves them to the
+//! tenants of these grants ([`tenant`](crate::tenant)).
 
 use serde_json::Value;
 use std::collections::BTreeSet;

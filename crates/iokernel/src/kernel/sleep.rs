@@ -29,8 +29,8 @@
 //! first. So the polling thread never reads or writes one. An edge-triggered epoll(7) reports each
 //! write since the last look, without a read. A hostile doorbell costs only the processor time of a
 //! core that no service uses; and a ring for which its runtime has nothing to show is charged to it
-//! ([`crate::tenant`]). The doorbell of a runtime that waits is *muted*: taken out of what is waited
-//! for until a sleep after the pause.
+//! ([`crate::tenant`]). The doorbell of a runtime that waits is *muted*: taken out of what is
+//! waited for until a sleep after the pause.
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use rustix::event::epoll::{self, EventData, EventFlags};

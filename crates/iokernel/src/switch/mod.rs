@@ -11,8 +11,9 @@
 //! changes stays in order (see [`moves`]).
 //!
 //! An iteration takes frames out of egress rings for [`ITERATION_US`], in the
-//! [turns](crate::tenant::turns) of the tenants, and [`PORT_BUDGET`](crate::port::PORT_BUDGET) frames
-//! out of each port. So hand-offs are followed every few microseconds however much traffic there is.
+//! [turns](crate::tenant::turns) of the tenants, and [`PORT_BUDGET`](crate::port::PORT_BUDGET)
+//! frames out of each port. So hand-offs are followed every few microseconds however much traffic
+//! there is.
 //!
 //! | module | does |
 //! |---|---|
@@ -72,7 +73,7 @@ use crate::port::{Attachment, Delivery, Port};
 use crate::runtime::{Egress, EndReason, Runtime, Sender};
 use crate::stats::Stats;
 use crate::tenant::turns::{Tag, Turns};
-use crate::tenant::{CORE_DEPTH_US, Work};
+use crate::tenant::{CORE_DEPTH_US, TenantId, Work};
 use crate::trace;
 use crate::world::{Lender, World};
 use broadcast::BroadcastLimit;
@@ -94,7 +95,8 @@ const TURN_FRAMES: usize = 64;
 /// Number of frames between two readings of the clock, unless one of them was sent to a port or a
 /// group, or checked whole.
 const CLOCK_FRAMES: usize = 8;
-/// Maximum time of a turn that is charged, in microseconds: a longer time is not the tenant's fault.
+/// Maximum time of a turn that is charged, in microseconds: a longer time is not the tenant's
+/// fault.
 const LONGEST_TURN_US: u64 = 50;
 /// For how long after a frame for a service it is still being served, in microseconds.
 const SERVED_US: u64 = 1_000;
@@ -351,8 +353,9 @@ impl Switch {
         moved
     }
 
-    /// Finds the rings with frames that may be served, in the order of turns. Those of one tag begin
-    /// with another ring each time. Puts aside empty rings of kthreads that have lost their cores.
+    /// Finds the rings with frames that may be served, in the order of turns. Those of one tag
+    /// begin with another ring each time. Puts aside empty rings of kthreads that have lost their
+    /// cores.
     fn find_waiting(&mut self, waiting: &mut Vec<(Tag, usize)>, world: &mut World, now: Cycles) {
         let mut ring = 0;
         while ring < self.polled.len() {
@@ -361,7 +364,8 @@ impl Switch {
                 if self.put_aside(ring, world) {
                     continue;
                 }
-            } else if let Some(tag) = self.tag_of(&self.polled[ring].sender, world, now) {
+            } else if let Some((tenant, tag)) = self.turn_of(&self.polled[ring].sender, world, now) {
+                self.polled[ring].sender.tenant = tenant;
                 waiting.push((tag, ring));
             }
             ring += 1;
@@ -373,17 +377,18 @@ impl Switch {
         }
     }
 
-    /// Returns the tag of a sender's tenant, if its frames may be taken.
+    /// Returns a sender's tenant and its tag, if its frames may be taken.
     #[inline(always)]
-    fn tag_of(&self, sender: &Sender, world: &World, now: Cycles) -> Option<Tag> {
+    fn turn_of(&self, sender: &Sender, world: &World, now: Cycles) -> Option<(TenantId, Tag)> {
         let runtime = world.runtimes.get(sender.owner.runtime)?;
-        let tenant = world.runtimes.tenants.get(sender.tenant);
+        let tenant = world.runtimes.tenants.get(runtime.tenant);
         let keeps_services_waiting = || {
             runtime.spec.class == Class::BestEffort
                 && now < self.served_until
                 && tenant.cores.is_over(self.timing.core_depth, now)
         };
-        (now >= runtime.waits_until && !keeps_services_waiting()).then_some(tenant.tag)
+        let may = now >= runtime.waits_until && !keeps_services_waiting();
+        may.then_some((runtime.tenant, tenant.tag))
     }
 
     /// Stops polling the empty ring of a kthread that lost its core; returns whether it did.

@@ -2,8 +2,8 @@
 //!
 //! Owns [`Shares`], a ring's account of who fills it, and the rule by which a frame of a program is
 //! refused although the ring has room. Frames of ports are not counted: they have the whole ring,
-//! of which programs always leave a part. All programs of one [tenant](crate::tenant) have one share
-//! together.
+//! of which programs always leave a part. All programs of one [tenant](crate::tenant) have one
+//! share together.
 //!
 //! A ring that is at most [`CALM`] full, as rings are whose receiver keeps up, has no account.
 //! Above that there are *epochs*. One ends when the receiver has read all that was in the ring when
@@ -93,8 +93,8 @@ pub(crate) struct Shares {
     epoch: u32,
     /// Number of tenants that put frames in the epoch before, and in this one.
     senders: (u32, u32),
-    /// Lines that each tenant may put in this epoch: a division for each frame would cost as much as
-    /// the rest of the account.
+    /// Lines that each tenant may put in this epoch: a division for each frame would cost as much
+    /// as the rest of the account.
     share: u32,
     /// By number of the tenant.
     put: Vec<Put>,

@@ -7,20 +7,20 @@
 //! them: programs of one user can end each other anyway.
 //!
 //! One law holds for all time that a program takes from others: it is measured where it is spent,
-//! and charged to the program's tenant. A tenant that owes more than [`DEPTH_US`] waits until it has
-//! paid, and that is the only sanction. A registration ends for a lie.
+//! and charged to the program's tenant. A tenant that owes more than [`DEPTH_US`] waits until it
+//! has paid, and that is the only sanction. A registration ends for a lie.
 //!
 //! | account | charged | parts | while it owes too much |
 //! |---|---|---|---|
 //! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::parts`] | its rings are not read, its doorbells are not heard, it is lent no core |
 //! | `cores` | time for which services wait for cores of a best-effort program, or read its frames, and of cores that it did not use | [`CORE_PARTS`] for each core | it gets no core of an idle service beyond its own; beside a service its rings are not read |
 //!
-//! An account outlives the programs of its tenant until it is paid. So a program gains nothing if it
-//! hangs up and registers again. Accounts of root's programs end with them.
+//! An account outlives the programs of its tenant until it is paid. So a program gains nothing if
+//! it hangs up and registers again. Accounts of root's programs end with them.
 //!
 //! A reload of the configuration may give grants other numbers, and programs other grants. All
-//! programs concerned then pass to other tenants at once ([`Runtimes::rekey`]); what the tenants that
-//! they leave owe stays there.
+//! programs concerned then pass to other tenants at once ([`Runtimes::rekey`]); what the tenants
+//! that they leave owe stays there.
 //!
 //! [`Runtimes::rekey`]: crate::runtime::Runtimes::rekey
 
@@ -35,10 +35,10 @@ use turns::Tag;
 const DEPTH_US: u64 = 200_000;
 /// Largest cost of one piece of work, in microseconds: a longer time is the machine's doing.
 const LONGEST_US: u64 = 1_000;
-/// Length of a system call for a thread, in microseconds, for each of its parts: a wake of 1.2 us has
-/// the least, and those of 200 us and more take a hundredth of the time.
+/// Length of a system call for a thread, in microseconds, for each of its parts: a wake of 1.2 us
+/// has the least, and those of 200 us and more take a hundredth of the time.
 const CALL_US: u64 = 2;
-/// Least and greatest number of parts of such a call; work that a program causes once has the least.
+/// Least and greatest number of parts of such a call; other work has the least.
 const LEAST: Cycles = 10;
 const GREATEST: Cycles = 100;
 
@@ -71,6 +71,8 @@ pub(crate) enum Work {
     Thread,
     /// A program was attached, or its registration ended.
     Registration,
+    /// All words of a program were read for a verdict on what it did.
+    Look,
 }
 
 /// What work costs.
@@ -98,7 +100,7 @@ impl Prices {
         match work {
             Work::Refused => self.refused,
             Work::Thread => (cost / self.call).clamp(LEAST, GREATEST),
-            Work::Registration => LEAST,
+            Work::Registration | Work::Look => LEAST,
         }
     }
 }

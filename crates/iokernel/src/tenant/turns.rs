@@ -1,12 +1,12 @@
 //! Whose turn it is with the polling thread's time: start-time fair queueing over tenants.
 //!
-//! Owns [`Turns`], a virtual time, and the [`Tag`] of each tenant: the virtual time at which its next
-//! turn begins (Goyal, Vin and Cheng, SIGCOMM 1996). A turn costs the time that it took, divided by
-//! the weight of the program's class. That is known afterwards, as in elastic round robin, so no
-//! number of frames has to be guessed. Tenants that have frames are served in the order of their
-//! tags. One that had none for a while starts at the present virtual time, so it is ahead of those
-//! that send without end, and saves nothing up. Turns are work-conserving: a tenant that sends alone
-//! has all the time. Pure: times are arguments.
+//! Owns [`Turns`], a virtual time, and the [`Tag`] of each tenant: the virtual time at which its
+//! next turn begins (Goyal, Vin and Cheng, SIGCOMM 1996). A turn costs the time that it took,
+//! divided by the weight of the program's class. That is known afterwards, as in elastic round
+//! robin, so no number of frames has to be guessed. Tenants that have frames are served in the
+//! order of their tags. One that had none for a while starts at the present virtual time, so it is
+//! ahead of those that send without end, and saves nothing up. Turns are work-conserving: a tenant
+//! that sends alone has all the time. Pure: times are arguments.
 
 use tailwater_sched::ledger::Class;
 use tailwater_shm::Cycles;
@@ -52,8 +52,8 @@ mod tests {
 
     const TURN: Cycles = 100;
 
-    /// Serves tenants of these classes in rounds for `rounds` turns; each turn of a tenant takes the
-    /// time of its entry in `took`, zero if it has no frames. Returns the time that each had.
+    /// Serves tenants of these classes in rounds for `rounds` turns; each turn of a tenant takes
+    /// the time of its entry in `took`, zero if it has no frames. Returns the time that each had.
     fn serve(classes: &[Class], rounds: u64, took: impl Fn(usize, u64) -> Cycles) -> Vec<Cycles> {
         let (mut turns, mut tags) = (Turns::default(), vec![Tag::default(); classes.len()]);
         let mut had = vec![0; classes.len()];

@@ -4,9 +4,9 @@
 //! count of iterations and one word that says where in an iteration the thread is. The control
 //! thread looks every [`LOOK`]. A thread that has not ended an iteration between two looks stalls
 //! if it has had processor time, or if it waits in the kernel outside of its sleep; it starves if
-//! it could run and Linux does not let it. Each stall is counted, and at a limited rate ([`LINES`]) logged
-//! with its place, followed by the stack of the thread. A service manager gets a
-//! sign of life only while iterations end.
+//! it could run and Linux does not let it. Each stall is counted, and at a limited rate ([`LINES`])
+//! logged with its place, followed by the stack of the thread. A service manager gets a sign of
+//! life only while iterations end.
 //!
 //! The verdict is pure: what was seen is an argument.
 
