@@ -49,12 +49,9 @@ impl Allocator {
             // A decision before this one got it for a thread that could not be bound to another.
             return;
         }
-        let core = match self.bind_somewhere(world, to, core, victim.is_none(), now) {
-            Ok(core) => core,
-            Err(_) => {
-                let cost = clock::now().saturating_sub(started);
-                return world.charge(to.runtime, Work::Refused, cost, now);
-            }
+        let Ok(core) = self.bind_somewhere(world, to, core, victim.is_none(), now) else {
+            let cost = clock::now().saturating_sub(started);
+            return world.charge(to.runtime, Work::Refused, cost, now);
         };
         let Some(at) = self.ledger.topology().position(core) else { return };
         self.rank_for_core(world, to);
