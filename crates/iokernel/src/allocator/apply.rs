@@ -31,7 +31,7 @@ impl Allocator {
     /// Carries one decision out, or drops it if the state has changed since; the policy finds a
     /// dropped demand again.
     pub(super) fn apply(&mut self, world: &mut World, action: &Action, now: Cycles) {
-        let started = clock::now();
+        let started = (self.stopwatch)();
         let &Action::Grant { runtime, kthread: to, core, victim, only_if_idle } = action;
         let Some(at) = self.ledger.topology().position(core) else { return };
         let Some(victim) = self.check_victim(world, at, victim, to.runtime, now) else { return };
@@ -50,7 +50,7 @@ impl Allocator {
             return;
         }
         let Ok(core) = self.bind_somewhere(world, to, core, victim.is_none(), now) else {
-            let cost = clock::now().saturating_sub(started);
+            let cost = (self.stopwatch)().saturating_sub(started);
             return world.charge(to.runtime, Work::Refused, cost, now);
         };
         let Some(at) = self.ledger.topology().position(core) else { return };
@@ -63,7 +63,7 @@ impl Allocator {
             None => self.lend_free(world, at, to, now),
             Some(from) => self.begin_move(world, at, from, to, only_if_idle, now),
         }
-        world.stats.apply.record(self.clock.to_ns(clock::now().saturating_sub(started)));
+        world.stats.apply.record(self.clock.to_ns((self.stopwatch)().saturating_sub(started)));
     }
 
     /// Returns the kthread that `claimant` must take the core from now: `Some(None)` if it is free.
@@ -87,9 +87,9 @@ impl Allocator {
                     && now.saturating_sub(self.cores[at].since)
                         > self.time_to_start(world, from, claimant, now) =>
             {
-                let waited = now.saturating_sub(self.cores[at].since);
-                self.charge_wait(world, from, claimant, waited, now);
+                let since = self.cores[at].since;
                 self.take_back(world, at, from, now, now);
+                self.cores[at].late = Some((from, since));
                 Some(None)
             }
             _ => {
@@ -177,6 +177,7 @@ impl Allocator {
         now: Cycles,
     ) {
         let core = self.cores[at].id;
+        self.cores[at].late = None;
         let (runtime, victim) = world.runtimes.kthread(from);
         let generation = victim.generation;
         let state = &runtime.shared(from.index).state.0;

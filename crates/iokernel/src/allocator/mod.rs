@@ -152,6 +152,7 @@ impl Allocator {
             entered: origin,
             real_time: RealTime::default(),
             promise: Promise::None,
+            late: None,
             last: None,
             watch: quantum::Watch::NONE,
             idles: Account::default(),

@@ -109,6 +109,9 @@ pub(super) struct CoreSlot {
     pub(super) real_time: RealTime,
     /// Who wakes its next owner.
     pub(super) promise: Promise,
+    /// The kthread that the next owner waits for, because it was signalled or has not started, and
+    /// since when.
+    pub(super) late: Option<(KthreadId, Cycles)>,
     /// The kthread that has ceded it to the present owner.
     pub(super) last: Option<KthreadId>,
     /// The turn in progress, while its owner runs.

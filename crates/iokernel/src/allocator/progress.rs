@@ -57,6 +57,7 @@ impl Allocator {
                         }
                     } else if now.saturating_sub(decided) > self.timing.grace {
                         self.signal(world, from);
+                        self.cores[at].late = Some((from, decided));
                         let (kind, signalled) = (HandoffKind::Signal, Some(now));
                         let core = self.cores[at].id;
                         world.trace.core(clock::now(), core, CoreStep::Signalled, kind, (from, None));
@@ -124,6 +125,9 @@ impl Allocator {
         world.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
         self.end_promise(world, at, true);
         world.runtimes.kthread_mut(kthread).no_starts = 0;
+        if let Some((late, since)) = self.cores[at].late.take() {
+            self.charge_wait(world, late, kthread.runtime, now.saturating_sub(since), now);
+        }
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
         let words = world.runtimes.kthread(kthread).0.shared(kthread.index);
@@ -197,7 +201,10 @@ impl Allocator {
     ) {
         self.cores[at].since = now;
         let phase = match became {
-            Ok(Parked::Freed(_)) => Phase::Free,
+            Ok(Parked::Freed(_)) => {
+                self.cores[at].late = None;
+                Phase::Free
+            }
             Ok(Parked::HandedOn { to, .. }) => {
                 self.wake_next_owner(world, at, to, now);
                 Phase::Starting { kthread: to, kind, decided, woken: now, wakes: 0 }

@@ -8,13 +8,13 @@
 //! its turn as soon as Linux runs it.
 //!
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
-//! on it or did not cede it, is charged to the program's tenant ([`tenant`](crate::tenant)), and so
-//! is the time of a core that it asked for and did not use. A thread that is late now and then
-//! costs nothing. A tenant that owes too much gets no core on which a service idles, beyond those
-//! that it owns, and a service that claims another of its cores takes it at once if it has not
-//! started there. It still gets free cores and cores of other best-effort programs. Otherwise a
-//! program that is stopped would get each core that a service leaves for a moment, and the service
-//! would have to be woken for each request.
+//! on it or did not cede it before it was signalled, is charged to the program's tenant
+//! ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and did not use. A
+//! thread that is late now and then costs nothing. A tenant that owes too much gets no core on
+//! which a service idles, beyond those that it owns, and a service that claims another of its cores
+//! takes it at once if it has not started there. It still gets free cores and cores of other
+//! best-effort programs. Otherwise a program that is stopped would get each core that a service
+//! leaves for a moment, and the service would have to be woken for each request.
 //!
 //! A core from which several of a program were withdrawn is not lent to it
 //! ([`Account::is_withheld`](tailwater_sched::ledger::Account::is_withheld)), which bounds their
@@ -67,12 +67,8 @@ impl Allocator {
         }
         self.follow(world, at, became, kind, decided, now);
         self.look_beside(world, from, now);
-        match became {
-            Ok(Parked::HandedOn { to, .. }) => {
-                self.charge_wait(world, from, to.runtime, now.saturating_sub(decided), now);
-            }
-            Ok(Parked::Freed(_)) => self.core_fell_free(world, core, now),
-            Err(_) => {}
+        if matches!(became, Ok(Parked::Freed(_))) {
+            self.core_fell_free(world, core, now);
         }
         // After its successor was woken, which has waited for long enough.
         self.move_off(world, from, now);
@@ -182,8 +178,8 @@ impl Allocator {
         true
     }
 
-    /// Charges what `claimant`, if it is a service, has waited for a core that this kthread, if it
-    /// is a best-effort one, has not started on or not ceded.
+    /// Charges what `claimant`, if it is a service, has waited until it started on a core that this
+    /// kthread, if it is a best-effort one, has not started on or not ceded in time.
     pub(super) fn charge_wait(
         &self,
         world: &mut World,
