@@ -50,9 +50,6 @@ pub fn config(socket: String) -> Config {
     Config {
         socket,
         managed_cores: Some(vec![*cpu_numbers().last().expect("this process runs somewhere")]),
-        // Linux may count time in which a hypervisor runs others as a thread's own: on a busy host
-        // evictions are no sign of a misbehaving program.
-        max_evictions: 1_000_000,
         // Best-effort kthreads would not run on a busy machine: Linux ranks them below all others
         // otherwise.
         neighbour_share: 0,

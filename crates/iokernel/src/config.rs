@@ -96,15 +96,9 @@ pub struct Config {
     /// How long a kthread may take to reach a poll point before it is sent the preempt signal, in
     /// microseconds.
     pub cede_grace_us: u64,
-    /// Processor time that a kthread may use after the preempt signal, once its successor was woken
-    /// beside it, before its thread is moved off the core, in microseconds.
-    pub cede_deadline_us: u64,
     /// How long a kthread may take to start on a core it was lent before the core is taken back, in
     /// microseconds.
     pub start_deadline_us: u64,
-    /// Number of evictions within a short time, for each core that it can hold, after which a
-    /// runtime loses its registration; one is forgotten every 50 ms.
-    pub max_evictions: u32,
     /// Longest time that the polling thread polls with nothing to do before it sleeps, in
     /// microseconds; 0: never sleep. It sleeps sooner when the times between the last events show
     /// that polling does not pay.
@@ -170,9 +164,7 @@ impl Default for Config {
             service_quantum_us: 100,
             ack_hold_us: 2_000,
             cede_grace_us: 5,
-            cede_deadline_us: 1_000,
             start_deadline_us: 20_000,
-            max_evictions: 40,
             idle_sleep_us: 1_000,
             max_wake_delay_us: 10_000,
             neighbour_share: 10,
@@ -300,7 +292,6 @@ impl Config {
             ("service-quantum-us", self.service_quantum_us, 0),
             ("ack-hold-us", self.ack_hold_us, 0),
             ("cede-grace-us", self.cede_grace_us, 1),
-            ("cede-deadline-us", self.cede_deadline_us, self.cede_grace_us),
             ("start-deadline-us", self.start_deadline_us, 1_000),
             ("idle-sleep-us", self.idle_sleep_us, 0),
             ("max-wake-delay-us", self.max_wake_delay_us, 100),
@@ -349,9 +340,6 @@ impl Config {
         if !(LEAST_COPIES..=most).contains(&self.broadcast_copies) {
             let expected = format!("{LEAST_COPIES} to {most} copies a second");
             return Err(out_of_range("broadcast-copies", self.broadcast_copies, expected));
-        }
-        if self.max_evictions == 0 {
-            return Err(out_of_range("max-evictions", 0, "at least 1: any thread may be late once"));
         }
         Ok(())
     }
@@ -466,13 +454,11 @@ mod tests {
             ("mtu = 100", "mtu"),
             ("mtu = 9001", "mtu"),
             ("allocation-interval-us = 0", "allocation-interval-us"),
-            ("cede-grace-us = 10\ncede-deadline-us = 9", "cede-deadline-us"),
             ("max-wake-delay-us = 99", "max-wake-delay-us"),
             ("max-runtimes = 100000", "max-runtimes"),
             ("max-kthreads = 0", "max-kthreads"),
             ("max-ring-bytes = 1000", "max-ring-bytes"),
             ("max-region-bytes = 1000", "max-region-bytes"),
-            ("max-evictions = 0", "max-evictions"),
             ("[ix]\ndelay-bound-us = 0", "ix.delay-bound-us"),
             ("[ix]\nperiod-ms = 0", "ix.period-ms"),
             ("[ix]\nsmoothing-ms = 0", "ix.smoothing-ms"),

@@ -18,7 +18,6 @@ use tailwater_shm::trace::Event;
 use tailwater_shm::{Clock, Cycles, Generation, Grant};
 
 use crate::allocator::Allocator;
-use crate::budget::Terms;
 use crate::config::Config;
 use crate::fixture::{self, admit, machine};
 use crate::frame::MacAddr;
@@ -27,6 +26,7 @@ use crate::port::{Attachment, Port};
 use crate::stats::Stats;
 use crate::switch::Switch;
 use crate::sys::Threads;
+use crate::tenant::Prices;
 use crate::trace::Tracer;
 use crate::world::World;
 
@@ -70,9 +70,6 @@ impl Threads for Nowhere {
     fn set_rank(&mut self, _tgid: i32, _tid: i32, _rank: Rank) -> Result<(), Errno> {
         Ok(())
     }
-    fn processor_time(&self, _tgid: i32, tid: i32) -> Option<u64> {
-        (tid % 2 == 0).then_some(0)
-    }
 }
 
 /// See the module documentation.
@@ -101,11 +98,11 @@ impl Arena {
     pub fn new() -> Self {
         let (port, station) =
             pair("station", Attachment::Station { mac: STATION, ip: None }).expect("a descriptor");
-        let config = Config { max_evictions: 2, ..Config::default() };
+        let config = Config::default();
         let parts = machine(2, Box::new(Nowhere), &config);
         let stats = Stats::new(vec![(port.name().to_owned(), None)], &config.firewall, []);
-        let terms = Terms::new(parts.clock, config.offence_share);
-        let mut world = World::new(Arc::new(stats), terms);
+        let prices = Prices::new(parts.clock, config.offence_share);
+        let mut world = World::new(Arc::new(stats), prices);
         let mut switch = Switch::new(vec![Box::new(port)], &config, parts.clock, parts.stopwatch);
         let mut allocator = Allocator::new(&config, parts);
         let now = tailwater_shm::clock::now();

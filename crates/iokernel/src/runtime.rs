@@ -17,24 +17,19 @@ use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot};
 
-use crate::allocator::board::{Trust, knows_board};
-use crate::allocator::evict::Evictions;
+use crate::allocator::board::knows_board;
 use crate::allocator::unbound::Unbound;
-use crate::allocator::vain::BackOff;
-use crate::allocator::wakes::SlowWakes;
 use crate::allocator::words::Kept;
-use crate::budget::Budget;
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
-use crate::control::exile::Key;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
 use crate::machine::SessionWeight;
-use crate::party::{Member, Parties, PartyId, Spent};
 use crate::stats::{FirewallStats, RuntimeCounters, RuntimeStats, Stats};
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
 use crate::switch::shares::Shares;
+use crate::tenant::{Key, Prices, Tenant, TenantId, Tenants};
 
 /// Why a registration ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -61,24 +56,6 @@ pub enum EndReason {
         kthread: u16,
         /// What was found.
         lie: RingLie,
-    },
-    /// Its threads had to be moved off their cores by force too often.
-    #[error(
-        "its threads had to be moved off their cores by force {0} times within a short time, those of an \
-         earlier program of its user included; call `tailwater::poll()` in long loops"
-    )]
-    NeverYields(u32),
-    /// Its offences cost the polling thread too much.
-    #[error(
-        "frames that were refused, doorbells and demands for cores without need cost the polling thread more than \
-         {share} % of its time, and again after each of {times} pauses; while a program is registered, \
-         `tailwater stats --json` counts them (the bound is the setting offence-share)"
-    )]
-    TooCostly {
-        /// The share in percent.
-        share: u8,
-        /// Number of times in a row that it was throttled.
-        times: u32,
     },
     /// It sent a message that its conversation does not allow.
     #[error(transparent)]
@@ -109,19 +86,6 @@ pub enum EndReason {
     Shutdown,
 }
 
-impl EndReason {
-    /// Returns whether the runtime's misdeeds are the reason.
-    pub(crate) fn is_expulsion(&self) -> bool {
-        match self {
-            Self::EgressLie { .. } | Self::IngressLie { .. } => true,
-            Self::NeverYields(_) | Self::TooCostly { .. } => true,
-            Self::Departed | Self::Protocol(_) => false,
-            Self::Ledger(_) | Self::NoMemory(_) | Self::Unpopulated { .. } | Self::Sealed(_) => false,
-            Self::Shutdown => false,
-        }
-    }
-}
-
 /// The reading end of an egress ring and its owner, as the switch polls them.
 #[derive(Debug)]
 pub(crate) struct Egress {
@@ -136,8 +100,8 @@ pub(crate) struct Sender {
     pub(crate) identity: Identity,
     /// Its runtime has a [`Guard`], as of the present batch.
     pub(crate) guarded: bool,
-    /// Its runtime, as of the present batch.
-    pub(crate) member: Member,
+    /// Who pays for its frames, as of the present iteration.
+    pub(crate) tenant: TenantId,
     pub(crate) stats: Arc<RuntimeStats>,
 }
 
@@ -203,18 +167,13 @@ pub(crate) struct Runtime {
     pub(crate) groups: FlowGroups,
     /// Number of lines of each ring.
     pub(crate) ring_lines: u32,
-    pub(crate) spent: Spent,
     /// Its user, and the grant by which it is registered, as of the latest reload; `None` if the
     /// user is [trusted](Self::is_trusted), and needs none.
     pub(crate) key: Option<Key>,
-    /// With whose programs it shares bounds, once it is in the table.
-    pub(crate) party: PartyId,
-    /// The account of its offences.
-    pub(crate) budget: Budget,
-    /// Pauses in which it is lent no core.
-    pub(crate) back_off: BackOff,
-    /// The account of the time of its kthreads' wakes.
-    pub(crate) slow_wakes: SlowWakes,
+    /// Who pays for it, once it is in the table.
+    pub(crate) tenant: TenantId,
+    /// When its tenant has paid for the polling thread's time. Until then it waits.
+    pub(crate) waits_until: Cycles,
     /// Cores to which Linux does not bind its threads.
     pub(crate) unbound: Unbound,
     /// Its words as last read, where not all are at each look.
@@ -239,12 +198,8 @@ pub(crate) struct Runtime {
     pub(crate) first_place: Option<u16>,
     /// It knows all that a request to cede can say.
     pub(crate) knows_board: bool,
-    /// Reliability of the promises to wake that it gives, or is given.
-    pub(crate) trust: Trust,
     /// The group in which Linux ranks its threads, as a number that is compared only.
     pub(crate) group: u64,
-    /// Evictions of late.
-    pub(crate) evictions: Evictions,
     /// Earliest timer of its kthreads, as of the last look.
     pub(crate) next_timer: Cycles,
     /// The policy has been asked for a core for this runtime, which has none and has work; a burst
@@ -302,7 +257,7 @@ impl Runtime {
                     owner: KthreadId::new(id, index),
                     identity,
                     guarded: guard.is_some(),
-                    member: Member { program: id, party: PartyId::default(), programs: 1 },
+                    tenant: TenantId::default(),
                     stats: Arc::clone(&stats),
                 },
             }),
@@ -338,12 +293,9 @@ impl Runtime {
             process,
             groups: FlowGroups::new(count),
             ring_lines: wish.ring_bytes / LINE as u32,
-            spent: Spent::default(),
             key: None,
-            party: PartyId::default(),
-            budget: Budget::default(),
-            back_off: BackOff::default(),
-            slow_wakes: SlowWakes::default(),
+            tenant: TenantId::default(),
+            waits_until: 0,
             unbound: Unbound::default(),
             kept: Kept::new(count),
             mark: 0,
@@ -356,9 +308,7 @@ impl Runtime {
             board: None,
             first_place,
             knows_board,
-            trust: Trust::default(),
             group: 0,
-            evictions: Evictions::default(),
             next_timer: Cycles::MAX,
             woken: false,
             held: None,
@@ -369,6 +319,11 @@ impl Runtime {
     /// Returns whether its user is root, the IOKernel's own, or the one who started it by sudo.
     pub(crate) fn is_trusted(&self) -> bool {
         self.key.is_none()
+    }
+
+    /// Makes it a program of this tenant: it waits until the tenant has paid.
+    fn pay_as(&mut self, id: TenantId, tenant: &Tenant, prices: &Prices) {
+        (self.tenant, self.waits_until) = (id, tenant.polling.pays_at(prices.depth));
     }
 
     /// Returns whether the firewall rules and rate limits let a frame pass; counts it if they do
@@ -400,16 +355,10 @@ impl Runtime {
         false
     }
 
-    /// Returns true if it gets no core for now, because of its offences, wasted grants or slow
-    /// wakes.
+    /// Returns true if it is lent no core and not heard for now, because its tenant has not paid.
     #[inline(always)]
     pub(crate) fn is_left_alone(&self, now: Cycles) -> bool {
-        self.budget.is_throttled(now) || self.back_off.is_on(now) || self.slow_wakes.is_over(now)
-    }
-
-    /// Returns the end of what [`is_left_alone`](Self::is_left_alone) is about.
-    pub(crate) fn left_alone_until(&self) -> Cycles {
-        self.budget.throttled_until().max(self.back_off.until()).max(self.slow_wakes.until())
+        now < self.waits_until
     }
 
     /// Tells its kthreads whether ranks differ; with `real_time`, that a trusted service has
@@ -443,7 +392,7 @@ impl Runtime {
 #[derive(Debug, Default)]
 pub(crate) struct Runtimes {
     slots: Vec<Option<Box<Runtime>>>,
-    pub(crate) parties: Parties,
+    pub(crate) tenants: Tenants,
 }
 
 impl Runtimes {
@@ -498,8 +447,9 @@ impl Runtimes {
         &mut runtime.kthreads[usize::from(id.index)]
     }
 
-    pub(crate) fn insert(&mut self, mut runtime: Box<Runtime>) {
-        runtime.party = self.parties.enter(runtime.key, runtime.spec.kthreads);
+    pub(crate) fn insert(&mut self, mut runtime: Box<Runtime>, prices: &Prices, now: Cycles) {
+        let tenant = self.tenants.enter(runtime.key, runtime.spec.kthreads, now);
+        runtime.pay_as(tenant, self.tenants.get(tenant), prices);
         let slot = runtime.id.0 as usize;
         if slot >= self.slots.len() {
             self.slots.resize_with(slot + 1, || None);
@@ -510,25 +460,26 @@ impl Runtimes {
 
     pub(crate) fn remove(&mut self, id: RuntimeId) -> Option<Box<Runtime>> {
         let runtime = self.slots.get_mut(id.0 as usize)?.take()?;
-        self.parties.leave(runtime.party, runtime.spec.kthreads);
+        self.tenants.leave(runtime.tenant, runtime.spec.kthreads);
         Some(runtime)
     }
 
-    /// Moves programs to the parties of these keys. Numbers of grants may change places: all
-    /// programs with another key leave their parties before the first one enters its new one.
-    pub(crate) fn rekey(&mut self, mut keys: Vec<(RuntimeId, Key)>) {
-        let Self { slots, parties } = self;
+    /// Moves programs to the tenants of these keys. Numbers of grants may change places: all
+    /// programs with another key leave their tenants before the first one enters its new one.
+    pub(crate) fn rekey(&mut self, mut keys: Vec<(RuntimeId, Key)>, prices: &Prices, now: Cycles) {
+        let Self { slots, tenants } = self;
         keys.retain(|&(id, key)| {
             let Some(Some(runtime)) = slots.get_mut(id.0 as usize) else { return false };
             let changes = runtime.key.replace(key) != Some(key);
             if changes {
-                parties.leave(runtime.party, runtime.spec.kthreads);
+                tenants.leave(runtime.tenant, runtime.spec.kthreads);
             }
             changes
         });
         for (id, key) in keys {
             if let Some(Some(runtime)) = slots.get_mut(id.0 as usize) {
-                runtime.party = parties.enter(Some(key), runtime.spec.kthreads);
+                let tenant = tenants.enter(Some(key), runtime.spec.kthreads, now);
+                runtime.pay_as(tenant, tenants.get(tenant), prices);
             }
         }
     }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::{Clock, Cycles};
 
-use crate::budget::{STRIKES, Sentence, Terms};
-use crate::runtime::{Egress, EndReason, Runtimes};
+use crate::runtime::{Egress, EndReason, Runtime, Runtimes};
 use crate::stats::Stats;
+use crate::tenant::{Key, Prices, TenantId, Work};
 use crate::trace::Trace;
 
 /// See the module documentation.
@@ -24,7 +24,7 @@ pub(crate) struct World {
     /// Egress rings of kthreads that got a core and are not polled yet.
     pub(crate) arriving: Vec<Egress>,
     doomed: Vec<(RuntimeId, EndReason)>,
-    terms: Terms,
+    prices: Prices,
 }
 
 /// The owner of the cores, as the switch needs it.
@@ -39,37 +39,57 @@ pub(crate) trait Lender {
 }
 
 impl World {
-    /// Returns a world without runtimes, whose offences are bounded by these terms.
-    pub(crate) fn new(stats: Arc<Stats>, terms: Terms) -> Self {
+    /// Returns a world without runtimes, whose tenants pay these prices.
+    pub(crate) fn new(stats: Arc<Stats>, prices: Prices) -> Self {
         Self {
             runtimes: Runtimes::default(),
             stats,
             trace: Trace::default(),
             arriving: Vec::new(),
             doomed: Vec::new(),
-            terms,
+            prices,
         }
     }
 
     /// Returns the clock of this machine.
     pub(crate) fn clock(&self) -> Clock {
-        self.terms.clock
+        self.prices.clock
     }
 
-    /// Charges a runtime what an offence of its has cost the polling thread; see [`crate::budget`].
+    /// Adds a runtime.
+    pub(crate) fn insert(&mut self, runtime: Box<Runtime>, now: Cycles) {
+        self.runtimes.insert(runtime, &self.prices, now);
+    }
+
+    /// Moves programs to the tenants of these keys.
+    pub(crate) fn rekey(&mut self, keys: Vec<(RuntimeId, Key)>, now: Cycles) {
+        self.runtimes.rekey(keys, &self.prices, now);
+    }
+
+    /// Charges the tenant of a runtime what work for the runtime has cost the polling thread. If
+    /// that is too much, all programs of the tenant wait.
     #[cold]
-    pub(crate) fn charge(&mut self, id: RuntimeId, cost: Cycles, now: Cycles) {
-        let Some(runtime) = self.runtimes.get_mut(id) else { return };
-        let counters = &runtime.stats.counters;
-        counters.offence_ns.add(self.terms.clock.to_ns(cost));
-        match runtime.budget.charge(cost, now, &self.terms) {
-            Sentence::None => {}
-            Sentence::Throttle => counters.throttled.add(1),
-            Sentence::Expel => {
-                let share = self.terms.share;
-                self.doom(id, EndReason::TooCostly { share, times: STRIKES });
-            }
+    pub(crate) fn charge(&mut self, id: RuntimeId, work: Work, cost: Cycles, now: Cycles) {
+        let Some(runtime) = self.runtimes.get(id) else { return };
+        let (payer, stats) = (runtime.tenant, Arc::clone(&runtime.stats));
+        if work == Work::Refused {
+            stats.counters.offence_ns.add(self.prices.clock.to_ns(cost));
         }
+        let must_wait = self.charge_tenant(payer, work, cost, now);
+        stats.counters.throttled.add(u64::from(must_wait));
+    }
+
+    /// As [`charge`](Self::charge), of this tenant; returns whether it has to wait now and had not
+    /// to before.
+    pub(crate) fn charge_tenant(&mut self, payer: TenantId, work: Work, cost: Cycles, now: Cycles) -> bool {
+        let tenant = self.runtimes.tenants.get_mut(payer);
+        let must_wait = tenant.charge(work, cost, now, &self.prices);
+        let pays_at = tenant.polling.pays_at(self.prices.depth);
+        if now < pays_at {
+            let theirs = self.runtimes.iter_mut().filter(|runtime| runtime.tenant == payer);
+            theirs.for_each(|runtime| runtime.waits_until = pays_at);
+        }
+        must_wait
     }
 
     /// Marks a registration as ended: nothing is delivered or granted to it any more. The loop

@@ -17,11 +17,11 @@
 //!
 //! | step | peer dies here | peer lies here |
 //! |---|---|---|
-//! | `Parked`, with the promise to wake the successor | the IOKernel wakes the successor 20 us later | the same; after too many broken promises the IOKernel wakes at once, for a while |
+//! | `Parked`, with the promise to wake the successor | the IOKernel wakes the successor 20 us later | the same |
 //! | asleep at the own word and the place | - | moves or takes the wakes of others' kthreads: the same, for these; the own word is in no other program's memory |
 //! | asleep | - | wakes others' kthreads without a grant: they sleep again, and after too many such wakes at their own word only, for a while |
 //!
-//! The IOKernel keeps account of the promises; an [`Allowance`](crate::allowance) bounds the wakes.
+//! The IOKernel keeps account of the promises; an [`Account`](crate::account) bounds the wakes.
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU32;

@@ -8,7 +8,7 @@
 //! * [`classes`]: the page in which a program publishes what became of its requests;
 //! * [`park`]: the futex words on which kthreads sleep;
 //! * [`board`]: the words at which the kthread that cedes a core wakes the next owner;
-//! * [`allowance`]: how often something may happen;
+//! * [`account`]: what was used, and when it is paid;
 //! * [`patience`]: how long either side polls before it sleeps;
 //! * [`priority`]: the scheduling parameters of kthreads, so that Linux does not delay their
 //!   hand-offs;
@@ -33,7 +33,7 @@
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!("Tailwater runs on x86-64 Linux only: build with --target x86_64-unknown-linux-gnu");
 
-pub mod allowance;
+pub mod account;
 pub mod board;
 pub mod classes;
 pub mod clock;

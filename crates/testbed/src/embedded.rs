@@ -17,14 +17,7 @@ use tailwater_shm::priority::{self, Rank};
 
 use crate::machine::cpu_set;
 
-/// Returns settings under which no program is expelled for evictions: Linux may count time in which
-/// a hypervisor runs others as a thread's own, so on a busy host they are no sign of misbehaviour.
-#[must_use]
-pub fn tolerant() -> Config {
-    Config { max_evictions: 1_000_000, ..Config::default() }
-}
-
-/// Returns [`tolerant`] settings of an IOKernel at this socket that polls on one core, of which it
+/// Returns settings of an IOKernel at this socket that polls on one core, of which it
 /// leaves other programs nothing, and lends others.
 #[must_use]
 pub fn lending(socket: &str, polling: usize, managed: &[usize]) -> Config {
@@ -33,7 +26,7 @@ pub fn lending(socket: &str, polling: usize, managed: &[usize]) -> Config {
         iokernel_core: Some(polling as u16),
         managed_cores: Some(managed.iter().map(|&core| core as u16).collect()),
         neighbour_share: 0,
-        ..tolerant()
+        ..Config::default()
     }
 }
 

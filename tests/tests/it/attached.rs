@@ -310,7 +310,6 @@ fn killed_runtimes_leave_nothing_and_their_neighbour_keeps_serving() {
     let configure = |c: &mut Config| {
         // A loaded machine that does not run a thread for a while must not make the IOKernel take
         // the core by force.
-        c.cede_deadline_us = 10_000_000;
         c.start_deadline_us = 10_000_000;
     };
     let bench = Bench::start(configure, vec![]);

@@ -154,7 +154,6 @@ fn a_program_written_from_the_documents_alone_registers_sends_and_receives() {
     // The program has no rank above others, so a busy machine keeps it from its core for long.
     let patient = |config: &mut Config| {
         config.start_deadline_us = 5_000_000;
-        config.cede_deadline_us = 2_000_000;
     };
     let bench = Bench::start(patient, Vec::new());
     let mut command = Command::new("python3");

@@ -54,7 +54,6 @@ fn iokernel(number: u8, options: &PortOptions) -> Bench {
         // Two IOKernels share two CPUs, each as if they were its own: Linux makes one of them wait
         // for long.
         c.priority = Priority::None;
-        c.cede_deadline_us = 2_000_000;
         c.start_deadline_us = 5_000_000;
         c.idle_sleep_us = 100;
     };

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
 use tailwater_iokernel_testing::attack::{Attack, Event};
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
@@ -287,7 +286,7 @@ fn what_a_program_says_of_a_path_that_needs_smaller_packets_reaches_no_other() {
 }
 
 /// Returns the refusal of one registration too many; `ask` asks for one. Many threads ask at once:
-/// on a busy machine one alone may be slower than the pace that is permitted.
+/// on a busy machine one alone may not take more than its part of the control thread's time.
 fn one_too_many(ask: impl Fn() -> Result<(), String> + Sync) -> String {
     const ASKING: usize = 8;
     let refusal = Mutex::new(None);
@@ -312,36 +311,26 @@ fn one_too_many(ask: impl Fn() -> Result<(), String> + Sync) -> String {
 }
 
 #[test]
-fn users_whom_a_grant_does_not_name_have_a_pace_in_common() {
-    const PROGRAMS: u32 = 16;
+fn users_whom_a_grant_does_not_name_have_an_account_in_common() {
     let folder = tempfile::tempdir().unwrap();
     if !has_two_cpus() || as_user(MALLORY, || ()).is_none() {
         return;
     }
     let file = folder.path().join("tailwater.toml");
-    let grants = format!(
-        "max-runtimes = {PROGRAMS}\n[[grant]]\nusers = {MALLORY}\n[[grant]]\nusers = \"*\"\nprograms = {PROGRAMS}\n"
-    );
+    let grants = format!("max-runtimes = 16\n[[grant]]\nusers = {MALLORY}\n[[grant]]\nusers = \"*\"\n");
     fs::write(&file, grants).unwrap();
-    let began = Instant::now();
     let target = Target::start_command_with(&["--config", file.to_str().unwrap()]);
     let ask = |number: u32| {
         let wish = RawSpec::new(&format!("m-{number}")).best_effort().register;
         Offer::ask(&target.socket, &wish).map(drop)
     };
-    let (users, offers) = (AtomicU32::new(61_000), AtomicU32::new(0));
+    let users = AtomicU32::new(61_000);
     let why = one_too_many(|| {
         let uid = users.fetch_add(1, Ordering::Relaxed);
-        let answer = as_user(uid, || ask(uid)).expect("as before");
-        offers.fetch_add(answer.is_ok().into(), Ordering::Relaxed);
-        answer
+        as_user(uid, || ask(uid)).expect("as before")
     });
-    let offers = u128::from(offers.into_inner());
     assert!(why.contains("[[grant]] number 2") && why.contains("permitted in"), "{why}");
-    // At once, with those that may come back to a new IOKernel, and one each 100 ms.
-    let most = 100 + u128::from(PROGRAMS) + began.elapsed().as_millis() / 100 + 1;
-    assert!((100..=most).contains(&offers), "{offers} offers, {most} are permitted");
-    // A user with a grant has a pace of its own, and root none.
+    // A user with a grant has an account of its own, and root none.
     until("the user of the first grant registers", || as_user(MALLORY, || ask(1)) == Some(Ok(())));
     until("root registers", || ask(2).is_ok());
 }

@@ -54,7 +54,7 @@ impl Network {
         let (port, generator) = station("generator", GENERATOR).unwrap();
         // Linux may count time in which a hypervisor runs others as a thread's own: on a busy host
         // evictions are no sign of a misbehaving program.
-        let config = Config { socket: socket.clone(), max_evictions: 1_000_000, ..Config::default() };
+        let config = Config { socket: socket.clone(), ..Config::default() };
         let iokernel = IoKernel::new(config, vec![Box::new(port)]).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let polling = std::thread::spawn({

@@ -71,7 +71,7 @@ impl Behaviour for Fickle {
 /// Keeps each core for longer than a kthread may, and is there for the next one at once.
 pub(super) struct Late;
 
-/// Longer than `cede-deadline-us`, also of the time that it gets beside its successor.
+/// Longer than a kthread takes to be bypassed.
 const KEPT: Duration = Duration::from_millis(3);
 
 impl Restless for Late {

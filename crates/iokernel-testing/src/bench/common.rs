@@ -76,7 +76,6 @@ impl Running {
             managed_cores: Some(last.into_iter().collect()),
             // Linux may count time in which a hypervisor runs others as a thread's own: on a busy
             // host evictions are no sign of a misbehaving program.
-            max_evictions: 1_000_000,
             neighbour_share: 0,
             ..Config::default()
         };

@@ -6,7 +6,6 @@ use std::cell::Cell;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 use tailwater_iokernel::{Account, Config, Grant};
 use tailwater_iokernel_testing::attack::Attack;
 use tailwater_iokernel_testing::child::RawChild;
@@ -42,38 +41,30 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-fn expelled(iokernel: &Running) -> u64 {
-    iokernel.stats.polling.expelled.get()
-}
-
 #[test]
 fn a_sender_of_refused_frames_is_charged_for_them() {
     attack(Attack::Spoofed, config(), |iokernel| {
-        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.offence_ns.get()) > 100_000
+        iokernel.counter("attacker", |c| c.offence_ns.get()) > 100_000
     });
 }
 
 #[test]
 fn a_sender_of_false_errors_of_routers_is_charged_for_them() {
     attack(Attack::FalseErrors, config(), |iokernel| {
-        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.offence_ns.get()) > 100_000
+        iokernel.counter("attacker", |c| c.offence_ns.get()) > 100_000
     });
 }
 
 #[test]
 fn a_program_that_asks_for_cores_in_vain_is_charged_for_them() {
-    attack(Attack::VainCores, config(), |iokernel| {
-        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.vain_cores.get()) > 20
-    });
+    attack(Attack::VainCores, config(), |iokernel| iokernel.counter("attacker", |c| c.vain_cores.get()) > 20);
 }
 
 #[test]
 fn a_program_that_rings_for_nothing_is_charged_for_it() {
     // It sleeps between two requests.
     let restless = Config { idle_sleep_us: 20, ..config() };
-    attack(Attack::Doorbell, restless, |iokernel| {
-        expelled(iokernel) > 0 || iokernel.counter("attacker", |c| c.vain_rings.get()) > 100
-    });
+    attack(Attack::Doorbell, restless, |iokernel| iokernel.counter("attacker", |c| c.vain_rings.get()) > 100);
 }
 
 #[test]
@@ -155,11 +146,9 @@ fn permitting(attack: Attack) -> Option<Config> {
 }
 
 #[test]
-fn the_polling_thread_attaches_as_many_programs_as_the_pace_of_their_user_permits() {
-    const PROGRAMS: u32 = 4;
+fn a_user_that_registers_and_leaves_without_end_is_charged_and_refused() {
     let Some(config) = permitting(Attack::Registrations) else { return };
-    let began = Instant::now();
-    let (iokernel, station) = Running::with_station(Config { max_runtimes: PROGRAMS, ..config });
+    let (iokernel, station) = Running::with_station(Config { max_runtimes: 4, ..config });
     let service =
         RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
     let Some(_attacker) = attacker_of_its_user(&iokernel, Attack::Registrations) else { return };
@@ -170,30 +159,5 @@ fn the_polling_thread_attaches_as_many_programs_as_the_pace_of_their_user_permit
         number += 1;
         polling.departed.get() > 20 && polling.refused.get() > 500
     });
-    // Both go on: what is read first is not ahead.
-    let departed = polling.departed.get();
-    let registered = polling.registered.get() - 1;
-    // 20 at once, one more for each place, as programs may come back to a new IOKernel, and two a
-    // second.
-    let most = 20 + u64::from(PROGRAMS) + 2 * (began.elapsed().as_secs() + 1);
-    assert!(registered <= most && departed <= registered, "{registered} registered, {departed} left");
-    let ns = polling.registration_ns.get();
-    assert!(ns > 0);
-    println!("{registered} registered, {departed} left: {ns} ns of the polling thread");
-}
-
-#[test]
-fn a_user_of_whom_a_program_was_expelled_registers_none_for_a_while() {
-    let Some(config) = permitting(Attack::Spoofed) else { return };
-    let (iokernel, station) = Running::with_station(config);
-    let service =
-        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
-    let Some(_attacker) = attacker_of_its_user(&iokernel, Attack::Spoofed) else { return };
-    eventually("it is expelled", || expelled(&iokernel) > 0);
-    let (before, refused) = (expelled(&iokernel), || iokernel.stats.polling.refused.get());
-    let enough = refused() + 100;
-    eventually("it tries again", || refused() > enough);
-    // Its name is taken for a moment after an expulsion, which alone would refuse it a few times.
-    assert!(expelled(&iokernel) <= before + 5, "expelled {} times", expelled(&iokernel) - before);
-    ask(&station, endpoint(&service), 1);
+    assert!(polling.registration_ns.get() > 0);
 }

@@ -79,8 +79,7 @@ fn is_expelled(puppet: &Puppet) -> bool {
 #[test]
 fn garbage_in_a_region_costs_its_runtime_and_nobody_else() {
     // A vandal's thread never starts: it must not hold the core for long.
-    let (iokernel, station) =
-        Running::with_station(Config { start_deadline_us: 2_000, cede_deadline_us: 1_000, ..config() });
+    let (iokernel, station) = Running::with_station(Config { start_deadline_us: 2_000, ..config() });
     let survivor =
         RawRuntime::start(&iokernel.socket, &RawSpec::new("survivor"), |_| Box::<Echo>::default()).unwrap();
     let seed = 0x7461_696c_7761_7465;

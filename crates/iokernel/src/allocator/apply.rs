@@ -18,9 +18,9 @@ use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 use super::Allocator;
 use super::board::Promise;
 use super::phase::Phase;
-use super::vain::Slow;
 use crate::machine::cpu_set;
 use crate::stats::HandoffKind;
+use crate::tenant::Work;
 use crate::world::World;
 
 /// Maximum number of other cores that are tried for a thread which Linux does not bind: a system
@@ -31,7 +31,7 @@ impl Allocator {
     /// Carries one decision out, or drops it if the state has changed since; the policy finds a
     /// dropped demand again.
     pub(super) fn apply(&mut self, world: &mut World, action: &Action, now: Cycles) {
-        let started = clock::now();
+        let started = (self.stopwatch)();
         let &Action::Grant { runtime, kthread: to, core, victim, only_if_idle } = action;
         let Some(at) = self.ledger.topology().position(core) else { return };
         let Some(victim) = self.check_victim(world, at, victim, to.runtime, now) else { return };
@@ -49,14 +49,10 @@ impl Allocator {
             // A decision before this one got it for a thread that could not be bound to another.
             return;
         }
-        let core = match self.bind_somewhere(world, to, core, victim.is_none(), now) {
-            Ok(core) => core,
-            Err(error) => {
-                let cost = clock::now().saturating_sub(started);
-                return self.give_up_binding(world, to.runtime, error, cost, now);
-            }
+        let Ok(core) = self.bind_somewhere(world, to, core, victim.is_none(), now) else {
+            let cost = (self.stopwatch)().saturating_sub(started);
+            return world.charge(to.runtime, Work::Refused, cost, now);
         };
-        Self::note_bound(world, to.runtime);
         let Some(at) = self.ledger.topology().position(core) else { return };
         self.rank_for_core(world, to);
         let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
@@ -67,7 +63,7 @@ impl Allocator {
             None => self.lend_free(world, at, to, now),
             Some(from) => self.begin_move(world, at, from, to, only_if_idle, now),
         }
-        world.stats.apply.record(self.clock.to_ns(clock::now().saturating_sub(started)));
+        world.stats.apply.record(self.clock.to_ns((self.stopwatch)().saturating_sub(started)));
     }
 
     /// Returns the kthread that `claimant` must take the core from now: `Some(None)` if it is free.
@@ -91,8 +87,9 @@ impl Allocator {
                     && now.saturating_sub(self.cores[at].since)
                         > self.time_to_start(world, from, claimant, now) =>
             {
-                self.count_slow_claim(world, (from, Slow::Unstarted), claimant, now);
+                let since = self.cores[at].since;
                 self.take_back(world, at, from, now, now);
+                self.cores[at].late = Some((from, since));
                 Some(None)
             }
             _ => {
@@ -180,6 +177,7 @@ impl Allocator {
         now: Cycles,
     ) {
         let core = self.cores[at].id;
+        self.cores[at].late = None;
         let (runtime, victim) = world.runtimes.kthread(from);
         let generation = victim.generation;
         let state = &runtime.shared(from.index).state.0;

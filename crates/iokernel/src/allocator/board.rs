@@ -6,30 +6,18 @@
 //! polling thread 1 to 6.
 //!
 //! A promise that is not kept costs the next owner the time until the IOKernel wakes it after all
-//! ([`REWAKE_US`](super::phase)). It cannot be told who broke it: the kthread that ceded, the next
-//! owner, which said that it sleeps at the board, or another program that sleeps there; or none of
-//! them, because Linux or the hypervisor ran something else. So it counts for both ([`Trust`]):
-//! where more than one promise in [`PRICE`] is broken, the IOKernel itself wakes for [`PAUSE_US`],
-//! whenever one of the two cedes or is ceded to.
+//! ([`REWAKE_US`](super::phase)). Only programs of one user promise each other anything.
 
+use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::board::Place;
-use tailwater_shm::{Cycles, NextOwner, Version};
+use tailwater_shm::{Cycles, NextOwner, Slot, Version};
 
 use super::Allocator;
 use crate::runtime::Runtime;
+use crate::tenant::Work;
 use crate::world::World;
 
-/// Number of promises to keep for each one that is broken.
-const PRICE: i32 = 8;
-/// Maximum credit: promises kept beyond it are not remembered.
-const MOST: i32 = 8 * PRICE;
-/// First pause after which promises are asked for again, in microseconds. Three more broken ones
-/// begin the next, which is twice as long, unless the credit was full in the meantime.
-const PAUSE_US: u64 = 10_000;
-/// Maximum number of doublings: 1.28 s. Where programs with thousands of sleepers keep Linux's lock
-/// busy, a broken promise can take a millisecond, and these are 0.2 % of the time then.
-const DOUBLINGS: u32 = 7;
 /// First minor version of the protocol whose programs know the board.
 const BOARD_MINOR: u16 = 1;
 
@@ -51,45 +39,6 @@ impl Promise {
         if from.runtime == id {
             *self = Self::None;
         }
-    }
-}
-
-/// Reliability of the promises that a program gives or is given.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Trust {
-    /// Kept promises less [`PRICE`] times the broken ones, 0 to [`MOST`].
-    credit: i32,
-    /// Until then it is not trusted.
-    until: Cycles,
-    /// Pauses since the credit was full.
-    pauses: u32,
-}
-
-impl Default for Trust {
-    fn default() -> Self {
-        Self { credit: MOST, until: 0, pauses: 0 }
-    }
-}
-
-impl Trust {
-    fn keep(&mut self) {
-        self.credit = (self.credit + 1).min(MOST);
-        if self.credit == MOST {
-            self.pauses = 0;
-        }
-    }
-
-    fn break_one(&mut self, pause: Cycles, now: Cycles) {
-        self.credit -= PRICE;
-        if self.credit < 0 {
-            // After the pause two more broken ones in a row are no reason for another.
-            let until = now.saturating_add(pause << self.pauses.min(DOUBLINGS));
-            *self = Self { credit: 2 * PRICE, until, pauses: self.pauses + 1 };
-        }
-    }
-
-    fn is_lost(self, now: Cycles) -> bool {
-        now < self.until
     }
 }
 
@@ -121,9 +70,8 @@ impl Allocator {
         // later.
         let apart = giver.group != taker.group || self.is_too_slow(world, to.runtime, now);
         let slot = world.runtimes.slot(to);
-        let trusted = !giver.trust.is_lost(now) && !taker.trust.is_lost(now);
         let shared = giver.board.is_some() && giver.board == taker.board;
-        let at_board = slot.is_at_board() && shared && trusted;
+        let at_board = slot.is_at_board() && shared;
         self.cores[at].promise = Promise::None;
         let next = match taker.place(to.index) {
             Some(place) if at_board => {
@@ -156,58 +104,38 @@ impl Allocator {
         self.wake(world, to, now);
     }
 
-    /// Judges a promise to wake `to`: it has started, or has to be woken again.
+    /// Wakes a kthread that has got a core, if it sleeps.
+    pub(super) fn wake(&self, world: &mut World, id: KthreadId, now: Cycles) {
+        self.wake_by(Slot::wake, world, id, now);
+    }
+
+    /// Wakes a kthread that has got a core and not started, whatever its slot contains.
+    pub(super) fn rouse(&self, world: &mut World, id: KthreadId, now: Cycles) {
+        self.wake_by(Slot::rouse, world, id, now);
+    }
+
+    /// Wakes a kthread, and charges the wake of a best-effort one. Linux keeps all sleepers on
+    /// words of shared memory in one hash table, and a wake walks all those of a bucket: a program
+    /// with a thousand threads in futex_waitv(2) can make a wake of 1.2 us take up to a millisecond
+    /// (2-vCPU VM). The sleepers may belong to another program, so services are exempt.
     #[inline]
-    pub(super) fn judge_promise(
-        &mut self,
-        world: &mut World,
-        at: usize,
-        to: KthreadId,
-        has_started: bool,
-        now: Cycles,
-    ) {
-        let Promise::Given { from } = self.cores[at].promise else { return };
-        self.cores[at].promise = Promise::None;
-        if !has_started {
+    fn wake_by(&self, wake: impl FnOnce(&Slot), world: &mut World, id: KthreadId, now: Cycles) {
+        let slot = world.runtimes.slot(id);
+        if self.class_of(id.runtime) == Class::LatencyCritical {
+            return wake(slot);
+        }
+        let began = (self.stopwatch)();
+        wake(slot);
+        let took = (self.stopwatch)().saturating_sub(began);
+        world.charge(id.runtime, Work::Thread, took, now);
+    }
+
+    /// Ends a promise to wake the next owner, which has started, or has to be woken again.
+    #[inline]
+    pub(super) fn end_promise(&mut self, world: &World, at: usize, has_started: bool) {
+        let promise = core::mem::replace(&mut self.cores[at].promise, Promise::None);
+        if matches!(promise, Promise::Given { .. }) && !has_started {
             world.stats.cores.late_board_wakes.add(1);
         }
-        let pause = self.clock.from_ns(PAUSE_US * 1_000);
-        let both = if from.runtime == to.runtime { &[to.runtime][..] } else { &[from.runtime, to.runtime] };
-        for &id in both {
-            match world.runtimes.get_mut(id) {
-                Some(runtime) if has_started => runtime.trust.keep(),
-                Some(runtime) => runtime.trust.break_one(pause, now),
-                None => {}
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn trust_outlives_a_broken_promise_in_eight_and_comes_back_after_a_pause() {
-        let mut trust = Trust::default();
-        for _ in 0..1_000 {
-            (0..PRICE).for_each(|_| trust.keep());
-            trust.break_one(100, 0);
-        }
-        assert!(!trust.is_lost(0));
-        let mut broken = 0;
-        while !trust.is_lost(0) {
-            trust.break_one(100, 0);
-            broken += 1;
-        }
-        assert_eq!(broken, 8, "seven are paid for");
-        assert!(trust.is_lost(99) && !trust.is_lost(100));
-        (0..2).for_each(|_| trust.break_one(100, 100));
-        assert!(!trust.is_lost(100));
-        trust.break_one(100, 100);
-        assert!(trust.is_lost(299) && !trust.is_lost(300), "twice as long");
-        (0..MOST).for_each(|_| trust.keep());
-        (0..9).for_each(|_| trust.break_one(100, 300));
-        assert!(trust.is_lost(399) && !trust.is_lost(400), "as long as at first");
     }
 }

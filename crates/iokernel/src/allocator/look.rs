@@ -15,6 +15,7 @@ use super::phase::Phase;
 use super::words::{self, Sum, WHOLE};
 use super::{Allocator, holders};
 use crate::runtime::Runtime;
+use crate::tenant::Work;
 use crate::world::{Lender, World};
 
 /// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. A runtime
@@ -131,8 +132,10 @@ impl Allocator {
         self.earliest_timer
     }
 
-    /// Looks at all words of all runtimes.
+    /// Looks at all withdrawn kthreads and all words of all runtimes, before the polling thread
+    /// sleeps.
     pub(crate) fn look_at_all(&mut self, world: &mut World, now: Cycles) {
+        self.watch_withdrawn(world, self.withdrawn.len(), now);
         self.earliest_timer = Cycles::MAX;
         self.look(world, now, Extent::Whole);
     }
@@ -153,11 +156,11 @@ impl Allocator {
             let place = (self.cursor + step) % count;
             let id = self.ledger.runtimes()[place];
             if self.has_core(id) {
-                self.end_hold(world, id, now);
+                self.end_refusals(world, id, now);
                 self.read(world, id, (extent, None), now);
                 self.note_pause(world, id, now);
             } else if budget.kthreads > 0 {
-                self.end_hold(world, id, now);
+                self.end_refusals(world, id, now);
                 let read = self.read(world, id, (without_core, None), now);
                 let look = self.observation.runtime(id);
                 let kthreads = look.map_or(0, |look| look.kthreads.len());
@@ -188,7 +191,7 @@ impl Allocator {
         if let Some(runtime) = world.runtimes.get(id)
             && runtime.is_left_alone(now)
         {
-            self.earliest_timer = self.earliest_timer.min(runtime.left_alone_until());
+            self.earliest_timer = self.earliest_timer.min(runtime.waits_until);
         }
     }
 
@@ -203,16 +206,14 @@ impl Allocator {
     }
 
     /// Returns whether the runtime has changed a word or given a core up since
-    /// [`note_words`](Self::note_words), or may have: while it is too early to read all its words.
+    /// [`note_words`](Self::note_words).
     pub(crate) fn has_news(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
         let held = self.cores_of(id).filter(|(slot, _)| matches!(slot.phase, Phase::Running { .. }));
         let parked = held.filter(|(_, holder)| self.state_of(world, *holder) == Some(KthreadState::Parked));
         if parked.count() > 0 {
             return true;
         }
-        if !self.look_for_verdict(world, id, now) {
-            return true;
-        }
+        self.look_for_verdict(world, id, now);
         let cores = self.cores_held(id);
         world.runtimes.get(id).is_some_and(|runtime| runtime.noted != (runtime.mark, cores))
     }
@@ -223,20 +224,11 @@ impl Allocator {
     }
 
     /// Copies all status words of one runtime into the observation, for a verdict on what the
-    /// program did. Returns false, and reads nothing, if the last such look is too recent for what
-    /// it cost: the program decides how often a verdict is due.
-    pub(super) fn look_for_verdict(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> bool {
-        let Some(runtime) = world.runtimes.get(id) else { return false };
-        if !runtime.kept.is_verdict_due(now) {
-            return false;
-        }
+    /// program did. The program decides how often one is due, so it pays for the look.
+    pub(super) fn look_for_verdict(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
         let began = (self.stopwatch)();
         self.read(world, id, (Extent::Whole, None), now);
-        let cost = (self.stopwatch)().saturating_sub(began);
-        if let Some(runtime) = world.runtimes.get_mut(id) {
-            runtime.kept.end_verdict(cost, self.timing.kthread_look, now);
-        }
-        true
+        world.charge(id, Work::Look, (self.stopwatch)().saturating_sub(began), now);
     }
 
     /// Copies the status words of the runtime's kthreads with cores and of this kthread: between
@@ -263,7 +255,7 @@ impl Allocator {
         if left_alone {
             // It wants nothing; then it is looked at again, and its requests are read anew.
             look.kthreads.iter_mut().for_each(forget_work);
-            runtime.next_timer = runtime.left_alone_until();
+            runtime.next_timer = runtime.waits_until;
             return runtime.kthreads.len();
         }
         let granted = self.policy.granted(id);

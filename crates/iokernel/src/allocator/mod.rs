@@ -2,15 +2,13 @@
 //!
 //! Owns the ledger, the policy and its observation, and the phase of every managed core. [`look`]
 //! and [`words`] read what runtimes write, [`apply`] carries decisions out, [`progress`] polls the
-//! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`evict`]
-//! takes cores by force, [`presence`] follows cores that Linux takes away, [`account`] enters the
-//! time of each phase into the statistics, [`board`] says who wakes the next owner of a core,
-//! [`quantum`] ends turns of user threads, [`reserved`]
-//! chooses the cores that ordinary threads are kept off. It decides nothing itself (that is
-//! `tailwater-sched`), and touches no frames: egress rings are handed to the switch through
-//! [`World::arriving`]. Runtimes that do nothing with a core are lent fewer ([`vain`]), and those
-//! whose kthreads take long to wake ([`wakes`]); cores to which Linux does not bind their threads
-//! are not chosen for them ([`unbound`]).
+//! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs,
+//! [`withdraw`] takes cores from kthreads that are late, [`presence`] follows cores that Linux
+//! takes away, [`account`] enters the time of each phase into the statistics, [`board`] says who
+//! wakes the next owner of a core, [`quantum`] ends turns of user threads, [`reserved`] chooses the
+//! cores that ordinary threads are kept off. It decides nothing itself (that is `tailwater-sched`),
+//! and touches no frames: egress rings are handed to the switch through [`World::arriving`]. Cores
+//! to which Linux does not bind the threads of a runtime are not chosen for it ([`unbound`]).
 //!
 //! # Phases of a core
 //!
@@ -34,7 +32,6 @@
 mod account;
 mod apply;
 pub(crate) mod board;
-pub(crate) mod evict;
 mod look;
 mod phase;
 mod presence;
@@ -45,17 +42,18 @@ mod rest;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unbound;
-pub(crate) mod vain;
-pub(crate) mod wakes;
+mod withdraw;
 pub(crate) mod words;
 
 use core::sync::atomic::Ordering;
+use std::collections::VecDeque;
 
 use rustix::thread::CpuSet;
 use tailwater_sched::alloc::{Action, Clock as Rate, Observation, Policy, View};
 use tailwater_sched::ledger::{Class, Fate, Ledger, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
+use tailwater_shm::account::Account;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles};
 
@@ -67,8 +65,8 @@ use crate::trace::Tracer;
 use crate::world::{Lender, World};
 use board::Promise;
 use phase::{
-    BYPASS_US, CoreSlot, How, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, REWAKE_US, Timing,
-    Withdrawn,
+    BYPASS_US, CoreSlot, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, REWAKE_US, SETTLING_US,
+    Timing, Withdrawn,
 };
 use reserved::Reserved;
 pub(crate) use rest::Ranks;
@@ -80,7 +78,6 @@ pub(crate) struct Allocator {
     /// Zero of the ledger's time.
     origin: Cycles,
     timing: Timing,
-    max_evictions: u32,
     ledger: Ledger,
     policy: Box<dyn Policy + Send>,
     observation: Observation,
@@ -89,14 +86,11 @@ pub(crate) struct Allocator {
     cores: Vec<CoreSlot>,
     unmanaged: CpuSet,
     threads: Box<dyn Threads>,
-    /// Linux keeps accounts of the processor time of threads.
-    keeps_accounts: bool,
     /// Measures what looks cost.
     stopwatch: fn() -> Cycles,
-    withdrawn: Vec<Withdrawn>,
-    /// Times of the last and the next look at withdrawn kthreads.
+    withdrawn: VecDeque<Withdrawn>,
+    /// Time of the last look at withdrawn kthreads.
     watched_at: Cycles,
-    next_watch: Cycles,
     ranks: Ranks,
     /// Other programs compete for the cores.
     contested: bool,
@@ -150,8 +144,6 @@ impl Allocator {
         let Parts { clock, topology, unmanaged, policy, threads, stopwatch } = parts;
         let us = |us: u64| clock.from_ns(us * 1_000);
         let origin = tailwater_shm::clock::now();
-        let own_pid = rustix::process::getpid().as_raw_nonzero().get();
-        let own_tid = rustix::thread::gettid().as_raw_nonzero().get();
         let slot = |core: &tailwater_sched::topology::Core| CoreSlot {
             id: core.id,
             phase: Phase::Free,
@@ -160,9 +152,10 @@ impl Allocator {
             entered: origin,
             real_time: RealTime::default(),
             promise: Promise::None,
+            late: None,
             last: None,
             watch: quantum::Watch::NONE,
-            idles_paid: 0,
+            idles: Account::default(),
         };
         Self {
             clock,
@@ -172,9 +165,8 @@ impl Allocator {
                 grace: us(config.cede_grace_us),
                 bypass: us(BYPASS_US),
                 overdue_start: us(OVERDUE_START_US),
-                deadline: us(config.cede_deadline_us),
+                settling: us(SETTLING_US),
                 start_deadline: us(config.start_deadline_us),
-                forget_eviction: us(evict::FORGET_EVICTION_US),
                 rewake: us(REWAKE_US),
                 parking: us(PARKING_US),
                 no_start_pause: us(NO_START_PAUSE_US),
@@ -183,7 +175,6 @@ impl Allocator {
                 kthread_look: clock.from_ns(phase::KTHREAD_LOOK_NS),
                 idle_pace: us(phase::IDLE_PACE_US),
             },
-            max_evictions: config.max_evictions,
             reserved: (!config.reserve.keep_off.is_empty()).then(|| Reserved::new(topology.len())),
             cores: topology.cores().iter().map(slot).collect(),
             ledger: Ledger::new(topology),
@@ -191,12 +182,10 @@ impl Allocator {
             observation: Observation::new(),
             actions: Vec::new(),
             unmanaged,
-            keeps_accounts: threads.processor_time(own_pid, own_tid).is_some(),
             threads,
             stopwatch,
-            withdrawn: Vec::new(),
+            withdrawn: VecDeque::new(),
             watched_at: 0,
-            next_watch: 0,
             ranks: Ranks::default(),
             contested: false,
             calm: false,
@@ -244,7 +233,7 @@ impl Allocator {
         look::publish_granted(&runtime, self.policy.takes_requests());
         runtime.set_ranks(self.ranks_differ(), self.gives_real_time());
         self.weigh_sessions = true;
-        world.runtimes.insert(runtime);
+        world.insert(runtime, now);
         self.policy.attach(id, &self.ledger);
         if let Some(error) = refused {
             world.stats.cores.ledger_refusals.add(1);
@@ -388,7 +377,7 @@ impl Allocator {
             most = most.max(match slot.phase {
                 Phase::Free => Attention::None,
                 Phase::Running { kthread, .. } => of(kthread.runtime),
-                Phase::Starting { kthread, .. } if now.saturating_sub(slot.since) > self.timing.deadline => {
+                Phase::Starting { kthread, .. } if now.saturating_sub(slot.since) > self.timing.settling => {
                     if world.runtimes.kthread(kthread).1.no_starts > 0 {
                         // It did not start the last time either: presumably it is stopped.
                         Attention::Occasional
@@ -408,12 +397,12 @@ impl Allocator {
                 && (0..self.cores.len()).any(|at| self.may_be_lent(**id, at))
         };
         let waiting = self.stranded.iter().filter(counts).map(|&id| of(id));
-        let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn.how {
-            // The end of its pause is the time of the next look; see `next_readmission`.
-            How::BeforeStart => Attention::None,
+        let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn {
             // It lost its core, runs elsewhere if at all, and may be stopped for ever.
-            How::ByForce | How::Bypassed { .. } | How::Watched(_) => Attention::Occasional,
-            How::Late { .. } | How::Unaccounted { .. } => Attention::Constant,
+            Withdrawn { moved: true, .. } => Attention::Occasional,
+            Withdrawn { runs_since: Some(_), .. } => Attention::Constant,
+            // The end of its pause is the time of the next look; see `next_readmission`.
+            Withdrawn { .. } => Attention::None,
         });
         let most = waiting.chain(withdrawn).fold(most, Attention::max);
         if most < Attention::Constant && self.next_pending(now).is_some_and(|next| next <= now) {
@@ -453,13 +442,8 @@ impl Allocator {
 
     /// Returns when the next pause of a kthread that did not start on its core ends.
     pub(crate) fn next_readmission(&self, now: Cycles) -> Option<Cycles> {
-        let ends = self.withdrawn.iter().map(|withdrawn| match withdrawn.how {
-            // One that ended since the last look is found at the next.
-            How::BeforeStart if withdrawn.not_before > self.watched_at => {
-                withdrawn.not_before.max(self.next_watch)
-            }
-            _ => withdrawn.not_before,
-        });
+        // One that ended since the last look is found at the next.
+        let ends = self.withdrawn.iter().map(|withdrawn| withdrawn.not_before);
         ends.filter(|&end| end > now).min()
     }
 

@@ -2,6 +2,7 @@
 
 use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::Cycles;
+use tailwater_shm::account::Account;
 
 use super::board::Promise;
 use super::quantum::Watch;
@@ -27,6 +28,9 @@ pub(super) const OVERDUE_START_US: u64 = 10;
 /// descheduled sees neither signal nor request. The time does not run from the decision: a polling
 /// thread that looks late sends the signal late, too.
 pub(super) const BYPASS_US: u64 = 20;
+/// How long the polling thread stays awake for a best-effort kthread that does not start, in
+/// microseconds: then an ordinary program has its core.
+pub(super) const SETTLING_US: u64 = 1_000;
 /// Pause before a kthread that did not start is lent a core again, in microseconds; doubled each
 /// time in a row for a latency-critical one.
 pub(super) const NO_START_PAUSE_US: u64 = 10_000;
@@ -51,10 +55,8 @@ pub(super) struct Timing {
     /// From the preempt signal until a kthread that did not cede is bypassed.
     pub(super) bypass: Cycles,
     pub(super) overdue_start: Cycles,
-    pub(super) deadline: Cycles,
+    pub(super) settling: Cycles,
     pub(super) start_deadline: Cycles,
-    /// Until an eviction is forgotten.
-    pub(super) forget_eviction: Cycles,
     pub(super) rewake: Cycles,
     pub(super) parking: Cycles,
     pub(super) no_start_pause: Cycles,
@@ -107,75 +109,35 @@ pub(super) struct CoreSlot {
     pub(super) real_time: RealTime,
     /// Who wakes its next owner.
     pub(super) promise: Promise,
+    /// The kthread that the next owner waits for, because it was signalled or has not started, and
+    /// since when.
+    pub(super) late: Option<(KthreadId, Cycles)>,
     /// The kthread that has ceded it to the present owner.
     pub(super) last: Option<KthreadId>,
     /// The turn in progress, while its owner runs.
     pub(super) watch: Watch,
-    /// The decisions about its idle holders so far are paid for at this time; see [`IDLE_PACE_US`].
-    pub(super) idles_paid: Cycles,
+    /// Decisions about its idle holders; see [`IDLE_PACE_US`].
+    pub(super) idles: Account,
 }
 
 impl CoreSlot {
     /// Returns whether a decision about its idle holder may be made now, and counts it if so.
     pub(super) fn may_decide_idle(&mut self, pace: Cycles, now: Cycles) -> bool {
-        let paid = self.idles_paid.max(now);
-        let may = paid - now < pace * IDLE_BURST;
+        let may = !self.idles.is_over(pace * (IDLE_BURST - 1), now);
         if may {
-            self.idles_paid = paid.saturating_add(pace);
+            self.idles.charge(pace, 1, now);
         }
         may
     }
 }
 
-/// A kthread that is lent nothing for now.
+/// A kthread that is lent nothing for now; see [`super::withdraw`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Withdrawn {
     pub(super) kthread: KthreadId,
-    pub(super) how: How,
     pub(super) not_before: Cycles,
-}
-
-/// How a kthread lost its core; see [`super::evict`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
-    ByForce,
-    BeforeStart,
-    /// It began the tenancy that was taken back, and is not signalled yet.
-    Late {
-        since: Cycles,
-    },
-    /// Signalled; its processor time does not count yet.
-    Bypassed {
-        since: Cycles,
-        /// It could not be read when it was to begin to count.
-        unread: bool,
-    },
-    /// Signalled; its processor time counts.
-    Watched(Reading),
-    /// Signalled; Linux keeps no account of its processor time.
-    Unaccounted {
-        since: Cycles,
-    },
-}
-
-impl How {
-    /// Returns true if the kthread was bypassed, and has not been moved off its core.
-    pub(super) fn is_on_its_core(self) -> bool {
-        match self {
-            Self::Bypassed { .. } | Self::Watched(_) | Self::Unaccounted { .. } => true,
-            Self::ByForce | Self::BeforeStart | Self::Late { .. } => false,
-        }
-    }
-}
-
-/// The last reading of the processor time of a withdrawn kthread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reading {
-    /// What it had had when that began to count.
-    pub(super) had_ns: u64,
-    /// What it had had at `checked`, when that was last read.
-    pub(super) last_ns: u64,
-    pub(super) checked: Cycles,
-    /// It is read again when this time has passed.
-    pub(super) pause: Cycles,
+    /// Since when it has been seen running in the tenancy that was taken back.
+    pub(super) runs_since: Option<Cycles>,
+    /// It was moved to unmanaged cores.
+    pub(super) moved: bool,
 }

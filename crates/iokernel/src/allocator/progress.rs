@@ -2,7 +2,7 @@
 //!
 //! Owns the polling of every core that is not free, once per iteration of the loop, and the first
 //! steps against an owner that does not cede: preempt signal after `cede_grace_us`, then the bypass
-//! ([`super::evict`], which also takes the last step). One look takes one step: when looks are
+//! ([`super::withdraw`]). One look takes one step: when looks are
 //! late, because Linux has not run the polling thread, it may not have run the owner, either. A
 //! state word of another generation is stale and ignored.
 
@@ -15,7 +15,9 @@ use tailwater_shm::{Cycles, KthreadState, clock};
 use super::Allocator;
 use super::phase::{Phase, REWAKE_DOUBLINGS};
 use super::quantum::Watch;
+use super::withdraw::WATCHED;
 use crate::stats::HandoffKind;
+use crate::tenant::Work;
 use crate::world::World;
 
 impl Allocator {
@@ -39,7 +41,7 @@ impl Allocator {
                         self.take_back(world, at, kthread, not_before, now);
                         self.core_fell_free(world, self.cores[at].id, now);
                     } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
-                        self.judge_promise(world, at, kthread, false, now);
+                        self.end_promise(world, at, false);
                         self.rouse(world, kthread, now);
                         world.stats.cores.rewakes.add(1);
                         let wakes = wakes + 1;
@@ -55,6 +57,7 @@ impl Allocator {
                         }
                     } else if now.saturating_sub(decided) > self.timing.grace {
                         self.signal(world, from);
+                        self.cores[at].late = Some((from, decided));
                         let (kind, signalled) = (HandoffKind::Signal, Some(now));
                         let core = self.cores[at].id;
                         world.trace.core(clock::now(), core, CoreStep::Signalled, kind, (from, None));
@@ -64,7 +67,7 @@ impl Allocator {
             }
         }
         if !self.withdrawn.is_empty() {
-            self.watch_withdrawn(world, now);
+            self.watch_withdrawn(world, WATCHED, now);
         }
     }
 
@@ -120,15 +123,15 @@ impl Allocator {
     ) {
         world.stats.handoff(kind).running.record(self.clock.to_ns(now.saturating_sub(decided)));
         world.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
-        self.judge_promise(world, at, kthread, true, now);
+        self.end_promise(world, at, true);
         world.runtimes.kthread_mut(kthread).no_starts = 0;
+        if let Some((late, since)) = self.cores[at].late.take() {
+            self.charge_wait(world, late, kthread.runtime, now.saturating_sub(since), now);
+        }
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
         let words = world.runtimes.kthread(kthread).0.shared(kthread.index);
         self.cores[at].watch = Watch::begin(words, self.clock, now);
-        if !self.withdrawn.is_empty() {
-            self.watch_bypassed(world, self.cores[at].id, now);
-        }
         // It may idle or have parked already.
         self.watch_running(world, at, kthread, false, now);
         if self.cores[at].absent {
@@ -140,6 +143,7 @@ impl Allocator {
     fn parked(&mut self, world: &mut World, at: usize, kthread: KthreadId, now: Cycles) {
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Wake, (kthread, None));
+        let held = now.saturating_sub(self.cores[at].since);
         self.account_core_time(world, at, kthread, now);
         world.stats.cores.parks.add(1);
         self.leave(world, kthread);
@@ -147,14 +151,14 @@ impl Allocator {
             return self.refused(world, &error, ());
         }
         self.begin_phase(world, at, Phase::Free, now);
-        let began = clock::now();
+        let began = (self.stopwatch)();
         self.look_beside(world, kthread, now);
         self.note_timer(world, kthread.runtime, now);
         let in_vain = self.was_lent_in_vain(world, kthread, now);
-        self.judge_core(world, kthread, in_vain, now);
         self.core_fell_free(world, core, now);
         if in_vain {
-            world.charge(kthread.runtime, clock::now().saturating_sub(began), now);
+            self.charge_vain(world, kthread.runtime, held, now);
+            world.charge(kthread.runtime, Work::Refused, (self.stopwatch)().saturating_sub(began), now);
         }
     }
 
@@ -174,9 +178,6 @@ impl Allocator {
         self.enter_cede(world, at, from, kind, decided, now);
         self.account_core_time(world, at, from, now);
         self.cores[at].last = Some(from);
-        if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
-            runtime.evictions.note_cede();
-        }
         self.leave(world, from);
         let became = self.ledger.handle_parked(from, self.nanos(now));
         self.follow(world, at, became, kind, decided, now);
@@ -200,7 +201,10 @@ impl Allocator {
     ) {
         self.cores[at].since = now;
         let phase = match became {
-            Ok(Parked::Freed(_)) => Phase::Free,
+            Ok(Parked::Freed(_)) => {
+                self.cores[at].late = None;
+                Phase::Free
+            }
             Ok(Parked::HandedOn { to, .. }) => {
                 self.wake_next_owner(world, at, to, now);
                 Phase::Starting { kthread: to, kind, decided, woken: now, wakes: 0 }

@@ -1,21 +1,15 @@
 //! Cores to which Linux does not bind a runtime's threads.
 //!
-//! Owns what is remembered of them, and the hold. The cpuset of a program may lack managed cores. A
-//! core that was refused to one of its threads is lent to the program no more for
-//! [`REMEMBERED_US`]: the policy chooses another one at the next look, and the demand waits for no
-//! time of its own. A cpuset that was widened meanwhile takes effect after that time. The log names
-//! the program once.
-//!
-//! A runtime for which no core is left to choose, or whose thread is gone, is lent none for a time
-//! that doubles from [`UNBOUND_US`] on, [`UNBOUND_DOUBLINGS`] times, until it was lent one. Its
-//! words are read as before. Then all its cores are tried again. Each attempt is a system call of
-//! 1 us, and is charged. A core that is [reserved](super::reserved) and that the control group of a
-//! program will lose is refused without one.
+//! Owns what is remembered of them. The cpuset of a program may lack managed cores. A core that was
+//! refused to one of its threads is lent to the program no more for [`REMEMBERED_US`]: the policy
+//! chooses another one at the next look, and the demand waits for no time of its own. A cpuset that
+//! was widened meanwhile takes effect after that time. The log names the program once. Each attempt
+//! is a system call of 1 us, which is charged. A core that is [reserved](super::reserved) and that
+//! the control group of a program will lose is refused without one.
 //!
 //! | what a program does | what happens |
 //! |---|---|
 //! | has its threads in a cpuset without some managed cores | it is lent the others; one attempt for each lacking core every ten seconds |
-//! | has them in one without any | attempts for each managed core, every 64 ms in the end, charged |
 //! | has threads of one program in several cpusets | a core that is refused to one of them is lent to none |
 //! | moves itself from cpuset to cpuset | charged attempts, and cores that it could have and is not lent |
 
@@ -28,10 +22,6 @@ use crate::world::World;
 
 /// Time for which a refused core is remembered, in microseconds.
 const REMEMBERED_US: u64 = 10_000_000;
-/// First time for which a runtime is lent no core after all were refused to it, in microseconds.
-const UNBOUND_US: u64 = 1_000;
-/// Maximum number of its doublings: 64 ms.
-const UNBOUND_DOUBLINGS: u32 = 6;
 /// Time between two warnings about cpusets, in microseconds: programs come and go at will.
 const WARNING_US: u64 = 1_000_000;
 
@@ -40,18 +30,7 @@ const WARNING_US: u64 = 1_000_000;
 pub(crate) struct Unbound {
     /// Time at which its refused cores are forgotten; `None` if there are none.
     forget_at: Option<Cycles>,
-    /// Time from which it may be lent cores again; `None` if it may.
-    held_until: Option<Cycles>,
-    /// Holds in a row.
-    row: u32,
     has_warned: bool,
-}
-
-impl Unbound {
-    /// Returns when the hold or the memory ends next.
-    fn next(&self) -> Option<Cycles> {
-        self.forget_at.into_iter().chain(self.held_until).min()
-    }
 }
 
 impl Allocator {
@@ -91,28 +70,6 @@ impl Allocator {
         self.earliest_timer = self.earliest_timer.min(end);
     }
 
-    /// Handles a decision for a runtime of which a thread could be bound to no core; the attempts
-    /// have taken `cost`. If the thread is gone, or the policy has no other core to choose, the
-    /// runtime is lent none for a while; the policy serves others meanwhile.
-    pub(super) fn give_up_binding(
-        &mut self,
-        world: &mut World,
-        id: RuntimeId,
-        error: Errno,
-        cost: Cycles,
-        now: Cycles,
-    ) {
-        if error == Errno::SRCH || !self.has_choice(id) {
-            self.hold(world, id, now);
-        }
-        world.charge(id, cost, now);
-    }
-
-    /// Returns whether there is a core that the runtime could be lent and that was not refused.
-    fn has_choice(&self, id: RuntimeId) -> bool {
-        self.observation.runtime(id).is_some() && (0..self.cores.len()).any(|at| self.may_be_lent(id, at))
-    }
-
     /// Returns true if the runtime could be lent the core at this position once it is free.
     pub(super) fn may_be_lent(&self, id: RuntimeId, at: usize) -> bool {
         let slot = &self.cores[at];
@@ -121,28 +78,10 @@ impl Allocator {
             && self.policy.may_serve(id, slot.id, &self.ledger)
     }
 
-    fn hold(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
-        let first = self.clock.from_ns(UNBOUND_US * 1_000);
-        let Some(runtime) = world.runtimes.get_mut(id) else { return };
-        let until = now.saturating_add(first << runtime.unbound.row.min(UNBOUND_DOUBLINGS));
-        runtime.unbound.row = runtime.unbound.row.saturating_add(1);
-        runtime.unbound.held_until = Some(until);
-        self.observation.set_on_hold(id, true);
-        self.earliest_timer = self.earliest_timer.min(until);
-    }
-
-    /// Ends the row of holds.
-    #[inline]
-    pub(super) fn note_bound(world: &mut World, id: RuntimeId) {
-        if let Some(runtime) = world.runtimes.get_mut(id) {
-            runtime.unbound.row = 0;
-        }
-    }
-
-    /// Ends a hold, and forgets refused cores, when their time has come.
+    /// Forgets refused cores when their time has come.
     #[inline(always)]
-    pub(super) fn end_hold(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
-        let Some(next) = world.runtimes.get(id).and_then(|runtime| runtime.unbound.next()) else { return };
+    pub(super) fn end_refusals(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
+        let Some(next) = world.runtimes.get(id).and_then(|runtime| runtime.unbound.forget_at) else { return };
         if now < next {
             self.earliest_timer = self.earliest_timer.min(next);
             return;
@@ -154,10 +93,6 @@ impl Allocator {
     pub(super) fn try_cores_again(&mut self, world: &mut World, id: RuntimeId) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
         runtime.unbound.forget_at = None;
-        let was_held = runtime.unbound.held_until.take().is_some();
         self.observation.forget_refused(id);
-        if was_held && !runtime.doomed {
-            self.observation.set_on_hold(id, false);
-        }
     }
 }

@@ -19,8 +19,8 @@
 //! a later tail beside an earlier head would show work that other kthreads of the program have
 //! taken. A timer found once is known from then on. The mark, the earliest timer and the lost wakes
 //! are sums over the words of all kthreads, each as last read. A whole look, before the polling
-//! thread sleeps and before a verdict, is up to date. Programs decide how often a verdict is due:
-//! after a whole look for one that took a time `c` there is none for 8 `c`.
+//! thread sleeps and before a verdict, is up to date; one before a verdict is charged to the
+//! program.
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::alloc::KthreadLook;
@@ -34,8 +34,7 @@ pub(super) const WHOLE: usize = 4;
 pub(super) const SLICE: usize = 16;
 /// Maximum number of others read with a slice because something may wait there.
 pub(super) const WAITING: usize = 4;
-/// Pause after a slice, as a multiple of the time that it took; likewise after a whole look for a
-/// verdict.
+/// Pause after a slice, as a multiple of the time that it took.
 pub(super) const SPACING: Cycles = 8;
 
 /// What is kept of a kthread's words beside the observation.
@@ -74,15 +73,13 @@ pub(crate) struct Kept {
     cursor: usize,
     /// No slice is read before this time.
     not_before: Cycles,
-    /// No verdict has all words read before this time.
-    no_verdict_before: Cycles,
 }
 
 impl Kept {
     pub(crate) fn new(kthreads: u16) -> Self {
         let unread = Words { fingerprint: 0, timer: Cycles::MAX, lost_wakes: 0 };
         let count = if usize::from(kthreads) > WHOLE { kthreads.into() } else { 0 };
-        Self { words: vec![unread; count].into(), cursor: 0, not_before: 0, no_verdict_before: 0 }
+        Self { words: vec![unread; count].into(), cursor: 0, not_before: 0 }
     }
 
     /// Returns whether a slice may be read.
@@ -104,18 +101,6 @@ impl Kept {
     pub(super) fn end_slice(&mut self, (count, cost): (usize, Cycles), most: Cycles, now: Cycles) {
         let cost = cost.min(most * count as Cycles);
         self.not_before = self.not_before.max(now.saturating_add(cost * SPACING));
-    }
-
-    /// Returns whether all words may be read for a verdict.
-    pub(super) fn is_verdict_due(&self, now: Cycles) -> bool {
-        now >= self.no_verdict_before
-    }
-
-    /// Records that reading all words for a verdict took `cost`, which delays the next verdict;
-    /// `most` is as in [`end_slice`](Self::end_slice).
-    pub(super) fn end_verdict(&mut self, cost: Cycles, most: Cycles, now: Cycles) {
-        let cost = cost.min(most * self.words.len() as Cycles);
-        self.no_verdict_before = now.saturating_add(cost * SPACING);
     }
 
     pub(super) fn set(&mut self, kthread: usize, words: Words) {

@@ -60,8 +60,6 @@ pub enum Reason {
         /// What the grant lists; may be empty.
         allowed: String,
     },
-    /// A program that the grant permitted was expelled, and its user waits.
-    Expelled,
     /// The programs of the grant would have too much.
     Limit {
         /// Of what.
@@ -136,13 +134,6 @@ impl fmt::Display for Denial {
                     allowed => write!(f, "; choose one of {allowed}, or none")?,
                 }
                 format!("adds it to `addresses` of [[grant]] {grant}")
-            }
-            // Passes by itself.
-            Reason::Expelled => {
-                return write!(
-                    f,
-                    "a program of user {user} was expelled that [[grant]] {grant} had permitted"
-                );
             }
             Reason::Limit { limit, asked, held, most } => {
                 let (what, key) = limit.words();

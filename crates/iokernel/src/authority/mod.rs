@@ -175,14 +175,13 @@ impl Authority {
     }
 
     /// Returns the grant by which a user may register a program, `None` if the user needs none.
-    /// `held` returns what programs of a grant have already; `None` if the user registers none by
-    /// it for a while.
+    /// `held` returns what programs of a grant have already.
     pub(crate) fn rule_on(
         &self,
         user: &User,
         wish: &Register,
         region_bytes: u64,
-        held: impl Fn(usize) -> Option<Held>,
+        held: impl Fn(usize) -> Held,
     ) -> Result<Option<usize>, Denial> {
         if user.privileged {
             return Ok(None);
@@ -192,7 +191,7 @@ impl Authority {
             let reason = self.against(user, number, rule, wish, || held(number), region_bytes);
             let Some(reason) = reason else { return Ok(Some(number)) };
             // These say more than a rule that is not about this program.
-            if denied.is_none() || matches!(reason, Reason::Limit { .. } | Reason::Expelled) {
+            if denied.is_none() || matches!(reason, Reason::Limit { .. }) {
                 denied = Some((number + 1, reason));
             }
         }
@@ -210,24 +209,22 @@ impl Authority {
         held: Held,
     ) -> bool {
         self.rules.get(grant).is_some_and(|rule| {
-            rule.covers(user) && self.against(user, grant, rule, wish, || Some(held), region_bytes).is_none()
+            rule.covers(user) && self.against(user, grant, rule, wish, || held, region_bytes).is_none()
         })
     }
 
-    /// Returns what a grant has against a registration: its rules, or else that its user waits, or
-    /// its limits.
+    /// Returns what a grant has against a registration: its rules, or else its limits.
     fn against(
         &self,
         user: &User,
         number: usize,
         rule: &Rule,
         wish: &Register,
-        held: impl FnOnce() -> Option<Held>,
+        held: impl FnOnce() -> Held,
         region_bytes: u64,
     ) -> Option<Reason> {
         let limit = || {
-            let Some(held) = held() else { return Some(Reason::Expelled) };
-            let exceeded = rule.exceeded(held, Held::by(wish, region_bytes));
+            let exceeded = rule.exceeded(held(), Held::by(wish, region_bytes));
             exceeded.map(|(limit, asked, held, most)| Reason::Limit { limit, asked, held, most })
         };
         self.objection(user, number, rule, wish).or_else(limit)
@@ -285,18 +282,6 @@ impl Authority {
     /// Returns how many connections a user may have by the grants, if one of them says so.
     pub(crate) fn connections(&self, user: &User) -> Option<usize> {
         self.covering(user).filter_map(|(_, rule)| rule.grant.connections).max().map(|n| n as usize)
-    }
-
-    /// Returns how many programs a user may register by the grant that permits most.
-    pub(crate) fn programs(&self, user: &User) -> u32 {
-        self.covering(user).map(|(_, rule)| rule.grant.programs).max().unwrap_or(0)
-    }
-
-    /// Returns how many programs users may register by a grant that covers this one by a group, or
-    /// as all users; `None` if it names the user.
-    pub(crate) fn programs_of_unnamed(&self, grant: usize, uid: u32) -> Option<u32> {
-        let rule = self.rules.get(grant).filter(|rule| !rule.users.contains(&uid))?;
-        Some(rule.grant.programs)
     }
 
     /// Says in words what a user may register.

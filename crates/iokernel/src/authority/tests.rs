@@ -28,7 +28,7 @@ fn batch(name: &str) -> Register {
 /// Returns the ruling with nothing held yet, as text if it is a denial.
 #[track_caller]
 fn ruling(authority: &Authority, user: &User, wish: &Register) -> Result<Option<usize>, String> {
-    authority.rule_on(user, wish, 1 << 20, |_| Some(Held::default())).map_err(|denial| denial.to_string())
+    authority.rule_on(user, wish, 1 << 20, |_| Held::default()).map_err(|denial| denial.to_string())
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn limits_are_of_all_programs_of_a_grant_and_the_next_grant_may_permit_what_one_
     let two = "[[grant]]\ngroups = 500\nprograms = 2\nregion-bytes = 4194304\n[[grant]]\nusers = \"alice\"\nprograms = 9";
     let authority = authority(two);
     let held = |programs| {
-        move |grant| Some(if grant == 0 { Held { programs, ..Held::default() } } else { Held::default() })
+        move |grant| if grant == 0 { Held { programs, ..Held::default() } } else { Held::default() }
     };
     let (alice, bob) = (user(ALICE, &[STUDENTS]), user(BOB, &[STUDENTS]));
     let rule = |user: &User, programs, bytes| authority.rule_on(user, &batch("a"), bytes, held(programs));
@@ -163,20 +163,4 @@ fn a_user_is_told_what_the_grants_permit() {
         assert!(words.contains(part), "{part:?}: {words}");
     }
     assert!(authority.describe(&user(BOB, &[]), held).contains("may register no programs"));
-}
-
-#[test]
-fn a_grant_by_which_a_user_registers_nothing_for_a_while_leaves_the_others_to_it() {
-    let text = "[[grant]]\nusers = 1000\n[[grant]]\nusers = 1000\nnames = \"web\"";
-    let authority = authority(text);
-    let but = |waits: &'static [usize]| move |grant| (!waits.contains(&grant)).then(Held::default);
-    let rule = |name: &str, waits| authority.rule_on(&user(ALICE, &[]), &batch(name), 1 << 20, but(waits));
-    assert_eq!(rule("web", &[]), Ok(Some(0)));
-    assert_eq!(rule("web", &[0]), Ok(Some(1)));
-    let denial = rule("web", &[0, 1]).unwrap_err();
-    assert_eq!((denial.grant, &denial.reason), (Some(2), &Reason::Expelled));
-    assert!(!denial.is_about_others());
-    // The second grant does not permit this one, which is for ever.
-    let denial = rule("other", &[0]).unwrap_err();
-    assert_eq!((denial.grant, denial.reason), (Some(1), Reason::Expelled));
 }

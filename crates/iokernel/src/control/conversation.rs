@@ -19,7 +19,6 @@ use rustix::process::geteuid;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::clock;
 use tailwater_shm::control::{
     self, CaptureRequest, Capturing, ClientMessage, ControlError, CoreRequest, Ipv6Place, Peer, Register,
     ServerMessage, TraceRequest, Welcome,
@@ -29,23 +28,30 @@ use tailwater_shm::memory::{self, MemoryError};
 
 use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
-use super::exile::Key;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
-use super::{Command, Control, Notice, PATIENCE, in_ms, is_trusted, process, rank, user_of};
+use super::{
+    Command, Control, Notice, PATIENCE, gate, in_ms, is_trusted, process, processor_time, rank, user_of,
+};
 use crate::allocator::board::knows_board;
-use crate::authority::{Denial, Reason};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PolicyName;
 use crate::firewall::Guard;
 use crate::frame::PREFIX_LEN6;
 use crate::port::pcap::unix_ns;
 use crate::runtime::{Admission, EndReason, Runtime};
+use crate::tenant::Key;
 use crate::trace::Tracer;
 
 impl Control {
-    /// Serves an event on a connection.
+    /// Serves an event on a connection, and charges the time to the client's user.
     pub(super) fn serve(&mut self, token: u64) {
+        let (uid, began) = (self.uid_of(token), processor_time());
+        self.serve_message(token);
+        self.charge(uid, began);
+    }
+
+    fn serve_message(&mut self, token: u64) {
         let Some(session) = self.sessions.get(&token) else { return };
         let socket = Arc::clone(&session.socket);
         let message = match control::receive_bare::<ClientMessage>(&*socket) {
@@ -63,13 +69,7 @@ impl Control {
                 session.state = state;
                 self.tell_rights(token, &socket);
             }
-            (ClientMessage::Register(wish), State::Fresh) => match self.take_registration(token) {
-                Ok(()) => self.register(token, &socket, wish),
-                Err(refusal) => {
-                    self.refuse(self.uid_of(token), &*socket, &refusal);
-                    self.drop_session(token);
-                }
-            },
+            (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
             (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
             (ClientMessage::RequestCores(request), State::Fresh) => {
@@ -88,34 +88,35 @@ impl Control {
         }
     }
 
-    /// Sends the statistics: to users without rights not more often than [`Answers`] permits.
-    ///
-    /// [`Answers`]: super::answers::Answers
+    /// Returns whether a client's user is served now; if not, ends the conversation.
+    fn may_ask(&mut self, token: u64) -> bool {
+        let uid = self.uid_of(token);
+        let may = is_trusted(uid) || self.gate.check(gate::user(uid), Instant::now()).is_ok();
+        if !may {
+            self.end(token, &ControlError::TooOften);
+        }
+        may
+    }
+
+    /// Sends the statistics.
     fn answer(&mut self, token: u64, socket: &ClientSocket) {
-        let (uid, now) = (self.uid_of(token), Instant::now());
-        let stats = &self.parts.stats;
-        let make = || control::encode(&ServerMessage::Stats(stats.to_json()));
-        let sent = if is_trusted(uid) {
-            control::send_encoded(socket, &make(), &[])
-        } else if self.answers.take(uid, now) {
-            control::send_encoded(socket, self.answers.document(now, make), &[])
-        } else {
-            return self.end(token, &ControlError::TooOften);
-        };
-        match sent {
+        if !self.may_ask(token) {
+            return;
+        }
+        let stats = ServerMessage::Stats(self.parts.stats.to_json());
+        match control::send_encoded(socket, &control::encode(&stats), &[]) {
             Ok(()) => {}
             Err(error @ ControlError::TooLong) => self.end(token, &error),
             Err(_) => self.end(token, &ControlError::Closed),
         }
     }
 
-    /// Sends what the client's user may register, as often as statistics.
+    /// Sends what the client's user may register.
     fn tell_rights(&mut self, token: u64, socket: &ClientSocket) {
-        let uid = self.uid_of(token);
-        if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
-            return self.end(token, &ControlError::TooOften);
+        if !self.may_ask(token) {
+            return;
         }
-        self.update_exiled(Instant::now());
+        let uid = self.uid_of(token);
         let may = match (process::check_control(uid), user_of(socket)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),
@@ -181,13 +182,12 @@ impl Control {
         }
     }
 
-    /// Requests cores for a runtime, or refuses to with a reason. Users without rights may ask as
-    /// often as for statistics.
+    /// Requests cores for a runtime, or refuses to with a reason.
     fn request_cores(&mut self, token: u64, socket: &ClientSocket, request: &CoreRequest) {
-        let uid = self.uid_of(token);
-        if !is_trusted(uid) && !self.answers.take(uid, Instant::now()) {
-            return self.end(token, &ControlError::TooOften);
+        if !self.may_ask(token) {
+            return;
         }
+        let uid = self.uid_of(token);
         let answer = match self.check_core_request(uid, request) {
             Ok((id, limit)) => {
                 self.tell(Command::RequestCores(id, u64::from_le_bytes(request.cores)));
@@ -310,19 +310,6 @@ impl Control {
         }
     }
 
-    /// Counts one more registration that the client's user asks for.
-    fn take_registration(&mut self, token: u64) -> Result<(), Refusal> {
-        let uid = self.uid_of(token);
-        if is_trusted(uid) {
-            return Ok(());
-        }
-        // A user may start at once what the grants permit.
-        let user = self.sessions.get(&token).and_then(|session| user_of(&session.socket).ok());
-        let programs = user.map_or(0, |user| self.parts.directory.authority().programs(&user));
-        let turn = self.registrations.take_of(uid, programs, Instant::now());
-        turn.map_err(|wait| Refusal::TooOften { uid, ms: in_ms(wait) })
-    }
-
     fn register(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: Register) {
         match self.offer(socket, &wish) {
             Ok(offer) => self.set_state(token, State::Offered(offer)),
@@ -365,49 +352,39 @@ impl Control {
         let pid = peer.pid.ok_or(Refusal::Unseen)?;
         let process = process::at(socket, pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
-        let now = Instant::now();
-        self.update_exiled(now);
-        let place =
-            self.parts.directory.admit(&user, wish).map_err(|refusal| self.with_wait(refusal, now))?;
-        // What is kept after a takeover is ruled on by its grant alone.
-        let grant = self.parts.directory.grant(place.id);
-        if let Some(grant) = grant.filter(|&grant| self.exiles.time_left(key(user.uid, grant), now).is_some())
+        let (began, uid) = (processor_time(), user.uid);
+        if !is_trusted(uid)
+            && let Err(wait) = self.gate.check(gate::user(uid), Instant::now())
         {
-            self.parts.directory.release(place.id);
-            let denial =
-                Denial { user: user.uid, grant: Some(grant + 1), reason: Reason::Expelled, file: None };
-            return Err(self.with_wait(denial.into(), now));
+            return Err(Refusal::TooOften { uid, ms: in_ms(wait) });
         }
-        self.take_turn_of_grant(user.uid, place.id).inspect_err(|_| {
-            self.parts.directory.release(place.id);
-        })?;
+        let place = self.parts.directory.admit(&user, wish)?;
         let id = place.id;
-        self.make_offer(socket, wish, place, (user.uid, pid, process)).inspect_err(|_| {
-            self.parts.directory.release(id);
-        })
+        let offer = self.check_grant(uid, id).and_then(|payer| {
+            let offer = self.make_offer(socket, wish, place, (uid, pid, process));
+            if let Some(payer) = payer {
+                let took = processor_time().saturating_sub(began);
+                self.gate.charge(payer, took, Instant::now());
+            }
+            offer
+        });
+        offer.inspect_err(|_| self.parts.directory.release(id))
     }
 
-    /// Counts one more registration by the grant of a place that its user was given, if the grant
-    /// does not name the user.
-    fn take_turn_of_grant(&mut self, uid: u32, id: RuntimeId) -> Result<(), Refusal> {
+    /// Checks that the users whom the grant of a place does not name are served, if `uid` is one of
+    /// them and no program returns.
+    fn check_grant(&self, uid: u32, id: RuntimeId) -> Result<Option<Key>, Refusal> {
         let directory = &self.parts.directory;
-        let Some(grant) = directory.grant(id).filter(|_| !directory.is_coming_back(id)) else {
-            return Ok(());
+        let key = self.key_of(uid, id);
+        let (None, Some(grant), false) = (key.user, key.grant, directory.is_coming_back(id)) else {
+            return Ok(None);
         };
-        let Some(programs) = directory.authority().programs_of_unnamed(grant, uid) else { return Ok(()) };
-        let turn = self.grants.take((grant, programs), uid, Instant::now());
-        turn.map_err(|wait| Refusal::GrantTooOften { grant: grant + 1, uid, ms: in_ms(wait) })
-    }
-
-    /// Counts a refusal for an expulsion, and adds how long its user still waits.
-    fn with_wait(&self, refusal: Refusal, now: Instant) -> Refusal {
-        let Refusal::Denied(Denial { user: uid, grant: Some(grant), reason: Reason::Expelled, .. }) = refusal
-        else {
-            return refusal;
-        };
-        self.parts.stats.polling.exiled.add(1);
-        let left = self.exiles.time_left(key(uid, grant - 1), now).unwrap_or_default();
-        Refusal::Exiled { uid, grant, seconds: left.as_secs() + 1 }
+        let wait = self.gate.check(key, Instant::now());
+        wait.map(|()| Some(key)).map_err(|wait| Refusal::GrantTooOften {
+            grant: grant + 1,
+            uid,
+            ms: in_ms(wait),
+        })
     }
 
     fn make_offer(
@@ -481,15 +458,10 @@ impl Control {
         let rules = self.parts.stats.firewall();
         let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, tids);
-        let mut taken = None;
         if !is_trusted(uid) {
             // Cores that no grant permits its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;
-            let key = Key { uid, grant: self.parts.directory.grant(id) };
-            runtime.key = Some(key);
-            let debt = self.debts.take(key, clock::now());
-            debt.burden(&mut runtime);
-            taken = Some((key, debt));
+            runtime.key = Some(self.key_of(uid, id));
         }
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         runtime.group = rank::group(pid, &groups);
@@ -512,10 +484,6 @@ impl Control {
         self.parts.stats.polling.registered.add(1);
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
         if let Err(error) = self.populate_and_attach(runtime, file) {
-            if let Some((key, debt)) = taken {
-                // It was never charged to a program.
-                self.debts.leave(key, debt, clock::now());
-            }
             self.parts.stats.remove_runtime(id);
             self.refuse(uid, &**served, &Refusal::Thread(error.to_string()));
             self.parts.directory.release(id);
@@ -588,10 +556,6 @@ fn make_memory(runtime: &Runtime, file: &OwnedFd) -> Result<(), EndReason> {
         }
     }
     runtime.region.populate().map_err(no_memory)
-}
-
-fn key(uid: u32, grant: usize) -> Key {
-    Key { uid, grant: Some(grant) }
 }
 
 /// Checks that the peer may see the traffic of this IOKernel.

@@ -17,18 +17,12 @@
 //! | watching, tracing | the polling thread takes its ring out | impossible ring position: taken out, dropped |
 //! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
 
-mod answers;
 mod boards;
 pub(crate) mod client;
-mod common;
 mod conversation;
-mod debts;
 pub(crate) mod directory;
-mod entrance;
-pub(crate) mod exile;
+mod gate;
 mod limits;
-mod lines;
-mod pace;
 pub(crate) mod predecessor;
 pub(crate) mod presence;
 mod process;
@@ -37,7 +31,6 @@ pub(crate) mod reload;
 mod session;
 mod standing;
 pub(crate) mod takeover;
-mod turns;
 pub(crate) mod watch;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -47,6 +40,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, geteuid};
 use rustix::thread::CpuSet;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,39 +49,35 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::Clock as Rate;
+use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, SocketFile};
-use tailwater_shm::{Clock, clock};
 
 use crate::authority::{Authority, User};
-use crate::budget::Terms;
 use crate::capture::Tap;
 use crate::clocks::Setter;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
 use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
-use crate::stats::{ExileStats, FirewallStats, Stats};
+use crate::stats::{FirewallStats, Stats};
 use crate::sys::peer;
+use crate::tenant::Key;
 use crate::trace::Tracer;
-use answers::Answers;
 use boards::Boards;
 use client::{ClientSocket, Closer};
-use common::CommonPaces;
-use debts::{Debt, Debts};
 use directory::{Directory, Refusal};
-use entrance::{Entrance, REST, Round, Ruling};
-use exile::{Exiles, Key};
-use lines::Lines;
+use gate::{Gate, Ruling};
 use presence::Presence;
 use session::{Session, State};
 use takeover::REUNION;
-use turns::{REGISTRATIONS, Turns};
 use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of connections accepted at once; further ones wait for the next round.
 const ACCEPTS: usize = 64;
+/// Pause of accepting after a flood of connections. Other connections wait as long.
+const REST: Duration = Duration::from_millis(1);
 /// How long no connection is accepted after the kernel could not even refuse one.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -107,7 +97,7 @@ pub(crate) enum Command {
     Reunited,
     /// Puts other firewall rules into effect.
     Rules(Box<NewRules>),
-    /// Moves programs to the parties of these keys.
+    /// Moves programs to the tenants of these keys.
     Rekey(Vec<(RuntimeId, Key)>),
     /// Starts copying frames for a watcher.
     Capture(Box<Tap>),
@@ -212,18 +202,12 @@ pub(crate) struct Control {
     sessions: HashMap<u64, Session>,
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
-    lines: Lines,
-    entrance: Entrance,
-    registrations: Turns,
-    grants: CommonPaces,
-    exiles: Exiles,
-    debts: Debts,
+    gate: Gate,
     boards: Boards,
     /// Firewall rules have changed since the start.
     rules_changed: bool,
     /// Grants may have other numbers than at the start.
     grants_changed: bool,
-    answers: Answers,
     /// The IOKernel that takes over: this one ends, and accepts no connection any more.
     successor: Option<Arc<ClientSocket>>,
     /// Until when places are kept for the programs of the IOKernel that ran before.
@@ -271,6 +255,11 @@ pub(crate) struct Parts {
     pub(crate) keeper: Keeper,
 }
 
+/// Returns the processor time of this thread.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 /// Returns a time in milliseconds, rounded up.
 fn in_ms(time: Duration) -> u64 {
     time.as_micros().div_ceil(1_000) as u64
@@ -316,23 +305,16 @@ impl Control {
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let spare = Some(new_spare()?);
         let (now, programs) = (Instant::now(), parts.config.max_runtimes);
-        let debts = Debts::new(Terms::new(parts.surroundings.clock, parts.config.offence_share));
         epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self {
             parts,
             epoll,
             sessions: HashMap::new(),
             closer: None,
-            lines: Lines::default(),
-            entrance: Entrance::first(programs, now),
-            registrations: Turns::first(REGISTRATIONS, programs, now),
-            grants: CommonPaces::first(programs),
-            exiles: Exiles::default(),
-            debts,
+            gate: Gate::new(programs, now),
             boards: Boards::default(),
             rules_changed: false,
             grants_changed: false,
-            answers: Answers::default(),
             successor: None,
             reunion_ends: None,
             sets_clocks: true,
@@ -423,9 +405,7 @@ impl Control {
             return;
         }
         self.reunion_ends = None;
-        self.entrance = Entrance::new(Instant::now());
-        self.registrations = Turns::new(REGISTRATIONS, Instant::now());
-        self.grants = CommonPaces::new();
+        self.gate.end_return();
         self.parts.directory.take_back(false);
         let programs = self.parts.directory.forget_expected().join(", ");
         if !programs.is_empty() {
@@ -444,14 +424,16 @@ impl Control {
         if self.successor.is_some() {
             return;
         }
-        let mut round = Round::default();
-        self.accept_round(&mut round);
-        if round.is_flood() && self.accepts_again.is_none() {
+        let (mut served, mut others) = (0, 0);
+        self.accept_round(&mut served, &mut others);
+        // A flood of connections of which none is served.
+        if others > 0 && served == 0 && self.accepts_again.is_none() {
             self.pause(REST);
         }
     }
 
-    fn accept_round(&mut self, round: &mut Round) {
+    /// Accepts connections; counts those that the gate lets in, and the others.
+    fn accept_round(&mut self, served: &mut u32, others: &mut u32) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ACCEPTS {
             let socket = match accept_with(&self.parts.listener, flags) {
@@ -474,39 +456,55 @@ impl Control {
             // A Unix socket that was accepted has the credentials of its peer.
             let Ok(Peer { uid, .. }) = Peer::of(&socket) else { continue };
             let socket = ClientSocket::new(socket, self.closer.clone());
-            let ruling = self.judge(uid);
-            round.note(ruling);
-            match ruling {
-                Ruling::Serve => {}
-                Ruling::Refuse(wait) => {
-                    self.refuse(uid, &socket, &Refusal::ConnectsTooOften { uid, ms: in_ms(wait) });
-                    continue;
+            let began = processor_time();
+            match self.judge(uid) {
+                Ruling::Serve => {
+                    *served += 1;
+                    self.admit(uid, socket);
                 }
+                Ruling::Refuse(wait) => {
+                    *others += 1;
+                    self.refuse(uid, &socket, &Refusal::TooOften { uid, ms: in_ms(wait) });
+                }
+                // It takes little, and more of a flood is not read.
                 Ruling::Close => {
+                    *others += 1;
                     self.parts.stats.polling.refused.add(1);
                     continue;
                 }
             }
-            let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
-            let closing = self.closer.as_ref().map_or(0, Closer::waiting);
-            let expected = self.parts.directory.expected(uid);
-            let client = limits::Client { uid, most: self.most_connections(&socket), expected };
-            if !limits::have_room(client, is_trusted, strangers.map(|session| session.uid), closing) {
-                self.refuse(uid, &socket, &Refusal::TooManyConnections);
-                continue;
-            }
-            let token = self.next_token;
-            self.next_token += 1;
-            let watched = EventFlags::IN | EventFlags::RDHUP;
-            if epoll::add(&self.epoll, &socket, EventData::new_u64(token), watched).is_ok() {
-                self.sessions.insert(token, Session::new(socket, uid, Instant::now() + PATIENCE));
-            }
+            self.charge(uid, began);
         }
     }
 
-    /// Counts one more connection of user `uid`.
-    fn judge(&mut self, uid: u32) -> Ruling {
-        if is_trusted(uid) { Ruling::Serve } else { self.entrance.judge(uid, Instant::now()) }
+    /// Begins a conversation with a client of user `uid`, if there is room for one.
+    fn admit(&mut self, uid: u32, socket: ClientSocket) {
+        let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
+        let closing = self.closer.as_ref().map_or(0, Closer::waiting);
+        let expected = self.parts.directory.expected(uid);
+        let client = limits::Client { uid, most: self.most_connections(&socket), expected };
+        if !limits::have_room(client, is_trusted, strangers.map(|session| session.uid), closing) {
+            return self.refuse(uid, &socket, &Refusal::TooManyConnections);
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        let watched = EventFlags::IN | EventFlags::RDHUP;
+        if epoll::add(&self.epoll, &socket, EventData::new_u64(token), watched).is_ok() {
+            self.sessions.insert(token, Session::new(socket, uid, Instant::now() + PATIENCE));
+        }
+    }
+
+    /// Charges the processor time of this thread since `began` to a user without rights.
+    fn charge(&mut self, uid: u32, began: Duration) {
+        if !is_trusted(uid) {
+            let took = processor_time().saturating_sub(began);
+            self.gate.charge(gate::user(uid), took, Instant::now());
+        }
+    }
+
+    /// Rules on a connection of user `uid`.
+    fn judge(&self, uid: u32) -> Ruling {
+        if is_trusted(uid) { Ruling::Serve } else { self.gate.judge(gate::user(uid), Instant::now()) }
     }
 
     /// Returns how many connections the client's user may have.
@@ -560,16 +558,13 @@ impl Control {
     /// Returns whether a client of user `uid` may cause a line of the log; if not, counts it. None
     /// may while another IOKernel waits for the end of this one.
     fn may_log(&mut self, uid: u32) -> bool {
-        self.successor.is_none() && (is_trusted(uid) || self.lines.take(uid, Instant::now()))
+        self.successor.is_none() && (is_trusted(uid) || self.gate.take_line(gate::user(uid), Instant::now()))
     }
 
     /// Logs how many lines were left out of the log, where that is due.
     fn log_left_out(&mut self) {
-        for (user, lines) in self.lines.take_left_out(Instant::now()) {
-            match user {
-                Some(user) => tracing::info!(user, lines, "left out of the log"),
-                None => tracing::info!(lines, "left out of the log, of other users"),
-            }
+        if let Some(lines) = self.gate.take_left_out(Instant::now()) {
+            tracing::info!(lines, "left out of the log, of users who cause too many");
         }
     }
 
@@ -632,18 +627,12 @@ impl Control {
     /// Releases an ended runtime: sends the reason if it lives, lets its threads use all cores
     /// again, unmaps its memory.
     fn bury(&mut self, runtime: Box<Runtime>, reason: &EndReason) {
+        let began = processor_time();
         let (id, name) = (runtime.id, runtime.stats.name.clone());
         let is_own = |session: &&Session| matches!(session.state, State::Registered(other) if other == id);
         let uid = self.sessions.values().find(is_own).map_or(0, |session| session.uid);
         if self.may_log(uid) {
             tracing::info!(%id, name, %reason, "a registration ended");
-        }
-        if !is_trusted(uid) {
-            let key = Key { uid, grant: self.parts.directory.grant(id) };
-            self.debts.leave(key, Debt::of(&runtime), clock::now());
-            if reason.is_expulsion() {
-                self.exile(key);
-            }
         }
         // The end of the IOKernel itself has no message: programs wait for the next one.
         if !matches!(reason, EndReason::Departed | EndReason::Shutdown) {
@@ -667,23 +656,15 @@ impl Control {
             let name = "tailwater-memory".to_owned();
             let _ = std::thread::Builder::new().name(name).spawn(|| drop(runtime));
         }
+        self.charge(uid, began);
     }
 
-    /// Lets no program of an expelled one's user and grant register for a while.
-    fn exile(&mut self, key: Key) {
-        let (Key { uid, grant }, now) = (key, Instant::now());
-        let names_user = grant.is_none_or(|grant| self.parts.directory.authority().names_user(grant, uid));
-        self.exiles.enter(key, !names_user, now);
-        self.parts.stats.set_exiles(self.exiles.list(now).into_iter().map(|(Key { uid, grant }, until)| {
-            ExileStats { uid, grant: grant.map(|grant| grant + 1), until }
-        }));
-    }
-
-    /// Tells the directory who registers nothing for now, and how many places of each grant that
-    /// takes.
-    fn update_exiled(&mut self, now: Instant) {
-        let exiled = self.exiles.list(now).into_iter().map(|(key, _)| key).collect();
-        self.parts.directory.set_exiled(exiled, self.exiles.places(now));
+    /// Returns the tenant of a program of user `uid`, who needs a grant.
+    fn key_of(&self, uid: u32, id: RuntimeId) -> Key {
+        let directory = &self.parts.directory;
+        let grant = directory.grant(id);
+        let named = grant.is_none_or(|grant| directory.authority().names_user(grant, uid));
+        Key { user: named.then_some(uid), grant }
     }
 
     /// Ends conversations whose deadline has passed.

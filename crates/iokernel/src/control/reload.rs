@@ -3,10 +3,9 @@
 //! Owns which settings change without a restart, and what [`Reloader::reload`] reports. Firewall
 //! rules then hold for all programs, from the moment at which the polling thread has taken them,
 //! or, for a program that is just registering, before it gets its first core; the others concern
-//! registrations from now on, and what is registered keeps what it has. A reload also ends the
-//! waits of users of whom programs were expelled ([`exile`](super::exile)), and enters registered
-//! programs by the grants that now permit them: the polling thread moves them to the parties of
-//! these grants ([`party`](crate::party)).
+//! registrations from now on, and what is registered keeps what it has. A reload also enters
+//! registered programs by the grants that now permit them: the polling thread moves them to the
+//! tenants of these grants ([`tenant`](crate::tenant)).
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -14,8 +13,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use tailwater_sched::RuntimeId;
 
-use super::common::CommonPaces;
-use super::exile::Key;
 use super::session::State;
 use super::{Bell, Command, Control, NewRules, Notice, is_trusted};
 use crate::authority::Authority;
@@ -96,11 +93,8 @@ impl Control {
         // With the old network, for instance, a new address may be outside.
         config.check()?;
         let changes = compare(&self.parts.config, new);
-        // They are of grants by their old numbers; and an administrator may have mended the cause.
-        self.exiles.lift();
-        self.debts.forgive();
-        self.grants = CommonPaces::new();
-        self.parts.stats.set_exiles([]);
+        // They are of grants by their old numbers.
+        self.gate.forget_grants();
         self.parts.directory.reload(&config, authority);
         self.grants_changed = true;
         self.replace_keys(|_| true);
@@ -134,8 +128,7 @@ impl Control {
             State::Registered(id) if !is_trusted(session.uid) && which(id) => Some((id, session.uid)),
             _ => None,
         });
-        let key = |(id, uid)| (id, Key { uid, grant: self.parts.directory.grant(id) });
-        let keys: Vec<_> = registered.map(key).collect();
+        let keys: Vec<_> = registered.map(|(id, uid)| (id, self.key_of(uid, id))).collect();
         if !keys.is_empty() {
             self.tell(Command::Rekey(keys));
         }

@@ -23,7 +23,6 @@ use tailwater_shm::{Clock, Cycles, clock};
 
 use crate::allocator::{self, Allocator, Attention, Ranks};
 use crate::authority::Authority;
-use crate::budget::Terms;
 use crate::clocks;
 use crate::config::{Config, ConfigError, Priority};
 use crate::control::directory::Directory;
@@ -40,6 +39,7 @@ use crate::runtime::{EndReason, Runtime};
 use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
 use crate::sys::{LinuxThreads, peer};
+use crate::tenant::{self, Prices, TenantId};
 use crate::world::World;
 use control_thread::{ControlThread, Work};
 use courtesy::Courtesy;
@@ -275,7 +275,7 @@ impl IoKernel {
             control.own_socket_file();
         }
         Ok(Self {
-            world: World::new(Arc::clone(&stats), Terms::new(clock, config.offence_share)),
+            world: World::new(Arc::clone(&stats), Prices::new(clock, config.offence_share)),
             allocator,
             switch: Switch::new(ports, &config, clock, clock::now),
             config,
@@ -612,7 +612,7 @@ impl Polling {
                     self.switch.set_rules(ethertypes, multicast);
                 }
                 // One that is not attached yet gets its key when greeted, before its first core.
-                Command::Rekey(keys) => self.world.runtimes.rekey(keys),
+                Command::Rekey(keys) => self.world.rekey(keys, now),
                 Command::Capture(tap) => {
                     let runtimes = self.world.runtimes.iter();
                     let named = runtimes.map(|runtime| (runtime.stats.name.as_str(), runtime.id));
@@ -656,13 +656,15 @@ impl Polling {
         self.world.trace.handle_attached(&runtime.stats.name, id);
         self.allocator.attach(&mut self.world, runtime, now);
         self.tell(Notice::Attached(id));
-        self.count_registration(began);
+        if let Some(payer) = self.world.runtimes.get(id).map(|runtime| runtime.tenant) {
+            self.count_registration(payer, began, now);
+        }
     }
 
-    /// Counts the time since `began`, in which a program was attached or a registration ended. It
-    /// is charged to no program: the pace of registrations bounds it (`control::turns`).
-    fn count_registration(&self, began: Duration) {
+    /// Charges the time since `began`, in which a program was attached or its registration ended.
+    fn count_registration(&mut self, payer: TenantId, began: Duration, now: Cycles) {
         let ns = processor_time().saturating_sub(began).as_nanos() as u64;
+        self.world.charge_tenant(payer, tenant::Work::Registration, self.clock.from_ns(ns), now);
         self.world.stats.polling.registration_ns.add(ns);
     }
 
@@ -717,8 +719,9 @@ impl Polling {
             EndReason::Departed | EndReason::Shutdown => self.world.stats.polling.departed.add(1),
             _ => self.world.stats.polling.expelled.add(1),
         }
+        let payer = runtime.tenant;
         self.tell(Notice::Retired(runtime, reason));
-        self.count_registration(began);
+        self.count_registration(payer, began, now);
     }
 
     /// Records how long a dead runtime's cores took to come back: from when its death was

@@ -29,8 +29,8 @@
 //! first. So the polling thread never reads or writes one. An edge-triggered epoll(7) reports each
 //! write since the last look, without a read. A hostile doorbell costs only the processor time of a
 //! core that no service uses; and a ring for which its runtime has nothing to show is charged to it
-//! ([`crate::budget`]). The doorbell of a throttled runtime is *muted*: taken out of what is waited
-//! for until a sleep after the pause.
+//! ([`crate::tenant`]). The doorbell of a runtime that waits is *muted*: taken out of what is
+//! waited for until a sleep after the pause.
 
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -45,6 +45,7 @@ use crate::control::watch::Place;
 use crate::port::Port;
 use crate::runtime::Runtime;
 use crate::switch::Switch;
+use crate::tenant::Work;
 
 /// Longest and shortest time before a timer or a port's next event at which the sleep ends, in
 /// microseconds: waking a halted core takes 20 to 52 (2-vCPU VM), and sleeping must not delay an
@@ -159,9 +160,8 @@ impl Polling {
         rung.extend(events[..count].iter().map(|event| RuntimeId(event.data.u64() as u32)));
     }
 
-    /// Charges the runtimes that rang for nothing, and mutes the doorbells of those that are
-    /// throttled for it.
-    /// `before` is what the preparation of the sleep took.
+    /// Charges the runtimes that rang for nothing, and mutes the doorbells of those that have to
+    /// wait for it. `before` is what the preparation of the sleep took.
     fn judge_rings(&mut self, rung: &[RuntimeId], before: Cycles, woken: Cycles) {
         for &id in rung {
             let Some(runtime) = self.world.runtimes.get(id) else { continue };
@@ -172,7 +172,7 @@ impl Polling {
             if in_vain && let Some(runtime) = self.world.runtimes.get(id) {
                 runtime.stats.counters.vain_rings.add(1);
                 let after = clock::now().saturating_sub(woken);
-                self.world.charge(id, before.saturating_add(after), woken);
+                self.world.charge(id, Work::Refused, before.saturating_add(after), woken);
             }
             self.mute_if_left_alone(id, woken);
         }

@@ -238,12 +238,6 @@ pub trait Port: Send {
     /// `frame` is a private copy. May be held back until [`flush`](Self::flush).
     fn transmit(&mut self, now: Cycles, frame: &[u8]) -> bool;
 
-    /// Returns how many frames between programs take as long as a [`transmit`](Self::transmit),
-    /// beyond one. A program sends so many fewer in an iteration of the loop.
-    fn weight(&self) -> usize {
-        0
-    }
-
     /// Returns the queue that [`transmit`](Self::transmit) would put this frame into, if it drops
     /// frames while that is full: the programs that send then get equal shares of it. Called for
     /// each of their frames, so it does not count what the queue holds.

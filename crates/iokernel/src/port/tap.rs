@@ -31,10 +31,6 @@ use crate::sys::tap::{Kind, is_tap, open_tap};
 /// that a TAP round trip takes anyway.
 const RECHECK_NS: u64 = 3_000;
 
-/// A `write` takes 2.4 us on a 2-vCPU VM, and a frame between programs some 0.08. It counts for
-/// fewer, so that a batch is several frames yet.
-const WEIGHT: usize = 7;
-
 /// Maximum number of queues of one device.
 pub const MAX_QUEUES: u32 = 8;
 
@@ -290,10 +286,6 @@ impl Port for TapPort {
             return writev(device, &[IoSlice::new(&[0; HEADER]), IoSlice::new(frame)]).is_ok();
         }
         write(device, frame).is_ok()
-    }
-
-    fn weight(&self) -> usize {
-        WEIGHT
     }
 
     fn next_event(&self) -> Option<Cycles> {

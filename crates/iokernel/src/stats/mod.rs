@@ -17,7 +17,6 @@ pub use histogram::SharedHistogram;
 use serde_json::{Map, Value, json};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
 use tailwater_shm::control::MAX_MESSAGE;
@@ -76,8 +75,6 @@ counters! {
         dropped_torn,
         /// Dropped: the port refused it, or it was longer than the network's packets may be.
         dropped_port,
-        /// Times the egress rings of best-effort programs rested, for services that were served.
-        rests,
     }
 }
 
@@ -168,8 +165,6 @@ counters! {
         registration_ns,
         /// Registrations refused.
         refused,
-        /// Of these, those of users of whom a program had been expelled.
-        exiled,
         /// Registrations ended by the runtime: exit, crash or close.
         departed,
         /// Registrations ended by the IOKernel because of what the runtime did.
@@ -225,23 +220,20 @@ counters! {
         grants,
         /// Times a busy core was taken from it.
         preempted,
-        /// Times one of its threads was moved off a core by force.
+        /// Times one of its threads was moved off the managed cores, because it did not cede.
         evictions,
         /// Doorbells that ended a sleep of the polling thread for nothing.
         vain_rings,
         /// Cores that it asked for and gave up without having done anything.
         vain_cores,
-        /// Cores that a service claimed before it, a best-effort program, had started on them.
-        unstarted_cores,
-        /// Cores that it, a best-effort program, did not cede to a service even when signalled.
-        bypassed_cores,
-        /// Wakes of its kthreads, if it is best effort, that took the polling thread more than
-        /// 20 us.
-        slow_wakes,
-        /// Nanoseconds of the polling thread that its offences cost: frames that were refused, and
-        /// these doorbells and cores.
+        /// Nanoseconds for which services waited for cores that it, a best-effort program, had not
+        /// started on or did not cede, and of these cores in vain.
+        late_ns,
+        /// Nanoseconds of the polling thread for what was refused or of no use: frames, and these
+        /// doorbells and cores.
         offence_ns,
-        /// Times it was not served for a while because of them.
+        /// Times its tenant was not served for a while, because it had not paid for the polling
+        /// thread's time.
         throttled,
         /// Nanoseconds of core time it had, up to the last time a core changed hands.
         core_ns,
@@ -387,16 +379,6 @@ impl CaptureStats {
     }
 }
 
-/// A user of whom a program was expelled.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ExileStats {
-    pub(crate) uid: u32,
-    /// Number of the grant, from 1.
-    pub(crate) grant: Option<usize>,
-    /// Time from which the user may register programs again.
-    pub(crate) until: Instant,
-}
-
 /// Counters of a trace of single requests.
 #[derive(Debug)]
 pub struct TraceStats {
@@ -448,7 +430,6 @@ pub struct Stats {
     /// As `runtimes`.
     captures: Mutex<Vec<Arc<CaptureStats>>>,
     /// As `runtimes`.
-    exiles: Mutex<Vec<ExileStats>>,
     /// As `runtimes`.
     trace: Mutex<Option<Arc<TraceStats>>>,
     /// Facts about this IOKernel that do not change once it runs: cores, policy, priorities.
@@ -485,7 +466,6 @@ impl Stats {
             ports: ports.into_iter().map(port).collect(),
             runtimes: Mutex::new(Vec::new()),
             captures: Mutex::new(Vec::new()),
-            exiles: Mutex::new(Vec::new()),
             trace: Mutex::new(None),
             facts: Mutex::new(Value::Null),
         }
@@ -535,22 +515,6 @@ impl Stats {
 
     pub(crate) fn remove_capture(&self, id: u64) {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner).retain(|capture| capture.id != id);
-    }
-
-    pub(crate) fn set_exiles(&self, exiles: impl IntoIterator<Item = ExileStats>) {
-        *self.exiles.lock().unwrap_or_else(PoisonError::into_inner) = exiles.into_iter().collect();
-    }
-
-    /// Returns the users who register no program at present.
-    fn exiles(&self) -> Vec<Value> {
-        let exiles = self.exiles.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let running = exiles.iter().filter(|exile| exile.until > now);
-        let entry = |exile: &ExileStats| {
-            let seconds = (exile.until - now).as_secs_f64().ceil() as u64;
-            json!({ "user": exile.uid, "grant": exile.grant, "seconds": seconds })
-        };
-        running.map(entry).collect()
     }
 
     /// Returns the counters of the present firewall rules.
@@ -633,7 +597,6 @@ impl Stats {
             "ports": ports,
             "runtimes": runtimes,
             "captures": captures,
-            "exiles": self.exiles(),
             "trace": trace,
         });
         self.add_classes(&mut document);

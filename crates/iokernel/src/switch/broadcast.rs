@@ -3,7 +3,7 @@
 //! A frame to a group costs the polling thread a copy for each receiver, and each receiver the time
 //! to look at it. So each runtime may cause a number of copies a second (`broadcast-copies`), and
 //! as many at once; a frame beyond is dropped, counted, and charged to the runtime
-//! ([`crate::budget`]). A network stack itself sends few frames to groups, ARP and neighbour
+//! ([`crate::tenant`]). A network stack itself sends few frames to groups, ARP and neighbour
 //! discovery for the most part, a few for each peer. Frames of ports are not limited, but each
 //! frame to a group leaves half of a receiver's ring to frames for that receiver alone
 //! ([`leaves_room`]).

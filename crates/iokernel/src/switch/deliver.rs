@@ -11,14 +11,13 @@ use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
-use super::rest::TO_SERVICE_UNITS;
 use super::shares::{PortQueue, Shares};
 use super::source::{Origin, Source};
 use crate::capture::Point;
 use crate::firewall::Direction;
-use crate::party::Member;
 use crate::port::{Delivery, Port};
 use crate::runtime::{EndReason, Kthread};
+use crate::tenant::TenantId;
 use crate::trace;
 use crate::world::{Lender, World};
 
@@ -75,12 +74,12 @@ impl Switch {
             Audience::PortsOnly => {}
         }
         let copies = receivers.len() + self.ports.len();
-        if let Origin::Runtime(Member { program: from, .. }) = origin
+        if let Origin::Runtime(from, _) = origin
             && !self.broadcasts.take(from, copies, world.clock(), now)
         {
             receivers.clear();
             self.receivers = receivers;
-            self.refused = true;
+            self.refused += 1;
             world.stats.switch.dropped_broadcast.add(1);
             if let Some(runtime) = world.runtimes.get(from) {
                 runtime.stats.counters.tx_broadcast.add(1);
@@ -88,9 +87,9 @@ impl Switch {
             return Delivery::Denied;
         }
         world.stats.switch.flooded.add(1);
-        self.extra += copies;
+        self.slow = true;
         for id in receivers.drain(..) {
-            if !matches!(origin, Origin::Runtime(from) if from.program == id) {
+            if !matches!(origin, Origin::Runtime(from, _) if from == id) {
                 let to = self.deliver::<true, _>((origin, id), source, heading.hash, world, lender, now);
                 best = better(best, to);
             }
@@ -143,13 +142,15 @@ impl Switch {
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
         let to_service = runtime.spec.class == Class::LatencyCritical;
         if to_service && !self.best_effort && !GROUP {
-            self.rests.note_served(now);
+            self.served_until = now.saturating_add(self.timing.served);
         }
         let kthread = runtime.groups.kthread(hash);
         let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];
         let may_put = match origin {
             _ if GROUP => leaves_room(ingress, runtime.ring_lines),
-            Origin::Runtime(from) => shares.admit(ingress, runtime.ring_lines, from, lines_of(source.len())),
+            Origin::Runtime(_, from) => {
+                shares.admit(ingress, runtime.ring_lines, from, lines_of(source.len()))
+            }
             Origin::Port(_) => true,
         };
         if !may_put {
@@ -183,9 +184,8 @@ impl Switch {
                 runtime.stats.counters.rx_frames.add(1);
                 runtime.stats.counters.rx_bytes.add(source.len() as u64);
                 world.stats.switch.delivered.add(1);
-                if to_service && self.best_effort && self.rests.is_served(now) {
-                    self.rests.note_sent_to_service();
-                    self.extra += TO_SERVICE_UNITS;
+                if to_service && self.best_effort && now < self.served_until {
+                    self.to_services += 1;
                 }
                 if self.captures.is_on() {
                     self.capture(Point::ToRuntime(id), source);
@@ -226,9 +226,9 @@ impl Switch {
             world.stats.switch.dropped_torn.add(1);
             return Delivery::BadLength;
         };
-        self.extra += line.weight;
+        self.slow = true;
         let taken = match origin {
-            Origin::Runtime(from) => send(&mut **port, &mut line.shares, from, now, frame),
+            Origin::Runtime(_, from) => send(&mut **port, &mut line.shares, from, now, frame),
             Origin::Port(_) => port.transmit(now, frame),
         };
         if taken {
@@ -257,8 +257,8 @@ impl Switch {
     }
 }
 
-/// Passes a frame of this program to a port, unless it has had its share of the queue.
-fn send(port: &mut dyn Port, shares: &mut Vec<Shares>, from: Member, now: Cycles, frame: &[u8]) -> bool {
+/// Passes a frame of this tenant to a port, unless it has had its share of the queue.
+fn send(port: &mut dyn Port, shares: &mut Vec<Shares>, from: TenantId, now: Cycles, frame: &[u8]) -> bool {
     let Some(queue) = port.queue(frame) else { return port.transmit(now, frame) };
     let (number, size) = (queue.number, queue.size);
     if number >= shares.len() {

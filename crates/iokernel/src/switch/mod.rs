@@ -10,9 +10,10 @@
 //! An acknowledgment that no thread waits for does without (see [`lone`]). A flow whose kthread
 //! changes stays in order (see [`moves`]).
 //!
-//! Batches are bounded ([`EGRESS_BATCH`] per runtime and iteration,
-//! [`PORT_BUDGET`](crate::port::PORT_BUDGET) per port), so that hand-offs are followed every few
-//! microseconds however much traffic there is.
+//! An iteration takes frames out of egress rings for [`ITERATION_US`], in the
+//! [turns](crate::tenant::turns) of the tenants, and [`PORT_BUDGET`](crate::port::PORT_BUDGET)
+//! frames out of each port. So hand-offs are followed every few microseconds however much traffic
+//! there is.
 //!
 //! | module | does |
 //! |---|---|
@@ -23,7 +24,6 @@
 //! | [`lone`] | tells acknowledgments that no thread waits for |
 //! | [`shares`] | divides a ring among the programs that send to it |
 //! | [`moves`] | keeps flows in order that continue in another ring |
-//! | [`rest`] | bounds the time of best-effort programs while services are served |
 //!
 //! # Crash and lie
 //!
@@ -35,11 +35,10 @@
 //! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
-//! | more frames than its share of an iteration, or than its user's programs together may send in one | they wait in its rings |
+//! | more frames than its turn takes | they wait in its rings |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
-//! | frames to a port that takes long for each | they count as several ([`Port::weight`]) |
-//! | frames without end from best-effort programs, beside a service | they wait in its rings ([`rest`]) |
-//! | refused frames without end | its rings are not read for a while, then its registration ends ([`crate::budget`]) |
+//! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`SERVICE_PARTS`]) |
+//! | refused frames without end | its rings are not read until its tenant has paid ([`crate::tenant`]) |
 
 mod broadcast;
 pub(crate) mod check;
@@ -53,7 +52,6 @@ mod multicast;
 mod offload;
 pub(crate) mod packet;
 mod ports;
-mod rest;
 pub(crate) mod shares;
 mod source;
 #[cfg(test)]
@@ -74,6 +72,8 @@ use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::port::{Attachment, Delivery, Port};
 use crate::runtime::{Egress, EndReason, Runtime, Sender};
 use crate::stats::Stats;
+use crate::tenant::turns::{Tag, Turns};
+use crate::tenant::{CORE_DEPTH_US, TenantId, Work};
 use crate::trace;
 use crate::world::{Lender, World};
 use broadcast::BroadcastLimit;
@@ -83,25 +83,31 @@ use lone::LoneAnswers;
 use mac::{Destination, MacTable};
 use moves::Moves;
 use multicast::SolicitedNodes;
-use rest::Rests;
 use shares::Shares;
 use source::{FromRing, Origin, Private, Source};
 
-/// Maximum charge for one runtime's egress rings together per iteration, in frames of up to
-/// [`FRAME_UNIT`] bytes and copies of broadcasts. It is the same for each runtime, so a sender that
-/// never stops takes no more from the others than an honest one.
-const EGRESS_BATCH: usize = 32;
-/// The same for all programs of one user by one grant ([`Party`](crate::party::Party)): two
-/// batches, so that a program whose user has others keeps its own as long as one of them, at most,
-/// sends without end.
-const PARTY_BATCH: usize = 2 * EGRESS_BATCH;
-/// Number of bytes of a frame that count like another frame: copying them takes as long.
-const FRAME_UNIT: usize = 2_048;
+/// Time of a turn and of all turns of an iteration, in microseconds. A frame between programs takes
+/// 80 ns, one to a TAP device 2 us (2-vCPU VM).
+const TURN_US: u64 = 2;
+const ITERATION_US: u64 = 2 * TURN_US;
+/// Maximum number of frames of a turn.
+const TURN_FRAMES: usize = 64;
+/// Number of frames between two readings of the clock, unless one of them was sent to a port or a
+/// group, or checked whole.
+const CLOCK_FRAMES: usize = 8;
+/// Maximum time of a turn that is charged, in microseconds: a longer time is not the tenant's
+/// fault.
+const LONGEST_TURN_US: u64 = 50;
+/// For how long after a frame for a service it is still being served, in microseconds.
+const SERVED_US: u64 = 1_000;
+/// Time in which a service reads and drops a frame, in nanoseconds.
+const READ_NS: u64 = 125;
+/// Part of a service's core that frames of best-effort programs of a tenant may take while the
+/// service is served.
+const SERVICE_PARTS: Cycles = 16;
 /// Length of the longest frame from a program. To a port or a group it is as long as the network's
 /// MTU allows.
 const MAX_LOCAL_FRAME: usize = MAX_PACKET as usize + ETHERNET_HEADER;
-/// Charge for a refused frame of a runtime that was not charged before: its time was not taken.
-const FIRST_OFFENCE: Cycles = 500;
 
 /// See the module documentation.
 pub(crate) struct Switch {
@@ -109,10 +115,12 @@ pub(crate) struct Switch {
     /// Addresses of runtimes and stations, for ports that do not use ARP.
     ips: HashMap<Ipv4Addr, MacAddr>,
     polled: Vec<Egress>,
-    /// Number of iterations that polled egress rings,
+    turns: Turns,
+    /// Egress rings with frames, as numbers in `polled`, and the tags of their tenants.
+    waiting: Vec<(Tag, usize)>,
+    /// Number of iterations; the ring to begin with among those of one tag follows from it.
     round: usize,
-    /// and of those in which none rested; the ring to begin with follows from it.
-    turn: usize,
+    timing: Timing,
     ports: Vec<PortLine>,
     uplink: Option<u16>,
     /// Length of the longest frame from and to a port.
@@ -133,18 +141,46 @@ pub(crate) struct Switch {
     /// The last small answer of each TCP flow, whose acknowledgment can wait; `None` if none may.
     lone: Option<LoneAnswers>,
     moves: Moves,
-    /// Charge for the present batch beyond its frames: copies made for broadcasts, and ports that
-    /// take long ([`Port::weight`]).
-    extra: usize,
+    /// The present frame took long, and the clock is to be read.
+    slow: bool,
     broadcasts: BroadcastLimit,
-    /// The present frame was refused.
-    refused: bool,
-    rests: Rests,
-    /// The present batch is a best-effort program's.
+    /// Frames of the present turn that were refused.
+    refused: u32,
+    /// The present turn is a best-effort program's.
     best_effort: bool,
-    /// Returns the time, for what a batch takes.
+    /// Services are served until then.
+    served_until: Cycles,
+    /// Frames of the present turn that a best-effort program has sent to services.
+    to_services: u32,
+    /// Returns the time, for what a turn takes.
     stopwatch: fn() -> Cycles,
     pub(crate) captures: Captures,
+}
+
+/// Times in cycles.
+#[derive(Debug, Clone, Copy)]
+struct Timing {
+    turn: Cycles,
+    iteration: Cycles,
+    longest_turn: Cycles,
+    served: Cycles,
+    read: Cycles,
+    /// Unpaid time of cores, above which a tenant sends nothing while services are served.
+    core_depth: Cycles,
+}
+
+impl Timing {
+    fn new(clock: Clock) -> Self {
+        let us = |us: u64| clock.from_ns(us * 1_000);
+        Self {
+            turn: us(TURN_US),
+            iteration: us(ITERATION_US),
+            longest_turn: us(LONGEST_TURN_US),
+            served: us(SERVED_US),
+            read: clock.from_ns(READ_NS),
+            core_depth: us(CORE_DEPTH_US),
+        }
+    }
 }
 
 struct PortLine {
@@ -154,8 +190,6 @@ struct PortLine {
     dirty: bool,
     /// Its peer is a program of this machine.
     local: bool,
-    /// As [`Port::weight`].
-    weight: usize,
     /// Time of its last poll, while a tracer is connected.
     polled: Cycles,
     /// The senders' shares of its queues.
@@ -192,13 +226,14 @@ impl Switch {
             macs,
             ips,
             polled: Vec::new(),
+            turns: Turns::default(),
+            waiting: Vec::new(),
             round: 0,
-            turn: 0,
+            timing: Timing::new(clock),
             ports: ports
                 .into_iter()
                 .map(|port| PortLine {
                     local: port.has_local_peer(),
-                    weight: port.weight(),
                     port: Some(port),
                     dirty: false,
                     polled: 0,
@@ -216,11 +251,12 @@ impl Switch {
             receivers: Vec::new(),
             lone: (config.ack_hold_us > 0).then(LoneAnswers::new),
             moves: Moves::default(),
-            extra: 0,
+            slow: false,
             broadcasts: BroadcastLimit::new(config),
-            refused: false,
-            rests: Rests::new(clock),
+            refused: 0,
             best_effort: false,
+            served_until: 0,
+            to_services: 0,
             stopwatch,
             captures: Captures::default(),
         }
@@ -269,9 +305,9 @@ impl Switch {
         local.map(|(_, port)| port.injected.get() + port.transmitted.get()).sum()
     }
 
-    /// Returns whether a frame waits in a ring that is polled, of a runtime that is not throttled.
+    /// Returns whether a frame waits in a ring that is polled, of a runtime that has paid.
     pub(crate) fn has_egress(&self, world: &World, now: Cycles) -> bool {
-        let served = |id| world.runtimes.get(id).is_some_and(|runtime| !runtime.budget.is_throttled(now));
+        let served = |id| world.runtimes.get(id).is_some_and(|runtime| now >= runtime.waits_until);
         let waits = |egress: &Egress| egress.consumer.has_record() && served(egress.sender.owner.runtime);
         self.polled.iter().any(waits)
     }
@@ -281,89 +317,117 @@ impl Switch {
         self.polled.iter().any(|egress| egress.sender.owner.runtime == id && egress.consumer.has_record())
     }
 
-    /// Takes up to a batch from the egress rings of every runtime that may hold frames. Returns how
-    /// many frames were moved. Begins with another ring each time, so that the rings of one runtime
-    /// share its batches.
+    /// Takes frames from egress rings, in the turns of the tenants. Returns how many were moved.
     pub(crate) fn poll_egress(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
         self.moves.measure(world, now);
         if !world.arriving.is_empty() {
             self.polled.append(&mut world.arriving);
         }
+        let mut waiting = core::mem::take(&mut self.waiting);
+        self.find_waiting(&mut waiting, world, now);
+        let Some(&(first, _)) = waiting.first() else {
+            self.waiting = waiting;
+            return 0;
+        };
         let mut polled = core::mem::take(&mut self.polled);
-        self.round = self.round.wrapping_add(1);
-        if !self.rests.are_on(now) {
-            // Or the rests would decide which of the rings that rest comes first.
-            self.turn = self.turn.wrapping_add(1);
-        }
-        let first = self.turn.checked_rem(polled.len()).unwrap_or(0);
-        let (mut moved, mut visited) = (0, 0);
-        while visited < polled.len() {
-            // What is put aside leaves its place to the last ring.
-            let i = (first + visited) % polled.len();
-            let taken = self.drain(&mut polled[i], world, lender, now);
-            moved += taken;
-            if taken > 0 || !self.put_aside(&mut polled, i, world) {
-                visited += 1;
+        let last = self.turns.begin(first, self.timing.turn);
+        let (mut moved, began) = (0, (self.stopwatch)());
+        let mut at = began;
+        for &(_, ring) in &waiting {
+            // Another ring of the tenant may have had the turn.
+            if world.runtimes.tenants.get(polled[ring].sender.tenant).tag > last {
+                continue;
+            }
+            moved += self.drain(&mut polled[ring], world, lender, &mut at, now);
+            if at.saturating_sub(began) >= self.timing.iteration {
+                break;
             }
         }
         self.polled = polled;
+        self.best_effort = false;
+        waiting.clear();
+        self.waiting = waiting;
         if moved > 0 {
-            let counts = self.rests.has_taken();
-            let began = if counts { (self.stopwatch)() } else { 0 };
             self.flush();
-            if counts {
-                self.rests.add((self.stopwatch)().saturating_sub(began));
-            }
-        }
-        if self.rests.end_iteration(now) {
-            world.stats.switch.rests.add(1);
         }
         moved
     }
 
+    /// Finds the rings with frames that may be served, in the order of turns. Those of one tag
+    /// begin with another ring each time. Puts aside empty rings of kthreads that have lost their
+    /// cores.
+    fn find_waiting(&mut self, waiting: &mut Vec<(Tag, usize)>, world: &mut World, now: Cycles) {
+        let mut ring = 0;
+        while ring < self.polled.len() {
+            if !self.polled[ring].consumer.has_record() {
+                // What is put aside leaves its place to the last ring.
+                if self.put_aside(ring, world) {
+                    continue;
+                }
+            } else if let Some((tenant, tag)) = self.turn_of(&self.polled[ring].sender, world, now) {
+                self.polled[ring].sender.tenant = tenant;
+                waiting.push((tag, ring));
+            }
+            ring += 1;
+        }
+        self.round = self.round.wrapping_add(1);
+        if waiting.len() > 1 {
+            let first = self.round % self.polled.len();
+            waiting.sort_by_key(|&(tag, ring)| (tag, ring < first));
+        }
+    }
+
+    /// Returns a sender's tenant and its tag, if its frames may be taken.
+    #[inline(always)]
+    fn turn_of(&self, sender: &Sender, world: &World, now: Cycles) -> Option<(TenantId, Tag)> {
+        let runtime = world.runtimes.get(sender.owner.runtime)?;
+        let tenant = world.runtimes.tenants.get(runtime.tenant);
+        let keeps_services_waiting = || {
+            runtime.spec.class == Class::BestEffort
+                && now < self.served_until
+                && tenant.cores.is_over(self.timing.core_depth, now)
+        };
+        let may = now >= runtime.waits_until && !keeps_services_waiting();
+        may.then_some((runtime.tenant, tenant.tag))
+    }
+
     /// Stops polling the empty ring of a kthread that lost its core; returns whether it did.
-    fn put_aside(&self, polled: &mut Vec<Egress>, i: usize, world: &mut World) -> bool {
-        let owner = polled[i].sender.owner;
+    fn put_aside(&mut self, ring: usize, world: &mut World) -> bool {
+        let owner = self.polled[ring].sender.owner;
         // The order matters: `may_run` was cleared after Parked was seen, which came after the last
         // frame.
-        if world.runtimes.kthread(owner).1.may_run || polled[i].consumer.has_record() {
+        if world.runtimes.kthread(owner).1.may_run || self.polled[ring].consumer.has_record() {
             return false;
         }
-        let egress = polled.swap_remove(i);
+        let egress = self.polled.swap_remove(ring);
         world.runtimes.kthread_mut(owner).egress = Some(egress);
         true
     }
 
-    /// Moves frames out of one egress ring, as many as are left of its runtime's batch.
+    /// Moves frames out of one egress ring for a turn, which begins at `at`; that becomes its end.
     #[inline]
     fn drain(
         &mut self,
         egress: &mut Egress,
         world: &mut World,
         lender: &mut impl Lender,
+        at: &mut Cycles,
         now: Cycles,
     ) -> usize {
         let Egress { consumer, sender } = egress;
-        if !consumer.has_record() {
-            return 0;
-        }
         let Some(runtime) = world.runtimes.get(sender.owner.runtime) else { return 0 };
-        let best_effort = runtime.spec.class == Class::BestEffort;
-        if runtime.budget.is_throttled(now) || best_effort && self.rests.are_on(now) {
-            return 0;
-        }
-        let (spent, suspect) = (runtime.spent.in_round(self.round), runtime.budget.is_suspect(now));
-        let party = runtime.party;
-        let spent_by_party = world.runtimes.parties.get(party).spent.in_round(self.round);
-        let left = (EGRESS_BATCH.saturating_sub(spent)).min(PARTY_BATCH.saturating_sub(spent_by_party));
-        let (mut taken, mut bytes, mut large, mut offences) = (0, 0, 0, 0);
+        let class = runtime.spec.class;
         sender.guarded = runtime.guard.is_some();
-        sender.member = world.runtimes.parties.member(runtime.id, party);
-        self.extra = 0;
-        self.best_effort = best_effort;
-        let batch_began = if best_effort { (self.stopwatch)() } else { 0 };
-        while taken + large + self.extra < left {
-            let began = if suspect { clock::now() } else { 0 };
+        self.best_effort = class == Class::BestEffort;
+        (self.slow, self.refused, self.to_services) = (false, 0, 0);
+        let (mut taken, mut bytes, mut next_look) = (0, 0, CLOCK_FRAMES);
+        while taken < TURN_FRAMES {
+            if taken == next_look || core::mem::take(&mut self.slow) {
+                if (self.stopwatch)().saturating_sub(*at) >= self.timing.turn {
+                    break;
+                }
+                next_look = taken + CLOCK_FRAMES;
+            }
             let record = match consumer.peek() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
@@ -390,9 +454,6 @@ impl Switch {
                 Verdict::Inspect => self.send_whole(sender, &record, world, lender, now),
                 Verdict::Offence(offence) => self.refuse(offence, sender, world),
             };
-            if core::mem::take(&mut self.refused) {
-                offences += if suspect { clock::now().saturating_sub(began) } else { FIRST_OFFENCE };
-            }
             if traced {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
                 let taken = delivery == Delivery::Delivered;
@@ -400,29 +461,42 @@ impl Switch {
             }
             taken += 1;
             bytes += record.len();
-            large += record.len() / FRAME_UNIT;
             record.advance();
         }
         if taken > 0 {
-            let units = taken + large + self.extra;
-            world.runtimes.parties.get_mut(party).spent.add(self.round, units);
-            if let Some(runtime) = world.runtimes.get_mut(sender.owner.runtime) {
-                runtime.spent.add(self.round, units);
-            }
             self.uncork(world);
             consumer.publish();
             sender.stats.counters.tx_frames.add(taken as u64);
             sender.stats.counters.tx_bytes.add(bytes as u64);
             world.stats.switch.from_runtimes.add(taken as u64);
         }
-        if offences > 0 {
-            world.charge(sender.owner.runtime, offences, now);
-        }
-        if best_effort {
-            self.best_effort = false;
-            self.rests.add((self.stopwatch)().saturating_sub(batch_began));
-        }
+        self.charge_turn(sender, class, taken, world, at, now);
         taken
+    }
+
+    /// Charges a turn of `taken` frames that began at `at`, which becomes its end.
+    #[inline]
+    fn charge_turn(
+        &mut self,
+        sender: &Sender,
+        class: Class,
+        taken: usize,
+        world: &mut World,
+        at: &mut Cycles,
+        now: Cycles,
+    ) {
+        let end = (self.stopwatch)();
+        let took = end.saturating_sub(core::mem::replace(at, end)).min(self.timing.longest_turn);
+        let tenant = world.runtimes.tenants.get_mut(sender.tenant);
+        self.turns.charge(&mut tenant.tag, class, took);
+        if self.to_services > 0 {
+            let read = self.timing.read * Cycles::from(self.to_services);
+            tenant.cores.charge(read, SERVICE_PARTS, now);
+        }
+        if self.refused > 0 {
+            let refused = took * Cycles::from(self.refused) / taken.max(1) as Cycles;
+            world.charge(sender.owner.runtime, Work::Refused, refused, now);
+        }
     }
 
     /// Copies a frame to the watchers.
@@ -481,6 +555,7 @@ impl Switch {
         lender: &mut impl Lender,
         now: Cycles,
     ) -> Delivery {
+        self.slow = true;
         let Some(mut buffer) = self.whole.take() else { return Delivery::Unknown };
         let frame = record.copy_frame(&mut buffer);
         let delivery = match inspect(frame, &sender.identity) {
@@ -516,13 +591,13 @@ impl Switch {
         if let Some(lone) = &mut self.lone {
             lone.note_sent(source.shown());
         }
-        self.route(Origin::Runtime(sender.member), source, heading, world, lender, now)
+        self.route(Origin::Runtime(from, sender.tenant), source, heading, world, lender, now)
     }
 
     /// Drops the present frame and counts why.
     #[cold]
     fn refuse(&mut self, offence: Offence, sender: &Sender, world: &World) -> Delivery {
-        self.refused = true;
+        self.refused += 1;
         count_offence(offence, sender, world);
         Delivery::Denied
     }

@@ -10,7 +10,7 @@
 //! port carries no such guarantee, and a frame that leaves through a port without its checksum gets
 //! it here.
 
-use super::offload::fill_checksum;
+use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{
     FIRST_LINE_FRAME, FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FirstLine, FrameBuffer, Producer, Record,
@@ -18,13 +18,14 @@ use tailwater_shm::ring::{
 };
 use tailwater_shm::trace::FLAG_TRACED;
 
-use crate::party::Member;
+use super::offload::fill_checksum;
+use crate::tenant::TenantId;
 use crate::trace::Arrival;
 
-/// Where a frame comes from: it is not sent back there, and takes that program's share of a ring.
+/// Where a frame comes from: it is not sent back there, and takes that tenant's share of a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    Runtime(Member),
+    Runtime(RuntimeId, TenantId),
     Port(u16),
 }
 

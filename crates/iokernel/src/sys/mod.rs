@@ -50,13 +50,6 @@ pub(crate) fn set_rank(tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno> {
     priority::set_rank(tid, rank).then_some(()).ok_or(Errno::PERM)
 }
 
-/// Returns the processor time in nanoseconds that thread `tid` of process `tgid` has had, as of the
-/// last tick or switch; `None` when it is gone or the kernel keeps no such account. Takes 5 us.
-pub(crate) fn processor_time(tgid: i32, tid: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{tgid}/task/{tid}/schedstat")).ok()?;
-    text.split(' ').next()?.parse().ok()
-}
-
 /// What the allocator does to threads; tests substitute a recorder.
 pub(crate) trait Threads: Send {
     /// See [`bind_thread`].
@@ -65,8 +58,6 @@ pub(crate) trait Threads: Send {
     fn preempt(&mut self, tgid: i32, tid: i32) -> Result<(), Errno>;
     /// See [`set_rank`].
     fn set_rank(&mut self, tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno>;
-    /// See [`processor_time`].
-    fn processor_time(&self, tgid: i32, tid: i32) -> Option<u64>;
 }
 
 /// Acts on threads of this machine.
@@ -81,9 +72,6 @@ impl Threads for LinuxThreads {
     }
     fn set_rank(&mut self, tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno> {
         set_rank(tgid, tid, rank)
-    }
-    fn processor_time(&self, tgid: i32, tid: i32) -> Option<u64> {
-        processor_time(tgid, tid)
     }
 }
 

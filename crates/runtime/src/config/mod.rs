@@ -173,7 +173,7 @@ impl Builder {
     /// Makes all user threads of a kthread use that kthread's thread-local storage, as Shenango's
     /// and Arachne's do, instead of having their own. A switch then does not write FS base, a new
     /// thread has no block to reset, and an idle one takes 4 KiB less. Threads that reach no poll
-    /// point are not interrupted: the IOKernel moves them off their core after its `cede-deadline`.
+    /// point are not interrupted: the IOKernel moves them off their core.
     ///
     /// In return, `thread_local!` means "of this core at this moment". `std::thread::current`, a
     /// thread-local RNG and `std::thread::panicking` refer to the kthread, and destructors of

@@ -33,7 +33,7 @@ use core::sync::atomic::{
 };
 use std::collections::VecDeque;
 use tailwater_shm::Cycles;
-use tailwater_shm::allowance::Allowance;
+use tailwater_shm::account::Account;
 use tailwater_shm::grant::{Generation, PREEMPT_SIGNAL};
 use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
 use tailwater_shm::patience::Patience;
@@ -120,7 +120,7 @@ pub struct Private {
     /// How long it waited for the core that it has, or had last.
     pub waited: Cell<Cycles>,
     /// Wakes at the board without a grant.
-    pub strays: Cell<Allowance>,
+    pub strays: Cell<Account>,
     /// Its number of frames when it last idled.
     pub frames_before: Cell<u64>,
     /// For how long it works for a frame, as a running average.
@@ -230,7 +230,7 @@ impl Kthread {
                 patience: RefCell::new(None),
                 works_since: Cell::new(0),
                 waited: Cell::new(0),
-                strays: Cell::new(Allowance::default()),
+                strays: Cell::new(Account::default()),
                 frames_before: Cell::new(0),
                 work: Cell::new(0),
             }),

@@ -90,13 +90,13 @@ fn sleep(kthread: ThisKthread<'_>, runtime: &Runtime, ticket: u32) -> Sleep {
     let pace = runtime.clock.from_ns(STRAY_PACE_NS);
     let mut strays = kthread.private().strays.get();
     let seat = runtime.loan.and_then(|loan| loan.seat(kthread.index));
-    let Some((board, place)) = seat.filter(|_| !strays.is_over(FREE_STRAYS, pace, clock::now())) else {
+    let Some((board, place)) = seat.filter(|_| !strays.is_over(FREE_STRAYS * pace, clock::now())) else {
         return slot.wait(ticket, Some(BACKSTOP));
     };
     let sleep = slot.wait_at_board(ticket, board, place, BACKSTOP);
     if sleep == Sleep::Ended && slot.ticket() == ticket {
         // No grant came with it.
-        strays.count(1, 2 * FREE_STRAYS, pace, clock::now());
+        strays.charge(pace, 1, clock::now());
         kthread.private().strays.set(strays);
     }
     sleep

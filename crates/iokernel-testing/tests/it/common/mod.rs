@@ -49,7 +49,6 @@ pub fn config() -> Config {
         managed_cores: Some(vec![*tailwater_testkit::cpu_numbers().last().unwrap()]),
         // A hypervisor may not run this machine for tens of milliseconds, and Linux may count them
         // as the time of a kthread: that alone must not evict it.
-        cede_deadline_us: 2_000_000,
         start_deadline_us: 5_000_000,
         // Best-effort kthreads would not run on a busy machine, ranked below other programs.
         neighbour_share: 0,

@@ -18,7 +18,7 @@ const LATE: u32 = 3;
 const GUARANTEED: u16 = 3;
 
 fn sandbox() -> Sandbox {
-    let config = Config { policy: PolicyName::Static, max_evictions: 3, ..Config::default() };
+    let config = Config { policy: PolicyName::Static, ..Config::default() };
     Sandbox::with_config(CORES, Vec::new(), &config)
 }
 

@@ -9,8 +9,8 @@ use super::{BATCH, SERVICE, arrival};
 use crate::allocator::Ranks;
 use crate::allocator::phase::PARKING_US;
 use crate::config::Config;
-use crate::control::exile::Key;
 use crate::fixture::{Deed, Sandbox};
+use crate::tenant::Key;
 
 /// Lets the time between two looks pass.
 pub(super) fn rest(sandbox: &mut Sandbox) {
@@ -175,7 +175,6 @@ fn move_off(sandbox: &mut Sandbox, id: KthreadId) {
     let now = sandbox.now;
     sandbox.alloc.bypass(&mut sandbox.world, 0, id, now, now);
     sandbox.pass(1_100_000);
-    sandbox.run_threads(1_100_000);
     sandbox.pass(1_100_000);
 }
 
@@ -234,7 +233,8 @@ fn a_service_that_is_moved_off_its_core_while_it_rests_keeps_ordinary_rank() {
 #[test]
 fn a_service_of_another_user_never_has_real_time_rank() {
     let mut sandbox = shared_machine();
-    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().key = Some(Key { uid: 7, grant: Some(0) });
+    sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().key =
+        Some(Key { user: Some(7), grant: Some(0) });
     contest(&mut sandbox, true);
     sandbox.peer(SERVICE).queue(0, 1);
     sandbox.settle();
@@ -281,7 +281,7 @@ fn a_kthread_that_has_just_given_its_core_up_may_be_runnable() {
 
 #[test]
 fn kthreads_that_were_moved_off_by_force_hide_no_thread_of_another_program() {
-    let config = Config { max_evictions: 1_000, ..Config::default() };
+    let config = Config::default();
     let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
     sandbox.add(BATCH, 20, 0, BestEffort);
     for index in 0..20 {

@@ -21,7 +21,7 @@ const CORES: u16 = 8;
 /// Returns a machine with a batch job that has work for all cores, and holds them, and an idle
 /// service.
 fn machine() -> Sandbox {
-    let config = Config { policy: PolicyName::Arbiter, max_evictions: 3, ..Config::default() };
+    let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
     let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
     sandbox.add(BATCH, CORES, 0, Class::BestEffort);
     sandbox.add(SERVICE, CORES, 0, Class::LatencyCritical);
@@ -297,7 +297,7 @@ proptest! {
         happenings in prop::collection::vec(happening_or_request(), 1..300),
         raises in prop::collection::vec(0..=u64::from(CORES), 4),
     ) {
-        let config = Config { policy: PolicyName::Arbiter, max_evictions: 1_000, ..Config::default() };
+        let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
         let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
         for happening in happenings {
             match happening {

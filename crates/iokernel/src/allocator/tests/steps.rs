@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::fixture::Sandbox;
 
 fn sandbox(policy: PolicyName) -> Sandbox {
-    let config = Config { policy, max_evictions: 3, ..Config::default() };
+    let config = Config { policy, ..Config::default() };
     let mut sandbox = Sandbox::with_config(8, Vec::new(), &config);
     sandbox.add(BATCH, 8, 0, BestEffort);
     sandbox.add(SERVICE, 8, 0, LatencyCritical);

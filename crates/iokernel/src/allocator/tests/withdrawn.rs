@@ -1,11 +1,10 @@
-//! Programs whose kthreads keep their cores without running, one kthread after the other.
+//! Programs whose kthreads keep their cores, one kthread after the other.
 
-use tailwater_sched::RuntimeId;
+use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
-use crate::config::Config;
-use crate::fixture::{Deed, Sandbox, UNMANAGED, measure_as};
+use crate::fixture::Sandbox;
 use crate::world::Lender;
 
 const SERVICE: u32 = 100;
@@ -58,122 +57,32 @@ fn a_program_that_has_its_kthreads_bypassed_one_after_the_other_is_lent_no_more_
     assert!((0..256).any(|k| matches!(sandbox.peer(0).grant(k).0, Grant::Run { .. })));
 }
 
-/// Returns a machine of one core on which four kthreads of each of so many programs, of this user
-/// or of root, sleep in tenancies that were taken back.
-fn sleepers(programs: u32, user: Option<u32>) -> Sandbox {
-    let mut sandbox = Sandbox::new(1, Vec::new());
+#[test]
+fn a_program_that_keeps_its_cores_stays_registered_and_gets_none_of_an_idle_service() {
+    let mut sandbox = Sandbox::new(2, Vec::new());
+    sandbox.add(0, 64, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    for id in 0..programs {
-        sandbox.add_of(user, id, 8, 0, BestEffort);
-        (0..8).for_each(|k| sandbox.peer(id).queue(k, 1));
-    }
-    for _ in 0..6 * programs {
-        (0..3).for_each(|_| sandbox.tick());
-        (0..programs).for_each(|id| {
-            keeps(&mut sandbox, id);
-        });
-        claim(&mut sandbox);
-    }
-    let kept: usize = (0..programs).map(|id| keeps(&mut sandbox, id)).sum();
-    assert_eq!(kept, 4 * programs as usize, "four of each");
-    sandbox
-}
-
-#[test]
-fn kthreads_that_have_been_bypassed_are_watched_for_an_eighth_of_the_time_at_most() {
-    const ASK_NS: u64 = 5_000;
-    let mut sandbox = sleepers(16, None);
-    measure_as(ASK_NS);
-    let read = |sandbox: &mut Sandbox| {
-        let before = sandbox.processor_times_read();
-        (0..10_000).for_each(|_| {
-            // They run too much to sleep, and too little for their deadline.
-            sandbox.run_threads(100);
-            sandbox.pass(1_000);
-        });
-        sandbox.processor_times_read() - before
+    (0..64).for_each(|k| sandbox.peer(0).queue(k, 1));
+    let late = |sandbox: &Sandbox| {
+        let now = sandbox.now;
+        sandbox.alloc.is_too_slow(&sandbox.world, RuntimeId(0), now)
     };
-    let read = read(&mut sandbox);
-    measure_as(0);
-    let most = 10_000_000 / (8 * ASK_NS);
-    assert!(read <= most && read > most / 2, "{read} in 10 ms");
-    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
-    // Those that sleep are asked ever more seldom: four of all in a deadline.
-    (0..1_000).for_each(|_| sandbox.pass(100_000));
-    let before = sandbox.processor_times_read();
-    (0..1_000).for_each(|_| sandbox.pass(100_000));
-    let read = sandbox.processor_times_read() - before;
-    assert!((300..=420).contains(&read), "{read} in 100 ms");
-}
-
-#[test]
-fn one_that_spins_is_found_at_once_among_many_that_sleep() {
-    const SPINNER: u32 = 50;
-    let mut sandbox = sleepers(40, None);
-    (0..2_000).for_each(|_| sandbox.pass(100_000));
-    measure_as(5_000);
-    sandbox.add(SPINNER, 1, 0, BestEffort);
-    sandbox.peer(SPINNER).queue(0, 1);
-    (0..3).for_each(|_| sandbox.tick());
-    assert_eq!(keeps(&mut sandbox, SPINNER), 1);
-    (0..2).for_each(|_| sandbox.tick());
-    claim(&mut sandbox);
-    let mut took = 0;
-    while sandbox.world.stats.cores.evictions.get() == 0 {
-        sandbox.run_thread(SPINNER as i32 * 100 + 1, 1_000);
-        sandbox.pass(1_000);
-        took += 1_000;
-        assert!(took < 3_000_000, "not found in 3 ms");
+    let mut claims = 0;
+    while !late(&sandbox) {
+        let now = sandbox.now;
+        sandbox.alloc.charge_wait(
+            &mut sandbox.world,
+            KthreadId::new(RuntimeId(0), 0),
+            RuntimeId(SERVICE),
+            27_000,
+            now,
+        );
+        claims += 1;
     }
-    measure_as(0);
-}
-
-/// Returns how many threads were moved to unmanaged cores since the last call.
-fn moved_off(sandbox: &Sandbox) -> usize {
-    let is_moved = |deed: &Deed| matches!(deed, Deed::Bound { core: UNMANAGED, .. });
-    sandbox.deeds().into_iter().filter(is_moved).count()
-}
-
-#[test]
-fn few_sleepers_of_the_programs_of_one_user_are_left_on_a_core_and_others_are_moved_off_it() {
-    let mut sandbox = sleepers(16, Some(7));
-    assert_eq!(moved_off(&sandbox), 4 * 16 - 8, "as many are left as of two programs");
-    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
-    // Those are all that are watched.
-    (0..1_000).for_each(|_| sandbox.pass(100_000));
-    let before = sandbox.processor_times_read();
-    (0..80).for_each(|_| sandbox.pass(100_000));
-    let read = sandbox.processor_times_read() - before;
-    assert!((16..=32).contains(&read), "{read} in 8 ms");
-    // Another program of the user is lent the core. One of another user may be left there.
-    for (id, user, moved) in [(50, 7, 1), (51, 8, 0)] {
-        sandbox.add_of(Some(user), id, 1, 0, BestEffort);
-        sandbox.peer(id).queue(0, 1);
-        (0..3).for_each(|_| sandbox.tick());
-        assert_eq!(keeps(&mut sandbox, id), 1, "it is lent the core");
-        claim(&mut sandbox);
-        assert_eq!(moved_off(&sandbox), moved, "of user {user}");
-        sandbox.end(RuntimeId(id));
-    }
-    // One that was moved off cedes at last: there is a core for its program again.
-    assert!((0..8).any(|k| sandbox.peer(15).obey(k)));
-    (0..3).for_each(|_| sandbox.tick());
-    assert!((0..8).any(|k| matches!(sandbox.peer(15).grant(k).0, Grant::Run { .. })));
-}
-
-#[test]
-fn kthreads_that_begin_a_tenancy_that_was_taken_back_are_left_on_the_core_no_more_than_others() {
-    let mut sandbox = sleepers(2, Some(7));
-    assert_eq!(moved_off(&sandbox), 0);
-    sandbox.add_of(Some(7), 50, 1, 0, BestEffort);
-    sandbox.peer(50).queue(0, 1);
-    sandbox.tick();
-    assert!(matches!(sandbox.peer(50).grant(0).0, Grant::Run { .. }));
-    // It is stopped until its core is taken back; then it begins, and does not cede.
-    let begun = sandbox.peer(50).grant(0).1;
-    sandbox.pass(Config::default().start_deadline_us * 1_000 + 100_000);
-    sandbox.peer(50).region.kthread(0).state.0.set_running(begun);
-    [1_000, 6_000].into_iter().for_each(|ns| sandbox.pass(ns));
-    assert_eq!(moved_off(&sandbox), 1);
-    assert_eq!(sandbox.world.stats.cores.evictions.get(), 0);
+    // Each is paid in 27 us times 50, half of that with two cores.
+    assert!((70..=80).contains(&claims), "{claims}");
+    let owes = sandbox.now + 25_000_000;
+    assert!(sandbox.ended.is_empty() && late(&sandbox));
+    sandbox.now = owes;
+    assert!(!late(&sandbox), "it has paid");
 }

@@ -18,9 +18,6 @@ use tailwater_shm::layout::{RegionSpec, SpecError};
 use tailwater_shm::memory::MemoryError;
 use tailwater_shm::{Version, board};
 
-use super::common::GRANT_REGISTRATIONS;
-use super::exile::Key;
-use super::turns::{CONNECTS, REGISTRATIONS};
 use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
@@ -43,24 +40,10 @@ pub enum Refusal {
     /// The user may not register this program.
     #[error(transparent)]
     Denied(#[from] Denial),
-    /// A program of this user was expelled.
+    /// The user's clients have taken too much of the control thread's time.
     #[error(
-        "a program of user {uid} was expelled, see its reason in the IOKernel's log; in {seconds} s the user may \
-         register programs by [[grant]] {grant} again"
-    )]
-    Exiled {
-        /// The user.
-        uid: u32,
-        /// The grant that had permitted it, counted from 1.
-        grant: usize,
-        /// How long that takes.
-        seconds: u64,
-    },
-    /// The user has asked for too many registrations.
-    #[error(
-        "user {uid} has asked for too many registrations within a short time; another one is permitted in {ms} ms, \
-         and then one every {} ms",
-        REGISTRATIONS.interval.as_millis()
+        "clients of user {uid} have taken too much of the IOKernel's time with too many connections, registrations or \
+         questions within a short time; another one is permitted in {ms} ms"
     )]
     TooOften {
         /// The user.
@@ -68,29 +51,16 @@ pub enum Refusal {
         /// How long that takes.
         ms: u64,
     },
-    /// Users whom a grant does not name have asked for too many registrations.
+    /// Users whom a grant does not name have taken too much of it.
     #[error(
-        "users whom [[grant]] number {grant} covers by a group, or as all users, have asked for too many registrations \
-         within a short time; another one of user {uid} is permitted in {ms} ms, and one of all of them every {} ms; \
-         those of users that the grant names do not count here",
-        GRANT_REGISTRATIONS.interval.as_millis()
+        "users whom [[grant]] number {grant} covers by a group, or as all users, have made too many registrations \
+         within a short time; another one of user {uid} is permitted in {ms} ms; those of users that the grant names \
+         do not count here"
     )]
     GrantTooOften {
         /// The number of the grant in the configuration, from 1.
         grant: usize,
         /// The user who asks.
-        uid: u32,
-        /// How long that takes.
-        ms: u64,
-    },
-    /// The user has connected too often.
-    #[error(
-        "user {uid} has made too many connections within a short time; another one is permitted in {ms} ms, \
-         and then one every {} ms",
-        CONNECTS.interval.as_millis()
-    )]
-    ConnectsTooOften {
-        /// The user.
         uid: u32,
         /// How long that takes.
         ms: u64,
@@ -433,10 +403,6 @@ pub(crate) struct Directory {
     ips: HashMap<Ipv4Addr, String>,
     macs: HashMap<MacAddr, String>,
     tids: HashSet<i32>,
-    /// Places of each grant that no program has, and that are not free.
-    lost_places: HashMap<usize, u64>,
-    /// Users that register nothing by these grants.
-    exiled: HashSet<Key>,
     /// True if programs get the address that a previous IOKernel chose for them.
     takes_back: bool,
     next_ip: Ipv4Addr,
@@ -454,8 +420,6 @@ impl Directory {
             ips: HashMap::new(),
             macs: HashMap::new(),
             tids: HashSet::new(),
-            lost_places: HashMap::new(),
-            exiled: HashSet::new(),
             takes_back: false,
             next_ip: config.first_pool_address(),
         }
@@ -486,7 +450,7 @@ impl Directory {
         entries.sort_unstable_by_key(|(id, _)| id.0);
         for (_, entry) in entries {
             let (wish, bytes) = (&entry.wish, entry.region_len());
-            let so_far = |grant| Some(held.get(&grant).copied().unwrap_or_default());
+            let so_far = |grant| held.get(&grant).copied().unwrap_or_default();
             let ruling = authority.rule_on(&entry.user, wish, bytes, so_far);
             entry.grant = ruling.unwrap_or_else(|_| authority.grant_of(&entry.user, wish));
             if let Some(grant) = entry.grant {
@@ -503,8 +467,7 @@ impl Directory {
 
     /// Returns what the programs of a grant have.
     fn held(&self, grant: usize) -> Held {
-        let lost = self.lost_places.get(&grant).copied().unwrap_or(0);
-        let mut held = Held { programs: lost, ..Held::default() };
+        let mut held = Held::default();
         let theirs = self.entries.values().filter(|entry| entry.grant == Some(grant));
         theirs.for_each(|entry| held.add(entry.held()));
         held
@@ -527,12 +490,6 @@ impl Directory {
     /// Returns the grant to whose limits a runtime counts.
     pub(crate) fn grant(&self, id: RuntimeId) -> Option<usize> {
         self.entries.get(&id)?.grant
-    }
-
-    /// Sets who registers nothing by which grant for now, and how many places of each grant count
-    /// as taken meanwhile.
-    pub(crate) fn set_exiled(&mut self, exiled: HashSet<Key>, places: HashMap<usize, u64>) {
-        (self.exiled, self.lost_places) = (exiled, places);
     }
 
     /// Sets whether programs get the address that a previous IOKernel chose for them, when it is
@@ -685,8 +642,7 @@ impl Directory {
 
     /// Returns the grant by which a user may register a program now.
     fn rule_on(&self, user: &User, wish: &Register, bytes: u64) -> Result<Option<usize>, Denial> {
-        let is_exiled = |grant| self.exiled.contains(&Key { uid: user.uid, grant: Some(grant) });
-        self.authority.rule_on(user, wish, bytes, |grant| (!is_exiled(grant)).then(|| self.held(grant)))
+        self.authority.rule_on(user, wish, bytes, |grant| self.held(grant))
     }
 
     /// As [`rule_on`](Self::rule_on), for a program that a previous IOKernel has registered by the

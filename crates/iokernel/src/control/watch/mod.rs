@@ -4,9 +4,9 @@
 //! count of iterations and one word that says where in an iteration the thread is. The control
 //! thread looks every [`LOOK`]. A thread that has not ended an iteration between two looks stalls
 //! if it has had processor time, or if it waits in the kernel outside of its sleep; it starves if
-//! it could run and Linux does not let it. Each stall is counted, and at a limited [`RATE`] logged
-//! with its place, followed by the stack of the thread. A service manager gets a
-//! sign of life only while iterations end.
+//! it could run and Linux does not let it. Each stall is counted, and at a limited rate ([`LINES`])
+//! logged with its place, followed by the stack of the thread. A service manager gets a sign of
+//! life only while iterations end.
 //!
 //! The verdict is pure: what was seen is an argument.
 
@@ -14,15 +14,16 @@ use core::fmt;
 use rustix::process::Pid;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
+use tailwater_shm::account::Account;
 
-use super::pace::{Pace, Rate};
 use crate::stats::Stats;
 use crate::sys::stack;
 
 /// Time between two looks: ten wakes a second cost under 0.1 % of a core.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
-/// Log lines about stalls.
-const RATE: Rate = Rate { burst: 3, interval: Duration::from_secs(60) };
+/// Lines of the log about stalls at once, and seconds after which there may be one more.
+const LINES: u64 = 3;
+const LINE_S: u64 = 60;
 /// A thread has run if it had this fraction of the time since the last look.
 const RAN: u32 = 4;
 
@@ -160,7 +161,9 @@ pub(crate) struct Watch {
     looked: Option<Instant>,
     /// Since when no iteration has ended, and as what that is counted.
     unmoved: Option<(Instant, Verdict)>,
-    lines: Pace,
+    began: Instant,
+    /// Lines of the log, in seconds since it began.
+    lines: Account,
     /// The thread was asked for its stack.
     asked: bool,
     heartbeat: Option<Heartbeat>,
@@ -185,7 +188,8 @@ impl Watch {
             before: None,
             looked: None,
             unmoved: None,
-            lines: Pace::new(now),
+            began: now,
+            lines: Account::default(),
             asked: false,
             heartbeat,
             beaten: None,
@@ -288,7 +292,12 @@ impl Watch {
         }
         *counted = verdict;
         let time = sight.at.saturating_duration_since(*since);
-        Some(Finding { verdict, time, logged: self.lines.take(RATE, sight.at) })
+        let second = sight.at.saturating_duration_since(self.began).as_secs();
+        let logged = !self.lines.is_over(LINE_S * (LINES - 1), second);
+        if logged {
+            self.lines.charge(LINE_S, 1, second);
+        }
+        Some(Finding { verdict, time, logged })
     }
 
     fn beat(&mut self, sight: &Sight) {

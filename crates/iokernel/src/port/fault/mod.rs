@@ -248,10 +248,6 @@ impl Port for FaultPort {
         true
     }
 
-    fn weight(&self) -> usize {
-        self.inner.weight()
-    }
-
     fn flush(&mut self) {
         self.pass_outward(usize::MAX);
         self.account.outward.set(self.outward.counters());

@@ -8,13 +8,15 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 
-use super::super::PARTY_BATCH;
-use super::{EGRESS_BATCH, ELSEWHERE, ip, two_running};
+use super::super::TURN_US;
+use super::{ELSEWHERE, TURN_FRAMES, ip, two_running};
 use crate::fixture::{Sandbox, measure_as};
 use crate::port::{Attachment, Context, Inject, Port, PortError, SendQueue};
 
 /// Frames that the receiver reads in each iteration.
 const READ: u32 = 16;
+/// Frames of a burst that the uplink has room for.
+const BURST: usize = 32;
 /// Iterations.
 const ROUNDS: u32 = 9_000;
 
@@ -41,7 +43,7 @@ fn flood(greedy: u32, user: Option<u32>) -> Outcome {
     let mut came = vec![0_u32; receiver as usize];
     for _ in 0..ROUNDS {
         for id in 1..=greedy {
-            (0..EGRESS_BATCH).for_each(|_| sandbox.peer(id).send_udp(0, ip(receiver), 5));
+            (0..TURN_FRAMES).for_each(|_| sandbox.peer(id).send_udp(0, ip(receiver), 5));
         }
         due += f64::from(READ) / f64::from(shares) * 0.9;
         while f64::from(sent) + 1.0 <= due {
@@ -87,69 +89,10 @@ fn the_programs_of_one_user_have_one_share_of_a_ring() {
     assert!((54.0..57.0).contains(&theirs), "{theirs} % of the ring");
 }
 
-#[test]
-fn a_program_within_its_part_of_the_share_of_its_user_loses_nothing_beside_a_greedy_one() {
-    const PROGRAMS: u32 = 4;
-    let mut sandbox = Sandbox::new(PROGRAMS as u16 + 1, Vec::new());
-    for id in 0..=PROGRAMS {
-        sandbox.add_of((id < PROGRAMS).then_some(7), id, 1, 1, LatencyCritical);
-        sandbox.peer(id).queue(0, 1);
-    }
-    sandbox.settle();
-    let (mut sent, mut due) = (0, 0);
-    let mut came = [0_u32; PROGRAMS as usize];
-    for round in 0..3_200 {
-        if round < 3_000 {
-            (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ip(PROGRAMS), 5));
-            // Nine tenths of an equal part.
-            due += READ * 9;
-            while due >= 10 * PROGRAMS {
-                (1..PROGRAMS).for_each(|id| sandbox.peer(id).send_udp(0, ip(PROGRAMS), 5));
-                due -= 10 * PROGRAMS;
-                sent += 1;
-            }
-        }
-        sandbox.pass(1_000);
-        for _ in 0..READ {
-            let Some(frame) = sandbox.peer(PROGRAMS).receive(0) else { break };
-            came[usize::from(frame[29] - 10)] += 1;
-        }
-    }
-    for came in &came[1..] {
-        // Some are lost before the parts of all are reserved.
-        assert!(sent - came <= 16, "{came} of {sent}");
-    }
-}
-
-#[test]
-fn the_programs_of_one_user_are_served_two_batches_in_an_iteration() {
-    const PROGRAMS: u32 = 16;
-    let mut sandbox = Sandbox::new(PROGRAMS as u16 + 1, Vec::new());
-    for id in 0..=PROGRAMS {
-        let user = (id > 0).then_some(7);
-        sandbox.add_of(user, id, 1, 1, LatencyCritical);
-        sandbox.peer(id).queue(0, 1);
-    }
-    sandbox.settle();
-    for id in 0..=PROGRAMS {
-        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(id).send_udp(0, ip(id), 5));
-    }
-    let sent = |sandbox: &Sandbox, id| {
-        sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get() as usize
-    };
-    for round in 1..=PROGRAMS as usize / 2 {
-        sandbox.pass(100);
-        assert_eq!(sent(&sandbox, 0), EGRESS_BATCH);
-        let theirs: usize = (1..=PROGRAMS).map(|id| sent(&sandbox, id)).sum();
-        assert_eq!(theirs, round * PARTY_BATCH);
-    }
-}
-
 /// A best-effort program sends without end, to the service or elsewhere, in iterations of a
-/// microsecond; each of its batches takes one. Another service sends the service a frame in each of
-/// them, if it is served. Returns how many of the program's frames were moved.
+/// microsecond. Another service sends the service a frame in each of them, if it is served. Returns
+/// how many of the program's frames were moved in each second.
 fn moved_of_best_effort(to: Ipv4Addr, is_served: bool) -> u64 {
-    measure_as(1_000);
     let mut sandbox = Sandbox::new(3, Vec::new());
     for (id, class) in [(0, LatencyCritical), (1, BestEffort), (2, LatencyCritical)] {
         sandbox.add(id, 1, 1, class);
@@ -158,36 +101,62 @@ fn moved_of_best_effort(to: Ipv4Addr, is_served: bool) -> u64 {
     sandbox.settle();
     let moved =
         |sandbox: &Sandbox| sandbox.world.runtimes.get(RuntimeId(1)).unwrap().stats.counters.tx_frames.get();
-    let mut sent = 0;
-    for _ in 0..ROUNDS {
-        // A batch waits at any time.
-        while sent < moved(&sandbox) + EGRESS_BATCH as u64 {
-            sandbox.peer(1).send_udp(0, to, 5);
-            sent += 1;
+    let (mut sent, mut before) = (0, 0);
+    for ms in 0..60 {
+        // Not those that come at once.
+        before = if ms == 40 { moved(&sandbox) } else { before };
+        for _ in 0..1_000 {
+            // A turn waits at any time.
+            while sent < moved(&sandbox) + TURN_FRAMES as u64 {
+                sandbox.peer(1).send_udp(0, to, 5);
+                sent += 1;
+            }
+            if is_served {
+                sandbox.peer(2).send_udp(0, ip(0), 5);
+            }
+            sandbox.pass(1_000);
+            while sandbox.peer(0).receive(0).is_some() {}
         }
-        if is_served {
-            sandbox.peer(2).send_udp(0, ip(0), 5);
-        }
-        sandbox.pass(1_000);
-        while sandbox.peer(0).receive(0).is_some() {}
     }
-    moved(&sandbox)
+    (moved(&sandbox) - before) * 50
 }
 
 #[test]
-fn a_best_effort_program_that_sends_without_end_rests_while_a_service_is_served() {
-    let all = u64::from(ROUNDS) * EGRESS_BATCH as u64;
+fn frames_of_a_best_effort_program_take_a_sixteenth_of_the_core_of_a_service_that_is_served() {
+    let all = 1_000_000 * TURN_FRAMES as u64;
     assert_eq!(moved_of_best_effort(ip(0), false), all);
-    let batches = |rest: u32, batch: u32| {
-        let frames = u64::from(ROUNDS / rest * batch);
-        frames..=frames + EGRESS_BATCH as u64
-    };
-    // A microsecond for the batch, and one for the ports.
-    let elsewhere = moved_of_best_effort(ELSEWHERE, true);
-    assert!(batches(4 * 2, EGRESS_BATCH as u32).contains(&elsewhere), "{elsewhere} of {all}");
-    // And half of one for each of four frames.
+    assert_eq!(moved_of_best_effort(ELSEWHERE, true), all, "they take none of a service's time");
     let to_service = moved_of_best_effort(ip(0), true);
-    assert!(batches(4 * 4, 4).contains(&to_service), "{to_service} of {all}");
+    // 125 ns each.
+    assert!(to_service.abs_diff(500_000) < 10_000, "{to_service} a second");
+}
+
+#[test]
+fn an_iteration_ends_after_a_few_turns_and_the_next_one_begins_with_other_tenants() {
+    const PROGRAMS: u32 = 8;
+    let mut sandbox = Sandbox::new(PROGRAMS as u16, Vec::new());
+    for id in 0..PROGRAMS {
+        sandbox.add(id, 1, 1, LatencyCritical);
+        sandbox.peer(id).queue(0, 1);
+    }
+    sandbox.settle();
+    // Each reading of the clock is half a turn later, and one is due after eight frames.
+    measure_as(TURN_US * 500);
+    let sent = |sandbox: &Sandbox, id| {
+        sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get()
+    };
+    for round in 1..=4 {
+        for id in 0..PROGRAMS {
+            (0..TURN_FRAMES / 2).for_each(|_| sandbox.peer(id).send_udp(0, ip(id), 5));
+        }
+        for _ in 0..PROGRAMS {
+            sandbox.pass(100);
+            (0..PROGRAMS).for_each(|id| while sandbox.peer(id).receive(0).is_some() {});
+        }
+        let all: Vec<u64> = (0..PROGRAMS).map(|id| sent(&sandbox, id)).collect();
+        assert!(all.iter().all(|&frames| frames == all[0] && frames > 0), "round {round}: {all:?}");
+    }
+    measure_as(0);
 }
 
 /// An uplink that sends so many frames in each iteration, and drops what its queue has no room for.
@@ -202,7 +171,6 @@ struct Slow {
     counts: Arc<AtomicU32>,
     /// Frames by sender.
     came: Arc<[AtomicU32; 2]>,
-    weight: usize,
 }
 
 impl Port for Slow {
@@ -229,9 +197,6 @@ impl Port for Slow {
         }
         takes
     }
-    fn weight(&self) -> usize {
-        self.weight
-    }
     fn queue(&self, _: &[u8]) -> Option<SendQueue> {
         let Self { sent, counted, size, .. } = *self;
         Some(SendQueue { number: 0, sent, waiting: counted, size })
@@ -247,24 +212,24 @@ impl Port for Slow {
 }
 
 /// An uplink that takes so many frames in each iteration, and its counter of frames.
-fn uplink(per_poll: u32, weight: usize) -> (Slow, Arc<[AtomicU32; 2]>) {
+fn uplink(per_poll: u32) -> (Slow, Arc<[AtomicU32; 2]>) {
     let came = Arc::new([0, 0].map(AtomicU32::new));
     let (sent, waiting, counted, counts) = (0, 0, 0, Arc::default());
-    let slow = Slow { per_poll, size: 256, sent, waiting, counted, counts, came: Arc::clone(&came), weight };
+    let slow = Slow { per_poll, size: 256, sent, waiting, counted, counts, came: Arc::clone(&came) };
     (slow, came)
 }
 
 /// Runtimes 0 and 1, and an uplink; returns the counters of their frames that it took.
-fn beside_uplink(per_poll: u32, weight: usize) -> (Sandbox, Arc<[AtomicU32; 2]>) {
-    let (slow, came) = uplink(per_poll, weight);
+fn beside_uplink(per_poll: u32) -> (Sandbox, Arc<[AtomicU32; 2]>) {
+    let (slow, came) = uplink(per_poll);
     (two_running(vec![Box::new(slow)]), came)
 }
 
 #[test]
 fn an_honest_sender_beside_a_greedy_one_loses_nothing_at_an_uplink_that_is_full() {
-    let (mut sandbox, came) = beside_uplink(8, 0);
+    let (mut sandbox, came) = beside_uplink(8);
     for _ in 0..ROUNDS {
-        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(1).send_udp(0, ELSEWHERE, 5));
+        (0..TURN_FRAMES).for_each(|_| sandbox.peer(1).send_udp(0, ELSEWHERE, 5));
         (0..3).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
         sandbox.pass(1_000);
     }
@@ -275,11 +240,11 @@ fn an_honest_sender_beside_a_greedy_one_loses_nothing_at_an_uplink_that_is_full(
 
 #[test]
 fn what_a_port_holds_is_counted_once_an_epoch_while_no_frame_is_refused() {
-    let (slow, came) = uplink(8, 0);
+    let (slow, came) = uplink(8);
     let counts = Arc::clone(&slow.counts);
     let mut sandbox = two_running(vec![Box::new(slow)]);
     for _ in 0..4 {
-        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
+        (0..BURST).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
         sandbox.pass(1_000);
     }
     for _ in 0..ROUNDS {
@@ -287,16 +252,19 @@ fn what_a_port_holds_is_counted_once_an_epoch_while_no_frame_is_refused() {
         sandbox.pass(1_000);
     }
     let (came, counts) = (came[0].load(Ordering::Relaxed), counts.load(Ordering::Relaxed));
-    assert_eq!(came, 8 * ROUNDS + 4 * EGRESS_BATCH as u32);
+    assert_eq!(came, 8 * ROUNDS + 4 * BURST as u32);
     assert!((1..=came / 64).contains(&counts), "{counts} times for {came} frames");
 }
 
 #[test]
-fn a_frame_to_a_port_that_takes_long_counts_as_several() {
-    let (mut sandbox, came) = beside_uplink(32, 7);
-    (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
+fn a_turn_ends_with_the_frame_to_a_port_that_takes_as_long() {
+    let (mut sandbox, came) = beside_uplink(32);
+    (0..TURN_FRAMES).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
+    // From one reading of the clock to the next a turn passes.
+    measure_as(TURN_US * 1_000);
     for round in 1..=4 {
         sandbox.pass(100);
-        assert_eq!(came[0].load(Ordering::Relaxed), 4 * round, "eight units each, of 32");
+        assert_eq!(came[0].load(Ordering::Relaxed), round);
     }
+    measure_as(0);
 }

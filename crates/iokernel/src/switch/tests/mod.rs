@@ -9,10 +9,10 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, RingLie};
 use tailwater_shm::{Cycles, Grant, KthreadState};
 
-use super::EGRESS_BATCH;
 use super::check::tests::{arp, udp};
+use super::{TURN_FRAMES, TURN_US};
 use crate::config::Config;
-use crate::fixture::{EGRESS, INGRESS_TAIL, RING_BYTES, Sandbox};
+use crate::fixture::{EGRESS, INGRESS_TAIL, RING_BYTES, Sandbox, measure_as};
 use crate::frame::MacAddr;
 use crate::port::memory::{MemoryPeer, pair};
 use crate::port::{Attachment, Context, Delivery, Inject, Port, PortError};
@@ -199,9 +199,12 @@ fn a_storm_of_broadcasts_is_taken_in_small_portions() {
     sandbox.settle();
     let request = arp(ip(0), ip(1));
     (0..10).for_each(|_| sandbox.peer(0).send(0, &request));
+    // Each takes half a turn.
+    measure_as(TURN_US * 500);
     sandbox.pass(100);
-    assert_eq!(sandbox.world.stats.switch.flooded.get(), 2, "20 copies each, 32 to a batch");
+    assert_eq!(sandbox.world.stats.switch.flooded.get(), 2);
     (0..4).for_each(|_| sandbox.pass(100));
+    measure_as(0);
     assert_eq!(sandbox.world.stats.switch.flooded.get(), 10);
     assert_eq!(sandbox.world.stats.switch.delivered.get(), 190);
 }
@@ -220,7 +223,7 @@ fn one_among(greedy: u32) -> Sandbox {
 }
 
 #[test]
-fn greedy_senders_cost_an_honest_one_its_share_of_an_iteration_at_most() {
+fn an_honest_sender_has_its_part_of_the_turns_beside_greedy_ones_with_many_rings() {
     for greedy in [1, 2, 4, 8] {
         let mut sandbox = one_among(greedy);
         for id in 1..=greedy {
@@ -231,17 +234,21 @@ fn greedy_senders_cost_an_honest_one_its_share_of_an_iteration_at_most() {
             let large = udp(ip(id), ip(id), (5, 7), 1_400);
             (2..4).for_each(|k| (0..8).for_each(|_| sandbox.peer(id).send(k, &large)));
         }
-        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ip(1), 5));
-        sandbox.pass(100);
+        (0..64).for_each(|_| sandbox.peer(0).send_udp(0, ip(1), 5));
         let taken = |sandbox: &Sandbox, id| {
             sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get()
         };
-        assert_eq!(taken(&sandbox, 0), EGRESS_BATCH as u64, "{greedy} greedy senders");
-        for id in 1..=greedy {
-            assert_eq!(taken(&sandbox, id), EGRESS_BATCH as u64, "{greedy} greedy senders");
+        // Eight frames take a quarter of a turn.
+        measure_as(TURN_US * 250);
+        let mut passes = 0;
+        while taken(&sandbox, 0) < 64 {
+            sandbox.pass(100);
+            passes += 1;
+            assert!(passes <= greedy + 3, "{} frames, {greedy} greedy senders", taken(&sandbox, 0));
         }
-        // What exceeded the share is taken later, from all rings.
-        (0..5).for_each(|_| sandbox.pass(100));
+        // What exceeded the turns is taken later, from all rings.
+        (0..100).for_each(|_| sandbox.pass(100));
+        measure_as(0);
         assert!((1..=greedy).all(|id| taken(&sandbox, id) == 2 * 64 + 2 * 8));
     }
 }
@@ -252,9 +259,11 @@ fn a_broadcast_counts_against_all_rings_of_its_sender() {
     let request = arp(ip(1), ip(0));
     (0..4).for_each(|k| (0..40).for_each(|_| sandbox.peer(1).send(k, &request)));
     sandbox.peer(0).send_udp(0, ip(2), 5);
+    // Each takes half a turn.
+    measure_as(TURN_US * 500);
     sandbox.pass(100);
-    // Eight copies and the frame itself.
-    assert_eq!(sandbox.world.stats.switch.flooded.get(), 32_u64.div_ceil(9));
+    measure_as(0);
+    assert_eq!(sandbox.world.stats.switch.flooded.get(), 2);
     let honest = sandbox.world.runtimes.get(RuntimeId(0)).unwrap();
     assert_eq!(honest.stats.counters.tx_frames.get(), 1);
 }
@@ -269,10 +278,12 @@ fn broadcasts_beyond_the_limit_are_dropped_counted_and_charged() {
     sandbox.peer(0).queue(0, 1);
     sandbox.settle();
     let request = arp(ip(0), ip(1));
+    measure_as(100);
     for _ in 0..40 {
         sandbox.peer(0).send(0, &request);
         sandbox.pass(100);
     }
+    measure_as(0);
     // Each counts for all three.
     assert_eq!(sandbox.world.stats.switch.flooded.get(), 33);
     assert_eq!(sandbox.world.stats.switch.dropped_broadcast.get(), 7);
@@ -318,7 +329,7 @@ fn records_written_once_are_sent_once_and_end_the_registration() {
     for line in 0..lines {
         sandbox.peer(0).scribble(EGRESS + 64 * line, 40 | 1 << 16);
     }
-    for _ in 0..2 * lines as usize / EGRESS_BATCH {
+    for _ in 0..2 * lines as usize / TURN_FRAMES {
         sandbox.pass(100);
     }
     let ended = core::mem::take(&mut sandbox.ended);
@@ -478,13 +489,13 @@ fn what_a_kthread_sent_before_it_parked_is_still_sent() {
 }
 
 #[test]
-fn a_ring_that_is_refilled_without_a_core_is_served_within_the_batch_of_its_program() {
+fn a_ring_that_is_refilled_without_a_core_is_served_in_the_turns_of_its_program() {
     let mut sandbox = two_running(Vec::new());
     sandbox.peer(0).queue(0, 0);
     sandbox.tick();
     let refill = |sandbox: &mut Sandbox| {
         // As ordinary threads of the program can.
-        (0..EGRESS_BATCH).for_each(|_| sandbox.peer(0).send_udp(0, ip(1), 5));
+        (0..TURN_FRAMES).for_each(|_| sandbox.peer(0).send_udp(0, ip(1), 5));
     };
     refill(&mut sandbox);
     sandbox.peer(0).park(0);
@@ -493,7 +504,7 @@ fn a_ring_that_is_refilled_without_a_core_is_served_within_the_batch_of_its_prog
         refill(&mut sandbox);
         sandbox.pass(100);
         let runtime = sandbox.world.runtimes.get(RuntimeId(0)).unwrap();
-        assert_eq!(runtime.stats.counters.tx_frames.get(), round * EGRESS_BATCH as u64);
+        assert_eq!(runtime.stats.counters.tx_frames.get(), round * TURN_FRAMES as u64);
     }
 }
 

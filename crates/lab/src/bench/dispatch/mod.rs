@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use tailwater_iokernel::Config;
 use tailwater_shm::Clock;
 use tailwater_testbed::child::{ChildProcess, Spec};
-use tailwater_testbed::embedded::{Embedded, tolerant};
+use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::port::{GENERATOR_IP, tcp_port};
 use tailwater_testbed::table::{Table, number};
@@ -174,7 +174,7 @@ fn measure(words: &[&str; 2], quantum_us: u64, interrupt: &Interrupt) -> anyhow:
     // The port is not used: an IOKernel has one.
     let (port, _client) = tcp_port("client", GENERATOR_IP)?;
     let socket = format!("@tailwater-bench-dispatch-{}", std::process::id());
-    let config = Config { socket: socket.clone(), neighbour_share: 0, ..tolerant() };
+    let config = Config { socket: socket.clone(), neighbour_share: 0, ..Config::default() };
     let _iokernel = Embedded::start(config, port, None)?;
     let hz = Clock::calibrate(20).hz();
     let arguments =

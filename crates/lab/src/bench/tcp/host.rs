@@ -13,7 +13,7 @@ use tailwater_loadgen::tcp::{Order, Outcome, TcpHandle};
 
 use super::terms::{SERVICE_IP, patience};
 use tailwater_testbed::child::{ChildProcess, Spec};
-use tailwater_testbed::embedded::{Embedded, tolerant};
+use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::port::{GENERATOR_IP, tcp_port};
 
@@ -33,7 +33,7 @@ impl Host {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (port, client) = tcp_port("client", GENERATOR_IP)?;
         let socket = format!("@tailwater-bench-tcp-{}-{number}", std::process::id());
-        let config = Config { socket: socket.clone(), neighbour_share: 0, ..tolerant() };
+        let config = Config { socket: socket.clone(), neighbour_share: 0, ..Config::default() };
         Ok(Self { embedded: Embedded::start(config, port, None)?, socket, client })
     }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_shm::Clock;
-use tailwater_testbed::embedded::tolerant;
 
 use super::super::fallback::run_rounds;
 use super::{CALIBRATION_MS, client};
@@ -62,7 +61,7 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
                 socket: socket.clone(),
                 iokernel_core: Some(*polling),
                 managed_cores: Some(managed.clone()),
-                ..tolerant()
+                ..Config::default()
             };
             serve(config, *takeover)
         }

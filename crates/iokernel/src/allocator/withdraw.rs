@@ -1,0 +1,275 @@
+//! Kthreads without a core that are not to be lent one, and what services wait for because of them.
+//!
+//! Owns the list of withdrawn kthreads and their way back, and the charge for late ones. A kthread
+//! is withdrawn when its core is taken from it: because it did not cede in time, or did not start.
+//! It comes back when it has parked and its pause has passed. One that runs on meanwhile is moved
+//! to unmanaged cores, where it competes like the thread of any program: Linux may have descheduled
+//! it, so the move is no offence, and counts as an eviction only in the statistics. The signal ends
+//! its turn as soon as Linux runs it.
+//!
+//! What a service has waited for a core of a best-effort program, because a kthread did not start
+//! on it or did not cede it before it was signalled, is charged to the program's tenant
+//! ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and did not use. A
+//! thread that is late now and then costs nothing. A tenant that owes too much gets no core on
+//! which a service idles, beyond those that it owns, and a service that claims another of its cores
+//! takes it at once if it has not started there. It still gets free cores and cores of other
+//! best-effort programs. Otherwise a program that is stopped would get each core that a service
+//! leaves for a moment, and the service would have to be woken for each request.
+//!
+//! A core from which several of a program were withdrawn is not lent to it
+//! ([`Account::is_withheld`](tailwater_sched::ledger::Account::is_withheld)), which bounds their
+//! number. An iteration looks at [`WATCHED`] of them.
+
+use core::sync::atomic::{Ordering, fence};
+use tailwater_sched::alloc::Activity;
+use tailwater_sched::ledger::{Account, Class, Parked};
+use tailwater_sched::{KthreadId, RuntimeId};
+use tailwater_shm::priority::Rank;
+use tailwater_shm::trace::CoreStep;
+use tailwater_shm::{Cycles, KthreadState, clock};
+
+use super::Allocator;
+use super::board::Promise;
+use super::phase::{NO_START_DOUBLINGS, Withdrawn};
+use super::words::WHOLE;
+use crate::stats::HandoffKind;
+use crate::tenant::{CORE_DEPTH_US, CORE_PARTS, Work};
+use crate::world::World;
+
+/// Number of withdrawn kthreads that are looked at in an iteration.
+pub(super) const WATCHED: usize = 4;
+/// Longest wait that is charged, in microseconds: a longer one is not the program's fault alone.
+const LONGEST_WAIT_US: u64 = 100;
+
+impl Allocator {
+    /// Takes the core from its owner, which did not cede in time and has been signalled. Wakes the
+    /// successor beside it, if there is one: Linux may have descheduled the owner, and then it sees
+    /// neither request nor signal. Then moves the owner to unmanaged cores. The successor's rank is
+    /// at least the owner's.
+    pub(super) fn bypass(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        from: KthreadId,
+        decided: Cycles,
+        now: Cycles,
+    ) {
+        let (core, kind) = (self.cores[at].id, HandoffKind::Bypass);
+        world.runtimes.ask_to_cede(from);
+        world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
+        self.account_core_time(world, at, from, now);
+        self.set_activity(from, Activity::Parked);
+        world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
+        let became = self.ledger.evict(from, self.nanos(now));
+        self.withdrawn.push_back(Withdrawn { kthread: from, not_before: now, runs_since: None, moved: true });
+        if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
+            runtime.groups.lose(from.index);
+        }
+        self.follow(world, at, became, kind, decided, now);
+        self.look_beside(world, from, now);
+        if matches!(became, Ok(Parked::Freed(_))) {
+            self.core_fell_free(world, core, now);
+        }
+        // After its successor was woken, which has waited for long enough.
+        self.move_off(world, from, now);
+    }
+
+    /// Moves a thread to unmanaged cores.
+    fn move_off(&mut self, world: &mut World, id: KthreadId, now: Cycles) {
+        let began = (self.stopwatch)();
+        let (runtime, kthread) = world.runtimes.kthread(id);
+        // Fails if the thread is dead, and then it is off the core as well.
+        let _ = self.threads.bind(runtime.pid, kthread.tid, &self.unmanaged);
+        runtime.stats.counters.evictions.add(1);
+        world.stats.cores.evictions.add(1);
+        // Other cores have no account of real time.
+        self.rank(world, id, Rank::Ordinary);
+        world.runtimes.kthread_mut(id).bound = None;
+        world.charge(id.runtime, Work::Thread, (self.stopwatch)().saturating_sub(began), now);
+    }
+
+    /// Returns the time until which a kthread that has not started on its core is lent no other. On
+    /// a shared machine a best-effort one waits behind ordinary programs, so its pause does not
+    /// grow.
+    pub(super) fn end_of_pause(&self, world: &mut World, id: KthreadId, now: Cycles) -> Cycles {
+        let kthread = world.runtimes.kthread_mut(id);
+        let doublings = match self.class_of(id.runtime) {
+            Class::LatencyCritical => kthread.no_starts.min(NO_START_DOUBLINGS),
+            Class::BestEffort => 0,
+        };
+        kthread.no_starts += 1;
+        now.saturating_add(self.timing.no_start_pause << doublings)
+    }
+
+    /// Takes the core back from a kthread that has not started on it, and lends the kthread nothing
+    /// until `not_before`.
+    pub(super) fn take_back(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        kthread: KthreadId,
+        not_before: Cycles,
+        now: Cycles,
+    ) {
+        world.runtimes.ask_to_cede(kthread);
+        // Store-load: the grant before the look at the state in `watch_withdrawn`. Pairs with the
+        // fence of a kthread that begins the tenancy (the runtime's `lease::begin`): it sees that
+        // the grant is withdrawn, or is seen running.
+        fence(Ordering::SeqCst);
+        world.stats.cores.no_starts.add(1);
+        // Before a kthread would be woken again it is not late.
+        match now.saturating_sub(self.cores[at].since) > self.timing.rewake {
+            true => self.end_promise(world, at, false),
+            false => self.cores[at].promise = Promise::None,
+        }
+        let core = self.cores[at].id;
+        world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
+        let became = self.ledger.evict(kthread, self.nanos(now));
+        // Beyond the last look, or its end would not be announced; see `next_readmission`.
+        let not_before = not_before.max(self.watched_at.saturating_add(1));
+        self.withdrawn.push_back(Withdrawn { kthread, not_before, runs_since: None, moved: false });
+        self.look_beside(world, kthread, now);
+        if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
+            runtime.groups.lose(kthread.index);
+        }
+        self.follow(world, at, became, HandoffKind::Evict, now, now);
+    }
+
+    /// Looks at so many withdrawn kthreads, in turn. Readmits those that have parked and whose
+    /// pause has passed; signals and moves those that have begun the tenancy that was taken back
+    /// and run on.
+    pub(super) fn watch_withdrawn(&mut self, world: &mut World, count: usize, now: Cycles) {
+        self.watched_at = now;
+        for _ in 0..count.min(self.withdrawn.len()) {
+            let Some(mut withdrawn) = self.withdrawn.pop_front() else { return };
+            if self.readmit(world, &withdrawn, now) {
+                continue;
+            }
+            let Withdrawn { kthread, .. } = withdrawn;
+            // None while it has not begun: its word is of an earlier tenancy then.
+            let runs = self.state_of(world, kthread).is_some_and(|state| state != KthreadState::Parked);
+            if runs && !withdrawn.moved {
+                let since = *withdrawn.runs_since.get_or_insert(now);
+                if now.saturating_sub(since) > self.timing.grace {
+                    withdrawn.moved = true;
+                    self.signal(world, kthread);
+                    self.move_off(world, kthread, now);
+                }
+            }
+            self.withdrawn.push_back(withdrawn);
+        }
+    }
+
+    /// Readmits a withdrawn kthread if that is due; returns whether it did. One that was moved has
+    /// begun its tenancy, and parks in that. One whose core was taken back may never have begun it.
+    fn readmit(&mut self, world: &mut World, withdrawn: &Withdrawn, now: Cycles) -> bool {
+        let &Withdrawn { kthread, not_before, runs_since, moved } = withdrawn;
+        let (runtime, line) = world.runtimes.kthread(kthread);
+        let (state, generation) = runtime.shared(kthread.index).state.0.load();
+        let has_begun = moved || runs_since.is_some();
+        let is_back = state == KthreadState::Parked && (generation == line.generation || !has_begun);
+        if !is_back || now < not_before {
+            return false;
+        }
+        self.leave(world, kthread);
+        if let Err(error) = self.ledger.readmit(kthread, self.nanos(now)) {
+            self.refused(world, &error, ());
+        }
+        true
+    }
+
+    /// Charges what `claimant`, if it is a service, has waited until it started on a core that this
+    /// kthread, if it is a best-effort one, has not started on or not ceded in time.
+    pub(super) fn charge_wait(
+        &self,
+        world: &mut World,
+        kthread: KthreadId,
+        claimant: RuntimeId,
+        waited: Cycles,
+        now: Cycles,
+    ) {
+        if self.are_service_and_batch(claimant, kthread.runtime) {
+            let waited = waited.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000));
+            self.charge_core(world, kthread.runtime, waited, now);
+        }
+    }
+
+    /// Charges time of a core to the tenant of a runtime.
+    fn charge_core(&self, world: &mut World, id: RuntimeId, time: Cycles, now: Cycles) {
+        let Some(runtime) = world.runtimes.get(id) else { return };
+        runtime.stats.counters.late_ns.add(self.clock.to_ns(time));
+        let tenant = world.runtimes.tenants.get_mut(runtime.tenant);
+        let cores = Cycles::from(self.most_cores(tenant.kthreads as usize));
+        tenant.cores.charge(time, CORE_PARTS / cores.clamp(1, CORE_PARTS), now);
+    }
+
+    /// Returns for how long `claimant` leaves a core to a kthread that has not started on it: no
+    /// time at all if it is a service, and this program is too slow.
+    pub(super) fn time_to_start(
+        &self,
+        world: &World,
+        kthread: KthreadId,
+        claimant: RuntimeId,
+        now: Cycles,
+    ) -> Cycles {
+        let is_late = self.are_service_and_batch(claimant, kthread.runtime)
+            && self.is_too_slow(world, kthread.runtime, now);
+        if is_late { 0 } else { self.timing.overdue_start }
+    }
+
+    /// Returns whether the first is latency-critical and the second best-effort.
+    fn are_service_and_batch(&self, service: RuntimeId, batch: RuntimeId) -> bool {
+        (self.class_of(service), self.class_of(batch)) == (Class::LatencyCritical, Class::BestEffort)
+    }
+
+    /// Returns whether the tenant of this runtime owes too much time of cores.
+    pub(super) fn is_too_slow(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
+        let Some(runtime) = world.runtimes.get(id) else { return false };
+        let depth = self.clock.from_ns(CORE_DEPTH_US * 1_000);
+        world.runtimes.tenants.get(runtime.tenant).cores.is_over(depth, now)
+    }
+
+    /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
+    /// is too slow.
+    pub(super) fn is_spared(&self, world: &World, victim: KthreadId, to: RuntimeId, now: Cycles) -> bool {
+        let owns = |account: &Account| account.guaranteed().max(self.policy.granted(to));
+        self.are_service_and_batch(victim.runtime, to)
+            && self.is_too_slow(world, to, now)
+            && self.ledger.account(to).is_some_and(|account| account.held() >= owns(account))
+    }
+
+    /// Charges a core that its kthread gave up unasked, after `held`, without having used it.
+    pub(super) fn charge_vain(&self, world: &mut World, id: RuntimeId, held: Cycles, now: Cycles) {
+        if let Some(runtime) = world.runtimes.get(id) {
+            runtime.stats.counters.vain_cores.add(1);
+        }
+        self.charge_core(world, id, held.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000)), now);
+    }
+
+    /// Returns true if the runtime gave up its only core although its words ask for one, and has
+    /// changed none of its words since the core was lent. The verdict needs all words, of which the
+    /// previous look may have read only some. The words of withdrawn kthreads do not count: the
+    /// others cannot always do that work (frames, without packet stealing).
+    pub(super) fn was_lent_in_vain(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) -> bool {
+        let read_whole = world.runtimes.kthread(kthread).0.kthreads.len() <= WHOLE;
+        if !read_whole && self.seems_lent_in_vain(world, kthread) {
+            self.look_for_verdict(world, kthread.runtime, now);
+        }
+        self.seems_lent_in_vain(world, kthread)
+    }
+
+    /// As [`was_lent_in_vain`](Self::was_lent_in_vain), by the words as last read.
+    fn seems_lent_in_vain(&self, world: &World, kthread: KthreadId) -> bool {
+        let id = kthread.runtime;
+        let (runtime, line) = world.runtimes.kthread(kthread);
+        if runtime.mark != line.mark || self.has_core(id) {
+            return false;
+        }
+        let Some(look) = self.observation.runtime(id) else { return false };
+        let is_withdrawn = |index| {
+            let kthread = KthreadId::new(id, index);
+            self.withdrawn.iter().any(|withdrawn| withdrawn.kthread == kthread)
+        };
+        (0..).zip(&look.kthreads).any(|(index, look)| look.has_work() && !is_withdrawn(index))
+    }
+}

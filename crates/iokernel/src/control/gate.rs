@@ -1,0 +1,245 @@
+//! Limits the control thread's time that clients of users without rights may take.
+//!
+//! Owns [`Gate`], with an [`Account`] for each user, and one for all users whom a grant covers
+//! without naming them: such users may have tens of thousands of ids (subuid(5)). What the control
+//! thread does for a client is timed by its own processor time, which on a machine of two cores is
+//! that of the polling thread's core, and charged. A user may take one part in [`PARTS`] of the
+//! time, and [`DEPTH`] at once: some hundred registrations. One who owes more waits: connections
+//! are closed, registrations and questions are refused. The first of them are refused with a
+//! message; a message takes as long as a service, so beyond [`MESSAGES`] there are none.
+//!
+//! Lines of the log are bounded besides, for they take space: [`LINES`] at once, then one a second.
+//!
+//! Programs that register again after a takeover or a restart count too. At the start of an
+//! IOKernel each user may owe [`RETURN`] more for each program that may return.
+//!
+//! Pure: times are arguments.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use tailwater_shm::account::Account;
+
+use crate::tenant::Key;
+
+/// Part of the control thread's time that one user may take.
+const PARTS: u64 = 50;
+/// Processor time that a user may owe,
+const DEPTH: Duration = Duration::from_millis(250);
+/// beyond which refusals have messages for so much more,
+const MESSAGES: Duration = Duration::from_millis(5);
+/// and more for each program that may return to a new IOKernel.
+const RETURN: Duration = Duration::from_millis(5);
+/// Lines of the log at once.
+const LINES: u64 = 20;
+/// Time after which a user may cause one more.
+const LINE: Duration = Duration::from_secs(1);
+/// Maximum number of users that are counted singly; all others share one account.
+const MAX_USERS: usize = 4096;
+
+/// The decision on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ruling {
+    Serve,
+    /// The message says after what time the user is served again.
+    Refuse(Duration),
+    Close,
+}
+
+/// What clients of a user have taken, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Taken {
+    time: Account,
+    lines: Account,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct Gate {
+    began: Instant,
+    depth: Duration,
+    taken: HashMap<Key, Taken>,
+    others: Taken,
+    lines_left_out: u64,
+    /// Counts of lines left out.
+    counts: Account,
+}
+
+impl Gate {
+    /// Returns the gate of an IOKernel that begins, to which `programs` programs may return.
+    pub(super) fn new(programs: u32, now: Instant) -> Self {
+        Self {
+            began: now,
+            depth: DEPTH + RETURN * programs,
+            taken: HashMap::new(),
+            others: Taken::default(),
+            lines_left_out: 0,
+            counts: Account::default(),
+        }
+    }
+
+    /// Ends the time in which programs return.
+    pub(super) fn end_return(&mut self) {
+        self.depth = DEPTH;
+    }
+
+    /// Charges processor time that the control thread has spent for clients of these users.
+    pub(super) fn charge(&mut self, who: Key, took: Duration, now: Instant) {
+        let at = self.at(now);
+        self.taken(who, at).time.charge(nanos(took), PARTS, at);
+    }
+
+    /// Returns whether clients of these users are served.
+    ///
+    /// # Errors
+    /// The time after which they are.
+    pub(super) fn check(&self, who: Key, now: Instant) -> Result<(), Duration> {
+        let taken = self.taken.get(&who).unwrap_or(&self.others);
+        let wait = taken.time.pays_at(nanos(self.depth) * PARTS).saturating_sub(self.at(now));
+        if wait == 0 { Ok(()) } else { Err(Duration::from_nanos(wait)) }
+    }
+
+    /// Rules on a connection of a user.
+    pub(super) fn judge(&self, who: Key, now: Instant) -> Ruling {
+        match self.check(who, now) {
+            Ok(()) => Ruling::Serve,
+            Err(wait) if wait <= MESSAGES * PARTS as u32 => Ruling::Refuse(wait),
+            Err(_) => Ruling::Close,
+        }
+    }
+
+    /// Returns whether a user may cause a line of the log; if not, counts it.
+    pub(super) fn take_line(&mut self, who: Key, now: Instant) -> bool {
+        let at = self.at(now);
+        let lines = &mut self.taken(who, at).lines;
+        let may = !lines.is_over(nanos(LINE) * (LINES - 1), at);
+        if may {
+            lines.charge(nanos(LINE), 1, at);
+        }
+        self.lines_left_out += u64::from(!may);
+        may
+    }
+
+    /// Takes the number of lines that were left out of the log, if there are any: once a [`LINE`].
+    pub(super) fn take_left_out(&mut self, now: Instant) -> Option<u64> {
+        let at = self.at(now);
+        if self.lines_left_out == 0 || self.counts.is_over(0, at) {
+            return None;
+        }
+        self.counts.charge(nanos(LINE), 1, at);
+        Some(core::mem::take(&mut self.lines_left_out))
+    }
+
+    /// Forgets what is charged to grants: they may have other numbers.
+    pub(super) fn forget_grants(&mut self) {
+        self.taken.retain(|key, _| key.user.is_some());
+    }
+
+    fn at(&self, now: Instant) -> u64 {
+        nanos(now.saturating_duration_since(self.began))
+    }
+
+    fn taken(&mut self, who: Key, at: u64) -> &mut Taken {
+        if self.taken.len() >= MAX_USERS && !self.taken.contains_key(&who) {
+            self.taken.retain(|_, taken| taken.time.is_over(0, at) || taken.lines.is_over(0, at));
+            if self.taken.len() >= MAX_USERS {
+                return &mut self.others;
+            }
+        }
+        self.taken.entry(who).or_default()
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the account of a user's clients.
+pub(super) fn user(uid: u32) -> Key {
+    Key { user: Some(uid), grant: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Returns how many connections of a user, of a millisecond each, are served.
+    fn served(gate: &mut Gate, uid: u32, now: Instant) -> usize {
+        let mut served = 0;
+        while gate.judge(user(uid), now) == Ruling::Serve {
+            gate.charge(user(uid), MS, now);
+            served += 1;
+        }
+        served
+    }
+
+    #[test]
+    fn a_user_takes_some_time_at_once_then_a_part_of_it_and_the_others_are_served() {
+        let start = Instant::now();
+        let mut gate = Gate::new(0, start);
+        assert_eq!(served(&mut gate, 1, start), 251);
+        let Ruling::Refuse(wait) = gate.judge(user(1), start) else { panic!("no message") };
+        assert_eq!(wait, 50 * MS, "the time that one took, 50 times");
+        assert_eq!(gate.judge(user(1), start + wait), Ruling::Serve);
+        assert_eq!(served(&mut gate, 1, start + 100 * wait), 100);
+        assert_eq!(served(&mut gate, 2, start), 251, "another user");
+    }
+
+    #[test]
+    fn refusals_take_time_and_beyond_some_connections_are_closed() {
+        let start = Instant::now();
+        let mut gate = Gate::new(0, start);
+        served(&mut gate, 1, start);
+        let mut refused = 0;
+        while let Ruling::Refuse(_) = gate.judge(user(1), start) {
+            gate.charge(user(1), MS, start);
+            refused += 1;
+        }
+        assert_eq!((refused, gate.judge(user(1), start)), (5, Ruling::Close));
+        assert!(matches!(gate.judge(user(1), start + 100 * MS), Ruling::Refuse(_)), "later again");
+    }
+
+    #[test]
+    fn programs_that_return_have_time_besides() {
+        let start = Instant::now();
+        let mut gate = Gate::new(10, start);
+        assert_eq!(served(&mut gate, 1, start), 301);
+        gate.end_return();
+        assert!(gate.check(user(1), start).is_err());
+    }
+
+    #[test]
+    fn users_whom_a_grant_does_not_name_have_one_account_until_grants_change() {
+        let start = Instant::now();
+        let mut gate = Gate::new(0, start);
+        let unnamed = Key { user: None, grant: Some(0) };
+        gate.charge(unnamed, Duration::from_secs(1), start);
+        assert!(gate.check(unnamed, start).is_err() && gate.check(user(1), start).is_ok());
+        gate.forget_grants();
+        assert_eq!(gate.check(unnamed, start), Ok(()));
+    }
+
+    #[test]
+    fn lines_of_a_user_are_bounded_and_those_left_out_are_counted() {
+        let start = Instant::now();
+        let mut gate = Gate::new(0, start);
+        assert_eq!((0..100).filter(|_| gate.take_line(user(1), start)).count(), 20);
+        assert!(gate.take_line(user(2), start), "another user");
+        assert_eq!(gate.take_left_out(start), Some(80));
+        assert!(gate.take_line(user(1), start + LINE) && !gate.take_line(user(1), start + LINE));
+        assert_eq!(gate.take_left_out(start + LINE / 2), None, "one line a second");
+        assert_eq!(gate.take_left_out(start + LINE), Some(1));
+    }
+
+    #[test]
+    fn users_beyond_the_table_share_an_account_and_the_table_empties() {
+        let start = Instant::now();
+        let mut gate = Gate::new(0, start);
+        (0..2 * MAX_USERS as u32).for_each(|uid| gate.charge(user(uid), MS, start));
+        assert_eq!(gate.taken.len(), MAX_USERS);
+        assert!(gate.check(user(u32::MAX), start).is_err(), "that of all others");
+        gate.charge(user(u32::MAX), MS, start + 50 * MS);
+        assert_eq!(gate.taken.len(), 1);
+    }
+}

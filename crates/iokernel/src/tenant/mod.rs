@@ -1,0 +1,179 @@
+//! Tenants: who pays for time, and between whom the IOKernel isolates.
+//!
+//! Owns [`Tenant`] and its accounts. A program of root or of the IOKernel's own user is a tenant by
+//! itself. All programs that another user has by one grant are one tenant, and so are those of all
+//! users whom a grant covers without naming them: such users may have tens of thousands of ids
+//! (subuid(5)). Programs of one tenant share what the tenant has, and nothing is accounted between
+//! them: programs of one user can end each other anyway.
+//!
+//! One law holds for all time that a program takes from others: it is measured where it is spent,
+//! and charged to the program's tenant. A tenant that owes more than [`DEPTH_US`] waits until it
+//! has paid, and that is the only sanction. A registration ends for a lie.
+//!
+//! | account | charged | parts | while it owes too much |
+//! |---|---|---|---|
+//! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::parts`] | its rings are not read, its doorbells are not heard, it is lent no core |
+//! | `cores` | time for which services wait for cores of a best-effort program, or read its frames, and of cores that it did not use | [`CORE_PARTS`] for each core | it gets no core of an idle service beyond its own; beside a service its rings are not read |
+//!
+//! An account outlives the programs of its tenant until it is paid. So a program gains nothing if
+//! it hangs up and registers again. Accounts of root's programs end with them.
+//!
+//! A reload of the configuration may give grants other numbers, and programs other grants. All
+//! programs concerned then pass to other tenants at once ([`Runtimes::rekey`]); what the tenants
+//! that they leave owe stays there.
+//!
+//! [`Runtimes::rekey`]: crate::runtime::Runtimes::rekey
+
+pub(crate) mod turns;
+
+use tailwater_shm::account::Account;
+use tailwater_shm::{Clock, Cycles};
+
+use turns::Tag;
+
+/// Time that a tenant may owe, in microseconds: 2 ms of refused work, 20 ms of short wakes.
+const DEPTH_US: u64 = 200_000;
+/// Largest cost of one piece of work, in microseconds: a longer time is the machine's doing.
+const LONGEST_US: u64 = 1_000;
+/// Length of a system call for a thread, in microseconds, for each of its parts: a wake of 1.2 us
+/// has the least, and those of 200 us and more take a hundredth of the time.
+const CALL_US: u64 = 2;
+/// Least and greatest number of parts of such a call; other work has the least.
+const LEAST: Cycles = 10;
+const GREATEST: Cycles = 100;
+
+/// Time of cores that a tenant may owe, in microseconds: that of 50 late starts of 20 us at 2 %.
+pub(crate) const CORE_DEPTH_US: u64 = 50_000;
+
+/// Parts of the time of cores, divided by the number of cores that the tenant can hold: late starts
+/// cost services 2 % of a core.
+pub(crate) const CORE_PARTS: Cycles = 50;
+
+/// The user and the grant by which programs are registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// `None`: all users whom the grant does not name.
+    pub(crate) user: Option<u32>,
+    pub(crate) grant: Option<usize>,
+}
+
+/// Number of a [`Tenant`]; the number of one that has ended is used again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct TenantId(pub(crate) u32);
+
+/// A piece of work of the polling thread that is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// What was refused or of no use: a frame that no program may send, a doorbell without news, a
+    /// core that was asked for and not used, a thread that cannot be bound.
+    Refused,
+    /// A system call for a thread: a best-effort kthread was woken, or a late one moved.
+    Thread,
+    /// A program was attached, or its registration ended.
+    Registration,
+    /// All words of a program were read for a verdict on what it did.
+    Look,
+}
+
+/// What work costs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prices {
+    pub(crate) clock: Clock,
+    /// Parts of refused work.
+    refused: Cycles,
+    pub(crate) depth: Cycles,
+    longest: Cycles,
+    call: Cycles,
+}
+
+impl Prices {
+    /// Returns prices by which refused work of a tenant takes `share` percent of the time, at least
+    /// one.
+    pub(crate) fn new(clock: Clock, share: u8) -> Self {
+        let us = |us: u64| clock.from_ns(us * 1_000);
+        let refused = 100 / Cycles::from(share.clamp(1, 100));
+        Self { clock, refused, depth: us(DEPTH_US), longest: us(LONGEST_US), call: us(CALL_US).max(1) }
+    }
+
+    /// Returns in how many parts of its time the polling thread may do work of this length.
+    fn parts(&self, work: Work, cost: Cycles) -> Cycles {
+        match work {
+            Work::Refused => self.refused,
+            Work::Thread => (cost / self.call).clamp(LEAST, GREATEST),
+            Work::Registration | Work::Look => LEAST,
+        }
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tenant {
+    key: Option<Key>,
+    programs: u32,
+    /// Of all its programs.
+    pub(crate) kthreads: u32,
+    pub(crate) tag: Tag,
+    pub(crate) polling: Account,
+    pub(crate) cores: Account,
+}
+
+impl Tenant {
+    /// Charges work of the polling thread; returns whether the tenant must wait because of it, and
+    /// had not to before.
+    pub(crate) fn charge(&mut self, work: Work, cost: Cycles, now: Cycles, prices: &Prices) -> bool {
+        let waited = self.polling.is_over(prices.depth, now);
+        let cost = cost.min(prices.longest);
+        self.polling.charge(cost, prices.parts(work, cost), now);
+        !waited && self.polling.is_over(prices.depth, now)
+    }
+
+    /// Returns whether nothing of it is left.
+    fn has_ended(&self, now: Cycles) -> bool {
+        let owes = self.polling.is_over(0, now) || self.cores.is_over(0, now);
+        self.programs == 0 && (self.key.is_none() || !owes)
+    }
+}
+
+/// The tenants of all registered programs, and those that have not paid yet.
+#[derive(Debug, Default)]
+pub(crate) struct Tenants(Vec<Tenant>);
+
+impl Tenants {
+    /// Enters a program with this number of kthreads into the tenant of this key, or into a tenant
+    /// of its own if there is no key.
+    pub(crate) fn enter(&mut self, key: Option<Key>, kthreads: u16, now: Cycles) -> TenantId {
+        let shared = |tenant: &Tenant| key.is_some() && tenant.key == key && !tenant.has_ended(now);
+        let found = self.0.iter().position(shared);
+        let at = found.or_else(|| self.0.iter().position(|tenant| tenant.has_ended(now)));
+        let at = at.unwrap_or_else(|| {
+            self.0.push(Tenant::default());
+            self.0.len() - 1
+        });
+        if found.is_none() {
+            self.0[at] = Tenant { key, ..Tenant::default() };
+        }
+        self.0[at].programs += 1;
+        self.0[at].kthreads += u32::from(kthreads);
+        TenantId(at as u32)
+    }
+
+    /// Removes a program that was entered with this number of kthreads.
+    pub(crate) fn leave(&mut self, id: TenantId, kthreads: u16) {
+        let tenant = &mut self.0[id.0 as usize];
+        tenant.programs -= 1;
+        tenant.kthreads -= u32::from(kthreads);
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, id: TenantId) -> &Tenant {
+        &self.0[id.0 as usize]
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, id: TenantId) -> &mut Tenant {
+        &mut self.0[id.0 as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests;
