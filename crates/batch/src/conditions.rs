@@ -70,8 +70,7 @@ impl Conditions {
             setsid().map_err(|error| Refused::Session { source: error.into() })?;
             lower_session();
         }
-        confine(0, &self.cores)
-            .map_err(|source| Refused::Cores { cores: self.cores.clone(), source })?;
+        confine(0, &self.cores).map_err(|source| Refused::Cores { cores: self.cores.clone(), source })?;
         if !set_rank(0, Rank::Last) {
             return Err(Refused::Rank);
         }

@@ -91,7 +91,9 @@ mod tests {
         let (lowered, refused) = lower(first, &[core]);
         let found: Vec<_> = descendants(first)
             .into_iter()
-            .map(|pid| (Stat::of_process(pid).unwrap().is_idle_class, sched_getaffinity(Pid::from_raw(pid)).unwrap()))
+            .map(|pid| {
+                (Stat::of_process(pid).unwrap().is_idle_class, sched_getaffinity(Pid::from_raw(pid)).unwrap())
+            })
             .collect();
         end(tree);
         if refused > 0 {

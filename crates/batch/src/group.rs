@@ -1,8 +1,8 @@
 //! Processes that run already, in a control group of their own.
 //!
-//! Owns [`Scope`]: groups beside those in which a process is, in which Linux runs threads only where
-//! no other group has any (`cpu.idle`) and on some cores only (`cpuset.cpus`). It is for root. The
-//! process, its threads and descendants are moved there; what they start is born there.
+//! Owns [`Scope`]: groups beside those in which a process is, in which Linux runs threads only
+//! where no other group has any (`cpu.idle`) and on some cores only (`cpuset.cpus`). It is for
+//! root. The process, its threads and descendants are moved there; what they start is born there.
 //!
 //! The way back needs no record: a scope beside the group `/a/b` is `/a/b.tailwater-batch-PID`,
 //! where PID is that of the process that made it, and one beside the root is in the root. So
@@ -54,12 +54,27 @@ impl GroupError {
     }
 }
 
-/// The folders of the groups in which a process is: one in version 2; in version 1 that of `cpu` and
-/// that of `cpuset`.
+/// The folders of the groups in which a process is: one in version 2; in version 1 that of `cpu`
+/// and that of `cpuset`.
 fn homes(root: &Path, pid: i32) -> Result<Vec<PathBuf>, GroupError> {
     let path = PathBuf::from(format!("/proc/{pid}/cgroup"));
     let text = fs::read_to_string(&path).map_err(|error| GroupError::new("read", &path, error))?;
     Ok(homes_of(root, &text))
+}
+
+/// Returns whether a thread is in a group that Linux runs only where no other group of its level
+/// has threads, or in one within it.
+#[must_use]
+pub fn is_idle(tid: i32) -> bool {
+    let root = Path::new(ROOT);
+    let home = homes(root, tid).ok().and_then(|homes| homes.into_iter().next());
+    home.is_some_and(|home| is_idle_below(root, &home))
+}
+
+fn is_idle_below(root: &Path, home: &Path) -> bool {
+    let is_set =
+        |folder: &Path| fs::read_to_string(folder.join("cpu.idle")).is_ok_and(|word| word.trim() == "1");
+    home.ancestors().take_while(|folder| folder.starts_with(root)).any(is_set)
 }
 
 fn homes_of(root: &Path, text: &str) -> Vec<PathBuf> {
@@ -314,6 +329,18 @@ mod tests {
         assert_eq!(homes_of(root, text), [root.join("cpu/b/c"), root.join("cpuset/a")]);
         fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
         assert_eq!(homes_of(root, text), [root.join("y.scope")]);
+    }
+
+    #[test]
+    fn a_group_within_an_idle_one_is_idle() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("cpu/a/b")).unwrap();
+        fs::write(root.join("cpu/a/b/cpu.idle"), "0\n").unwrap();
+        assert!(!is_idle_below(root, &root.join("cpu/a/b")));
+        fs::write(root.join("cpu/a/cpu.idle"), "1\n").unwrap();
+        assert!(is_idle_below(root, &root.join("cpu/a/b")));
+        assert!(!is_idle_below(root, &root.join("cpu")));
     }
 
     #[test]

@@ -38,8 +38,7 @@ use crate::usage::Account;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The signals that are handled.
-const SIGNALS: [i32; 9] =
-    [SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
+const SIGNALS: [i32; 9] = [SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
 
 /// The calling process as the supervisor of a job.
 pub struct Supervisor {

@@ -1,8 +1,8 @@
 //! Any Linux program as a batch job beside Tailwater's services.
 //!
 //! Such a program is not lent cores: it has no poll points at which it could give one back. It runs
-//! on the lent cores whenever no kthread does, in the lowest rank that Linux has, and a kthread that
-//! wakes preempts it at once.
+//! on the lent cores whenever no kthread does, in the lowest rank that Linux has, and a kthread
+//! that wakes preempts it at once.
 //!
 //! | module | owns |
 //! |---|---|

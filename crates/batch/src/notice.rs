@@ -74,7 +74,8 @@ impl Desk {
         }
         let Ok(text) = serde_json::to_string(&notice()) else { return };
         for mut connection in connections {
-            // A small answer fits into the buffer of a new socket; a reader that is gone needs none.
+            // A small answer fits into the buffer of a new socket; a reader that is gone needs
+            // none.
             let _ = connection.set_nonblocking(true);
             let _ = connection.write_all(text.as_bytes());
         }

@@ -1,17 +1,18 @@
 //! Which runnable threads of the machine are batch jobs', and which belong to other programs.
 //!
 //! Owns one look at all threads. Linux tells cheaply how many threads are runnable
-//! (`/proc/loadavg`), but not in which rank. A thread of the policy `SCHED_IDLE` that may not run on
-//! the polling thread's core runs only where kthreads leave it time, so it is no competitor. That is
-//! read from Linux, not from what a program says, and an unprivileged thread has no way back from
-//! that policy. A `SCHED_IDLE` thread that may run on the polling thread's core competes there with
-//! the weight of its session, and counts as any other.
+//! (`/proc/loadavg`), but not in which rank. A thread of the policy `SCHED_IDLE`, or of a control
+//! group with `cpu.idle`, that may not run on the polling thread's core runs only where kthreads
+//! leave it time, so it is no competitor. That is read from Linux, not from what a program says,
+//! and an unprivileged thread has no way back from that policy. Such a thread that may run on the
+//! polling thread's core competes there with the weight of its session, and counts as any other.
 //!
 //! A look takes about 8 us for each thread of the machine.
 
 use rustix::process::Pid;
 use rustix::thread::{gettid, sched_getaffinity};
 
+use crate::group;
 use crate::proc::{Stat, numbers, threads};
 
 /// Runnable threads of the machine that are neither Linux's own nor excluded.
@@ -54,7 +55,7 @@ pub fn count(polling: usize, own: &[i32]) -> Runnable {
 }
 
 fn is_of_batch_job(tid: i32, stat: &Stat, polling: usize) -> bool {
-    stat.is_idle_class && !may_run_on(tid, polling)
+    !may_run_on(tid, polling) && (stat.is_idle_class || group::is_idle(tid))
 }
 
 /// Returns whether a thread may run on a core; true if Linux does not say.

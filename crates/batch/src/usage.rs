@@ -1,12 +1,12 @@
 //! What a batch job got: processor time, by core, threads.
 //!
 //! Owns [`Account`], the account of all descendants of a process that adopts them
-//! (`PR_SET_CHILD_SUBREAPER`), or of a control group. The total is Linux's own. Of descendants it is
-//! exact to a clock tick: the time of processes that run and, of those that ended, of all that were
-//! waited for. Of a group it is that in `cpu.stat` (version 2); in version 1 that of its threads as
-//! sampled. Linux does not keep the time of a thread by core. It is sampled: what a thread got since
-//! the last sample counts for the core on which it ran last, and the total is divided in that
-//! proportion.
+//! (`PR_SET_CHILD_SUBREAPER`), or of a control group. The total is Linux's own. Of descendants it
+//! is exact to a clock tick: the time of processes that run and, of those that ended, of all that
+//! were waited for. Of a group it is that in `cpu.stat` (version 2); in version 1 that of its
+//! threads as sampled. Linux does not keep the time of a thread by core. It is sampled: what a
+//! thread got since the last sample counts for the core on which it ran last, and the total is
+//! divided in that proportion.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

@@ -156,9 +156,7 @@ pub fn measure(
             true if setting.ordinary_batch => {
                 Some(Companion::new(testbed, on_linux::start_batch(testbed, Rank::Nice)?, None)?)
             }
-            true if foreign => {
-                Some(Companion::new(testbed, on_linux::start_foreign(testbed, true)?, None)?)
-            }
+            true if foreign => Some(Companion::new(testbed, on_linux::start_foreign(testbed, true)?, None)?),
             true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?, meter)?),
             false => None,
         };

@@ -54,7 +54,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn used_ns(own: i32) -> u64 {
     let processes = descendants(own);
     let ended: u64 = processes.iter().filter_map(|&pid| Some(Stat::of_process(pid)?.children_ns)).sum();
-    let running = processes.iter().skip(1).flat_map(|&pid| threads(pid).into_iter().map(move |tid| (pid, tid)));
+    let running =
+        processes.iter().skip(1).flat_map(|&pid| threads(pid).into_iter().map(move |tid| (pid, tid)));
     ended + running.filter_map(|(pid, tid)| thread_ns(pid, tid)).sum::<u64>()
 }
 

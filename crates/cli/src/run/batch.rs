@@ -57,8 +57,8 @@ pub struct BatchArgs {
     /// With --batch: more cores that the job may use beside the lent ones, for instance 0,2
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "batch")]
     also_cores: Vec<usize>,
-    /// With --batch: a process that runs already, with its threads and descendants, until it or this
-    /// command ends; needs root
+    /// With --batch: a process that runs already, with its threads and descendants, until it or
+    /// this command ends; needs root
     #[arg(long, value_name = "PID", requires = "batch", conflicts_with_all = ["program", "cgroup"])]
     pid: Option<i32>,
     /// With --pid, without root: lower the process for good, which Linux does not take back
@@ -136,7 +136,8 @@ fn cores(args: &BatchArgs, iokernel: &str) -> anyhow::Result<Vec<usize>> {
 /// # Errors
 /// If none answers.
 pub fn lent_cores(iokernel: &str) -> anyhow::Result<Vec<usize>> {
-    let statistics = query::statistics(iokernel).context("a batch job runs on the cores that an IOKernel lends")?;
+    let statistics =
+        query::statistics(iokernel).context("a batch job runs on the cores that an IOKernel lends")?;
     let cores = statistics["iokernel"]["managed_cores"].as_array();
     let cores = cores.context("the IOKernel does not say which cores it lends: it is of another version")?;
     Ok(cores.iter().filter_map(|core| usize::try_from(core.as_u64()?).ok()).collect())
@@ -159,7 +160,11 @@ fn start(program: &[OsString], cores: &[usize], notice: Notice) -> anyhow::Resul
     let file = find_program(name)?;
     let list: Vec<String> = cores.iter().map(usize::to_string).collect();
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("tailwater").args(["batch-child", "--cores", &list.join(","), "--"]).arg(file).args(arguments);
+    command
+        .arg0("tailwater")
+        .args(["batch-child", "--cores", &list.join(","), "--"])
+        .arg(file)
+        .args(arguments);
     let supervisor = Supervisor::new().context("cannot supervise a batch job")?;
     let status = supervisor.run(&mut command, notice).context("cannot start a process")?;
     std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
@@ -175,7 +180,8 @@ fn hold_process(pid: i32, cores: &[usize], notice: &Notice) -> anyhow::Result<()
     }
     let supervisor = Supervisor::new().context("cannot supervise a batch job")?;
     let scope = Scope::around(pid, cores)?;
-    let account = scope.folders().last().map(|folder| Account::of_group(folder)).context("no control groups")?;
+    let account =
+        scope.folders().last().map(|folder| Account::of_group(folder)).context("no control groups")?;
     supervisor.watch(account, notice, || {
         scope.follow();
         !scope.members().is_empty()
@@ -187,7 +193,9 @@ fn hold_process(pid: i32, cores: &[usize], notice: &Notice) -> anyhow::Result<()
 fn lower(pid: i32, cores: &[usize]) -> anyhow::Result<()> {
     name_of(pid)?;
     let (lowered, refused) = follow::lower(pid, cores);
-    note!("tailwater run: {lowered} threads of process {pid} and its descendants are in SCHED_IDLE until they end");
+    note!(
+        "tailwater run: {lowered} threads of process {pid} and its descendants are in SCHED_IDLE until they end"
+    );
     anyhow::ensure!(refused == 0, "Linux refused {refused} threads: they belong to another user");
     Ok(())
 }

@@ -2,12 +2,12 @@
 //!
 //! Such a job (`tailwater run --batch`) runs in `SCHED_IDLE` on the lent cores and is not
 //! registered: Linux says which threads are such ([`tailwater_batch::runnable`]), so the job cannot
-//! state it falsely. A look at all threads takes too long for the polling thread. Owns [`BatchJobs`]:
-//! a thread that looks whenever other threads than Tailwater's are runnable, and what follows from
-//! its looks ([`Company`], a pure decision).
+//! state it falsely. A look at all threads takes too long for the polling thread. Owns
+//! [`BatchJobs`]: a thread that looks whenever other threads than Tailwater's are runnable, and
+//! what follows from its looks ([`Company`], a pure decision).
 //!
-//! * While a job runs, only threads of *other* programs count for a contest, those that two looks in
-//!   a row have found: `/proc/loadavg` has the job's among them.
+//! * While a job runs, only threads of *other* programs count for a contest, those that two looks
+//! in a row have found: `/proc/loadavg` has the job's among them.
 //! * Kthreads of services have real-time rank then. `SCHED_IDLE` ranks a job behind them within one
 //!   session only, and a job leads its own.
 //!
@@ -182,7 +182,12 @@ mod tests {
     #[test]
     fn looks_become_rare_without_a_job_and_by_what_they_cost() {
         let mut company = Company::new(DURATIONS);
-        let pauses: Vec<Cycles> = (0..6).map(|_| { company.record(seen(0, 1), 0, 0); company.next }).collect();
+        let pauses: Vec<Cycles> = (0..6)
+            .map(|_| {
+                company.record(seen(0, 1), 0, 0);
+                company.next
+            })
+            .collect();
         assert_eq!(pauses, [200, 400, 800, 1_000, 1_000, 1_000]);
         company.record(seen(1, 1), 0, 0);
         assert_eq!(company.next, 100);

@@ -185,9 +185,7 @@ const BENCHMARKS: [Bench; 14] = [
         [
             (&["bench", "programs", "--rounds", "1", "--jobs", "xz-1,xz-4", "--seconds", "1"], 3, 0.8),
             (
-                &[
-                    "bench", "programs", "--rounds", "1", "--jobs", "xz-1", "--loads", "30", "--seconds", "1",
-                ],
+                &["bench", "programs", "--rounds", "1", "--jobs", "xz-1", "--loads", "30", "--seconds", "1"],
                 1,
                 0.2,
             ),

@@ -84,7 +84,9 @@ impl Beside {
             linux: of(|round| &round.linux),
             p50_gain: ratio(|round| round.linux.p50_us, |round| round.tailwater.p50_us),
             win_p999_over_linux: ratio(|round| round.tailwater.win_p999_us, |round| round.linux.win_p999_us),
-            job_over_linux: median(rounds.iter().map(|round| round.tailwater.job_rate / round.linux.job_rate)),
+            job_over_linux: median(
+                rounds.iter().map(|round| round.tailwater.job_rate / round.linux.job_rate),
+            ),
         }
     }
 }
@@ -124,12 +126,15 @@ pub(super) fn describe(report: &Report) -> String {
                 [shown(f.p50_us), shown(f.p99_us), shown(f.win_p999_us), format!("{:.3}", f.job_share)]
             };
             let ratios = [row.p50_gain, row.win_p999_over_linux, Some(row.job_over_linux)];
-            let ratios = ratios.map(|ratio| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")));
+            let ratios =
+                ratios.map(|ratio| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")));
             let head = [row.job.to_owned(), format!("{} %", row.load)];
             let cells = head.into_iter().chain(system(&row.tailwater)).chain(system(&row.linux));
             table.row(cells.chain(ratios));
         }
-        text += &format!("{table}\njob: its rate beside the service over its rate alone. Ratios are of one round.\n");
+        text += &format!(
+            "{table}\njob: its rate beside the service over its rate alone. Ratios are of one round.\n"
+        );
     }
     if !report.idle.is_empty() {
         let mut table = Table::new("without traffic, beside | IOKernel, % of a core | job over Linux");
