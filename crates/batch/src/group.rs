@@ -12,8 +12,8 @@
 //! Version 2 of control groups needs both controllers in the group above, version 1 has a hierarchy
 //! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst).
 
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -54,12 +54,44 @@ impl GroupError {
     }
 }
 
-/// The folders of the groups in which a process is: one in version 2; in version 1 that of `cpu`
-/// and that of `cpuset`.
-fn homes(root: &Path, pid: i32) -> Result<Vec<PathBuf>, GroupError> {
+/// A group in which a process is, by what its controllers can do.
+#[derive(Debug, PartialEq, Eq)]
+struct Home {
+    folder: PathBuf,
+    /// It has the controller `cpu`.
+    ranks: bool,
+    /// It has the controller `cpuset`.
+    confines: bool,
+}
+
+/// Returns the groups of a process: one in version 2; in version 1 that of `cpu` and that of
+/// `cpuset`.
+fn homes(root: &Path, pid: i32) -> Result<Vec<Home>, GroupError> {
     let path = PathBuf::from(format!("/proc/{pid}/cgroup"));
     let text = fs::read_to_string(&path).map_err(|error| GroupError::new("read", &path, error))?;
-    Ok(homes_of(root, &text))
+    match homes_of(root, &text) {
+        homes if homes.iter().any(|home| home.ranks) && homes.iter().any(|home| home.confines) => Ok(homes),
+        _ => Err(GroupError::new("find control groups below", root, ErrorKind::NotFound.into())),
+    }
+}
+
+/// Parses `/proc/PID/cgroup` (cgroups(7)).
+fn homes_of(root: &Path, text: &str) -> Vec<Home> {
+    let of = |controller: &str, mount: PathBuf| {
+        let path = text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?);
+            controllers.split(',').any(|one| one == controller).then_some(path)
+        });
+        path.map(|path| path.trim_matches('/').split('/').fold(mount, |folder, name| folder.join(name)))
+    };
+    if root.join("cgroup.controllers").exists() {
+        let folder = of("", root.to_owned());
+        return folder.map(|folder| Home { folder, ranks: true, confines: true }).into_iter().collect();
+    }
+    let cpu = of("cpu", root.join("cpu")).map(|folder| Home { folder, ranks: true, confines: false });
+    let set = of("cpuset", root.join("cpuset")).map(|folder| Home { folder, ranks: false, confines: true });
+    cpu.into_iter().chain(set).collect()
 }
 
 /// Returns whether a thread is in a group that Linux runs only where no other group of its level
@@ -67,29 +99,14 @@ fn homes(root: &Path, pid: i32) -> Result<Vec<PathBuf>, GroupError> {
 #[must_use]
 pub fn is_idle(tid: i32) -> bool {
     let root = Path::new(ROOT);
-    let home = homes(root, tid).ok().and_then(|homes| homes.into_iter().next());
-    home.is_some_and(|home| is_idle_below(root, &home))
+    let home = homes(root, tid).ok().and_then(|homes| homes.into_iter().find(|home| home.ranks));
+    home.is_some_and(|home| is_idle_below(root, &home.folder))
 }
 
 fn is_idle_below(root: &Path, home: &Path) -> bool {
     let is_set =
         |folder: &Path| fs::read_to_string(folder.join("cpu.idle")).is_ok_and(|word| word.trim() == "1");
     home.ancestors().take_while(|folder| folder.starts_with(root)).any(is_set)
-}
-
-fn homes_of(root: &Path, text: &str) -> Vec<PathBuf> {
-    let of = |controller: &str, mount: PathBuf| {
-        let path = text.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (fields.next()?, fields.next()?);
-            controllers.split(',').any(|one| one == controller).then_some(path)
-        });
-        path.map(|path| mount.join(path.trim_start_matches('/')))
-    };
-    if root.join("cgroup.controllers").exists() {
-        return of("", root.to_owned()).into_iter().collect();
-    }
-    ["cpu", "cpuset"].into_iter().filter_map(|name| of(name, root.join(name))).collect()
 }
 
 /// Returns the folder of the scope beside a group.
@@ -127,40 +144,16 @@ impl Scope {
     /// [`GroupError`]; nothing is left of the scope then.
     pub fn around(first: i32, cores: &[usize]) -> Result<Self, GroupError> {
         let root = Path::new(ROOT);
-        Self::at(root, homes(root, first)?, first, cores)
-    }
-
-    fn at(root: &Path, homes: Vec<PathBuf>, first: i32, cores: &[usize]) -> Result<Self, GroupError> {
+        let homes = homes(root, first)?;
         // Its end removes what was made before an error.
         let mut scope = Self { first, folders: Vec::new() };
         for home in &homes {
-            let folder = beside(root, home, std::process::id());
+            let folder = beside(root, &home.folder, std::process::id());
             fs::create_dir(&folder).map_err(|error| GroupError::new("make", &folder, error))?;
             scope.folders.push(folder);
         }
-        let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        let folders = scope.folders.iter().zip(&homes);
-        let is_two = homes.len() == 1;
-        for ((folder, home), controller) in folders.zip(["cpu", "cpuset"]) {
-            let set = |name: &str, value: &str| {
-                let file = folder.join(name);
-                // Written, never created: in a folder that is no control group there is none.
-                let file_is = fs::OpenOptions::new().write(true).open(&file);
-                file_is
-                    .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
-                    .map_err(|error| GroupError::new("write", &file, error))
-            };
-            if is_two || controller == "cpu" {
-                set("cpu.idle", "1")?;
-            }
-            if !is_two && controller == "cpuset" {
-                // A new group of version 1 has no memory, and takes no member without.
-                let memory = fs::read_to_string(home.join("cpuset.mems")).unwrap_or_default();
-                set("cpuset.mems", memory.trim())?;
-            }
-            if is_two || controller == "cpuset" {
-                set("cpuset.cpus", &list)?;
-            }
+        for (folder, home) in scope.folders.iter().zip(&homes) {
+            set_up(folder, home, cores)?;
         }
         scope.move_in(ROUNDS)?;
         Ok(scope)
@@ -211,6 +204,34 @@ impl Scope {
     }
 }
 
+/// Sets a new group up.
+fn set_up(folder: &Path, home: &Home, cores: &[usize]) -> Result<(), GroupError> {
+    if home.ranks {
+        set(folder, "cpu.idle", "1")?;
+    }
+    if home.confines {
+        // A new group of version 1 has no memory, and takes no member without.
+        if let Ok(memory) = fs::read_to_string(home.folder.join("cpuset.mems"))
+            && !memory.trim().is_empty()
+        {
+            set(folder, "cpuset.mems", memory.trim())?;
+        }
+        let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        set(folder, "cpuset.cpus", &list)?;
+    }
+    Ok(())
+}
+
+fn set(folder: &Path, name: &str, value: &str) -> Result<(), GroupError> {
+    let file = folder.join(name);
+    write_existing(&file, value).map_err(|error| GroupError::new("write", &file, error))
+}
+
+/// Writes a file that is there: in a folder that is no control group none may be made.
+fn write_existing(file: &Path, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.write_all(value.as_bytes())
+}
+
 impl Drop for Scope {
     fn drop(&mut self) {
         for folder in &self.folders {
@@ -229,8 +250,7 @@ pub fn members(folder: &Path) -> Vec<i32> {
 
 /// Moves a process to a group.
 fn put(folder: &Path, pid: i32) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).open(folder.join("cgroup.procs"))?;
-    io::Write::write_all(&mut file, pid.to_string().as_bytes())
+    write_existing(&folder.join("cgroup.procs"), &pid.to_string())
 }
 
 /// Gives the members of a scope back and removes it.
@@ -326,9 +346,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let text = "3:cpuset:/a\n2:cpu,cpuacct:/b/c\n1:name=systemd:/x\n0::/y.scope\n";
-        assert_eq!(homes_of(root, text), [root.join("cpu/b/c"), root.join("cpuset/a")]);
+        let folders = || homes_of(root, text).into_iter().map(|home| home.folder).collect::<Vec<_>>();
+        assert_eq!(folders(), [root.join("cpu/b/c"), root.join("cpuset/a")]);
         fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
-        assert_eq!(homes_of(root, text), [root.join("y.scope")]);
+        assert_eq!(folders(), [root.join("y.scope")]);
     }
 
     #[test]

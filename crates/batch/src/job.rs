@@ -56,7 +56,7 @@ impl Supervisor {
         // An empty set asks for it, so the own number, which Linux only compares with 0.
         set_child_subreaper(Some(getpid()))?;
         let (read, write) = UnixStream::pair()?;
-        let signals = SignalDelivery::with_pipe(read, write, SignalOnly::default(), SIGNALS)?;
+        let signals = SignalDelivery::with_pipe(read, write, SignalOnly, SIGNALS)?;
         let handle = signals.handle();
         Ok(Self { signals, handle, desk: Desk::open().ok() })
     }

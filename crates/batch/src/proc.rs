@@ -122,8 +122,10 @@ mod tests {
 
     #[test]
     fn a_name_may_contain_anything() {
-        let line = "7 (a) R (b)) R 3 7 7 0 -1 4194304 98 0 0 0 5 4 20 10 39 19 6 0 5 0 \
-                    0 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 5 0 0 0\n";
+        // 23 to 37 are zeros.
+        let zeros = "0 ".repeat(15);
+        let before = "7 (a) R (b)) R 3 7 7 0 -1 4194304 98 0 0 0 5 4 20 10 39 19 6 0 5";
+        let line = &format!("{before} {zeros}17 1 0 5 0 0 0\n");
         let stat = Stat::parse(line).unwrap();
         assert_eq!(stat.name, "a) R (b)");
         assert!(stat.is_runnable && stat.is_idle_class && !stat.is_kernel);
