@@ -17,7 +17,7 @@ use std::process::Command;
 use anyhow::Context;
 use clap::Args;
 use rustix::process::geteuid;
-use tailwater_batch::group::{self, Scope};
+use tailwater_batch::group::Scope;
 use tailwater_batch::job::Supervisor;
 use tailwater_batch::notice::Notice;
 use tailwater_batch::usage::{Account, Usage};
@@ -218,12 +218,5 @@ mod tests {
         assert_eq!(base_name(&["/usr/bin/xz".into(), "-9".into()]), "xz");
         assert_eq!(base_name(&["make".into()]), "make");
         assert_eq!(base_name(&[]), "");
-    }
-
-    #[test]
-    fn members_of_a_group_are_read_from_its_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("cgroup.procs"), "12\n7\n").unwrap();
-        assert_eq!(group::members(folder.path()), [12, 7]);
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use rustix::thread::sched_getaffinity;
 use serde_json::Value;
 use tailwater_testkit::{Program, eventually, socket_name, text, until};
@@ -41,11 +41,6 @@ fn conditions(process: i32) -> (bool, Vec<usize>) {
     let cores = (0..1_024).filter(|&core| set.is_set(core)).collect();
     // Field 41 is the policy; a sandbox that refuses SCHED_IDLE leaves nice 19 (field 19).
     (stat(process, 41) == "5" || stat(process, 19) == "19", cores)
-}
-
-fn is_there(process: i32) -> bool {
-    // A process that has ended and is not waited for is none any more.
-    test_kill_process(pid(process)).is_ok() && stat(process, 3) != "Z"
 }
 
 #[test]
@@ -113,7 +108,9 @@ fn a_job_is_listed_with_what_it_got_until_its_end() {
 fn a_job_goes_on_when_the_iokernel_is_killed() {
     let socket = socket_name("batch-alone");
     let mut iokernel = iokernel(&socket, &[]);
-    let mut shell = job(&socket, "echo self $$; read line; exit 5");
+    let words =
+        ["run", "--batch", "--iokernel", &socket, "--", "sh", "-c", "echo self $$; read line; exit 5"];
+    let mut shell = Program::start(tailwater(&words).stdin(Stdio::piped()));
     let own: i32 = shell.line_after("self ").parse().unwrap();
     let before = conditions(own);
     iokernel.kill();
