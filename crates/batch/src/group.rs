@@ -14,9 +14,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
+
+use rustix::process::geteuid;
 
 use crate::proc::descendants;
 
@@ -124,6 +127,8 @@ fn home_of(scope: &Path) -> Option<(PathBuf, u32)> {
     let (before, maker) = scope.file_name()?.to_str()?.rsplit_once(MARK)?;
     let maker = maker.parse().ok()?;
     match before.strip_suffix('.') {
+        // A name that leads elsewhere is no group's.
+        Some("" | "." | "..") => None,
         Some(name) => Some((scope.with_file_name(name), maker)),
         None => before.is_empty().then(|| Some((scope.parent()?.to_owned(), maker)))?,
     }
@@ -284,7 +289,10 @@ pub fn repair() -> Result<String, String> {
 fn repair_below(root: &Path, is_running: impl Fn(u32) -> bool) -> Result<String, String> {
     let (mut removed, mut failed) = (0, Vec::new());
     for scope in scopes(root, DEEPEST) {
-        if home_of(&scope).is_none_or(|(_, maker)| is_running(maker)) {
+        // Another user may make groups of such a name where groups are delegated to it.
+        let is_own = scope.metadata().is_ok_and(|metadata| metadata.uid() == geteuid().as_raw());
+        let is_left = home_of(&scope).is_some_and(|(_, maker)| !is_running(maker));
+        if !is_own || !is_left {
             continue;
         }
         match remove(&scope) {
@@ -336,7 +344,15 @@ mod tests {
         for home in [root.to_owned(), root.join("a"), root.join("a/b.service")] {
             assert_eq!(home_of(&beside(root, &home, 7)), Some((home, 7)));
         }
-        for other in ["a", "tailwater-batch-", "tailwater-batch-x", "atailwater-batch-7"] {
+        for other in [
+            ".tailwater-batch-7",
+            "..tailwater-batch-7",
+            "...tailwater-batch-7",
+            "a",
+            "tailwater-batch-",
+            "tailwater-batch-x",
+            "atailwater-batch-7",
+        ] {
             assert_eq!(home_of(&root.join(other)), None, "{other}");
         }
     }

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
 use serde::{Deserialize, Serialize};
@@ -23,9 +23,12 @@ const PREFIX: &str = "tailwater-batch-";
 const MOST_BYTES: u64 = 64 << 10;
 /// Maximum number of jobs that are asked.
 const MOST_JOBS: usize = 256;
-/// Longest time for which a job is waited for: it answers from `SCHED_IDLE` never, but from an
-/// ordinary thread.
+/// Longest time for which one job is waited for, whose supervisor is an ordinary process, and all
+/// of them together.
 const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE_FOR_ALL: Duration = Duration::from_secs(2);
+/// Longest name that is shown.
+const MOST_CHARS: usize = 256;
 
 /// What a job tells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,7 +92,9 @@ pub fn all() -> Vec<Notice> {
     let mut pids: Vec<u32> = names.lines().filter_map(pid_of_line).collect();
     pids.sort_unstable();
     pids.dedup();
-    pids.into_iter().take(MOST_JOBS).filter_map(|pid| ask(pid).ok()).collect()
+    let give_up = Instant::now() + PATIENCE_FOR_ALL;
+    let in_time = pids.into_iter().take(MOST_JOBS).take_while(|_| Instant::now() < give_up);
+    in_time.filter_map(|pid| ask(pid).ok()).collect()
 }
 
 /// Returns the process of a line of `/proc/net/unix` (proc_net_unix is in proc(5)).
@@ -106,7 +111,17 @@ fn ask(pid: u32) -> io::Result<Notice> {
     connection.set_read_timeout(Some(PATIENCE))?;
     let mut text = Vec::new();
     connection.take(MOST_BYTES).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    let notice: Notice = serde_json::from_slice(&text)?;
+    if [Some(&notice.name), notice.group.as_ref()].into_iter().flatten().all(|name| can_be_shown(name)) {
+        Ok(notice)
+    } else {
+        Err(io::Error::other("a name with control characters, or of over 256 characters"))
+    }
+}
+
+/// Returns whether a name does nothing to the terminal that shows it.
+fn can_be_shown(name: &str) -> bool {
+    name.chars().count() <= MOST_CHARS && !name.chars().any(char::is_control)
 }
 
 fn address(pid: u32) -> io::Result<SocketAddr> {
@@ -146,6 +161,12 @@ mod tests {
         assert_eq!(found.unwrap(), notice);
         drop(desk);
         assert!(ask(std::process::id()).is_err());
+    }
+
+    #[test]
+    fn a_name_that_would_write_on_the_terminal_is_not_shown() {
+        assert!(can_be_shown("xz") && can_be_shown("/system.slice/a b.service"));
+        assert!(!can_be_shown("\u{1b}[2J") && !can_be_shown(&"x".repeat(257)));
     }
 
     #[test]

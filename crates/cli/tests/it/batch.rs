@@ -105,6 +105,21 @@ fn a_job_is_listed_with_what_it_got_until_its_end() {
 }
 
 #[test]
+fn an_iokernel_notices_a_job_that_computes_on_the_lent_cores() {
+    let socket = socket_name("batch-noticed");
+    // Other tests' have no neighbours.
+    let words = ["iokernel", "--share-cores", "--socket", &socket, "--log", "warn"];
+    let _iokernel = Program::start(&mut tailwater(&words));
+    let count = || stats(&socket).map(|stats| stats["loop"]["batch_jobs"].as_u64().unwrap());
+    until("the IOKernel answers", || count().is_some());
+    let mut burner = job(&socket, "echo ready; while :; do :; done");
+    burner.line_with("ready");
+    until("the job is noticed", || count() > Some(0));
+    burner.signal(Signal::TERM);
+    assert_eq!(burner.wait().code(), Some(128 + 15));
+}
+
+#[test]
 fn a_job_goes_on_when_the_iokernel_is_killed() {
     let socket = socket_name("batch-alone");
     let mut iokernel = iokernel(&socket, &[]);

@@ -7,12 +7,12 @@
 //! what follows from its looks ([`Company`], a pure decision).
 //!
 //! * While a job runs, only threads of *other* programs count for a contest, those that two looks
-//! in a row have found: `/proc/loadavg` has the job's among them.
+//!   in a row have found: `/proc/loadavg` has the job's among them.
 //! * Kthreads of services have real-time rank then. `SCHED_IDLE` ranks a job behind them within one
 //!   session only, and a job leads its own.
 //!
 //! The looking thread is in `SCHED_IDLE` itself, on any core but the polling thread's, and uses at
-//! most a two-hundredth of one. Where it gets no core, because an ordinary program computes, its
+//! most a fiftieth of one. Where it gets no core, because an ordinary program computes, its
 //! last look expires, and all threads count as without it.
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -27,13 +27,15 @@ use tailwater_shm::{Cycles, clock};
 use crate::machine::{Cores, cpu_set};
 
 /// Shortest time between two looks, in microseconds.
-pub(super) const LOOK_US: u64 = 100_000;
+pub(super) const LOOK_US: u64 = 200_000;
 /// Longest time between two looks without a job, in microseconds.
 pub(super) const SELDOM_US: u64 = 1_000_000;
 /// After this many microseconds a look says nothing any more: the time of two looks without a job.
+/// On a machine of so many threads that looks are rarer (some 5,000), jobs are never noticed: a
+/// user who starts many threads must not make an old look last.
 pub(super) const EXPIRES_US: u64 = 2 * SELDOM_US;
 /// Time between two looks, as a multiple of what a look takes.
-const PART: Cycles = 200;
+const PART: Cycles = 50;
 
 /// [`LOOK_US`], [`SELDOM_US`] and [`EXPIRES_US`] in cycles.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +74,7 @@ impl Company {
     }
 
     fn is_expired(&self, at: Cycles, now: Cycles) -> bool {
-        now.saturating_sub(at) > self.durations.expires.max(2 * self.pause)
+        now.saturating_sub(at) > self.durations.expires
     }
 
     /// Returns the number of runnable threads of other programs while a batch job runs; `None`
@@ -192,7 +194,7 @@ mod tests {
         company.record(seen(1, 1), 0, 0);
         assert_eq!(company.next, 100);
         company.record(seen(1, 1), 30, 0);
-        assert_eq!(company.next, 6_000);
-        assert_eq!(company.others(12_000), Some(1), "it lasts until the next");
+        assert_eq!(company.next, 1_500);
+        assert_eq!(company.others(2_001), None, "it does not last for longer than that");
     }
 }

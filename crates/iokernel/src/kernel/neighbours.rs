@@ -135,6 +135,7 @@ impl Polling {
         };
         let contested = neighbours.contest.judge(look, now);
         if beside_changes {
+            self.world.stats.polling.batch_jobs.add(u64::from(beside_batch));
             self.allocator.set_beside_batch(&mut self.world, beside_batch);
         }
         if let Some(contested) = contested {
