@@ -28,11 +28,13 @@ use crate::machine::{Cores, cpu_set};
 
 /// Shortest time between two looks, in microseconds.
 pub(super) const LOOK_US: u64 = 200_000;
-/// Longest time between two looks without a job, in microseconds.
+/// Longest time between two looks while nothing seems to change, in microseconds. A look spends its
+/// time in the kernel, on a core where a kthread's wake may have to wait for that, so looks are to
+/// be rare among requests.
 pub(super) const SELDOM_US: u64 = 1_000_000;
-/// After this many microseconds a look says nothing any more: the time of two looks without a job.
-/// On a machine of so many threads that looks are rarer (some 5,000), jobs are never noticed: a
-/// user who starts many threads must not make an old look last.
+/// After this many microseconds a look says nothing any more: the time of two rare looks. On a
+/// machine of so many threads that looks are rarer (some 5,000), jobs are never noticed: a user who
+/// starts many threads must not make an old look last.
 pub(super) const EXPIRES_US: u64 = 2 * SELDOM_US;
 /// Time between two looks, as a multiple of what a look takes.
 const PART: Cycles = 50;
@@ -49,7 +51,9 @@ pub(super) struct Durations {
 #[derive(Debug)]
 struct Company {
     durations: Durations,
+    /// When the next look is due, and when it is while nothing seems to change.
     next: Cycles,
+    seldom: Cycles,
     /// The last look, and when it was made.
     last: Option<(Runnable, Cycles)>,
     /// The one before.
@@ -60,7 +64,7 @@ struct Company {
 
 impl Company {
     fn new(durations: Durations) -> Self {
-        Self { durations, next: 0, last: None, before: None, pause: durations.look }
+        Self { durations, next: 0, seldom: 0, last: None, before: None, pause: durations.look }
     }
 
     /// Records a look that took `cost`.
@@ -71,10 +75,19 @@ impl Company {
         let longest = self.durations.seldom.max(shortest);
         self.pause = if seen.batch > 0 { shortest } else { (2 * self.pause).clamp(shortest, longest) };
         self.next = now.saturating_add(self.pause);
+        self.seldom = now.saturating_add(longest);
     }
 
     fn is_expired(&self, at: Cycles, now: Cycles) -> bool {
         now.saturating_sub(at) > self.durations.expires
+    }
+
+    /// Returns whether a look is due, where this many threads are runnable beside Tailwater's. It
+    /// is soon if they are more than the job's.
+    fn is_due(&self, beside: usize, now: Cycles) -> bool {
+        let known = self.last.map_or(0, |(last, _)| last.batch);
+        let seldom = known > 0 && beside <= known;
+        beside > 0 && now >= if seldom { self.seldom } else { self.next }
     }
 
     /// Returns the number of runnable threads of other programs while a batch job runs; `None`
@@ -122,11 +135,11 @@ impl BatchJobs {
     }
 
     /// Returns the number of runnable threads of other programs while a batch job runs; `None`
-    /// while none is known to. If `surplus`, threads other than Tailwater's are runnable, so that a
-    /// look may be due, for which `kthreads` returns those that are not counted.
+    /// while none is known to. `beside` is the number of threads that are runnable beside
+    /// Tailwater's, at least. If a look is due, `kthreads` returns those that it does not count.
     pub(super) fn others(
         &mut self,
-        surplus: bool,
+        beside: usize,
         kthreads: impl FnOnce() -> Vec<i32>,
         now: Cycles,
     ) -> Option<usize> {
@@ -137,7 +150,7 @@ impl BatchJobs {
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
-        if surplus && !self.is_looking && now >= self.company.next {
+        if !self.is_looking && self.company.is_due(beside, now) {
             self.is_looking = self.orders.try_send(kthreads()).is_ok();
         }
         self.company.others(now)
@@ -193,6 +206,9 @@ mod tests {
         assert_eq!(pauses, [200, 400, 800, 1_000, 1_000, 1_000]);
         company.record(seen(1, 1), 0, 0);
         assert_eq!(company.next, 100);
+        let due = |beside: usize| (0..).step_by(50).find(|&now| company.is_due(beside, now));
+        assert_eq!([due(2), due(1)], [Some(100), Some(1_000)], "one more than the job's, or not");
+        assert!(!company.is_due(0, 5_000));
         company.record(seen(1, 1), 30, 0);
         assert_eq!(company.next, 1_500);
         assert_eq!(company.others(2_001), None, "it does not last for longer than that");

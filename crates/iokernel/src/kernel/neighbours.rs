@@ -122,8 +122,8 @@ impl Polling {
         let all = neighbours.waiting.runnable().unwrap_or(0);
         let runtimes = self.world.runtimes.iter();
         let kthreads = || runtimes.flat_map(|runtime| &runtime.kthreads).map(|kthread| kthread.tid).collect();
-        let others =
-            neighbours.batch_jobs.as_mut().and_then(|jobs| jobs.others(all > 1 + least, kthreads, now));
+        let beside = all.saturating_sub(1 + most);
+        let others = neighbours.batch_jobs.as_mut().and_then(|jobs| jobs.others(beside, kthreads, now));
         let beside_batch = others.is_some();
         let beside_changes = core::mem::replace(&mut neighbours.beside_batch, beside_batch) != beside_batch;
         let look = Look {

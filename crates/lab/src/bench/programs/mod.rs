@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use tailwater_iokernel::stats::HandoffKind;
 use tailwater_loadgen::Plan;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::cores::CorePlan;
@@ -141,7 +142,8 @@ fn beside(
         let batch = measured.batch.context("the batch job was not measured")?;
         anyhow::Ok(report::Figures::new(&figures, batch))
     };
-    Ok(Round { tailwater: figures(&tailwater)?, linux: figures(&linux)? })
+    let wake = handoffs.figures().kinds.get(HandoffKind::Wake.name()).copied().unwrap_or_default();
+    Ok(Round { tailwater: figures(&tailwater)?, linux: figures(&linux)?, wake_us: (wake.p50, wake.p99) })
 }
 
 /// Measures one round without traffic: the processor time of the IOKernel in percent of a core, and

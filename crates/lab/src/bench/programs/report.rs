@@ -40,6 +40,8 @@ impl Figures {
 pub(super) struct Round {
     pub(super) tailwater: Figures,
     pub(super) linux: Figures,
+    /// From the decision to lend a core to the kthread's first look: p50, p99.
+    pub(super) wake_us: (f64, f64),
 }
 
 /// A job beside a service at one load.
@@ -50,6 +52,9 @@ pub(super) struct Beside {
     load: f64,
     tailwater: Figures,
     linux: Figures,
+    /// From the decision to lend a core that the job uses to the kthread's first look.
+    wake_p50_us: f64,
+    wake_p99_us: f64,
     /// Median latency on Linux over that on Tailwater.
     p50_gain: Option<f64>,
     /// Windowed p99.9 on Tailwater over that on Linux.
@@ -82,6 +87,8 @@ impl Beside {
             load,
             tailwater: of(|round| &round.tailwater),
             linux: of(|round| &round.linux),
+            wake_p50_us: median(rounds.iter().map(|round| round.wake_us.0)),
+            wake_p99_us: median(rounds.iter().map(|round| round.wake_us.1)),
             p50_gain: ratio(|round| round.linux.p50_us, |round| round.tailwater.p50_us),
             win_p999_over_linux: ratio(|round| round.tailwater.win_p999_us, |round| round.linux.win_p999_us),
             job_over_linux: median(
@@ -119,7 +126,7 @@ pub(super) fn describe(report: &Report) -> String {
     if !report.beside.is_empty() {
         let mut table = Table::new(
             "beside | load | p50 us | p99 us | win p99.9 us | job | Linux: p50 us | p99 us | win p99.9 us | job | \
-             p50 gain | p99.9 ratio | job ratio",
+             p50 gain | p99.9 ratio | job ratio | wake us p50/p99",
         );
         for row in &report.beside {
             let system = |f: &Figures| {
@@ -130,7 +137,8 @@ pub(super) fn describe(report: &Report) -> String {
                 ratios.map(|ratio| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")));
             let head = [row.job.to_owned(), format!("{} %", row.load)];
             let cells = head.into_iter().chain(system(&row.tailwater)).chain(system(&row.linux));
-            table.row(cells.chain(ratios));
+            let wake = format!("{}/{}", number(row.wake_p50_us), number(row.wake_p99_us));
+            table.row(cells.chain(ratios).chain([wake]));
         }
         text += &format!(
             "{table}\njob: its rate beside the service over its rate alone. Ratios are of one round.\n"
@@ -158,7 +166,11 @@ mod tests {
 
     #[test]
     fn ratios_are_of_one_round_and_a_missing_figure_is_shown_as_one() {
-        let round = |p50| Round { tailwater: figures(p50, 9.0), linux: figures(2.0 * p50, 10.0) };
+        let round = |p50| Round {
+            tailwater: figures(p50, 9.0),
+            linux: figures(2.0 * p50, 10.0),
+            wake_us: (20.0, 60.0),
+        };
         let beside = Beside::new("xz", 10.0, &[round(1.0), round(5.0), round(20.0)]);
         assert_eq!((beside.p50_gain, beside.win_p999_over_linux), (Some(2.0), Some(0.5)));
         assert_eq!((beside.job_over_linux, beside.tailwater.p50_us), (0.9, Some(5.0)));
