@@ -17,13 +17,15 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::Builder;
+use std::time::Duration;
 
 use rustix::process::setpriority_process;
 use rustix::thread::sched_setaffinity;
 use tailwater_batch::runnable::{Runnable, count};
 use tailwater_shm::priority::{Rank, set_rank};
-use tailwater_shm::{Cycles, clock};
+use tailwater_shm::{Clock, Cycles};
 
+use super::processor_time;
 use crate::machine::{Cores, cpu_set};
 
 /// Shortest time between two looks, in microseconds.
@@ -36,7 +38,7 @@ pub(super) const SELDOM_US: u64 = 1_000_000;
 /// machine of so many threads that looks are rarer (some 5,000), jobs are never noticed: a user who
 /// starts many threads must not make an old look last.
 pub(super) const EXPIRES_US: u64 = 2 * SELDOM_US;
-/// Time between two looks, as a multiple of what a look takes.
+/// Time between two looks, as a multiple of a look's processor time.
 const PART: Cycles = 50;
 
 /// [`LOOK_US`], [`SELDOM_US`] and [`EXPIRES_US`] in cycles.
@@ -67,7 +69,7 @@ impl Company {
         Self { durations, next: 0, seldom: 0, last: None, before: None, pause: durations.look }
     }
 
-    /// Records a look that took `cost`.
+    /// Records a look of this much processor time.
     fn record(&mut self, seen: Runnable, cost: Cycles, now: Cycles) {
         self.before = self.last.filter(|(_, at)| !self.is_expired(*at, now)).map(|(seen, _)| seen);
         self.last = Some((seen, now));
@@ -104,14 +106,15 @@ pub(super) struct BatchJobs {
     company: Company,
     /// Kthreads, which are not counted.
     orders: SyncSender<Vec<i32>>,
-    /// Each look and what it took.
-    looks: Receiver<(Runnable, Cycles)>,
+    /// Each look and its processor time.
+    looks: Receiver<(Runnable, Duration)>,
     is_looking: bool,
+    clock: Clock,
 }
 
 impl BatchJobs {
     /// Starts the looking thread, which ends with this; `None` if Linux refuses it.
-    pub(super) fn new(cores: &Cores, durations: Durations) -> Option<Self> {
+    pub(super) fn new(cores: &Cores, durations: Durations, clock: Clock) -> Option<Self> {
         let polling = usize::from(cores.iokernel.0);
         let others: Vec<_> = cores.allowed.iter().filter(|&&core| core != cores.iokernel).copied().collect();
         let set = cpu_set(&others);
@@ -123,15 +126,15 @@ impl BatchJobs {
             let _ = setpriority_process(None, 0);
             set_rank(0, Rank::Last);
             while let Ok(kthreads) = ordered.recv() {
-                let began = clock::now();
+                let began = processor_time();
                 let seen = count(polling, &kthreads);
-                if answers.send((seen, clock::now().saturating_sub(began))).is_err() {
+                if answers.send((seen, processor_time().saturating_sub(began))).is_err() {
                     return;
                 }
             }
         };
         Builder::new().name("tailwater-jobs".to_owned()).spawn(look).ok()?;
-        Some(Self { company: Company::new(durations), orders, looks, is_looking: false })
+        Some(Self { company: Company::new(durations), orders, looks, is_looking: false, clock })
     }
 
     /// Returns the number of runnable threads of other programs while a batch job runs; `None`
@@ -146,7 +149,7 @@ impl BatchJobs {
         match self.looks.try_recv() {
             Ok((seen, cost)) => {
                 self.is_looking = false;
-                self.company.record(seen, cost, now);
+                self.company.record(seen, self.clock.from_ns(cost.as_nanos() as u64), now);
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }

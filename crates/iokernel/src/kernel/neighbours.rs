@@ -87,7 +87,7 @@ impl Neighbours {
         let real_time = real_time.is_ok();
         Some(Self {
             contest: Contest::new(elsewhere, durations),
-            batch_jobs: BatchJobs::new(cores, jobs),
+            batch_jobs: BatchJobs::new(cores, jobs, clock),
             beside_batch: false,
             calm: Calm::new(calm),
             since: 0,
