@@ -28,15 +28,18 @@ pub struct Runnable {
 /// Threads of batch jobs may not run on the core `polling`.
 #[must_use]
 pub fn count(polling: usize, own: &[i32]) -> Runnable {
+    let threads = runnable(polling, own);
+    let batch = threads.iter().filter(|(_, is_batch)| *is_batch).count();
+    Runnable { batch, others: threads.len() - batch }
+}
+
+/// Returns these threads, and whether each is a batch job's.
+fn runnable(polling: usize, own: &[i32]) -> Vec<(i32, bool)> {
     let caller = gettid().as_raw_nonzero().get();
-    let mut found = Runnable::default();
+    let mut found = Vec::new();
     let mut add = |tid: i32, stat: &Stat| {
-        if !stat.is_runnable || tid == caller || own.contains(&tid) {
-            return;
-        }
-        match is_of_batch_job(tid, stat, polling) {
-            true => found.batch += 1,
-            false => found.others += 1,
+        if stat.is_runnable && tid != caller && !own.contains(&tid) {
+            found.push((tid, is_of_batch_job(tid, stat, polling)));
         }
     };
     for pid in numbers("/proc") {
@@ -67,7 +70,10 @@ fn may_run_on(tid: i32, core: usize) -> bool {
 mod tests {
     use super::*;
     use crate::Conditions;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
+    use tailwater_testkit::until;
 
     #[test]
     fn a_thread_of_a_batch_job_is_told_apart_unless_it_may_use_the_polled_core() {
@@ -97,11 +103,21 @@ mod tests {
     }
 
     #[test]
-    fn excluded_threads_are_not_counted() {
-        // The caller runs, and is not counted either.
-        let own = std::process::id().cast_signed();
-        let everything: Vec<i32> = numbers("/proc").into_iter().flat_map(threads).chain([own]).collect();
-        let all = count(0, &everything);
-        assert!(all.others + all.batch <= 16, "only threads that have just started: {all:?}");
+    fn a_thread_that_computes_is_found_unless_it_is_excluded() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (started, tid) = channel();
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            started.send(gettid().as_raw_nonzero().get()).unwrap();
+            while !flag.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let tid = tid.recv().unwrap();
+        let finds = |own: &[i32]| runnable(0, own).into_iter().any(|(found, _)| found == tid);
+        until("it is found", || finds(&[]));
+        assert!(!finds(&[tid]));
+        stop.store(true, Ordering::Relaxed);
+        thread.join().unwrap();
     }
 }

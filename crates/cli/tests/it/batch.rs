@@ -130,7 +130,7 @@ fn a_job_goes_on_when_the_iokernel_is_killed() {
     let before = conditions(own);
     iokernel.kill();
     assert_eq!(conditions(own), before);
-    drop(shell.take_input());
+    drop(shell.process().stdin.take());
     assert_eq!(shell.wait().code(), Some(5));
 }
 

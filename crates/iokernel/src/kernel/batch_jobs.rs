@@ -20,7 +20,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::process::setpriority_process;
-use rustix::thread::sched_setaffinity;
+use rustix::thread::{gettid, sched_setaffinity};
 use tailwater_batch::runnable::{Runnable, count};
 use tailwater_shm::priority::{Rank, set_rank};
 use tailwater_shm::{Clock, Cycles};
@@ -113,11 +113,13 @@ pub(super) struct BatchJobs {
 }
 
 impl BatchJobs {
-    /// Starts the looking thread, which ends with this; `None` if Linux refuses it.
+    /// Starts the looking thread for the calling one, which polls; `None` if Linux refuses it. It
+    /// ends with this.
     pub(super) fn new(cores: &Cores, durations: Durations, clock: Clock) -> Option<Self> {
         let polling = usize::from(cores.iokernel.0);
         let others: Vec<_> = cores.allowed.iter().filter(|&&core| core != cores.iokernel).copied().collect();
         let set = cpu_set(&others);
+        let caller = gettid().as_raw_nonzero().get();
         let (orders, ordered) = sync_channel::<Vec<i32>>(1);
         let (answers, looks) = sync_channel(1);
         let look = move || {
@@ -125,9 +127,10 @@ impl BatchJobs {
             let _ = sched_setaffinity(None, &set);
             let _ = setpriority_process(None, 0);
             set_rank(0, Rank::Last);
-            while let Ok(kthreads) = ordered.recv() {
+            while let Ok(mut own) = ordered.recv() {
+                own.push(caller);
                 let began = processor_time();
-                let seen = count(polling, &kthreads);
+                let seen = count(polling, &own);
                 if answers.send((seen, processor_time().saturating_sub(began))).is_err() {
                     return;
                 }
