@@ -43,7 +43,8 @@ const WATCH: Duration = Duration::from_secs(1);
 pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
     let mut stats = query::statistics(&args.iokernel)?;
     if let Some(all) = stats.as_object_mut() {
-        let jobs = tailwater_batch::notice::all().into_iter().filter(|job| job.iokernel == args.iokernel);
+        let jobs = tailwater_batch::notice::all().into_iter();
+        let jobs = jobs.filter(|job| is_same_socket(&job.iokernel, &args.iokernel));
         all.insert("batch_jobs".to_owned(), serde_json::to_value(jobs.collect::<Vec<_>>())?);
     }
     if args.account {
@@ -137,6 +138,11 @@ fn describe(stats: &Value) -> String {
             &format!("\n{part}: {}", if shown.is_empty() { "all 0".to_owned() } else { shown.join(", ") });
     }
     text + "\n"
+}
+
+/// Returns whether two addresses name one socket: what follows the comma says whose it has to be.
+fn is_same_socket(one: &str, other: &str) -> bool {
+    one.split(',').next() == other.split(',').next()
 }
 
 /// Returns the batch jobs that Linux runs, and what they got; empty if there are none.
@@ -236,6 +242,12 @@ fn addresses(runtime: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn an_address_with_a_user_names_the_same_socket() {
+        assert!(is_same_socket("@tailwater", "@tailwater,user=1000"));
+        assert!(!is_same_socket("@tailwater", "@tailwater2"));
+    }
 
     #[test]
     fn every_part_of_an_answer_is_shown_and_an_empty_one_does_no_harm() {

@@ -296,6 +296,13 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_job_is_a_program_with_arguments_as_a_shell_splits_them() {
+        let words = parse_command("xz -9 'a b'").unwrap();
+        assert_eq!(words, BatchCommand(vec!["xz".into(), "-9".into(), "a b".into()]));
+        assert!(parse_command(" ").is_err() && parse_command("xz 'a").is_err());
+    }
+
+    #[test]
     fn runs_fit_their_time() {
         assert!(length(&course(&[], 2)) <= FULL);
         assert!(length(&course(&["--quick"], 2)) <= QUICK);
