@@ -44,6 +44,7 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
   tailwater demo                                a service and a batch job on the same cores, in 90 seconds
   tailwater iokernel &                          start the IOKernel
   tailwater run --kthreads 1 -- spin            start a service on it
+  tailwater run --batch -- xz -T0 big.tar       any program, on the cores that services leave idle
   tailwater stats                               which program has which core
 
 Every subcommand has --help with examples."
@@ -70,6 +71,8 @@ enum Command {
     App(Box<app::AppArgs>),
     #[command(hide = true)]
     WatchRegistration(run::registration::WatchArgs),
+    #[command(hide = true)]
+    BatchChild(run::batch::ChildArgs),
 }
 
 fn main() -> ExitCode {
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::App(args) => app::run(&args),
         Command::WatchRegistration(args) => run::registration::run(&args),
+        Command::BatchChild(args) => run::batch::run_child(&args),
     };
     tailwater_testbed::exit::report(result.map_err(ending::said_once))
 }

@@ -42,7 +42,12 @@ const WATCH: Duration = Duration::from_secs(1);
 /// If nothing listens at the socket, if the answer has another form, or if standard output is
 /// closed.
 pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
-    let stats = query::statistics(&args.iokernel)?;
+    let mut stats = query::statistics(&args.iokernel)?;
+    if let Some(all) = stats.as_object_mut() {
+        let jobs = tailwater_batch::notice::all().into_iter();
+        let jobs = jobs.filter(|job| is_same_socket(&job.iokernel, &args.iokernel));
+        all.insert("batch_jobs".to_owned(), serde_json::to_value(jobs.collect::<Vec<_>>())?);
+    }
     if args.account {
         let tracepoints = Tracepoints::watch(&stats);
         // Asked anew: the tracepoints count since the watch began, which took some milliseconds.
@@ -105,6 +110,7 @@ fn describe(stats: &Value) -> String {
     } else {
         text += &format!("\n{table}");
     }
+    text += &batch_jobs(&stats["batch_jobs"]);
     text += &classes(runtimes);
     text += &firewall(&stats["firewall"]);
     let mut table = Table::new("hand-off of a core | count | p50 us | p99 us | p99.9 us");
@@ -133,6 +139,35 @@ fn describe(stats: &Value) -> String {
             &format!("\n{part}: {}", if shown.is_empty() { "all 0".to_owned() } else { shown.join(", ") });
     }
     text + "\n"
+}
+
+/// Returns whether two addresses name one socket: what follows the comma says whose it has to be.
+fn is_same_socket(one: &str, other: &str) -> bool {
+    one.split(',').next() == other.split(',').next()
+}
+
+/// Returns the batch jobs that Linux runs, and what they got; empty if there are none.
+fn batch_jobs(jobs: &Value) -> String {
+    let jobs = jobs.as_array().map_or(&[][..], Vec::as_slice);
+    let mut table = Table::new("batch job | pid | processes | threads | core time s | of its cores now, %");
+    for job in jobs {
+        let usage = &job["usage"];
+        let seconds = usage["core_ns"].as_f64().map(|ns| number(ns / 1e9));
+        let share = |core: &Value| {
+            let part = usage["share"][cell(core)].as_f64().unwrap_or(0.0);
+            format!("{}: {:.0}", cell(core), 100.0 * part)
+        };
+        let shares: Vec<String> = job["cores"].as_array().into_iter().flatten().map(share).collect();
+        table.row([
+            cell(&job["name"]),
+            cell(&job["pid"]),
+            cell(&usage["processes"]),
+            cell(&usage["threads"]),
+            seconds.unwrap_or_else(|| "-".to_owned()),
+            shares.join(", "),
+        ]);
+    }
+    if jobs.is_empty() { String::new() } else { format!("\n{table}") }
 }
 
 /// Returns what programs publish of their classes of requests; empty if none does.
@@ -210,6 +245,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn an_address_with_a_user_names_the_same_socket() {
+        assert!(is_same_socket("@tailwater", "@tailwater,user=1000"));
+        assert!(!is_same_socket("@tailwater", "@tailwater2"));
+    }
+
+    #[test]
     fn every_part_of_an_answer_is_shown_and_an_empty_one_does_no_harm() {
         let text = describe(&json!({
             "iokernel": { "version": "0.1.0", "iokernel_core": 0, "managed_cores": [1, 2], "policy": "static" },
@@ -217,6 +258,8 @@ mod tests {
                 "counters": { "cores": 1, "core_ns": 2_500_000_000u64, "rx_frames": 5, "tx_frames": 4, "rx_full": 0 },
                 "classes": [{ "name": "SCAN", "accepted": 1234, "slo_ratio": 0.25,
                     "queue_delay_ns": { "p50": 7100, "p99": 81_000 } }] }],
+            "batch_jobs": [{ "name": "xz", "pid": 4711, "cores": [1, 2],
+                "usage": { "processes": 1, "threads": 5, "core_ns": 7_300_000_000u64, "share": { "1": 0.834 } } }],
             "firewall": { "denied_by_default": 4, "opaque": 0, "rules": [
                 { "name": "web", "runtime": null, "direction": "ingress", "action": "allow", "matched": 17 }] },
             "handoff": { "polling": { "running_ns": { "count": 3, "p50": 3600, "p99": 5100, "p999": 9000 } } },
@@ -227,6 +270,9 @@ mod tests {
             "lends cores 1,2",
             "kv",
             "2.50",
+            "4711",
+            "7.30",
+            "1: 83, 2: 0",
             "10.77.0.2 fd00:7477::2",
             "SCAN",
             "1234",

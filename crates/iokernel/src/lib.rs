@@ -25,6 +25,7 @@
 mod allocator;
 mod assembler;
 mod authority;
+mod batch_group;
 mod capture;
 mod claims;
 mod clocks;
@@ -55,6 +56,7 @@ mod undo;
 mod world;
 
 pub use authority::{Account, Denial, Grant, Limit, Pattern, Reason};
+pub use batch_group::BatchGroup;
 pub use claims::{Claims, CoreClaimed};
 pub use clocks::clock_rates;
 pub use config::Config;

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use crate::config::Config;
 use crate::undo::{Kind, Outcome, Undo};
-use crate::{clocks, reserve};
+use crate::{batch_group, clocks, reserve};
 
 /// Puts back the clock rates and cpusets that an IOKernel with this configuration has changed and,
-/// because it was killed, has left so. Returns for each of the two in words how many settings were
+/// because it was killed, has left so, and the control groups of batch jobs
+/// ([`BatchGroup`](crate::BatchGroup)). Returns for each of them in words how many settings were
 /// put back, which ones another program has changed since, so that they stay, and which ones could
 /// not be put back: with one of these it is an error, and the state file still says what they were.
 /// It is also an error if the state file cannot be used, as while an IOKernel runs that uses it.
@@ -26,7 +27,10 @@ use crate::{clocks, reserve};
 pub fn repair(config: &Config) -> Vec<Result<String, String>> {
     let cpusets = (reserve::KIND, config.reserve.state_file.as_path(), Path::new(reserve::ROOT));
     let clocks = (clocks::KIND, config.ix.state_file.as_path(), Path::new(clocks::ROOT));
-    [cpusets, clocks].into_iter().map(|(kind, file, root)| repair_kind(kind, file, root)).collect()
+    let groups = batch_group::records();
+    let groups = groups.iter().map(|file| (batch_group::KIND, file.as_path(), Path::new(reserve::ROOT)));
+    let all = [cpusets, clocks].into_iter().chain(groups);
+    all.map(|(kind, file, root)| repair_kind(kind, file, root)).collect()
 }
 
 fn repair_kind(kind: Kind, file: &Path, root: &Path) -> Result<String, String> {
@@ -39,7 +43,7 @@ fn repair_kind(kind: Kind, file: &Path, root: &Path) -> Result<String, String> {
     match locked {
         Ok(Some(undo)) => describe(what, file, &undo.recovered),
         Ok(None) => {
-            Err(format!("{what}: an IOKernel that runs has changed them, and puts them back when it ends"))
+            Err(format!("{what}: a process that runs has changed them, and puts them back when it ends"))
         }
         Err(error) => Err(format!("{what}: cannot use {} ({}): {error}", file.display(), kind.key)),
     }

@@ -14,6 +14,7 @@ use rustix::thread::sched_setaffinity;
 use tailwater_shm::priority;
 
 use crate::machine::cpu_set;
+use crate::repeat;
 
 /// The conditions that a child runs under.
 #[derive(Debug, Args)]
@@ -30,6 +31,9 @@ pub struct Conditions {
     /// Lead a session, which Linux ranks as a whole
     #[arg(long)]
     own_session: bool,
+    /// Be a batch job: the lowest rank, of all children as well
+    #[arg(long)]
+    batch: bool,
 }
 
 impl Conditions {
@@ -43,6 +47,10 @@ impl Conditions {
                 .context("cannot bind this process to its parent")?;
             // The parent may have died before the call.
             anyhow::ensure!(getppid() == Pid::from_raw(parent), "the process that started this one is gone");
+        }
+        if self.batch {
+            let (cores, own_session) = (self.cores.clone(), self.own_session);
+            return Ok(tailwater_batch::Conditions { cores, own_session }.apply()?);
         }
         if self.own_session {
             rustix::process::setsid().context("cannot lead a session")?;
@@ -85,6 +93,8 @@ pub enum Service {
     Spin(tailwater_spin::cli::Options),
     /// Price swaptions
     Swaptions(tailwater_swaptions::cli::Options),
+    /// Run another program again and again as a batch job, and report its progress
+    Repeat(repeat::Options),
     /// Become another program, under the same conditions
     Exec {
         /// The program and its arguments
@@ -102,6 +112,7 @@ impl Service {
         match self {
             Self::Spin(options) => tailwater_spin::cli::run(options),
             Self::Swaptions(options) => tailwater_swaptions::cli::run(options),
+            Self::Repeat(options) => repeat::run(options),
             Self::Exec { command } => {
                 let (program, words) = command.split_first().context("no program")?;
                 Err(Command::new(program).args(words).exec())

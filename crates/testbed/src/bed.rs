@@ -34,6 +34,9 @@ pub struct Testbed {
     pub interrupt: Arc<Interrupt>,
     /// How long the batch job runs alone before each point, and again after it.
     pub solo: Duration,
+    /// The program, with its arguments, that is the batch job; empty: `swaptions`, which is written
+    /// for Tailwater.
+    pub job: Vec<String>,
 }
 
 impl Testbed {

@@ -15,6 +15,7 @@
 //! | [`port`] | the generator as the IOKernel's port, over datagrams or connections |
 //! | [`program`] | programs with protocols of their own, with their arguments and files |
 //! | [`on_tailwater`], [`on_linux`], [`point`](mod@point) | one point: start, measure, end |
+//! | [`repeat`] | a batch job that was not written for Tailwater, and its progress |
 //! | [`account`] | where the time of the managed cores went |
 //! | [`batch`], [`measured`], [`handoffs`] | the figures of a point |
 //! | [`wait`] | the choice how the Linux server waits for requests |
@@ -53,6 +54,7 @@ pub mod on_tailwater;
 pub mod point;
 pub mod port;
 pub mod program;
+pub mod repeat;
 pub mod requirements;
 pub mod wait;
 

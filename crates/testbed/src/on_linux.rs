@@ -246,11 +246,44 @@ fn start_service(testbed: &Testbed, speed: u64, server: Server) -> anyhow::Resul
     Service::start(&spec, &testbed.interrupt)
 }
 
-/// Starts a batch job on ordinary threads on the managed cores.
+/// Runs the testbed's program as a batch job alone; returns what `work` returns.
+///
+/// # Errors
+/// If a process does not start or ends, or on a signal.
+pub fn foreign_job<T>(
+    testbed: &Testbed,
+    work: impl FnOnce(&mut Batch) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let _off = testbed.stay_off_managed_cores()?;
+    work(&mut start_foreign(testbed, false)?)
+}
+
+/// Starts the testbed's program as a batch job on the managed cores: in this program's session,
+/// which is the best that Linux has beside the service, or as `tailwater run --batch` does, in one
+/// of its own.
+///
+/// # Errors
+/// If it does not start, or on a signal.
+pub(crate) fn start_foreign(testbed: &Testbed, own_session: bool) -> anyhow::Result<Batch> {
+    let cores: Vec<String> = testbed.cores.managed.iter().map(usize::to_string).collect();
+    let mut arguments = vec!["--cores".to_owned(), cores.join(",")];
+    if own_session {
+        arguments.push("--own-session".to_owned());
+    }
+    arguments.push("--".to_owned());
+    arguments.extend(testbed.job.iter().cloned());
+    Batch::start(&Spec { app: "repeat", arguments, ..Spec::default() }, &testbed.interrupt)
+}
+
+/// Starts a batch job on ordinary threads on the managed cores: `swaptions`, or the testbed's
+/// program, which is in `SCHED_IDLE` whatever the rank.
 ///
 /// # Errors
 /// If it does not start, or on a signal.
 pub(crate) fn start_batch(testbed: &Testbed, rank: Rank) -> anyhow::Result<Batch> {
+    if !testbed.job.is_empty() {
+        return start_foreign(testbed, false);
+    }
     let managed: Vec<String> = testbed.cores.managed.iter().map(usize::to_string).collect();
     let (threads, cores) = (managed.len().to_string(), managed.join(","));
     // Only the workers are pinned: the thread that reports stays off the managed cores, as on

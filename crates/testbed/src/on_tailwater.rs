@@ -7,7 +7,9 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::config::{PolicyName, Priority};
 use tailwater_loadgen::Plan;
@@ -145,6 +147,7 @@ pub fn measure(
     let unused = Tracepoints::unused();
     let read = || Snapshot::new(&iokernel.embedded.stats.to_json(), &unused);
     let meter: Meter<'_> = Some(&read);
+    let foreign = !testbed.job.is_empty();
     let (mut batch, service) = if setting.inside {
         let job = Batch::inside(iokernel.start_service(testbed, program)?);
         (Some(Companion::new(testbed, job, meter)?), None)
@@ -153,6 +156,7 @@ pub fn measure(
             true if setting.ordinary_batch => {
                 Some(Companion::new(testbed, on_linux::start_batch(testbed, Rank::Nice)?, None)?)
             }
+            true if foreign => Some(Companion::new(testbed, on_linux::start_foreign(testbed, true)?, None)?),
             true => Some(Companion::new(testbed, iokernel.start_batch(testbed)?, meter)?),
             false => None,
         };
@@ -172,9 +176,37 @@ pub fn measure(
     let measurement = iokernel.generator.finish(testbed, plan)?;
     handoffs.add(&iokernel.embedded.stats);
     service.map(Service::end).transpose()?;
-    let meter = if setting.ordinary_batch { None } else { meter };
+    let meter = if setting.ordinary_batch || foreign { None } else { meter };
     let batch = batch.as_mut().map(|batch| batch.rates(testbed, &beside, meter)).transpose()?;
     Ok(Measured { measurement, counted, batch, account: beside.account, halves: beside.halves })
+}
+
+/// Runs the testbed's program as a batch job beside an IOKernel without traffic; returns the
+/// IOKernel's processor time in percent of a core while `work` ran, and what that returned.
+///
+/// # Errors
+/// If a process does not start or ends, or on a signal.
+pub fn beside_foreign_job<T>(
+    testbed: &Testbed,
+    neighbour_share: u8,
+    work: impl FnOnce(&mut Batch) -> anyhow::Result<T>,
+) -> anyhow::Result<(f64, T)> {
+    let _off = testbed.stay_off_managed_cores()?;
+    let setting = Setting { neighbour_share, ..Setting::default() };
+    let _iokernel = Running::start(&testbed.cores, setting, Medium::Datagram)?;
+    let mut batch = on_linux::start_foreign(testbed, true)?;
+    let (used, began) = (of_other_threads(), Instant::now());
+    let done = work(&mut batch)?;
+    let used = of_other_threads().saturating_sub(used);
+    Ok((100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64(), done))
+}
+
+/// Returns the processor time of this process without that of the calling thread, which measures.
+/// The other threads are the IOKernel's; those that have ended count as well.
+#[must_use]
+pub fn of_other_threads() -> Duration {
+    let time = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    time(ClockId::ProcessCPUTime).saturating_sub(time(ClockId::ThreadCPUTime))
 }
 
 /// An IOKernel with the generator as its port.

@@ -32,10 +32,15 @@ const MS: u64 = 1_000_000;
   tailwater demo
   tailwater demo --quick
   tailwater demo --service bimodal --loads 20,50,80 --json /tmp/demo.json --svg /tmp/demo.svg
+  tailwater demo --batch 'xz -9 -T1 -kc /usr/bin/python3' --loads 10,30,50
 
 Core 0 runs the IOKernel with an open-loop load generator inside. The other cores (up to 3) are shared by a spin server,
 which works as long as each request asks, and a Monte Carlo batch job. The same work then runs on plain Linux: server
-pinned to the same cores, batch job in the SCHED_IDLE class beside it, generator on core 0 over UDP. Nothing needs root.")]
+pinned to the same cores, batch job in the SCHED_IDLE class beside it, generator on core 0 over UDP. Nothing needs root.
+
+With --batch the batch job is any program, run again and again: on Tailwater as `tailwater run --batch` runs it, on Linux
+in SCHED_IDLE. Its trials are microseconds of processor time then, and other programs have their share of core 0 as by
+default (neighbour-share = 10).")]
 pub struct DemoArgs {
     /// At most 20 seconds, with fewer loads
     #[arg(long)]
@@ -50,6 +55,10 @@ pub struct DemoArgs {
     /// as lognormal:10us,sigma=1.5
     #[arg(long, default_value = "exponential", value_parser = parse_service)]
     pub service: ServiceTime,
+    /// Batch job: a program with its arguments, quoted as for a shell, which runs it not; what it
+    /// prints is discarded [default: a Monte Carlo simulation written for Tailwater]
+    #[arg(long, value_name = "COMMAND", value_parser = parse_command)]
+    pub batch: Option<BatchCommand>,
     /// Loads in percent of the shared cores [default: 10,20,..,90; with --quick 20,50,80]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_load)]
     pub loads: Vec<f64>,
@@ -62,6 +71,17 @@ pub struct DemoArgs {
     /// Seed of arrivals and service times
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+/// A program and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchCommand(pub Vec<String>);
+
+fn parse_command(text: &str) -> Result<BatchCommand, String> {
+    match shlex::split(text) {
+        Some(words) if !words.is_empty() => Ok(BatchCommand(words)),
+        _ => Err("a program and its arguments are needed, with quotes that end".to_owned()),
+    }
 }
 
 /// How the Linux server waits.
@@ -108,6 +128,8 @@ pub struct Course {
     /// Loads in percent of all managed cores.
     pub loads: Vec<f64>,
     pub guaranteed: u16,
+    /// The batch job, unless it is the one that is written for Tailwater.
+    pub job: Vec<String>,
     seed: u64,
     quick: bool,
     /// Uncounted first part of a point.
@@ -128,6 +150,9 @@ pub struct OptionRecord {
     service: String,
     seed: u64,
     guaranteed: u16,
+    /// The program that is the batch job; absent if it is the one that is written for Tailwater.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    batch: Vec<String>,
     polling_core: usize,
     managed_cores: Vec<usize>,
     counted_s: f64,
@@ -159,6 +184,7 @@ impl Course {
             service: args.service.clone(),
             loads,
             guaranteed: args.guaranteed,
+            job: args.batch.as_ref().map_or_else(Vec::new, |BatchCommand(words)| words.clone()),
             seed: args.seed,
             quick: args.quick,
             warm_up,
@@ -167,6 +193,12 @@ impl Course {
             noise,
             trial,
         })
+    }
+
+    /// Returns the percentage of the polling core for other programs: that of the default settings
+    /// beside a batch job that Linux runs, none in the experiment of the papers.
+    pub fn neighbour_share(&self) -> u8 {
+        if self.job.is_empty() { 0 } else { tailwater_iokernel::Config::default().neighbour_share }
     }
 
     /// Returns the run in words.
@@ -193,6 +225,7 @@ impl Course {
             service: self.service_text(),
             seed: self.seed,
             guaranteed: self.guaranteed,
+            batch: self.job.clone(),
             polling_core: self.cores.polling,
             managed_cores: self.cores.managed.clone(),
             counted_s: self.counted.as_secs_f64(),
@@ -260,6 +293,13 @@ mod tests {
     fn length(course: &Course) -> Duration {
         let around = course.warm_up + OVERHEAD + 2 * course.solo;
         course.noise + 2 * (course.trial + around) + (course.counted + around) * 2 * course.loads.len() as u32
+    }
+
+    #[test]
+    fn a_batch_job_is_a_program_with_arguments_as_a_shell_splits_them() {
+        let words = parse_command("xz -9 'a b'").unwrap();
+        assert_eq!(words, BatchCommand(vec!["xz".into(), "-9".into(), "a b".into()]));
+        assert!(parse_command(" ").is_err() && parse_command("xz 'a").is_err());
     }
 
     #[test]

@@ -48,7 +48,12 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let machine = Machine::describe();
     let course = Course::new(args, machine.usable_cores.clone())?;
     print(&format!("{machine}\n{}\n", course.describe()))?;
-    let testbed = Testbed { cores: course.cores.clone(), interrupt: Arc::new(interrupt), solo: course.solo };
+    let testbed = Testbed {
+        cores: course.cores.clone(),
+        interrupt: Arc::new(interrupt),
+        solo: course.solo,
+        job: course.job.clone(),
+    };
     let demo = Demo { course, testbed };
     let outcome = demo.measure(args, machine)?;
     write(&args.json, &outcome.to_json()?)?;
@@ -97,6 +102,7 @@ impl Demo {
                 on_tailwater::Setting {
                     guaranteed: self.course.guaranteed,
                     traced: true,
+                    neighbour_share: self.course.neighbour_share(),
                     ..Default::default()
                 },
                 &mut handoffs,

@@ -28,7 +28,7 @@ use part::{Part, Status};
   tailwater doctor --json     the same for programs
   tailwater doctor --iokernel /run/tailwater/socket
   tailwater doctor --config /etc/tailwater.toml   what other programs get beside that IOKernel
-  tailwater doctor --repair   after an IOKernel was killed
+  tailwater doctor --repair   after an IOKernel, or a `tailwater run --batch` as root, was killed
 
 ok       is there, or as it should be
 missing  is not there, and needed: `tailwater demo` does not start without it
@@ -44,7 +44,8 @@ pub struct DoctorArgs {
     #[arg(long)]
     json: bool,
     /// Instead of checking, put back the cpusets and clock rates that an IOKernel has changed which
-    /// was killed; the next one that starts does the same
+    /// was killed, as the next one that starts does, and the control groups of batch jobs whose
+    /// `tailwater run` was
     #[arg(long, conflicts_with = "json")]
     repair: bool,
     /// Configuration of the IOKernel: its cores and `neighbour-share`, or, with --repair, its state
@@ -102,7 +103,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 fn repair(args: &DoctorArgs) -> anyhow::Result<()> {
     let config = args.configuration()?;
     let mut failures = Vec::new();
-    for result in tailwater_iokernel::repair(&config) {
+    for result in tailwater_iokernel::repair(&config).into_iter().chain([tailwater_batch::group::repair()]) {
         match result {
             Ok(done) => writeln!(stdout(), "{done}")?,
             Err(why) => failures.push(why),

@@ -3,12 +3,13 @@
 //! Owns the translation from options to `TAILWATER_*` variables, which the runtime in the program
 //! reads. The process becomes the program, so signals and exit codes are the program's. [`find`]
 //! looks for the program, [`wait`] waits for an IOKernel that has just been started,
-//! [`registration`] warns when the program has not registered.
+//! [`registration`] keeps a program that has not registered off the lent cores, [`batch`] runs one
+//! that was not written for Tailwater.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
@@ -16,6 +17,7 @@ use clap::{Args, ValueEnum};
 use tailwater_testbed::note;
 use tailwater_workload::units::parse_duration_ns;
 
+pub mod batch;
 mod find;
 pub mod registration;
 mod wait;
@@ -27,10 +29,15 @@ mod wait;
   tailwater run --name kv --kthreads 4 --guaranteed 1 --ip 10.77.0.2 -- ./kv
   tailwater run --name batch --class best-effort -- swaptions
   tailwater run --standalone --kthreads 2 -- ./kv        without an IOKernel
+  tailwater run --batch -- xz -9 -T0 big.tar             any program, on cores that services leave idle
+  tailwater run --batch --pid 4711                       one that runs already (root)
+  tailwater run --batch --cgroup /system.slice/encoder.service
 
-PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it. It must
-be linked with the tailwater crate; a warning follows if it has not registered after a second. An IOKernel that is just
-starting is waited for, at most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the program's
+PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it. Without
+--batch it must be linked with the tailwater crate: one that has not registered after a second is kept off the lent
+cores, with a warning. With --batch it may be any program. It and all that it starts run in SCHED_IDLE on the lent cores,
+in a session of their own; signals to this command are passed on, and its exit status is the program's, or 128 and the
+number of the signal that ended it. An IOKernel that is just starting is waited for, at most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the program's
 environment; settings the program makes itself win.")]
 pub struct RunArgs {
     /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
@@ -96,8 +103,10 @@ pub struct RunArgs {
     /// Whether a kthread without work takes packets that wait for another kthread [default: true]
     #[arg(long, value_name = "BOOL")]
     packet_stealing: Option<bool>,
+    #[command(flatten)]
+    batch: batch::BatchArgs,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present_any = ["pid", "cgroup"], trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -119,15 +128,16 @@ fn parse_ms(text: &str) -> Result<u64, String> {
     if ns % 1_000_000 == 0 { Ok(ns / 1_000_000) } else { Err("whole milliseconds are allowed".to_owned()) }
 }
 
-/// Becomes the program.
+/// Becomes the program, or supervises a batch job.
 ///
 /// # Errors
-/// If the program is not found or cannot be started.
+/// If the program is not found or cannot be started, or a batch job cannot be one.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    if args.batch.is_wanted() {
+        return batch::run(&args.batch, &args.iokernel, args.name.as_deref(), &args.program);
+    }
     let (name, arguments) = args.program.split_first().context("no program is given")?;
-    let own = std::env::current_exe().ok();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let program = find::program(name, &path, own.as_deref().and_then(Path::parent))?;
+    let program = find_program(name)?;
     let mut command = Command::new(&program);
     command.args(arguments);
     if args.standalone {
@@ -141,6 +151,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     command.envs(settings(args));
     Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// Returns the file of a program.
+fn find_program(name: &OsStr) -> Result<PathBuf, find::NotFound> {
+    let own = std::env::current_exe().ok();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    find::program(name, &path, own.as_deref().and_then(Path::parent))
 }
 
 fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {

@@ -1,9 +1,11 @@
-//! The warning that a program started by `tailwater run` has not registered with the IOKernel.
+//! A program started by `tailwater run` that has not registered with the IOKernel: it is kept off
+//! the lent cores, with a warning. One that registers later is lent cores all the same.
 //!
 //! Owns the process that watches: `tailwater run` becomes the program, so the watch is another
 //! process, which no program sees among its children. A first process starts it and ends at once,
 //! whereby it becomes a child of init. It holds a pidfd of the program as standard input, waits at
-//! most [`PATIENCE`] for the program's end, and then reads the IOKernel's list of programs.
+//! most [`PATIENCE`] for the program's end, and then reads the IOKernel's list of programs. Nothing
+//! is to be undone: the cores are those of the program's own threads.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +17,9 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde_json::Value;
+use tailwater_batch::follow;
 
+use super::batch;
 use crate::query;
 
 /// Time from a program's start to the look whether it has registered.
@@ -24,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of parents between a registered process and the program that was started.
 const MAX_DEPTH: usize = 64;
 
-/// Warn if a process has not registered with the IOKernel after a second
+/// Keep a process that has not registered with the IOKernel after a second off the lent cores
 #[derive(Debug, Clone, Args)]
 pub struct WatchArgs {
     /// The process; standard input is a pidfd of it
@@ -72,15 +76,28 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let Some(problem) = problem(args, query::statistics(&args.iokernel)) else { return Ok(()) };
+    let lent = batch::lent_cores(&args.iokernel).unwrap_or_default();
+    let place = match (lent.is_empty(), follow::keep_off(args.pid, &lent)) {
+        (false, left) if left.iter().all(|core| !lent.contains(core)) => {
+            format!("kept off the lent cores {}, on {}", list(&lent), list(&left))
+        }
+        (_, left) => format!("on cores {}", list(&left)),
+    };
     // The program's own standard error; where it is closed the warning has no reader.
     let _ = writeln!(
         std::io::stderr(),
-        "tailwater run: {problem}. Until it registers, {} (process {}) is an ordinary process, on all cores, and its \
-         options have no effect. Programs register when the runtime of the tailwater crate starts, in main().",
+        "tailwater run: {problem}. {} (process {}) is an ordinary program, {place}, and its options have no effect. \
+         Programs register when the runtime of the tailwater crate starts, in main(); `tailwater run --batch` runs any \
+         program on the cores that services leave idle.",
         args.program,
         args.pid
     );
     Ok(())
+}
+
+/// Returns cores as words.
+fn list(cores: &[usize]) -> String {
+    cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Returns this program as a watch with these arguments, without output that a reader of the

@@ -182,6 +182,8 @@ fn a_program_that_does_not_register_is_named_after_a_second() {
         }
         assert!(errors.contains(&socket), "{errors}");
         assert!(errors.contains(&format!("(process {})", beside.pid())), "{errors}");
+        // It has left the lent cores, unless these are all that it may use.
+        assert!(errors.contains("kept off the lent cores") || errors.contains("on cores"), "{errors}");
         Ok(())
     });
 }

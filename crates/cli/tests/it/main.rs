@@ -1,5 +1,6 @@
 //! The command `tailwater`, run as a user runs it.
 
+mod batch;
 mod capture;
 mod commands;
 mod common;

@@ -94,6 +94,8 @@ pub(crate) struct Allocator {
     ranks: Ranks,
     /// Other programs compete for the cores.
     contested: bool,
+    /// A batch job that Linux runs is on the cores.
+    beside_batch: bool,
     /// Cores change hands so seldom that best-effort kthreads may run behind other programs anyway.
     calm: bool,
     /// A session may have another weight than it is to have.
@@ -188,6 +190,7 @@ impl Allocator {
             watched_at: 0,
             ranks: Ranks::default(),
             contested: false,
+            beside_batch: false,
             calm: false,
             weigh_sessions: false,
             last_rest_look: 0,

@@ -72,6 +72,18 @@ impl Allocator {
         self.rank_owners(world);
     }
 
+    /// Records whether a batch job that Linux runs is on the cores. Then services have real-time
+    /// rank, since `SCHED_IDLE` ranks the job behind them within one session only.
+    pub(crate) fn set_beside_batch(&mut self, world: &mut World, beside_batch: bool) {
+        self.beside_batch = beside_batch;
+        if !self.contested {
+            for slot in &mut self.cores {
+                slot.real_time.resting = None;
+            }
+            self.rank_owners(world);
+        }
+    }
+
     /// Records whether cores change hands seldom (`calm`). Then best-effort kthreads run behind
     /// other programs.
     pub(crate) fn set_calm(&mut self, world: &mut World, calm: bool) {
@@ -83,12 +95,13 @@ impl Allocator {
 
     /// Returns whether best-effort kthreads have another rank than services.
     pub(super) fn ranks_differ(&self) -> bool {
-        self.ranks.for_good || (self.ranks.may_lower && (self.contested || self.calm))
+        let differ = self.contested || self.calm || self.beside_batch;
+        self.ranks.for_good || (self.ranks.may_lower && differ)
     }
 
     /// Returns whether trusted services have real-time rank.
     pub(super) fn gives_real_time(&self) -> bool {
-        self.contested && self.ranks.real_time
+        (self.contested || self.beside_batch) && self.ranks.real_time
     }
 
     /// Tells all programs which ranks there are, and ranks the kthreads that have cores.

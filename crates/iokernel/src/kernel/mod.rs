@@ -49,6 +49,7 @@ use ports::{devices_of, network_of, start_ports};
 use quiet::{Quiet, Step};
 use reunion::Reunion;
 
+mod batch_jobs;
 mod calm;
 mod contest;
 mod control_thread;

@@ -5,6 +5,9 @@
 //! thread has real-time rank, and ordinary threads get their share of its core ([`Share`]). A
 //! machine of which no other program wants a core is used as a dedicated one.
 //!
+//! Threads of batch jobs that Linux runs ([`BatchJobs`]) do not compete. Beside them services have
+//! real-time rank, and nothing else changes.
+//!
 //! Best-effort kthreads run behind ordinary threads also while the polling thread sleeps beside a
 //! batch job ([`Calm`]).
 //!
@@ -20,6 +23,7 @@ use tailwater_shm::priority::{self, Rank};
 use tailwater_shm::{Cycles, clock};
 
 use super::Polling;
+use super::batch_jobs::{self, BatchJobs};
 use super::calm::{self, Calm};
 use super::contest::{self, Contest, Look};
 use super::quiet;
@@ -34,6 +38,10 @@ use rustix::thread::{Timespec, nanosleep};
 /// The polling thread's knowledge of other programs on its cores.
 pub(super) struct Neighbours {
     contest: Contest,
+    /// `None` where there is no thread to look for them.
+    batch_jobs: Option<BatchJobs>,
+    /// Such a job runs.
+    beside_batch: bool,
     calm: Calm,
     /// Beginning of the present contest.
     since: Cycles,
@@ -61,6 +69,11 @@ impl Neighbours {
             hold: us(contest::HOLD_US),
             waited: us(contest::WAITED_US),
         };
+        let jobs = batch_jobs::Durations {
+            look: us(batch_jobs::LOOK_US),
+            seldom: us(batch_jobs::SELDOM_US),
+            expires: us(batch_jobs::EXPIRES_US),
+        };
         let elsewhere = machine::cores_elsewhere(1 + cores.managed_numbers().len());
         let share = share::Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
         let calm = calm::Durations { window: us(calm::WINDOW_US), hold: us(calm::HOLD_US) };
@@ -74,6 +87,8 @@ impl Neighbours {
         let real_time = real_time.is_ok();
         Some(Self {
             contest: Contest::new(elsewhere, durations),
+            batch_jobs: BatchJobs::new(cores, jobs, clock),
+            beside_batch: false,
             calm: Calm::new(calm),
             since: 0,
             share: Share::new(percent, share),
@@ -103,15 +118,27 @@ impl Polling {
         let Some(neighbours) = &mut self.neighbours else { return };
         let (least, most) = self.allocator.runnable_kthreads(&self.world, now);
         let waited = self.clock.from_ns(neighbours.waiting.waited());
+        // Without an answer nothing changes for long.
+        let all = neighbours.waiting.runnable().unwrap_or(0);
+        let runtimes = self.world.runtimes.iter();
+        let kthreads = || runtimes.flat_map(|runtime| &runtime.kthreads).map(|kthread| kthread.tid).collect();
+        let beside = all.saturating_sub(1 + most);
+        let others = neighbours.batch_jobs.as_mut().and_then(|jobs| jobs.others(beside, kthreads, now));
+        let beside_batch = others.is_some();
+        let beside_changes = core::mem::replace(&mut neighbours.beside_batch, beside_batch) != beside_batch;
         let look = Look {
-            // Without an answer nothing changes for long.
-            runnable: neighbours.waiting.runnable().unwrap_or(0),
+            runnable: others.map_or(all, |others| 1 + most + others),
             own: (1 + least, 1 + most),
             polls,
             // A thread that yields waits because it wants to.
             waited: if self.switch.has_local_peer() { 0 } else { waited },
         };
-        if let Some(contested) = neighbours.contest.judge(look, now) {
+        let contested = neighbours.contest.judge(look, now);
+        if beside_changes {
+            self.world.stats.polling.batch_jobs.add(u64::from(beside_batch));
+            self.allocator.set_beside_batch(&mut self.world, beside_batch);
+        }
+        if let Some(contested) = contested {
             self.set_contested(contested, now);
         }
     }

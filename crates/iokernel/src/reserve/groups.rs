@@ -42,8 +42,8 @@ pub(super) struct Limit {
 
 /// The hierarchy of groups that the controller of cpusets is in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hierarchy {
-    pub(super) version: u8,
+pub(crate) struct Hierarchy {
+    pub(crate) version: u8,
     point: PathBuf,
 }
 
@@ -52,7 +52,7 @@ impl Hierarchy {
     ///
     /// # Errors
     /// Why there is none, in words.
-    pub(super) fn detect(root: &Path) -> Result<Self, String> {
+    pub(crate) fn detect(root: &Path) -> Result<Self, String> {
         let has_controller = |point: &PathBuf| {
             let controllers = fs::read_to_string(point.join("cgroup.controllers")).unwrap_or_default();
             controllers.split_whitespace().any(|controller| controller == "cpuset")
@@ -72,7 +72,7 @@ impl Hierarchy {
     }
 
     /// Returns the folder of a group.
-    pub(super) fn folder(&self, group: &str) -> PathBuf {
+    pub(crate) fn folder(&self, group: &str) -> PathBuf {
         self.point.join(group.trim_start_matches('/'))
     }
 

@@ -50,7 +50,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use groups::{Full, Hierarchy, limit};
+pub(crate) use groups::Hierarchy;
+use groups::{Full, limit};
 use rustix::thread::CpuSet;
 use tailwater_sched::CoreId;
 

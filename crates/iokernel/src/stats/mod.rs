@@ -146,6 +146,8 @@ counters! {
         contests,
         /// Nanoseconds for which they have, without the contest that goes on.
         contested_ns,
+        /// Times that a batch job which Linux runs was noticed on the lent cores.
+        batch_jobs,
         /// Slices of its core that the polling thread left to ordinary threads.
         slices,
         /// Nanoseconds of them.

@@ -1,8 +1,8 @@
 //! `tailwater-lab bench`: benchmarks of single mechanisms.
 //!
 //! Owns tables and files of `handoff` and `switch`, which `tailwater-iokernel-testing` measures;
-//! [`cores`], [`dispatch`], [`energy`], [`hostile`], [`neighbour`], [`ports`], [`services`],
-//! [`tcp`] and [`threads`] are measured here.
+//! [`cores`], [`dispatch`], [`energy`], [`hostile`], [`neighbour`], [`ports`], [`programs`],
+//! [`services`], [`tcp`] and [`threads`] are measured here.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ pub mod energy;
 pub mod hostile;
 pub mod neighbour;
 pub mod ports;
+pub mod programs;
 pub mod services;
 pub mod tcp;
 pub mod threads;
@@ -46,6 +47,7 @@ const ROUND_US: u64 = 1_000_000;
   tailwater-lab bench hostile                    what a service notices of a program that attacks the IOKernel
   tailwater-lab bench neighbour                  what the machine's other programs get beside Tailwater
   tailwater-lab bench ports                      a Linux client of a service on the same machine
+  tailwater-lab bench programs                   programs of the system as batch jobs beside a service
   tailwater-lab bench services                   services that share cores, and whether each gets its part
   tailwater-lab bench tcp                        TCP through the IOKernel, next to the kernel's
   tailwater-lab bench threads                    user threads next to OS threads, Tokio, may and Go")]
@@ -71,6 +73,7 @@ enum Bench {
     Hostile(hostile::HostileArgs),
     Neighbour(neighbour::NeighbourArgs),
     Ports(ports::PortsArgs),
+    Programs(programs::ProgramsArgs),
     Services(services::ServicesArgs),
     Tcp(tcp::TcpArgs),
     Threads(threads::ThreadsArgs),
@@ -161,6 +164,10 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         }
         Bench::Ports(args) => {
             let report = ports::run(args, &machine)?;
+            write(args.json.as_deref(), &machine, &report)
+        }
+        Bench::Programs(args) => {
+            let report = programs::run(args, &machine)?;
             write(args.json.as_deref(), &machine, &report)
         }
         Bench::Services(args) => {

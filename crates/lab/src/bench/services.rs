@@ -125,7 +125,7 @@ impl Share {
 pub fn run(args: &ServicesArgs, machine: &Machine) -> anyhow::Result<Report> {
     let cores = CorePlan::new(machine.usable_cores.clone())?;
     let interrupt = Arc::new(Interrupt::catch()?);
-    let testbed = Testbed { cores, interrupt, solo: Duration::ZERO };
+    let testbed = Testbed { cores, interrupt, solo: Duration::ZERO, job: Vec::new() };
     let speed = testbed.calibrate()?;
     let mut rounds = vec![Vec::new(); SITUATIONS.len()];
     for round in 1..=args.rounds {

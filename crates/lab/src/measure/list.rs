@@ -91,7 +91,7 @@ type Bench =
     (&'static str, &'static str, &'static str, &'static str, [(&'static [&'static str], u16, f64); 2]);
 
 /// By name, title, systems and needs.
-const BENCHMARKS: [Bench; 13] = [
+const BENCHMARKS: [Bench; 14] = [
     (
         "demo",
         "a service and a batch job on one core",
@@ -175,6 +175,20 @@ const BENCHMARKS: [Bench; 13] = [
         [
             (&["bench", "neighbour", "--seconds", "3"], 3, 2.3),
             (&["bench", "neighbour", "--only", "batch", "--seconds", "1"], 1, 0.2),
+        ],
+    ),
+    (
+        "programs",
+        "programs of the system as batch jobs beside a service",
+        "Tailwater, Linux with SCHED_IDLE",
+        "",
+        [
+            (&["bench", "programs", "--rounds", "1", "--jobs", "xz-1,xz-4", "--seconds", "1"], 3, 0.8),
+            (
+                &["bench", "programs", "--rounds", "1", "--jobs", "xz-1", "--loads", "30", "--seconds", "1"],
+                1,
+                0.2,
+            ),
         ],
     ),
     (

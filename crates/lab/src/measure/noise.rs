@@ -20,7 +20,7 @@ pub fn probe(
     duration: Duration,
 ) -> anyhow::Result<Vec<CoreNoise>> {
     let Ok(cores) = CorePlan::new(machine.usable_cores.clone()) else { return Ok(Vec::new()) };
-    let testbed = Testbed { cores, interrupt: Arc::clone(interrupt), solo: Duration::ZERO };
+    let testbed = Testbed { cores, interrupt: Arc::clone(interrupt), solo: Duration::ZERO, job: Vec::new() };
     let probes = testbed.probe_noise(duration)?;
     Ok(probes.into_iter().map(|(core, probe)| CoreNoise::new(core, probe.gaps.figures())).collect())
 }

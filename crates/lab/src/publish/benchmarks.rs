@@ -335,6 +335,33 @@ pub fn services(report: &Report<'_>) -> Table {
     table
 }
 
+/// A service beside programs of the system as batch jobs, on Tailwater and on Linux.
+pub fn programs(report: &Report<'_>) -> Table {
+    let head = [
+        "batch job, load of the service",
+        "windowed p99.9, us",
+        "Linux",
+        "p50, us",
+        "Linux",
+        "job, alone = 1",
+        "Linux",
+    ];
+    let mut table = Table::new(&head.join(" | "));
+    for row in report.items("/beside") {
+        let load = row.median("/load").map_or_else(String::new, |load| format!(", {load} %"));
+        let at = ["/win_p999_us", "/p50_us", "/job_share"];
+        let both =
+            |at: &str| ["/tailwater", "/linux"].map(|system| row.figure(&format!("{system}{at}"), 1.0));
+        push(
+            &mut table,
+            &row,
+            format!("{}{load}", row.text("/job")),
+            at.into_iter().flat_map(both).collect(),
+        );
+    }
+    table
+}
+
 /// A service before and beside each attacker.
 pub fn attacks(report: &Report<'_>) -> Table {
     let mut table = Table::new(

@@ -163,7 +163,7 @@ fn page_of(page: &str, results: &Results) -> Result<String, String> {
 type Benchmark = (&'static str, &'static str, fn(&Report<'_>) -> Vec<Table>);
 
 /// Regions by name, with their experiment.
-const BENCHMARKS: [Benchmark; 14] = [
+const BENCHMARKS: [Benchmark; 15] = [
     ("demo", "demo", demo::tables),
     ("handoff", "handoff", |report| tables(benchmarks::HANDOFF, report)),
     ("request", "cores", |report| tables(benchmarks::REQUEST, report)),
@@ -177,6 +177,7 @@ const BENCHMARKS: [Benchmark; 14] = [
     ("dispatch", "dispatch", |report| tables(benchmarks::DISPATCH, report)),
     ("services", "services", |report| vec![benchmarks::services(report)]),
     ("neighbour", "neighbour", |report| tables(benchmarks::NEIGHBOUR, report)),
+    ("programs", "programs", |report| vec![benchmarks::programs(report)]),
     ("hostile", "hostile", |report| {
         [vec![benchmarks::attacks(report)], tables(benchmarks::HOSTILE, report)].concat()
     }),

@@ -119,6 +119,7 @@ impl Context {
             cores: CorePlan::new(self.machine.usable_cores.clone())?,
             interrupt: Arc::clone(self.interrupt()?),
             solo,
+            job: Vec::new(),
         };
         let probes = testbed.probe_noise(noise)?;
         let gaps = probes.iter().map(|(core, probe)| (*core, probe.gaps.figures())).collect();

@@ -17,6 +17,7 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "hostile", "--help"],
         &["bench", "neighbour", "--help"],
         &["bench", "ports", "--help"],
+        &["bench", "programs", "--help"],
         &["bench", "tcp", "--help"],
         &["bench", "threads", "--help"],
         &["measure", "--help"],

@@ -7,6 +7,7 @@ mod bench_events;
 mod bench_hostile;
 mod bench_neighbour;
 mod bench_ports;
+mod bench_programs;
 mod bench_services;
 mod bench_threads;
 mod commands;

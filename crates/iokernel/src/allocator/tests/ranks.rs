@@ -89,6 +89,24 @@ fn kthreads_have_other_ranks_only_while_other_programs_compete_for_the_cores() {
 }
 
 #[test]
+fn beside_a_batch_job_that_linux_runs_services_have_real_time_rank_and_nothing_else_changes() {
+    let mut sandbox = shared_machine();
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.settle();
+    ranks(&mut sandbox);
+    sandbox.alloc.set_beside_batch(&mut sandbox.world, true);
+    assert_eq!(ranks(&mut sandbox), [], "a best-effort kthread keeps its rank");
+    assert_eq!(told_that_wakes_preempt(&mut sandbox), [SERVICE]);
+    arrival(&mut sandbox);
+    assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)]);
+    contest(&mut sandbox, true);
+    sandbox.alloc.set_beside_batch(&mut sandbox.world, false);
+    assert!(!ranks(&mut sandbox).contains(&(101, Rank::Ordinary)), "the contest goes on");
+    contest(&mut sandbox, false);
+    assert!(ranks(&mut sandbox).contains(&(101, Rank::Ordinary)));
+}
+
+#[test]
 fn only_best_effort_kthreads_run_behind_others_while_cores_hardly_change_hands() {
     let mut sandbox = shared_machine();
     sandbox.peer(BATCH).queue(0, 1);

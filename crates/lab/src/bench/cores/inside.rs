@@ -58,7 +58,8 @@ struct Way {
 /// # Errors
 /// If a process does not start or ends, or on a signal.
 pub fn measure(machine: &Machine, interrupt: Arc<Interrupt>, rounds: u16) -> anyhow::Result<Figures> {
-    let testbed = Testbed { cores: CorePlan::new(machine.usable_cores.clone())?, interrupt, solo: SOLO };
+    let cores = CorePlan::new(machine.usable_cores.clone())?;
+    let testbed = Testbed { cores, interrupt, solo: SOLO, job: Vec::new() };
     let speed = testbed.calibrate()?;
     let cores = testbed.cores.managed.len();
     let rate = Rate::new(LOAD * CORE_RPS * cores as f64)?;

@@ -98,7 +98,8 @@ pub fn measure(
     rounds: u16,
     length: Duration,
 ) -> anyhow::Result<Ramps> {
-    let testbed = Testbed { cores: CorePlan::new(machine.usable_cores.clone())?, interrupt, solo: SOLO };
+    let cores = CorePlan::new(machine.usable_cores.clone())?;
+    let testbed = Testbed { cores, interrupt, solo: SOLO, job: Vec::new() };
     let speed = testbed.calibrate()?;
     let cores = testbed.cores.managed.len() as f64;
     let point = |plan: &Plan, seed, setting| {

@@ -89,7 +89,7 @@ impl Bench {
     /// If there are too few cores, or on a signal.
     pub fn new(interrupt: Arc<Interrupt>) -> anyhow::Result<Self> {
         let cores = CorePlan::new(machine::usable_cores())?;
-        let testbed = Testbed { cores, interrupt, solo: SOLO };
+        let testbed = Testbed { cores, interrupt, solo: SOLO, job: Vec::new() };
         Ok(Self { speed: testbed.calibrate()?, testbed })
     }
 

@@ -127,7 +127,7 @@ const WAYS: [Way; 3] = [Way::Sleeping, Way::Unannounced, Way::Polling];
 pub fn run(args: &EnergyArgs, machine: &Machine) -> anyhow::Result<Report> {
     let cores = CorePlan::new(machine.usable_cores.clone())?;
     let interrupt = Arc::new(Interrupt::catch()?);
-    let testbed = Testbed { cores, interrupt, solo: Duration::ZERO };
+    let testbed = Testbed { cores, interrupt, solo: Duration::ZERO, job: Vec::new() };
     let speed = testbed.calibrate()?;
     let counted = Duration::from_secs(args.seconds);
     let mut seen = vec![[const { Vec::new() }; WAYS.len()]; LOADS.len()];

@@ -155,7 +155,7 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
     let mut report = Report::default();
     if wants(Part::Attacks) || wants(Part::Kills) {
         let (cores, interrupt) = (cores.clone(), Arc::clone(&interrupt));
-        let testbed = Testbed { cores, interrupt, solo: Duration::ZERO };
+        let testbed = Testbed { cores, interrupt, solo: Duration::ZERO, job: Vec::new() };
         let speed = testbed.calibrate()?;
         let target = Target::start(testbed, speed, None)?;
         let plan = plan(Duration::from_secs(args.seconds))?;

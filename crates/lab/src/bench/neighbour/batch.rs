@@ -7,13 +7,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::time::{ClockId, clock_gettime};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Attachment, memory};
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Batch, Spec};
 use tailwater_testbed::embedded::{Embedded, lending};
+use tailwater_testbed::on_tailwater::of_other_threads;
 use tailwater_testbed::port::GENERATOR_IP;
 
 /// What the batch job got in a round.
@@ -66,13 +66,6 @@ fn measure(testbed: &Testbed, batch: &mut Batch, time: Duration) -> anyhow::Resu
 
 fn percent(used: Duration, began: Instant) -> f64 {
     100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64()
-}
-
-/// Returns the processor time of this process without that of the calling thread, which measures.
-/// The other threads are the IOKernel's; those that have ended count as well.
-fn of_other_threads() -> Duration {
-    let time = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
-    time(ClockId::ProcessCPUTime).saturating_sub(time(ClockId::ThreadCPUTime))
 }
 
 /// Returns the processor time of a process's threads.

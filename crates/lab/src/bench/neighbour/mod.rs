@@ -121,6 +121,7 @@ pub fn run(args: &NeighbourArgs, machine: &Machine) -> anyhow::Result<Report> {
         cores: CorePlan::new(machine.usable_cores.clone())?,
         interrupt: Arc::new(Interrupt::catch()?),
         solo: SOLO,
+        job: Vec::new(),
     };
     let cores = &testbed.cores;
     let others = Where {

@@ -1,0 +1,398 @@
+//! Processes that run already, in a control group of their own.
+//!
+//! Owns [`Scope`]: groups beside those in which a process is, in which Linux runs threads only
+//! where no other group has any (`cpu.idle`) and on some cores only (`cpuset.cpus`). It is for
+//! root. The process, its threads and descendants are moved there; what they start is born there.
+//!
+//! The way back needs no record: a scope beside the group `/a/b` is `/a/b.tailwater-batch-PID`,
+//! where PID is that of the process that made it, and one beside the root is in the root. So
+//! [`repair`] finds the scopes of processes that were killed, gives the members back, and removes
+//! them. A process that is in another group than the first one is left there.
+//!
+//! Version 2 of control groups needs both controllers in the group above, version 1 has a hierarchy
+//! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst).
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::geteuid;
+
+use crate::proc::descendants;
+
+/// Where Linux mounts control groups.
+pub const ROOT: &str = "/sys/fs/cgroup";
+/// What the name of a scope has before the number of the process that made it.
+const MARK: &str = "tailwater-batch-";
+/// Rounds in which members are moved until no new one appears, and the time between them.
+const ROUNDS: u32 = 100;
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(10);
+/// Deepest groups that [`repair`] looks at.
+const DEEPEST: u32 = 16;
+
+/// Why a scope cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} {}: {source}{hint}", .path.display())]
+pub struct GroupError {
+    what: &'static str,
+    path: PathBuf,
+    source: io::Error,
+    hint: &'static str,
+}
+
+impl GroupError {
+    fn new(what: &'static str, path: &Path, source: io::Error) -> Self {
+        let hint = match source.kind() {
+            ErrorKind::PermissionDenied => "; control groups need root",
+            ErrorKind::NotFound => {
+                "; the controllers cpu and cpuset have to be enabled in the group above \
+                 (echo '+cpu +cpuset' > cgroup.subtree_control)"
+            }
+            _ => "",
+        };
+        Self { what, path: path.to_owned(), source, hint }
+    }
+}
+
+/// A group in which a process is, by what its controllers can do.
+#[derive(Debug, PartialEq, Eq)]
+struct Home {
+    folder: PathBuf,
+    /// It has the controller `cpu`.
+    ranks: bool,
+    /// It has the controller `cpuset`.
+    confines: bool,
+}
+
+/// Returns the groups of a process: one in version 2; in version 1 that of `cpu` and that of
+/// `cpuset`.
+fn homes(root: &Path, pid: i32) -> Result<Vec<Home>, GroupError> {
+    let path = PathBuf::from(format!("/proc/{pid}/cgroup"));
+    let text = fs::read_to_string(&path).map_err(|error| GroupError::new("read", &path, error))?;
+    match homes_of(root, &text) {
+        homes if homes.iter().any(|home| home.ranks) && homes.iter().any(|home| home.confines) => Ok(homes),
+        _ => Err(GroupError::new("find control groups below", root, ErrorKind::NotFound.into())),
+    }
+}
+
+/// Parses `/proc/PID/cgroup` (cgroups(7)).
+fn homes_of(root: &Path, text: &str) -> Vec<Home> {
+    let of = |controller: &str, mount: PathBuf| {
+        let path = text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?);
+            controllers.split(',').any(|one| one == controller).then_some(path)
+        });
+        path.map(|path| path.trim_matches('/').split('/').fold(mount, |folder, name| folder.join(name)))
+    };
+    if root.join("cgroup.controllers").exists() {
+        let folder = of("", root.to_owned());
+        return folder.map(|folder| Home { folder, ranks: true, confines: true }).into_iter().collect();
+    }
+    let cpu = of("cpu", root.join("cpu")).map(|folder| Home { folder, ranks: true, confines: false });
+    let set = of("cpuset", root.join("cpuset")).map(|folder| Home { folder, ranks: false, confines: true });
+    cpu.into_iter().chain(set).collect()
+}
+
+/// Returns whether a thread is in a group that Linux runs only where no other group of its level
+/// has threads, or in one within it.
+#[must_use]
+pub fn is_idle(tid: i32) -> bool {
+    let root = Path::new(ROOT);
+    let home = homes(root, tid).ok().and_then(|homes| homes.into_iter().find(|home| home.ranks));
+    home.is_some_and(|home| is_idle_below(root, &home.folder))
+}
+
+fn is_idle_below(root: &Path, home: &Path) -> bool {
+    let is_set =
+        |folder: &Path| fs::read_to_string(folder.join("cpu.idle")).is_ok_and(|word| word.trim() == "1");
+    home.ancestors().take_while(|folder| folder.starts_with(root)).any(is_set)
+}
+
+/// Returns the folder of the scope beside a group.
+fn beside(root: &Path, home: &Path, maker: u32) -> PathBuf {
+    let is_top = home == root || home.parent() == Some(root) && !root.join("cgroup.controllers").exists();
+    match home.file_name().filter(|_| !is_top) {
+        Some(name) => home.with_file_name(format!("{}.{MARK}{maker}", name.to_string_lossy())),
+        None => home.join(format!("{MARK}{maker}")),
+    }
+}
+
+/// Returns the home of a scope's members and the process that made it; `None` if the folder is no
+/// scope.
+fn home_of(scope: &Path) -> Option<(PathBuf, u32)> {
+    let (before, maker) = scope.file_name()?.to_str()?.rsplit_once(MARK)?;
+    let maker = maker.parse().ok()?;
+    match before.strip_suffix('.') {
+        // A name that leads elsewhere is no group's.
+        Some("" | "." | "..") => None,
+        Some(name) => Some((scope.with_file_name(name), maker)),
+        None => before.is_empty().then(|| Some((scope.parent()?.to_owned(), maker)))?,
+    }
+}
+
+/// A process tree in a scope, until this is dropped.
+#[derive(Debug)]
+pub struct Scope {
+    first: i32,
+    folders: Vec<PathBuf>,
+}
+
+impl Scope {
+    /// Makes the scope of a process, on these cores, and moves the process there with what it has
+    /// started.
+    ///
+    /// # Errors
+    /// [`GroupError`]; nothing is left of the scope then.
+    pub fn around(first: i32, cores: &[usize]) -> Result<Self, GroupError> {
+        let root = Path::new(ROOT);
+        let homes = homes(root, first)?;
+        // Its end removes what was made before an error.
+        let mut scope = Self { first, folders: Vec::new() };
+        for home in &homes {
+            let folder = beside(root, &home.folder, std::process::id());
+            fs::create_dir(&folder).map_err(|error| GroupError::new("make", &folder, error))?;
+            scope.folders.push(folder);
+        }
+        for (folder, home) in scope.folders.iter().zip(&homes) {
+            set_up(folder, home, cores)?;
+        }
+        scope.move_in(ROUNDS)?;
+        Ok(scope)
+    }
+
+    /// Returns the folders of its groups.
+    #[must_use]
+    pub fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
+    /// Moves descendants that were started elsewhere in the meantime.
+    pub fn follow(&self) {
+        // The first process may have ended.
+        let _ = self.move_in(2);
+    }
+
+    /// Returns the processes in the scope.
+    #[must_use]
+    pub fn members(&self) -> Vec<i32> {
+        self.folders.last().map_or_else(Vec::new, |folder| members(folder))
+    }
+
+    /// Moves the tree until a round finds no process outside, at most so many rounds.
+    fn move_in(&self, rounds: u32) -> Result<(), GroupError> {
+        for round in 0..rounds {
+            let mut moved = false;
+            for folder in &self.folders {
+                let inside = members(folder);
+                let home = home_of(folder).map(|(home, _)| members(&home)).unwrap_or_default();
+                for pid in descendants(self.first) {
+                    if inside.contains(&pid) || !home.contains(&pid) {
+                        continue;
+                    }
+                    match put(folder, pid) {
+                        Ok(()) => moved = true,
+                        // It has ended, but the first one is there or there is no job.
+                        Err(_) if pid != self.first || round > 0 => {}
+                        Err(error) => return Err(GroupError::new("move the process to", folder, error)),
+                    }
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sets a new group up.
+fn set_up(folder: &Path, home: &Home, cores: &[usize]) -> Result<(), GroupError> {
+    if home.ranks {
+        set(folder, "cpu.idle", "1")?;
+    }
+    if home.confines {
+        // A new group of version 1 has no memory, and takes no member without.
+        if let Ok(memory) = fs::read_to_string(home.folder.join("cpuset.mems"))
+            && !memory.trim().is_empty()
+        {
+            set(folder, "cpuset.mems", memory.trim())?;
+        }
+        let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        set(folder, "cpuset.cpus", &list)?;
+    }
+    Ok(())
+}
+
+fn set(folder: &Path, name: &str, value: &str) -> Result<(), GroupError> {
+    let file = folder.join(name);
+    write_existing(&file, value).map_err(|error| GroupError::new("write", &file, error))
+}
+
+/// Writes a file that is there: in a folder that is no control group none may be made.
+fn write_existing(file: &Path, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.write_all(value.as_bytes())
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            // What cannot be removed is found by `repair`.
+            let _ = remove(folder);
+        }
+    }
+}
+
+/// Returns the processes of a group.
+#[must_use]
+pub fn members(folder: &Path) -> Vec<i32> {
+    let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+/// Moves a process to a group.
+fn put(folder: &Path, pid: i32) -> io::Result<()> {
+    write_existing(&folder.join("cgroup.procs"), &pid.to_string())
+}
+
+/// Gives the members of a scope back and removes it.
+fn remove(scope: &Path) -> io::Result<()> {
+    let (home, _) = home_of(scope).ok_or(ErrorKind::InvalidInput)?;
+    for _ in 0..ROUNDS {
+        for pid in members(scope) {
+            // One that has ended needs no home.
+            let _ = put(&home, pid);
+        }
+        match fs::remove_dir(scope) {
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => sleep(BETWEEN_ROUNDS),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            result => return result,
+        }
+    }
+    Err(ErrorKind::ResourceBusy.into())
+}
+
+/// Removes the scopes of processes that were killed. Returns in words what was done.
+///
+/// # Errors
+/// What could not be removed, and why.
+pub fn repair() -> Result<String, String> {
+    let is_ours = |pid: u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "tailwater")
+    };
+    repair_below(Path::new(ROOT), is_ours)
+}
+
+fn repair_below(root: &Path, is_running: impl Fn(u32) -> bool) -> Result<String, String> {
+    let (mut removed, mut failed) = (0, Vec::new());
+    for scope in scopes(root, DEEPEST) {
+        // Another user may make groups of such a name where groups are delegated to it.
+        let is_own = scope.metadata().is_ok_and(|metadata| metadata.uid() == geteuid().as_raw());
+        let is_left = home_of(&scope).is_some_and(|(_, maker)| !is_running(maker));
+        if !is_own || !is_left {
+            continue;
+        }
+        match remove(&scope) {
+            Ok(()) => removed += 1,
+            Err(error) => failed.push(format!("{}: {error}", scope.display())),
+        }
+    }
+    match (removed, &*failed) {
+        (0, []) => Ok("groups of batch jobs: nothing to put back".to_owned()),
+        (removed, []) => Ok(format!("groups of batch jobs: {removed} removed")),
+        (removed, failed) => Err(format!(
+            "groups of batch jobs: {removed} removed, {} failed ({}); run this again as root",
+            failed.len(),
+            failed.join(", ")
+        )),
+    }
+}
+
+/// Returns the folders of all scopes below one.
+fn scopes(folder: &Path, depth: u32) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    // Links such as `cpu -> cpu,cpuacct` are not followed.
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut found = Vec::new();
+    for path in folders.map(|entry| entry.path()) {
+        if home_of(&path).is_some() {
+            found.push(path);
+        } else if depth > 0 {
+            found.extend(scopes(&path, depth - 1));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_names_its_home_and_its_maker() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        // Version 1: the root of a hierarchy is a folder of the root.
+        assert_eq!(beside(root, &root.join("cpu"), 7), root.join("cpu/tailwater-batch-7"));
+        assert_eq!(beside(root, &root.join("cpu/a/b"), 7), root.join("cpu/a/b.tailwater-batch-7"));
+        fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
+        assert_eq!(beside(root, root, 7), root.join("tailwater-batch-7"));
+        assert_eq!(beside(root, &root.join("a"), 7), root.join("a.tailwater-batch-7"));
+        for home in [root.to_owned(), root.join("a"), root.join("a/b.service")] {
+            assert_eq!(home_of(&beside(root, &home, 7)), Some((home, 7)));
+        }
+        for other in [
+            ".tailwater-batch-7",
+            "..tailwater-batch-7",
+            "...tailwater-batch-7",
+            "a",
+            "tailwater-batch-",
+            "tailwater-batch-x",
+            "atailwater-batch-7",
+        ] {
+            assert_eq!(home_of(&root.join(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_groups_of_a_process_are_those_of_its_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let text = "3:cpuset:/a\n2:cpu,cpuacct:/b/c\n1:name=systemd:/x\n0::/y.scope\n";
+        let folders = || homes_of(root, text).into_iter().map(|home| home.folder).collect::<Vec<_>>();
+        assert_eq!(folders(), [root.join("cpu/b/c"), root.join("cpuset/a")]);
+        fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
+        assert_eq!(folders(), [root.join("y.scope")]);
+    }
+
+    #[test]
+    fn a_group_within_an_idle_one_is_idle() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("cpu/a/b")).unwrap();
+        fs::write(root.join("cpu/a/b/cpu.idle"), "0\n").unwrap();
+        assert!(!is_idle_below(root, &root.join("cpu/a/b")));
+        fs::write(root.join("cpu/a/cpu.idle"), "1\n").unwrap();
+        assert!(is_idle_below(root, &root.join("cpu/a/b")));
+        assert!(!is_idle_below(root, &root.join("cpu")));
+    }
+
+    #[test]
+    fn scopes_of_processes_that_run_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for scope in ["a/b.tailwater-batch-1", "a/b.tailwater-batch-2", "tailwater-batch-3"] {
+            fs::create_dir_all(root.join(scope)).unwrap();
+        }
+        let done = repair_below(root, |maker| maker == 2).unwrap();
+        assert!(done.contains("2 removed"), "{done}");
+        assert_eq!(scopes(root, DEEPEST), [root.join("a/b.tailwater-batch-2")]);
+        // One that cannot be removed is named.
+        fs::write(root.join("a/b.tailwater-batch-2/file"), "").unwrap();
+        let why = repair_below(root, |_| false).unwrap_err();
+        assert!(why.contains("b.tailwater-batch-2") && why.contains("1 failed"), "{why}");
+    }
+}

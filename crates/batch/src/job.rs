@@ -1,0 +1,161 @@
+//! A batch job from its start to the end of its last process.
+//!
+//! Owns the supervision: the calling process adopts what the job leaves behind
+//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), passes signals on, answers questions ([`Desk`]), and has
+//! the program's exit status. The job leads a session of its own, so a terminal's signals reach the
+//! supervisor only.
+//!
+//! | signal to the supervisor | does |
+//! |---|---|
+//! | INT, TERM, HUP, QUIT, USR1, USR2 | is sent to the job's process group, or to all its processes once its first one has left it |
+//! | TSTP | stops the group (STOP: a terminal's own would be ignored there), then the supervisor |
+//! | CONT | continues the group |
+//!
+//! A process that is no child ([`Supervisor::watch`]) gets no signals: INT, TERM, HUP and QUIT end
+//! the supervision.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
+};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::backend::{Handle, SignalDelivery};
+use signal_hook::iterator::exfiltrator::SignalOnly;
+
+use crate::notice::{Desk, Notice};
+use crate::proc::descendants;
+use crate::usage::Account;
+
+/// Time between two samples of what the job got.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The signals that are handled.
+const SIGNALS: [i32; 9] = [SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
+
+/// The calling process as the supervisor of a job.
+pub struct Supervisor {
+    signals: SignalDelivery<UnixStream, SignalOnly>,
+    handle: Handle,
+    desk: Option<Desk>,
+}
+
+impl Supervisor {
+    /// Makes the calling process one. Without a desk the job is not listed.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub fn new() -> io::Result<Self> {
+        // An empty set asks for it, so the own number, which Linux only compares with 0.
+        set_child_subreaper(Some(getpid()))?;
+        let (read, write) = UnixStream::pair()?;
+        let signals = SignalDelivery::with_pipe(read, write, SignalOnly, SIGNALS)?;
+        let handle = signals.handle();
+        Ok(Self { signals, handle, desk: Desk::open().ok() })
+    }
+
+    /// Starts the program and waits until it and all that it has started have ended. Returns the
+    /// status of the program. `notice` describes the job, whose number and usage are filled in.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn run(mut self, command: &mut Command, mut notice: Notice) -> io::Result<ExitStatus> {
+        let child = command.spawn()?;
+        let first = Pid::from_child(&child);
+        notice.pid = first.as_raw_nonzero().get();
+        let mut account = Account::of_descendants(std::process::id().cast_signed());
+        let mut status = None;
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, ended))) if pid == first => {
+                    status = Some(ExitStatus::from_raw(ended.as_raw()));
+                    continue;
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => continue,
+                Ok(None) => {}
+                // No child is left.
+                Err(_) => break,
+            }
+            self.wait_for_event();
+            for signal in self.signals.pending().collect::<Vec<_>>() {
+                pass(signal, first);
+            }
+            self.answer(&mut account, &notice);
+        }
+        self.handle.close();
+        // `None` only where another part of the process has waited for the child.
+        Ok(status.unwrap_or_default())
+    }
+
+    /// Waits until a signal asks this process to end, or `goes_on` returns false, which is called
+    /// about once a second. `notice` describes the job, whose usage is that of a group.
+    pub fn watch(mut self, mut account: Account, notice: &Notice, mut goes_on: impl FnMut() -> bool) {
+        while goes_on() {
+            self.wait_for_event();
+            for signal in self.signals.pending().collect::<Vec<_>>() {
+                match signal {
+                    SIGINT | SIGTERM | SIGHUP | SIGQUIT => return self.handle.close(),
+                    SIGTSTP => {
+                        let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+                    }
+                    _ => {}
+                }
+            }
+            self.answer(&mut account, notice);
+        }
+        self.handle.close();
+    }
+
+    /// Samples what the job got, and answers those that ask.
+    fn answer(&self, account: &mut Account, notice: &Notice) {
+        let usage = account.usage();
+        if let Some(desk) = &self.desk {
+            desk.answer(|| Notice { usage: usage.clone(), ..notice.clone() });
+        }
+    }
+
+    /// Waits for a signal, a question, or the next sample.
+    fn wait_for_event(&self) {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.signals.get_read().as_fd(), PollFlags::IN)];
+        fds.extend(self.desk.iter().map(|desk| PollFd::new(desk.listener(), PollFlags::IN)));
+        let timeout = Timespec { tv_sec: PERIOD.as_secs().cast_signed(), tv_nsec: 0 };
+        // Interrupted by a signal: it is pending then.
+        let _ = poll(&mut fds, Some(&timeout));
+    }
+}
+
+/// Passes a signal to the job.
+fn pass(signal: i32, first: Pid) {
+    match signal {
+        SIGCHLD => {}
+        SIGTSTP => {
+            send(Signal::STOP, first);
+            // Stops until SIGCONT.
+            let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+        }
+        other => {
+            if let Some(signal) = Signal::from_named_raw(other) {
+                send(signal, first);
+            }
+        }
+    }
+}
+
+/// Sends a signal to the process group of the job; to all its processes if there is no such group.
+fn send(signal: Signal, first: Pid) {
+    if kill_process_group(first, signal).is_ok() {
+        return;
+    }
+    let own = std::process::id().cast_signed();
+    for pid in descendants(own).into_iter().skip(1).filter_map(Pid::from_raw) {
+        // One that has just ended needs none.
+        let _ = kill_process(pid, signal);
+    }
+}

@@ -1,0 +1,150 @@
+//! `/proc/PID/stat` (proc_pid_stat(5)) and the tree of processes.
+//!
+//! Owns the parser. A process that ends while it is read is left out.
+
+use std::fs;
+
+/// Maximum number of processes of a tree that are looked at: a fork bomb must not occupy a watcher.
+pub const MOST_PROCESSES: usize = 4_096;
+
+/// Linux's flag of its own threads (`PF_KTHREAD`, include/linux/sched.h).
+const KERNEL_THREAD: u64 = 0x0020_0000;
+/// `SCHED_IDLE` (sched(7)).
+const SCHED_IDLE: u64 = 5;
+/// Nanoseconds of a clock tick in `/proc`: USER_HZ is 100 on x86-64.
+const TICK_NS: u64 = 10_000_000;
+
+/// What `/proc/PID/stat` or `/proc/PID/task/TID/stat` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// The name, as Linux has cut it.
+    pub name: String,
+    /// Whether it runs or waits for a core.
+    pub is_runnable: bool,
+    /// The parent process.
+    pub parent: i32,
+    /// Whether it is one of Linux's own threads.
+    pub is_kernel: bool,
+    /// Processor time of the process or thread, in nanoseconds, exact to a clock tick; that of a
+    /// process is of all its threads.
+    pub process_ns: u64,
+    /// Processor time of ended children that were waited for, theirs included, in nanoseconds,
+    /// exact to a clock tick.
+    pub children_ns: u64,
+    /// Number of threads of the process.
+    pub threads: usize,
+    /// The core on which the thread ran last.
+    pub core: usize,
+    /// Whether its policy is `SCHED_IDLE`.
+    pub is_idle_class: bool,
+}
+
+impl Stat {
+    /// Reads that of a process, which is also that of its first thread.
+    #[must_use]
+    pub fn of_process(pid: i32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Reads that of a thread.
+    #[must_use]
+    pub fn of_thread(pid: i32, tid: i32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?)
+    }
+
+    /// Parses a line. The name is in parentheses, and may contain some.
+    fn parse(line: &str) -> Option<Self> {
+        let (before, after) = line.rsplit_once(')')?;
+        let name = before.split_once('(')?.1.to_owned();
+        let mut fields = after.split_ascii_whitespace();
+        let state = fields.next()?;
+        // The first of these is field 4 of the manual.
+        let numbers: Vec<&str> = fields.collect();
+        let number = |field: usize| numbers.get(field - 4)?.parse::<u64>().ok();
+        let signed = |field: usize| numbers.get(field - 4)?.parse::<i64>().ok();
+        let ticks = |field| signed(field).map(|ticks| ticks.max(0).cast_unsigned());
+        let ns = |user, system| Some(ticks(user)?.checked_add(ticks(system)?)?.saturating_mul(TICK_NS));
+        Some(Self {
+            name,
+            is_runnable: state == "R",
+            parent: i32::try_from(signed(4)?).ok()?,
+            is_kernel: number(9)? & KERNEL_THREAD != 0,
+            process_ns: ns(14, 15)?,
+            children_ns: ns(16, 17)?,
+            threads: number(20)? as usize,
+            core: number(39)? as usize,
+            is_idle_class: number(41)? == SCHED_IDLE,
+        })
+    }
+}
+
+/// Returns the numbers that are names in a folder of `/proc`, such as the threads of a process.
+#[must_use]
+pub fn numbers(folder: &str) -> Vec<i32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Returns the threads of a process.
+#[must_use]
+pub fn threads(pid: i32) -> Vec<i32> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// Returns a process and its descendants, at most [`MOST_PROCESSES`].
+#[must_use]
+pub fn descendants(pid: i32) -> Vec<i32> {
+    let mut found = vec![pid];
+    let mut at = 0;
+    while let Some(&parent) = found.get(at).filter(|_| found.len() < MOST_PROCESSES) {
+        at += 1;
+        for thread in threads(parent) {
+            let path = format!("/proc/{parent}/task/{thread}/children");
+            let children = fs::read_to_string(path).unwrap_or_default();
+            found.extend(children.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        }
+    }
+    found.truncate(MOST_PROCESSES);
+    found
+}
+
+/// Returns the processor time of a thread in nanoseconds (`/proc/PID/task/TID/schedstat`).
+#[must_use]
+pub fn thread_ns(pid: i32, tid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_name_may_contain_anything() {
+        // 23 to 37 are zeros.
+        let zeros = "0 ".repeat(15);
+        let before = "7 (a) R (b)) R 3 7 7 0 -1 4194304 98 0 0 0 5 4 20 10 39 19 6 0 5";
+        let line = &format!("{before} {zeros}17 1 0 5 0 0 0\n");
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!(stat.name, "a) R (b)");
+        assert!(stat.is_runnable && stat.is_idle_class && !stat.is_kernel);
+        assert_eq!((stat.parent, stat.threads, stat.core), (3, 6, 1));
+        assert_eq!((stat.process_ns, stat.children_ns), (90_000_000, 300_000_000));
+        assert_eq!(Stat::parse("7 (a"), None);
+        assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn a_child_is_a_descendant_with_this_process_as_parent() {
+        let own = std::process::id().cast_signed();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let (found, stat) = (descendants(own), Stat::of_process(pid).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.contains(&own) && found.contains(&pid), "{found:?}");
+        assert_eq!(stat.parent, own);
+        assert!(!stat.is_kernel && stat.threads == 1);
+    }
+}

@@ -1,0 +1,222 @@
+//! `tailwater run --batch`: any program on the cores that services leave idle.
+//!
+//! Owns the options and what each form does; `tailwater_batch` has the mechanism.
+//!
+//! | form | the job | ends with |
+//! |---|---|---|
+//! | `-- PROGRAM` | a child of this process, under conditions that its children inherit | its last process |
+//! | `--pid N` of root | is moved to a control group of its own, and back at the end | the processes, or a signal |
+//! | `--pid N --one-way` | has its threads lowered, for good; this process ends at once | |
+//! | `--cgroup G` | the group's settings are changed, and put back at the end | the group, or a signal |
+
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+use clap::Args;
+use rustix::process::geteuid;
+use tailwater_batch::group::Scope;
+use tailwater_batch::job::Supervisor;
+use tailwater_batch::notice::Notice;
+use tailwater_batch::usage::{Account, Usage};
+use tailwater_batch::{Conditions, follow};
+use tailwater_iokernel::BatchGroup;
+use tailwater_testbed::note;
+
+use super::{find_program, wait};
+use crate::query;
+
+/// Options of the programs that the others have.
+const RUNTIME_OPTIONS: [&str; 16] = [
+    "standalone",
+    "kthreads",
+    "guaranteed",
+    "class",
+    "ip",
+    "on_iokernel_loss",
+    "iokernel_wait",
+    "exit_linger",
+    "stack_size",
+    "idle_timeout",
+    "ring_bytes",
+    "tcp_connections",
+    "blocking_threads",
+    "stall_timeout",
+    "dump_signal",
+    "quantum",
+];
+
+/// A batch job that was not written for Tailwater.
+#[derive(Debug, Clone, Args)]
+pub struct BatchArgs {
+    /// Run any program as a batch job: on the lent cores, whenever no other program wants them
+    #[arg(long, conflicts_with_all = RUNTIME_OPTIONS)]
+    batch: bool,
+    /// With --batch: more cores that the job may use beside the lent ones, for instance 0,2
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "batch")]
+    also_cores: Vec<usize>,
+    /// With --batch: a process that runs already, with its threads and descendants, until it or
+    /// this command ends; needs root
+    #[arg(long, value_name = "PID", requires = "batch", conflicts_with_all = ["program", "cgroup"])]
+    pid: Option<i32>,
+    /// With --pid, without root: lower the process for good, which Linux does not take back
+    #[arg(long, requires = "pid")]
+    one_way: bool,
+    /// With --batch: a control group, as /proc/PID/cgroup names it, such as that of a container,
+    /// until it or this command ends; needs root
+    #[arg(long, value_name = "GROUP", requires = "batch", conflicts_with = "program")]
+    cgroup: Option<String>,
+}
+
+impl BatchArgs {
+    pub fn is_wanted(&self) -> bool {
+        self.batch
+    }
+}
+
+/// Become a batch job
+#[derive(Debug, Args)]
+pub struct ChildArgs {
+    /// Cores that it may use
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cores: Vec<usize>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Becomes the program, under the conditions of a batch job.
+///
+/// # Errors
+/// If Linux refuses one of them, or the program.
+pub fn run_child(args: &ChildArgs) -> anyhow::Result<()> {
+    Conditions { cores: args.cores.clone(), own_session: true }.apply()?;
+    let (program, arguments) = args.program.split_first().context("no program is given")?;
+    Err(Command::new(program).args(arguments).exec())
+        .with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// Runs the job until its end. A program's exit status becomes this process's.
+///
+/// # Errors
+/// If no IOKernel lends cores, or the job cannot be one.
+pub fn run(args: &BatchArgs, iokernel: &str, name: Option<&str>, program: &[OsString]) -> anyhow::Result<()> {
+    wait::for_iokernel(iokernel);
+    let cores = cores(args, iokernel)?;
+    let notice = |name: String| Notice {
+        name,
+        pid: std::process::id().cast_signed(),
+        iokernel: iokernel.to_owned(),
+        cores: cores.clone(),
+        group: args.cgroup.clone(),
+        usage: Usage::default(),
+    };
+    let called = |otherwise: String| notice(name.map_or(otherwise, str::to_owned));
+    match (args.pid, &args.cgroup) {
+        (Some(pid), _) if args.one_way => lower(pid, &cores),
+        (Some(pid), _) => hold_process(pid, &cores, &Notice { pid, ..called(name_of(pid)?) }),
+        (None, Some(group)) => hold_group(group, &cores, &called(group.clone())),
+        (None, None) => start(program, &cores, called(base_name(program))),
+    }
+}
+
+/// Returns the cores that a job may use: those that the IOKernel lends, and others that were named.
+fn cores(args: &BatchArgs, iokernel: &str) -> anyhow::Result<Vec<usize>> {
+    let mut cores = lent_cores(iokernel)?;
+    cores.extend(&args.also_cores);
+    cores.sort_unstable();
+    cores.dedup();
+    Ok(cores)
+}
+
+/// Returns the cores that the IOKernel at this socket lends.
+///
+/// # Errors
+/// If none answers.
+pub fn lent_cores(iokernel: &str) -> anyhow::Result<Vec<usize>> {
+    let statistics =
+        query::statistics(iokernel).context("a batch job runs on the cores that an IOKernel lends")?;
+    let cores = statistics["iokernel"]["managed_cores"].as_array();
+    let cores = cores.context("the IOKernel does not say which cores it lends: it is of another version")?;
+    Ok(cores.iter().filter_map(|core| usize::try_from(core.as_u64()?).ok()).collect())
+}
+
+/// Returns what a program is called.
+fn base_name(program: &[OsString]) -> String {
+    let first = program.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    first.to_string_lossy().into_owned()
+}
+
+fn name_of(pid: i32) -> anyhow::Result<String> {
+    let stat = tailwater_batch::proc::Stat::of_process(pid);
+    Ok(stat.with_context(|| format!("there is no process {pid}"))?.name)
+}
+
+/// Starts the program and supervises it; ends this process with its status.
+fn start(program: &[OsString], cores: &[usize], notice: Notice) -> anyhow::Result<()> {
+    let (name, arguments) = program.split_first().context("no program is given")?;
+    let file = find_program(name)?;
+    let list: Vec<String> = cores.iter().map(usize::to_string).collect();
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("tailwater")
+        .args(["batch-child", "--cores", &list.join(","), "--"])
+        .arg(file)
+        .args(arguments);
+    let supervisor = Supervisor::new().context("cannot supervise a batch job")?;
+    let status = supervisor.run(&mut command, notice).context("cannot start a process")?;
+    std::process::exit(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+}
+
+/// Makes a running process a batch job until it or this process ends.
+fn hold_process(pid: i32, cores: &[usize], notice: &Notice) -> anyhow::Result<()> {
+    if !geteuid().is_root() {
+        anyhow::bail!(
+            "without root there is no way back from SCHED_IDLE: process {pid} would be a batch job until it ends. Run \
+             this as root, or add --one-way"
+        );
+    }
+    let supervisor = Supervisor::new().context("cannot supervise a batch job")?;
+    let scope = Scope::around(pid, cores)?;
+    let account =
+        scope.folders().last().map(|folder| Account::of_group(folder)).context("no control groups")?;
+    supervisor.watch(account, notice, || {
+        scope.follow();
+        !scope.members().is_empty()
+    });
+    Ok(())
+}
+
+/// Makes a running process a batch job for good.
+fn lower(pid: i32, cores: &[usize]) -> anyhow::Result<()> {
+    name_of(pid)?;
+    let (lowered, refused) = follow::lower(pid, cores);
+    note!(
+        "tailwater run: {lowered} threads of process {pid} and its descendants are in SCHED_IDLE until they end"
+    );
+    anyhow::ensure!(refused == 0, "Linux refused {refused} threads: they belong to another user");
+    Ok(())
+}
+
+/// Makes a control group a batch job until it or this process ends.
+fn hold_group(group: &str, cores: &[usize], notice: &Notice) -> anyhow::Result<()> {
+    let supervisor = Supervisor::new().context("cannot supervise a batch job")?;
+    let held = BatchGroup::hold(group, cores).map_err(anyhow::Error::msg)?;
+    let account = Account::of_group(held.folder());
+    supervisor.watch(account, notice, || held.folder().exists());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_called_as_its_program() {
+        assert_eq!(base_name(&["/usr/bin/xz".into(), "-9".into()]), "xz");
+        assert_eq!(base_name(&["make".into()]), "make");
+        assert_eq!(base_name(&[]), "");
+    }
+}

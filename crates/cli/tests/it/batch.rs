@@ -1,0 +1,273 @@
+//! `tailwater run --batch`: any program as a batch job, and that nothing is left of one.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::thread::sched_getaffinity;
+use serde_json::Value;
+use tailwater_testkit::{Program, eventually, socket_name, text, until};
+
+use crate::common::{fails_with, iokernel, run, stats, tailwater};
+
+/// Starts a shell command as a batch job.
+fn job(socket: &str, script: &str) -> Program {
+    Program::start(&mut tailwater(&["run", "--batch", "--iokernel", socket, "--", "sh", "-c", script]))
+}
+
+/// The cores that the IOKernel lends.
+fn lent(socket: &str) -> Vec<usize> {
+    let stats = eventually("the IOKernel answers", || stats(socket));
+    let cores = stats["iokernel"]["managed_cores"].as_array().unwrap();
+    cores.iter().map(|core| core.as_u64().unwrap() as usize).collect()
+}
+
+fn pid(number: i32) -> Pid {
+    Pid::from_raw(number).expect("a process")
+}
+
+/// Field of `/proc/PID/stat` after the name, by its number in the manual.
+fn stat(process: i32, field: usize) -> String {
+    let line = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let after = line.rsplit_once(')').unwrap().1.trim().to_owned();
+    after.split(' ').nth(field - 3).unwrap().to_owned()
+}
+
+/// Whether a process is in the lowest rank, and its cores.
+fn conditions(process: i32) -> (bool, Vec<usize>) {
+    let set = sched_getaffinity(Some(pid(process))).unwrap();
+    let cores = (0..1_024).filter(|&core| set.is_set(core)).collect();
+    // Field 41 is the policy; a sandbox that refuses SCHED_IDLE leaves nice 19 (field 19).
+    (stat(process, 41) == "5" || stat(process, 19) == "19", cores)
+}
+
+#[test]
+fn a_program_and_its_children_run_in_the_lowest_rank_on_the_lent_cores() {
+    let socket = socket_name("batch");
+    let _iokernel = iokernel(&socket, &[]);
+    let mut shell = job(&socket, "sleep 1000 & echo child $!; echo self $$; wait $!; exit 7");
+    let child: i32 = shell.line_after("child ").parse().unwrap();
+    let own: i32 = shell.line_after("self ").parse().unwrap();
+    for process in [own, child] {
+        assert_eq!(conditions(process), (true, lent(&socket)));
+        assert_eq!(stat(process, 6), own.to_string(), "the session is its own");
+    }
+    if let Ok(weight) = fs::read_to_string(format!("/proc/{own}/autogroup")) {
+        assert!(weight.trim().ends_with("nice 19"), "{weight}");
+    }
+    kill_process(pid(child), Signal::TERM).unwrap();
+    assert_eq!(shell.wait().code(), Some(7));
+}
+
+#[test]
+fn signals_and_the_exit_status_are_passed_and_nothing_outlives_the_job() {
+    let socket = socket_name("batch-signals");
+    let _iokernel = iokernel(&socket, &[]);
+    // The first process ends and leaves one behind, which the supervisor adopts.
+    let mut shell = job(&socket, "sleep 1000 & echo child $!");
+    let child: i32 = shell.line_after("child ").parse().unwrap();
+    until("it is adopted", || stat(child, 4) == shell.pid().to_string());
+    shell.signal(Signal::TERM);
+    assert_eq!(shell.wait().code(), Some(0), "the program's own status");
+    assert!(!Path::new(&format!("/proc/{child}")).exists());
+    let mut sleep = job(&socket, "echo ready; exec sleep 1000");
+    sleep.line_with("ready");
+    sleep.signal(Signal::INT);
+    assert_eq!(sleep.wait().code(), Some(128 + 2));
+    let missing = run(&["run", "--batch", "--iokernel", &socket, "--", "/no/such/program"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("/no/such/program"), "{missing:?}");
+}
+
+#[test]
+fn a_job_is_listed_with_what_it_got_until_its_end() {
+    let socket = socket_name("batch-stats");
+    let _iokernel = iokernel(&socket, &[]);
+    let words = ["run", "--batch", "--name", "burner", "--iokernel", &socket, "--", "sh", "-c"];
+    let mut burner = Program::start(tailwater(&words).arg("echo ready; while :; do :; done"));
+    burner.line_with("ready");
+    let listed = |stats: &Value| stats["batch_jobs"].as_array().cloned().unwrap_or_default();
+    let found = eventually("it has got processor time", || {
+        let jobs = listed(&stats(&socket)?);
+        jobs.into_iter().find(|job| job["usage"]["core_ns"].as_u64() > Some(0))
+    });
+    assert_eq!((&found["name"], &found["usage"]["threads"]), (&"burner".into(), &1.into()), "{found}");
+    let shown = run(&["stats", "--iokernel", &socket]);
+    assert!(text(&shown.stdout).contains("burner"), "{}", text(&shown.stdout));
+    // The supervisor is killed: the job goes on under its conditions, and is not listed.
+    let process = found["pid"].as_i64().unwrap() as i32;
+    burner.kill();
+    until("it is not listed", || stats(&socket).is_some_and(|stats| listed(&stats).is_empty()));
+    assert!(conditions(process).0);
+    kill_process(pid(process), Signal::KILL).unwrap();
+}
+
+#[test]
+fn an_iokernel_notices_a_job_that_computes_on_the_lent_cores() {
+    let socket = socket_name("batch-noticed");
+    // Other tests' have no neighbours.
+    let words = ["iokernel", "--share-cores", "--socket", &socket, "--log", "warn"];
+    let _iokernel = Program::start(&mut tailwater(&words));
+    let count = || stats(&socket).map(|stats| stats["loop"]["batch_jobs"].as_u64().unwrap());
+    until("the IOKernel answers", || count().is_some());
+    let mut burner = job(&socket, "echo ready; while :; do :; done");
+    burner.line_with("ready");
+    until("the job is noticed", || count() > Some(0));
+    burner.signal(Signal::TERM);
+    assert_eq!(burner.wait().code(), Some(128 + 15));
+}
+
+#[test]
+fn a_job_goes_on_when_the_iokernel_is_killed() {
+    let socket = socket_name("batch-alone");
+    let mut iokernel = iokernel(&socket, &[]);
+    let words =
+        ["run", "--batch", "--iokernel", &socket, "--", "sh", "-c", "echo self $$; read line; exit 5"];
+    let mut shell = Program::start(tailwater(&words).stdin(Stdio::piped()));
+    let own: i32 = shell.line_after("self ").parse().unwrap();
+    let before = conditions(own);
+    iokernel.kill();
+    assert_eq!(conditions(own), before);
+    drop(shell.process().stdin.take());
+    assert_eq!(shell.wait().code(), Some(5));
+}
+
+#[test]
+fn what_cannot_be_a_batch_job_is_named() {
+    let socket = socket_name("batch-refused");
+    fails_with(&["run", "--batch", "--iokernel", &socket, "--", "true"], &["cores that an IOKernel lends"]);
+    let _iokernel = iokernel(&socket, &[]);
+    let batch = ["run", "--batch", "--iokernel", &socket];
+    fails_with(&[&batch[..], &["--pid", "2147483647"]].concat(), &["no process 2147483647"]);
+    fails_with(&[&batch[..], &["--cgroup", "/"]].concat(), &["no control group below the root"]);
+    fails_with(&[&batch[..], &["--class", "best-effort", "--", "true"]].concat(), &["--class"]);
+}
+
+#[test]
+fn a_running_process_can_be_lowered_for_good() {
+    let socket = socket_name("batch-one-way");
+    let _iokernel = iokernel(&socket, &[]);
+    let sleep = Program::start(Command::new("sleep").arg("1000"));
+    let number = sleep.pid().cast_signed();
+    let lowered = run(&["run", "--batch", "--iokernel", &socket, "--pid", &number.to_string(), "--one-way"]);
+    assert!(lowered.status.success(), "{lowered:?}");
+    assert_eq!(conditions(number), (true, lent(&socket)));
+}
+
+/// The groups of a process by controller, in both versions.
+fn groups(process: i32) -> HashSet<String> {
+    let text = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Prints why a test of control groups is skipped, if it is.
+fn has_groups() -> bool {
+    let root = Path::new("/sys/fs/cgroup");
+    let controllers = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
+    let has = |controller: &str| controllers.split_whitespace().any(|one| one == controller);
+    let is_one = root.join("cpu/tasks").exists() && root.join("cpuset/tasks").exists();
+    let why = match (geteuid().is_root(), (has("cpu") && has("cpuset")) || is_one) {
+        (false, _) => "needs root to change control groups",
+        (_, false) => "no control groups with the controllers cpu and cpuset",
+        _ => return true,
+    };
+    eprintln!("skipped: {why}");
+    false
+}
+
+#[test]
+fn a_running_process_is_a_batch_job_until_the_supervisor_ends_or_a_repair() {
+    if !has_groups() {
+        return;
+    }
+    let socket = socket_name("batch-pid");
+    let _iokernel = iokernel(&socket, &[]);
+    let mut shell = Program::start(Command::new("sh").args(["-c", "sleep 1000 & echo child $!; wait"]));
+    let child: i32 = shell.line_after("child ").parse().unwrap();
+    let number = shell.pid().cast_signed();
+    let before = (groups(number), sched_getaffinity(Some(pid(number))).unwrap());
+    let words = ["run", "--batch", "--iokernel", &socket, "--pid", &number.to_string()];
+    let is_in = |process| {
+        let cores = sched_getaffinity(Some(pid(process))).unwrap();
+        let lent = lent(&socket);
+        groups(process) != before.0 && (0..1_024).all(|core| cores.is_set(core) == lent.contains(&core))
+    };
+    let is_back =
+        |process| groups(process) == before.0 && sched_getaffinity(Some(pid(process))).unwrap() == before.1;
+    let mut holder = Program::start(&mut tailwater(&words));
+    until("both are in the group", || is_in(number) && is_in(child));
+    holder.signal(Signal::TERM);
+    assert!(holder.wait().success());
+    assert!(is_back(number) && is_back(child));
+    let mut holder = Program::start(&mut tailwater(&words));
+    until("both are in the group", || is_in(number) && is_in(child));
+    holder.kill();
+    let repaired = run(&["doctor", "--repair"]);
+    assert!(is_back(number) && is_back(child), "{repaired:?}");
+    shell.kill();
+    kill_process(pid(child), Signal::KILL).unwrap();
+}
+
+/// A control group with a process, removed at the end.
+struct Group {
+    folders: Vec<PathBuf>,
+    process: Option<Program>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.process = None;
+        for folder in &self.folders {
+            until("the group is removed", || fs::remove_dir(folder).is_ok() || !folder.exists());
+        }
+    }
+}
+
+#[test]
+fn a_control_group_is_a_batch_job_until_the_supervisor_ends_or_a_repair() {
+    if !has_groups() {
+        return;
+    }
+    let socket = socket_name("batch-group");
+    let _iokernel = iokernel(&socket, &[]);
+    let name = format!("/tailwater-batch-test-{}.slice", std::process::id());
+    let root = Path::new("/sys/fs/cgroup");
+    let points = match root.join("cgroup.controllers").exists() {
+        true => vec![root.to_owned()],
+        false => vec![root.join("cpu"), root.join("cpuset")],
+    };
+    let folders: Vec<PathBuf> = points.iter().map(|point| point.join(&name[1..])).collect();
+    let process = Program::start(Command::new("sleep").arg("1000"));
+    for (folder, point) in folders.iter().zip(&points) {
+        fs::create_dir(folder).unwrap();
+        for file in ["cpuset.mems", "cpuset.cpus"] {
+            if let Ok(all) = fs::read_to_string(point.join(file)) {
+                fs::write(folder.join(file), all).unwrap();
+            }
+        }
+        fs::write(folder.join("cgroup.procs"), process.pid().to_string()).unwrap();
+    }
+    let group = Group { folders: folders.clone(), process: Some(process) };
+    let read = |file: &str| {
+        let path = folders.iter().map(|folder| folder.join(file)).find(|path| path.exists()).unwrap();
+        fs::read_to_string(path).unwrap().trim().to_owned()
+    };
+    let settings = || (read("cpu.idle"), read("cpuset.cpus"));
+    let before = settings();
+    let words = ["run", "--batch", "--iokernel", &socket, "--cgroup", &name];
+    let mut holder = Program::start(&mut tailwater(&words));
+    until("the group is a batch job", || read("cpu.idle") == "1");
+    fails_with(&words, &["already"]);
+    holder.signal(Signal::INT);
+    assert!(holder.wait().success());
+    assert_eq!(settings(), before);
+    let mut holder = Program::start(&mut tailwater(&words));
+    until("the group is a batch job", || read("cpu.idle") == "1");
+    holder.kill();
+    let repaired = run(&["doctor", "--repair"]);
+    // Or by that of another test at the same time.
+    assert_eq!(settings(), before, "{repaired:?}");
+    drop(group);
+}

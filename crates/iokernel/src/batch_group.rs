@@ -1,0 +1,156 @@
+//! A control group that is a batch job for as long as a process wants it.
+//!
+//! Owns [`BatchGroup`]: Linux runs the group's threads only where no other group has any
+//! (`cpu.idle`), and on some cores only (`cpuset.cpus`). It is no part of an IOKernel, but changes
+//! and puts back settings as one does, by the same record ([`crate::undo`]): one file for each
+//! group, below `/run`. After `kill -9` the next one of the group, or `tailwater doctor --repair`,
+//! puts them back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::reserve::{self, Hierarchy};
+use crate::undo::{Kind, Undo};
+
+/// Folder of the records, and the beginning of their names.
+const STATE_FOLDER: &str = "/run";
+const STATE_NAME: &str = "tailwater-batch-";
+/// The settings that are changed.
+pub(crate) const KIND: Kind = Kind {
+    what: "groups of batch jobs",
+    key: "the group of `tailwater run --batch --cgroup`",
+    files: &["cpu.idle", "cpuset.cpus"],
+    ..reserve::KIND
+};
+
+/// A control group that is a batch job until this is dropped.
+#[derive(Debug)]
+pub struct BatchGroup {
+    _undo: Undo,
+    folder: PathBuf,
+}
+
+impl BatchGroup {
+    /// Makes the control group `group`, such as `/system.slice/encoder.service`, a batch job on
+    /// these cores.
+    ///
+    /// # Errors
+    /// Why not, in words. The group is as before then.
+    pub fn hold(group: &str, cores: &[usize]) -> Result<Self, String> {
+        let name: String = group.trim_matches('/').replace('/', "+");
+        let state = Path::new(STATE_FOLDER).join(format!("{STATE_NAME}{name}"));
+        Self::at(Path::new(reserve::ROOT), &state, group, cores)
+    }
+
+    fn at(root: &Path, state: &Path, group: &str, cores: &[usize]) -> Result<Self, String> {
+        let parts = group.trim_matches('/').split('/');
+        if parts.clone().any(|part| part.is_empty() || part == "." || part == "..") {
+            return Err(format!(
+                "{group} is no control group below the root: give it as /proc/PID/cgroup names it, such as \
+                 /system.slice/encoder.service"
+            ));
+        }
+        let hierarchy = Hierarchy::detect(root)?;
+        let folder = hierarchy.folder(group);
+        // In version 1 each controller has a hierarchy of its own.
+        let idle = match hierarchy.version {
+            2 => folder.join("cpu.idle"),
+            _ => root.join("cpu").join(group.trim_matches('/')).join("cpu.idle"),
+        };
+        let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let words = [(idle, "1".to_owned()), (folder.join("cpuset.cpus"), list)];
+        if let Some((file, _)) = words.iter().find(|(file, _)| !file.exists()) {
+            return Err(format!(
+                "{} is missing: there is no such group, or its controllers cpu and cpuset are not enabled in \
+                 cgroup.subtree_control of the group above",
+                file.display()
+            ));
+        }
+        let cannot = |error: std::io::Error| {
+            format!("cannot use the record {}: {error}; --cgroup needs root", state.display())
+        };
+        let mut undo = Undo::lock(KIND, state, root)
+            .map_err(cannot)?
+            .ok_or_else(|| format!("{group} is a batch job of another `tailwater run` already"))?;
+        let failed = undo.set(&words).map_err(cannot)?;
+        match &*failed {
+            [] => Ok(Self { _undo: undo, folder }),
+            [(file, error), ..] => Err(format!(
+                "cannot write {}: {error}; a group keeps the cores that its parent has and that groups within it need",
+                file.display()
+            )),
+        }
+    }
+
+    /// Returns the folder that lists its processes.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// Returns the records that there are.
+pub(crate) fn records() -> Vec<PathBuf> {
+    let entries = fs::read_dir(STATE_FOLDER).into_iter().flatten().flatten();
+    let is_record = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(STATE_NAME) && !name.ends_with(".lock") && !name.ends_with(".new")
+    };
+    let mut records: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_record).collect();
+    records.sort();
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a tree of control groups of version 2, as files, with one group.
+    fn tree() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(folder.path()).unwrap();
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
+        for (file, value) in [("cpu.idle", "0\n"), ("cpuset.cpus", "0-3\n")] {
+            fs::write(root.join("a/b").join(file), value).unwrap();
+        }
+        (folder, root)
+    }
+
+    #[test]
+    fn a_group_is_a_batch_job_until_the_end_or_the_repair_after_a_crash() {
+        let (_folder, root) = tree();
+        let state = root.join("state");
+        let read = |file: &str| fs::read_to_string(root.join("a/b").join(file)).unwrap().trim().to_owned();
+        let held = BatchGroup::at(&root, &state, "/a/b", &[1, 2]).unwrap();
+        assert_eq!((read("cpu.idle"), read("cpuset.cpus")), ("1".into(), "1,2".into()));
+        let why = BatchGroup::at(&root, &state, "/a/b", &[1]).unwrap_err();
+        assert!(why.contains("already"), "{why}");
+        drop(held);
+        assert_eq!((read("cpu.idle"), read("cpuset.cpus")), ("0".into(), "0-3".into()));
+        // As after kill -9: the record is there, the lock is free.
+        let held = BatchGroup::at(&root, &state, "a/b/", &[1]).unwrap();
+        let record = fs::read(&state).unwrap();
+        drop(held);
+        fs::write(root.join("a/b/cpu.idle"), "1\n").unwrap();
+        fs::write(root.join("a/b/cpuset.cpus"), "1\n").unwrap();
+        fs::write(&state, record).unwrap();
+        let repaired = Undo::lock(KIND, &state, &root).unwrap().unwrap();
+        assert_eq!(repaired.recovered.put_back, 2);
+        assert_eq!((read("cpu.idle"), read("cpuset.cpus")), ("0".into(), "0-3".into()));
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_one_is_left_as_it_is() {
+        let (_folder, root) = tree();
+        let state = root.join("state");
+        let refused = |group: &str| BatchGroup::at(&root, &state, group, &[1]).unwrap_err();
+        for group in ["/", "", "/a/../b", "/a//b"] {
+            assert!(refused(group).contains("no control group"), "{group}");
+        }
+        assert!(refused("/a").contains("cpu.idle is missing"));
+        fs::remove_file(root.join("a/b/cpuset.cpus")).unwrap();
+        assert!(refused("/a/b").contains("cpuset.cpus is missing"));
+        assert_eq!(fs::read_to_string(root.join("a/b/cpu.idle")).unwrap(), "0\n");
+    }
+}
