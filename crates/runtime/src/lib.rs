@@ -35,6 +35,7 @@
 //!
 //! | feature | has |
 //! |---|---|
+//! | `libc-waits` | [waits in the C library](Builder::adopt_libc_waits) that give the core away |
 //! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`] |
 //!
 //! # What a user thread may do
@@ -101,6 +102,8 @@ mod exit;
 pub mod future;
 #[cfg(not(loom))]
 mod ingress;
+#[cfg(all(feature = "libc-waits", not(loom)))]
+mod libc_waits;
 #[cfg(not(loom))]
 pub mod net;
 #[cfg(not(loom))]
@@ -127,6 +130,8 @@ pub use tailwater_macros::main;
 pub use tailwater_macros::preemptible;
 /// Runs a test as a user thread of the runtime that the tests of a process share: see [`testing`].
 pub use tailwater_macros::test;
+#[cfg(all(feature = "libc-waits", not(loom)))]
+pub use tailwater_libc_waits::RedirectError as LibcWaitsError;
 #[cfg(not(loom))]
 pub use {
     alloc::Alloc,

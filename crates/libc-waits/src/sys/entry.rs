@@ -18,7 +18,7 @@
 
 use crate::sites::{FUTEX, SYSCALL};
 use crate::table::{BUCKET_BITS, BUCKET_SHIFT, Bucket, HASH, TABLE, bucket, bucket_of};
-use core::arch::naked_asm;
+use core::arch::{asm, naked_asm};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::io;
 
@@ -39,6 +39,24 @@ pub struct Call {
     pub value3: u32,
     /// Stack pointer of the caller.
     pub stack: usize,
+}
+
+impl Call {
+    /// Makes the call in the kernel, on the calling thread.
+    ///
+    /// # Safety
+    /// The words that it names are valid for what futex(2) does with them, as the caller of the
+    /// library's function vouches.
+    pub unsafe fn make(&self) -> isize {
+        let result;
+        // SAFETY: by the caller's contract; the kernel changes no memory but the words.
+        unsafe {
+            asm!("syscall", inout("rax") FUTEX as isize => result, in("rdi") self.address,
+                in("rsi") u64::from(self.operation), in("rdx") u64::from(self.value), in("r10") self.timeout, in("r8") self.address2, in("r9") u64::from(self.value3),
+                out("rcx") _, out("r11") _, options(nostack));
+        }
+        result
+    }
 }
 
 /// What becomes of a [`Call`].
