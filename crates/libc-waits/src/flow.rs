@@ -120,8 +120,10 @@ pub fn direct_target(instruction: &Instruction) -> Option<u64> {
         instruction.flow_control(),
         FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch | FlowControl::XbeginXabortXend
     );
-    (jumps && instruction.is_jcc_short_or_near() || instruction.is_jmp_short_or_near() || is_loop(instruction))
-        .then(|| instruction.near_branch_target())
+    (jumps && instruction.is_jcc_short_or_near()
+        || instruction.is_jmp_short_or_near()
+        || is_loop(instruction))
+    .then(|| instruction.near_branch_target())
 }
 
 fn is_loop(instruction: &Instruction) -> bool {
@@ -179,7 +181,9 @@ impl Search<'_> {
     /// Returns whether instruction `index` is a jump that is taken unless `register` is zero.
     fn is_zero_behind(&self, index: usize, register: Register) -> bool {
         let jump = self.code.instructions[index];
-        let Some(test) = index.checked_sub(1).map(|before| self.code.instructions[before]) else { return false };
+        let Some(test) = index.checked_sub(1).map(|before| self.code.instructions[before]) else {
+            return false;
+        };
         let tests = matches!(test.code(), Opcode::Test_rm32_r32 | Opcode::Test_rm64_r64)
             && test.op0_kind() == OpKind::Register
             && test.op0_register() == test.op1_register()
@@ -192,7 +196,8 @@ impl Search<'_> {
         let instruction = self.code.instructions[index];
         let is_system_call = instruction.code() == Opcode::Syscall;
         let is_call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-        if is_system_call && register == Register::RAX || is_call && !is_system_call && !is_preserved(register)
+        if is_system_call && register == Register::RAX
+            || is_call && !is_system_call && !is_preserved(register)
         {
             return false;
         }

@@ -122,7 +122,13 @@ pub fn find(image: &Image<'_>) -> Found {
 
 impl Found {
     /// Adds the `syscall` at `index` of `code`, which is `function`.
-    fn add(&mut self, function: &Range<u64>, code: &Code, index: usize, is_target: impl Fn(u64) -> bool + Copy) {
+    fn add(
+        &mut self,
+        function: &Range<u64>,
+        code: &Code,
+        index: usize,
+        is_target: impl Fn(u64) -> bool + Copy,
+    ) {
         let syscall = code.instructions()[index].ip();
         let Some(number) = number(code, index, is_target) else {
             self.others += 1;

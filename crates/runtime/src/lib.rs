@@ -123,6 +123,8 @@ mod verbs;
 
 #[cfg(all(feature = "debug", not(loom)))]
 pub use debug::{DumpSignal, dump};
+#[cfg(all(feature = "libc-waits", not(loom)))]
+pub use tailwater_libc_waits::RedirectError as LibcWaitsError;
 /// Runs `main` as the first user thread of a runtime configured by the environment, and installs
 /// the allocator guard.
 pub use tailwater_macros::main;
@@ -130,8 +132,6 @@ pub use tailwater_macros::main;
 pub use tailwater_macros::preemptible;
 /// Runs a test as a user thread of the runtime that the tests of a process share: see [`testing`].
 pub use tailwater_macros::test;
-#[cfg(all(feature = "libc-waits", not(loom)))]
-pub use tailwater_libc_waits::RedirectError as LibcWaitsError;
 #[cfg(not(loom))]
 pub use {
     alloc::Alloc,

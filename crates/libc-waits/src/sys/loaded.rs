@@ -55,9 +55,8 @@ unsafe fn read(info: &libc::dl_phdr_info, path: String) -> Loaded {
         match header.p_type {
             libc::PT_LOAD if header.p_flags & libc::PF_R != 0 && header.p_flags & libc::PF_W == 0 => {
                 // SAFETY: a segment that is mapped for reading as long as the library is loaded.
-                let bytes = unsafe {
-                    core::slice::from_raw_parts(address as *const u8, header.p_memsz as usize)
-                };
+                let bytes =
+                    unsafe { core::slice::from_raw_parts(address as *const u8, header.p_memsz as usize) };
                 let executable = header.p_flags & libc::PF_X != 0;
                 loaded.segments.push(Segment { address, bytes, executable });
             }

@@ -95,9 +95,7 @@ fn map_near(library: &Range<u64>, size: usize) -> Result<u64, PatchError> {
     for at in above.chain(below) {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
         // SAFETY: a new mapping, which replaces none.
-        let mapped = unsafe {
-            mmap_anonymous(at as *mut _, size, ProtFlags::READ | ProtFlags::WRITE, flags)
-        };
+        let mapped = unsafe { mmap_anonymous(at as *mut _, size, ProtFlags::READ | ProtFlags::WRITE, flags) };
         match mapped {
             Ok(base) if base as u64 == at => return Ok(at),
             // A kernel before 4.17 takes the address as a hint.

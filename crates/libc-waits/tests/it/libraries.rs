@@ -17,8 +17,14 @@ use tailwater_libc_waits::image::{Image, Segment};
 use tailwater_libc_waits::sites::{FUTEX, Found, JUMP, Number, find};
 
 /// Names of the files that are looked at: 2.31 has its version in them.
-const NAMES: [&str; 6] =
-    ["ld-2.31.so", "ld-linux-x86-64.so.2", "libc-2.31.so", "libc.so.6", "libgomp.so.1.0.0", "libpthread-2.31.so"];
+const NAMES: [&str; 6] = [
+    "ld-2.31.so",
+    "ld-linux-x86-64.so.2",
+    "libc-2.31.so",
+    "libc.so.6",
+    "libgomp.so.1.0.0",
+    "libpthread-2.31.so",
+];
 /// Longest line of an expectation.
 const COLUMNS: usize = 100;
 
@@ -70,7 +76,9 @@ fn check(image: &Image<'_>, found: &Found, path: &Path) {
     let mut load = vec![0xb8]; // mov eax, FUTEX
     load.extend(FUTEX.to_le_bytes());
     for segment in image.executable() {
-        for at in (0..segment.bytes.len().saturating_sub(20)).filter(|&at| segment.bytes[at..].starts_with(&load)) {
+        for at in
+            (0..segment.bytes.len().saturating_sub(20)).filter(|&at| segment.bytes[at..].starts_with(&load))
+        {
             // Within the next three instructions or so, without a call or jump between.
             let behind = &segment.bytes[at + load.len()..at + load.len() + 8];
             if let Some(offset) = behind.windows(2).position(|window| window == [0x0f, 0x05]) {
@@ -156,14 +164,22 @@ fn the_sites_of_the_loaded_library_are_complete() {
     let is_looked_at = |path: &&str| NAMES.contains(&path.rsplit('/').next().unwrap_or_default());
     let paths: BTreeSet<_> = paths.filter(is_looked_at).collect();
     assert!(!paths.is_empty(), "no C library in {maps}");
-    let files = fs::read_dir(expected()).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    let files =
+        fs::read_dir(expected()).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
     let known: String = files.collect();
     for path in paths {
         let library = read(Path::new(path));
         if known.contains(&library.build_id) {
-            assert!(known.contains(&library.report), "{path} has other sites than expected:\n{}", library.report);
+            assert!(
+                known.contains(&library.report),
+                "{path} has other sites than expected:\n{}",
+                library.report
+            );
         } else {
-            println!("skipped: {} of build {} is not among the expected ones", library.name, library.build_id);
+            println!(
+                "skipped: {} of build {} is not among the expected ones",
+                library.name, library.build_id
+            );
         }
     }
 }

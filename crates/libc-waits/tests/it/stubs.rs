@@ -79,7 +79,10 @@ fn a_number_is_followed_through_registers_and_branches() {
     // mov eax, esi; syscall: the second argument.
     assert_eq!(value(&[0x89, 0xf0, 0x0f, 5], Register::RAX, &[]), flow::Value::Argument(Register::RSI));
     // mov eax, 1; call; syscall: the call changes it.
-    assert_eq!(value(&[0xb8, 1, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x0f, 5], Register::RAX, &[]), flow::Value::Unknown);
+    assert_eq!(
+        value(&[0xb8, 1, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x0f, 5], Register::RAX, &[]),
+        flow::Value::Unknown
+    );
     // A branch from elsewhere leads behind the constant.
     let elsewhere = [LIBRARY + 5];
     assert_eq!(value(&[0xb8, 1, 0, 0, 0, 0x0f, 5], Register::RAX, &elsewhere), flow::Value::Unknown);

@@ -25,10 +25,18 @@ type Case = (&'static str, fn());
 const CASE: &str = "TAILWATER_LIBC_WAITS_CASE";
 
 fn cases() -> impl Iterator<Item = Case> {
-    [standard::CASES, pthreads::CASES, mixed::CASES, signals::CASES, ends::CASES, refusals::CASES, stress::CASES]
-        .into_iter()
-        .flatten()
-        .copied()
+    [
+        standard::CASES,
+        pthreads::CASES,
+        mixed::CASES,
+        signals::CASES,
+        ends::CASES,
+        refusals::CASES,
+        stress::CASES,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
 }
 
 fn main() -> ExitCode {
@@ -45,7 +53,8 @@ fn main() -> ExitCode {
     let exact = arguments.iter().any(|argument| argument == "--exact");
     let filters: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_chosen = |name: &str| {
-        let fits = |filter: &&String| if exact { name == filter.as_str() } else { name.contains(filter.as_str()) };
+        let fits =
+            |filter: &&String| if exact { name == filter.as_str() } else { name.contains(filter.as_str()) };
         filters.is_empty() || filters.iter().any(fits)
     };
     let mut failed = 0;

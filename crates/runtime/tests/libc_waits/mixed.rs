@@ -47,7 +47,8 @@ fn background() {
         let (sender, receiver) = mpsc::channel();
         let (answers, answered) = mpsc::channel();
         let builder = thread::Builder::new().class(thread::Class::Background);
-        let waiter = builder.spawn(move || receiver.iter().for_each(|n: u32| answers.send(n + 1).unwrap())).unwrap();
+        let waiter =
+            builder.spawn(move || receiver.iter().for_each(|n: u32| answers.send(n + 1).unwrap())).unwrap();
         tailwater::blocking(move || {
             for n in 0..200 {
                 sender.send(n).unwrap();
@@ -125,8 +126,7 @@ fn heap() {
     };
     run_adopted(2, move || {
         let users: Vec<_> = (0..4).map(|_| thread::spawn(churn)).collect();
-        let ordinary: Vec<_> =
-            tailwater::blocking(|| (0..2).map(|_| std::thread::spawn(churn)).collect());
+        let ordinary: Vec<_> = tailwater::blocking(|| (0..2).map(|_| std::thread::spawn(churn)).collect());
         users.into_iter().for_each(|thread| thread.join().unwrap());
         ordinary.into_iter().for_each(|thread| thread.join().unwrap());
     });

@@ -142,8 +142,7 @@ fn clocks() {
             // SAFETY: initialised objects of this frame, which no other thread uses.
             let result = unsafe {
                 libc::pthread_mutex_lock(&raw mut mutex);
-                let result =
-                    pthread_cond_clockwait(&raw mut cond, &raw mut mutex, clock, &raw const until);
+                let result = pthread_cond_clockwait(&raw mut cond, &raw mut mutex, clock, &raw const until);
                 libc::pthread_mutex_unlock(&raw mut mutex);
                 result
             };
@@ -154,7 +153,14 @@ fn clocks() {
 }
 
 /// Calls futex(2) by the C library.
-fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: usize, other: Option<&AtomicU32>, value3: u32) -> i64 {
+fn futex(
+    word: &AtomicU32,
+    operation: i32,
+    value: u32,
+    timeout: usize,
+    other: Option<&AtomicU32>,
+    value3: u32,
+) -> i64 {
     let other = other.map_or(core::ptr::null_mut(), AtomicU32::as_ptr);
     // SAFETY: words that live, and a time or a number.
     unsafe {

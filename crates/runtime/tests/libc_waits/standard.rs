@@ -148,8 +148,7 @@ fn timeouts() {
             MARK.set(n);
             let (lock, condvar) = (Mutex::new(()), Condvar::new());
             let start = Instant::now();
-            let (_guard, result) =
-                condvar.wait_timeout_while(lock.lock().unwrap(), TIME, |()| true).unwrap();
+            let (_guard, result) = condvar.wait_timeout_while(lock.lock().unwrap(), TIME, |()| true).unwrap();
             assert!(result.timed_out() && start.elapsed() >= TIME, "{:?}", start.elapsed());
             let start = Instant::now();
             let (_sender, receiver) = mpsc::channel::<()>();
