@@ -1,10 +1,10 @@
 //! Which constants a register may hold at an instruction: a backward search through one function.
 //!
 //! The search follows moves between registers and every branch of the function. It gives up, with
-//! [`Value::Unknown`], at the function's beginning, at a branch from elsewhere, at a call for a
-//! register that calls change, and at every write that is no move of a constant or register. So a
-//! set of constants is complete, unless an indirect jump leads into the middle of what was searched.
-//! The caller's `is_target` therefore includes what [`Code::table_targets`] returns.
+//! [`Value::Unknown`], at a branch from elsewhere, at a call for a register that calls change, and
+//! at every write that is no move of a constant or register. So a set of constants is complete,
+//! unless an indirect jump leads into the middle of what was searched. The caller's `is_target`
+//! therefore includes what [`Code::table_targets`] returns.
 
 use crate::image::Image;
 use iced_x86::{

@@ -9,7 +9,8 @@
 //!
 //! A waiter counts itself before it looks at the futex word, in the table or in the kernel, and a
 //! waker changes the word before it looks at the counts. Both use a full fence in between, so of
-//! two that meet one sees the other ([`Bucket::waiters`]).
+//! two that meet one sees the other ([`Bucket::waiters`]). No loom model: one of the two is the
+//! kernel, and a wake without waiters is assembly.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 

@@ -83,10 +83,10 @@ static HOOK: AtomicUsize = AtomicUsize::new(0);
 /// Bytes for the saved vector registers.
 static AREA: AtomicU64 = AtomicU64::new(0);
 
-/// x87 and x86-64 state that is saved: SSE, AVX, and the three parts of AVX-512 (Intel SDM volume 1,
-/// 13.1). The x87 registers are empty across calls, and AMX tiles are no library's.
+/// State that is saved: SSE, AVX, and the three parts of AVX-512 (Intel SDM volume 1, 13.1). x87
+/// registers are empty across calls, and AMX tiles are no library's.
 const SAVED: u32 = 0b1110_0110;
-/// Offset of the header of a save area, and its length (SDM 13.4.2).
+/// Offset of the header of a save area (SDM 13.4.2).
 const HEADER: usize = 512;
 /// `FUTEX_WAKE` with `FUTEX_PRIVATE_FLAG`.
 const PRIVATE_WAKE: i32 = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -188,6 +188,26 @@ unsafe extern "sysv64" fn decide(arguments: *const [u64; 6], in_place: u64, stac
     }
 }
 
+/// The frame at the beginning of the entry: as if the `syscall` had called it, 128 bytes below its
+/// stack pointer.
+macro_rules! as_if_called {
+    () => {
+        ".cfi_def_cfa rsp, 136; .cfi_offset rip, -136"
+    };
+}
+
+/// Leaves the entry: for the address behind the `syscall`, which is on top of the stack, after an
+/// instruction that may change it in `rcx`.
+macro_rules! leave {
+    ($change:literal) => {
+        concat!(
+            "pop rcx; .cfi_def_cfa rsp, 128; .cfi_register rip, rcx; lea rsp, [rsp + 128]; ",
+            $change,
+            "; jmp rcx"
+        )
+    };
+}
+
 /// Where the stubs of sites continue, all but those of [`entry_in_place`].
 ///
 /// # Safety
@@ -197,9 +217,7 @@ unsafe extern "sysv64" fn decide(arguments: *const [u64; 6], in_place: u64, stac
 pub unsafe extern "C" fn entry() {
     naked_asm!(
         ".cfi_startproc",
-        // As if called by the `syscall`, 128 bytes below the caller's stack pointer.
-        ".cfi_def_cfa rsp, 136",
-        ".cfi_offset rip, -136",
+        as_if_called!(),
         "cmp esi, {private_wake}",
         "jne 2f",
         "mov r11, [rip + {active}]",
@@ -217,24 +235,14 @@ pub unsafe extern "C" fn entry() {
         "cmp qword ptr [r11 + rcx], 0",
         "jne 2f",
         "xor eax, eax",
-        "pop rcx",
-        ".cfi_def_cfa rsp, 128",
-        ".cfi_register rip, rcx",
-        "lea rsp, [rsp + 128]",
-        "jmp rcx",
+        leave!(""),
         "2:",
-        ".cfi_def_cfa rsp, 136",
-        ".cfi_offset rip, -136",
+        as_if_called!(),
         "xor r11d, r11d",
         "jmp {common}",
         // To the `syscall`.
         "3:",
-        "pop rcx",
-        ".cfi_def_cfa rsp, 128",
-        ".cfi_register rip, rcx",
-        "lea rsp, [rsp + 128]",
-        "sub rcx, {syscall}",
-        "jmp rcx",
+        leave!("sub rcx, {syscall}"),
         ".cfi_endproc",
         private_wake = const PRIVATE_WAKE,
         active = sym ACTIVE,
@@ -255,8 +263,7 @@ pub unsafe extern "C" fn entry() {
 pub unsafe extern "C" fn entry_in_place() {
     naked_asm!(
         ".cfi_startproc",
-        ".cfi_def_cfa rsp, 136",
-        ".cfi_offset rip, -136",
+        as_if_called!(),
         "mov r11d, 1",
         "jmp {common}",
         ".cfi_endproc",
@@ -272,8 +279,7 @@ pub unsafe extern "C" fn entry_in_place() {
 unsafe extern "C" fn common() {
     naked_asm!(
         ".cfi_startproc",
-        ".cfi_def_cfa rsp, 136",
-        ".cfi_offset rip, -136",
+        as_if_called!(),
         "push rbp",
         ".cfi_def_cfa rsp, 144",
         ".cfi_offset rbp, -144",
@@ -283,26 +289,16 @@ unsafe extern "C" fn common() {
         "cmp byte ptr [rcx], 0",
         "je 4f",
         // The arguments, the last one first: an array of six from rbp - 48 on.
-        "push r9",
-        "push r8",
-        "push r10",
-        "push rdx",
-        "push rsi",
-        "push rdi",
+        "push r9; push r8; push r10; push rdx; push rsi; push rdi",
         // The answer: two words from rbp - 64 on.
         "sub rsp, 16",
         "sub rsp, [rip + {area}]",
         "and rsp, -64",
         "xor eax, eax",
-        // The header of the save area; the rest is written by xsavec.
-        "mov [rsp + {header}], rax",
-        "mov [rsp + {header} + 8], rax",
-        "mov [rsp + {header} + 16], rax",
-        "mov [rsp + {header} + 24], rax",
-        "mov [rsp + {header} + 32], rax",
-        "mov [rsp + {header} + 40], rax",
-        "mov [rsp + {header} + 48], rax",
-        "mov [rsp + {header} + 56], rax",
+        // The part of the header that xsavec does not write, and that xrstor wants to be zero.
+        "mov [rsp + {header} + 16], rax; mov [rsp + {header} + 24], rax",
+        "mov [rsp + {header} + 32], rax; mov [rsp + {header} + 40], rax",
+        "mov [rsp + {header} + 48], rax; mov [rsp + {header} + 56], rax",
         "mov eax, {saved}",
         "xor edx, edx",
         "xsavec [rsp]",
@@ -316,13 +312,8 @@ unsafe extern "C" fn common() {
         "xor edx, edx",
         "xrstor [rsp]",
         "lea rsp, [rbp - 48]",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop r10",
-        "pop r8",
-        "pop r9",
-        // Below the stack pointer now, and out of reach of a signal's frame, which leaves 128 bytes.
+        "pop rdi; pop rsi; pop rdx; pop r10; pop r8; pop r9",
+        // Below the stack pointer now, in the 128 bytes that a signal's frame leaves alone.
         "mov rax, [rbp - 64]",
         "mov rcx, [rbp - 56]",
         "cmp rcx, {kernel}",
@@ -338,11 +329,7 @@ unsafe extern "C" fn common() {
         "pop rbp",
         ".cfi_def_cfa rsp, 136",
         ".cfi_restore rbp",
-        "pop rcx",
-        ".cfi_def_cfa rsp, 128",
-        ".cfi_register rip, rcx",
-        "lea rsp, [rsp + 128]",
-        "jmp rcx",
+        leave!(""),
         // In place.
         "4:",
         ".cfi_def_cfa rbp, 144",
@@ -352,12 +339,7 @@ unsafe extern "C" fn common() {
         "pop rbp",
         ".cfi_def_cfa rsp, 136",
         ".cfi_restore rbp",
-        "pop rcx",
-        ".cfi_def_cfa rsp, 128",
-        ".cfi_register rip, rcx",
-        "lea rsp, [rsp + 128]",
-        "sub rcx, {syscall}",
-        "jmp rcx",
+        leave!("sub rcx, {syscall}"),
         ".cfi_endproc",
         active = sym ACTIVE,
         area = sym AREA,

@@ -117,8 +117,8 @@ impl Prepared<'_> {
     pub unsafe fn write(self) {
         for (site, jump) in self.sites.iter().zip(&self.jumps) {
             // SAFETY: `prepare` has made the pages writable; the bytes from the site's beginning to
-            // its `syscall` are replaced by as many. Nothing executes them at the moment by point 1:
-            // this loop calls no function with a site (memcpy makes no system call).
+            // its `syscall` are replaced by as many. Nothing executes them meanwhile: by point 1,
+            // and because this loop calls no function with a site (memcpy makes no system call).
             unsafe { core::ptr::copy_nonoverlapping(jump.as_ptr(), site.start() as *mut u8, jump.len()) };
         }
     }

@@ -2,10 +2,10 @@
 //! packages have them.
 //!
 //! `expected/` has a file for each package, with the build id, the number of system calls that are
-//! left alone, and all sites of each library. `TAILWATER_LIBCS` names a folder of unpacked packages,
-//! as `.ci/libcs` fetches them; each is compared. Without it, the library that this program runs on
-//! is: with its file if there is one for its build, else its sites are only checked for being
-//! complete. `TAILWATER_LIBCS_UPDATE=1` writes the files anew.
+//! left alone, and all sites of each library. `TAILWATER_LIBCS` names a folder of unpacked
+//! packages, as `.ci/libcs` fetches them; each is compared. Without it, the library that this
+//! program runs on is: with its file if there is one for its build, else its sites are only checked
+//! for being complete. `TAILWATER_LIBCS_UPDATE=1` writes the files anew.
 
 use object::LittleEndian;
 use object::read::elf::{ElfFile64, ProgramHeader};
@@ -69,7 +69,7 @@ fn check(image: &Image<'_>, found: &Found, path: &Path) {
     assert!(found.unfit.is_empty(), "{}: {:?}", path.display(), found.unfit);
     assert!(!found.sites.is_empty(), "{}", path.display());
     for site in &found.sites {
-        let moved: usize = site.moved.iter().map(|instruction| instruction.len()).sum();
+        let moved: usize = site.moved.iter().map(iced_x86::Instruction::len).sum();
         assert!(moved >= JUMP && site.start() + moved as u64 == site.syscall, "{site:?}");
     }
     let sites: BTreeSet<_> = found.sites.iter().map(|site| site.syscall).collect();

@@ -131,8 +131,8 @@ fn wait_shared(call: &Call) -> Verdict {
 /// A timeout is malformed.
 struct Invalid;
 
-/// Returns when a wait ends: after a time (`FUTEX_WAIT`), or at one of the clock that the flags name
-/// (`FUTEX_WAIT_BITSET`). If that clock is set meanwhile, the wait does not end earlier or later.
+/// Returns when a wait ends: after a time (`FUTEX_WAIT`), or at a time of the clock that the flags
+/// name (`FUTEX_WAIT_BITSET`). If that clock is set meanwhile, the wait ends when it would have.
 fn deadline(call: &Call) -> Result<Option<Cycles>, Invalid> {
     let pointer = call.timeout as *const libc::timespec;
     if pointer.is_null() {

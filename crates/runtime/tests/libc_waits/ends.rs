@@ -125,7 +125,7 @@ fn cancel() {
     run_adopted(1, || {
         let waits = AtomicU32::new(0);
         tailwater::blocking(|| {
-            // SAFETY: the thread uses the flag until it is joined. Its function unwinds as C's does.
+            // SAFETY: the thread uses the flag until it is joined. Its function unwinds as C's do.
             unsafe {
                 let mut thread = core::mem::zeroed();
                 let start: extern "C" fn(*mut c_void) -> *mut c_void =

@@ -14,32 +14,30 @@ pub const CASES: &[Case] = &[
 
 fn turns() {
     const ROUNDS: usize = 500;
-    for kthreads in [1] {
-        run_adopted(kthreads, || {
-            let state = Arc::new((Mutex::new(0usize), Condvar::new()));
-            let take_turns = |state: Arc<(Mutex<usize>, Condvar)>, me: usize| {
-                move || {
-                    let (turn, changed) = &*state;
-                    for _ in 0..ROUNDS {
-                        let mut turn = turn.lock().unwrap();
-                        while *turn % 4 != me {
-                            turn = changed.wait(turn).unwrap();
-                        }
-                        *turn += 1;
-                        changed.notify_all();
+    run_adopted(1, || {
+        let state = Arc::new((Mutex::new(0usize), Condvar::new()));
+        let take_turns = |state: Arc<(Mutex<usize>, Condvar)>, me: usize| {
+            move || {
+                let (turn, changed) = &*state;
+                for _ in 0..ROUNDS {
+                    let mut turn = turn.lock().unwrap();
+                    while *turn % 4 != me {
+                        turn = changed.wait(turn).unwrap();
                     }
+                    *turn += 1;
+                    changed.notify_all();
                 }
-            };
-            let users: Vec<_> =
-                [0, 2].into_iter().map(|me| thread::spawn(take_turns(Arc::clone(&state), me))).collect();
-            let ordinary: Vec<_> = tailwater::blocking(|| {
-                [1, 3].into_iter().map(|me| std::thread::spawn(take_turns(Arc::clone(&state), me))).collect()
-            });
-            users.into_iter().for_each(|thread| thread.join().unwrap());
-            ordinary.into_iter().for_each(|thread| thread.join().unwrap());
-            assert_eq!(*state.0.lock().unwrap(), 4 * ROUNDS);
+            }
+        };
+        let users: Vec<_> =
+            [0, 2].into_iter().map(|me| thread::spawn(take_turns(Arc::clone(&state), me))).collect();
+        let ordinary: Vec<_> = tailwater::blocking(|| {
+            [1, 3].into_iter().map(|me| std::thread::spawn(take_turns(Arc::clone(&state), me))).collect()
         });
-    }
+        users.into_iter().for_each(|thread| thread.join().unwrap());
+        ordinary.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(*state.0.lock().unwrap(), 4 * ROUNDS);
+    });
 }
 
 fn background() {

@@ -1,5 +1,5 @@
-//! Everything at once, on three kthreads, preempted by signal: whatever waits in the C library, with
-//! checks that what belongs to a thread stays with it.
+//! Everything at once, on three kthreads, preempted by signal: whatever waits in the C library,
+//! with checks that what belongs to a thread stays with it.
 
 use crate::{Case, adopting};
 use std::cell::{Cell, RefCell};
