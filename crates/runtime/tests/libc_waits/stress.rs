@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex, RwLock, mpsc};
 use std::time::{Duration, Instant};
 use tailwater::{debug, thread};
-use tailwater_testkit::Storm;
+use tailwater_testkit::{PATIENCE, Storm};
 
 pub const CASES: &[Case] = &[("threads_wait_in_the_c_library_under_preemption_and_migration", waits)];
 
@@ -21,6 +21,9 @@ thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
     static TRAIL: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Number of preemptions after which threads were preempted with each lock held.
+const ENOUGH: u64 = 200;
 
 /// What the threads share.
 struct Shared {
@@ -52,7 +55,12 @@ fn waits() {
             .collect();
         let time = std::env::var("TAILWATER_SOUNDNESS_SECONDS")
             .map_or(TIME, |text| Duration::from_secs_f64(text.parse().expect("a number of seconds")));
-        tailwater::time::sleep(time);
+        let start = Instant::now();
+        // On a busy machine until something was tested, but not for ever.
+        let untested = || debug::counters().preemptions < ENOUGH && start.elapsed() < PATIENCE / 2;
+        while start.elapsed() < time || untested() {
+            tailwater::time::sleep(Duration::from_millis(10));
+        }
         shared.over.store(true, Ordering::Relaxed);
         let ended = threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>();
         let counter = *shared.counter.lock().unwrap();
@@ -63,7 +71,7 @@ fn waits() {
     });
     let (rounds, preemptions) = rounds.unwrap();
     println!("{rounds} rounds, {preemptions} preemptions");
-    assert!(rounds > 0);
+    assert!(rounds > 0 && preemptions > 0);
 }
 
 /// Waits in all ways until it is over. Returns the number of rounds.
@@ -102,10 +110,16 @@ fn work(number: usize, shared: &Shared) -> u64 {
 fn count(shared: &Shared) {
     let mut counter = shared.counter.lock().unwrap();
     counter.0 += 1;
+    compute();
     shared.changed.notify_one();
     let (guard, _) = shared.changed.wait_timeout(counter, Duration::from_micros(50)).unwrap();
     counter = guard;
     counter.1 += 1;
+}
+
+/// Takes some microseconds without a poll point.
+fn compute() {
+    std::hint::black_box((0..2_000u64).fold(0, |sum, n| std::hint::black_box(sum ^ n)));
 }
 
 fn exchange(value: u64) {
@@ -123,6 +137,8 @@ fn read_and_write(number: usize, rounds: u64, shared: &Shared) {
             *slot = value;
             if number == 0 {
                 tailwater::poll();
+            } else {
+                compute();
             }
         }
     } else {
