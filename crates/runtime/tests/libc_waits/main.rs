@@ -8,6 +8,7 @@ mod ends;
 mod mixed;
 mod pthreads;
 mod refusals;
+mod registers;
 mod signals;
 mod standard;
 mod stress;
@@ -29,6 +30,7 @@ fn cases() -> impl Iterator<Item = Case> {
         standard::CASES,
         pthreads::CASES,
         mixed::CASES,
+        registers::CASES,
         signals::CASES,
         ends::CASES,
         refusals::CASES,
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let exact = arguments.iter().any(|argument| argument == "--exact");
-    let filters: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let filters = filters(&arguments);
     let is_chosen = |name: &str| {
         let fits =
             |filter: &&String| if exact { name == filter.as_str() } else { name.contains(filter.as_str()) };
@@ -68,6 +70,23 @@ fn main() -> ExitCode {
     }
     println!("{failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns the arguments that select tests: no options, and not their values.
+fn filters(arguments: &[String]) -> Vec<&String> {
+    let takes_value = |option: &String| {
+        ["--color", "--format", "--logfile", "--skip", "--test-threads", "-Z"].contains(&option.as_str())
+    };
+    let mut filters = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if takes_value(argument) {
+            arguments.next();
+        } else if !argument.starts_with('-') {
+            filters.push(argument);
+        }
+    }
+    filters
 }
 
 /// Runs a test in a process of its own. Returns its output if it fails.
