@@ -35,14 +35,15 @@
 //!
 //! | feature | has |
 //! |---|---|
-//! | `libc-waits` | [waits in the C library](Builder::adopt_libc_waits) that give the core away |
+//! | `libc-waits` | waits in the C library that give the core away: `Builder::adopt_libc_waits` |
 //! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`] |
 //!
 //! # What a user thread may do
 //! Everything ordinary Rust does: `thread_local!`, panics, `HashMap` and allocation belong to the
 //! user thread even when it is preempted and continues on another OS thread. Two things cost more
 //! than they seem to: a blocking system call holds up the core's other threads, and so does waiting
-//! for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`].
+//! for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`]; with the feature
+//! `libc-waits`, `Builder::adopt_libc_waits` makes the second cost little.
 //!
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
