@@ -171,8 +171,16 @@ features() {
         cargo test -p tailwater --test features --no-default-features --features "$features"
     done
     cargo clippy --quiet -p tailwater --lib --features futures-io,hyper,tokio-io -- -D warnings
+    cargo clippy --quiet -p tailwater --lib --test libc_waits --bench libc_waits --features libc-waits -- -D warnings
+    cargo test -p tailwater --features libc-waits --lib --test libc_waits --bench libc_waits
     crates=$(cargo tree -p tailwater --edges normal --no-default-features --prefix none --format '{p}' | awk '{ print $1, $2 }' | sort -u)
     [ "$(wc -l <<<"$crates")" -le 25 ] || { echo "at most 25 crates are allowed without features:"; echo "$crates"; return 1; }
+}
+
+# The sites of all C libraries whose sites are committed, in their packages.
+libcs() {
+    .ci/libcs "$work/libcs" || { echo "skipped: the packages cannot be had"; return 0; }
+    TAILWATER_LIBCS=$work/libcs cargo test -p tailwater-libc-waits --test it libraries::
 }
 
 # sanitizer NAME: the unit tests of what runs on ordinary OS threads; sanitizers do not follow a

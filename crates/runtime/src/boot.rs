@@ -78,6 +78,11 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     // SAFETY: 1. `STARTING` lets one caller through, before the first user thread. 2.
     // `Builder::shared_tls` is unsafe.
     unsafe { arch::choose_fs_writes(config.shared_tls) };
+    #[cfg(feature = "libc-waits")]
+    if config.adopt_libc_waits {
+        // While the process has one thread.
+        crate::libc_waits::adopt()?;
+    }
     let shape = tls::shape()?;
     let (connection, mut attachment) = match config.iokernel.as_deref() {
         Some(path) => {
@@ -119,6 +124,10 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     credentials::install();
     // Now this thread has left the managed cores, and the threads that it starts stay off them.
     blocking::start(config.blocking_threads).map_err(failed("start a thread for blocking calls"))?;
+    #[cfg(feature = "libc-waits")]
+    if config.adopt_libc_waits {
+        crate::libc_waits::keeper::start().map_err(failed("start a thread for late wakes"))?;
+    }
     debug::start(config).map_err(failed("start the thread that watches for stalls"))?;
     exit::install(config.exit_linger);
     Ok(runtime)

@@ -35,6 +35,10 @@ pub enum StartError {
     /// The C library is not suitable.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Waits in the C library cannot be taken over.
+    #[cfg(feature = "libc-waits")]
+    #[error("cannot adopt the waits of the C library: {0}")]
+    LibcWaits(#[from] tailwater_libc_waits::RedirectError),
     /// There is no memory for the first user thread's stack.
     #[error(transparent)]
     Stack(#[from] StackError),
@@ -130,6 +134,13 @@ pub enum ConfigError {
         /// The feature of the crate.
         feature: &'static str,
     },
+    /// Waits in the C library were to be taken over for threads that share thread-local storage.
+    #[cfg(feature = "libc-waits")]
+    #[error(
+        "adopt_libc_waits and shared_tls exclude each other: the C library knows the owner of a lock by its \
+         thread-local storage"
+    )]
+    SharedTls,
     /// The network stack refuses the settings.
     #[error("network: {source}")]
     Network {

@@ -36,13 +36,15 @@
 //!
 //! | feature | has |
 //! |---|---|
+//! | `libc-waits` | waits in the C library that give the core away: `Builder::adopt_libc_waits` |
 //! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`] |
 //!
 //! # What a user thread may do
 //! Everything ordinary Rust does: `thread_local!`, panics, `HashMap` and allocation belong to the
 //! user thread even when it is preempted and continues on another OS thread. Two things cost more
 //! than they seem to: a blocking system call holds up the core's other threads, and so does waiting
-//! for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`].
+//! for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`]; with the feature
+//! `libc-waits`, `Builder::adopt_libc_waits` makes the second cost little.
 //!
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
@@ -102,6 +104,8 @@ mod exit;
 pub mod future;
 #[cfg(not(loom))]
 mod ingress;
+#[cfg(all(feature = "libc-waits", not(loom)))]
+mod libc_waits;
 #[cfg(not(loom))]
 pub mod net;
 #[cfg(not(loom))]
@@ -123,6 +127,8 @@ mod verbs;
 
 #[cfg(all(feature = "debug", not(loom)))]
 pub use debug::{DumpSignal, dump};
+#[cfg(all(feature = "libc-waits", not(loom)))]
+pub use tailwater_libc_waits::RedirectError as LibcWaitsError;
 /// Runs `main` as the first user thread of a runtime configured by the environment, and installs
 /// the allocator guard.
 pub use tailwater_macros::main;

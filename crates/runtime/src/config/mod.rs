@@ -61,6 +61,7 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// | [`quantum`](Self::quantum) | `TAILWATER_QUANTUM_US` | 0: none |
 /// | [`tcp_connections`](Self::tcp_connections) | `TAILWATER_TCP_CONNECTIONS` | 1000000 |
 /// | [`packet_stealing`](Self::packet_stealing) | `TAILWATER_PACKET_STEALING` | true |
+/// | `adopt_libc_waits` | `TAILWATER_ADOPT_LIBC_WAITS` | false |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
 pub struct Builder {
@@ -291,6 +292,36 @@ impl Builder {
     /// stealing.
     pub fn packet_stealing(mut self, steal: bool) -> Self {
         self.settings.packet_stealing = Some(steal);
+        self
+    }
+
+    /// Makes user threads that wait in the C library give their core away: for the locks, condition
+    /// variables, channels and `park` of `std`, for `parking_lot` and `crossbeam`, and for C and
+    /// C++ libraries. Otherwise they sleep in the kernel with their core. Needs the feature
+    /// `libc-waits`.
+    ///
+    /// The futex system calls in the loaded C library are replaced by jumps to Tailwater when the
+    /// runtime starts, which must be before the process has other threads. What still holds the
+    /// core, and what it costs, is in the guide, "Which crates work".
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// # #[global_allocator]
+    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// use std::sync::mpsc;
+    ///
+    /// let builder = tailwater::Builder::new().kthreads(1).adopt_libc_waits();
+    /// let sum = builder.run(|| {
+    ///     let (sender, receiver) = mpsc::channel();
+    ///     tailwater::thread::spawn(move || (1..=4).for_each(|n| sender.send(n).unwrap()));
+    ///     // The only kthread runs the sender while this thread waits.
+    ///     receiver.iter().sum::<i32>()
+    /// });
+    /// assert_eq!(sum.unwrap(), 10);
+    /// ```
+    #[cfg(feature = "libc-waits")]
+    pub fn adopt_libc_waits(mut self) -> Self {
+        self.settings.adopt_libc_waits = Some(true);
         self
     }
 

@@ -46,6 +46,8 @@ pub struct Settings {
     #[cfg(feature = "tcp")]
     pub tcp_connections: Option<u32>,
     pub packet_stealing: Option<bool>,
+    #[cfg(feature = "libc-waits")]
+    pub adopt_libc_waits: Option<bool>,
 }
 
 impl Settings {
@@ -73,6 +75,8 @@ impl Settings {
             #[cfg(feature = "tcp")]
             tcp_connections: self.tcp_connections.or(next.tcp_connections),
             packet_stealing: self.packet_stealing.or(next.packet_stealing),
+            #[cfg(feature = "libc-waits")]
+            adopt_libc_waits: self.adopt_libc_waits.or(next.adopt_libc_waits),
         }
     }
 }
@@ -120,6 +124,9 @@ pub struct Config {
     pub tcp_connections: u32,
     /// True if a kthread without work handles frames of another kthread that has a core.
     pub packet_stealing: bool,
+    /// True if waits in the C library give the core away.
+    #[cfg(feature = "libc-waits")]
+    pub adopt_libc_waits: bool,
 }
 
 impl Config {
@@ -164,6 +171,8 @@ impl Config {
             #[cfg(feature = "tcp")]
             tcp_connections: settings.tcp_connections.unwrap_or(crate::net::DEFAULT_CONNECTIONS),
             packet_stealing: settings.packet_stealing.unwrap_or(true),
+            #[cfg(feature = "libc-waits")]
+            adopt_libc_waits: settings.adopt_libc_waits.unwrap_or(false),
         })
     }
 }

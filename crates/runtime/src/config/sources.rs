@@ -22,6 +22,8 @@ pub fn environment() -> Result<Settings, ConfigError> {
     refuse("TAILWATER_DUMP_SIGNAL", "debug")?;
     #[cfg(not(feature = "tcp"))]
     refuse("TAILWATER_TCP_CONNECTIONS", "tcp")?;
+    #[cfg(not(feature = "libc-waits"))]
+    refuse("TAILWATER_ADOPT_LIBC_WAITS", "libc-waits")?;
     Ok(Settings {
         iokernel: parsed("TAILWATER_IOKERNEL")?,
         name: parsed("TAILWATER_NAME")?,
@@ -44,6 +46,8 @@ pub fn environment() -> Result<Settings, ConfigError> {
         #[cfg(feature = "tcp")]
         tcp_connections: parsed("TAILWATER_TCP_CONNECTIONS")?,
         packet_stealing: parsed("TAILWATER_PACKET_STEALING")?,
+        #[cfg(feature = "libc-waits")]
+        adopt_libc_waits: parsed("TAILWATER_ADOPT_LIBC_WAITS")?,
     })
 }
 
@@ -71,7 +75,7 @@ pub fn file() -> Result<Settings, ConfigError> {
 }
 
 /// Refuses a variable that would have no effect.
-#[cfg(not(all(feature = "config-file", feature = "debug", feature = "tcp")))]
+#[cfg(not(all(feature = "config-file", feature = "debug", feature = "libc-waits", feature = "tcp")))]
 fn refuse(variable: &'static str, feature: &'static str) -> Result<(), ConfigError> {
     debug_assert!(variables::is_known(variable), "{variable} would be taken for a misspelling");
     match std::env::var_os(variable) {

@@ -7,7 +7,8 @@
 const PREFIX: &str = "TAILWATER_";
 
 /// All variables, without the prefix.
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
+    "ADOPT_LIBC_WAITS",
     "BLOCKING_THREADS",
     "CLASS",
     "CONFIG",

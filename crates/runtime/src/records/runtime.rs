@@ -102,6 +102,14 @@ pub struct Injected {
     len: AtomicUsize,
 }
 
+#[cfg(feature = "libc-waits")]
+impl Injected {
+    /// Returns the list with its lock. Whoever changes it calls [`Runtime::publish_injected`].
+    pub fn lock(&self) -> &SpinLock<VecDeque<Runnable>> {
+        &self.list
+    }
+}
+
 #[cfg(test)]
 impl Runtime {
     /// Returns a standalone runtime that is not the process's.
@@ -300,7 +308,7 @@ impl Runtime {
     }
 
     /// Publishes the length of the injection list, to the IOKernel as a word of kthread 0.
-    fn publish_injected(&self, len: usize) {
+    pub(crate) fn publish_injected(&self, len: usize) {
         self.injected.len.store(len, Ordering::Relaxed);
         self.kthreads[0].shared.status.injected.store(len as u32, Ordering::Relaxed);
     }

@@ -1,0 +1,4 @@
+//! The decoding of real libraries: see [`libraries`].
+
+mod libraries;
+mod stubs;

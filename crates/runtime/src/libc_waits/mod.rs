@@ -1,0 +1,232 @@
+//! Waits of the C library as waits of user threads: the hook that [`tailwater_libc_waits`] calls
+//! for each futex call of the library.
+//!
+//! Owns the decision which thread waits where. Never waits on an ordinary thread, takes a lock that
+//! an interrupted function may hold, allocates on a wake, or panics where the library called.
+//!
+//! | caller | waits | wakes user threads |
+//! |---|---|---|
+//! | user thread, preemption on, on its own stack | in [`waiters`], without a core | itself |
+//! | user thread with preemption off, in a handler of an event loop, or on another stack (a signal handler with `SA_ONSTACK`); scheduler | in the kernel, with its core | as an ordinary thread |
+//! | ordinary thread, in a signal handler or not; before the runtime has started | in the kernel | if it gets the two locks within a bounded time, else by the [`keeper`] |
+//! | child of a fork | in the kernel | there are none |
+//!
+//! A thread that cannot wait here is counted in its bucket while it is in the kernel
+//! ([`Verdict::Counted`]), and a wake makes a system call only for a bucket with such a thread.
+//!
+//! Signal handlers may interrupt everything above and call `sem_post`. One that finds preemption
+//! off may have interrupted the scheduler, so it touches no run queue; one on an ordinary thread
+//! may have interrupted a holder of any lock, so it does not wait for one. Both are why an ordinary
+//! thread's wake is bounded.
+//!
+//! Calls for words that processes may share (no `FUTEX_PRIVATE_FLAG`) are the kernel's: it ends
+//! `pthread_join` that way. A user thread has a thread of the [`blocking`](fn@crate::blocking) pool
+//! wait for it. Priority inheritance (`FUTEX_LOCK_PI` and its like) is the kernel's, too.
+
+pub mod keeper;
+mod waiters;
+
+use crate::blocking::blocking;
+use crate::error::{ConfigError, StartError};
+use crate::ground::arch;
+use crate::ground::guard::{Head, NoPreempt};
+use crate::ground::stderr::print;
+use crate::records::runtime::{deadline_after, started};
+use crate::records::uthread::Uthread;
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use rustix::time::{ClockId, clock_gettime};
+use tailwater_libc_waits::table::{bucket, bucket_of};
+use tailwater_libc_waits::{Call, Verdict, redirect};
+use tailwater_shm::Cycles;
+
+/// All bits of a bitset: what `FUTEX_WAIT` and `FUTEX_WAKE` use.
+const ANY: u32 = u32::MAX;
+/// Lowest address that can be a futex word's.
+const LOWEST: usize = 4096;
+
+/// Redirects the C library's futex calls. The process has one thread.
+///
+/// # Errors
+/// [`StartError::LibcWaits`] if they cannot be redirected; [`ConfigError::SharedTls`].
+pub fn adopt() -> Result<(), StartError> {
+    if arch::shares_tls() {
+        return Err(ConfigError::SharedTls.into());
+    }
+    waiters::prepare();
+    // SAFETY: 1. checked there; no thread is started here. 2. and 3. are what this module and
+    // `waiters` do.
+    let redirected = unsafe { redirect(hook) }?;
+    if let Some(why) = redirected.gomp_left {
+        print(&format!("tailwater: waits of OpenMP (libgomp) hold their core: {why}\n"));
+    }
+    Ok(())
+}
+
+/// Decides about a call of the C library.
+fn hook(call: &Call) -> Verdict {
+    let flags = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
+    let operation = call.operation as i32 & !flags;
+    let misplaced = call.address < LOWEST || !call.address.is_multiple_of(4);
+    if misplaced {
+        return Verdict::Kernel;
+    }
+    if call.operation as i32 & libc::FUTEX_PRIVATE_FLAG == 0 {
+        return match operation {
+            libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => wait_shared(call),
+            _ => Verdict::Kernel,
+        };
+    }
+    match operation {
+        libc::FUTEX_WAIT => wait(call, ANY),
+        libc::FUTEX_WAIT_BITSET if call.value3 != 0 => wait(call, call.value3),
+        libc::FUTEX_WAKE => Verdict::Done(wake(call.address, call.value, ANY)),
+        libc::FUTEX_WAKE_BITSET if call.value3 != 0 => {
+            Verdict::Done(wake(call.address, call.value, call.value3))
+        }
+        libc::FUTEX_REQUEUE => Verdict::Done(wake(call.address, wakes_and_moves(call), ANY)),
+        libc::FUTEX_CMP_REQUEUE => compare_and_wake(call),
+        libc::FUTEX_WAKE_OP => wake_and_change(call),
+        _ => Verdict::Kernel,
+    }
+}
+
+/// Returns the thread that may wait without its core, if the caller is one. `guard` is its only
+/// proof.
+fn may_wait(guard: &NoPreempt, stack: usize) -> Option<&'static Uthread> {
+    let depth = guard.head().map_or(0, Head::preempt_depth);
+    let me = guard.kthread().and_then(|kthread| kthread.current())?;
+    let own = me.limit..core::ptr::from_ref(me) as usize;
+    (depth == 1 && own.contains(&stack) && !me.handles.load(Relaxed)).then_some(me)
+}
+
+/// Returns whether the caller may wait without its core, and run code of the scheduler.
+fn is_free(stack: usize) -> bool {
+    let guard = NoPreempt::new();
+    let free = started().is_some() && may_wait(&guard, stack).is_some();
+    // A switch here could be one on a signal handler's stack.
+    guard.drop_quietly();
+    free
+}
+
+fn wait(call: &Call, bits: u32) -> Verdict {
+    if !is_free(call.stack) {
+        return Verdict::Counted;
+    }
+    match deadline(call) {
+        Ok(deadline) => Verdict::Done(waiters::wait(call, bits, deadline)),
+        // The kernel says what is wrong with it.
+        Err(Invalid) => Verdict::Kernel,
+    }
+}
+
+fn wait_shared(call: &Call) -> Verdict {
+    if !is_free(call.stack) {
+        return Verdict::Kernel;
+    }
+    // SAFETY: the caller of the library's function vouches for the words, on whichever thread.
+    Verdict::Done(blocking(|| unsafe { call.make() }))
+}
+
+/// A timeout is malformed.
+struct Invalid;
+
+/// Returns when a wait ends: after a time (`FUTEX_WAIT`), or at a time of the clock that the flags
+/// name (`FUTEX_WAIT_BITSET`). If that clock is set meanwhile, the wait ends when it would have.
+fn deadline(call: &Call) -> Result<Option<Cycles>, Invalid> {
+    let pointer = call.timeout as *const libc::timespec;
+    if pointer.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller of the library's function passes a valid time.
+    let time = unsafe { pointer.read_unaligned() };
+    let (Ok(seconds), Ok(nanoseconds)) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) else {
+        return Err(Invalid);
+    };
+    if nanoseconds >= 1_000_000_000 {
+        return Err(Invalid);
+    }
+    let time = Duration::new(seconds, nanoseconds);
+    let operation = call.operation as i32;
+    if operation & libc::FUTEX_WAIT_BITSET != libc::FUTEX_WAIT_BITSET {
+        return Ok(Some(deadline_after(time)));
+    }
+    let realtime = operation & libc::FUTEX_CLOCK_REALTIME != 0;
+    let now = clock_gettime(if realtime { ClockId::Realtime } else { ClockId::Monotonic });
+    let now = Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec as u32);
+    Ok(Some(deadline_after(time.saturating_sub(now))))
+}
+
+/// Wakes up to `limit` threads that wait for the word; returns how many. Where both user threads
+/// and others wait, they take turns to be the first.
+fn wake(address: usize, limit: u32, bits: u32) -> isize {
+    let limit = limit.min(i32::MAX as u32);
+    let index = bucket_of(address);
+    let (users, in_kernel) = bucket(index).waiters();
+    let kernel_first = users > 0 && in_kernel > 0 && waiters::is_kernels_turn(index);
+    let mut woken = 0;
+    if in_kernel > 0 && kernel_first {
+        woken += wake_in_kernel(address, limit, bits);
+    }
+    if users > 0 && woken < limit {
+        woken += wake_users(address, limit - woken, bits);
+    }
+    if in_kernel > 0 && !kernel_first && woken < limit {
+        woken += wake_in_kernel(address, limit - woken, bits);
+    }
+    woken as isize
+}
+
+fn wake_in_kernel(address: usize, limit: u32, bits: u32) -> u32 {
+    let operation = (libc::FUTEX_WAKE_BITSET | libc::FUTEX_PRIVATE_FLAG) as u32;
+    let call = Call { address, operation, value: limit, timeout: 0, address2: 0, value3: bits, stack: 0 };
+    // SAFETY: a wake reads and writes no memory of the process.
+    u32::try_from(unsafe { call.make() }).unwrap_or(0)
+}
+
+fn wake_users(address: usize, limit: u32, bits: u32) -> u32 {
+    let Some(runtime) = started() else { return 0 };
+    let marker = 0u8;
+    if is_free(core::ptr::from_ref(&marker) as usize) {
+        return waiters::wake(address, limit, bits);
+    }
+    // No proof that is dropped within may switch: this may be a signal handler's stack.
+    let guard = NoPreempt::new();
+    let woken = waiters::wake_from_outside(runtime, address, limit, bits);
+    guard.drop_quietly();
+    woken.unwrap_or_else(|| {
+        keeper::rouse(bucket_of(address));
+        0
+    })
+}
+
+/// Returns how many threads a requeue wakes or moves. All of them are woken: waiters of futexes
+/// expect to be woken for nothing, and one that were moved in the kernel would be counted in the
+/// wrong bucket.
+fn wakes_and_moves(call: &Call) -> u32 {
+    call.value.saturating_add(call.timeout as u32)
+}
+
+fn compare_and_wake(call: &Call) -> Verdict {
+    // SAFETY: the caller of the library's function vouches for the word.
+    if unsafe { waiters::word(call.address) }.load(Relaxed) != call.value3 {
+        return Verdict::Done(-(libc::EAGAIN as isize));
+    }
+    Verdict::Done(wake(call.address, wakes_and_moves(call), ANY))
+}
+
+/// `FUTEX_WAKE_OP`: the kernel changes the second word and wakes its own waiters; user threads are
+/// woken at both words, whatever the second one was.
+fn wake_and_change(call: &Call) -> Verdict {
+    // SAFETY: the caller of the library's function vouches for the words.
+    let woken = unsafe { call.make() };
+    if woken < 0 || call.address2 < LOWEST {
+        return Verdict::Done(woken);
+    }
+    let second = call.timeout as u32;
+    let users = [(call.address, call.value), (call.address2, second)].map(|(address, limit)| {
+        let (users, _) = bucket(bucket_of(address)).waiters();
+        if users > 0 { wake_users(address, limit, ANY) } else { 0 }
+    });
+    Verdict::Done(woken + users.iter().sum::<u32>() as isize)
+}
