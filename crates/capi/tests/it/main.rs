@@ -1,0 +1,3 @@
+//! Tests of `libtailwater` as C and C++ programs see it.
+
+mod header;
