@@ -815,9 +815,14 @@ void tw_unpark(const struct tw_thread *thread);
 #define TW_SEM_INIT {{0}}
 #define TW_WAITGROUP_INIT {{0}}
 #ifdef __cplusplus
-#define TW_CONFIG_INIT {sizeof(struct tw_config)}
-#define TW_THREAD_OPTIONS_INIT {sizeof(struct tw_thread_options)}
-#define TW_SERVICE_INIT {sizeof(struct tw_service)}
+template <class T> constexpr T tw_sized() {
+    T object{};
+    object.size = sizeof(T);
+    return object;
+}
+#define TW_CONFIG_INIT tw_sized<struct tw_config>()
+#define TW_THREAD_OPTIONS_INIT tw_sized<struct tw_thread_options>()
+#define TW_SERVICE_INIT tw_sized<struct tw_service>()
 #else
 #define TW_CONFIG_INIT {.size = sizeof(struct tw_config)}
 #define TW_THREAD_OPTIONS_INIT {.size = sizeof(struct tw_thread_options)}

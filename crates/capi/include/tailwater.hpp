@@ -107,7 +107,7 @@ private:
 template <class F> auto run(const tw_config *config, F &&function) {
     detail::call<std::remove_reference_t<F>> call(function);
     char reason[512] = "";
-    tw_config own = config ? *config : tw_config TW_CONFIG_INIT;
+    tw_config own = config ? *config : TW_CONFIG_INIT;
     own.error = reason;
     own.error_size = sizeof reason;
     if (int status = tw_run(&own, &decltype(call)::run_procedure, &call); status < 0) throw error(-status, reason);
@@ -211,8 +211,8 @@ private:
         F function;
         std::tuple<Args...> args;
 
-        // noexcept: an exception that leaves the function ends the process by std::terminate.
-        static void *run(void *self) noexcept {
+        // An exception that leaves the function finds no handler, as tw_thread_spawn has none.
+        static void *run(void *self) {
             std::unique_ptr<cell> me(static_cast<cell *>(self));
             if constexpr (std::is_invocable_v<F, std::stop_token, Args...>) {
                 std::apply([&](auto &&...a) { std::invoke(std::move(me->function), me->token, std::move(a)...); }, me->args);

@@ -103,39 +103,37 @@ pub(crate) fn is_running() -> bool {
     RUNNING.load(Ordering::Relaxed)
 }
 
-/// Returns a copy of `config`, with zeros for what its program does not know of.
+/// Returns a copy of `config`, with zeros for what its program does not know of, and whether it is
+/// valid.
 ///
 /// # Safety
 /// `config` is null or has `size` bytes.
-unsafe fn read(config: *const tw_config) -> Result<tw_config, Failure> {
+unsafe fn read(config: *const tw_config) -> (tw_config, Result<(), Failure>) {
     // SAFETY: zeros are a valid tw_config.
     let mut copy: tw_config = unsafe { core::mem::zeroed() };
     if config.is_null() {
-        return Ok(copy);
+        return (copy, Ok(()));
     }
     // SAFETY: by the caller's contract; the size is the first field.
     let size = unsafe { config.cast::<usize>().read() };
     let known = size_of::<tw_config>();
     if !(size_of::<usize>()..=MAX_SIZE).contains(&size) {
-        return Err(Failure::invalid(format!(
-            "tw_config.size is {size}: initialise the structure with TW_CONFIG_INIT"
-        )));
+        let why = format!("tw_config.size is {size}: initialise the structure with TW_CONFIG_INIT");
+        return (copy, Err(Failure::invalid(why)));
     }
     // SAFETY: by the caller's contract: `size` bytes.
     let bytes = unsafe { core::slice::from_raw_parts(config.cast::<u8>(), size) };
-    if bytes.iter().skip(known).any(|&byte| byte != 0) {
-        return Err(Failure(
-            libc::E2BIG,
-            "tw_config has fields that this version of libtailwater does not know: use the header and the \
-             library of one version"
-                .to_owned(),
-        ));
-    }
     // SAFETY: so many bytes lie in both.
     unsafe {
         core::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut copy).cast::<u8>(), size.min(known));
     }
-    Ok(copy)
+    let is_known = bytes.iter().skip(known).all(|&byte| byte == 0);
+    let checked = is_known.then_some(()).ok_or_else(|| {
+        let why = "tw_config has fields that this version of libtailwater does not know: use the header \
+                   and the library of one version";
+        Failure(libc::E2BIG, why.to_owned())
+    });
+    (copy, checked)
 }
 
 /// Returns a text of the configuration; `None` for a null pointer.
@@ -289,10 +287,8 @@ pub unsafe extern "C" fn tw_run(
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: by C's contract.
-    let read = unsafe { read(config) };
-    // SAFETY: zeros are a valid tw_config, whose reasons go to standard error.
-    let settings = read.as_ref().map_or_else(|_| unsafe { core::mem::zeroed() }, |config| *config);
-    let result = read.and_then(|config| {
+    let (config, checked) = unsafe { read(config) };
+    let result = checked.and_then(|()| {
         let main = main.ok_or_else(|| Failure::invalid("the main function is NULL"))?;
         let call = Call::procedure(main, argument);
         start(&config, move || _ = call.make())
@@ -301,7 +297,7 @@ pub unsafe extern "C" fn tw_run(
         Ok(()) => 0,
         Err(Failure(number, reason)) => {
             // SAFETY: by the documentation of the fields.
-            unsafe { report(&settings, &reason) };
+            unsafe { report(&config, &reason) };
             -number
         }
     }

@@ -7,6 +7,8 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "check.h"
+
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -56,13 +58,5 @@ static void storm_start(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, storm_run, NULL) != 0) abort();
 }
-
-#define CHECK(condition)                                                                     \
-    do {                                                                                     \
-        if (!(condition)) {                                                                  \
-            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition);         \
-            abort();                                                                         \
-        }                                                                                    \
-    } while (0)
 
 #endif
