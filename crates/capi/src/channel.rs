@@ -49,9 +49,9 @@ pub unsafe extern "C" fn tw_channel_close(channel: *mut tw_channel) {
 
 /// # Safety
 /// `channel` is a channel that lives during the call of C.
-unsafe fn sender<'a>(channel: *mut tw_channel) -> Option<Sender<Address>> {
+unsafe fn sender(channel: *mut tw_channel) -> Option<Sender<Address>> {
     // SAFETY: by the caller's contract.
-    let channel: &'a tw_channel = unsafe { &*channel };
+    let channel = unsafe { &*channel };
     channel.sender.lock().clone()
 }
 

@@ -14,7 +14,10 @@ pub extern "C" fn tw_poll() {
 /// a signal. A request that comes meanwhile is answered at the end: a poll point. For short calls of
 /// libraries that are not prepared for a switch. If the function blocks, the process ends.
 #[unsafe(no_mangle)]
-pub extern "C" fn tw_no_preempt(function: Option<unsafe extern "C" fn(argument: *mut c_void)>, argument: *mut c_void) {
+pub extern "C" fn tw_no_preempt(
+    function: Option<unsafe extern "C" fn(argument: *mut c_void)>,
+    argument: *mut c_void,
+) {
     if let Some(function) = function {
         let call = Call::procedure(function, argument);
         tailwater::no_preempt(|| call.make());
@@ -26,7 +29,10 @@ pub extern "C" fn tw_no_preempt(function: Option<unsafe extern "C" fn(argument: 
 /// `errno` that it left. Thread-locals in the function are those of the other thread. Switches
 /// threads. On an ordinary thread this simply calls the function.
 #[unsafe(no_mangle)]
-pub extern "C" fn tw_blocking(function: Option<unsafe extern "C" fn(argument: *mut c_void) -> *mut c_void>, argument: *mut c_void) -> *mut c_void {
+pub extern "C" fn tw_blocking(
+    function: Option<unsafe extern "C" fn(argument: *mut c_void) -> *mut c_void>,
+    argument: *mut c_void,
+) -> *mut c_void {
     let Some(function) = function else {
         border::set_errno(libc::EINVAL);
         return core::ptr::null_mut();
@@ -56,7 +62,6 @@ pub unsafe extern "C" fn tw_count(counters: *mut tw_counters) {
     let found = tailwater::debug::counters();
     // SAFETY: by C's contract.
     unsafe {
-        counters
-            .write(tw_counters { preemptions: found.preemptions, stolen_threads: found.stolen_threads });
+        counters.write(tw_counters { preemptions: found.preemptions, stolen_threads: found.stolen_threads });
     }
 }

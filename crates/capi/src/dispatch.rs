@@ -35,16 +35,21 @@ pub struct tw_service {
     /// Size of this structure in bytes.
     pub size: usize,
     /// Returns the number of a request's class. Short; NULL: all are of class 0.
-    pub classify: Option<unsafe extern "C" fn(argument: *mut c_void, request: *const c_void, len: usize) -> usize>,
+    pub classify:
+        Option<unsafe extern "C" fn(argument: *mut c_void, request: *const c_void, len: usize) -> usize>,
     /// Executes a request, and puts the reply together by `tw_reply_write`; without one, none is
     /// sent. A poll point in it (`tw_poll`) is where it may be preempted.
-    pub handle: Option<unsafe extern "C" fn(argument: *mut c_void, request: *const c_void, len: usize, reply: *mut tw_reply)>,
+    pub handle: Option<
+        unsafe extern "C" fn(argument: *mut c_void, request: *const c_void, len: usize, reply: *mut tw_reply),
+    >,
     /// Called once by each lane's first thread, with the lane's number; may be NULL.
     pub init_per_core: Option<unsafe extern "C" fn(argument: *mut c_void, lane: usize)>,
     /// For TCP: returns the length of the request that the bytes begin with, 0 if more are needed,
     /// a negative number to close the connection. It has been given the first `seen` of
     /// them before.
-    pub frame: Option<unsafe extern "C" fn(argument: *mut c_void, bytes: *const c_void, len: usize, seen: usize) -> isize>,
+    pub frame: Option<
+        unsafe extern "C" fn(argument: *mut c_void, bytes: *const c_void, len: usize, seen: usize) -> isize,
+    >,
     /// The program's.
     pub argument: *mut c_void,
     /// The policy, as in `tailwater-lab sim`: "mq:5us", "sq:5us", "c-fcfs", "srpt", ...; NULL for
@@ -119,12 +124,8 @@ impl Service for Functions {
     fn handle(&self, request: &[u8], reply: &mut Vec<u8>) {
         let Some(function) = self.0.handle else { return };
         let mut out = tw_reply { bytes: core::mem::take(reply) };
-        let arguments = [
-            self.0.argument as usize,
-            request.as_ptr() as usize,
-            request.len(),
-            (&raw mut out) as usize,
-        ];
+        let arguments =
+            [self.0.argument as usize, request.as_ptr() as usize, request.len(), (&raw mut out) as usize];
         // SAFETY: as above.
         unsafe { call(function as usize, arguments) };
         *reply = out.bytes;

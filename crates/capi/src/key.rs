@@ -66,9 +66,14 @@ thread_local! {
 ///
 /// Returns 0, or `-EAGAIN` if there are 1024 keys.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_key_create(key: *mut tw_key, destructor: Option<unsafe extern "C" fn(value: *mut c_void)>) -> c_int {
+pub unsafe extern "C" fn tw_key_create(
+    key: *mut tw_key,
+    destructor: Option<unsafe extern "C" fn(value: *mut c_void)>,
+) -> c_int {
     let mut slots = SLOTS.lock();
-    let Some((index, slot)) = slots.iter_mut().enumerate().find(|(_, slot)| slot.generation % 2 == 0) else {
+    let Some((index, slot)) =
+        slots.iter_mut().enumerate().find(|(_, slot)| slot.generation.is_multiple_of(2))
+    else {
         return -libc::EAGAIN;
     };
     *slot = Slot { generation: slot.generation.wrapping_add(1), destructor };
@@ -84,7 +89,7 @@ pub unsafe extern "C" fn tw_key_create(key: *mut tw_key, destructor: Option<unsa
 pub extern "C" fn tw_key_delete(key: tw_key) -> c_int {
     let mut slots = SLOTS.lock();
     match slots.get_mut(key.slot as usize) {
-        Some(slot) if slot.generation == key.generation && key.generation % 2 == 1 => {
+        Some(slot) if slot.generation == key.generation && !key.generation.is_multiple_of(2) => {
             *slot = Slot { generation: slot.generation.wrapping_add(1), destructor: None };
             0
         }
@@ -98,7 +103,10 @@ pub extern "C" fn tw_key_delete(key: tw_key) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_key_set(key: tw_key, value: *mut c_void) -> c_int {
     let slot = key.slot as usize;
-    if SLOTS.lock().get(slot).is_none_or(|slot| slot.generation != key.generation || key.generation % 2 == 0)
+    if SLOTS
+        .lock()
+        .get(slot)
+        .is_none_or(|slot| slot.generation != key.generation || key.generation.is_multiple_of(2))
     {
         return -libc::EINVAL;
     }

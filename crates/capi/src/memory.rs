@@ -17,7 +17,7 @@ pub(crate) fn is_guarded() -> bool {
     type Malloc = unsafe extern "C" fn(usize) -> *mut c_void;
     // SAFETY: a plain look-up.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    if found.is_null() || found as usize == libc::malloc as *const () as usize {
+    if found.is_null() || core::ptr::eq(found, libc::malloc as *const c_void) {
         return true;
     }
     CALLED.store(false, Ordering::Relaxed);

@@ -167,9 +167,8 @@ fn time(nanoseconds: u64) -> Duration {
 unsafe fn builder(config: &tw_config) -> Result<Builder, Failure> {
     let mut builder = Builder::new();
     // SAFETY: by the caller's contract.
-    let [iokernel, name, ip] = unsafe {
-        [text("iokernel", config.iokernel)?, text("name", config.name)?, text("ip", config.ip)?]
-    };
+    let [iokernel, name, ip] =
+        unsafe { [text("iokernel", config.iokernel)?, text("name", config.name)?, text("ip", config.ip)?] };
     if let Some(socket) = iokernel {
         builder = builder.iokernel(socket);
     }

@@ -37,6 +37,28 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Builds the archive, optimized; returns its path.
+///
+/// # Errors
+/// If this was not started by cargo, or the build fails.
+pub fn build() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").context("start this by cargo, as `cargo xtask`")?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    run(Command::new(cargo)
+        .args([
+            "rustc",
+            "--release",
+            "-p",
+            "tailwater-capi",
+            "--lib",
+            "--crate-type=staticlib",
+            "--target-dir",
+        ])
+        .arg(&target)
+        .current_dir(root()))?;
+    Ok(target.join("release/libtailwater_capi.a"))
+}
+
 /// Installs `libtailwater` from `archive` under `prefix`: libraries, headers, and what pkg-config
 /// and CMake read.
 ///
@@ -115,8 +137,7 @@ fn link_library(mut link: Command, lib: &Path, name: &str) -> Result<()> {
 
 /// Writes a template with its values.
 fn fill_in(template: &Path, target: &Path, prefix: &Path) -> Result<()> {
-    let text =
-        fs::read_to_string(template).with_context(|| format!("cannot read {}", template.display()))?;
+    let text = fs::read_to_string(template).with_context(|| format!("cannot read {}", template.display()))?;
     let series = VERSION.rsplit_once('.').map_or(VERSION, |(series, _)| series);
     let prefix = prefix.to_str().with_context(|| format!("{} is not UTF-8", prefix.display()))?;
     let filled = text

@@ -90,7 +90,10 @@ mod tests {
                 let mut len = size_of_val(&storage) as socklen_t;
                 write(address, (&raw mut storage).cast(), &raw mut len);
                 assert_eq!(read((&raw const storage).cast(), len).unwrap(), address);
-                assert_eq!(read((&raw const storage).cast(), 4).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+                assert_eq!(
+                    read((&raw const storage).cast(), 4).unwrap_err().raw_os_error(),
+                    Some(libc::EINVAL)
+                );
             }
         }
     }

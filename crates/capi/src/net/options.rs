@@ -174,7 +174,9 @@ fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<c_int> {
             Ok(if socket.is_tcp { libc::SOCK_STREAM } else { libc::SOCK_DGRAM })
         }
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN, kind) => Ok(matches!(kind, Some(Kind::Listener(_))).into()),
-        (libc::SOL_SOCKET, libc::SO_RCVBUF, Some(Kind::Stream(stream))) => Ok(bytes(stream.receive_buffer()?)),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF, Some(Kind::Stream(stream))) => {
+            Ok(bytes(stream.receive_buffer()?))
+        }
         (libc::SOL_SOCKET, libc::SO_SNDBUF, Some(Kind::Stream(stream))) => Ok(bytes(stream.send_buffer()?)),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY, Some(Kind::Stream(stream))) => Ok(stream.nodelay()?.into()),
         _ => Err(error(libc::ENOPROTOOPT)),

@@ -91,3 +91,20 @@ fn the_batch_job_computes_prices_as_the_formula_has_them() {
         assert_eq!(text(&output.stdout).lines().count(), 8);
     }
 }
+
+#[test]
+fn a_program_that_requests_cores_counts_primes() {
+    let Some(installed) = Installed::get() else { return };
+    let program = installed.compile(compilers(Language::C)[0], "examples/cores.c", &["-O2"]);
+    let output = Program::start(Command::new(program).arg("10000")).finish_within(PATIENCE);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).ends_with("1229 primes below 10000\n"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn examples_of_published_interfaces_have_at_most_80_lines() {
+    for example in ["dispatch.c", "cores.c"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(example);
+        assert!(std::fs::read_to_string(path).unwrap().lines().count() <= 80, "{example}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::compile::Installed;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use tailwater_testkit::{PATIENCE, Program, is_installed, run, text};
 
@@ -59,7 +59,10 @@ fn the_list_of_symbols_is_that_of_the_committed_abi() {
     }
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     let gone: Vec<_> = known.lines().filter(|name| !functions.iter().any(|found| found == name)).collect();
-    assert_eq!(gone, [""; 0], "functions of the ABI are gone: programs that are linked with them do not start");
+    assert_eq!(
+        gone, [""; 0],
+        "functions of the ABI are gone: programs that are linked with them do not start"
+    );
     assert_eq!(known, text, "new functions: add them with TAILWATER_UPDATE=1");
 }
 
@@ -74,9 +77,8 @@ fn service() -> tempfile::TempDir {
 }
 
 /// Runs the service, which asks itself and prints the answer.
-fn runs(program: PathBuf, lib: &Path) {
-    let output =
-        Program::start(Command::new(&program).env("LD_LIBRARY_PATH", lib)).finish_within(PATIENCE);
+fn runs(program: &Path, lib: &Path) {
+    let output = Program::start(Command::new(program).env("LD_LIBRARY_PATH", lib)).finish_within(PATIENCE);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("hello, world"), "{}", text(&output.stdout));
 }
@@ -91,7 +93,7 @@ fn a_makefile_finds_the_library_by_pkg_config() {
     let mut make = Command::new("make");
     make.current_dir(folder.path()).env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
     tailwater_xtask::run(&mut make).unwrap_or_else(|error| panic!("{error:#}"));
-    runs(folder.path().join("hello"), &lib);
+    runs(&folder.path().join("hello"), &lib);
 }
 
 #[test]
@@ -108,6 +110,6 @@ fn cmake_finds_the_library_by_its_configuration() {
         tailwater_xtask::run(&mut cmake).unwrap_or_else(|error| panic!("{error:#}"));
     }
     for target in ["hello", "hello-static"] {
-        runs(folder.path().join("build").join(target), &installed.prefix().join("lib"));
+        runs(&folder.path().join("build").join(target), &installed.prefix().join("lib"));
     }
 }
