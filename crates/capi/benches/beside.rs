@@ -1,8 +1,8 @@
 //! C beside Rust: the same loops through `libtailwater` and through the crate, in one run.
 //!
-//! `cargo bench -p tailwater-capi` builds the archive and a program of C, runs that with the archive
-//! and with the shared library, and this program again as the one of Rust, in turns, each on one
-//! kthread. It prints the median of each row, and the ratio of C to Rust.
+//! `cargo bench -p tailwater-capi` builds the archive and a program of C, runs that with the
+//! archive and with the shared library, and this program again as the one of Rust, in turns, each
+//! on one kthread. It prints the median of each row, and the ratio of C to Rust.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

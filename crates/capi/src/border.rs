@@ -94,6 +94,39 @@ unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
 
+/// Largest size of a structure of C: that of a much later version.
+const MAX_SIZE: usize = 4096;
+
+/// Returns a copy of a structure whose first field is its size, with zeros for fields that its
+/// program does not know of, and the error number of one that is not valid: `EINVAL` for an
+/// impossible size, `E2BIG` for fields that this library does not know. A null pointer is all
+/// zeros.
+///
+/// # Safety
+/// 1. `from` is null, or has as many bytes as its first field says.
+/// 2. Any bytes are a `T`.
+pub unsafe fn sized<T: Copy>(from: *const T) -> (T, Result<(), c_int>) {
+    // SAFETY: point 2.
+    let mut copy: T = unsafe { core::mem::zeroed() };
+    if from.is_null() {
+        return (copy, Ok(()));
+    }
+    // SAFETY: point 1.
+    let size = unsafe { from.cast::<usize>().read() };
+    if !(size_of::<usize>()..=MAX_SIZE).contains(&size) {
+        return (copy, Err(libc::EINVAL));
+    }
+    // SAFETY: point 1.
+    let bytes = unsafe { core::slice::from_raw_parts(from.cast::<u8>(), size) };
+    let known = size_of::<T>();
+    // SAFETY: so many bytes lie in both.
+    unsafe {
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut copy).cast::<u8>(), size.min(known));
+    }
+    let is_known = bytes.iter().skip(known).all(|&byte| byte == 0);
+    (copy, if is_known { Ok(()) } else { Err(libc::E2BIG) })
+}
+
 /// Returns a duration; `None` for [`FOREVER`].
 pub fn limit(nanoseconds: u64) -> Option<Duration> {
     (nanoseconds != FOREVER).then(|| Duration::from_nanos(nanoseconds))

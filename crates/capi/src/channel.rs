@@ -19,8 +19,8 @@ pub struct tw_channel {
 /// A channel without a limit.
 pub const TW_UNBOUNDED: usize = usize::MAX;
 
-/// Makes a channel for `capacity` messages that wait; with 0 a sender waits for a receiver, and with
-/// `TW_UNBOUNDED` there is no limit. Free it by `tw_channel_free`. Never switches threads.
+/// Makes a channel for `capacity` messages that wait; with 0 a sender waits for a receiver, and
+/// with `TW_UNBOUNDED` there is no limit. Free it by `tw_channel_free`. Never switches threads.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_channel_new(capacity: usize) -> *mut tw_channel {
     let (sender, receiver) =
@@ -37,8 +37,8 @@ pub unsafe extern "C" fn tw_channel_free(channel: *mut tw_channel) {
     }
 }
 
-/// Ends sending: later calls of `tw_channel_send` fail, and receivers get the messages in the channel
-/// and then `-EPIPE`. Never switches threads.
+/// Ends sending: later calls of `tw_channel_send` fail, and receivers get the messages in the
+/// channel and then `-EPIPE`. Never switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_channel_close(channel: *mut tw_channel) {
     // SAFETY: by C's contract.

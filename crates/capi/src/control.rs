@@ -11,8 +11,8 @@ pub extern "C" fn tw_poll() {
 }
 
 /// Calls `function(argument)` without giving the core up in between, neither at poll points nor by
-/// a signal. A request that comes meanwhile is answered at the end: a poll point. For short calls of
-/// libraries that are not prepared for a switch. If the function blocks, the process ends.
+/// a signal. A request that comes meanwhile is answered at the end: a poll point. For short calls
+/// of libraries that are not prepared for a switch. If the function blocks, the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_no_preempt(
     function: Option<unsafe extern "C" fn(argument: *mut c_void)>,

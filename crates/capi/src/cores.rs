@@ -25,9 +25,9 @@ unsafe fn store(cores: &[usize], numbers: *mut u32, capacity: usize) -> usize {
     cores.len()
 }
 
-/// Requests cores: `counts[p]` at priority `p`, of which there are 8 and 0 is served first. Replaces
-/// what was requested before; does not wait. Without an IOKernel there is nothing to request. Never
-/// switches threads.
+/// Requests cores: `counts[p]` at priority `p`, of which there are 8 and 0 is served first.
+/// Replaces what was requested before; does not wait. Without an IOKernel there is nothing to
+/// request. Never switches threads.
 ///
 /// Returns 0, `-EINVAL` for more than 8 priorities, `-ENXIO` if there is no runtime.
 #[unsafe(no_mangle)]

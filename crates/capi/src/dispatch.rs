@@ -1,6 +1,6 @@
 //! Servers of classified requests: Shinjuku's `init`, `init_per_core`, `classify` and `handle`.
 
-use crate::border::{call, number};
+use crate::border::{call, number, sized};
 use crate::net::socket::Kind;
 use crate::net::{error, table};
 use crate::run;
@@ -162,9 +162,11 @@ unsafe fn text_or(text: *const c_char, default: &str) -> io::Result<String> {
 /// # Safety
 /// `service` is null, or valid as its documentation says.
 unsafe fn read(service: *const tw_service) -> io::Result<(Functions, Settings)> {
-    // SAFETY: by the caller's contract.
-    let Some(service) = (unsafe { service.as_ref() }) else { return Err(error(libc::EINVAL)) };
-    if service.size != size_of::<tw_service>() || service.handle.is_none() || service.n_classes > CLASSES {
+    // SAFETY: 1. by the caller's contract. 2. Numbers and addresses, also of functions, which may be
+    // null.
+    let (service, checked) = unsafe { sized(service) };
+    checked.map_err(error)?;
+    if service.handle.is_none() || service.n_classes > CLASSES {
         return Err(error(libc::EINVAL));
     }
     if !run::is_running() {
@@ -190,7 +192,7 @@ unsafe fn read(service: *const tw_service) -> io::Result<(Functions, Settings)> 
     if service.stack_size > 0 {
         settings = settings.stack_size(service.stack_size);
     }
-    Ok((Functions(*service), settings))
+    Ok((Functions(service), settings))
 }
 
 /// Returns the framing of a service.

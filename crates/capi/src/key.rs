@@ -61,8 +61,8 @@ thread_local! {
 }
 
 /// Makes a key, whose value is NULL in every thread. At the end of a thread `destructor`, which may
-/// be NULL, is called with its value, unless that is NULL; it finds no values of keys, and sets none.
-/// Never switches threads.
+/// be NULL, is called with its value, unless that is NULL; it finds no values of keys, and sets
+/// none. Never switches threads.
 ///
 /// Returns 0, or `-EAGAIN` if there are 1024 keys.
 #[unsafe(no_mangle)]

@@ -1,8 +1,8 @@
 //! The C library's `malloc` family and registration of destructors, as the runtime guards them, for
 //! `libtailwater-malloc` (`c/malloc.c`).
 //!
-//! The calls below of `libc::malloc` and of the others reach the runtime's definitions, which are in
-//! the same archive: there they run with preemption off and on the kthread's own thread-local
+//! The calls below of `libc::malloc` and of the others reach the runtime's definitions, which are
+//! in the same archive: there they run with preemption off and on the kthread's own thread-local
 //! storage.
 
 use core::ffi::{c_int, c_void};

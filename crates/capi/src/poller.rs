@@ -94,8 +94,8 @@ fn control(poller: &Poller, operation: c_int, source: &impl Source, event: tw_ev
 /// `event` may be NULL for `TW_CTL_DEL`. A descriptor that is closed leaves the poller. May switch
 /// threads.
 ///
-/// Returns 0, or a negative error number: `-EEXIST`, `-ENOENT`, `-EINVAL`, `-EBADF`; `-ENOTCONN` for
-/// a TCP socket that neither listens nor connects yet.
+/// Returns 0, or a negative error number: `-EEXIST`, `-ENOENT`, `-EINVAL`, `-EBADF`; `-ENOTCONN`
+/// for a TCP socket that neither listens nor connects yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_poller_ctl(
     poller: *mut tw_poller,
@@ -143,8 +143,8 @@ pub unsafe extern "C" fn tw_poller_wake(poller: *mut tw_poller) {
 /// As `epoll_wait`: waits for `timeout_ns` nanoseconds at most (`TW_FOREVER`: for ever), and stores
 /// up to `capacity` events, at most 64. Switches threads while there are none.
 ///
-/// Returns their number; 0 after the timeout and after `tw_poller_wake`. `-EINVAL` for a capacity of
-/// 0.
+/// Returns their number; 0 after the timeout and after `tw_poller_wake`. `-EINVAL` for a capacity
+/// of 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_poller_wait(
     poller: *mut tw_poller,

@@ -15,8 +15,8 @@ pub extern "C" fn tw_rcu_new(value: *mut c_void) -> *mut tw_rcu {
     Box::into_raw(Box::new(tw_rcu { value: Rcu::new(Address(value)) }))
 }
 
-/// Frees a cell that no thread uses, and returns its address, for the caller to free. Never switches
-/// threads.
+/// Frees a cell that no thread uses, and returns its address, for the caller to free. Never
+/// switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_rcu_free(rcu: *mut tw_rcu) -> *mut c_void {
     // SAFETY: by C's contract.

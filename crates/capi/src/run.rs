@@ -7,9 +7,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater::{AttachError, Builder, Class, StartError};
 
-/// Largest `size` of a configuration: that of a much later version.
-const MAX_SIZE: usize = 4096;
-
 /// A class that the environment decides.
 pub const TW_CLASS_UNSET: u32 = 0;
 /// A service, which takes cores from batch jobs at once.
@@ -17,8 +14,8 @@ pub const TW_CLASS_LATENCY_CRITICAL: u32 = 1;
 /// A batch job, which has the cores that are left.
 pub const TW_CLASS_BEST_EFFORT: u32 = 2;
 
-/// Flag of `tw_config`: the program has an allocator of its own, or allocates on user threads within
-/// `tw_no_preempt` only. Without this flag `tw_run` fails where `malloc` is not Tailwater's.
+/// Flag of `tw_config`: the program has an allocator of its own, or allocates on user threads
+/// within `tw_no_preempt` only. Without this flag `tw_run` fails where `malloc` is not Tailwater's.
 pub const TW_FOREIGN_MALLOC: u32 = 1;
 /// Flag of `tw_config`: a kthread handles the packets of its own flow groups only.
 pub const TW_NO_PACKET_STEALING: u32 = 2;
@@ -103,37 +100,24 @@ pub(crate) fn is_running() -> bool {
     RUNNING.load(Ordering::Relaxed)
 }
 
-/// Returns a copy of `config`, with zeros for what its program does not know of, and whether it is
-/// valid.
+/// Returns a copy of `config`, and whether it is valid.
 ///
 /// # Safety
 /// `config` is null or has `size` bytes.
 unsafe fn read(config: *const tw_config) -> (tw_config, Result<(), Failure>) {
-    // SAFETY: zeros are a valid tw_config.
-    let mut copy: tw_config = unsafe { core::mem::zeroed() };
-    if config.is_null() {
-        return (copy, Ok(()));
-    }
-    // SAFETY: by the caller's contract; the size is the first field.
-    let size = unsafe { config.cast::<usize>().read() };
-    let known = size_of::<tw_config>();
-    if !(size_of::<usize>()..=MAX_SIZE).contains(&size) {
-        let why = format!("tw_config.size is {size}: initialise the structure with TW_CONFIG_INIT");
-        return (copy, Err(Failure::invalid(why)));
-    }
-    // SAFETY: by the caller's contract: `size` bytes.
-    let bytes = unsafe { core::slice::from_raw_parts(config.cast::<u8>(), size) };
-    // SAFETY: so many bytes lie in both.
-    unsafe {
-        core::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut copy).cast::<u8>(), size.min(known));
-    }
-    let is_known = bytes.iter().skip(known).all(|&byte| byte == 0);
-    let checked = is_known.then_some(()).ok_or_else(|| {
-        let why = "tw_config has fields that this version of libtailwater does not know: use the header \
-                   and the library of one version";
-        Failure(libc::E2BIG, why.to_owned())
+    // SAFETY: 1. by the caller's contract. 2. Numbers and addresses.
+    let (copy, checked) = unsafe { border::sized(config) };
+    let explained = checked.map_err(|number| {
+        let why = match number {
+            libc::E2BIG => {
+                "tw_config has fields that this version of libtailwater does not know: use the header and the \
+                 library of one version"
+            }
+            _ => "tw_config.size is impossible: initialise the structure with TW_CONFIG_INIT",
+        };
+        Failure(number, why.to_owned())
     });
-    (copy, checked)
+    (copy, explained)
 }
 
 /// Returns a text of the configuration; `None` for a null pointer.

@@ -58,11 +58,9 @@ unsafe fn from_raw(thread: *mut tw_thread) -> JoinHandle<Address> {
 /// `options` is null, or valid as its documentation says.
 unsafe fn builder(options: *const tw_thread_options) -> Result<Builder, c_int> {
     let mut builder = Builder::new();
-    // SAFETY: by the caller's contract.
-    let Some(options) = (unsafe { options.as_ref() }) else { return Ok(builder) };
-    if options.size != size_of::<tw_thread_options>() {
-        return Err(libc::EINVAL);
-    }
+    // SAFETY: 1. by the caller's contract. 2. Numbers and addresses.
+    let (options, checked) = unsafe { border::sized(options) };
+    checked?;
     if !options.name.is_null() {
         // SAFETY: by the caller's contract.
         let name = unsafe { CStr::from_ptr(options.name) };

@@ -140,8 +140,8 @@ fn set(socket: &Socket, change: &Change) -> io::Result<()> {
 }
 
 /// As `setsockopt`, for `TCP_NODELAY`, `TCP_CORK`, `IP_TTL`, `IPV6_UNICAST_HOPS`, `SO_BROADCAST`,
-/// `SO_RCVTIMEO`, `SO_SNDTIMEO`, `SO_RCVBUF`, `SO_SNDBUF`, `SO_LINGER`; `SO_REUSEADDR` has no effect.
-/// May switch threads.
+/// `SO_RCVTIMEO`, `SO_SNDTIMEO`, `SO_RCVBUF`, `SO_SNDBUF`, `SO_LINGER`; `SO_REUSEADDR` has no
+/// effect. May switch threads.
 ///
 /// Errors: `ENOPROTOOPT` for another option, or one that the socket has not; `ENOTCONN` for
 /// `TCP_CORK` and `SO_LINGER` before there is a connection; `EINVAL`, `EDOM`, `EBADF`.

@@ -248,8 +248,8 @@ pub extern "C" fn tw_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     posix(open(domain, kind, protocol))
 }
 
-/// As `close`. A call that waits on the descriptor ends as if it had not been closed; the connection
-/// is closed after it. Never switches threads.
+/// As `close`. A call that waits on the descriptor ends as if it had not been closed; the
+/// connection is closed after it. Never switches threads.
 ///
 /// Errors: `EBADF`.
 #[unsafe(no_mangle)]

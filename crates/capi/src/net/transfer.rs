@@ -81,12 +81,12 @@ fn with_flags<T>(
     transfer(&*table::find(fd)?)
 }
 
-/// As `read`, and as `recv` without flags: 0 is the end of a stream. Switches threads while there is
-/// nothing to read.
+/// As `read`, and as `recv` without flags: 0 is the end of a stream. Switches threads while there
+/// is nothing to read.
 ///
 /// Errors, as -1 and `errno`: `EAGAIN` on a socket that does not block and after `SO_RCVTIMEO`,
-/// `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `ENETDOWN`, `EBADF`; for UDP also what became of an earlier
-/// datagram, such as `ECONNREFUSED`.
+/// `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `ENETDOWN`, `EBADF`; for UDP also what became of an
+/// earlier datagram, such as `ECONNREFUSED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_read(fd: c_int, data: *mut c_void, len: usize) -> isize {
     // SAFETY: by C's contract.
@@ -98,8 +98,8 @@ pub unsafe extern "C" fn tw_read(fd: c_int, data: *mut c_void, len: usize) -> is
 /// error or `SO_SNDTIMEO` comes in between. Switches threads while there is no room.
 ///
 /// Errors: `EAGAIN` on a socket that does not block and after `SO_SNDTIMEO`, `EPIPE` (without a
-/// signal), `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `EDESTADDRREQ` or `EINVAL` for UDP without a peer,
-/// `EMSGSIZE`, `ENETDOWN`, `EHOSTUNREACH`, `EBADF`.
+/// signal), `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `EDESTADDRREQ` or `EINVAL` for UDP without a
+/// peer, `EMSGSIZE`, `ENETDOWN`, `EHOSTUNREACH`, `EBADF`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_write(fd: c_int, data: *const c_void, len: usize) -> isize {
     // SAFETY: by C's contract.
@@ -107,16 +107,16 @@ pub unsafe extern "C" fn tw_write(fd: c_int, data: *const c_void, len: usize) ->
     posix_len(table::find(fd).and_then(|socket| send(&socket, data, None)))
 }
 
-/// As `recv`, with `MSG_PEEK` or 0 as flags; otherwise as `tw_read`. Further error: `EOPNOTSUPP` for
-/// other flags.
+/// As `recv`, with `MSG_PEEK` or 0 as flags; otherwise as `tw_read`. Further error: `EOPNOTSUPP`
+/// for other flags.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_recv(fd: c_int, data: *mut c_void, len: usize, flags: c_int) -> isize {
     // SAFETY: by C's contract.
     unsafe { tw_recvfrom(fd, data, len, flags, core::ptr::null_mut(), core::ptr::null_mut()) }
 }
 
-/// As `send`, with `MSG_NOSIGNAL` (which is implied) or 0 as flags; otherwise as `tw_write`. Further
-/// error: `EOPNOTSUPP` for other flags.
+/// As `send`, with `MSG_NOSIGNAL` (which is implied) or 0 as flags; otherwise as `tw_write`.
+/// Further error: `EOPNOTSUPP` for other flags.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_send(fd: c_int, data: *const c_void, len: usize, flags: c_int) -> isize {
     // SAFETY: by C's contract.

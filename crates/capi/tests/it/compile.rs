@@ -54,8 +54,8 @@ impl Installed {
         &self.0
     }
 
-    /// Compiles a file of this crate with `options`, and links it with the shared libraries; returns
-    /// the program. Warnings are errors.
+    /// Compiles a file of this crate with `options`, and links it with the shared libraries;
+    /// returns the program. Warnings are errors.
     pub fn compile(&self, compiler: &str, source: &str, options: &[&str]) -> PathBuf {
         self.compile_with(compiler, source, options, &self.shared())
     }
