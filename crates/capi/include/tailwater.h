@@ -65,8 +65,8 @@
 // A batch job, which has the cores that are left.
 #define TW_CLASS_BEST_EFFORT 2
 
-// Flag of `tw_config`: the program has an allocator of its own, or allocates on user threads within
-// `tw_no_preempt` only. Without this flag `tw_run` fails where `malloc` is not Tailwater's.
+// Flag of `tw_config`: the program has an allocator of its own, or allocates on user threads
+// within `tw_no_preempt` only. Without this flag `tw_run` fails where `malloc` is not Tailwater's.
 #define TW_FOREIGN_MALLOC 1
 
 // Flag of `tw_config`: a kthread handles the packets of its own flow groups only.
@@ -293,15 +293,15 @@ typedef struct tw_thread_options {
 extern "C" {
 #endif // __cplusplus
 
-// Makes a channel for `capacity` messages that wait; with 0 a sender waits for a receiver, and with
-// `TW_UNBOUNDED` there is no limit. Free it by `tw_channel_free`. Never switches threads.
+// Makes a channel for `capacity` messages that wait; with 0 a sender waits for a receiver, and
+// with `TW_UNBOUNDED` there is no limit. Free it by `tw_channel_free`. Never switches threads.
 struct tw_channel *tw_channel_new(size_t capacity);
 
 // Frees a channel that no thread uses. Messages in it are dropped. Never switches threads.
 void tw_channel_free(struct tw_channel *channel);
 
-// Ends sending: later calls of `tw_channel_send` fail, and receivers get the messages in the channel
-// and then `-EPIPE`. Never switches threads.
+// Ends sending: later calls of `tw_channel_send` fail, and receivers get the messages in the
+// channel and then `-EPIPE`. Never switches threads.
 void tw_channel_close(struct tw_channel *channel);
 
 // Sends a message. Switches threads while the channel is full, for `timeout_ns` nanoseconds at
@@ -345,8 +345,8 @@ uint64_t tw_interval_tick(struct tw_interval *interval);
 void tw_poll(void);
 
 // Calls `function(argument)` without giving the core up in between, neither at poll points nor by
-// a signal. A request that comes meanwhile is answered at the end: a poll point. For short calls of
-// libraries that are not prepared for a switch. If the function blocks, the process ends.
+// a signal. A request that comes meanwhile is answered at the end: a poll point. For short calls
+// of libraries that are not prepared for a switch. If the function blocks, the process ends.
 void tw_no_preempt(void (*function)(void *argument), void *argument);
 
 // Calls `function(argument)` on an ordinary thread, and waits for it without holding the core: for
@@ -362,9 +362,9 @@ void tw_count(struct tw_counters *counters);
 // and returns how many it holds. Standalone that is none. Never switches threads.
 size_t tw_cores_held(uint32_t *numbers, size_t capacity);
 
-// Requests cores: `counts[p]` at priority `p`, of which there are 8 and 0 is served first. Replaces
-// what was requested before; does not wait. Without an IOKernel there is nothing to request. Never
-// switches threads.
+// Requests cores: `counts[p]` at priority `p`, of which there are 8 and 0 is served first.
+// Replaces what was requested before; does not wait. Without an IOKernel there is nothing to
+// request. Never switches threads.
 //
 // Returns 0, `-EINVAL` for more than 8 priorities, `-ENXIO` if there is no runtime.
 int tw_cores_request(const uint32_t *counts, size_t priorities);
@@ -413,12 +413,11 @@ size_t tw_server_stats(const struct tw_server *server,
                        size_t capacity);
 
 // Makes a key, whose value is NULL in every thread. At the end of a thread `destructor`, which may
-// be NULL, is called with its value, unless that is NULL; it finds no values of keys, and sets none.
-// Never switches threads.
+// be NULL, is called with its value, unless that is NULL; it finds no values of keys, and sets
+// none. Never switches threads.
 //
 // Returns 0, or `-EAGAIN` if there are 1024 keys.
-int tw_key_create(struct tw_key *key,
-                  void (*destructor)(void *value));
+int tw_key_create(struct tw_key *key, void (*destructor)(void *value));
 
 // Deletes a key; destructors of its values are not called. Never switches threads.
 //
@@ -550,16 +549,12 @@ int tw_posix_memalign(void **out, size_t align, size_t size);
 int tw_thread_atexit(void (*destructor)(void *object), void *object, void *dso);
 
 // As `setsockopt`, for `TCP_NODELAY`, `TCP_CORK`, `IP_TTL`, `IPV6_UNICAST_HOPS`, `SO_BROADCAST`,
-// `SO_RCVTIMEO`, `SO_SNDTIMEO`, `SO_RCVBUF`, `SO_SNDBUF`, `SO_LINGER`; `SO_REUSEADDR` has no effect.
-// May switch threads.
+// `SO_RCVTIMEO`, `SO_SNDTIMEO`, `SO_RCVBUF`, `SO_SNDBUF`, `SO_LINGER`; `SO_REUSEADDR` has no
+// effect. May switch threads.
 //
 // Errors: `ENOPROTOOPT` for another option, or one that the socket has not; `ENOTCONN` for
 // `TCP_CORK` and `SO_LINGER` before there is a connection; `EINVAL`, `EDOM`, `EBADF`.
-int tw_setsockopt(int fd,
-                  int level,
-                  int name,
-                  const void *data,
-                  socklen_t len);
+int tw_setsockopt(int fd, int level, int name, const void *data, socklen_t len);
 
 // As `getsockopt`, for `SO_ERROR`, `SO_TYPE`, `SO_ACCEPTCONN`, `SO_RCVBUF`, `SO_SNDBUF`,
 // `TCP_NODELAY`: all of type `int`. Never switches threads.
@@ -581,8 +576,8 @@ int tw_set_nonblocking(int fd, bool nonblocking);
 // there is no runtime.
 int tw_socket(int domain, int kind, int protocol);
 
-// As `close`. A call that waits on the descriptor ends as if it had not been closed; the connection
-// is closed after it. Never switches threads.
+// As `close`. A call that waits on the descriptor ends as if it had not been closed; the
+// connection is closed after it. Never switches threads.
 //
 // Errors: `EBADF`.
 int tw_close(int fd);
@@ -627,32 +622,28 @@ int tw_getsockname(int fd, struct sockaddr *own, socklen_t *len);
 // Errors: `ENOTCONN`, `EBADF`.
 int tw_getpeername(int fd, struct sockaddr *peer, socklen_t *len);
 
-// As `read`, and as `recv` without flags: 0 is the end of a stream. Switches threads while there is
-// nothing to read.
+// As `read`, and as `recv` without flags: 0 is the end of a stream. Switches threads while there
+// is nothing to read.
 //
 // Errors, as -1 and `errno`: `EAGAIN` on a socket that does not block and after `SO_RCVTIMEO`,
-// `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `ENETDOWN`, `EBADF`; for UDP also what became of an earlier
-// datagram, such as `ECONNREFUSED`.
-ptrdiff_t tw_read(int fd,
-                  void *data,
-                  size_t len);
+// `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `ENETDOWN`, `EBADF`; for UDP also what became of an
+// earlier datagram, such as `ECONNREFUSED`.
+ptrdiff_t tw_read(int fd, void *data, size_t len);
 
 // As `write`: returns the number of bytes taken, which is `len` on a socket that blocks, unless an
 // error or `SO_SNDTIMEO` comes in between. Switches threads while there is no room.
 //
 // Errors: `EAGAIN` on a socket that does not block and after `SO_SNDTIMEO`, `EPIPE` (without a
-// signal), `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `EDESTADDRREQ` or `EINVAL` for UDP without a peer,
-// `EMSGSIZE`, `ENETDOWN`, `EHOSTUNREACH`, `EBADF`.
-ptrdiff_t tw_write(int fd,
-                   const void *data,
-                   size_t len);
+// signal), `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `EDESTADDRREQ` or `EINVAL` for UDP without a
+// peer, `EMSGSIZE`, `ENETDOWN`, `EHOSTUNREACH`, `EBADF`.
+ptrdiff_t tw_write(int fd, const void *data, size_t len);
 
-// As `recv`, with `MSG_PEEK` or 0 as flags; otherwise as `tw_read`. Further error: `EOPNOTSUPP` for
-// other flags.
+// As `recv`, with `MSG_PEEK` or 0 as flags; otherwise as `tw_read`. Further error: `EOPNOTSUPP`
+// for other flags.
 ptrdiff_t tw_recv(int fd, void *data, size_t len, int flags);
 
-// As `send`, with `MSG_NOSIGNAL` (which is implied) or 0 as flags; otherwise as `tw_write`. Further
-// error: `EOPNOTSUPP` for other flags.
+// As `send`, with `MSG_NOSIGNAL` (which is implied) or 0 as flags; otherwise as `tw_write`.
+// Further error: `EOPNOTSUPP` for other flags.
 ptrdiff_t tw_send(int fd, const void *data, size_t len, int flags);
 
 // As `recvfrom`, with `MSG_PEEK` or 0 as flags. `from` and `from_len` may be NULL. A datagram that
@@ -687,8 +678,8 @@ void tw_poller_free(struct tw_poller *poller);
 // `event` may be NULL for `TW_CTL_DEL`. A descriptor that is closed leaves the poller. May switch
 // threads.
 //
-// Returns 0, or a negative error number: `-EEXIST`, `-ENOENT`, `-EINVAL`, `-EBADF`; `-ENOTCONN` for
-// a TCP socket that neither listens nor connects yet.
+// Returns 0, or a negative error number: `-EEXIST`, `-ENOENT`, `-EINVAL`, `-EBADF`; `-ENOTCONN`
+// for a TCP socket that neither listens nor connects yet.
 int tw_poller_ctl(struct tw_poller *poller, int operation, int fd, const struct tw_event *event);
 
 // Sets the timer that is reported with `data` and `TW_TIMER`, once, in `after_ns` nanoseconds; one
@@ -706,8 +697,8 @@ void tw_poller_wake(struct tw_poller *poller);
 // As `epoll_wait`: waits for `timeout_ns` nanoseconds at most (`TW_FOREVER`: for ever), and stores
 // up to `capacity` events, at most 64. Switches threads while there are none.
 //
-// Returns their number; 0 after the timeout and after `tw_poller_wake`. `-EINVAL` for a capacity of
-// 0.
+// Returns their number; 0 after the timeout and after `tw_poller_wake`. `-EINVAL` for a capacity
+// of 0.
 int tw_poller_wait(struct tw_poller *poller,
                    struct tw_event *events,
                    size_t capacity,
@@ -716,8 +707,8 @@ int tw_poller_wait(struct tw_poller *poller,
 // Makes a cell with an address. Free it by `tw_rcu_free`. Never switches threads.
 struct tw_rcu *tw_rcu_new(void *value);
 
-// Frees a cell that no thread uses, and returns its address, for the caller to free. Never switches
-// threads.
+// Frees a cell that no thread uses, and returns its address, for the caller to free. Never
+// switches threads.
 void *tw_rcu_free(struct tw_rcu *rcu);
 
 // Calls `read(value, argument)` with the address that is in the cell, which stays valid until

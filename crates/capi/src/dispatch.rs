@@ -162,8 +162,8 @@ unsafe fn text_or(text: *const c_char, default: &str) -> io::Result<String> {
 /// # Safety
 /// `service` is null, or valid as its documentation says.
 unsafe fn read(service: *const tw_service) -> io::Result<(Functions, Settings)> {
-    // SAFETY: 1. by the caller's contract. 2. Numbers and addresses, also of functions, which may be
-    // null.
+    // SAFETY: 1. by the caller's contract. 2. Numbers and addresses, also of functions, which may
+    // be null.
     let (service, checked) = unsafe { sized(service) };
     checked.map_err(error)?;
     if service.handle.is_none() || service.n_classes > CLASSES {
