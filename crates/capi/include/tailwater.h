@@ -35,6 +35,10 @@
 // The socket has failed. Always reported. As `EPOLLERR`.
 #define TW_ERR 8
 
+// Accepted, as epoll does; what ends or fails is reported as `TW_RDHUP` or `TW_ERR`. As
+// `EPOLLHUP`.
+#define TW_HUP 16
+
 // The peer has ended its stream. As `EPOLLRDHUP`.
 #define TW_RDHUP 8192
 
@@ -529,19 +533,19 @@ int tw_barrier_wait(struct tw_barrier *object);
 // Programs call `malloc`, which is this function in libtailwater-malloc. Never switches threads.
 void *tw_malloc(size_t size);
 
-// As `calloc`: see `tw_malloc`.
+// As `calloc`: see `tw_malloc`. Never switches threads.
 void *tw_calloc(size_t count, size_t size);
 
-// As `realloc`: see `tw_malloc`.
+// As `realloc`: see `tw_malloc`. Never switches threads.
 void *tw_realloc(void *block, size_t size);
 
-// As `free`: see `tw_malloc`.
+// As `free`: see `tw_malloc`. Never switches threads.
 void tw_free(void *block);
 
-// As `aligned_alloc`: see `tw_malloc`.
+// As `aligned_alloc`: see `tw_malloc`. Never switches threads.
 void *tw_aligned_alloc(size_t align, size_t size);
 
-// As `posix_memalign`: see `tw_malloc`.
+// As `posix_memalign`: see `tw_malloc`. Never switches threads.
 int tw_posix_memalign(void **out, size_t align, size_t size);
 
 // Registers `destructor(object)` for the end of the calling thread, as `__cxa_thread_atexit_impl`,
@@ -723,7 +727,8 @@ void tw_rcu_read(const struct tw_rcu *rcu,
 void *tw_rcu_replace(struct tw_rcu *rcu, void *value);
 
 // Starts the runtime of this process, and runs `main(argument)` as its first user thread. Returns
-// when `main` has returned; other user threads then end with the process.
+// when `main` has returned; other user threads then end with the process. Called on an ordinary
+// thread, which waits in the kernel.
 //
 // `config` may be NULL: all settings are then the environment's. A process has one runtime.
 //
@@ -736,10 +741,10 @@ int tw_run(const struct tw_config *config, void (*main)(void *argument), void *a
 // Starts the runtime as the environment (`TAILWATER_*`) configures it, runs `program(argc, argv)`
 // as its first user thread, and returns its result: the exit status. A program's `main` is
 // `return tw_main(argc, argv, program);`. If the runtime cannot start, writes the reason to
-// standard error and returns 1.
+// standard error and returns 1. Called on an ordinary thread, which waits in the kernel.
 int tw_main(int argc, char **argv, int (*program)(int argc, char **argv));
 
-// Returns the version of the library, such as "0.1.0".
+// Returns the version of the library, such as "0.1.0". Never switches threads.
 const char *tw_version(void);
 
 // Returns the text of an error number, positive or negative, such as "Resource temporarily

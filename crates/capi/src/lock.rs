@@ -197,7 +197,7 @@ pub(crate) fn timed(in_time: bool) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meet::{tw_barrier, tw_once, tw_sem, tw_waitgroup};
+    use crate::meet::{Group, tw_barrier, tw_once, tw_sem, tw_waitgroup};
     use tailwater::sync::{Once, Semaphore};
 
     /// Returns whether all bytes of a static object are zero.
@@ -214,7 +214,15 @@ mod tests {
         static COND: Condvar = Condvar::new();
         static ONCE: Once = Once::new();
         static SEM: Semaphore = Semaphore::new(0);
-        assert!(is_zero(&MUTEX) && is_zero(&RWLOCK) && is_zero(&COND) && is_zero(&ONCE) && is_zero(&SEM));
+        static GROUP: Group = Group::new();
+        assert!(
+            is_zero(&GROUP)
+                && is_zero(&MUTEX)
+                && is_zero(&RWLOCK)
+                && is_zero(&COND)
+                && is_zero(&ONCE)
+                && is_zero(&SEM)
+        );
         let sizes = [
             size_of::<tw_mutex>(),
             size_of::<tw_rwlock>(),

@@ -44,9 +44,16 @@ pub struct tw_barrier {
 }
 
 /// A wait group.
-struct Group(SpinLock<Tasks>);
+pub(crate) struct Group(SpinLock<Tasks>);
 
-#[derive(Default)]
+impl Group {
+    /// Returns a group without tasks.
+    #[cfg(test)]
+    pub(crate) const fn new() -> Self {
+        Self(SpinLock::new(Tasks { count: 0, waiters: WaitList::new() }))
+    }
+}
+
 struct Tasks {
     count: u64,
     waiters: WaitList,

@@ -42,35 +42,35 @@ pub unsafe extern "C" fn tw_malloc(size: usize) -> *mut c_void {
     unsafe { libc::malloc(size) }
 }
 
-/// As `calloc`: see `tw_malloc`.
+/// As `calloc`: see `tw_malloc`. Never switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_calloc(count: usize, size: usize) -> *mut c_void {
     // SAFETY: any numbers are allowed.
     unsafe { libc::calloc(count, size) }
 }
 
-/// As `realloc`: see `tw_malloc`.
+/// As `realloc`: see `tw_malloc`. Never switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_realloc(block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: by C's contract.
     unsafe { libc::realloc(block, size) }
 }
 
-/// As `free`: see `tw_malloc`.
+/// As `free`: see `tw_malloc`. Never switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_free(block: *mut c_void) {
     // SAFETY: by C's contract.
     unsafe { libc::free(block) }
 }
 
-/// As `aligned_alloc`: see `tw_malloc`.
+/// As `aligned_alloc`: see `tw_malloc`. Never switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_aligned_alloc(align: usize, size: usize) -> *mut c_void {
     // SAFETY: any numbers are allowed.
     unsafe { libc::memalign(align, size) }
 }
 
-/// As `posix_memalign`: see `tw_malloc`.
+/// As `posix_memalign`: see `tw_malloc`. Never switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     // SAFETY: by C's contract.

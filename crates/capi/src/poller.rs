@@ -14,6 +14,9 @@ pub const TW_IN: u32 = 0x1;
 pub const TW_OUT: u32 = 0x4;
 /// The socket has failed. Always reported. As `EPOLLERR`.
 pub const TW_ERR: u32 = 0x8;
+/// Accepted, as epoll does; what ends or fails is reported as `TW_RDHUP` or `TW_ERR`. As
+/// `EPOLLHUP`.
+pub const TW_HUP: u32 = 0x10;
 /// The peer has ended its stream. As `EPOLLRDHUP`.
 pub const TW_RDHUP: u32 = 0x2000;
 /// Reported when it changes, not for as long as it is ready. As `EPOLLET`.
@@ -66,7 +69,7 @@ pub unsafe extern "C" fn tw_poller_free(poller: *mut tw_poller) {
 }
 
 fn control(poller: &Poller, operation: c_int, source: &impl Source, event: tw_event) -> io::Result<()> {
-    let known = TW_IN | TW_OUT | TW_ERR | TW_RDHUP | TW_ET | TW_ONESHOT;
+    let known = TW_IN | TW_OUT | TW_ERR | TW_HUP | TW_RDHUP | TW_ET | TW_ONESHOT;
     if event.events & !known != 0 {
         return Err(error(libc::EINVAL));
     }
@@ -179,7 +182,8 @@ pub unsafe extern "C" fn tw_poller_wait(
 // For cbindgen, which cannot read libc's, the constants are numbers.
 const _: () = {
     assert!(TW_IN == libc::EPOLLIN as u32 && TW_OUT == libc::EPOLLOUT as u32);
-    assert!(TW_ERR == libc::EPOLLERR as u32 && TW_RDHUP == libc::EPOLLRDHUP as u32);
+    assert!(TW_ERR == libc::EPOLLERR as u32 && TW_HUP == libc::EPOLLHUP as u32);
+    assert!(TW_RDHUP == libc::EPOLLRDHUP as u32);
     assert!(TW_ET == libc::EPOLLET as u32 && TW_ONESHOT == libc::EPOLLONESHOT as u32);
     assert!(TW_CTL_ADD == libc::EPOLL_CTL_ADD && TW_CTL_DEL == libc::EPOLL_CTL_DEL);
     assert!(TW_CTL_MOD == libc::EPOLL_CTL_MOD);

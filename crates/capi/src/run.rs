@@ -255,7 +255,8 @@ unsafe fn report(config: &tw_config, reason: &str) {
 }
 
 /// Starts the runtime of this process, and runs `main(argument)` as its first user thread. Returns
-/// when `main` has returned; other user threads then end with the process.
+/// when `main` has returned; other user threads then end with the process. Called on an ordinary
+/// thread, which waits in the kernel.
 ///
 /// `config` may be NULL: all settings are then the environment's. A process has one runtime.
 ///
@@ -289,7 +290,7 @@ pub unsafe extern "C" fn tw_run(
 /// Starts the runtime as the environment (`TAILWATER_*`) configures it, runs `program(argc, argv)`
 /// as its first user thread, and returns its result: the exit status. A program's `main` is
 /// `return tw_main(argc, argv, program);`. If the runtime cannot start, writes the reason to
-/// standard error and returns 1.
+/// standard error and returns 1. Called on an ordinary thread, which waits in the kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_main(
     argc: c_int,
@@ -316,7 +317,7 @@ pub unsafe extern "C" fn tw_main(
     }
 }
 
-/// Returns the version of the library, such as "0.1.0".
+/// Returns the version of the library, such as "0.1.0". Never switches threads.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

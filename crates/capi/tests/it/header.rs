@@ -3,6 +3,28 @@
 use std::path::Path;
 
 #[test]
+fn the_comment_of_each_function_says_whether_it_switches_threads() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/tailwater.h");
+    let header = std::fs::read_to_string(path).unwrap();
+    let (_, functions) = header.split_once("extern \"C\" {").unwrap();
+    let (mut comment, mut silent, mut count) = (String::new(), Vec::new(), 0);
+    for line in functions.lines() {
+        if let Some(text) = line.strip_prefix("//") {
+            comment += text;
+        } else if line.is_empty() {
+            comment.clear();
+        } else if line.contains("tw_") && line.contains('(') && !line.starts_with([' ', '#']) {
+            count += 1;
+            let says = ["witch", "poll point", "As `tw_", "as `tw_", "waits in the kernel"];
+            if !says.iter().any(|part| comment.contains(part)) && !line.contains("tw_sized") {
+                silent.push(line);
+            }
+        }
+    }
+    assert!(count > 90 && silent.is_empty(), "{count} functions, of which these do not: {silent:#?}");
+}
+
+#[test]
 fn the_committed_header_is_that_of_the_crate() {
     let crate_ = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(crate_.join("cbindgen.toml")).unwrap();
