@@ -5,6 +5,7 @@
 //! on one kthread. It prints the median of each row, and the ratio of C to Rust.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -94,7 +95,9 @@ fn tcp() {
 fn loops() {
     let begin = Instant::now();
     for _ in 0..SPAWNS {
-        thread::spawn(|| ()).join().unwrap();
+        // A thread of C has an argument and a result.
+        let argument = black_box(0usize);
+        thread::spawn(move || argument).join().unwrap();
     }
     report("spawn+join", begin, SPAWNS);
     two("yield", YIELDS, || (0..YIELDS).for_each(|_| thread::yield_now()));

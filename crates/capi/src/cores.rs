@@ -32,7 +32,7 @@ unsafe fn store(cores: &[usize], numbers: *mut u32, capacity: usize) -> usize {
 /// Returns 0, `-EINVAL` for more than 8 priorities, `-ENXIO` if there is no runtime.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_cores_request(counts: *const u32, priorities: usize) -> c_int {
-    if priorities > PRIORITIES {
+    if priorities > PRIORITIES || counts.is_null() && priorities > 0 {
         return -libc::EINVAL;
     }
     if !crate::run::is_running() {

@@ -166,7 +166,8 @@ unsafe fn read(service: *const tw_service) -> io::Result<(Functions, Settings)> 
     // be null.
     let (service, checked) = unsafe { sized(service) };
     checked.map_err(error)?;
-    if service.handle.is_none() || service.n_classes > CLASSES {
+    let without_classes = service.classes.is_null() && service.n_classes > 0;
+    if service.handle.is_none() || service.n_classes > CLASSES || without_classes {
         return Err(error(libc::EINVAL));
     }
     if !run::is_running() {

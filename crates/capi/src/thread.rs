@@ -55,7 +55,7 @@ unsafe fn from_raw(thread: *mut tw_thread) -> JoinHandle<Address> {
 /// Returns a builder with the options; the error number of one that is invalid.
 ///
 /// # Safety
-/// `options` is null, or valid as its documentation says.
+/// `options` is valid as its documentation says.
 unsafe fn builder(options: *const tw_thread_options) -> Result<Builder, c_int> {
     let mut builder = Builder::new();
     // SAFETY: 1. by the caller's contract. 2. Numbers and addresses.
@@ -100,12 +100,17 @@ pub unsafe extern "C" fn tw_thread_spawn(
         return -libc::ENXIO;
     }
     let call = Call::function(function, argument);
-    // SAFETY: by C's contract.
-    let builder = match unsafe { builder(options) } {
-        Ok(builder) => builder,
-        Err(number) => return -number,
+    let started = if options.is_null() {
+        // Known to have no settings where it is compiled.
+        Builder::new().spawn(move || call.make())
+    } else {
+        // SAFETY: by C's contract.
+        match unsafe { builder(options) } {
+            Ok(builder) => builder.spawn(move || call.make()),
+            Err(number) => return -number,
+        }
     };
-    match builder.spawn(move || call.make()) {
+    match started {
         Ok(handle) if thread.is_null() => drop(handle),
         // SAFETY: by C's contract.
         Ok(handle) => unsafe { thread.write(into_raw(handle)) },

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tailwater_xtask::{install, run};
 
-/// A language, with its option for the compiler and the variable that names one.
+/// A language that programs are compiled from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
     C,

@@ -156,7 +156,7 @@ static void control(void) {
     CHECK(tw_key_delete(key) == 0 && tw_key_delete(key) == -EINVAL && tw_key_set(key, NULL) == -EINVAL);
     uint32_t cores[4], counts[9] = {1};
     CHECK(tw_cores_held(cores, 4) == 0 && tw_cores_granted() == 0);
-    CHECK(tw_cores_request(counts, 9) == -EINVAL && tw_cores_request(counts, 1) == 0);
+    CHECK(tw_cores_request(counts, 9) == -EINVAL && tw_cores_request(NULL, 1) == -EINVAL && tw_cores_request(counts, 1) == 0);
     CHECK(tw_cores_requested() == 1 && tw_cores_request(NULL, 0) == 0);
     tw_counters counters;
     tw_count(&counters);
