@@ -40,6 +40,10 @@ memccapable libmemcached-tools
 /usr/include/rocksdb/c.h librocksdb-dev
 go golang-go
 cc gcc
+c++ g++
+make make
+cmake cmake
+pkg-config pkg-config
 /usr/include/stdio.h libc6-dev
 python3 python3-minimal
 PROGRAMS

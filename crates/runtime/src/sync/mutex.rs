@@ -168,12 +168,29 @@ impl<T: ?Sized> Mutex<T> {
         self.poison.check(self.value.get_mut())
     }
 
+    /// Returns a guard for a mutex that the caller holds without one, having given the guard to
+    /// [`forget`](core::mem::forget). For interfaces that lock and unlock in two calls, as C's.
+    ///
+    /// # Safety
+    /// The caller holds the mutex, and no other guard stands for that.
+    ///
+    /// # Examples
+    /// ```
+    /// let count = tailwater::sync::Mutex::new(0);
+    /// std::mem::forget(count.lock().unwrap());
+    /// assert!(count.try_lock().is_err());
+    /// // SAFETY: it was locked above, and that guard is forgotten.
+    /// drop(unsafe { count.make_guard_unchecked() });
+    /// assert!(count.try_lock().is_ok());
+    /// ```
+    #[inline]
+    pub unsafe fn make_guard_unchecked(&self) -> MutexGuard<'_, T> {
+        MutexGuard { mutex: self, panicking: PanickingBefore::now(), _not_send: PhantomData }
+    }
+
     fn guard(&self) -> LockResult<MutexGuard<'_, T>> {
-        self.poison.check(MutexGuard {
-            mutex: self,
-            panicking: PanickingBefore::now(),
-            _not_send: PhantomData,
-        })
+        // SAFETY: called once for each locking.
+        self.poison.check(unsafe { self.make_guard_unchecked() })
     }
 
     #[cold]

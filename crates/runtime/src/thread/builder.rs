@@ -33,6 +33,7 @@ pub struct Builder {
 
 impl Builder {
     /// Returns a builder without settings.
+    #[inline]
     pub fn new() -> Self {
         Self::default()
     }
@@ -161,12 +162,13 @@ impl Builder {
         scope.start(main, self.options()?)
     }
 
+    /// Inlined, so that a thread without settings costs no look at each of them.
+    #[inline]
     fn options(self) -> io::Result<Options> {
         if let Some(bytes) = self.stack_size
             && !(MIN_STACK..=MAX_STACK).contains(&bytes)
         {
-            let message = format!("a stack of {bytes} bytes is out of range: {MIN_STACK} to {MAX_STACK}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            return Err(out_of_range(bytes));
         }
         Ok(Options {
             name: self.name.map(Into::into),
@@ -176,4 +178,10 @@ impl Builder {
             unrelated: false,
         })
     }
+}
+
+#[cold]
+fn out_of_range(bytes: usize) -> io::Error {
+    let message = format!("a stack of {bytes} bytes is out of range: {MIN_STACK} to {MAX_STACK}");
+    io::Error::new(io::ErrorKind::InvalidInput, message)
 }

@@ -204,6 +204,46 @@ impl<T: ?Sized> RwLock<T> {
         self.poison.check(self.value.get_mut())
     }
 
+    /// Returns a guard for a lock that the caller holds for reading without one, having given the
+    /// guard to [`forget`](core::mem::forget). For interfaces that lock and unlock in two calls.
+    ///
+    /// # Safety
+    /// The caller holds the lock for reading, and no other guard stands for that.
+    ///
+    /// # Examples
+    /// ```
+    /// let value = tailwater::sync::RwLock::new(1);
+    /// std::mem::forget(value.read().unwrap());
+    /// assert!(value.try_write().is_err());
+    /// // SAFETY: it was locked above, and that guard is forgotten.
+    /// drop(unsafe { value.make_read_guard_unchecked() });
+    /// assert!(value.try_write().is_ok());
+    /// ```
+    #[inline]
+    pub unsafe fn make_read_guard_unchecked(&self) -> RwLockReadGuard<'_, T> {
+        RwLockReadGuard::new(self)
+    }
+
+    /// As [`make_read_guard_unchecked`](Self::make_read_guard_unchecked), for a lock that is held
+    /// for writing.
+    ///
+    /// # Safety
+    /// The caller holds the lock for writing, and no other guard stands for that.
+    ///
+    /// # Examples
+    /// ```
+    /// let value = tailwater::sync::RwLock::new(1);
+    /// std::mem::forget(value.write().unwrap());
+    /// assert!(value.try_read().is_err());
+    /// // SAFETY: it was locked above, and that guard is forgotten.
+    /// drop(unsafe { value.make_write_guard_unchecked() });
+    /// assert!(value.try_read().is_ok());
+    /// ```
+    #[inline]
+    pub unsafe fn make_write_guard_unchecked(&self) -> RwLockWriteGuard<'_, T> {
+        RwLockWriteGuard::new(self)
+    }
+
     #[cold]
     fn enter_slowly(&self, access: Access) {
         poll();

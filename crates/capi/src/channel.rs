@@ -1,0 +1,126 @@
+//! Channels of addresses.
+//!
+//! A channel of C is one object, with both ends of the runtime's channel. A thread that sends or
+//! receives takes a handle of its end first, so that `tw_channel_close` does not wait for it.
+
+use crate::border::{Address, limit};
+use core::ffi::{c_int, c_void};
+use tailwater::sync::channel::{
+    self, Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, TrySendError,
+};
+use tailwater::sync::spin::SpinLock;
+
+/// A channel whose messages are addresses, for any number of threads.
+pub struct tw_channel {
+    sender: SpinLock<Option<Sender<Address>>>,
+    receiver: Receiver<Address>,
+}
+
+/// A channel without a limit.
+pub const TW_UNBOUNDED: usize = usize::MAX;
+
+/// Makes a channel for `capacity` messages that wait; with 0 a sender waits for a receiver, and
+/// with `TW_UNBOUNDED` there is no limit. Free it by `tw_channel_free`. Never switches threads.
+#[unsafe(no_mangle)]
+pub extern "C" fn tw_channel_new(capacity: usize) -> *mut tw_channel {
+    let (sender, receiver) =
+        if capacity == TW_UNBOUNDED { channel::unbounded() } else { channel::bounded(capacity) };
+    Box::into_raw(Box::new(tw_channel { sender: SpinLock::new(Some(sender)), receiver }))
+}
+
+/// Frees a channel that no thread uses. Messages in it are dropped. Never switches threads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_channel_free(channel: *mut tw_channel) {
+    if !channel.is_null() {
+        // SAFETY: by C's contract.
+        drop(unsafe { Box::from_raw(channel) });
+    }
+}
+
+/// Ends sending: later calls of `tw_channel_send` fail, and receivers get the messages in the
+/// channel and then `-EPIPE`. Never switches threads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_channel_close(channel: *mut tw_channel) {
+    // SAFETY: by C's contract.
+    let sender = unsafe { &*channel }.sender.lock().take();
+    // Outside the lock: the last sender wakes threads.
+    drop(sender);
+}
+
+/// # Safety
+/// `channel` is a channel that lives during the call of C.
+unsafe fn sender(channel: *mut tw_channel) -> Option<Sender<Address>> {
+    // SAFETY: by the caller's contract.
+    let channel = unsafe { &*channel };
+    channel.sender.lock().clone()
+}
+
+/// Sends a message. Switches threads while the channel is full, for `timeout_ns` nanoseconds at
+/// most; `TW_FOREVER` waits for ever, 0 never.
+///
+/// Returns 0, `-EAGAIN` if a wait of 0 finds the channel full, `-ETIMEDOUT` after a longer one,
+/// `-EPIPE` if the channel is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_channel_send(
+    channel: *mut tw_channel,
+    message: *mut c_void,
+    timeout_ns: u64,
+) -> c_int {
+    // SAFETY: by C's contract.
+    let Some(sender) = (unsafe { sender(channel) }) else { return -libc::EPIPE };
+    let message = Address(message);
+    match limit(timeout_ns) {
+        None => sender.send(message).map_or(-libc::EPIPE, |()| 0),
+        Some(timeout) if timeout.is_zero() => match sender.try_send(message) {
+            Ok(()) => 0,
+            Err(TrySendError::Full(_)) => -libc::EAGAIN,
+            Err(TrySendError::Disconnected(_)) => -libc::EPIPE,
+        },
+        Some(timeout) => match sender.send_timeout(message, timeout) {
+            Ok(()) => 0,
+            Err(SendTimeoutError::Timeout(_)) => -libc::ETIMEDOUT,
+            Err(_) => -libc::EPIPE,
+        },
+    }
+}
+
+/// Receives a message into `*message`. Switches threads while the channel is empty, for
+/// `timeout_ns` nanoseconds at most; `TW_FOREVER` waits for ever, 0 never.
+///
+/// Returns 0, `-EAGAIN` if a wait of 0 finds no message, `-ETIMEDOUT` after a longer one, `-EPIPE`
+/// if the channel is closed and empty.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_channel_receive(
+    channel: *mut tw_channel,
+    message: *mut *mut c_void,
+    timeout_ns: u64,
+) -> c_int {
+    // SAFETY: by C's contract.
+    let receiver = unsafe { &(*channel).receiver };
+    let received = match limit(timeout_ns) {
+        None => receiver.recv().map_err(|_| libc::EPIPE),
+        Some(timeout) if timeout.is_zero() => receiver.try_recv().map_err(|error| match error {
+            TryRecvError::Empty => libc::EAGAIN,
+            TryRecvError::Disconnected => libc::EPIPE,
+        }),
+        Some(timeout) => receiver.recv_timeout(timeout).map_err(|error| match error {
+            RecvTimeoutError::Timeout => libc::ETIMEDOUT,
+            RecvTimeoutError::Disconnected => libc::EPIPE,
+        }),
+    };
+    match received {
+        Ok(Address(value)) => {
+            // SAFETY: by C's contract.
+            unsafe { message.write(value) };
+            0
+        }
+        Err(number) => -number,
+    }
+}
+
+/// Returns the number of messages in the channel. Never switches threads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_channel_len(channel: *const tw_channel) -> usize {
+    // SAFETY: by C's contract.
+    unsafe { &(*channel).receiver }.len()
+}

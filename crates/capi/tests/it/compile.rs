@@ -1,0 +1,127 @@
+//! The installation that all tests share, and the compilers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use tailwater_xtask::{install, run};
+
+/// A language that programs are compiled from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    C,
+    Cpp,
+}
+
+/// Returns the compilers of a language that are there; prints that the test is skipped if there is
+/// none.
+pub fn compilers(language: Language) -> Vec<&'static str> {
+    let names: &[&str] = match language {
+        Language::C => &["cc", "clang"],
+        Language::Cpp => &["c++", "clang++"],
+    };
+    let works = |name: &&&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
+    let found: Vec<_> = names.iter().filter(works).copied().collect();
+    if found.is_empty() {
+        println!("skipped: no compiler of {language:?} (Debian: build-essential)");
+    }
+    found
+}
+
+/// A folder of the target folder with `lib`, `include` and the programs of the tests, made anew by
+/// each run of them.
+pub struct Installed(PathBuf);
+
+impl Installed {
+    /// Installs the archive at the first call; prints that the test is skipped if there is no
+    /// compiler.
+    pub fn get() -> Option<&'static Self> {
+        static INSTALLED: OnceLock<Installed> = OnceLock::new();
+        if compilers(Language::C).is_empty() {
+            return None;
+        }
+        let install_once = || {
+            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
+            if folder.exists() {
+                std::fs::remove_dir_all(&folder).expect("the folder of an earlier run can be removed");
+            }
+            install(&archive(), &folder).expect("the archive is installed");
+            Installed(folder)
+        };
+        Some(INSTALLED.get_or_init(install_once))
+    }
+
+    pub fn prefix(&self) -> &Path {
+        &self.0
+    }
+
+    /// Compiles a file of this crate with `options`, and links it with the shared libraries;
+    /// returns the program. Warnings are errors.
+    pub fn compile(&self, compiler: &str, source: &str, options: &[&str]) -> PathBuf {
+        self.compile_with(compiler, source, options, &self.shared())
+    }
+
+    /// As [`compile`](Self::compile), with other libraries.
+    pub fn compile_with(
+        &self,
+        compiler: &str,
+        source: &str,
+        options: &[&str],
+        libraries: &[String],
+    ) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+        let is_c = source.extension().is_some_and(|extension| extension == "c");
+        let name: String = [compiler, &source.file_name().unwrap().to_string_lossy()]
+            .into_iter()
+            .chain(options.iter().copied())
+            .chain(libraries.first().map(String::as_str))
+            .flat_map(|part| part.chars().chain(['_']))
+            .map(|letter| if letter.is_alphanumeric() { letter } else { '-' })
+            .collect();
+        let program = self.prefix().join(name);
+        let standard = if is_c { "-std=c11" } else { "-std=c++20" };
+        let compiled = run(Command::new(compiler)
+            .args([standard, "-Wall", "-Wextra", "-Werror"])
+            .args(options)
+            .arg("-I")
+            .arg(self.prefix().join("include"))
+            .arg(&source)
+            .arg("-o")
+            .arg(&program)
+            .args(libraries)
+            .args(["-lpthread", "-lm"]));
+        compiled.unwrap_or_else(|error| panic!("{error:#}"));
+        program
+    }
+
+    /// Returns the options that link the shared libraries, as `tailwater.pc` has them.
+    pub fn shared(&self) -> Vec<String> {
+        let lib = self.prefix().join("lib").display().to_string();
+        vec![
+            format!("-L{lib}"),
+            format!("-Wl,-rpath,{lib}"),
+            "-Wl,--push-state,--no-as-needed".into(),
+            "-ltailwater-malloc".into(),
+            "-Wl,--pop-state".into(),
+            "-ltailwater".into(),
+        ]
+    }
+
+    /// Returns those that link the archive.
+    pub fn archived(&self) -> Vec<String> {
+        let archive = self.prefix().join("lib/libtailwater.a").display().to_string();
+        [&archive, "-lgcc_s", "-ldl"].map(Into::into).into()
+    }
+}
+
+/// Returns the archive, which cargo builds before it runs all tests of the package.
+fn archive() -> PathBuf {
+    // target/PROFILE/deps/TEST -> target/PROFILE/examples
+    let test = std::env::current_exe().expect("the test has a path");
+    let path = test.parent().and_then(Path::parent).expect("a profile").join("examples/libarchive.a");
+    assert!(
+        path.is_file(),
+        "{} is missing; build it: cargo build -p tailwater-capi --example archive",
+        path.display()
+    );
+    path
+}

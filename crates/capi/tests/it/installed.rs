@@ -1,0 +1,115 @@
+//! What is installed: the symbols, which are the ABI, and the ways to find the library.
+
+use crate::compile::Installed;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use tailwater_testkit::{PATIENCE, Program, is_installed, run, text};
+
+/// Returns the symbols that a library defines, as nm prints them, without `tw_`'s version.
+fn symbols(library: &Path) -> BTreeSet<String> {
+    let output = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library), b"");
+    let text = text(&output.stdout);
+    let names = text.lines().filter_map(|line| line.rsplit(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+/// Returns the functions that the header declares.
+fn declared(header: &str) -> BTreeSet<String> {
+    let words = header.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '(');
+    let calls = words.filter_map(|word| word.split_once('(')).map(|(name, _)| name);
+    calls.filter(|name| name.starts_with("tw_") && *name != "tw_sized").map(str::to_owned).collect()
+}
+
+#[test]
+fn the_library_exports_the_functions_of_the_header_and_nothing_else() {
+    let Some(installed) = Installed::get() else { return };
+    if !is_installed("nm", "binutils") {
+        return;
+    }
+    let header = std::fs::read_to_string(installed.prefix().join("include/tailwater.h")).unwrap();
+    let mut expected: BTreeSet<_> =
+        declared(&header).into_iter().map(|name| format!("{name}@@TAILWATER_0.1")).collect();
+    assert!(expected.len() > 90, "{expected:?}");
+    expected.insert("TAILWATER_0.1".to_owned());
+    assert_eq!(symbols(&installed.prefix().join("lib/libtailwater.so.0")), expected);
+    let guarded = symbols(&installed.prefix().join("lib/libtailwater-malloc.so.0"));
+    let names = [
+        "__cxa_thread_atexit_impl",
+        "aligned_alloc",
+        "calloc",
+        "free",
+        "malloc",
+        "memalign",
+        "posix_memalign",
+        "realloc",
+    ];
+    assert_eq!(guarded, names.map(str::to_owned).into());
+}
+
+#[test]
+fn the_list_of_symbols_is_that_of_the_committed_abi() {
+    let crate_ = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let header = std::fs::read_to_string(crate_.join("include/tailwater.h")).unwrap();
+    let path = crate_.join("abi.txt");
+    let functions: Vec<_> = declared(&header).into_iter().collect();
+    let text = functions.join("\n") + "\n";
+    if std::env::var_os("TAILWATER_UPDATE").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    let gone: Vec<_> = known.lines().filter(|name| !functions.iter().any(|found| found == name)).collect();
+    assert_eq!(
+        gone, [""; 0],
+        "functions of the ABI are gone: programs that are linked with them do not start"
+    );
+    assert_eq!(known, text, "new functions: add them with TAILWATER_UPDATE=1");
+}
+
+/// Copies the service of the guide into a folder of its own.
+fn service() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/service");
+    for file in ["Makefile", "CMakeLists.txt", "hello.c"] {
+        std::fs::copy(source.join(file), folder.path().join(file)).unwrap();
+    }
+    folder
+}
+
+/// Runs the service, which asks itself and prints the answer.
+fn runs(program: &Path, lib: &Path) {
+    let output = Program::start(Command::new(program).env("LD_LIBRARY_PATH", lib)).finish_within(PATIENCE);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("hello, world"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_makefile_finds_the_library_by_pkg_config() {
+    let Some(installed) = Installed::get() else { return };
+    if !is_installed("make", "make") || !is_installed("pkg-config", "pkg-config") {
+        return;
+    }
+    let (folder, lib) = (service(), installed.prefix().join("lib"));
+    let mut make = Command::new("make");
+    make.current_dir(folder.path()).env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
+    tailwater_xtask::run(&mut make).unwrap_or_else(|error| panic!("{error:#}"));
+    runs(&folder.path().join("hello"), &lib);
+}
+
+#[test]
+fn cmake_finds_the_library_by_its_configuration() {
+    let Some(installed) = Installed::get() else { return };
+    if !is_installed("cmake", "cmake") || !is_installed("make", "make") {
+        return;
+    }
+    let folder = service();
+    let prefix = format!("-DCMAKE_PREFIX_PATH={}", installed.prefix().display());
+    for arguments in [&["-S", ".", "-B", "build", &prefix][..], &["--build", "build"]] {
+        let mut cmake = Command::new("cmake");
+        cmake.current_dir(folder.path()).args(arguments);
+        tailwater_xtask::run(&mut cmake).unwrap_or_else(|error| panic!("{error:#}"));
+    }
+    for target in ["hello", "hello-static"] {
+        runs(&folder.path().join("build").join(target), &installed.prefix().join("lib"));
+    }
+}

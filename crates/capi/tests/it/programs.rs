@@ -1,0 +1,93 @@
+//! Programs of C and C++ that check themselves.
+
+use crate::compile::{Installed, Language, compilers};
+use std::process::Command;
+use std::time::Duration;
+use tailwater_testkit::{PATIENCE, Program, text};
+
+/// Milliseconds for which a stress program runs, unless `TAILWATER_SOUNDNESS_SECONDS` says
+/// otherwise.
+const STRESS_MS: u64 = 500;
+
+/// Runs a program that prints `expected` and succeeds.
+fn check(command: &mut Command, bound: Duration, expected: &str) {
+    let output = Program::start(command).finish_within(bound);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && out.contains(expected), "{command:?} {}\n{out}{err}", output.status);
+    print!("{out}");
+}
+
+fn stress_ms() -> u64 {
+    let seconds = std::env::var("TAILWATER_SOUNDNESS_SECONDS").ok();
+    seconds.map_or(STRESS_MS, |text| 1000 * text.parse::<u64>().expect("a number of seconds"))
+}
+
+/// Runs a stress program of one language, by each compiler at both ends of optimization.
+fn stress(language: Language, source: &str) {
+    let Some(installed) = Installed::get() else { return };
+    for compiler in compilers(language) {
+        for level in ["-O0", "-O3"] {
+            let program = installed.compile(compiler, source, &[level, "-D_GNU_SOURCE"]);
+            let bound = 3 * PATIENCE + Duration::from_millis(stress_ms());
+            check(Command::new(program).arg(stress_ms().to_string()), bound, "preemptions");
+        }
+    }
+}
+
+#[test]
+fn what_belongs_to_a_thread_of_c_stays_with_it() {
+    stress(Language::C, "tests/programs/stress.c");
+}
+
+#[test]
+fn what_belongs_to_a_thread_of_cpp_stays_with_it() {
+    stress(Language::Cpp, "tests/programs/stress.cpp");
+}
+
+#[test]
+fn each_function_of_c_does_what_its_comment_says() {
+    let Some(installed) = Installed::get() else { return };
+    for compiler in compilers(Language::C) {
+        let options = ["-O1", "-D_GNU_SOURCE"];
+        for libraries in [installed.shared(), installed.archived()] {
+            let program = installed.compile_with(compiler, "tests/programs/api.c", &options, &libraries);
+            check(&mut Command::new(program), PATIENCE, "ok\n");
+        }
+    }
+}
+
+#[test]
+fn the_classes_of_cpp_work_with_the_standard_librarys() {
+    let Some(installed) = Installed::get() else { return };
+    for compiler in compilers(Language::Cpp) {
+        for libraries in [installed.shared(), installed.archived()] {
+            let program = installed.compile_with(compiler, "tests/programs/api.cpp", &["-O1"], &libraries);
+            check(&mut Command::new(program), PATIENCE, "ok\n");
+        }
+    }
+}
+
+#[test]
+fn an_exception_that_leaves_a_thread_calls_terminate_with_its_stack_as_it_was() {
+    let Some(installed) = Installed::get() else { return };
+    for compiler in compilers(Language::Cpp) {
+        let program = installed.compile(compiler, "tests/programs/terminate.cpp", &["-O1"]);
+        for arguments in [&[][..], &["c"]] {
+            let output = Program::start(Command::new(&program).args(arguments)).finish();
+            assert_eq!(text(&output.stdout), "terminate was called\n", "{arguments:?}");
+            assert_eq!(output.status.code(), Some(70));
+        }
+    }
+}
+
+#[test]
+fn a_program_whose_malloc_is_not_guarded_does_not_start() {
+    let Some(installed) = Installed::get() else { return };
+    let compiler = compilers(Language::C)[0];
+    let alone: Vec<_> =
+        installed.shared().into_iter().filter(|option| option != "-ltailwater-malloc").collect();
+    let program = installed.compile_with(compiler, "examples/echo.c", &["-O1", "-DALONE"], &alone);
+    let output = Program::start(Command::new(program).arg("0")).finish();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("link libtailwater-malloc before"), "{}", text(&output.stderr));
+}

@@ -1,0 +1,149 @@
+//! Tasks of the workspace that cargo has no command for.
+//!
+//! Owns the installation of `libtailwater`: cargo builds the archive, and what is here links the
+//! shared libraries from it and puts all files under a prefix, without cargo-c. The tests of
+//! `crates/capi` install the same way, into a folder of their own.
+
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Version of what is installed.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Version of the ABI: 0 until the interface is stable.
+pub const SOVERSION: &str = "0";
+
+/// Returns the root of the workspace.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/xtask").to_owned()
+}
+
+/// Returns the compiler of C: the variable `CC`, or `cc`.
+pub fn c_compiler() -> Command {
+    Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// If it cannot be run, or fails; the error has what it wrote.
+pub fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?} ended with {}:\n{errors}", output.status);
+    }
+    Ok(())
+}
+
+/// Builds the archive, optimized; returns its path.
+///
+/// # Errors
+/// If this was not started by cargo, or the build fails.
+pub fn build() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").context("start this by cargo, as `cargo xtask`")?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    run(Command::new(cargo)
+        .args([
+            "rustc",
+            "--release",
+            "-p",
+            "tailwater-capi",
+            "--lib",
+            "--crate-type=staticlib",
+            "--target-dir",
+        ])
+        .arg(&target)
+        .current_dir(root()))?;
+    Ok(target.join("release/libtailwater_capi.a"))
+}
+
+/// Installs `libtailwater` from `archive` under `prefix`: libraries, headers, and what pkg-config
+/// and CMake read.
+///
+/// # Errors
+/// If there is no C compiler, or a file cannot be written.
+pub fn install(archive: &Path, prefix: &Path) -> Result<()> {
+    let [lib, include] = ["lib", "include"].map(|name| prefix.join(name));
+    let cmake = lib.join("cmake/Tailwater");
+    for folder in [&lib.join("pkgconfig"), &cmake, &include] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    let source = root().join("crates/capi");
+    for header in ["tailwater.h", "tailwater.hpp"] {
+        copy(&source.join("include").join(header), &include.join(header))?;
+    }
+    copy(archive, &lib.join("libtailwater.a"))?;
+    link_runtime(&source, &lib)?;
+    link_malloc(&source, &lib)?;
+    for (template, target) in [
+        ("tailwater.pc.in", lib.join("pkgconfig/tailwater.pc")),
+        ("tailwater-static.pc.in", lib.join("pkgconfig/tailwater-static.pc")),
+        ("TailwaterConfig.cmake.in", cmake.join("TailwaterConfig.cmake")),
+        ("TailwaterConfigVersion.cmake.in", cmake.join("TailwaterConfigVersion.cmake")),
+    ] {
+        fill_in(&source.join(template), &target, prefix)?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Links `libtailwater.so` from the archive: the version script keeps all names inside but those of
+/// the interface.
+fn link_runtime(source: &Path, lib: &Path) -> Result<()> {
+    let version_script = format!("-Wl,--version-script={}", source.join("tailwater.map").display());
+    let mut link = c_compiler();
+    link.args(["-shared", "-Wl,--whole-archive"])
+        .arg(lib.join("libtailwater.a"))
+        .args(["-Wl,--no-whole-archive", "-Wl,--gc-sections", "-Wl,-z,now", "-Wl,-z,nodelete"])
+        .arg(version_script)
+        .args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]);
+    link_library(link, lib, "tailwater")
+}
+
+/// Links `libtailwater-malloc.so`, which needs the other one.
+fn link_malloc(source: &Path, lib: &Path) -> Result<()> {
+    let mut link = c_compiler();
+    link.args(["-shared", "-fPIC", "-O2", "-fno-builtin", "-fvisibility=hidden"])
+        .arg(source.join("c/malloc.c"))
+        .arg("-I")
+        .arg(source.join("include"))
+        .arg("-L")
+        .arg(lib)
+        .args(["-ltailwater", "-Wl,-z,now", "-Wl,-rpath,$ORIGIN"]);
+    link_library(link, lib, "tailwater-malloc")
+}
+
+/// Runs the linker, and makes the names by which a library is found at run time and when linking.
+fn link_library(mut link: Command, lib: &Path, name: &str) -> Result<()> {
+    let [file, soname, plain] = [format!(".{VERSION}"), format!(".{SOVERSION}"), String::new()]
+        .map(|version| format!("lib{name}.so{version}"));
+    run(link.arg(format!("-Wl,-soname,{soname}")).arg("-o").arg(lib.join(&file)))?;
+    for (link, target) in [(&soname, &file), (&plain, &soname)] {
+        let path = lib.join(link);
+        if path.symlink_metadata().is_ok() {
+            fs::remove_file(&path).with_context(|| format!("cannot replace {}", path.display()))?;
+        }
+        std::os::unix::fs::symlink(target, &path)
+            .with_context(|| format!("cannot create {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes a template with its values.
+fn fill_in(template: &Path, target: &Path, prefix: &Path) -> Result<()> {
+    let text = fs::read_to_string(template).with_context(|| format!("cannot read {}", template.display()))?;
+    let series = VERSION.rsplit_once('.').map_or(VERSION, |(series, _)| series);
+    let prefix = prefix.to_str().with_context(|| format!("{} is not UTF-8", prefix.display()))?;
+    let filled = text
+        .replace("@PREFIX@", prefix)
+        .replace("@VERSION@", VERSION)
+        .replace("@SOVERSION@", SOVERSION)
+        .replace("@SERIES@", series);
+    fs::write(target, filled).with_context(|| format!("cannot write {}", target.display()))
+}
