@@ -108,6 +108,9 @@ pub mod poll;
 #[cfg(not(loom))]
 mod records;
 #[cfg(not(loom))]
+#[doc(hidden)]
+pub mod resident;
+#[cfg(not(loom))]
 pub mod sync;
 #[cfg(not(loom))]
 pub mod testing;
