@@ -26,6 +26,9 @@
 //! A thread that calls for a served descriptor runs on a kthread from then on
 //! ([`tailwater::resident`]), and goes home for what waits in the C library.
 //!
+//! The library's own code, the runtime's too, calls these functions as any other: a call with
+//! preemption off, or of a thread of the runtime, is the C library's.
+//!
 //! # Neighbours
 //! The runtime (`tailwater`) has the stack, the pollers and the threads; `tailwater run --posix`
 //! starts programs with this library.

@@ -136,10 +136,11 @@ extern "C" fn forget() {
     RUNS.store(false, Ordering::SeqCst);
 }
 
-/// Returns whether the caller's context runs on a kthread.
+/// Returns whether the caller's context runs on a kthread and may leave it: false in the runtime's
+/// own threads, and where preemption is off, which is in the runtime itself.
 #[inline]
 pub fn is_away() -> bool {
-    inside()
+    inside() && RESIDENT.get().is_some() && NoPreempt::new().head().is_some_and(|head| head.preempt_depth() == 1)
 }
 
 /// Moves the caller's context to a kthread, if it is not on one. Returns false, and does nothing,
@@ -171,10 +172,7 @@ fn enter_from_home() -> bool {
 }
 
 /// Moves the caller's context back to its OS thread, where handlers of signals run that came
-/// meanwhile. Does nothing if it is there, or on a user thread that never was elsewhere.
-///
-/// # Panics
-/// If the caller has preemption off.
+/// meanwhile. Does nothing unless the caller [is away](is_away).
 pub fn go_home() {
     if !inside() {
         return;
@@ -182,7 +180,9 @@ pub fn go_home() {
     let Some(me) = RESIDENT.get() else { return };
     let guard = NoPreempt::new();
     let kthread = guard.kthread().expect("a context that is away runs on a kthread");
-    assert!(kthread.head().preempt_depth() == 1, "a context would go home with preemption off");
+    if kthread.head().preempt_depth() != 1 {
+        return;
+    }
     // SAFETY: 1. it leaves the kthread below, before preemption is on. 2. A running context has no
     // other.
     *me.returning.lock() = Some(unsafe { Runnable::new(&me.record) });
