@@ -224,6 +224,9 @@ impl Listener {
                 start::note_listening(self.address);
                 Some(tcp)
             }
+            // The listener for all IPv6 addresses takes IPv4, too: the program's other one of the same
+            // port has nothing left to take.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && start::listens_on(self.address.port()) => None,
             Err(error) => {
                 let address = self.address;
                 start::say(&format!("{address} is served by Linux's network alone: {error}"));

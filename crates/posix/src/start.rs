@@ -27,6 +27,15 @@ static STATE: AtomicU8 = AtomicU8::new(IDLE);
 /// Where this process listens in Tailwater: connections of its own to loopback addresses find it.
 static LISTENING: SpinLock<Vec<SocketAddr>> = SpinLock::new(Vec::new());
 
+/// Runs when the library is loaded, before the program.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    resident::keep_environment();
+}
+
 thread_local! {
     /// Whether the thread may stay on kthreads: its end is seen.
     static STAYS: Cell<bool> = const { Cell::new(false) };
@@ -165,6 +174,11 @@ fn listens_at(ip: IpAddr, port: u16) -> bool {
     LISTENING.lock().iter().any(serves)
 }
 
+/// Returns whether this process listens at `port` at any address in Tailwater.
+pub fn listens_on(port: u16) -> bool {
+    LISTENING.lock().iter().any(|at| at.port() == port)
+}
+
 /// Records that this process listens at `at` in Tailwater.
 pub fn note_listening(at: SocketAddr) {
     LISTENING.lock().push(at);
@@ -180,7 +194,7 @@ pub fn forget_listening(at: SocketAddr) {
 
 /// Returns whether `ip` is in the network that the starter has named.
 fn is_expected(ip: IpAddr) -> bool {
-    let Some(network) = std::env::var(NETWORK).ok().and_then(|text| parse_network(&text)) else { return false };
+    let Some(network) = resident::variable(NETWORK).and_then(|text| parse_network(text.to_str()?)) else { return false };
     contains(network, ip)
 }
 

@@ -31,7 +31,7 @@
 //! # fork
 //! The child has the thread that called `fork`, at home, and no runtime: [`enter`] fails there.
 
-use crate::config::Builder;
+use crate::config::{Builder, sources};
 use crate::error::StartError;
 use crate::ground::guard::{NoPreempt, inside, set_inside};
 use crate::ground::memory::{PAGE, guard_page, map};
@@ -46,6 +46,7 @@ use crate::verbs::switch::{Why, next_context};
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tailwater_shm::grant::PREEMPT_SIGNAL;
@@ -103,13 +104,24 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
+/// Keeps the environment's variables of the runtime as they are now: a program may replace its
+/// environment before the runtime starts.
+pub fn keep_environment() {
+    sources::keep_environment();
+}
+
+/// Returns a variable of the runtime's, as it was kept.
+pub fn variable(name: &str) -> Option<OsString> {
+    sources::kept(name)
+}
+
 /// Starts the runtime for threads that will enter; the caller stays an ordinary thread. The
 /// runtime's threads take no signals of the program but faults.
 ///
 /// # Errors
 /// As [`Builder::run`].
 pub fn start(mut builder: Builder) -> Result<(), StartError> {
-    let is_unset = |name: &str| std::env::var_os(name).is_none();
+    let is_unset = |name: &str| variable(name).is_none();
     // The program's own signals, and its own long computations, are no matter of the runtime.
     #[cfg(feature = "debug")]
     if is_unset("TAILWATER_DUMP_SIGNAL") {

@@ -74,8 +74,7 @@ unsafe extern "C" fn epoll_pwait(
     let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
     let time = u64::try_from(ms).ok().map(Duration::from_millis);
     // SAFETY: as above.
-    let result = unsafe { masked(mask, || set.wait(out, time)) };
-    answer_int(result.map(|found| found as c_int))
+    unsafe { masked(mask, time, |time| set.wait(out, time)) }
 }
 
 #[unsafe(no_mangle)]
@@ -94,25 +93,56 @@ unsafe extern "C" fn epoll_pwait2(
     }
 }
 
-/// Runs a wait with a signal mask of its own, if `mask` is one.
+/// Runs a wait with a signal mask of its own, if `mask` is one. A signal that it opens ends the wait,
+/// as one that comes later: `wait` is then called not to wait, and finding nothing means `EINTR`.
 ///
 /// # Safety
 /// `mask` is null or valid.
-unsafe fn masked<R>(mask: *const sigset_t, wait: impl FnOnce() -> R) -> R {
+unsafe fn masked(
+    mask: *const sigset_t,
+    time: Option<Duration>,
+    wait: impl FnOnce(Option<Duration>) -> Result<usize, Errno>,
+) -> c_int {
     if mask.is_null() {
-        return wait();
+        return answer_int(wait(time).map(|found| found as c_int));
     }
     let mut before = core::mem::MaybeUninit::<sigset_t>::uninit();
     resident::go_home();
-    // SAFETY: the caller's contract. Signals that are open now are handled before the wait, and with
-    // the mask during it.
-    unsafe { real::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr()) };
+    // SAFETY: the caller's contract. Handlers of signals that the mask opens run here.
+    let is_over = unsafe {
+        let is_over = opens_pending(mask);
+        real::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr());
+        is_over
+    };
     resident::enter();
-    let result = wait();
+    let result = match wait(if is_over { Some(Duration::ZERO) } else { time }) {
+        Ok(0) if is_over => Err(libc::EINTR),
+        result => result,
+    };
     resident::go_home();
     // SAFETY: the mask was written above.
     unsafe { real::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
-    result
+    answer_int(result.map(|found| found as c_int))
+}
+
+/// Returns whether a signal with a handler is pending that `mask` does not block.
+///
+/// # Safety
+/// `mask` is valid.
+unsafe fn opens_pending(mask: *const sigset_t) -> bool {
+    // SAFETY: room for a set and an action; the caller's contract.
+    unsafe {
+        let mut pending = core::mem::zeroed::<sigset_t>();
+        libc::sigpending(&raw mut pending);
+        (1..libc::SIGRTMAX()).any(|signal| {
+            let mut action = core::mem::zeroed::<libc::sigaction>();
+            libc::sigismember(&raw const pending, signal) == 1
+                && libc::sigismember(mask, signal) == 0
+                && libc::sigaction(signal, core::ptr::null(), &raw mut action) == 0
+                && action.sa_sigaction != libc::SIG_IGN
+                && action.sa_sigaction != libc::SIG_DFL
+        })
+    }
 }
 
 /// Returns a time of the C interface; `None` for a null pointer.
@@ -151,8 +181,7 @@ unsafe extern "C" fn ppoll(fds: *mut pollfd, count: nfds_t, time: *const timespe
             resident::go_home();
             return real::ppoll(fds, count, time, mask);
         }
-        let time = duration(time);
-        answer_int(masked(mask, || ready::poll(fds_here, time)).map(|found| found as c_int))
+        masked(mask, duration(time), |time| ready::poll(fds_here, time))
     }
 }
 
@@ -229,9 +258,10 @@ unsafe extern "C" fn pselect(
             resident::go_home();
             return real::pselect(count, reads, writes, excepts, time, mask);
         }
-        let time = duration(time);
-        let result = masked(mask, || ready::poll(&mut fds, time));
-        answer_int(result.and_then(|_| report(&fds, sets, &wishes)))
+        masked(mask, duration(time), |time| {
+            ready::poll(&mut fds, time)?;
+            report(&fds, sets, &wishes)
+        })
     }
 }
 
@@ -239,7 +269,7 @@ unsafe extern "C" fn pselect(
 ///
 /// # Safety
 /// As select(2) for the sets.
-unsafe fn report(fds: &[pollfd], sets: [*mut fd_set; 3], wishes: &[(c_short, c_short); 3]) -> Result<c_int, Errno> {
+unsafe fn report(fds: &[pollfd], sets: [*mut fd_set; 3], wishes: &[(c_short, c_short); 3]) -> Result<usize, Errno> {
     if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
         return Err(libc::EBADF);
     }

@@ -58,6 +58,9 @@ fn bound(fd: i32) -> Option<SocketAddr> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if served(fd).is_some_and(|(file, _call)| file.stream().is_some()) {
+        return real::fail(libc::EINVAL);
+    }
     // SAFETY: no pointers.
     let result = unsafe { real::listen(fd, backlog) };
     if result == 0 && start::may_serve() && is_tcp(fd) && table::get(fd).is_none() {
@@ -427,9 +430,6 @@ unsafe fn get(stream: &Stream, level: c_int, name: c_int, value: *mut c_void, le
         match (level, name) {
             (SOL_SOCKET, SO_ERROR) => {
                 let error = tcp.take_error().ok().flatten().map_or(0, |error| errno(&error));
-                if file_is_writable(stream) {
-                    stream.connected.store(true, Relaxed);
-                }
                 give(&error, value, len);
             }
             (SOL_SOCKET, SO_RCVTIMEO) => give(&time(&stream.receive_ns), value, len),
@@ -448,10 +448,6 @@ unsafe fn get(stream: &Stream, level: c_int, name: c_int, value: *mut c_void, le
         }
     }
     true
-}
-
-fn file_is_writable(stream: &Stream) -> bool {
-    tailwater::poll::readiness(&stream.tcp).is_writable()
 }
 
 /// Writes as much of `from` as there is room for.
