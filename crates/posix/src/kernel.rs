@@ -5,12 +5,15 @@
 //! poller; what is ready is then read from the kernel's set itself, with the kernel's own rules. No
 //! timer: without events the thread sleeps.
 //!
+//! What the program itself writes to a pipe or an event of the kernel is seen by its next wait, as on
+//! Linux, though the thread may not have run: each such write is [noted](note_write).
+//!
 //! # Invariant
 //! A set whose descriptors may be ready has `ready` set: the thread sets it at each change, and
 //! whoever clears it reads the set afterwards, and sets it again if that found something.
 
 use crate::real;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -26,6 +29,9 @@ const BATCH: usize = 64;
 static ALL: AtomicI32 = AtomicI32::new(-1);
 static WATCHED: SpinLock<Option<Watched>> = SpinLock::new(None);
 
+/// Number of writes of the program to descriptors of the kernel.
+static WRITES: AtomicU64 = AtomicU64::new(0);
+
 #[derive(Default)]
 struct Watched {
     sets: HashMap<u64, Weak<Kernel>>,
@@ -37,6 +43,8 @@ pub struct Kernel {
     set: OwnedFd,
     id: u64,
     ready: AtomicBool,
+    /// Value of `WRITES` when the set was read last.
+    seen: AtomicU64,
     poller: Arc<Poller>,
 }
 
@@ -76,7 +84,7 @@ impl Kernel {
             let id = watched.next;
             // What is ready before it is watched makes no change.
             let ready = AtomicBool::new(true);
-            let kernel = Arc::new(Self { set, id, ready, poller: Arc::clone(poller) });
+            let kernel = Arc::new(Self { set, id, ready, seen: AtomicU64::new(0), poller: Arc::clone(poller) });
             watched.sets.insert(id, Arc::downgrade(&kernel));
             kernel
         };
@@ -102,12 +110,25 @@ impl Kernel {
     /// Returns whether descriptors may have become ready since the last call, which the caller then
     /// finds out.
     pub fn take_ready(&self) -> bool {
+        let writes = WRITES.load(Ordering::Relaxed);
+        if self.seen.load(Ordering::Relaxed) != writes {
+            self.seen.store(writes, Ordering::Relaxed);
+            self.ready.store(false, Ordering::Release);
+            return true;
+        }
         self.ready.load(Ordering::Acquire) && self.ready.swap(false, Ordering::AcqRel)
     }
 
     /// Records that descriptors were found ready: they may still be.
     pub fn put_ready(&self) {
         self.ready.store(true, Ordering::Release);
+    }
+}
+
+/// Records a write of the program to a descriptor of the kernel.
+pub fn note_write() {
+    if ALL.load(Ordering::Relaxed) >= 0 {
+        WRITES.fetch_add(1, Ordering::Relaxed);
     }
 }
 

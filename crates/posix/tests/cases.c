@@ -509,7 +509,7 @@ static void *echo(void *argument) {
     long n;
     while ((n = read(fd, buffer, sizeof buffer)) > 0)
         if (write(fd, buffer, n) != n) abort();
-    return (void *)(n == 0);
+    return (void *)(intptr_t)(n == 0);
 }
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;

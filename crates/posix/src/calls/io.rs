@@ -2,7 +2,7 @@
 
 use super::{answer, served};
 use crate::file::{self, Errno, File, Manner, receive};
-use crate::{ready, real};
+use crate::{kernel, ready, real};
 use libc::{
     EPIPE, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, POLLIN, POLLOUT, c_int, c_short, c_uint, c_void, iovec, mmsghdr, msghdr,
     off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -16,11 +16,15 @@ const COPY: usize = 64 * 1024;
 const MAX_BUFFERS: usize = 1024;
 
 /// Calls the C library for a descriptor of the kernel: at home, if the call may wait.
-pub fn kernel<R>(fd: i32, events: c_short, call: impl FnOnce() -> R) -> R {
+pub fn at_kernel<R>(fd: i32, events: c_short, call: impl FnOnce() -> R) -> R {
     if resident::is_away() && (events == 0 || !ready::kernel_is_ready(fd, events)) {
         resident::go_home();
     }
-    call()
+    let result = call();
+    if events == POLLOUT {
+        kernel::note_write();
+    }
+    result
 }
 
 /// Returns buffers for reading.
@@ -136,7 +140,7 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, 0) }),
         // SAFETY: as above.
-        None => kernel(fd, POLLIN, || unsafe { real::read(fd, buffer, len) }),
+        None => at_kernel(fd, POLLIN, || unsafe { real::read(fd, buffer, len) }),
     }
 }
 
@@ -153,7 +157,7 @@ unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ss
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, buffers, count.max(0) as usize, 0) }),
         // SAFETY: as above.
-        None => kernel(fd, POLLIN, || unsafe { real::readv(fd, buffers, count) }),
+        None => at_kernel(fd, POLLIN, || unsafe { real::readv(fd, buffers, count) }),
     }
 }
 
@@ -185,7 +189,7 @@ unsafe extern "C" fn recvfrom(
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, flags) }),
         // SAFETY: as above.
-        None => kernel(fd, POLLIN, || unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) }),
+        None => at_kernel(fd, POLLIN, || unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) }),
     }
 }
 
@@ -215,7 +219,7 @@ fn check(len: usize, room: usize) {
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some((file, _call)) = served(fd) else {
         // SAFETY: the caller's contract.
-        return kernel(fd, POLLIN, || unsafe { real::recvmsg(fd, message, flags) });
+        return at_kernel(fd, POLLIN, || unsafe { real::recvmsg(fd, message, flags) });
     };
     // SAFETY: the caller's contract.
     unsafe {
@@ -238,7 +242,7 @@ unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     if served(fd).is_none() {
         // SAFETY: the caller's contract.
-        return kernel(fd, POLLIN, || unsafe { real::recvmmsg(fd, messages, count, flags, time) });
+        return at_kernel(fd, POLLIN, || unsafe { real::recvmmsg(fd, messages, count, flags, time) });
     }
     let mut done = 0;
     while done < count as usize {
@@ -263,7 +267,7 @@ unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssi
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, 0) }),
         // SAFETY: as above.
-        None => kernel(fd, POLLOUT, || unsafe { real::write(fd, buffer, len) }),
+        None => at_kernel(fd, POLLOUT, || unsafe { real::write(fd, buffer, len) }),
     }
 }
 
@@ -273,7 +277,7 @@ unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> s
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, buffers, count.max(0) as usize, 0) }),
         // SAFETY: as above.
-        None => kernel(fd, POLLOUT, || unsafe { real::writev(fd, buffers, count) }),
+        None => at_kernel(fd, POLLOUT, || unsafe { real::writev(fd, buffers, count) }),
     }
 }
 
@@ -296,7 +300,7 @@ unsafe extern "C" fn sendto(
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, flags) }),
         // SAFETY: as above.
-        None => kernel(fd, POLLOUT, || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) }),
+        None => at_kernel(fd, POLLOUT, || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) }),
     }
 }
 
@@ -308,7 +312,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
             write_from(fd, &file, (*message).msg_iov, (*message).msg_iovlen, flags)
         }),
         // SAFETY: as above.
-        None => kernel(fd, POLLOUT, || unsafe { real::sendmsg(fd, message, flags) }),
+        None => at_kernel(fd, POLLOUT, || unsafe { real::sendmsg(fd, message, flags) }),
     }
 }
 
@@ -316,7 +320,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
 unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     if served(fd).is_none() {
         // SAFETY: the caller's contract.
-        return kernel(fd, POLLOUT, || unsafe { real::sendmmsg(fd, messages, count, flags) });
+        return at_kernel(fd, POLLOUT, || unsafe { real::sendmmsg(fd, messages, count, flags) });
     }
     for done in 0..count as usize {
         // SAFETY: the caller's contract.
@@ -344,7 +348,7 @@ unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, le
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { copy_file(to, &file, from, offset, len) }),
         // SAFETY: as above.
-        None => kernel(to, POLLOUT, || unsafe { real::sendfile64(to, from, offset, len) }),
+        None => at_kernel(to, POLLOUT, || unsafe { real::sendfile64(to, from, offset, len) }),
     }
 }
 
@@ -408,5 +412,5 @@ unsafe extern "C" fn splice(
         return real::fail(libc::EINVAL) as ssize_t;
     }
     // SAFETY: the caller's contract.
-    kernel(from, POLLIN, || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) })
+    at_kernel(from, POLLIN, || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) })
 }
