@@ -51,6 +51,20 @@ impl Builder {
     /// assert_eq!(answer.unwrap(), 42);
     /// ```
     pub fn run<T: Send + 'static>(self, main: impl FnOnce() -> T + Send + 'static) -> Result<T, StartError> {
+        let runtime = self.launch()?;
+        let options = Options { name: Some("main".into()), ..Options::default() };
+        // SAFETY: everything is 'static. A boxed closure keeps the main thread's captures, which
+        // may be large, off its stack.
+        let (joiner, runnable) = unsafe { thread::prepare(Box::new(main), options, None) }?;
+        ready::inject(runtime, runnable);
+        Ok(joiner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+
+    /// Starts the runtime without a user thread.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub(crate) fn launch(self) -> Result<&'static Runtime, StartError> {
         if !alloc::is_installed() {
             return Err(StartError::NoAllocatorGuard);
         }
@@ -58,13 +72,7 @@ impl Builder {
         if STARTING.swap(true, Ordering::SeqCst) {
             return Err(StartError::AlreadyRunning);
         }
-        let runtime = start(&config)?;
-        let options = Options { name: Some("main".into()), ..Options::default() };
-        // SAFETY: everything is 'static. A boxed closure keeps the main thread's captures, which
-        // may be large, off its stack.
-        let (joiner, runnable) = unsafe { thread::prepare(Box::new(main), options, None) }?;
-        ready::inject(runtime, runnable);
-        Ok(joiner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        start(&config)
     }
 }
 

@@ -115,6 +115,9 @@ mod records;
 #[cfg(all(feature = "signal", not(loom)))]
 pub mod signal;
 #[cfg(not(loom))]
+#[doc(hidden)]
+pub mod resident;
+#[cfg(not(loom))]
 pub mod sync;
 #[cfg(not(loom))]
 pub mod testing;

@@ -3,8 +3,8 @@
 //! Owns the translation from options to `TAILWATER_*` variables, which the runtime in the program
 //! reads. The process becomes the program, so signals and exit codes are the program's. [`find`]
 //! looks for the program, [`wait`] waits for an IOKernel that has just been started,
-//! [`registration`] keeps a program that has not registered off the lent cores, [`batch`] runs one
-//! that was not written for Tailwater.
+//! [`registration`] keeps a program that has not registered off the lent cores. Programs that were
+//! not written for Tailwater are prepared by [`posix`], or run as batch jobs by [`batch`].
 
 use std::ffi::{OsStr, OsString};
 use std::net::Ipv4Addr;
@@ -19,6 +19,7 @@ use tailwater_workload::units::parse_duration_ns;
 
 pub mod batch;
 mod find;
+mod posix;
 pub mod registration;
 mod wait;
 
@@ -29,16 +30,18 @@ mod wait;
   tailwater run --name kv --kthreads 4 --guaranteed 1 --ip 10.77.0.2 -- ./kv
   tailwater run --name batch --class best-effort -- swaptions
   tailwater run --standalone --kthreads 2 -- ./kv        without an IOKernel
+  tailwater run --posix --ip 10.77.0.5 -- redis-server --bind 0.0.0.0      a program as it is
   tailwater run --batch -- xz -9 -T0 big.tar             any program, on cores that services leave idle
   tailwater run --batch --pid 4711                       one that runs already (root)
   tailwater run --batch --cgroup /system.slice/encoder.service
 
-PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it. Without
---batch it must be linked with the tailwater crate: one that has not registered after a second is kept off the lent
-cores, with a warning. With --batch it may be any program. It and all that it starts run in SCHED_IDLE on the lent cores,
-in a session of their own; signals to this command are passed on, and its exit status is the program's, or 128 and the
-number of the signal that ended it. An IOKernel that is just starting is waited for, at most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the program's
-environment; settings the program makes itself win.")]
+PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it.
+Without --batch it must be linked with the tailwater crate, or run with --posix: one that has not registered after a
+second is kept off the lent cores, with a warning. With --batch it may be any program. It and all that it starts run in
+SCHED_IDLE on the lent cores, in a session of their own; signals to this command are passed on, and its exit status is
+the program's, or 128 and the number of the signal that ended it. An IOKernel that is just starting is waited for, at
+most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the program's environment; settings the
+program makes itself win.")]
 pub struct RunArgs {
     /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
     /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
@@ -47,6 +50,13 @@ pub struct RunArgs {
     /// Run without an IOKernel, on threads of its own
     #[arg(long)]
     standalone: bool,
+    /// Run a program that was not written for Tailwater: its TCP sockets are on Tailwater's network,
+    /// by a library that is loaded before the C library
+    #[arg(long)]
+    posix: bool,
+    /// Network to which connections go through Tailwater, with --posix: the IOKernel's
+    #[arg(long, value_name = "PREFIX", default_value = "10.77.0.0/16", requires = "posix")]
+    network: String,
     /// Name in statistics, unique on the machine [default: program name and process id]
     #[arg(long)]
     name: Option<String>,
@@ -145,11 +155,18 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     } else {
         command.env("TAILWATER_IOKERNEL", &args.iokernel);
         wait::for_iokernel(&args.iokernel);
-        if let Err(error) = registration::watch_this_process(&args.iokernel, &name.to_string_lossy()) {
+        // A program as it is registers when it first uses a socket.
+        if !args.posix
+            && let Err(error) = registration::watch_this_process(&args.iokernel, &name.to_string_lossy()) {
             note!("tailwater run: {error:#}: there will be no warning if the program does not register");
         }
     }
     command.envs(settings(args));
+    if args.posix {
+        posix::check(&program)?;
+        command.env("LD_PRELOAD", posix::preload(own.as_deref().and_then(Path::parent))?);
+        command.env("TAILWATER_POSIX_NETWORK", &args.network);
+    }
     Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))
 }
 

@@ -9,7 +9,7 @@
 mod class;
 mod loss;
 mod settings;
-mod sources;
+pub(crate) mod sources;
 mod variables;
 
 pub use class::Class;

@@ -6,7 +6,27 @@ use super::{Class, OnIoKernelLoss, variables};
 use crate::debug::DumpSignal;
 use crate::error::ConfigError;
 use std::error::Error;
+use std::ffi::OsString;
 use std::str::FromStr;
+use std::sync::OnceLock;
+
+/// The environment's variables as they were, if the program may change them before the runtime
+/// starts.
+static KEPT: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
+
+/// Keeps the variables that the runtime reads as they are now.
+pub fn keep_environment() {
+    let is_own = |(name, _): &(OsString, OsString)| name.as_encoded_bytes().starts_with(b"TAILWATER_");
+    KEPT.get_or_init(|| std::env::vars_os().filter(is_own).collect());
+}
+
+/// Returns a variable of the environment, as it is or was kept.
+pub fn kept(name: &str) -> Option<OsString> {
+    match KEPT.get() {
+        Some(all) => all.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone()),
+        None => std::env::var_os(name),
+    }
+}
 
 /// Returns the settings in the environment.
 ///
@@ -78,7 +98,7 @@ pub fn file() -> Result<Settings, ConfigError> {
 #[cfg(not(all(feature = "config-file", feature = "debug", feature = "libc-waits", feature = "tcp")))]
 fn refuse(variable: &'static str, feature: &'static str) -> Result<(), ConfigError> {
     debug_assert!(variables::is_known(variable), "{variable} would be taken for a misspelling");
-    match std::env::var_os(variable) {
+    match kept(variable) {
         Some(value) if !value.is_empty() => Err(ConfigError::MissingFeature { variable, feature }),
         _ => Ok(()),
     }
@@ -126,7 +146,7 @@ fn variable<T>(
     parse: impl FnOnce(&str) -> Result<T, Cause>,
 ) -> Result<Option<T>, ConfigError> {
     debug_assert!(variables::is_known(name), "{name} would be taken for a misspelling");
-    let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+    let Some(value) = kept(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     match value.to_str().map_or_else(|| Err("not Unicode".into()), parse) {
         Ok(value) => Ok(Some(value)),
         Err(source) => Err(ConfigError::InvalidVariable { name, value, source }),

@@ -44,6 +44,16 @@ pub fn inside() -> bool {
     INSIDE.get()
 }
 
+/// Sets the flag in the caller's thread-local block, for a context that moves between an ordinary
+/// thread and kthreads.
+///
+/// # Safety
+/// The caller is about to be, or has just been, switched to where the flag is true, and uses nothing
+/// of this module in between.
+pub unsafe fn set_inside(is_inside: bool) {
+    INSIDE.set(is_inside);
+}
+
 /// Returns the address of the flag in the caller's thread-local block, for the image of user
 /// threads' blocks.
 pub fn inside_flag_address() -> usize {

@@ -35,6 +35,9 @@ const RETRY_WITHOUT_IOKERNEL: Duration = Duration::from_secs(1);
 
 static STACK: OnceLock<Stack> = OnceLock::new();
 
+/// Lengths of the network's prefixes: IPv4, and IPv6 if there is one.
+static PREFIXES: OnceLock<(u8, Option<u8>)> = OnceLock::new();
+
 /// True while a standalone program has not written the notice of [`note_bound`].
 static NOTICE_DUE: AtomicBool = AtomicBool::new(false);
 
@@ -48,6 +51,7 @@ static NOTICE_DUE: AtomicBool = AtomicBool::new(false);
 pub fn init(config: NetConfig) -> Result<(), ConfigError> {
     // Seeded by the operating system: ports must be hard to guess.
     let seed = std::hash::RandomState::new().hash_one(0);
+    PREFIXES.get_or_init(|| (config.prefix, config.ipv6.as_ref().map(|ipv6| ipv6.prefix)));
     NOTICE_DUE.store(config.mode == Mode::Standalone, Ordering::Relaxed);
     #[cfg(feature = "tcp")]
     let stack = Stack::with_secrets(config, seed, tcp::secrets())?;
@@ -79,6 +83,25 @@ pub fn note_bound(local: SocketAddr) {
 #[inline]
 pub fn stack() -> &'static Stack {
     STACK.get().expect("sockets need a runtime: use #[tailwater::main] or tailwater::Builder::run")
+}
+
+/// Returns whether `ip` is an address of the network that the stack is attached to.
+///
+/// # Panics
+/// If no runtime has been started.
+pub fn is_local(ip: std::net::IpAddr) -> bool {
+    let &(v4, v6) = PREFIXES.get().expect("made with the stack");
+    match (ip.to_canonical(), stack().ip6().zip(v6)) {
+        (std::net::IpAddr::V4(ip), _) => {
+            let differ = u32::from(ip) ^ u32::from(stack().ip());
+            differ.leading_zeros() >= u32::from(v4)
+        }
+        (std::net::IpAddr::V6(ip), Some((own, prefix))) => {
+            let differ = u128::from(ip) ^ u128::from(own);
+            differ.leading_zeros() >= u32::from(prefix)
+        }
+        (std::net::IpAddr::V6(_), None) => false,
+    }
 }
 
 #[inline]

@@ -112,6 +112,25 @@ pub fn local_ip6() -> Option<std::net::Ipv6Addr> {
     stack().ip6()
 }
 
+/// Returns whether `ip` is an address of the network of this runtime: attached, that of the
+/// IOKernel.
+///
+/// # Panics
+/// If no runtime has been started.
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::net::{is_local, local_ip};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     assert!(is_local(local_ip().into()));
+/// }
+/// ```
+pub fn is_local(ip: std::net::IpAddr) -> bool {
+    driver::is_local(ip)
+}
+
 /// Returns the counters of the process's network stack.
 ///
 /// # Panics

@@ -35,6 +35,12 @@ impl Interest {
     /// A write or a `send` would not wait.
     pub const WRITABLE: Self = Self(Ready::WRITABLE);
 
+    /// The peer sends nothing more (`EPOLLRDHUP`), though received data may not be read yet.
+    pub const READ_CLOSED: Self = Self(Ready::READ_CLOSED);
+    /// The connection has failed, or is over in both directions: what `epoll` reports without being
+    /// asked (`EPOLLERR`, `EPOLLHUP`).
+    pub const HANGUP: Self = Self(Ready(Ready::FAILED.0 | Ready::HUNG_UP.0));
+
     /// Returns whether all of `other` is in.
     pub const fn contains(self, other: Self) -> bool {
         self.0.0 & other.0.0 == other.0.0
@@ -86,6 +92,10 @@ impl Ready {
     pub const END: Self = Self(1 << 2);
     pub const FAILED: Self = Self(1 << 3);
     pub const TIMER: Self = Self(1 << 4);
+    /// The peer has closed its direction.
+    pub const READ_CLOSED: Self = Self(1 << 5);
+    /// Both directions are closed.
+    pub const HUNG_UP: Self = Self(1 << 6);
 
     pub fn when(self, condition: bool) -> Self {
         if condition { self } else { Self::NONE }
@@ -124,6 +134,8 @@ impl fmt::Debug for Ready {
             (Self::END, "end"),
             (Self::FAILED, "failed"),
             (Self::TIMER, "timer"),
+            (Self::READ_CLOSED, "read closed"),
+            (Self::HUNG_UP, "hung up"),
         ];
         f.debug_set()
             .entries(names.iter().filter(|(bit, _)| self.intersects(*bit)).map(|(_, name)| name))
@@ -176,6 +188,16 @@ impl Event {
         self.ready.intersects(Ready::FAILED)
     }
 
+    /// Returns whether the peer has closed its direction; received data may still be there.
+    pub fn is_read_closed(&self) -> bool {
+        self.ready.intersects(Ready::READ_CLOSED)
+    }
+
+    /// Returns whether the connection is over in both directions.
+    pub fn is_hung_up(&self) -> bool {
+        self.ready.intersects(Ready::HUNG_UP)
+    }
+
     /// Returns whether this is a timer.
     pub fn is_timer(&self) -> bool {
         self.ready.intersects(Ready::TIMER)
@@ -193,6 +215,7 @@ impl Event {
 #[derive(Debug)]
 pub struct Events {
     pub(super) list: Vec<Event>,
+    pub(super) limit: usize,
     pub(super) taken: super::poller::Taken,
 }
 
@@ -200,7 +223,13 @@ impl Events {
     /// Returns room for `capacity` events, at least one.
     pub fn with_capacity(capacity: usize) -> Self {
         let capacity = capacity.max(1);
-        Self { list: Vec::with_capacity(capacity), taken: Vec::with_capacity(capacity) }
+        Self { list: Vec::with_capacity(capacity), limit: usize::MAX, taken: Vec::with_capacity(capacity) }
+    }
+
+    /// Limits later waits to `events` events, at least one, where there is room for more.
+    #[doc(hidden)]
+    pub fn limit(&mut self, events: usize) {
+        self.limit = events.max(1);
     }
 
     /// Returns the events of the last `wait`.

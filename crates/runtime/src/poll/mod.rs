@@ -42,7 +42,8 @@
 //! |---|---|
 //! | `epoll_ctl` ADD, MOD, DEL; `EEXIST`, `ENOENT` | `register`, `modify`, `deregister`; `AlreadyExists`, `NotFound` |
 //! | level; `EPOLLET`; `EPOLLONESHOT` | [`Mode`] |
-//! | `EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLERR` | [`Event::is_readable`], `is_writable`, `is_end`, `is_failed` |
+//! | `EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLERR`, `EPOLLHUP` | [`Event::is_readable`], `is_writable`, `is_read_closed`, `is_failed`, `is_hung_up` |
+//! | `EPOLLERR` and `EPOLLHUP` without being asked for | [`Interest::HANGUP`] |
 //! | `EPOLLEXCLUSIVE` | threads that share one poller get each change once; between pollers, as without the flag, each gets it |
 //! | a registration belongs to the open file description | to the socket, whose clones share it |
 //! | `timerfd` | [`Poller::set_timer`] |
@@ -95,5 +96,23 @@ mod source;
 mod timers;
 
 pub use events::{Event, Events, Interest, Mode, Token};
+#[doc(hidden)]
+pub use poller::Nested;
 pub use poller::Poller;
 pub use source::Source;
+
+/// Returns what `source` is ready for now, as [`Event`] of [`Token`] 0, without a poller.
+///
+/// # Examples
+/// ```
+/// use tailwater::poll::readiness;
+/// use tailwater::sync::{Arc, Event};
+///
+/// let event = Arc::new(Event::new());
+/// assert!(!readiness(&event).is_readable());
+/// event.set();
+/// assert!(readiness(&event).is_readable());
+/// ```
+pub fn readiness(source: &impl Source) -> Event {
+    Event { token: Token(0), ready: source.object().ready() }
+}

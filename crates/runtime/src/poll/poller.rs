@@ -9,13 +9,14 @@
 
 use super::events::{Event, Events, Interest, Mode, Ready, Token};
 use super::registration::{Place, Registration};
-use super::source::{Key, Source};
+use super::source::{Key, Object, Sealed, Side, Source};
 use super::timers::Timers;
 use crate::ground::list::List;
 use crate::ground::spin::SpinLock;
 use crate::records::runtime::deadline_after;
 use crate::sync::Mutex;
 use crate::verbs::wait::{WaitList, check_may_block, wait};
+use crate::verbs::watch::Watchers;
 use core::fmt;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -38,6 +39,8 @@ pub struct State {
     /// Number of those with place `Ready`.
     changed: usize,
     gone: List<Registration>,
+    /// Pollers in which this one is registered: see [`Nested`].
+    watchers: Watchers,
     timers: Timers,
     /// True after [`Poller::wake`], until a `wait` returns for it.
     woken: bool,
@@ -101,6 +104,7 @@ impl Shared {
         }
         state.set_place(registration, Place::Ready);
         state.wake_one();
+        state.watchers.notify();
     }
 
     /// Puts a registration on the list of those gone.
@@ -120,6 +124,25 @@ impl Shared {
         let registration = self.0.lock().gone.pop_front()?;
         // SAFETY: it is in the registry, from which the caller alone removes it.
         Some(unsafe { registration.as_ref() }.key())
+    }
+
+    /// Returns the registrations on the ready list, with what was asked of them.
+    fn listed(&self) -> Vec<(Arc<Registration>, Interest)> {
+        let mut state = self.0.lock();
+        let mut all = Vec::with_capacity(state.listed);
+        for _ in 0..state.listed {
+            let Some(registration) = state.ready.pop_front() else { break };
+            // SAFETY: as in `Poller::take`; it goes back to the list under the same lock.
+            let registration = unsafe {
+                Arc::increment_strong_count(registration.as_ptr().cast_const());
+                Arc::from_raw(registration.as_ptr().cast_const())
+            };
+            // SAFETY: as in `put`.
+            unsafe { state.ready.push_back(&registration) };
+            let interest = registration.local(&mut state).interest;
+            all.push((registration, interest));
+        }
+        all
     }
 
     /// Takes a registration off all lists, for ever.
@@ -169,6 +192,7 @@ impl Poller {
             listed: 0,
             changed: 0,
             gone: List::new(),
+            watchers: Watchers::new(),
             timers: Timers::default(),
             woken: false,
             followers: WaitList::new(),
@@ -405,7 +429,7 @@ impl Poller {
     /// Takes due timers and a batch of registrations off the lists; returns whether
     /// [`wake`](Self::wake) was called.
     fn take(&self, events: &mut Events) -> bool {
-        let room = events.list.capacity().min(BATCH);
+        let room = events.list.capacity().min(BATCH).min(events.limit);
         let mut state = self.shared.0.lock();
         if state.timers.next().is_some() {
             let now = Instant::now();
@@ -499,12 +523,45 @@ fn not_found() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the source is not registered with this poller")
 }
 
+/// A poller as a source of other pollers: readable while a wait would return events. For `epoll`
+/// sets of unmodified programs; a caller registers no poller in itself, not even through others.
+///
+/// A change of a source then locks one poller after the other, from the inner to the outer.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Nested<'a>(pub &'a Poller);
+
+impl Object for Shared {
+    fn watchers(&self, side: Side, change: &mut dyn FnMut(&mut Watchers)) {
+        if side == Side::Read {
+            change(&mut self.0.lock().watchers);
+        }
+    }
+
+    fn ready(&self) -> Ready {
+        Ready::READABLE.when(self.listed().into_iter().any(|(registration, interest)| {
+            registration.object().ready().of_interest(interest.ready()) != Ready::NONE
+        }))
+    }
+}
+
+impl Sealed for Nested<'_> {
+    fn key(&self) -> Key {
+        (Arc::as_ptr(&self.0.shared) as usize, None)
+    }
+
+    fn object(&self) -> Arc<dyn Object> {
+        Arc::clone(&self.0.shared) as _
+    }
+}
+
 impl Drop for Poller {
     fn drop(&mut self) {
         let registry = self.registry.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (_, registration) in registry.drain() {
             registration.unlink();
         }
+        self.shared.0.lock().watchers.close();
     }
 }
 

@@ -115,11 +115,15 @@ impl Registration {
     /// # Safety
     /// [`unlink`](Self::unlink) is called before the registration dies.
     pub unsafe fn link(&self, interest: Interest) {
-        let sides =
-            [(Side::Read, &self.reads, Interest::READABLE), (Side::Write, &self.writes, Interest::WRITABLE)];
+        // The end of a connection, however it comes, is a change for readers.
+        let reads = [Interest::READABLE, Interest::READ_CLOSED, Interest::HANGUP];
+        let sides = [
+            (Side::Read, &self.reads, reads.iter().any(|&reads| interest.contains(reads))),
+            (Side::Write, &self.writes, interest.contains(Interest::WRITABLE)),
+        ];
         for (side, watcher, wanted) in sides {
             self.object.watchers(side, &mut |watchers| {
-                match (interest.contains(wanted), watcher.is_linked()) {
+                match (wanted, watcher.is_linked()) {
                     // SAFETY: 1. by the caller's contract; an `Arc` does not move. 2. The lock is
                     // held.
                     (true, false) => unsafe { watchers.add(watcher) },

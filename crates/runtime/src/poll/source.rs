@@ -10,6 +10,7 @@ use std::sync::Arc;
 use {
     crate::net::tcp::{Listening, Socket},
     crate::net::{TcpListener, TcpStream},
+    tailwater_tcp::State,
 };
 
 /// A direction of a source.
@@ -91,7 +92,12 @@ impl Object for Socket {
         let writable = !inner.is_connecting() && inner.connection.poll_writable();
         inner.note_awaited();
         let end = readable && inner.connection.readable_bytes() == 0;
-        Ready::READABLE.when(readable)
+        let state = inner.connection.state();
+        let hung_up =
+            matches!(state, State::LastAck | State::Closing | State::TimeWait | State::Closed);
+        Ready::READ_CLOSED.when(end || hung_up || state == State::CloseWait)
+            | Ready::HUNG_UP.when(hung_up)
+            | Ready::READABLE.when(readable)
             | Ready::WRITABLE.when(writable)
             | Ready::END.when(end)
             | Ready::FAILED.when(inner.has_failed())

@@ -68,7 +68,7 @@ impl StackPool {
     /// perhaps on another core.
     pub fn give(&self, stack: Stack, kthread: ThisKthread<'_>, guard: &NoPreempt) {
         // SAFETY: the block was made by `Stack::make`, and its thread uses it no more.
-        unsafe { tls::shape().expect("the runtime is running").reset(stack.uthread().fs) };
+        unsafe { tls::shape().expect("the runtime is running").reset(stack.uthread().fs()) };
         if stack.uthread().custom {
             // SAFETY: as in `take`.
             return unsafe { guard.on_own_fs(|| self.custom.give(stack)) };

@@ -7,7 +7,8 @@
 //! | `rsp` | the kthread leaving the thread, in `arch::switch` | the kthread resuming it, after it saw `on_cpu` 0 (Acquire) |
 //! | `on_cpu` | 1 by the kthread resuming the thread; 0 by `arch::switch` when the context is saved | a kthread about to resume it |
 //! | `entry` | its creator, before the thread is first queued | the thread itself, once |
-//! | `fs`, `limit`, `custom` | the stack's creator, before the record is shared | any thread |
+//! | `limit`, `custom`, `resident` | the record's creator, before it is shared | any thread |
+//! | `fs` | the record's creator, before it is shared; for an ordinary thread, before its context is first queued | a kthread about to resume the thread |
 //! | `class` | its creator, before it is first queued; itself, as it ends | any thread |
 //! | `host` | see [`host`](crate::verbs::host) | any thread |
 //! | `pinned` | see [`pinned`](crate::verbs::pinned) | any thread |
@@ -37,6 +38,9 @@ const FIRST_LINES: usize = 4;
 const NO_HOST: u16 = u16::MAX;
 /// The core of a thread that is not pinned.
 const NO_PIN: u16 = u16::MAX;
+
+/// The limit of a stack that is not the runtime's: no address that a fault reports is near it.
+const NO_STACK: usize = 1 << 62;
 
 /// Looks at a thread that another kthread is leaving before this kthread yields to Linux. On a core
 /// that both share, the other kthread would otherwise wait for the end of this one's time slice.
@@ -81,8 +85,10 @@ pub struct Uthread {
     /// True if the stack has a size of its own and belongs to
     /// [`CustomStacks`](super::custom_stacks::CustomStacks).
     pub custom: bool,
-    /// FS base: the thread control block.
-    pub fs: usize,
+    /// True if the context is that of an ordinary thread, whose stack is its own: see
+    /// [`resident`](crate::resident).
+    pub resident: bool,
+    fs: AtomicUsize,
     /// Lowest usable stack address.
     pub limit: usize,
     entry: UnsafeCell<Option<Entry>>,
@@ -125,7 +131,8 @@ impl Uthread {
             host: AtomicU16::new(NO_HOST),
             pinned: AtomicU16::new(NO_PIN),
             custom,
-            fs,
+            resident: false,
+            fs: AtomicUsize::new(fs),
             limit,
             entry: UnsafeCell::new(None),
             destructors: Destructors::default(),
@@ -135,6 +142,30 @@ impl Uthread {
             handles: AtomicBool::new(false),
             next_record: AtomicPtr::new(core::ptr::null_mut()),
         }
+    }
+
+    /// Returns the record for contexts of ordinary threads.
+    pub fn of_resident() -> Self {
+        Self { resident: true, ..Self::new(NO_STACK, 0, false) }
+    }
+
+    /// FS base: the thread control block.
+    #[inline(always)]
+    pub fn fs(&self) -> usize {
+        // Relaxed: queues hand it over with the thread.
+        self.fs.load(Ordering::Relaxed)
+    }
+
+    /// Sets FS base. The record's thread is not queued.
+    pub fn set_fs(&self, fs: usize) {
+        self.fs.store(fs, Ordering::Relaxed);
+    }
+
+    /// Records that a kthread is about to leave the context, as far as others see: they wait in
+    /// [`wait_until_left`](Self::wait_until_left) for the switch that saves it.
+    pub fn begin_leaving(&self) {
+        // Relaxed: the queue that the thread is put into afterwards hands it over.
+        self.on_cpu.store(1, Ordering::Relaxed);
     }
 
     /// Returns whether the thread is a background thread.

@@ -109,20 +109,23 @@ extern "C" fn on_signal(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_v
 /// is to give its core up.
 ///
 /// # Safety
-/// `_context` is the ucontext of the running handler.
-unsafe fn decide(_context: *const libc::c_void) -> Option<NoPreempt> {
+/// `context` is the ucontext of the running handler.
+unsafe fn decide(context: *const libc::c_void) -> Option<NoPreempt> {
     let guard = NoPreempt::new();
     let kthread = guard.kthread().expect("inside");
     // SAFETY: by the caller's contract; preemption is off.
     #[cfg(feature = "debug")]
     unsafe {
-        snapshot::answer(&kthread, _context);
+        snapshot::answer(&kthread, context);
     }
     quantum::tick(&kthread);
     // With shared TLS the interrupted code may be using a thread-local, which the next thread would
     // find half changed.
     if !arch::shares_tls() {
-        if kthread.head().preempt_depth() > 1 || kthread.current().is_none() {
+        let current = kthread.current();
+        // SAFETY: by the caller's contract.
+        let in_libc = current.is_some_and(|me| me.resident) && unsafe { runs_libc(context) };
+        if kthread.head().preempt_depth() > 1 || current.is_none() || in_libc {
             kthread.head().note_preempt_pending();
         } else if kthread.yield_requested() {
             count(&kthread.counters.preemptions, 1);
@@ -132,6 +135,17 @@ unsafe fn decide(_context: *const libc::c_void) -> Option<NoPreempt> {
     // A poll point here would leave the stack with the mask closed.
     guard.drop_quietly();
     None
+}
+
+/// Returns whether the interrupted code is the C library's, which may hold the lock of a heap: its
+/// functions are not the runtime's own on the context of an ordinary thread.
+///
+/// # Safety
+/// `context` is the ucontext of the running handler.
+unsafe fn runs_libc(context: *const libc::c_void) -> bool {
+    // SAFETY: by the caller's contract.
+    let rip = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] };
+    crate::resident::is_libc(rip as usize)
 }
 
 /// Has the interrupted thread give its core up; returns when it is resumed and no request is left.

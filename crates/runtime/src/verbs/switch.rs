@@ -95,7 +95,7 @@ pub fn block(guard: NoPreempt) {
 
 /// Why a thread leaves its kthread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+pub enum Why {
     /// It waits for something, or ends.
     Blocks,
     /// It lets others run, and is queued.
@@ -147,7 +147,7 @@ fn leave_core(guard: NoPreempt, why: Why, first: Option<Runnable>) -> NoPreempt 
 /// Inlined, so that a blocked thread comes back through one call less: each that the switch returns
 /// through is mispredicted, unless the last thread blocked in the same place.
 #[inline(always)]
-fn next_context(
+pub fn next_context(
     kthread: ThisKthread<'_>,
     me: &'static Uthread,
     why: Why,
@@ -170,7 +170,7 @@ fn next_context(
             let (next, rsp) = next.claim();
             // SAFETY: the caller resumes it.
             unsafe { kthread.set_current(Some(next)) };
-            Some((rsp, next.fs))
+            Some((rsp, next.fs()))
         }
         None => {
             private.ran_is_queued.set(why != Why::Blocks);

@@ -122,7 +122,7 @@ fn run(kthread: ThisKthread<'_>, runnable: Runnable, budget: u32) {
     // slots are this kthread's.
     unsafe {
         kthread.set_current(Some(uthread));
-        arch::switch(private.sched_rsp.as_ptr(), rsp, private.unused_flag.as_ptr(), uthread.fs);
+        arch::switch(private.sched_rsp.as_ptr(), rsp, private.unused_flag.as_ptr(), uthread.fs());
     }
     kthread.note_doing(IN_SCHEDULER);
 }

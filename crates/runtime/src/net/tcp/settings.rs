@@ -11,6 +11,23 @@ use std::io;
 use tailwater_tcp::{Connection, Events, Keepalive, Stats};
 
 impl TcpStream {
+    /// Returns the number of bytes that were received and not yet read (`FIONREAD`).
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::net::{TcpListener, TcpStream};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    ///     assert_eq!(stream.unread(), 0);
+    /// }
+    /// ```
+    pub fn unread(&self) -> usize {
+        self.socket.lock().connection.readable_bytes()
+    }
+
     /// Applies `change` to the connection, then sends the segments that are allowed now.
     pub(super) fn change(&self, change: impl FnOnce(&mut Connection)) {
         let now = Stack::tcp_now(&KthreadOutlet);

@@ -1,0 +1,416 @@
+//! Reading and writing.
+
+use super::{answer, served};
+use crate::file::{self, Errno, File, Manner, receive};
+use crate::{kernel, ready, real};
+use libc::{
+    EPIPE, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, POLLIN, POLLOUT, c_int, c_short, c_uint, c_void, iovec, mmsghdr, msghdr,
+    off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+use std::io::{IoSlice, IoSliceMut};
+use tailwater::resident;
+
+/// Bytes that sendfile(2) copies at once.
+const COPY: usize = 64 * 1024;
+/// Buffers of one call that the kernel allows (`UIO_MAXIOV`).
+const MAX_BUFFERS: usize = 1024;
+
+/// Calls the C library for a descriptor of the kernel: at home, if the call may wait.
+pub fn at_kernel<R>(fd: i32, events: c_short, call: impl FnOnce() -> R) -> R {
+    if resident::is_away() && (events == 0 || !ready::kernel_is_ready(fd, events)) {
+        resident::go_home();
+    }
+    let result = call();
+    if events == POLLOUT {
+        kernel::note_write();
+    }
+    result
+}
+
+/// Returns buffers for reading.
+///
+/// # Safety
+/// As readv(2).
+unsafe fn buffers_mut<'a>(buffers: *const iovec, count: usize) -> Result<&'a mut [IoSliceMut<'a>], Errno> {
+    if count > MAX_BUFFERS {
+        return Err(libc::EINVAL);
+    }
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: the caller's contract; an `IoSliceMut` is an iovec. The list itself is the caller's copy.
+    Ok(unsafe { core::slice::from_raw_parts_mut(buffers.cast_mut().cast(), count) })
+}
+
+/// Returns a copy of the list of buffers, which reading and writing advance.
+///
+/// # Safety
+/// As readv(2).
+unsafe fn copied(buffers: *const iovec, count: usize) -> Result<Vec<iovec>, Errno> {
+    if count > MAX_BUFFERS {
+        return Err(libc::EINVAL);
+    }
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the caller's contract.
+    Ok(unsafe { core::slice::from_raw_parts(buffers, count) }.to_vec())
+}
+
+/// Reads from a served descriptor.
+///
+/// # Safety
+/// As readv(2).
+unsafe fn read_into(fd: i32, file: &File, buffers: *const iovec, count: usize, flags: c_int) -> Result<usize, Errno> {
+    let stream = file.stream().ok_or(libc::EINVAL)?;
+    if flags & (MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // Linux's answers where there is no such data.
+        return Err(if flags & MSG_OOB != 0 { libc::EINVAL } else { libc::EAGAIN });
+    }
+    let manner = Manner::of(file, flags);
+    if flags & MSG_TRUNC != 0 {
+        // SAFETY: the caller's contract.
+        return unsafe { discard(fd, file, buffers, count, manner) };
+    }
+    if count == 1 {
+        // SAFETY: the caller's contract; an iovec on this stack.
+        unsafe {
+            let mut one = buffers.read();
+            return receive(fd, stream, buffers_mut(&raw mut one, 1)?, manner);
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        let list = copied(buffers, count)?;
+        receive(fd, stream, buffers_mut(list.as_ptr(), count)?, manner)
+    }
+}
+
+/// Reads without storing, as Linux does for `MSG_TRUNC` on TCP.
+///
+/// # Safety
+/// As readv(2).
+unsafe fn discard(fd: i32, file: &File, buffers: *const iovec, count: usize, manner: Manner) -> Result<usize, Errno> {
+    let stream = file.stream().ok_or(libc::EINVAL)?;
+    // SAFETY: the caller's contract.
+    let wanted: usize = unsafe { copied(buffers, count)? }.iter().map(|buffer| buffer.iov_len).sum();
+    let mut scratch = vec![0; wanted.min(COPY)];
+    receive(fd, stream, &mut [IoSliceMut::new(&mut scratch)], manner)
+}
+
+/// Writes to a served descriptor.
+///
+/// # Safety
+/// As writev(2).
+unsafe fn write_from(fd: i32, file: &File, buffers: *const iovec, count: usize, flags: c_int) -> Result<usize, Errno> {
+    let stream = file.stream().ok_or(EPIPE)?;
+    if flags & MSG_OOB != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let manner = Manner::of(file, flags);
+    let mut one;
+    let list;
+    // SAFETY: the caller's contract; an `IoSlice` is an iovec, on this stack or in a list of our own.
+    let slices: &mut [IoSlice<'_>] = unsafe {
+        let first = if count == 1 {
+            one = buffers.read();
+            &raw mut one
+        } else {
+            list = copied(buffers, count)?;
+            list.as_ptr().cast_mut()
+        };
+        if count == 0 { &mut [] } else { core::slice::from_raw_parts_mut(first.cast(), count) }
+    };
+    let result = file::send(fd, stream, slices, manner);
+    if result == Err(EPIPE) && flags & MSG_NOSIGNAL == 0 {
+        // The kernel sends the signal to the thread that writes.
+        // SAFETY: no pointers.
+        resident::at_home(|| unsafe { real::raise(libc::SIGPIPE) });
+    }
+    result
+}
+
+fn one(buffer: *const c_void, len: size_t) -> iovec {
+    iovec { iov_base: buffer.cast_mut(), iov_len: len }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    match served(fd) {
+        // SAFETY: the caller's contract.
+        Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, 0) }),
+        // SAFETY: as above.
+        None => at_kernel(fd, POLLIN, || unsafe { real::read(fd, buffer, len) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    check(len, room);
+    // SAFETY: the caller's contract.
+    unsafe { read(fd, buffer, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
+    match served(fd) {
+        // SAFETY: the caller's contract.
+        Some((file, _call)) => answer(unsafe { read_into(fd, &file, buffers, count.max(0) as usize, 0) }),
+        // SAFETY: as above.
+        None => at_kernel(fd, POLLIN, || unsafe { real::readv(fd, buffers, count) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let none = core::ptr::null_mut();
+    // SAFETY: the caller's contract.
+    unsafe { recvfrom(fd, buffer, len, flags, none, core::ptr::null_mut()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+    check(len, room);
+    // SAFETY: the caller's contract.
+    unsafe { recv(fd, buffer, len, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    match served(fd) {
+        // A connection has no address for each message, and Linux leaves the room as it is.
+        // SAFETY: the caller's contract.
+        Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, flags) }),
+        // SAFETY: as above.
+        None => at_kernel(fd, POLLIN, || unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    check(len, room);
+    // SAFETY: the caller's contract.
+    unsafe { recvfrom(fd, buffer, len, flags, address, address_len) }
+}
+
+/// Ends the process where a fortified program would overrun its buffer, as the C library does.
+fn check(len: usize, room: usize) {
+    if len > room {
+        std::process::abort();
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some((file, _call)) = served(fd) else {
+        // SAFETY: the caller's contract.
+        return at_kernel(fd, POLLIN, || unsafe { real::recvmsg(fd, message, flags) });
+    };
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (buffers, count) = ((*message).msg_iov, (*message).msg_iovlen);
+        let result = read_into(fd, &file, buffers, count, flags);
+        if result.is_ok() {
+            ((*message).msg_controllen, (*message).msg_flags, (*message).msg_namelen) = (0, 0, 0);
+        }
+        answer(result)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    time: *mut timespec,
+) -> c_int {
+    if served(fd).is_none() {
+        // SAFETY: the caller's contract.
+        return at_kernel(fd, POLLIN, || unsafe { real::recvmmsg(fd, messages, count, flags, time) });
+    }
+    let mut done = 0;
+    while done < count as usize {
+        let later = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: the caller's contract.
+        unsafe {
+            let message = &mut *messages.add(done);
+            let read = recvmsg(fd, &raw mut message.msg_hdr, flags | later);
+            if read < 0 {
+                return if done > 0 { done as c_int } else { -1 };
+            }
+            message.msg_len = read as c_uint;
+        }
+        done += 1;
+    }
+    done as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+    match served(fd) {
+        // SAFETY: the caller's contract.
+        Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, 0) }),
+        // SAFETY: as above.
+        None => at_kernel(fd, POLLOUT, || unsafe { real::write(fd, buffer, len) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t {
+    match served(fd) {
+        // SAFETY: the caller's contract.
+        Some((file, _call)) => answer(unsafe { write_from(fd, &file, buffers, count.max(0) as usize, 0) }),
+        // SAFETY: as above.
+        None => at_kernel(fd, POLLOUT, || unsafe { real::writev(fd, buffers, count) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's contract.
+    unsafe { sendto(fd, buffer, len, flags, core::ptr::null(), 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    len: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    address_len: socklen_t,
+) -> ssize_t {
+    match served(fd) {
+        // SAFETY: the caller's contract.
+        Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, flags) }),
+        // SAFETY: as above.
+        None => at_kernel(fd, POLLOUT, || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    match served(fd) {
+        // SAFETY: the caller's contract.
+        Some((file, _call)) => answer(unsafe {
+            write_from(fd, &file, (*message).msg_iov, (*message).msg_iovlen, flags)
+        }),
+        // SAFETY: as above.
+        None => at_kernel(fd, POLLOUT, || unsafe { real::sendmsg(fd, message, flags) }),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    if served(fd).is_none() {
+        // SAFETY: the caller's contract.
+        return at_kernel(fd, POLLOUT, || unsafe { real::sendmmsg(fd, messages, count, flags) });
+    }
+    for done in 0..count as usize {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let message = &mut *messages.add(done);
+            let written = sendmsg(fd, &raw const message.msg_hdr, flags);
+            if written < 0 {
+                return if done > 0 { done as c_int } else { -1 };
+            }
+            message.msg_len = written as c_uint;
+        }
+    }
+    count as c_int
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t {
+    // SAFETY: the caller's contract.
+    unsafe { sendfile64(to, from, offset, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t {
+    match served(to) {
+        // SAFETY: the caller's contract.
+        Some((file, _call)) => answer(unsafe { copy_file(to, &file, from, offset, len) }),
+        // SAFETY: as above.
+        None => at_kernel(to, POLLOUT, || unsafe { real::sendfile64(to, from, offset, len) }),
+    }
+}
+
+/// Copies from a file to a served descriptor.
+///
+/// # Safety
+/// As sendfile(2) for `offset`.
+unsafe fn copy_file(to: i32, file: &File, from: i32, offset: *mut off64_t, len: usize) -> Result<usize, Errno> {
+    let mut chunk = vec![0_u8; len.min(COPY)];
+    let mut total = 0;
+    // SAFETY: no pointers; the caller's contract.
+    let mut at = unsafe { if offset.is_null() { libc::lseek64(from, 0, libc::SEEK_CUR) } else { *offset } };
+    if at < 0 {
+        return Err(libc::EINVAL);
+    }
+    while total < len {
+        let room = chunk.len().min(len - total);
+        // SAFETY: the chunk has that room.
+        let read = unsafe { libc::pread64(from, chunk.as_mut_ptr().cast(), room, at) };
+        if read < 0 && total == 0 {
+            return Err(real::errno());
+        }
+        if read <= 0 {
+            break;
+        }
+        // SAFETY: a buffer of our own.
+        let sent = unsafe { write_from(to, file, &one(chunk.as_ptr().cast(), read as usize), 1, 0) };
+        match sent {
+            Ok(sent) => {
+                total += sent;
+                at += sent as off64_t;
+                if sent < read as usize {
+                    break;
+                }
+            }
+            Err(_) if total > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    // SAFETY: no pointers; the caller's contract.
+    unsafe {
+        if offset.is_null() {
+            libc::lseek64(from, at, libc::SEEK_SET);
+        } else {
+            *offset = at;
+        }
+    }
+    Ok(total)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn splice(
+    from: c_int,
+    from_offset: *mut off64_t,
+    to: c_int,
+    to_offset: *mut off64_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    if served(from).is_some() || served(to).is_some() {
+        return real::fail(libc::EINVAL) as ssize_t;
+    }
+    // SAFETY: the caller's contract.
+    at_kernel(from, POLLIN, || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) })
+}

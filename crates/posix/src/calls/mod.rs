@@ -1,0 +1,42 @@
+//! The functions that the library exports: the C interface.
+//!
+//! Owns pointers, `errno` and signals of broken pipes. Each function looks its descriptor up, and
+//! calls the C library's where the descriptor is only the kernel's.
+//!
+//! A pointer of a program is valid as the manual page of its function says. That contract stands for
+//! every function here, and every `SAFETY` comment rests on it.
+
+mod descriptors;
+mod events;
+mod io;
+mod process;
+mod sockets;
+
+use crate::file::{Errno, File};
+use crate::start::{self, Call};
+use crate::{real, table};
+use std::sync::Arc;
+
+/// Returns the file of a served descriptor, and the proof that the caller is on a kthread.
+#[inline]
+fn served(fd: i32) -> Option<(Arc<File>, Call)> {
+    let file = table::get(fd)?;
+    if !start::is_running() {
+        return None;
+    }
+    Some((file, Call::begin()?))
+}
+
+/// Returns a result as C does.
+#[inline]
+fn answer(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(error) => real::fail(error) as isize,
+    }
+}
+
+/// As [`answer`], for functions that return an int.
+fn answer_int(result: Result<i32, Errno>) -> i32 {
+    result.unwrap_or_else(real::fail)
+}

@@ -1,0 +1,227 @@
+//! Threads, processes and signals: what a context does at home.
+//!
+//! Owns the rule for each call: waits of the C library, and calls that act on the calling OS thread,
+//! are made at home; locks are tried first, and waited for at home. Threads are marked, so that
+//! their ends are seen.
+
+use crate::real::{self, ThreadMain};
+use crate::start;
+use core::sync::atomic::AtomicBool;
+use libc::{
+    c_char, c_int, c_long, c_uint, c_void, gid_t, id_t, pid_t, pthread_attr_t, pthread_barrier_t, pthread_cond_t,
+    pthread_mutex_t, pthread_rwlock_t, pthread_t, rusage, sem_t, siginfo_t, sigset_t, size_t, stack_t, timespec, uid_t,
+};
+use tailwater::resident;
+
+macro_rules! at_home {
+    ($($name:ident($($arg:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($arg: $type),*) $(-> $returned)? {
+                resident::go_home();
+                // SAFETY: the caller's contract.
+                unsafe { real::$name($($arg),*) }
+            }
+        )*
+    };
+}
+
+at_home! {
+    clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
+    daemon(stay: c_int, keep: c_int) -> c_int;
+    execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    exit(status: c_int);
+    fork() -> pid_t;
+    kill(pid: pid_t, signal: c_int) -> c_int;
+    nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
+    pause() -> c_int;
+    pclose(stream: *mut c_void) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
+    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    pthread_barrier_wait(barrier: *mut pthread_barrier_t) -> c_int;
+    pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: c_int, until: *const timespec) -> c_int;
+    pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int;
+    pthread_cond_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int;
+    pthread_join(thread: pthread_t, value: *mut *mut c_void) -> c_int;
+    pthread_kill(thread: pthread_t, signal: c_int) -> c_int;
+    pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
+    raise(signal: c_int) -> c_int;
+    sched_setaffinity(pid: pid_t, size: size_t, set: *const c_void) -> c_int;
+    sched_setscheduler(pid: pid_t, policy: c_int, parameters: *const c_void) -> c_int;
+    sem_clockwait(semaphore: *mut sem_t, clock: c_int, until: *const timespec) -> c_int;
+    sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
+    sigaltstack(stack: *const stack_t, before: *mut stack_t) -> c_int;
+    sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
+    sigsuspend(mask: *const sigset_t) -> c_int;
+    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int;
+    sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int;
+    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int;
+    sleep(seconds: c_uint) -> c_uint;
+    system(command: *const c_char) -> c_int;
+    usleep(microseconds: c_uint) -> c_int;
+    wait(status: *mut c_int) -> pid_t;
+    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    waitid(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
+    waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t;
+}
+
+/// The child would run in this process's memory on a kthread's stack, and close its descriptors in
+/// this process's table: it gets memory of its own.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn vfork() -> pid_t {
+    // SAFETY: no preconditions that vfork does not have.
+    unsafe { fork() }
+}
+
+macro_rules! tried_first {
+    ($($name:ident by $try:ident($lock:ident: $type:ty);)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($lock: *mut $type) -> c_int {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    if resident::is_away() {
+                        let result = libc::$try($lock);
+                        if result != libc::EBUSY {
+                            return result;
+                        }
+                        // The holder may be a context that waits for this kthread.
+                        resident::go_home();
+                    }
+                    real::$name($lock)
+                }
+            }
+        )*
+    };
+}
+
+tried_first! {
+    pthread_mutex_lock by pthread_mutex_trylock(mutex: pthread_mutex_t);
+    pthread_rwlock_rdlock by pthread_rwlock_tryrdlock(lock: pthread_rwlock_t);
+    pthread_rwlock_wrlock by pthread_rwlock_trywrlock(lock: pthread_rwlock_t);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if resident::is_away() {
+            if libc::sem_trywait(semaphore) == 0 {
+                return 0;
+            }
+            resident::go_home();
+        }
+        real::sem_wait(semaphore)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sched_yield() -> c_int {
+    if resident::is_away() {
+        tailwater::thread::yield_now();
+        return 0;
+    }
+    // SAFETY: no preconditions.
+    unsafe { real::sched_yield() }
+}
+
+/// Locks that do not come through the C library's functions wait by this call.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    if number == libc::SYS_futex && resident::is_away() {
+        let operation = b as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+        if matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET) {
+            resident::go_home();
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { real::syscall(number, a, b, c, d, e, f) }
+}
+
+/// What a new thread runs.
+struct Start {
+    main: ThreadMain,
+    argument: *mut c_void,
+}
+
+/// The main function of a thread whose end is seen.
+extern "C" fn run(start: *mut c_void) -> *mut c_void {
+    // SAFETY: `pthread_create` made it for this thread alone.
+    let Start { main, argument } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    start::stay();
+    let value = main(argument);
+    start::leave();
+    value
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    main: ThreadMain,
+    argument: *mut c_void,
+) -> c_int {
+    // The new thread has the affinity, priority and mask of its creator's OS thread.
+    resident::go_home();
+    let start = Box::into_raw(Box::new(Start { main, argument }));
+    // SAFETY: the caller's contract.
+    let result = unsafe { real::pthread_create(thread, attributes, run, start.cast()) };
+    if result != 0 {
+        // SAFETY: no thread was started that has it.
+        drop(unsafe { Box::from_raw(start) });
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_exit(value: *mut c_void) -> ! {
+    start::leave();
+    // SAFETY: the caller's contract.
+    unsafe { real::pthread_exit(value) };
+    unreachable!("pthread_exit does not return")
+}
+
+macro_rules! refused_once_running {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+                if start::is_running() {
+                    static SAID: AtomicBool = AtomicBool::new(false);
+                    start::say_once(&SAID, concat!(stringify!($name), " is refused (EPERM) once a socket is served; change the \
+                         user before that, or start the program as that user"));
+                    return real::fail(libc::EPERM);
+                }
+                // SAFETY: the caller's contract.
+                unsafe { real::$name($($arg),*) }
+            }
+        )*
+    };
+}
+
+// The C library runs these on every thread by a signal, whose handler needs the thread's own
+// thread-local block: a kthread has another one.
+refused_once_running! {
+    setegid(id: gid_t);
+    seteuid(id: uid_t);
+    setgid(id: gid_t);
+    setgroups(count: size_t, groups: *const gid_t);
+    setregid(real: gid_t, effective: gid_t);
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t);
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t);
+    setreuid(real: uid_t, effective: uid_t);
+    setuid(id: uid_t);
+}

@@ -1,0 +1,261 @@
+//! What a descriptor is: a connection, a listener, or an epoll set.
+//!
+//! Owns the descriptions, which several descriptors may share, and reading and writing of
+//! connections. The runtime's sockets never wait here: [`ready`](crate::ready) does, for both
+//! networks and for signals.
+
+use crate::ready;
+use crate::set::Set;
+use crate::start;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_int, c_short};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tailwater::net::{TcpListener, TcpOptions, TcpStream};
+use tailwater::poll::{self, Nested};
+use tailwater::sync::OnceLock;
+
+/// A failed call: what `errno` becomes.
+pub type Errno = c_int;
+
+/// The description behind a descriptor.
+pub struct File {
+    /// `O_NONBLOCK`.
+    pub nonblocking: AtomicBool,
+    pub what: What,
+}
+
+/// See the module documentation.
+pub enum What {
+    Stream(Stream),
+    Listener(Listener),
+    Set(Arc<Set>),
+}
+
+impl File {
+    pub fn new(what: What, nonblocking: bool) -> Arc<Self> {
+        Arc::new(Self { nonblocking: AtomicBool::new(nonblocking), what })
+    }
+
+    pub fn stream(&self) -> Option<&Stream> {
+        if let What::Stream(stream) = &self.what { Some(stream) } else { None }
+    }
+
+    /// Returns what poll(2) reports of the Tailwater side, all that is so.
+    pub fn readiness(&self) -> c_short {
+        match &self.what {
+            What::Stream(stream) => of_event(poll::readiness(&stream.tcp)),
+            What::Listener(listener) => {
+                listener.tailwater().map_or(0, |tcp| of_event(poll::readiness(tcp)))
+            }
+            What::Set(set) => of_event(poll::readiness(&Nested(set.poller()))),
+        }
+    }
+}
+
+/// Returns the bits of poll(2) for an event; epoll's are the same.
+pub fn of_event(event: poll::Event) -> c_short {
+    let when = |condition, bits| if condition { bits } else { 0 };
+    when(event.is_readable(), POLLIN | POLLRDNORM)
+        | when(event.is_writable(), POLLOUT | POLLWRNORM)
+        | when(event.is_read_closed(), POLLRDHUP)
+        | when(event.is_failed(), POLLERR)
+        | when(event.is_hung_up(), POLLHUP)
+}
+
+/// A connection.
+pub struct Stream {
+    pub tcp: TcpStream,
+    /// Longest waits in nanoseconds (`SO_RCVTIMEO`, `SO_SNDTIMEO`); zero is for ever.
+    pub receive_ns: AtomicU64,
+    pub send_ns: AtomicU64,
+    /// False until a `connect` that did not wait was seen to be over.
+    pub connected: AtomicBool,
+}
+
+impl Stream {
+    pub fn new(tcp: TcpStream, connected: bool) -> Self {
+        // It cannot fail.
+        let _ = tcp.set_nonblocking(true);
+        Self {
+            tcp,
+            receive_ns: AtomicU64::new(0),
+            send_ns: AtomicU64::new(0),
+            connected: AtomicBool::new(connected),
+        }
+    }
+}
+
+/// How a call for data differs from plain read and write.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner {
+    pub waits: bool,
+    pub peeks: bool,
+    pub fills: bool,
+}
+
+impl Manner {
+    /// Returns the manner of a call on `file` with the flags of recv(2) and send(2).
+    pub fn of(file: &File, flags: c_int) -> Self {
+        Self {
+            waits: !file.nonblocking.load(Relaxed) && flags & libc::MSG_DONTWAIT == 0,
+            peeks: flags & libc::MSG_PEEK != 0,
+            fills: flags & libc::MSG_WAITALL != 0,
+        }
+    }
+}
+
+fn limit(ns: &AtomicU64) -> Option<Duration> {
+    Some(ns.load(Relaxed)).filter(|&ns| ns > 0).map(Duration::from_nanos)
+}
+
+/// Reads into `buffers` as recv(2).
+///
+/// # Errors
+/// What `errno` becomes.
+pub fn receive(fd: i32, stream: &Stream, buffers: &mut [IoSliceMut<'_>], manner: Manner) -> Result<usize, Errno> {
+    let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+    let mut total = 0;
+    let mut left: &mut [IoSliceMut<'_>] = buffers;
+    loop {
+        let result = if manner.peeks {
+            let first = left.iter_mut().find(|buffer| !buffer.is_empty());
+            first.map_or(Ok(0), |buffer| stream.tcp.peek(buffer))
+        } else {
+            (&stream.tcp).read_vectored(left)
+        };
+        match result {
+            Ok(read) => {
+                total += read;
+                if read == 0 || total == wanted || !manner.fills || manner.peeks {
+                    return Ok(total);
+                }
+                IoSliceMut::advance_slices(&mut left, read);
+                continue;
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                return if total > 0 { Ok(total) } else { Err(errno(&error)) };
+            }
+            Err(_) if !manner.waits => return if total > 0 { Ok(total) } else { Err(libc::EAGAIN) },
+            Err(_) => {}
+        }
+        match ready::wait_for(fd, POLLIN, limit(&stream.receive_ns)) {
+            Ok(()) => {}
+            Err(_) if total > 0 => return Ok(total),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Writes `buffers` as send(2): all of them, if it may wait.
+///
+/// # Errors
+/// What `errno` becomes.
+pub fn send(fd: i32, stream: &Stream, buffers: &mut [IoSlice<'_>], manner: Manner) -> Result<usize, Errno> {
+    let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+    let mut total = 0;
+    let mut left: &mut [IoSlice<'_>] = buffers;
+    loop {
+        match (&stream.tcp).write_vectored(left) {
+            Ok(written) => {
+                total += written;
+                if total == wanted {
+                    return Ok(total);
+                }
+                IoSlice::advance_slices(&mut left, written);
+                if written > 0 {
+                    continue;
+                }
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                return if total > 0 { Ok(total) } else { Err(errno(&error)) };
+            }
+            Err(_) => {}
+        }
+        if !manner.waits {
+            return if total > 0 { Ok(total) } else { Err(libc::EAGAIN) };
+        }
+        match ready::wait_for(fd, POLLOUT, limit(&stream.send_ns)) {
+            Ok(()) => {}
+            Err(_) if total > 0 => return Ok(total),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A listening socket: the kernel's has the port, Tailwater's follows when it is first used.
+pub struct Listener {
+    address: SocketAddr,
+    /// An IPv6 socket that takes IPv4, too: without IPv6 on the IOKernel's network, IPv4 is what
+    /// there is.
+    takes_both: bool,
+    backlog: u32,
+    /// Written by the first user; `None` if Tailwater does not listen there.
+    tcp: OnceLock<Option<TcpListener>>,
+}
+
+impl Listener {
+    pub fn new(address: SocketAddr, takes_both: bool, backlog: u32) -> Self {
+        Self { address, takes_both, backlog, tcp: OnceLock::new() }
+    }
+
+    /// Returns Tailwater's listener, which listens from the first call on.
+    pub fn tailwater(&self) -> Option<&TcpListener> {
+        if let Some(tcp) = self.tcp.get() {
+            return tcp.as_ref();
+        }
+        if !start::ensure() {
+            return None;
+        }
+        let _call = start::Call::begin()?;
+        self.tcp.get_or_init(|| self.listen()).as_ref()
+    }
+
+    fn listen(&self) -> Option<TcpListener> {
+        let options = TcpOptions::new().backlog(self.backlog);
+        let any4 = SocketAddr::from(([0; 4], self.address.port()));
+        let result = options.listen(self.address);
+        match if self.takes_both { result.or_else(|_| options.listen(any4)) } else { result } {
+            Ok(tcp) => {
+                // It cannot fail.
+                let _ = tcp.set_nonblocking(true);
+                start::note_listening(self.address);
+                Some(tcp)
+            }
+            // The listener for all IPv6 addresses takes IPv4, too: the program's other one of the same
+            // port has nothing left to take.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && start::listens_on(self.address.port()) => None,
+            Err(error) => {
+                let address = self.address;
+                start::say(&format!("{address} is served by Linux's network alone: {error}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(Some(_)) = self.tcp.get() {
+            start::forget_listening(self.address);
+        }
+    }
+}
+
+/// Returns the number of an error of the runtime.
+pub fn errno(error: &io::Error) -> Errno {
+    use io::ErrorKind as Kind;
+    error.raw_os_error().unwrap_or_else(|| match error.kind() {
+        Kind::WouldBlock => libc::EAGAIN,
+        Kind::AddrInUse => libc::EADDRINUSE,
+        Kind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        Kind::QuotaExceeded | Kind::OutOfMemory => libc::ENOBUFS,
+        Kind::PermissionDenied => libc::EACCES,
+        Kind::AlreadyExists => libc::EEXIST,
+        Kind::NotFound => libc::ENOENT,
+        Kind::TimedOut => libc::ETIMEDOUT,
+        _ => libc::EINVAL,
+    })
+}

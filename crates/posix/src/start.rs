@@ -1,0 +1,217 @@
+//! When the runtime starts, which threads enter it, and which addresses it serves.
+//!
+//! Owns the state of the process: nothing is started before the first socket that is served; a
+//! forked child of a process with a runtime has none, and all its descriptors are the kernel's.
+
+use crate::real;
+use core::cell::Cell;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::time::Duration;
+use std::net::SocketAddr;
+use tailwater::sync::spin::SpinLock;
+use tailwater::{Builder, resident};
+
+/// Variable with the network of the IOKernel, which `tailwater run --posix` sets.
+const NETWORK: &str = "TAILWATER_POSIX_NETWORK";
+
+/// What the process is.
+const IDLE: u8 = 0;
+const STARTING: u8 = 1;
+const RUNNING: u8 = 2;
+/// The runtime could not be started, or this is the child of a process that has one.
+const LINUX_ONLY: u8 = 3;
+
+static STATE: AtomicU8 = AtomicU8::new(IDLE);
+
+/// Where this process listens in Tailwater: connections of its own to loopback addresses find it.
+static LISTENING: SpinLock<Vec<SocketAddr>> = SpinLock::new(Vec::new());
+
+/// Runs when the library is loaded, before the program.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    resident::keep_environment();
+}
+
+thread_local! {
+    /// Whether the thread may stay on kthreads: its end is seen.
+    static STAYS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether descriptors may be served by the runtime, which runs.
+#[inline]
+pub fn is_running() -> bool {
+    STATE.load(Ordering::Acquire) == RUNNING
+}
+
+/// Returns whether this process serves, or may begin to.
+pub fn may_serve() -> bool {
+    STATE.load(Ordering::Acquire) != LINUX_ONLY
+}
+
+/// Starts the runtime unless it runs. Returns whether it does.
+pub fn ensure() -> bool {
+    loop {
+        match STATE.load(Ordering::Acquire) {
+            RUNNING => return true,
+            LINUX_ONLY => return false,
+            STARTING => std::thread::sleep(Duration::from_millis(1)),
+            _ => {
+                let claim = STATE.compare_exchange(IDLE, STARTING, Ordering::AcqRel, Ordering::Relaxed);
+                if claim.is_ok() {
+                    let state = if launch() { RUNNING } else { LINUX_ONLY };
+                    STATE.store(state, Ordering::Release);
+                }
+            }
+        }
+    }
+}
+
+fn launch() -> bool {
+    if let Err(error) = resident::start(Builder::new()) {
+        say(&format!("{error}; this program goes on with Linux's network alone"));
+        return false;
+    }
+    // After the runtime's own entry, so that it runs before that: the end of the process is a matter
+    // of the OS thread.
+    // SAFETY: both functions live as long as the process.
+    unsafe {
+        libc::atexit(end_at_home);
+        libc::pthread_atfork(None, None, Some(forget));
+    }
+    true
+}
+
+extern "C" fn end_at_home() {
+    resident::go_home();
+}
+
+/// Runs in a forked child.
+extern "C" fn forget() {
+    STATE.store(LINUX_ONLY, Ordering::Release);
+}
+
+/// Writes a line to standard error.
+pub fn say(what: &str) {
+    let line = format!("tailwater: {what}\n");
+    // SAFETY: the bytes of a string. A line that cannot be written is lost.
+    unsafe { real::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+/// Writes a line once, at the first call with `said`.
+pub fn say_once(said: &AtomicBool, what: &str) {
+    if !said.swap(true, Ordering::Relaxed) {
+        say(what);
+    }
+}
+
+/// Marks the calling thread as one whose end is seen.
+pub fn stay() {
+    STAYS.set(true);
+}
+
+/// Forgets what the calling thread has, before it ends.
+pub fn leave() {
+    if STAYS.replace(false) {
+        resident::retire();
+    }
+}
+
+/// A served call, during which the caller is on a kthread.
+pub struct Call {
+    returns: bool,
+}
+
+impl Call {
+    /// Moves the caller to a kthread; `None` where that is impossible.
+    #[inline]
+    pub fn begin() -> Option<Self> {
+        if resident::is_away() {
+            return Some(Self { returns: false });
+        }
+        Self::begin_from_home()
+    }
+
+    #[cold]
+    fn begin_from_home() -> Option<Self> {
+        // SAFETY: no preconditions.
+        let is_main = || unsafe { libc::gettid() == libc::getpid() };
+        if !STAYS.get() && is_main() {
+            STAYS.set(true);
+        }
+        resident::enter().then(|| Self { returns: !STAYS.get() })
+    }
+}
+
+impl Drop for Call {
+    #[inline]
+    fn drop(&mut self) {
+        if self.returns {
+            let errno = real::errno();
+            resident::retire();
+            real::fail(errno);
+        }
+    }
+}
+
+/// Returns whether a connection to `to` is served: an address of Tailwater's network, or a loopback
+/// address where this process listens.
+pub fn serves(to: SocketAddr) -> bool {
+    let ip = to.ip().to_canonical();
+    if ip.is_loopback() || ip.is_unspecified() {
+        return is_running() && listens_at(ip, to.port());
+    }
+    if is_running() { tailwater::net::is_local(ip) } else { may_serve() && is_expected(ip) }
+}
+
+fn listens_at(ip: IpAddr, port: u16) -> bool {
+    let serves = |at: &SocketAddr| {
+        at.port() == port && (at.ip().is_unspecified() || ip.is_unspecified() || at.ip().to_canonical() == ip)
+    };
+    LISTENING.lock().iter().any(serves)
+}
+
+/// Returns whether this process listens at `port` at any address in Tailwater.
+pub fn listens_on(port: u16) -> bool {
+    LISTENING.lock().iter().any(|at| at.port() == port)
+}
+
+/// Records that this process listens at `at` in Tailwater.
+pub fn note_listening(at: SocketAddr) {
+    LISTENING.lock().push(at);
+}
+
+/// Records that it does not any more.
+pub fn forget_listening(at: SocketAddr) {
+    let mut listening = LISTENING.lock();
+    if let Some(index) = listening.iter().position(|&other| other == at) {
+        listening.swap_remove(index);
+    }
+}
+
+/// Returns whether `ip` is in the network that the starter has named.
+fn is_expected(ip: IpAddr) -> bool {
+    let Some(network) = resident::variable(NETWORK).and_then(|text| parse_network(text.to_str()?)) else { return false };
+    contains(network, ip)
+}
+
+fn parse_network(text: &str) -> Option<(IpAddr, u32)> {
+    let (ip, bits) = text.split_once('/')?;
+    let (ip, bits): (IpAddr, u32) = (ip.parse().ok()?, bits.parse().ok()?);
+    (bits <= if ip.is_ipv4() { 32 } else { 128 }).then_some((ip, bits))
+}
+
+fn contains((network, bits): (IpAddr, u32), ip: IpAddr) -> bool {
+    match (network, ip) {
+        (IpAddr::V4(network), IpAddr::V4(ip)) => {
+            (u32::from(network) ^ u32::from(ip)).leading_zeros() >= bits
+        }
+        (IpAddr::V6(network), IpAddr::V6(ip)) => {
+            (u128::from(network) ^ u128::from(ip)).leading_zeros() >= bits
+        }
+        _ => false,
+    }
+}

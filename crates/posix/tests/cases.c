@@ -1,0 +1,611 @@
+/* A table of what sockets, epoll, poll and select do, one line for each case. The same program runs
+ * on Linux's network and on Tailwater's, and must print the same. It uses no time but to wait for
+ * what must come (5 s) or must not (30 ms), and prints no number that differs from run to run. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MUST = 5000, MUST_NOT = 30 };
+static int listener, port;
+
+static void line(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    fflush(stdout);
+}
+
+static const char *error(long result) { return result < 0 ? strerrorname_np(errno) : "ok"; }
+
+static struct sockaddr_in local(int to) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(to)};
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return a;
+}
+
+static int open_listener(int *at) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    struct sockaddr_in a = local(0);
+    socklen_t len = sizeof a;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, (void *)&a, sizeof a) || listen(fd, 16)) abort();
+    getsockname(fd, (void *)&a, &len);
+    *at = ntohs(a.sin_port);
+    return fd;
+}
+
+/* A connected pair: [0] connected, [1] accepted. */
+static void pair(int fds[2]) {
+    struct sockaddr_in a = local(port);
+    fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fds[0], (void *)&a, sizeof a)) abort();
+    fds[1] = accept(listener, 0, 0);
+    if (fds[1] < 0) abort();
+}
+
+static void drop(int fds[2]) {
+    close(fds[0]);
+    close(fds[1]);
+}
+
+static void settle(int fd, short events) {
+    struct pollfd p = {fd, events, 0};
+    poll(&p, 1, MUST);
+}
+
+static const char *bits(uint32_t events) {
+    static char text[100];
+    text[0] = 0;
+    const struct { uint32_t bit; const char *name; } names[] = {
+        {EPOLLIN, "IN "}, {EPOLLOUT, "OUT "}, {EPOLLRDHUP, "RDHUP "}, {EPOLLHUP, "HUP "}, {EPOLLERR, "ERR "},
+        {EPOLLPRI, "PRI "}, {0x20, "NVAL "}};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        if (events & names[i].bit) strcat(text, names[i].name);
+    return *text ? text : "- ";
+}
+
+static void add(int set, int fd, uint32_t events, uint64_t data) {
+    struct epoll_event e = {events, {.u64 = data}};
+    if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &e)) line("ADD fails: %s", strerrorname_np(errno));
+}
+
+static void mod(int set, int fd, uint32_t events, uint64_t data) {
+    struct epoll_event e = {events, {.u64 = data}};
+    if (epoll_ctl(set, EPOLL_CTL_MOD, fd, &e)) line("MOD fails: %s", strerrorname_np(errno));
+}
+
+static int compare(const void *a, const void *b) {
+    uint64_t x = ((struct epoll_event *)a)->data.u64, y = ((struct epoll_event *)b)->data.u64;
+    return x < y ? -1 : x > y;
+}
+
+static void report(const char *what, int set, int ms) {
+    struct epoll_event e[16];
+    int n = epoll_wait(set, e, 16, ms);
+    if (n < 0) return line("%s: %s", what, strerrorname_np(errno));
+    qsort(e, n, sizeof *e, compare);
+    printf("%s: %d", what, n);
+    for (int i = 0; i < n; i++) printf(" [%d %s]", (int)e[i].data.u64, bits(e[i].events));
+    line("");
+}
+
+static void put(int fd, const char *text) {
+    if (write(fd, text, strlen(text)) != (long)strlen(text)) abort();
+}
+
+static void take(int fd, int bytes) {
+    char buffer[100];
+    while (bytes > 0) {
+        long n = read(fd, buffer, bytes);
+        if (n <= 0) abort();
+        bytes -= n;
+    }
+}
+
+static void epoll_cases(void) {
+    int s[2], set = epoll_create1(0);
+    pair(s);
+    add(set, s[1], EPOLLIN, 1);
+    report("level, nothing to read", set, MUST_NOT);
+    put(s[0], "abc");
+    report("level, data", set, MUST);
+    report("level, again", set, MUST);
+    take(s[1], 1);
+    report("level, after a partial read", set, MUST);
+    take(s[1], 2);
+    report("level, after all was read", set, MUST_NOT);
+    mod(set, s[1], EPOLLIN | EPOLLOUT, 2);
+    report("MOD to OUT", set, MUST);
+    mod(set, s[1], EPOLLIN | EPOLLET, 3);
+    report("edge, nothing", set, MUST_NOT);
+    put(s[0], "abc");
+    report("edge, data", set, MUST);
+    report("edge, again", set, MUST_NOT);
+    take(s[1], 1);
+    report("edge, after a partial read", set, MUST_NOT);
+    put(s[0], "d");
+    report("edge, more data", set, MUST);
+    mod(set, s[1], EPOLLIN | EPOLLET, 4);
+    report("edge, MOD re-arms", set, MUST);
+    mod(set, s[1], EPOLLIN | EPOLLET | EPOLLONESHOT, 5);
+    report("edge and one-shot", set, MUST);
+    put(s[0], "e");
+    report("one-shot, more data", set, MUST_NOT);
+    mod(set, s[1], EPOLLIN | EPOLLONESHOT, 6);
+    report("one-shot, MOD re-arms", set, MUST);
+    report("one-shot, again", set, MUST_NOT);
+    mod(set, s[1], EPOLLIN | EPOLLRDHUP, 7);
+    shutdown(s[0], SHUT_WR);
+    settle(s[1], POLLRDHUP);
+    report("RDHUP with unread data", set, MUST);
+    mod(set, s[1], EPOLLIN, 8);
+    report("RDHUP not asked for", set, MUST);
+    mod(set, s[1], 0, 9);
+    report("nothing asked, half closed", set, MUST_NOT);
+    shutdown(s[1], SHUT_WR);
+    report("nothing asked, closed both ways", set, MUST);
+    mod(set, s[1], EPOLLIN | EPOLLOUT | EPOLLRDHUP, 10);
+    report("all asked, closed both ways", set, MUST);
+    struct epoll_event e = {EPOLLIN, {.u64 = 1}};
+    line("ADD twice: %s", error(epoll_ctl(set, EPOLL_CTL_ADD, s[1], &e)));
+    line("DEL: %s", error(epoll_ctl(set, EPOLL_CTL_DEL, s[1], 0)));
+    line("DEL twice: %s", error(epoll_ctl(set, EPOLL_CTL_DEL, s[1], 0)));
+    line("MOD of none: %s", error(epoll_ctl(set, EPOLL_CTL_MOD, s[1], &e)));
+    line("max 0: %s", error(epoll_wait(set, &e, 0, 0)));
+    add(set, s[0], EPOLLIN, 11);
+    close(s[0]);
+    report("a closed descriptor leaves the set", set, MUST_NOT);
+    close(s[1]);
+    close(set);
+}
+
+static void reset_cases(void) {
+    int s[2], set = epoll_create1(0), value;
+    socklen_t len = sizeof value;
+    struct linger now = {1, 0};
+    char buffer[10];
+    pair(s);
+    add(set, s[1], 0, 1);
+    setsockopt(s[0], SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    close(s[0]);
+    report("reset, nothing asked", set, MUST);
+    mod(set, s[1], EPOLLIN | EPOLLOUT | EPOLLRDHUP, 2);
+    report("reset, all asked", set, MUST);
+    getsockopt(s[1], SOL_SOCKET, SO_ERROR, &value, &len);
+    line("SO_ERROR: %s", strerrorname_np(value));
+    getsockopt(s[1], SOL_SOCKET, SO_ERROR, &value, &len);
+    line("SO_ERROR again: %d", value);
+    long n = read(s[1], buffer, sizeof buffer);
+    line("read after that: %ld %s", n, error(n));
+    signal(SIGPIPE, SIG_IGN);
+    n = write(s[1], "x", 1);
+    line("write after that: %ld %s", n, error(n));
+    close(s[1]);
+    pair(s);
+    setsockopt(s[0], SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    close(s[0]);
+    settle(s[1], 0);
+    n = read(s[1], buffer, sizeof buffer);
+    line("read of a reset connection: %ld %s", n, error(n));
+    n = read(s[1], buffer, sizeof buffer);
+    line("read again: %ld %s", n, error(n));
+    close(s[1]);
+    close(set);
+}
+
+static void connect_cases(void) {
+    int unused, set = epoll_create1(0), value;
+    socklen_t len = sizeof value;
+    int gone = open_listener(&unused);
+    struct sockaddr_in a = local(port), refused = local(unused);
+    close(gone);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    line("connect without waiting: %s", error(connect(fd, (void *)&a, sizeof a)));
+    add(set, fd, EPOLLOUT, 1);
+    report("connected", set, MUST);
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len);
+    line("SO_ERROR: %d", value);
+    line("flags: %s", fcntl(fd, F_GETFL) & O_NONBLOCK ? "NONBLOCK" : "-");
+    int accepted = accept4(listener, 0, 0, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    line("accepted: %s %s", fcntl(accepted, F_GETFL) & O_NONBLOCK ? "NONBLOCK" : "-",
+         fcntl(accepted, F_GETFD) & FD_CLOEXEC ? "CLOEXEC" : "-");
+    struct sockaddr_in own, peer;
+    socklen_t n = sizeof own;
+    getsockname(fd, (void *)&own, &n);
+    getpeername(accepted, (void *)&peer, &n);
+    line("addresses agree: %d, length %d", own.sin_port == peer.sin_port && own.sin_addr.s_addr == peer.sin_addr.s_addr,
+         (int)n);
+    line("connect when connected: %s", error(connect(fd, (void *)&a, sizeof a)));
+    close(fd);
+    close(accepted);
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    line("connect to no listener: %s", error(connect(fd, (void *)&refused, sizeof refused)));
+    close(fd);
+    close(set);
+}
+
+static void io_cases(void) {
+    int s[2], value = 0;
+    char a[4] = "", b[8] = "", big[64];
+    pair(s);
+    struct iovec out[2] = {{"ab", 2}, {"cdef", 4}}, in[2] = {{a, 3}, {b, 7}};
+    line("writev: %ld", (long)writev(s[0], out, 2));
+    settle(s[1], POLLIN);
+    line("FIONREAD: %d %d", ioctl(s[1], FIONREAD, &value), value);
+    line("peek: %ld", (long)recv(s[1], big, sizeof big, MSG_PEEK));
+    line("readv: %ld %.3s %.3s", (long)readv(s[1], in, 2), a, b);
+    line("DONTWAIT: %s", error(recv(s[1], big, 1, MSG_DONTWAIT)));
+    struct msghdr m = {.msg_iov = out, .msg_iovlen = 2};
+    line("sendmsg: %ld", (long)sendmsg(s[0], &m, 0));
+    struct msghdr r = {.msg_iov = in, .msg_iovlen = 2};
+    settle(s[1], POLLIN);
+    long got = recvmsg(s[1], &r, 0);
+    line("recvmsg: %ld flags %d control %d", got, r.msg_flags, (int)r.msg_controllen);
+    put(s[0], "12");
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    waitpid(child, 0, 0);
+    put(s[0], "34");
+    line("WAITALL: %ld %.4s", (long)recv(s[1], big, 4, MSG_WAITALL), big);
+    struct timeval time = {0, 20000};
+    setsockopt(s[1], SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
+    line("RCVTIMEO: %s", error(read(s[1], big, 1)));
+    fcntl(s[1], F_SETFL, O_NONBLOCK);
+    line("NONBLOCK: %s", error(read(s[1], big, 1)));
+    value = 0;
+    ioctl(s[1], FIONBIO, &value);
+    line("FIONBIO off: %s", fcntl(s[1], F_GETFL) & O_NONBLOCK ? "NONBLOCK" : "-");
+    int copy = dup(s[0]);
+    close(s[0]);
+    put(copy, "z");
+    take(s[1], 1);
+    line("a copy lives on");
+    int other = dup2(copy, 77);
+    close(copy);
+    put(other, "y");
+    take(s[1], 1);
+    line("dup2: %d", other);
+    close(other);
+    line("end of stream: %ld", (long)read(s[1], big, 1));
+    line("shutdown, then write: %s", (shutdown(s[1], SHUT_WR), error(send(s[1], "x", 1, MSG_NOSIGNAL))));
+    close(s[1]);
+    line("a closed descriptor: %s", error(read(s[1], big, 1)));
+    pair(s);
+    FILE *file = tmpfile();
+    fputs("0123456789", file);
+    fflush(file);
+    off_t offset = 2;
+    line("sendfile: %ld", (long)sendfile(s[0], fileno(file), &offset, 5));
+    line("offset: %ld", (long)offset);
+    line("received: %ld %.5s", (long)recv(s[1], big, 5, MSG_WAITALL), big);
+    drop(s);
+}
+
+static void option_cases(void) {
+    int s[2], value;
+    socklen_t len = sizeof value;
+    pair(s);
+    const int one = 1, thirty = 30;
+    getsockopt(s[0], IPPROTO_TCP, TCP_NODELAY, &value, &len);
+    line("NODELAY: %d", value);
+    setsockopt(s[0], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    getsockopt(s[0], IPPROTO_TCP, TCP_NODELAY, &value, &len);
+    line("NODELAY: %d", value);
+    setsockopt(s[0], SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    line("KEEPIDLE: %s", error(setsockopt(s[0], IPPROTO_TCP, TCP_KEEPIDLE, &thirty, sizeof thirty)));
+    getsockopt(s[0], SOL_SOCKET, SO_KEEPALIVE, &value, &len);
+    line("KEEPALIVE: %d", value);
+    getsockopt(s[0], SOL_SOCKET, SO_TYPE, &value, &len);
+    line("TYPE: %d", value == SOCK_STREAM);
+    struct tcp_info info;
+    len = sizeof info;
+    getsockopt(s[0], IPPROTO_TCP, TCP_INFO, &info, &len);
+    line("TCP_INFO state: %d", info.tcpi_state);
+    drop(s);
+}
+
+static void poll_cases(void) {
+    int s[2], pipes[2];
+    pair(s);
+    if (pipe(pipes)) abort();
+    struct pollfd p[4] = {{s[1], POLLIN, 0}, {pipes[0], POLLIN, 0}, {-1, POLLIN, 0}, {s[0], POLLOUT, 0}};
+    line("poll: %d", poll(p, 4, MUST));
+    line("poll: %s| %s| %s", bits(p[0].revents), p[1].revents ? "pipe" : "-", p[3].revents & POLLOUT ? "OUT" : "-");
+    line("poll, nothing: %d", poll(p, 3, MUST_NOT));
+    put(pipes[1], "x");
+    line("poll, pipe: %d", poll(p, 3, MUST));
+    put(s[0], "x");
+    settle(s[1], POLLIN);
+    line("poll, both: %d", poll(p, 3, MUST));
+    fd_set reads, writes;
+    FD_ZERO(&reads);
+    FD_ZERO(&writes);
+    FD_SET(s[1], &reads);
+    FD_SET(pipes[0], &reads);
+    FD_SET(s[0], &writes);
+    struct timeval time = {5, 0};
+    int n = select(100, &reads, &writes, 0, &time);
+    line("select: %d %d %d %d", n, !!FD_ISSET(s[1], &reads), !!FD_ISSET(pipes[0], &reads), !!FD_ISSET(s[0], &writes));
+    take(s[1], 1);
+    FD_ZERO(&reads);
+    FD_SET(s[1], &reads);
+    time = (struct timeval){0, 20000};
+    line("select, nothing: %d", select(100, &reads, 0, 0, &time));
+    close(s[0]);
+    settle(s[1], POLLRDHUP);
+    p[0].events = POLLRDHUP | POLLIN;
+    poll(p, 1, MUST);
+    line("poll, closed by the peer: %s", bits(p[0].revents));
+    drop((int[2]){s[1], pipes[0]});
+    line("poll of a closed descriptor: %d %s", poll(p, 1, 0), bits(p[0].revents));
+    close(pipes[1]);
+    struct sockaddr_in a = local(port);
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    connect(client, (void *)&a, sizeof a);
+    struct pollfd l = {listener, POLLIN, 0};
+    line("poll, a client waits: %d %s", poll(&l, 1, MUST), bits(l.revents));
+    close(accept(listener, 0, 0));
+    close(client);
+}
+
+static void mixed_cases(void) {
+    int s[2], pipes[2], set = epoll_create1(0), outer = epoll_create1(0), event = eventfd(0, EFD_NONBLOCK);
+    uint64_t count = 1;
+    pair(s);
+    if (pipe(pipes)) abort();
+    add(set, pipes[0], EPOLLIN, 1);
+    add(set, s[1], EPOLLIN, 2);
+    add(set, event, EPOLLIN | EPOLLET, 3);
+    report("mixed, nothing", set, MUST_NOT);
+    put(pipes[1], "x");
+    report("mixed, pipe", set, MUST);
+    report("mixed, pipe by level", set, MUST);
+    put(s[0], "x");
+    settle(s[1], POLLIN);
+    report("mixed, pipe and socket", set, MUST);
+    take(pipes[0], 1);
+    if (write(event, &count, 8) != 8) abort();
+    report("mixed, socket and event", set, MUST);
+    report("mixed, event by edge", set, MUST);
+    if (write(event, &count, 8) != 8) abort();
+    report("mixed, each write fires", set, MUST);
+    take(s[1], 1);
+    report("mixed, nothing", set, MUST_NOT);
+    add(outer, set, EPOLLIN, 4);
+    report("nested, nothing", outer, MUST_NOT);
+    put(s[0], "x");
+    report("nested, socket", outer, MUST);
+    report("nested, by level", outer, MUST);
+    take(s[1], 1);
+    report("nested, nothing", outer, MUST_NOT);
+    put(pipes[1], "x");
+    report("nested, pipe", outer, MUST);
+    take(pipes[0], 1);
+    struct pollfd p = {set, POLLIN, 0};
+    line("poll of a set, nothing: %d", poll(&p, 1, MUST_NOT));
+    put(s[0], "x");
+    line("poll of a set: %d", poll(&p, 1, MUST));
+    struct epoll_event e = {EPOLLIN, {.u64 = 1}};
+    line("a set in itself: %s", error(epoll_ctl(set, EPOLL_CTL_ADD, set, &e)));
+    line("a cycle of sets: %s", error(epoll_ctl(set, EPOLL_CTL_ADD, outer, &e)));
+    int copy = dup(set);
+    close(set);
+    report("a copy of a set", copy, MUST);
+    drop(s);
+    drop(pipes);
+    close(copy);
+    close(outer);
+    close(event);
+}
+
+static void listener_cases(void) {
+    int set = epoll_create1(0), at, fd = open_listener(&at), value = 1;
+    struct sockaddr_in a = local(at);
+    ioctl(fd, FIONBIO, &value);
+    line("accept, none: %s", error(accept(fd, 0, 0)));
+    add(set, fd, EPOLLIN | EPOLLEXCLUSIVE, 1);
+    report("listener, none", set, MUST_NOT);
+    int one = socket(AF_INET, SOCK_STREAM, 0), two = socket(AF_INET, SOCK_STREAM, 0);
+    connect(one, (void *)&a, sizeof a);
+    connect(two, (void *)&a, sizeof a);
+    report("listener, two", set, MUST);
+    int first = accept(fd, 0, 0);
+    line("accepted does not inherit: %s", fcntl(first, F_GETFL) & O_NONBLOCK ? "NONBLOCK" : "-");
+    report("listener, one left", set, MUST);
+    int second = accept(fd, 0, 0);
+    report("listener, none left", set, MUST_NOT);
+    int again = socket(AF_INET, SOCK_STREAM, 0);
+    line("bind to a taken port: %s", error(bind(again, (void *)&a, sizeof a)));
+    line("listen on a connection: %s", error(listen(first, 1)));
+    int accepting;
+    socklen_t len = sizeof accepting;
+    getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &len);
+    line("ACCEPTCONN: %d", accepting);
+    close(fd);
+    int late = socket(AF_INET, SOCK_STREAM, 0);
+    line("connect after close: %s", error(connect(late, (void *)&a, sizeof a)));
+    drop((int[2]){one, two});
+    drop((int[2]){first, second});
+    drop((int[2]){again, late});
+    close(set);
+}
+
+static volatile sig_atomic_t signals;
+static void on_signal(int number) { signals += number == SIGALRM; }
+
+static void on_time(int ms) {
+    struct itimerval timer = {{0, 0}, {0, ms * 1000}};
+    setitimer(ITIMER_REAL, &timer, 0);
+}
+
+static void signal_cases(void) {
+    int s[2], set = epoll_create1(0);
+    char buffer[10];
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGALRM, &action, 0);
+    pair(s);
+    add(set, s[1], EPOLLIN, 1);
+    on_time(30);
+    report("a handler ends epoll_wait", set, MUST);
+    struct pollfd p = {s[1], POLLIN, 0};
+    on_time(30);
+    line("a handler ends poll: %s", error(poll(&p, 1, MUST)));
+    on_time(30);
+    line("a handler ends read: %s", error(read(s[1], buffer, 1)));
+    on_time(30);
+    line("a handler ends accept: %s", error(accept(listener, 0, 0)));
+    line("handlers ran: %d", (int)signals);
+    sigset_t alarm, before;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    sigprocmask(SIG_BLOCK, &alarm, &before);
+    on_time(10);
+    usleep(40000);
+    line("a blocked signal waits: %d", (int)signals);
+    struct epoll_event e;
+    line("epoll_pwait opens the mask: %s %d", error(epoll_pwait(set, &e, 1, MUST, &before)), (int)signals);
+    sigprocmask(SIG_SETMASK, &before, 0);
+    put(s[0], "x");
+    settle(s[1], POLLIN);
+    raise(SIGALRM);
+    line("raise runs the handler: %d", (int)signals);
+    report("and the set goes on", set, MUST);
+    drop(s);
+    close(set);
+}
+
+static void *write_later(void *argument) {
+    usleep(20000);
+    put(*(int *)argument, "x");
+    return 0;
+}
+
+static void *echo(void *argument) {
+    int fd = *(int *)argument;
+    char buffer[100];
+    long n;
+    while ((n = read(fd, buffer, sizeof buffer)) > 0)
+        if (write(fd, buffer, n) != n) abort();
+    return (void *)(intptr_t)(n == 0);
+}
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+static int turns;
+
+static void *take_turns(void *argument) {
+    int me = *(int *)argument;
+    for (int i = 0; i < 100; i++) {
+        pthread_mutex_lock(&mutex);
+        while (turns % 2 != me) pthread_cond_wait(&condition, &mutex);
+        turns++;
+        pthread_cond_broadcast(&condition);
+        pthread_mutex_unlock(&mutex);
+    }
+    return 0;
+}
+
+static void thread_cases(void) {
+    int s[2], set = epoll_create1(0), who[2] = {0, 1};
+    pthread_t threads[2];
+    void *result;
+    char text[200];
+    pair(s);
+    add(set, s[1], EPOLLIN, 1);
+    pthread_create(threads, 0, write_later, s);
+    report("another thread writes", set, MUST);
+    pthread_join(threads[0], 0);
+    take(s[1], 1);
+    pthread_create(threads, 0, echo, &s[1]);
+    for (int i = 0; i < 100; i++) {
+        int n = snprintf(text, sizeof text, "%d", i);
+        put(s[0], text);
+        take(s[0], n);
+    }
+    shutdown(s[0], SHUT_WR);
+    pthread_join(threads[0], &result);
+    line("a thread echoes to the end: %d", (int)(intptr_t)result);
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, take_turns, &who[i]);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    line("threads take turns: %d", turns);
+    drop(s);
+    close(set);
+}
+
+static void fork_cases(void) {
+    int s[2], status;
+    pair(s);
+    pid_t child = fork();
+    if (child == 0) {
+        int pipes[2];
+        char one;
+        if (pipe(pipes) || write(pipes[1], "x", 1) != 1 || read(pipes[0], &one, 1) != 1) _exit(1);
+        int at, fd = open_listener(&at);
+        struct sockaddr_in a = local(at);
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(client, (void *)&a, sizeof a)) _exit(2);
+        int server = accept(fd, 0, 0);
+        put(client, "x");
+        take(server, 1);
+        _exit(42);
+    }
+    waitpid(child, &status, 0);
+    line("a child has Linux's network: %d", WEXITSTATUS(status));
+    child = vfork();
+    if (child == 0) {
+        close(s[0]);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    put(s[0], "x");
+    take(s[1], 1);
+    line("a child's close is its own");
+    line("system: %d", WEXITSTATUS(system("exit 7")));
+    FILE *pipe = popen("echo out", "r");
+    char text[20] = "";
+    if (!fgets(text, sizeof text, pipe)) abort();
+    line("popen: %.3s %d", text, pclose(pipe));
+    drop(s);
+}
+
+int main(void) {
+    listener = open_listener(&port);
+    /* The first use of a listener is what starts the service. */
+    struct pollfd first = {listener, POLLIN, 0};
+    poll(&first, 1, 0);
+    epoll_cases();
+    reset_cases();
+    connect_cases();
+    io_cases();
+    option_cases();
+    poll_cases();
+    mixed_cases();
+    listener_cases();
+    signal_cases();
+    thread_cases();
+    fork_cases();
+    return 0;
+}

@@ -1,0 +1,72 @@
+//! The table of cases (`tests/cases.c`): the same program on Linux and under the library prints the
+//! same.
+
+use super::{compiler, library};
+use std::path::Path;
+use std::process::Command;
+
+/// Compiles the table; `None` where that is impossible, which is said.
+fn compile(folder: &Path) -> Option<std::path::PathBuf> {
+    let Some(compiler) = compiler() else {
+        println!("skipped: there is no C compiler (cc, gcc or clang)");
+        return None;
+    };
+    let program = folder.join("cases");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases.c");
+    let output = Command::new(compiler)
+        .args(["-O1", "-pthread", "-o"])
+        .arg(&program)
+        .arg(source)
+        .output()
+        .expect("the compiler starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("strerrorname_np") {
+        println!("skipped: the C library has no strerrorname_np (glibc 2.32 and later do)");
+        return None;
+    }
+    assert!(output.status.success(), "{errors}");
+    Some(program)
+}
+
+/// Runs the table; returns what it prints.
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the table starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
+    text
+}
+
+/// Panics with the first lines that differ.
+fn compare(linux: &str, here: &str, how: &str) {
+    let differing: Vec<_> = linux.lines().zip(here.lines()).filter(|(linux, here)| linux != here).collect();
+    assert!(differing.is_empty(), "{how}: Linux has the first of each pair: {differing:#?}");
+    assert_eq!(linux.lines().count(), here.lines().count(), "{how}: {here}");
+}
+
+#[test]
+fn sockets_and_epoll_do_what_they_do_on_linux() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compile(folder.path()) else { return };
+    let linux = run(&mut Command::new(&program));
+    assert!(linux.lines().count() > 100, "{linux}");
+    for kthreads in ["1", "2"] {
+        let mut command = Command::new(&program);
+        command.env("LD_PRELOAD", library()).env("TAILWATER_KTHREADS", kthreads).env_remove("TAILWATER_IOKERNEL");
+        compare(&linux, &run(&mut command), &format!("{kthreads} kthreads"));
+    }
+}
+
+/// The program is served, or the comparison above would be of Linux with itself.
+#[test]
+fn the_table_runs_on_the_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compile(folder.path()) else { return };
+    let output = Command::new(&program)
+        .env("LD_PRELOAD", library())
+        .env_remove("TAILWATER_IOKERNEL")
+        .output()
+        .expect("the table starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("runs without an IOKernel"), "the runtime's notice is missing: {errors}");
+}

@@ -1,0 +1,446 @@
+//! Ordinary threads whose contexts run on kthreads.
+//!
+//! A thread that [enters](enter) leaves its OS thread, its *home*: its context (stack pointer and FS
+//! base) becomes a user thread, on its own stack and with its own thread-local storage, and waits
+//! without a core. It [goes home](go_home) for what belongs to the OS thread: signal handlers,
+//! `fork`, the end of the thread, waits of the C library. For programs that were not written for
+//! this runtime; `crates/posix` is the one user.
+//!
+//! Owns the two switches, and what a home does while its context is away. Knows nothing of sockets.
+//!
+//! # A home whose context is away
+//! It runs [`keep_home`] on a small stack and a thread-local block of its own. It sleeps until the
+//! context rings ([`RING`]), or a signal comes that the context has not blocked. A signal without a
+//! handler is handled there. For one with a handler the context's [`wait`] is interrupted; it goes
+//! home, where the kernel runs the handler on the context's own stack, as it would have. A context
+//! that does not wait within [`PATIENCE`] gets the handler run at home, beside it.
+//!
+//! | word | written by | read by |
+//! |---|---|---|
+//! | `home_rsp` | the home, as it leaves for its context | the context, as it enters |
+//! | `mask` | the context at home, before it enters | the home |
+//! | `returning` | the context, with preemption off, before it leaves its kthread | the home |
+//! | `signalled` | true by the home; false by the home when the context is back | the context, around a wait |
+//! | `waits` | the context, around a wait | the home |
+//!
+//! # Why the preempt signal spares the C library
+//! A kthread allocates from the C library's heap. A context that was interrupted inside of that heap
+//! may hold its lock, and would wait for its turn on the kthread that waits for the lock. So the
+//! signal is only noted there, see [`is_libc`], and the next poll point gives the core up.
+//!
+//! # fork
+//! The child has the thread that called `fork`, at home, and no runtime: [`enter`] fails there.
+
+use crate::config::{Builder, sources};
+use crate::error::StartError;
+use crate::ground::guard::{NoPreempt, inside, set_inside};
+use crate::ground::memory::{PAGE, guard_page, map};
+use crate::ground::spin::SpinLock;
+use crate::ground::{arch, tls};
+use crate::poll::{Events, Poller};
+use crate::records::identity;
+use crate::records::runtime::started;
+use crate::records::uthread::{Runnable, Uthread};
+use crate::verbs::ready::inject;
+use crate::verbs::switch::{Why, next_context};
+use core::cell::Cell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::ffi::OsString;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tailwater_shm::grant::PREEMPT_SIGNAL;
+
+/// Bytes of a home's stack, on which handlers run that the context does not come for.
+const HOME_STACK: usize = 256 * 1024;
+/// How long a signal with a handler waits for its context.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// The signal that a context sends its home when it returns. Ignored by default, and the handler of
+/// the runtime ignores it on ordinary threads.
+const RING: i32 = PREEMPT_SIGNAL;
+
+/// Signals that mean an error of the running code, which the kernel sends to the thread itself.
+const FAULTS: u64 = bit(libc::SIGSEGV)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGTRAP)
+    | bit(libc::SIGSYS)
+    | bit(libc::SIGABRT);
+
+/// False before the runtime is started, and in a forked child.
+static RUNS: AtomicBool = AtomicBool::new(false);
+/// Records and home stacks of threads that have ended.
+static FREE: SpinLock<Vec<&'static Resident>> = SpinLock::new(Vec::new());
+/// Code of the C library and of the dynamic linker: see the module documentation.
+static LIBC: OnceLock<Vec<core::ops::Range<usize>>> = OnceLock::new();
+
+thread_local! {
+    static RESIDENT: Cell<Option<&'static Resident>> = const { Cell::new(None) };
+}
+
+/// One ordinary thread that has entered.
+struct Resident {
+    record: Uthread,
+    home_rsp: AtomicUsize,
+    /// Upper end of the home's stack.
+    home_top: *mut u8,
+    home_fs: usize,
+    home_tid: AtomicI32,
+    /// What the switch to the context clears; nothing reads it.
+    unused: AtomicU8,
+    mask: AtomicU64,
+    returning: SpinLock<Option<Runnable>>,
+    signalled: AtomicBool,
+    waits: SpinLock<Option<Arc<Poller>>>,
+}
+
+// SAFETY: the stack that `home_top` ends is used by the home alone.
+unsafe impl Send for Resident {}
+// SAFETY: as above; the other fields have their own rules, in the module documentation.
+unsafe impl Sync for Resident {}
+
+const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Keeps the environment's variables of the runtime as they are now: a program may replace its
+/// environment before the runtime starts.
+pub fn keep_environment() {
+    sources::keep_environment();
+}
+
+/// Returns a variable of the runtime's, as it was kept.
+pub fn variable(name: &str) -> Option<OsString> {
+    sources::kept(name)
+}
+
+/// Starts the runtime for threads that will enter; the caller stays an ordinary thread. The
+/// runtime's threads take no signals of the program but faults.
+///
+/// # Errors
+/// As [`Builder::run`].
+pub fn start(mut builder: Builder) -> Result<(), StartError> {
+    let is_unset = |name: &str| variable(name).is_none();
+    // The program's own signals, and its own long computations, are no matter of the runtime.
+    #[cfg(feature = "debug")]
+    if is_unset("TAILWATER_DUMP_SIGNAL") {
+        builder = builder.dump_signal(crate::DumpSignal::None);
+    }
+    if is_unset("TAILWATER_STALL_TIMEOUT_MS") {
+        builder = builder.stall_timeout(Duration::ZERO);
+    }
+    // The allocator guard counts as installed once it was used.
+    drop(Box::new(0_u64));
+    LIBC.get_or_init(find_libc);
+    let mask = set_mask(!FAULTS);
+    let result = builder.launch();
+    set_mask(mask);
+    result?;
+    // SAFETY: the function is async-signal-safe.
+    unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+    RUNS.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+/// Runs in a forked child: the runtime is its parent's.
+extern "C" fn forget() {
+    RUNS.store(false, Ordering::SeqCst);
+}
+
+/// Returns whether the caller's context runs on a kthread and may leave it: false in the runtime's
+/// own threads, and where preemption is off, which is in the runtime itself.
+#[inline]
+pub fn is_away() -> bool {
+    inside() && RESIDENT.get().is_some() && NoPreempt::new().head().is_some_and(|head| head.preempt_depth() == 1)
+}
+
+/// Moves the caller's context to a kthread, if it is not on one. Returns false, and does nothing,
+/// if there is no runtime, or no memory for the home.
+#[inline]
+pub fn enter() -> bool {
+    inside() || enter_from_home()
+}
+
+#[cold]
+fn enter_from_home() -> bool {
+    if !RUNS.load(Ordering::Relaxed) {
+        return false;
+    }
+    let Some(me) = RESIDENT.get().or_else(settle) else { return false };
+    me.mask.store(set_mask(!FAULTS), Ordering::Relaxed);
+    me.record.begin_leaving();
+    let (save, released) = me.record.leave_slots();
+    // SAFETY: 1. the home waits in `keep_home`, or was laid out by `settle`; only its OS thread, which
+    // runs here, resumes it. 2. The record is never freed. 3. By `settle`. 4. An ordinary thread is
+    // not preempted by the runtime. The flag is the context's, which is next resumed on a kthread,
+    // with the count that is adopted.
+    unsafe {
+        set_inside(true);
+        arch::switch(save, me.home_rsp.load(Ordering::Relaxed), released, me.home_fs);
+        drop(NoPreempt::adopt());
+    }
+    true
+}
+
+/// Moves the caller's context back to its OS thread, where handlers of signals run that came
+/// meanwhile. Does nothing unless the caller [is away](is_away).
+pub fn go_home() {
+    if !inside() {
+        return;
+    }
+    let Some(me) = RESIDENT.get() else { return };
+    let guard = NoPreempt::new();
+    let kthread = guard.kthread().expect("a context that is away runs on a kthread");
+    if kthread.head().preempt_depth() != 1 {
+        return;
+    }
+    // SAFETY: 1. it leaves the kthread below, before preemption is on. 2. A running context has no
+    // other.
+    *me.returning.lock() = Some(unsafe { Runnable::new(&me.record) });
+    ring(me);
+    let (rsp, fs) =
+        next_context(kthread, &me.record, Why::Blocks, None).expect("a context that leaves is not queued");
+    let (save, released) = me.record.leave_slots();
+    // SAFETY: as in `leave_core`. The home resumes the context, as an ordinary thread: the count stays
+    // with the kthread, for what it runs next.
+    unsafe {
+        arch::switch(save, rsp, released, fs);
+        core::mem::forget(guard);
+        set_inside(false);
+    }
+    set_mask(me.mask.load(Ordering::Relaxed));
+}
+
+/// Runs `f` at home. The caller stays there until it enters again.
+pub fn at_home<R>(f: impl FnOnce() -> R) -> R {
+    go_home();
+    f()
+}
+
+/// Gives back what the calling thread has, which ends.
+pub fn retire() {
+    go_home();
+    let Some(me) = RESIDENT.take() else { return };
+    me.record.identity.end();
+    FREE.lock().push(me);
+}
+
+/// How a [`wait`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// As [`Poller::wait`], with this number of events.
+    Events(usize),
+    /// Handlers of signals have run, at home, where the caller is now.
+    Interrupted,
+}
+
+/// Waits as [`Poller::wait`], until a handler is to run besides.
+pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>) -> Waited {
+    let Some(me) = RESIDENT.get().filter(|_| inside()) else {
+        return Waited::Events(poller.wait(events, timeout));
+    };
+    *me.waits.lock() = Some(Arc::clone(poller));
+    // SeqCst, as the store in `interrupt`: either the home finds the poller, or this sees the signal.
+    let before = me.signalled.load(Ordering::SeqCst);
+    let found = poller.wait(events, if before { Some(Duration::ZERO) } else { timeout });
+    let poller = me.waits.lock().take();
+    drop(poller);
+    if me.signalled.load(Ordering::SeqCst) {
+        go_home();
+        if found == 0 {
+            return Waited::Interrupted;
+        }
+    }
+    Waited::Events(found)
+}
+
+/// Returns whether `address` is code of the C library or the dynamic linker.
+pub(crate) fn is_libc(address: usize) -> bool {
+    LIBC.get().is_some_and(|ranges| ranges.iter().any(|range| range.contains(&address)))
+}
+
+fn find_libc() -> Vec<core::ops::Range<usize>> {
+    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
+        // SAFETY: dl_iterate_phdr passes a valid info, whose name is a string and whose headers are an
+        // array, and our list.
+        unsafe {
+            let (info, ranges) = (&*info, &mut *data.cast::<Vec<core::ops::Range<usize>>>());
+            let name = core::ffi::CStr::from_ptr(info.dlpi_name).to_bytes();
+            let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
+            if !file.starts_with(b"libc.so") && !file.starts_with(b"ld-linux") {
+                return 0;
+            }
+            for header in core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) {
+                if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
+                    let start = (info.dlpi_addr + header.p_vaddr) as usize;
+                    ranges.push(start..start + header.p_memsz as usize);
+                }
+            }
+        }
+        0
+    }
+    let mut ranges = Vec::new();
+    // SAFETY: the callback matches its data.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut ranges).cast()) };
+    ranges
+}
+
+/// Makes a home for the calling thread, an ordinary one; `None` if there is no memory.
+#[cold]
+fn settle() -> Option<&'static Resident> {
+    let free = FREE.lock().pop();
+    let me = free.or_else(make)?;
+    me.record.set_fs(arch::fs_base());
+    me.record.identity.begin(identity::new_id(), None);
+    // SAFETY: no preconditions.
+    me.home_tid.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+    // SAFETY: 1. the home's stack, which no thread uses: its last one has ended. 2. Once.
+    let rsp = unsafe { arch::initial_stack(me.home_top, keep_home, core::ptr::from_ref(me).cast_mut().cast()) };
+    me.home_rsp.store(rsp, Ordering::Relaxed);
+    RESIDENT.set(Some(me));
+    Some(me)
+}
+
+/// Maps a home: a guard page, the stack, and the thread-local block at the upper end.
+fn make() -> Option<&'static Resident> {
+    let shape = tls::shape().ok()?;
+    let bytes = (PAGE + HOME_STACK + shape.block_size()).next_multiple_of(PAGE);
+    let low = map(bytes).ok()?;
+    // SAFETY: the mapping is fresh, zeroed and never given back; the caller is an ordinary thread.
+    let home_fs = unsafe {
+        guard_page(low);
+        shape.make(low.add(bytes))
+    };
+    Some(Box::leak(Box::new(Resident {
+        record: Uthread::of_resident(),
+        home_rsp: AtomicUsize::new(0),
+        home_top: low.wrapping_add(PAGE + HOME_STACK),
+        home_fs,
+        home_tid: AtomicI32::new(0),
+        unused: AtomicU8::new(0),
+        mask: AtomicU64::new(0),
+        returning: SpinLock::new(None),
+        signalled: AtomicBool::new(false),
+        waits: SpinLock::new(None),
+    })))
+}
+
+/// The main loop of a home: begins when its context has left for a kthread for the first time.
+///
+/// # Safety
+/// `me` is a [`Resident`], and the caller a switch from its context on its OS thread.
+unsafe extern "sysv64" fn keep_home(me: *mut u8) -> ! {
+    // SAFETY: by the caller's contract; residents live as long as the process. The flag is that of the
+    // home's own block, which is an ordinary thread's.
+    let me = unsafe {
+        set_inside(false);
+        &*me.cast_const().cast::<Resident>()
+    };
+    loop {
+        let runtime = started().expect("a context enters a runtime that was started");
+        // SAFETY: 1. the context was saved by the switch that came here. 2. By the protocol above.
+        inject(runtime, unsafe { Runnable::new(&me.record) });
+        let (record, rsp) = await_context(me).claim();
+        me.signalled.store(false, Ordering::SeqCst);
+        // SAFETY: 1. `claim` gave this thread the right to resume it. 2. Both are never freed. 3. The
+        // record's own. 4. An ordinary thread.
+        unsafe { arch::switch(me.home_rsp.as_ptr(), rsp, me.unused.as_ptr(), record.fs()) };
+    }
+}
+
+/// Waits until the context returns, and handles signals meanwhile.
+fn await_context(me: &Resident) -> Runnable {
+    let mut awaited = false;
+    loop {
+        if let Some(runnable) = me.returning.lock().take() {
+            return runnable;
+        }
+        let of_program = if awaited { 0 } else { !me.mask.load(Ordering::Relaxed) & !FAULTS };
+        match next_signal(bit(RING) | of_program, awaited.then_some(PATIENCE)) {
+            Some((RING, _)) => {}
+            Some((signal, info)) => awaited = arrived(me, signal, &info),
+            None if awaited => {
+                set_mask(me.mask.load(Ordering::Relaxed));
+                set_mask(!FAULTS);
+                awaited = false;
+            }
+            None => {}
+        }
+    }
+}
+
+/// Handles a signal that was taken off the queue; returns whether the context is to come for it.
+fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
+    let Some(is_default) = is_default(signal) else { return false };
+    // SAFETY: the kernel copies the signal's own information, to the calling thread.
+    unsafe {
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), signal, core::ptr::from_ref(info))
+    };
+    if is_default {
+        // Ends or stops the process, where the signal does that.
+        set_mask(!FAULTS & !bit(signal));
+        set_mask(!FAULTS);
+        return false;
+    }
+    me.signalled.store(true, Ordering::SeqCst);
+    if let Some(poller) = &*me.waits.lock() {
+        poller.wake();
+    }
+    true
+}
+
+/// Returns whether the disposition of a signal is the default; `None` if the signal is ignored.
+fn is_default(signal: i32) -> Option<bool> {
+    let mut action = MaybeUninit::<[usize; 4]>::zeroed();
+    let none = core::ptr::null::<u8>();
+    // SAFETY: the kernel writes a sigaction of its own layout, four words of which the first is the
+    // handler (arch/x86/include/uapi/asm/signal.h). The C library refuses its internal signals.
+    let handler = unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, none, action.as_mut_ptr(), size_of::<u64>());
+        action.assume_init()[0]
+    };
+    let quiet = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH].contains(&signal);
+    match handler {
+        libc::SIG_IGN => None,
+        libc::SIG_DFL if quiet => None,
+        handler => Some(handler == libc::SIG_DFL),
+    }
+}
+
+/// Takes a pending signal of `set`, or waits for one; `None` if `timeout` passes first.
+fn next_signal(set: u64, timeout: Option<Duration>) -> Option<(i32, libc::siginfo_t)> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let time = timeout.map(|time| libc::timespec {
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: time.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: the kernel reads a set of the size that is passed and writes a siginfo. By system call:
+    // the C library's hides its internal signals.
+    unsafe {
+        let size = size_of::<u64>();
+        let signal =
+            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, info.as_mut_ptr(), time, size) as i32;
+        (signal > 0).then(|| (signal, info.assume_init()))
+    }
+}
+
+/// Wakes the home.
+fn ring(me: &Resident) {
+    let tid = me.home_tid.load(Ordering::Relaxed);
+    // SAFETY: a signal to a thread of this process, which waits for it: it cannot fail.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, RING) };
+}
+
+/// Replaces the calling OS thread's signal mask; returns the previous one.
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let size = size_of::<u64>();
+    // SAFETY: the kernel reads and writes sets of the size that is passed. By system call: the C
+    // library's leaves its internal signals out.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size)
+    };
+    before
+}
