@@ -64,7 +64,7 @@ unsafe fn builder(options: *const tw_thread_options) -> Result<Builder, c_int> {
     if !options.name.is_null() {
         // SAFETY: by the caller's contract.
         let name = unsafe { CStr::from_ptr(options.name) };
-        builder = builder.name(name.to_string_lossy());
+        builder = builder.name(name.to_string_lossy().into_owned());
     }
     if options.stack_size > 0 {
         builder = builder.stack_size(options.stack_size);

@@ -164,6 +164,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     command.envs(settings(args));
     if args.posix {
         posix::check(&program)?;
+        let own = std::env::current_exe().ok();
         command.env("LD_PRELOAD", posix::preload(own.as_deref().and_then(Path::parent))?);
         command.env("TAILWATER_POSIX_NETWORK", &args.network);
     }
