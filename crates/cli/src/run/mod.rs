@@ -2,8 +2,9 @@
 //!
 //! Owns the translation from options to `TAILWATER_*` variables, which the runtime in the program
 //! reads. The process becomes the program, so signals and exit codes are the program's. [`find`]
-//! looks for the program, [`posix`] prepares one that was not written for Tailwater, [`wait`] waits for an IOKernel that has just been started,
-//! [`registration`] warns when the program has not registered.
+//! looks for the program, [`posix`] prepares one that was not written for Tailwater, [`wait`] waits
+//! for an IOKernel that has just been started, [`registration`] warns when the program has not
+//! registered.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -41,8 +42,8 @@ pub struct RunArgs {
     /// Run without an IOKernel, on threads of its own
     #[arg(long)]
     standalone: bool,
-    /// Run a program that was not written for Tailwater: its TCP sockets are on Tailwater's network,
-    /// by a library that is loaded before the C library
+    /// Run a program that was not written for Tailwater: its TCP sockets are on Tailwater's
+    /// network, by a library that is loaded before the C library
     #[arg(long)]
     posix: bool,
     /// Network to which connections go through Tailwater, with --posix: the IOKernel's
@@ -145,7 +146,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         wait::for_iokernel(&args.iokernel);
         // A program as it is registers when it first uses a socket.
         if !args.posix
-            && let Err(error) = registration::watch_this_process(&args.iokernel, &name.to_string_lossy()) {
+            && let Err(error) = registration::watch_this_process(&args.iokernel, &name.to_string_lossy())
+        {
             note!("tailwater run: {error:#}: there will be no warning if the program does not register");
         }
     }
