@@ -47,9 +47,7 @@ impl File {
     pub fn readiness(&self) -> c_short {
         match &self.what {
             What::Stream(stream) => of_event(poll::readiness(&stream.tcp)),
-            What::Listener(listener) => {
-                listener.tailwater().map_or(0, |tcp| of_event(poll::readiness(tcp)))
-            }
+            What::Listener(listener) => listener.tailwater().map_or(0, |tcp| of_event(poll::readiness(tcp))),
             What::Set(set) => of_event(poll::readiness(&Nested(set.poller()))),
         }
     }
@@ -115,7 +113,12 @@ fn limit(ns: &AtomicU64) -> Option<Duration> {
 ///
 /// # Errors
 /// What `errno` becomes.
-pub fn receive(fd: i32, stream: &Stream, buffers: &mut [IoSliceMut<'_>], manner: Manner) -> Result<usize, Errno> {
+pub fn receive(
+    fd: i32,
+    stream: &Stream,
+    buffers: &mut [IoSliceMut<'_>],
+    manner: Manner,
+) -> Result<usize, Errno> {
     let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
     let mut total = 0;
     let mut left: &mut [IoSliceMut<'_>] = buffers;
@@ -224,9 +227,13 @@ impl Listener {
                 start::note_listening(self.address);
                 Some(tcp)
             }
-            // The listener for all IPv6 addresses takes IPv4, too: the program's other one of the same
-            // port has nothing left to take.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && start::listens_on(self.address.port()) => None,
+            // The listener for all IPv6 addresses takes IPv4, too: the program's other one of the
+            // same port has nothing left to take.
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && start::listens_on(self.address.port()) =>
+            {
+                None
+            }
             Err(error) => {
                 let address = self.address;
                 start::say(&format!("{address} is served by Linux's network alone: {error}"));

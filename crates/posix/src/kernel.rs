@@ -5,8 +5,8 @@
 //! poller; what is ready is then read from the kernel's set itself, with the kernel's own rules. No
 //! timer: without events the thread sleeps.
 //!
-//! What the program itself writes to a pipe or an event of the kernel is seen by its next wait, as on
-//! Linux, though the thread may not have run: each such write is [noted](note_write).
+//! What the program itself writes to a pipe or an event of the kernel is seen by its next wait, as
+//! on Linux, though the thread may not have run: each such write is [noted](note_write).
 //!
 //! # Invariant
 //! A set whose descriptors may be ready has `ready` set: the thread sets it at each change, and
@@ -84,7 +84,8 @@ impl Kernel {
             let id = watched.next;
             // What is ready before it is watched makes no change.
             let ready = AtomicBool::new(true);
-            let kernel = Arc::new(Self { set, id, ready, seen: AtomicU64::new(0), poller: Arc::clone(poller) });
+            let kernel =
+                Arc::new(Self { set, id, ready, seen: AtomicU64::new(0), poller: Arc::clone(poller) });
             watched.sets.insert(id, Arc::downgrade(&kernel));
             kernel
         };

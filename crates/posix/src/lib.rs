@@ -17,10 +17,10 @@
 //! ```
 //!
 //! # Descriptors
-//! A number is a descriptor of the kernel, always. A connection that Tailwater serves has the number
-//! of a kernel socket that is not connected, so a call that this library does not know fails with
-//! `ENOTCONN` instead of reaching something else. A listener is both: the kernel's, which keeps the
-//! port and takes Linux's clients, and Tailwater's.
+//! A number is a descriptor of the kernel, always. A connection that Tailwater serves has the
+//! number of a kernel socket that is not connected, so a call that this library does not know fails
+//! with `ENOTCONN` instead of reaching something else. A listener is both: the kernel's, which
+//! keeps the port and takes Linux's clients, and Tailwater's.
 //!
 //! # Threads
 //! A thread that calls for a served descriptor runs on a kthread from then on

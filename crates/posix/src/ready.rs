@@ -10,7 +10,9 @@ use crate::real;
 use crate::start::{self, Call};
 use crate::table;
 use core::time::Duration;
-use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_short, pollfd, timespec};
+use libc::{
+    POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_short, pollfd, timespec,
+};
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater::poll::{Events, Interest, Mode, Nested, Poller, Token};

@@ -3,14 +3,14 @@
 //! Owns the look-up: without a lock and once for each name, so it works at any time, in a signal
 //! handler and in a forked child.
 
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use libc::{
-    c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, id_t, iovec, mmsghdr,
-    msghdr, nfds_t, off64_t, pid_t, pollfd, pthread_attr_t, pthread_barrier_t, pthread_cond_t, pthread_mutex_t,
+    c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, id_t, iovec, mmsghdr, msghdr,
+    nfds_t, off64_t, pid_t, pollfd, pthread_attr_t, pthread_barrier_t, pthread_cond_t, pthread_mutex_t,
     pthread_rwlock_t, pthread_t, rusage, sem_t, siginfo_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
     stack_t, timespec, uid_t,
 };
-use core::ffi::CStr;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Returns the address of the C library's function.
 fn find(name: &CStr) -> usize {
@@ -165,4 +165,3 @@ pub fn errno() -> c_int {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
 }
-

@@ -1,8 +1,8 @@
 //! One epoll set with descriptors that Tailwater serves.
 //!
-//! A set is the kernel's until a served descriptor is added. From then on it is two: a poller of the
-//! runtime for what is served, and the kernel's set of the same number for all else. A wait takes
-//! from both.
+//! A set is the kernel's until a served descriptor is added. From then on it is two: a poller of
+//! the runtime for what is served, and the kernel's set of the same number for all else. A wait
+//! takes from both.
 //!
 //! Owns the translation of epoll's flags, and the wait.
 
@@ -11,7 +11,9 @@ use crate::kernel::Kernel;
 use crate::real;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
-use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, c_int, epoll_event};
+use libc::{
+    EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, c_int, epoll_event,
+};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use tailwater::poll::{Events, Interest, Mode, Nested, Poller, Token};

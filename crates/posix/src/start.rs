@@ -75,9 +75,8 @@ fn launch() -> bool {
         say(&format!("{error}; this program goes on with Linux's network alone"));
         return false;
     }
-    // After the runtime's own entry, so that it runs before that: the end of the process is a matter
-    // of the OS thread.
-    // SAFETY: both functions live as long as the process.
+    // After the runtime's own entry, so that it runs before that: the end of the process is a
+    // matter of the OS thread. SAFETY: both functions live as long as the process.
     unsafe {
         libc::atexit(end_at_home);
         libc::pthread_atfork(None, None, Some(forget));
@@ -194,7 +193,9 @@ pub fn forget_listening(at: SocketAddr) {
 
 /// Returns whether `ip` is in the network that the starter has named.
 fn is_expected(ip: IpAddr) -> bool {
-    let Some(network) = resident::variable(NETWORK).and_then(|text| parse_network(text.to_str()?)) else { return false };
+    let Some(network) = resident::variable(NETWORK).and_then(|text| parse_network(text.to_str()?)) else {
+        return false;
+    };
     contains(network, ip)
 }
 
@@ -206,9 +207,7 @@ fn parse_network(text: &str) -> Option<(IpAddr, u32)> {
 
 fn contains((network, bits): (IpAddr, u32), ip: IpAddr) -> bool {
     match (network, ip) {
-        (IpAddr::V4(network), IpAddr::V4(ip)) => {
-            (u32::from(network) ^ u32::from(ip)).leading_zeros() >= bits
-        }
+        (IpAddr::V4(network), IpAddr::V4(ip)) => (u32::from(network) ^ u32::from(ip)).leading_zeros() >= bits,
         (IpAddr::V6(network), IpAddr::V6(ip)) => {
             (u128::from(network) ^ u128::from(ip)).leading_zeros() >= bits
         }

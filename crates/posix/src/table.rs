@@ -61,8 +61,8 @@ pub fn take(fd: i32) -> Option<Arc<File>> {
 /// Calls `each` with the descriptors from `first` to `last` that are not only the kernel's.
 pub fn each(first: u32, last: u32, mut each: impl FnMut(i32)) {
     let end = END.load(Ordering::Relaxed).min((last as usize).saturating_add(1));
-    for fd in first as usize..end {
-        if SLOTS[fd].taken.load(Ordering::Acquire) {
+    for (fd, slot) in SLOTS.iter().enumerate().take(end).skip(first as usize) {
+        if slot.taken.load(Ordering::Acquire) {
             each(fd as i32);
         }
     }

@@ -1,10 +1,10 @@
 //! Ordinary threads whose contexts run on kthreads.
 //!
-//! A thread that [enters](enter) leaves its OS thread, its *home*: its context (stack pointer and FS
-//! base) becomes a user thread, on its own stack and with its own thread-local storage, and waits
-//! without a core. It [goes home](go_home) for what belongs to the OS thread: signal handlers,
-//! `fork`, the end of the thread, waits of the C library. For programs that were not written for
-//! this runtime; `crates/posix` is the one user.
+//! A thread that [enters](enter) leaves its OS thread, its *home*: its context (stack pointer and
+//! FS base) becomes a user thread, on its own stack and with its own thread-local storage, and
+//! waits without a core. It [goes home](go_home) for what belongs to the OS thread: signal
+//! handlers, `fork`, the end of the thread, waits of the C library. For programs that were not
+//! written for this runtime; `crates/posix` is the one user.
 //!
 //! Owns the two switches, and what a home does while its context is away. Knows nothing of sockets.
 //!
@@ -24,9 +24,9 @@
 //! | `waits` | the context, around a wait | the home |
 //!
 //! # Why the preempt signal spares the C library
-//! A kthread allocates from the C library's heap. A context that was interrupted inside of that heap
-//! may hold its lock, and would wait for its turn on the kthread that waits for the lock. So the
-//! signal is only noted there, see [`is_libc`], and the next poll point gives the core up.
+//! A kthread allocates from the C library's heap. A context that was interrupted inside of that
+//! heap may hold its lock, and would wait for its turn on the kthread that waits for the lock. So
+//! the signal is only noted there, see [`is_libc`], and the next poll point gives the core up.
 //!
 //! # fork
 //! The child has the thread that called `fork`, at home, and no runtime: [`enter`] fails there.
@@ -152,7 +152,9 @@ extern "C" fn forget() {
 /// own threads, and where preemption is off, which is in the runtime itself.
 #[inline]
 pub fn is_away() -> bool {
-    inside() && RESIDENT.get().is_some() && NoPreempt::new().head().is_some_and(|head| head.preempt_depth() == 1)
+    inside()
+        && RESIDENT.get().is_some()
+        && NoPreempt::new().head().is_some_and(|head| head.preempt_depth() == 1)
 }
 
 /// Moves the caller's context to a kthread, if it is not on one. Returns false, and does nothing,
@@ -171,10 +173,10 @@ fn enter_from_home() -> bool {
     me.mask.store(set_mask(!FAULTS), Ordering::Relaxed);
     me.record.begin_leaving();
     let (save, released) = me.record.leave_slots();
-    // SAFETY: 1. the home waits in `keep_home`, or was laid out by `settle`; only its OS thread, which
-    // runs here, resumes it. 2. The record is never freed. 3. By `settle`. 4. An ordinary thread is
-    // not preempted by the runtime. The flag is the context's, which is next resumed on a kthread,
-    // with the count that is adopted.
+    // SAFETY: 1. the home waits in `keep_home`, or was laid out by `settle`; only its OS thread,
+    // which runs here, resumes it. 2. The record is never freed. 3. By `settle`. 4. An ordinary
+    // thread is not preempted by the runtime. The flag is the context's, which is next resumed on a
+    // kthread, with the count that is adopted.
     unsafe {
         set_inside(true);
         arch::switch(save, me.home_rsp.load(Ordering::Relaxed), released, me.home_fs);
@@ -202,8 +204,8 @@ pub fn go_home() {
     let (rsp, fs) =
         next_context(kthread, &me.record, Why::Blocks, None).expect("a context that leaves is not queued");
     let (save, released) = me.record.leave_slots();
-    // SAFETY: as in `leave_core`. The home resumes the context, as an ordinary thread: the count stays
-    // with the kthread, for what it runs next.
+    // SAFETY: as in `leave_core`. The home resumes the context, as an ordinary thread: the count
+    // stays with the kthread, for what it runs next.
     unsafe {
         arch::switch(save, rsp, released, fs);
         core::mem::forget(guard);
@@ -241,7 +243,8 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
         return Waited::Events(poller.wait(events, timeout));
     };
     *me.waits.lock() = Some(Arc::clone(poller));
-    // SeqCst, as the store in `interrupt`: either the home finds the poller, or this sees the signal.
+    // SeqCst, as the store in `interrupt`: either the home finds the poller, or this sees the
+    // signal.
     let before = me.signalled.load(Ordering::SeqCst);
     let found = poller.wait(events, if before { Some(Duration::ZERO) } else { timeout });
     let poller = me.waits.lock().take();
@@ -262,8 +265,8 @@ pub(crate) fn is_libc(address: usize) -> bool {
 
 fn find_libc() -> Vec<core::ops::Range<usize>> {
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
-        // SAFETY: dl_iterate_phdr passes a valid info, whose name is a string and whose headers are an
-        // array, and our list.
+        // SAFETY: dl_iterate_phdr passes a valid info, whose name is a string and whose headers are
+        // an array, and our list.
         unsafe {
             let (info, ranges) = (&*info, &mut *data.cast::<Vec<core::ops::Range<usize>>>());
             let name = core::ffi::CStr::from_ptr(info.dlpi_name).to_bytes();
@@ -296,7 +299,8 @@ fn settle() -> Option<&'static Resident> {
     // SAFETY: no preconditions.
     me.home_tid.store(unsafe { libc::gettid() }, Ordering::Relaxed);
     // SAFETY: 1. the home's stack, which no thread uses: its last one has ended. 2. Once.
-    let rsp = unsafe { arch::initial_stack(me.home_top, keep_home, core::ptr::from_ref(me).cast_mut().cast()) };
+    let rsp =
+        unsafe { arch::initial_stack(me.home_top, keep_home, core::ptr::from_ref(me).cast_mut().cast()) };
     me.home_rsp.store(rsp, Ordering::Relaxed);
     RESIDENT.set(Some(me));
     Some(me)
@@ -331,8 +335,8 @@ fn make() -> Option<&'static Resident> {
 /// # Safety
 /// `me` is a [`Resident`], and the caller a switch from its context on its OS thread.
 unsafe extern "sysv64" fn keep_home(me: *mut u8) -> ! {
-    // SAFETY: by the caller's contract; residents live as long as the process. The flag is that of the
-    // home's own block, which is an ordinary thread's.
+    // SAFETY: by the caller's contract; residents live as long as the process. The flag is that of
+    // the home's own block, which is an ordinary thread's.
     let me = unsafe {
         set_inside(false);
         &*me.cast_const().cast::<Resident>()
@@ -343,8 +347,8 @@ unsafe extern "sysv64" fn keep_home(me: *mut u8) -> ! {
         inject(runtime, unsafe { Runnable::new(&me.record) });
         let (record, rsp) = await_context(me).claim();
         me.signalled.store(false, Ordering::SeqCst);
-        // SAFETY: 1. `claim` gave this thread the right to resume it. 2. Both are never freed. 3. The
-        // record's own. 4. An ordinary thread.
+        // SAFETY: 1. `claim` gave this thread the right to resume it. 2. Both are never freed. 3.
+        // The record's own. 4. An ordinary thread.
         unsafe { arch::switch(me.home_rsp.as_ptr(), rsp, me.unused.as_ptr(), record.fs()) };
     }
 }
@@ -375,7 +379,13 @@ fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
     let Some(is_default) = is_default(signal) else { return false };
     // SAFETY: the kernel copies the signal's own information, to the calling thread.
     unsafe {
-        libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), signal, core::ptr::from_ref(info))
+        libc::syscall(
+            libc::SYS_rt_tgsigqueueinfo,
+            libc::getpid(),
+            libc::gettid(),
+            signal,
+            core::ptr::from_ref(info),
+        )
     };
     if is_default {
         // Ends or stops the process, where the signal does that.
@@ -416,8 +426,8 @@ fn next_signal(set: u64, timeout: Option<Duration>) -> Option<(i32, libc::siginf
         tv_nsec: time.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: the kernel reads a set of the size that is passed and writes a siginfo. By system call:
-    // the C library's hides its internal signals.
+    // SAFETY: the kernel reads a set of the size that is passed and writes a siginfo. By system
+    // call: the C library's hides its internal signals.
     unsafe {
         let size = size_of::<u64>();
         let signal =

@@ -50,8 +50,8 @@ pub struct RunArgs {
     /// Run without an IOKernel, on threads of its own
     #[arg(long)]
     standalone: bool,
-    /// Run a program that was not written for Tailwater: its TCP sockets are on Tailwater's network,
-    /// by a library that is loaded before the C library
+    /// Run a program that was not written for Tailwater: its TCP sockets are on Tailwater's
+    /// network, by a library that is loaded before the C library
     #[arg(long)]
     posix: bool,
     /// Network to which connections go through Tailwater, with --posix: the IOKernel's
@@ -157,7 +157,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         wait::for_iokernel(&args.iokernel);
         // A program as it is registers when it first uses a socket.
         if !args.posix
-            && let Err(error) = registration::watch_this_process(&args.iokernel, &name.to_string_lossy()) {
+            && let Err(error) = registration::watch_this_process(&args.iokernel, &name.to_string_lossy())
+        {
             note!("tailwater run: {error:#}: there will be no warning if the program does not register");
         }
     }

@@ -36,7 +36,10 @@ pub fn preload(beside: Option<&Path>) -> anyhow::Result<OsString> {
     };
     let mut value = library.canonicalize().context("cannot find the library's own path")?.into_os_string();
     if value.as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
-        bail!("the dynamic linker cannot load {}: a path in LD_PRELOAD has no space or colon", library.display());
+        bail!(
+            "the dynamic linker cannot load {}: a path in LD_PRELOAD has no space or colon",
+            library.display()
+        );
     }
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         value.push(":");
@@ -80,7 +83,8 @@ fn refusal(file: &[u8]) -> Option<&'static str> {
         return Some("is a Go program, whose system calls do not go through the C library");
     }
     let types = program_headers(file)?;
-    (!types.contains(&PT_INTERP)).then_some("is linked statically, so no library can be loaded before its own")
+    (!types.contains(&PT_INTERP))
+        .then_some("is linked statically, so no library can be loaded before its own")
 }
 
 /// Returns the types of a 64-bit ELF file's program headers; `None` if it is cut short (the kernel
@@ -133,7 +137,10 @@ mod tests {
     fn a_missing_library_is_named_with_how_it_is_built() {
         let folder = tempfile::tempdir().unwrap();
         let why = preload(Some(folder.path())).unwrap_err().to_string();
-        assert!(why.contains(&folder.path().display().to_string()) && why.contains("-p tailwater-posix"), "{why}");
+        assert!(
+            why.contains(&folder.path().display().to_string()) && why.contains("-p tailwater-posix"),
+            "{why}"
+        );
         let library = folder.path().join(LIBRARY);
         fs::write(&library, "").unwrap();
         let value = preload(Some(folder.path())).unwrap();

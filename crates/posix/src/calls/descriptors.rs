@@ -4,7 +4,9 @@ use super::served;
 use crate::file::{File, What};
 use crate::{real, start, table};
 use core::sync::atomic::Ordering::Relaxed;
-use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK, O_RDWR, c_int, c_long, c_uint, c_ulong, c_void};
+use libc::{
+    F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK, O_RDWR, c_int, c_long, c_uint, c_ulong, c_void,
+};
 use std::sync::Arc;
 
 /// Makes `fd` only the kernel's. What it was ends here if this was its last descriptor.

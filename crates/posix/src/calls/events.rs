@@ -88,13 +88,15 @@ unsafe extern "C" fn epoll_pwait2(
     // SAFETY: the caller's contract.
     unsafe {
         // To the next millisecond, so that no wait ends early.
-        let ms = duration(time).map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int);
+        let ms = duration(time)
+            .map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int);
         epoll_pwait(set, events, max, ms, mask)
     }
 }
 
-/// Runs a wait with a signal mask of its own, if `mask` is one. A signal that it opens ends the wait,
-/// as one that comes later: `wait` is then called not to wait, and finding nothing means `EINTR`.
+/// Runs a wait with a signal mask of its own, if `mask` is one. A signal that it opens ends the
+/// wait, as one that comes later: `wait` is then called not to wait, and finding nothing means
+/// `EINTR`.
 ///
 /// # Safety
 /// `mask` is null or valid.
@@ -173,7 +175,12 @@ unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, ms: c_int, room
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(fds: *mut pollfd, count: nfds_t, time: *const timespec, mask: *const sigset_t) -> c_int {
+unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
         let fds_here = slice(fds, count);
@@ -269,7 +276,11 @@ unsafe extern "C" fn pselect(
 ///
 /// # Safety
 /// As select(2) for the sets.
-unsafe fn report(fds: &[pollfd], sets: [*mut fd_set; 3], wishes: &[(c_short, c_short); 3]) -> Result<usize, Errno> {
+unsafe fn report(
+    fds: &[pollfd],
+    sets: [*mut fd_set; 3],
+    wishes: &[(c_short, c_short); 3],
+) -> Result<usize, Errno> {
     if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
         return Err(libc::EBADF);
     }

@@ -4,8 +4,8 @@ use super::{answer, served};
 use crate::file::{self, Errno, File, Manner, receive};
 use crate::{kernel, ready, real};
 use libc::{
-    EPIPE, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, POLLIN, POLLOUT, c_int, c_short, c_uint, c_void, iovec, mmsghdr, msghdr,
-    off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    EPIPE, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, POLLIN, POLLOUT, c_int, c_short, c_uint, c_void, iovec, mmsghdr,
+    msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use std::io::{IoSlice, IoSliceMut};
 use tailwater::resident;
@@ -38,7 +38,8 @@ unsafe fn buffers_mut<'a>(buffers: *const iovec, count: usize) -> Result<&'a mut
     if count == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: the caller's contract; an `IoSliceMut` is an iovec. The list itself is the caller's copy.
+    // SAFETY: the caller's contract; an `IoSliceMut` is an iovec. The list itself is the caller's
+    // copy.
     Ok(unsafe { core::slice::from_raw_parts_mut(buffers.cast_mut().cast(), count) })
 }
 
@@ -61,7 +62,13 @@ unsafe fn copied(buffers: *const iovec, count: usize) -> Result<Vec<iovec>, Errn
 ///
 /// # Safety
 /// As readv(2).
-unsafe fn read_into(fd: i32, file: &File, buffers: *const iovec, count: usize, flags: c_int) -> Result<usize, Errno> {
+unsafe fn read_into(
+    fd: i32,
+    file: &File,
+    buffers: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Result<usize, Errno> {
     let stream = file.stream().ok_or(libc::EINVAL)?;
     if flags & (MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // Linux's answers where there is no such data.
@@ -90,7 +97,13 @@ unsafe fn read_into(fd: i32, file: &File, buffers: *const iovec, count: usize, f
 ///
 /// # Safety
 /// As readv(2).
-unsafe fn discard(fd: i32, file: &File, buffers: *const iovec, count: usize, manner: Manner) -> Result<usize, Errno> {
+unsafe fn discard(
+    fd: i32,
+    file: &File,
+    buffers: *const iovec,
+    count: usize,
+    manner: Manner,
+) -> Result<usize, Errno> {
     let stream = file.stream().ok_or(libc::EINVAL)?;
     // SAFETY: the caller's contract.
     let wanted: usize = unsafe { copied(buffers, count)? }.iter().map(|buffer| buffer.iov_len).sum();
@@ -102,7 +115,13 @@ unsafe fn discard(fd: i32, file: &File, buffers: *const iovec, count: usize, man
 ///
 /// # Safety
 /// As writev(2).
-unsafe fn write_from(fd: i32, file: &File, buffers: *const iovec, count: usize, flags: c_int) -> Result<usize, Errno> {
+unsafe fn write_from(
+    fd: i32,
+    file: &File,
+    buffers: *const iovec,
+    count: usize,
+    flags: c_int,
+) -> Result<usize, Errno> {
     let stream = file.stream().ok_or(EPIPE)?;
     if flags & MSG_OOB != 0 {
         return Err(libc::EOPNOTSUPP);
@@ -110,7 +129,8 @@ unsafe fn write_from(fd: i32, file: &File, buffers: *const iovec, count: usize, 
     let manner = Manner::of(file, flags);
     let mut one;
     let list;
-    // SAFETY: the caller's contract; an `IoSlice` is an iovec, on this stack or in a list of our own.
+    // SAFETY: the caller's contract; an `IoSlice` is an iovec, on this stack or in a list of our
+    // own.
     let slices: &mut [IoSlice<'_>] = unsafe {
         let first = if count == 1 {
             one = buffers.read();
@@ -169,7 +189,13 @@ unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
     check(len, room);
     // SAFETY: the caller's contract.
     unsafe { recv(fd, buffer, len, flags) }
@@ -188,8 +214,10 @@ unsafe extern "C" fn recvfrom(
         // A connection has no address for each message, and Linux leaves the room as it is.
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, flags) }),
-        // SAFETY: as above.
-        None => at_kernel(fd, POLLIN, || unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) }),
+        None => {
+            // SAFETY: as above.
+            at_kernel(fd, POLLIN, || unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) })
+        }
     }
 }
 
@@ -299,18 +327,20 @@ unsafe extern "C" fn sendto(
     match served(fd) {
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, flags) }),
-        // SAFETY: as above.
-        None => at_kernel(fd, POLLOUT, || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) }),
+        None => {
+            // SAFETY: as above.
+            at_kernel(fd, POLLOUT, || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) })
+        }
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     match served(fd) {
-        // SAFETY: the caller's contract.
-        Some((file, _call)) => answer(unsafe {
-            write_from(fd, &file, (*message).msg_iov, (*message).msg_iovlen, flags)
-        }),
+        Some((file, _call)) => {
+            // SAFETY: the caller's contract.
+            answer(unsafe { write_from(fd, &file, (*message).msg_iov, (*message).msg_iovlen, flags) })
+        }
         // SAFETY: as above.
         None => at_kernel(fd, POLLOUT, || unsafe { real::sendmsg(fd, message, flags) }),
     }
@@ -356,7 +386,13 @@ unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, le
 ///
 /// # Safety
 /// As sendfile(2) for `offset`.
-unsafe fn copy_file(to: i32, file: &File, from: i32, offset: *mut off64_t, len: usize) -> Result<usize, Errno> {
+unsafe fn copy_file(
+    to: i32,
+    file: &File,
+    from: i32,
+    offset: *mut off64_t,
+    len: usize,
+) -> Result<usize, Errno> {
     let mut chunk = vec![0_u8; len.min(COPY)];
     let mut total = 0;
     // SAFETY: no pointers; the caller's contract.

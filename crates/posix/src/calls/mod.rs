@@ -3,8 +3,8 @@
 //! Owns pointers, `errno` and signals of broken pipes. Each function looks its descriptor up, and
 //! calls the C library's where the descriptor is only the kernel's.
 //!
-//! A pointer of a program is valid as the manual page of its function says. That contract stands for
-//! every function here, and every `SAFETY` comment rests on it.
+//! A pointer of a program is valid as the manual page of its function says. That contract stands
+//! for every function here, and every `SAFETY` comment rests on it.
 
 mod descriptors;
 mod events;

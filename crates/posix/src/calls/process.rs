@@ -1,15 +1,16 @@
 //! Threads, processes and signals: what a context does at home.
 //!
-//! Owns the rule for each call: waits of the C library, and calls that act on the calling OS thread,
-//! are made at home; locks are tried first, and waited for at home. Threads are marked, so that
-//! their ends are seen.
+//! Owns the rule for each call: waits of the C library, and calls that act on the calling OS
+//! thread, are made at home; locks are tried first, and waited for at home. Threads are marked, so
+//! that their ends are seen.
 
 use crate::real::{self, ThreadMain};
 use crate::start;
 use core::sync::atomic::AtomicBool;
 use libc::{
-    c_char, c_int, c_long, c_uint, c_void, gid_t, id_t, pid_t, pthread_attr_t, pthread_barrier_t, pthread_cond_t,
-    pthread_mutex_t, pthread_rwlock_t, pthread_t, rusage, sem_t, siginfo_t, sigset_t, size_t, stack_t, timespec, uid_t,
+    c_char, c_int, c_long, c_uint, c_void, gid_t, id_t, pid_t, pthread_attr_t, pthread_barrier_t,
+    pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t, rusage, sem_t, siginfo_t, sigset_t, size_t,
+    stack_t, timespec, uid_t,
 };
 use tailwater::resident;
 

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use libc::{
     IPPROTO_IPV6, IPPROTO_TCP, O_NONBLOCK, POLLIN, POLLOUT, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO,
-    SO_SNDTIMEO, SO_TYPE, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE,
-    TCP_KEEPINTVL, TCP_NODELAY, TCP_USER_TIMEOUT, c_int, c_long, c_void, linger, sockaddr, sockaddr_storage,
-    socklen_t, timeval,
+    SO_SNDTIMEO, SO_TYPE, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, TCP_INFO, TCP_KEEPCNT,
+    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_NODELAY, TCP_USER_TIMEOUT, c_int, c_long, c_void, linger, sockaddr,
+    sockaddr_storage, socklen_t, timeval,
 };
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -33,7 +33,8 @@ fn option(fd: i32, level: c_int, name: c_int) -> Option<c_int> {
 /// Returns whether the kernel's `fd` is a TCP socket over IP.
 fn is_tcp(fd: i32) -> bool {
     let domain = option(fd, SOL_SOCKET, libc::SO_DOMAIN);
-    option(fd, SOL_SOCKET, SO_TYPE) == Some(SOCK_STREAM) && matches!(domain, Some(libc::AF_INET | libc::AF_INET6))
+    option(fd, SOL_SOCKET, SO_TYPE) == Some(SOCK_STREAM)
+        && matches!(domain, Some(libc::AF_INET | libc::AF_INET6))
 }
 
 /// Returns whether the kernel's description of `fd` has `O_NONBLOCK`.
@@ -63,12 +64,15 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
     // SAFETY: no pointers.
     let result = unsafe { real::listen(fd, backlog) };
-    if result == 0 && start::may_serve() && is_tcp(fd) && table::get(fd).is_none() {
-        if let Some(at) = bound(fd).filter(|at| is_reachable(at.ip())) {
-            let backlog = u32::try_from(backlog).unwrap_or(1).max(1);
-            let listener = Listener::new(at, takes_both(fd, at), backlog);
-            table::put(fd, File::new(What::Listener(listener), is_nonblocking(fd)));
-        }
+    if result == 0
+        && start::may_serve()
+        && is_tcp(fd)
+        && table::get(fd).is_none()
+        && let Some(at) = bound(fd).filter(|at| is_reachable(at.ip()))
+    {
+        let backlog = u32::try_from(backlog).unwrap_or(1).max(1);
+        let listener = Listener::new(at, takes_both(fd, at), backlog);
+        table::put(fd, File::new(What::Listener(listener), is_nonblocking(fd)));
     }
     result
 }
@@ -182,10 +186,11 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> 
     }
     // SAFETY: the caller's contract.
     let address = unsafe { address::read(to, len) };
-    if let Some(address) = address.filter(|&address| start::serves(address) && is_tcp(fd)) {
-        if start::ensure() && start::serves(address) {
-            return answer_int(begin(fd, address));
-        }
+    if let Some(address) = address.filter(|&address| start::serves(address) && is_tcp(fd))
+        && start::ensure()
+        && start::serves(address)
+    {
+        return answer_int(begin(fd, address));
     }
     // SAFETY: as above.
     unsafe { super::io::at_kernel(fd, 0, || real::connect(fd, to, len)) }
@@ -213,9 +218,8 @@ fn begin(fd: i32, to: SocketAddr) -> Result<c_int, Errno> {
 fn finish(fd: i32, file: &File) -> Result<c_int, Errno> {
     let stream = file.stream().ok_or(libc::EISCONN)?;
     let limit = Some(stream.send_ns.load(Relaxed)).filter(|&ns| ns > 0).map(Duration::from_nanos);
-    ready::wait_for(fd, POLLOUT, limit).map_err(|error| {
-        if error == libc::EAGAIN { libc::EINPROGRESS } else { error }
-    })?;
+    ready::wait_for(fd, POLLOUT, limit)
+        .map_err(|error| if error == libc::EAGAIN { libc::EINPROGRESS } else { error })?;
     let _call = Call::begin().ok_or(libc::ENETDOWN)?;
     stream.connected.store(true, Relaxed);
     match stream.tcp.take_error() {
@@ -360,7 +364,8 @@ unsafe extern "C" fn setsockopt(
 }
 
 fn set_time(ns: &AtomicU64, time: timeval) {
-    let time = Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(time.tv_usec.max(0) as u64);
+    let time =
+        Duration::from_secs(time.tv_sec.max(0) as u64) + Duration::from_micros(time.tv_usec.max(0) as u64);
     ns.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
 }
 
@@ -382,15 +387,9 @@ fn set_int(stream: &Stream, level: c_int, name: c_int, value: c_int) -> Option<R
         (SOL_SOCKET, SO_KEEPALIVE) => {
             tcp.set_keepalive((value != 0).then(|| keepalive().unwrap_or_default()))
         }
-        (IPPROTO_TCP, TCP_KEEPIDLE) => {
-            change_keepalive(&|it| it.idle = seconds)
-        }
-        (IPPROTO_TCP, TCP_KEEPINTVL) => {
-            change_keepalive(&|it| it.interval = seconds)
-        }
-        (IPPROTO_TCP, TCP_KEEPCNT) => {
-            change_keepalive(&|it| it.probes = value.clamp(1, 127) as u8)
-        }
+        (IPPROTO_TCP, TCP_KEEPIDLE) => change_keepalive(&|it| it.idle = seconds),
+        (IPPROTO_TCP, TCP_KEEPINTVL) => change_keepalive(&|it| it.interval = seconds),
+        (IPPROTO_TCP, TCP_KEEPCNT) => change_keepalive(&|it| it.probes = value.clamp(1, 127) as u8),
         _ => return None,
     };
     Some(result.map(|()| 0).map_err(|error| errno(&error)))

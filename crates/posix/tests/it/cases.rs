@@ -52,7 +52,10 @@ fn sockets_and_epoll_do_what_they_do_on_linux() {
     assert!(linux.lines().count() > 100, "{linux}");
     for kthreads in ["1", "2"] {
         let mut command = Command::new(&program);
-        command.env("LD_PRELOAD", library()).env("TAILWATER_KTHREADS", kthreads).env_remove("TAILWATER_IOKERNEL");
+        command
+            .env("LD_PRELOAD", library())
+            .env("TAILWATER_KTHREADS", kthreads)
+            .env_remove("TAILWATER_IOKERNEL");
         compare(&linux, &run(&mut command), &format!("{kthreads} kthreads"));
     }
 }

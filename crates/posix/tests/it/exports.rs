@@ -22,6 +22,7 @@ fn the_runtime_s_own_functions_stay_inside() {
     for name in ["malloc", "free", "calloc", "realloc", "__cxa_thread_atexit_impl", "dl_iterate_phdr"] {
         assert!(!names.contains(name), "{name} is exported");
     }
-    let rust: Vec<_> = names.iter().filter(|name| name.starts_with("_R") || name.starts_with("_ZN")).collect();
+    let rust: Vec<_> =
+        names.iter().filter(|name| name.starts_with("_R") || name.starts_with("_ZN")).collect();
     assert!(rust.is_empty(), "{rust:?}");
 }

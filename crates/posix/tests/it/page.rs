@@ -23,7 +23,8 @@ fn groups() -> impl Iterator<Item = [&'static str; 3]> {
 #[test]
 fn the_table_has_every_exported_name_and_no_other() {
     let Some(exported) = exported() else { return };
-    let listed: BTreeSet<String> = groups().flat_map(|[names, ..]| names.split(' ')).map(str::to_owned).collect();
+    let listed: BTreeSet<String> =
+        groups().flat_map(|[names, ..]| names.split(' ')).map(str::to_owned).collect();
     assert_eq!(listed, exported);
 }
 

@@ -48,8 +48,8 @@ pub fn inside() -> bool {
 /// thread and kthreads.
 ///
 /// # Safety
-/// The caller is about to be, or has just been, switched to where the flag is true, and uses nothing
-/// of this module in between.
+/// The caller is about to be, or has just been, switched to where the flag is true, and uses
+/// nothing of this module in between.
 pub unsafe fn set_inside(is_inside: bool) {
     INSIDE.set(is_inside);
 }

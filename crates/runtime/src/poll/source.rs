@@ -93,8 +93,7 @@ impl Object for Socket {
         inner.note_awaited();
         let end = readable && inner.connection.readable_bytes() == 0;
         let state = inner.connection.state();
-        let hung_up =
-            matches!(state, State::LastAck | State::Closing | State::TimeWait | State::Closed);
+        let hung_up = matches!(state, State::LastAck | State::Closing | State::TimeWait | State::Closed);
         Ready::READ_CLOSED.when(end || hung_up || state == State::CloseWait)
             | Ready::HUNG_UP.when(hung_up)
             | Ready::READABLE.when(readable)

@@ -23,7 +23,9 @@ pub unsafe extern "C" fn __cxa_thread_atexit_impl(
 ) -> c_int {
     type Register = unsafe extern "C" fn(Destructor, *mut c_void, *mut c_void) -> c_int;
     static LIBC: OnceLock<usize> = OnceLock::new();
-    if let Some(uthread) = kthread::current_uthread().filter(|uthread| !uthread.resident && !arch::shares_tls()) {
+    if let Some(uthread) =
+        kthread::current_uthread().filter(|uthread| !uthread.resident && !arch::shares_tls())
+    {
         // SAFETY: 1. it is the list of the running user thread. 2. By the caller's contract.
         unsafe { uthread.destructors.push(destructor, object) };
         return 0;
