@@ -42,7 +42,7 @@ const CALL_US: u64 = 2;
 const LEAST: Cycles = 10;
 const GREATEST: Cycles = 100;
 
-/// Time of cores that a tenant may owe, in microseconds: that of 50 late starts of 20 us at 2 %.
+/// Time that a tenant may owe for cores, in microseconds: 50 late starts of 20 us at 2 % of a core.
 pub(crate) const CORE_DEPTH_US: u64 = 50_000;
 
 /// Parts of the time of cores, divided by the number of cores that the tenant can hold: late starts

@@ -118,7 +118,9 @@ fn a_core_that_was_refused_is_lent_to_others_and_tried_again_after_ten_seconds()
     sandbox.bar_thread(2, CoreId(1));
     // More than one core does in time.
     sandbox.peer(0).queue(0, 8);
+    measure_as(1_000);
     sandbox.settle();
+    measure_as(0);
     assert_eq!(failures(&sandbox), 1);
     let look = sandbox.alloc.observation.runtime(RuntimeId(0)).unwrap();
     assert!(!look.on_hold() && look.has_work(), "another core could be lent to it");

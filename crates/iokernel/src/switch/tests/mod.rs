@@ -199,11 +199,12 @@ fn a_storm_of_broadcasts_is_taken_in_small_portions() {
     sandbox.settle();
     let request = arp(ip(0), ip(1));
     (0..10).for_each(|_| sandbox.peer(0).send(0, &request));
-    // Each takes half a turn.
+    // Each takes half a turn, or more where a runtime is woken for it.
     measure_as(TURN_US * 500);
     sandbox.pass(100);
-    assert_eq!(sandbox.world.stats.switch.flooded.get(), 2);
-    (0..4).for_each(|_| sandbox.pass(100));
+    let flooded = sandbox.world.stats.switch.flooded.get();
+    assert!((1..=2).contains(&flooded), "{flooded}");
+    (0..9).for_each(|_| sandbox.pass(100));
     measure_as(0);
     assert_eq!(sandbox.world.stats.switch.flooded.get(), 10);
     assert_eq!(sandbox.world.stats.switch.delivered.get(), 190);
