@@ -112,11 +112,11 @@ pub mod net;
 pub mod poll;
 #[cfg(not(loom))]
 mod records;
-#[cfg(all(feature = "signal", not(loom)))]
-pub mod signal;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod resident;
+#[cfg(all(feature = "signal", not(loom)))]
+pub mod signal;
 #[cfg(not(loom))]
 pub mod sync;
 #[cfg(not(loom))]

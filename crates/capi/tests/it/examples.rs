@@ -23,7 +23,6 @@ impl Kernel {
         let config = Config {
             socket: socket.clone(),
             managed_cores: Some(vec![*cpu_numbers().last().expect("a core")]),
-            max_evictions: 1_000_000,
             neighbour_share: 0,
             ..Config::default()
         };
