@@ -40,7 +40,7 @@ const QUICK_NOISE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:
   tailwater-lab measure                       everything: at most 40 minutes on two idle cores
-  tailwater-lab measure --quick               that everything runs: at most 6 minutes, no results
+  tailwater-lab measure --quick               that everything runs: at most 7 minutes, no results
   tailwater-lab measure --only tcp,handoff    two experiments
   tailwater-lab measure --list                what there is, and how long each takes
   tailwater-lab publish                       then: writes the figures into the book
