@@ -23,6 +23,34 @@
 // The value of a time in nanoseconds that never comes.
 #define TW_FOREVER UINT64_MAX
 
+// A class that the environment decides.
+#define TW_CLASS_UNSET 0
+
+// A service, which takes cores from batch jobs at once.
+#define TW_CLASS_LATENCY_CRITICAL 1
+
+// A batch job, which has the cores that are left.
+#define TW_CLASS_BEST_EFFORT 2
+
+// Flag of `tw_config`: the program has an allocator of its own, or allocates on user threads
+// within `tw_no_preempt` only. Without this flag `tw_run` fails where `malloc` is not Tailwater's.
+#define TW_FOREIGN_MALLOC 1
+
+// Flag of `tw_config`: a kthread handles the packets of its own flow groups only.
+#define TW_NO_PACKET_STEALING 2
+
+// A thread is of the class of the one that starts it.
+#define TW_THREAD_INHERIT 0
+
+// An ordinary thread.
+#define TW_THREAD_NORMAL 1
+
+// A thread that runs while no ordinary one wants a core.
+#define TW_THREAD_BACKGROUND 2
+
+// A thread that has a kthread, and with it a core, of its own.
+#define TW_THREAD_EXCLUSIVE 3
+
 // The first descriptor. Programs with arrays by descriptor subtract it.
 #define TW_FD_BASE (1 << 30)
 
@@ -60,34 +88,6 @@
 // Changes what is reported of a descriptor. As `EPOLL_CTL_MOD`.
 #define TW_CTL_MOD 3
 
-// A class that the environment decides.
-#define TW_CLASS_UNSET 0
-
-// A service, which takes cores from batch jobs at once.
-#define TW_CLASS_LATENCY_CRITICAL 1
-
-// A batch job, which has the cores that are left.
-#define TW_CLASS_BEST_EFFORT 2
-
-// Flag of `tw_config`: the program has an allocator of its own, or allocates on user threads
-// within `tw_no_preempt` only. Without this flag `tw_run` fails where `malloc` is not Tailwater's.
-#define TW_FOREIGN_MALLOC 1
-
-// Flag of `tw_config`: a kthread handles the packets of its own flow groups only.
-#define TW_NO_PACKET_STEALING 2
-
-// A thread is of the class of the one that starts it.
-#define TW_THREAD_INHERIT 0
-
-// An ordinary thread.
-#define TW_THREAD_NORMAL 1
-
-// A thread that runs while no ordinary one wants a core.
-#define TW_THREAD_BACKGROUND 2
-
-// A thread that has a kthread, and with it a core, of its own.
-#define TW_THREAD_EXCLUSIVE 3
-
 // A channel whose messages are addresses, for any number of threads.
 typedef struct tw_channel tw_channel;
 
@@ -108,131 +108,6 @@ typedef struct tw_server tw_server;
 
 // A handle to a user thread, which is joined or detached once.
 typedef struct tw_thread tw_thread;
-
-// The ticks of a period, without drift. Initialise it by `tw_interval_init`.
-typedef struct tw_interval {
-  // When the next tick is due, by the clock of `tw_now_ns`.
-  uint64_t next_ns;
-  // Time between two ticks.
-  uint64_t period_ns;
-} tw_interval;
-
-// What the runtime has done since its start.
-typedef struct tw_counters {
-  // Threads that were preempted by a signal, because they reached no poll point.
-  uint64_t preemptions;
-  // Threads that a kthread has taken from another one.
-  uint64_t stolen_threads;
-} tw_counters;
-
-// A class of requests.
-typedef struct tw_class {
-  // Name in statistics; NULL for its number.
-  const char *name;
-  // Target for the 99th percentile of the latency in nanoseconds; 0 for 1 ms.
-  uint64_t slo_ns;
-} tw_class;
-
-// What a server does with requests. Initialise it by `TW_SERVICE_INIT`. The functions run on user
-// threads, several at a time; `argument` is passed to each.
-typedef struct tw_service {
-  // Size of this structure in bytes.
-  size_t size;
-  // Returns the number of a request's class. Short; NULL: all are of class 0.
-  size_t (*classify)(void *argument, const void *request, size_t len);
-  // Executes a request, and puts the reply together by `tw_reply_write`; without one, none is
-  // sent. A poll point in it (`tw_poll`) is where it may be preempted.
-  void (*handle)(void *argument, const void *request, size_t len, struct tw_reply *reply);
-  // Called once by each lane's first thread, with the lane's number; may be NULL.
-  void (*init_per_core)(void *argument, size_t lane);
-  // For TCP: returns the length of the request that the bytes begin with, 0 if more are needed,
-  // a negative number to close the connection. It has been given the first `seen` of
-  // them before.
-  ptrdiff_t (*frame)(void *argument, const void *bytes, size_t len, size_t seen);
-  // The program's.
-  void *argument;
-  // The policy, as in `tailwater-lab sim`: "mq:5us", "sq:5us", "c-fcfs", "srpt", ...; NULL for
-  // "mq:5us".
-  const char *policy;
-  // The classes; NULL for one.
-  const struct tw_class *classes;
-  // Number of classes, at most 64.
-  size_t n_classes;
-  // Requests that may wait at most; 0 for 4,096.
-  size_t queue;
-  // Dispatchers with a core of their own; 0: each worker schedules itself.
-  size_t dispatchers;
-  // Usable bytes of the stack of a request; 0 for the runtime's setting.
-  size_t stack_size;
-} tw_service;
-
-// What became of the requests of a class.
-typedef struct tw_class_stats {
-  // Requests that were taken.
-  uint64_t accepted;
-  // Requests that found no place.
-  uint64_t dropped;
-  // Requests that have ended.
-  uint64_t finished;
-  // Times that a request was preempted.
-  uint64_t preemptions;
-  // Requests whose latency was above the SLO.
-  uint64_t late;
-  // Median of the latency in the server, in nanoseconds.
-  uint64_t latency_p50_ns;
-  // 99th percentile of the same.
-  uint64_t latency_p99_ns;
-} tw_class_stats;
-
-// A key. Values of a deleted key are not found by a key that is made later.
-typedef struct tw_key {
-  uint32_t slot;
-  uint32_t generation;
-} tw_key;
-
-// Mutual exclusion between user threads, and ordinary ones. Initialise it by `TW_MUTEX_INIT`.
-typedef struct tw_mutex {
-  uint64_t opaque[6];
-} tw_mutex;
-
-// Many readers or one writer. Initialise it by `TW_RWLOCK_INIT`.
-typedef struct tw_rwlock {
-  uint64_t opaque[8];
-} tw_rwlock;
-
-// A condition variable. Initialise it by `TW_COND_INIT`.
-typedef struct tw_cond {
-  uint64_t opaque[6];
-} tw_cond;
-
-// Runs a function once. Initialise it by `TW_ONCE_INIT`.
-typedef struct tw_once {
-  uint64_t opaque[6];
-} tw_once;
-
-// A counting semaphore, served first come, first served. Initialise it by `tw_sem_init`, or for 0
-// permits by `TW_SEM_INIT`.
-typedef struct tw_sem {
-  uint64_t opaque[8];
-} tw_sem;
-
-// Waits for a changing number of tasks. Initialise it by `TW_WAITGROUP_INIT`.
-typedef struct tw_waitgroup {
-  uint64_t opaque[12];
-} tw_waitgroup;
-
-// Lets a number of threads wait for one another. Initialise it by `tw_barrier_init`.
-typedef struct tw_barrier {
-  uint64_t opaque[12];
-} tw_barrier;
-
-// What is reported, and the program's name for it.
-typedef struct tw_event {
-  // `TW_IN` and the others.
-  uint32_t events;
-  // The program's.
-  uint64_t data;
-} tw_event;
 
 // Settings of the runtime. A field that is 0 or NULL leaves the setting to the environment
 // (`TAILWATER_*`), then to the file that `TAILWATER_CONFIG` names, then to the default.
@@ -293,128 +168,202 @@ typedef struct tw_thread_options {
   uint32_t least_loaded_of;
 } tw_thread_options;
 
+// A key. Values of a deleted key are not found by a key that is made later.
+typedef struct tw_key {
+  uint32_t slot;
+  uint32_t generation;
+} tw_key;
+
+// What the runtime has done since its start.
+typedef struct tw_counters {
+  // Threads that were preempted by a signal, because they reached no poll point.
+  uint64_t preemptions;
+  // Threads that a kthread has taken from another one.
+  uint64_t stolen_threads;
+} tw_counters;
+
+// Mutual exclusion between user threads, and ordinary ones. Initialise it by `TW_MUTEX_INIT`.
+typedef struct tw_mutex {
+  uint64_t opaque[6];
+} tw_mutex;
+
+// Many readers or one writer. Initialise it by `TW_RWLOCK_INIT`.
+typedef struct tw_rwlock {
+  uint64_t opaque[8];
+} tw_rwlock;
+
+// A condition variable. Initialise it by `TW_COND_INIT`.
+typedef struct tw_cond {
+  uint64_t opaque[6];
+} tw_cond;
+
+// Runs a function once. Initialise it by `TW_ONCE_INIT`.
+typedef struct tw_once {
+  uint64_t opaque[6];
+} tw_once;
+
+// A counting semaphore, served first come, first served. Initialise it by `tw_sem_init`, or for 0
+// permits by `TW_SEM_INIT`.
+typedef struct tw_sem {
+  uint64_t opaque[8];
+} tw_sem;
+
+// Waits for a changing number of tasks. Initialise it by `TW_WAITGROUP_INIT`.
+typedef struct tw_waitgroup {
+  uint64_t opaque[12];
+} tw_waitgroup;
+
+// Lets a number of threads wait for one another. Initialise it by `tw_barrier_init`.
+typedef struct tw_barrier {
+  uint64_t opaque[12];
+} tw_barrier;
+
+// The ticks of a period, without drift. Initialise it by `tw_interval_init`.
+typedef struct tw_interval {
+  // When the next tick is due, by the clock of `tw_now_ns`.
+  uint64_t next_ns;
+  // Time between two ticks.
+  uint64_t period_ns;
+} tw_interval;
+
+// What is reported, and the program's name for it.
+typedef struct tw_event {
+  // `TW_IN` and the others.
+  uint32_t events;
+  // The program's.
+  uint64_t data;
+} tw_event;
+
+// A class of requests.
+typedef struct tw_class {
+  // Name in statistics; NULL for its number.
+  const char *name;
+  // Target for the 99th percentile of the latency in nanoseconds; 0 for 1 ms.
+  uint64_t slo_ns;
+} tw_class;
+
+// What a server does with requests. Initialise it by `TW_SERVICE_INIT`. The functions run on user
+// threads, several at a time; `argument` is passed to each.
+typedef struct tw_service {
+  // Size of this structure in bytes.
+  size_t size;
+  // Returns the number of a request's class. Short; NULL: all are of class 0.
+  size_t (*classify)(void *argument, const void *request, size_t len);
+  // Executes a request, and puts the reply together by `tw_reply_write`; without one, none is
+  // sent. A poll point in it (`tw_poll`) is where it may be preempted.
+  void (*handle)(void *argument, const void *request, size_t len, struct tw_reply *reply);
+  // Called once by each lane's first thread, with the lane's number; may be NULL.
+  void (*init_per_core)(void *argument, size_t lane);
+  // For TCP: returns the length of the request that the bytes begin with, 0 if more are needed,
+  // a negative number to close the connection. It has been given the first `seen` of
+  // them before.
+  ptrdiff_t (*frame)(void *argument, const void *bytes, size_t len, size_t seen);
+  // The program's.
+  void *argument;
+  // The policy, as in `tailwater-lab sim`: "mq:5us", "sq:5us", "c-fcfs", "srpt", ...; NULL for
+  // "mq:5us".
+  const char *policy;
+  // The classes; NULL for one.
+  const struct tw_class *classes;
+  // Number of classes, at most 64.
+  size_t n_classes;
+  // Requests that may wait at most; 0 for 4,096.
+  size_t queue;
+  // Dispatchers with a core of their own; 0: each worker schedules itself.
+  size_t dispatchers;
+  // Usable bytes of the stack of a request; 0 for the runtime's setting.
+  size_t stack_size;
+} tw_service;
+
+// What became of the requests of a class.
+typedef struct tw_class_stats {
+  // Requests that were taken.
+  uint64_t accepted;
+  // Requests that found no place.
+  uint64_t dropped;
+  // Requests that have ended.
+  uint64_t finished;
+  // Times that a request was preempted.
+  uint64_t preemptions;
+  // Requests whose latency was above the SLO.
+  uint64_t late;
+  // Median of the latency in the server, in nanoseconds.
+  uint64_t latency_p50_ns;
+  // 99th percentile of the same.
+  uint64_t latency_p99_ns;
+} tw_class_stats;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-// Makes a channel for `capacity` messages that wait; with 0 a sender waits for a receiver, and
-// with `TW_UNBOUNDED` there is no limit. Free it by `tw_channel_free`. Never switches threads.
-struct tw_channel *tw_channel_new(size_t capacity);
-
-// Frees a channel that no thread uses. Messages in it are dropped. Never switches threads.
-void tw_channel_free(struct tw_channel *channel);
-
-// Ends sending: later calls of `tw_channel_send` fail, and receivers get the messages in the
-// channel and then `-EPIPE`. Never switches threads.
-void tw_channel_close(struct tw_channel *channel);
-
-// Sends a message. Switches threads while the channel is full, for `timeout_ns` nanoseconds at
-// most; `TW_FOREVER` waits for ever, 0 never.
+// Starts the runtime of this process, and runs `main(argument)` as its first user thread. Returns
+// when `main` has returned; other user threads then end with the process. Called on an ordinary
+// thread, which waits in the kernel.
 //
-// Returns 0, `-EAGAIN` if a wait of 0 finds the channel full, `-ETIMEDOUT` after a longer one,
-// `-EPIPE` if the channel is closed.
-int tw_channel_send(struct tw_channel *channel, void *message, uint64_t timeout_ns);
-
-// Receives a message into `*message`. Switches threads while the channel is empty, for
-// `timeout_ns` nanoseconds at most; `TW_FOREVER` waits for ever, 0 never.
+// `config` may be NULL: all settings are then the environment's. A process has one runtime.
 //
-// Returns 0, `-EAGAIN` if a wait of 0 finds no message, `-ETIMEDOUT` after a longer one, `-EPIPE`
-// if the channel is closed and empty.
-int tw_channel_receive(struct tw_channel *channel, void **message, uint64_t timeout_ns);
+// Returns 0, or a negative error number: `-EINVAL` for a setting, `-EBUSY` if there was a runtime
+// before, `-ENOTSUP` if the machine or the program is not suitable, `-ECONNREFUSED` or another one
+// if the IOKernel is not reached or refuses. The reason in words goes to `config->error`, or to
+// standard error.
+int tw_run(const struct tw_config *config, void (*main)(void *argument), void *argument);
 
-// Returns the number of messages in the channel. Never switches threads.
-size_t tw_channel_len(const struct tw_channel *channel);
+// Starts the runtime as the environment (`TAILWATER_*`) configures it, runs `program(argc, argv)`
+// as its first user thread, and returns its result: the exit status. A program's `main` is
+// `return tw_main(argc, argv, program);`. If the runtime cannot start, writes the reason to
+// standard error and returns 1. Called on an ordinary thread, which waits in the kernel.
+int tw_main(int argc, char **argv, int (*program)(int argc, char **argv));
 
-// Returns the nanoseconds of `CLOCK_MONOTONIC`. Never switches threads, and makes no system call.
-uint64_t tw_now_ns(void);
+// Returns the version of the library, such as "0.1.0". Never switches threads.
+const char *tw_version(void);
 
-// Sleeps for so many nanoseconds, with a resolution of 1 us; `TW_FOREVER` for ever. Switches
-// threads; 0 lets others run first.
-void tw_sleep_ns(uint64_t duration_ns);
+// Returns the text of an error number, positive or negative, such as "Resource temporarily
+// unavailable". The text lives as long as the process. Never switches threads.
+const char *tw_strerror(int error);
 
-// Sleeps until the clock of `tw_now_ns` has this value. Switches threads.
-void tw_sleep_until_ns(uint64_t deadline_ns);
-
-// Begins an interval: its first tick is due now. Never switches threads.
+// Starts a user thread that runs `function(argument)`, and stores its handle in `*thread`, which
+// has to be joined or detached. `thread` may be NULL: the new thread is detached. `options` may be
+// NULL. May be called from ordinary threads, too. A poll point: may switch threads.
 //
-// Returns 0, or `-EINVAL` for a period of 0.
-int tw_interval_init(struct tw_interval *interval, uint64_t period_ns);
+// Returns 0, or `-EINVAL` for an option, `-ENOMEM` if there is no memory for the stack, `-ENXIO`
+// if there is no runtime; for an exclusive thread `-EBUSY` if no kthread is left for one, and
+// `-ENOTSUP` if the IOKernel grants no requested cores.
+int tw_thread_spawn(struct tw_thread **thread,
+                    const struct tw_thread_options *options,
+                    void *(*function)(void *argument),
+                    void *argument);
 
-// Sleeps until the next tick, and returns when it was due. Ticks that are late follow one another
-// at once. Switches threads.
-uint64_t tw_interval_tick(struct tw_interval *interval);
-
-// Gives the core up if the IOKernel reclaims it, or if the thread's time slice is over: a poll
-// point. Costs a call and two loads otherwise. For long loops, every microsecond or so.
-void tw_poll(void);
-
-// Calls `function(argument)` without giving the core up in between, neither at poll points nor by
-// a signal. A request that comes meanwhile is answered at the end: a poll point. For short calls
-// of libraries that are not prepared for a switch. If the function blocks, the process ends.
-void tw_no_preempt(void (*function)(void *argument), void *argument);
-
-// Calls `function(argument)` on an ordinary thread, and waits for it without holding the core: for
-// files, name resolution and other calls that block in the kernel. Returns its result, and the
-// `errno` that it left. Thread-locals in the function are those of the other thread. Switches
-// threads. On an ordinary thread this simply calls the function.
-void *tw_blocking(void *(*function)(void *argument), void *argument);
-
-// Stores the counters. Never switches threads.
-void tw_count(struct tw_counters *counters);
-
-// Stores the numbers of the cores that the program holds, at most `capacity`, in ascending order,
-// and returns how many it holds. Standalone that is none. Never switches threads.
-size_t tw_cores_held(uint32_t *numbers, size_t capacity);
-
-// Requests cores: `counts[p]` at priority `p`, of which there are 8 and 0 is served first.
-// Replaces what was requested before; does not wait. Without an IOKernel there is nothing to
-// request. Never switches threads.
+// Waits for the end of a thread, stores what its function returned in `*result` (which may be
+// NULL), and gives the handle up. Switches threads while it waits. May be called from ordinary
+// threads.
 //
-// Returns 0, `-EINVAL` for more than 8 priorities, `-ENXIO` if there is no runtime.
-int tw_cores_request(const uint32_t *counts, size_t priorities);
+// Returns 0.
+int tw_thread_join(struct tw_thread *thread, void **result);
 
-// Returns how many cores are requested, at all priorities together. Never switches threads.
-size_t tw_cores_requested(void);
+// Gives the handle up; the thread goes on, and its result is dropped. Never switches threads.
+void tw_thread_detach(struct tw_thread *thread);
 
-// Returns how many of the requested cores are granted. Never switches threads.
-size_t tw_cores_granted(void);
+// Returns whether the thread has ended, so that joining it does not wait. Never switches threads.
+bool tw_thread_is_finished(const struct tw_thread *thread);
 
-// Begins to look for changes, once in `period_ns` nanoseconds. The first change has gained the
-// cores held then. Free it by `tw_core_changes_free`. Never switches threads.
-struct tw_core_changes *tw_core_changes_new(uint64_t period_ns);
+// Returns whether the caller is a user thread, and not an ordinary one. Never switches threads.
+bool tw_thread_is_user(void);
 
-// Frees what `tw_core_changes_new` has made. Never switches threads.
-void tw_core_changes_free(struct tw_core_changes *changes);
+// Returns the maximum number of user threads that run at once: the number of kthreads. Without a
+// runtime, the number of CPUs. Never switches threads.
+size_t tw_parallelism(void);
 
-// Waits for a change. Stores the cores that came, at most `capacity`, in `gained`, and those that
-// went in `lost`, and how many they are in `*n_gained` and `*n_lost`. Switches threads. Cores that
-// came and went between two looks are not reported. There has to be a runtime.
-void tw_core_changes_next(struct tw_core_changes *changes,
-                          uint32_t *gained,
-                          size_t *n_gained,
-                          uint32_t *lost,
-                          size_t *n_lost,
-                          size_t capacity);
+// Lets other runnable threads run first: switches threads.
+void tw_yield(void);
 
-// Appends bytes to a reply. Never switches threads.
-void tw_reply_write(struct tw_reply *reply, const void *data, size_t len);
+// Waits until the calling thread has a token, and
+// takes it. May return without one. Switches threads while it waits.
+void tw_park(void);
 
-// Starts a server of classified requests behind `fd`, a bound UDP socket or a TCP socket that
-// listens, and returns; short requests do not wait behind long ones. The server keeps the socket
-// also if the descriptor is closed. `service` is copied, and what its `argument` points to has to
-// live as long as the process. `*server`, which may be NULL, is set to a handle for statistics.
-// May switch threads.
-//
-// Returns 0, or a negative error number: `-EINVAL` for a field or a policy, `-ENOTCONN` for a TCP
-// socket that does not listen, `-ENOMEM`, `-EBADF`; `-EBUSY` or `-ENOTSUP` if there is no core for
-// a dispatcher of its own; `-ENXIO` if there is no runtime.
-int tw_serve(int fd, const struct tw_service *service, struct tw_server **server);
-
-// Stores what became of the requests of each class, at most `capacity`, and returns the number of
-// classes. Never switches threads.
-size_t tw_server_stats(const struct tw_server *server,
-                       struct tw_class_stats *stats,
-                       size_t capacity);
+// Gives a thread its token: `tw_park` returns in it, now or at its next call. Never switches
+// threads.
+void tw_unpark(const struct tw_thread *thread);
 
 // Makes a key, whose value is NULL in every thread. At the end of a thread `destructor`, which may
 // be NULL, is called with its value, unless that is NULL; it finds no values of keys, and sets
@@ -435,6 +384,24 @@ int tw_key_set(struct tw_key key, void *value);
 
 // Returns the calling thread's value; NULL if it has none. Never switches threads.
 void *tw_key_get(struct tw_key key);
+
+// Gives the core up if the IOKernel reclaims it, or if the thread's time slice is over: a poll
+// point. Costs a call and two loads otherwise. For long loops, every microsecond or so.
+void tw_poll(void);
+
+// Calls `function(argument)` without giving the core up in between, neither at poll points nor by
+// a signal. A request that comes meanwhile is answered at the end: a poll point. For short calls
+// of libraries that are not prepared for a switch. If the function blocks, the process ends.
+void tw_no_preempt(void (*function)(void *argument), void *argument);
+
+// Calls `function(argument)` on an ordinary thread, and waits for it without holding the core: for
+// files, name resolution and other calls that block in the kernel. Returns its result, and the
+// `errno` that it left. Thread-locals in the function are those of the other thread. Switches
+// threads. On an ordinary thread this simply calls the function.
+void *tw_blocking(void *(*function)(void *argument), void *argument);
+
+// Stores the counters. Never switches threads.
+void tw_count(struct tw_counters *counters);
 
 // Locks a mutex. Switches threads while another one holds it; served first come, first served. A
 // thread that holds it already waits for ever.
@@ -529,48 +496,24 @@ void tw_barrier_init(struct tw_barrier *object, size_t threads);
 // Returns 1 in one of the threads, and 0 in the others.
 int tw_barrier_wait(struct tw_barrier *object);
 
-// As `malloc` of the C library, from whose heap the block comes; may be called on user threads.
-// Programs call `malloc`, which is this function in libtailwater-malloc. Never switches threads.
-void *tw_malloc(size_t size);
+// Returns the nanoseconds of `CLOCK_MONOTONIC`. Never switches threads, and makes no system call.
+uint64_t tw_now_ns(void);
 
-// As `calloc`: see `tw_malloc`. Never switches threads.
-void *tw_calloc(size_t count, size_t size);
+// Sleeps for so many nanoseconds, with a resolution of 1 us; `TW_FOREVER` for ever. Switches
+// threads; 0 lets others run first.
+void tw_sleep_ns(uint64_t duration_ns);
 
-// As `realloc`: see `tw_malloc`. Never switches threads.
-void *tw_realloc(void *block, size_t size);
+// Sleeps until the clock of `tw_now_ns` has this value. Switches threads.
+void tw_sleep_until_ns(uint64_t deadline_ns);
 
-// As `free`: see `tw_malloc`. Never switches threads.
-void tw_free(void *block);
-
-// As `aligned_alloc`: see `tw_malloc`. Never switches threads.
-void *tw_aligned_alloc(size_t align, size_t size);
-
-// As `posix_memalign`: see `tw_malloc`. Never switches threads.
-int tw_posix_memalign(void **out, size_t align, size_t size);
-
-// Registers `destructor(object)` for the end of the calling thread, as `__cxa_thread_atexit_impl`,
-// which is this function in libtailwater-malloc. Never switches threads.
-int tw_thread_atexit(void (*destructor)(void *object), void *object, void *dso);
-
-// As `setsockopt`, for `TCP_NODELAY`, `TCP_CORK`, `IP_TTL`, `IPV6_UNICAST_HOPS`, `SO_BROADCAST`,
-// `SO_RCVTIMEO`, `SO_SNDTIMEO`, `SO_RCVBUF`, `SO_SNDBUF`, `SO_LINGER`; `SO_REUSEADDR` has no
-// effect. May switch threads.
+// Begins an interval: its first tick is due now. Never switches threads.
 //
-// Errors: `ENOPROTOOPT` for another option, or one that the socket has not; `ENOTCONN` for
-// `TCP_CORK` and `SO_LINGER` before there is a connection; `EINVAL`, `EDOM`, `EBADF`.
-int tw_setsockopt(int fd, int level, int name, const void *data, socklen_t len);
+// Returns 0, or `-EINVAL` for a period of 0.
+int tw_interval_init(struct tw_interval *interval, uint64_t period_ns);
 
-// As `getsockopt`, for `SO_ERROR`, `SO_TYPE`, `SO_ACCEPTCONN`, `SO_RCVBUF`, `SO_SNDBUF`,
-// `TCP_NODELAY`: all of type `int`. Never switches threads.
-//
-// Errors: `ENOPROTOOPT`, `EINVAL`, `EBADF`.
-int tw_getsockopt(int fd, int level, int name, void *data, socklen_t *len);
-
-// Sets whether calls on a socket return `EAGAIN` instead of waiting, as `fcntl` does with
-// `O_NONBLOCK`. Never switches threads.
-//
-// Errors: `EBADF`.
-int tw_set_nonblocking(int fd, bool nonblocking);
+// Sleeps until the next tick, and returns when it was due. Ticks that are late follow one another
+// at once. Switches threads.
+uint64_t tw_interval_tick(struct tw_interval *interval);
 
 // As `socket`, with `AF_INET` or `AF_INET6` and `SOCK_STREAM` or `SOCK_DGRAM`, also with
 // `SOCK_NONBLOCK`. Returns a descriptor, `TW_FD_BASE` or more, which only functions of Tailwater
@@ -672,6 +615,26 @@ ptrdiff_t tw_sendto(int fd,
 // Switches threads and fails as `tw_write`; `EINVAL` for a negative count, `EOPNOTSUPP` for UDP.
 ptrdiff_t tw_writev(int fd, const struct iovec *pieces, int count);
 
+// As `setsockopt`, for `TCP_NODELAY`, `TCP_CORK`, `IP_TTL`, `IPV6_UNICAST_HOPS`, `SO_BROADCAST`,
+// `SO_RCVTIMEO`, `SO_SNDTIMEO`, `SO_RCVBUF`, `SO_SNDBUF`, `SO_LINGER`; `SO_REUSEADDR` has no
+// effect. May switch threads.
+//
+// Errors: `ENOPROTOOPT` for another option, or one that the socket has not; `ENOTCONN` for
+// `TCP_CORK` and `SO_LINGER` before there is a connection; `EINVAL`, `EDOM`, `EBADF`.
+int tw_setsockopt(int fd, int level, int name, const void *data, socklen_t len);
+
+// As `getsockopt`, for `SO_ERROR`, `SO_TYPE`, `SO_ACCEPTCONN`, `SO_RCVBUF`, `SO_SNDBUF`,
+// `TCP_NODELAY`: all of type `int`. Never switches threads.
+//
+// Errors: `ENOPROTOOPT`, `EINVAL`, `EBADF`.
+int tw_getsockopt(int fd, int level, int name, void *data, socklen_t *len);
+
+// Sets whether calls on a socket return `EAGAIN` instead of waiting, as `fcntl` does with
+// `O_NONBLOCK`. Never switches threads.
+//
+// Errors: `EBADF`.
+int tw_set_nonblocking(int fd, bool nonblocking);
+
 // Makes a poller. Free it by `tw_poller_free`. Never switches threads.
 struct tw_poller *tw_poller_new(void);
 
@@ -708,6 +671,88 @@ int tw_poller_wait(struct tw_poller *poller,
                    size_t capacity,
                    uint64_t timeout_ns);
 
+// Appends bytes to a reply. Never switches threads.
+void tw_reply_write(struct tw_reply *reply, const void *data, size_t len);
+
+// Starts a server of classified requests behind `fd`, a bound UDP socket or a TCP socket that
+// listens, and returns; short requests do not wait behind long ones. The server keeps the socket
+// also if the descriptor is closed. `service` is copied, and what its `argument` points to has to
+// live as long as the process. `*server`, which may be NULL, is set to a handle for statistics.
+// May switch threads.
+//
+// Returns 0, or a negative error number: `-EINVAL` for a field or a policy, `-ENOTCONN` for a TCP
+// socket that does not listen, `-ENOMEM`, `-EBADF`; `-EBUSY` or `-ENOTSUP` if there is no core for
+// a dispatcher of its own; `-ENXIO` if there is no runtime.
+int tw_serve(int fd, const struct tw_service *service, struct tw_server **server);
+
+// Stores what became of the requests of each class, at most `capacity`, and returns the number of
+// classes. Never switches threads.
+size_t tw_server_stats(const struct tw_server *server,
+                       struct tw_class_stats *stats,
+                       size_t capacity);
+
+// Stores the numbers of the cores that the program holds, at most `capacity`, in ascending order,
+// and returns how many it holds. Standalone that is none. Never switches threads.
+size_t tw_cores_held(uint32_t *numbers, size_t capacity);
+
+// Requests cores: `counts[p]` at priority `p`, of which there are 8 and 0 is served first.
+// Replaces what was requested before; does not wait. Without an IOKernel there is nothing to
+// request. Never switches threads.
+//
+// Returns 0, `-EINVAL` for more than 8 priorities, `-ENXIO` if there is no runtime.
+int tw_cores_request(const uint32_t *counts, size_t priorities);
+
+// Returns how many cores are requested, at all priorities together. Never switches threads.
+size_t tw_cores_requested(void);
+
+// Returns how many of the requested cores are granted. Never switches threads.
+size_t tw_cores_granted(void);
+
+// Begins to look for changes, once in `period_ns` nanoseconds. The first change has gained the
+// cores held then. Free it by `tw_core_changes_free`. Never switches threads.
+struct tw_core_changes *tw_core_changes_new(uint64_t period_ns);
+
+// Frees what `tw_core_changes_new` has made. Never switches threads.
+void tw_core_changes_free(struct tw_core_changes *changes);
+
+// Waits for a change. Stores the cores that came, at most `capacity`, in `gained`, and those that
+// went in `lost`, and how many they are in `*n_gained` and `*n_lost`. Switches threads. Cores that
+// came and went between two looks are not reported. There has to be a runtime.
+void tw_core_changes_next(struct tw_core_changes *changes,
+                          uint32_t *gained,
+                          size_t *n_gained,
+                          uint32_t *lost,
+                          size_t *n_lost,
+                          size_t capacity);
+
+// Makes a channel for `capacity` messages that wait; with 0 a sender waits for a receiver, and
+// with `TW_UNBOUNDED` there is no limit. Free it by `tw_channel_free`. Never switches threads.
+struct tw_channel *tw_channel_new(size_t capacity);
+
+// Frees a channel that no thread uses. Messages in it are dropped. Never switches threads.
+void tw_channel_free(struct tw_channel *channel);
+
+// Ends sending: later calls of `tw_channel_send` fail, and receivers get the messages in the
+// channel and then `-EPIPE`. Never switches threads.
+void tw_channel_close(struct tw_channel *channel);
+
+// Sends a message. Switches threads while the channel is full, for `timeout_ns` nanoseconds at
+// most; `TW_FOREVER` waits for ever, 0 never.
+//
+// Returns 0, `-EAGAIN` if a wait of 0 finds the channel full, `-ETIMEDOUT` after a longer one,
+// `-EPIPE` if the channel is closed.
+int tw_channel_send(struct tw_channel *channel, void *message, uint64_t timeout_ns);
+
+// Receives a message into `*message`. Switches threads while the channel is empty, for
+// `timeout_ns` nanoseconds at most; `TW_FOREVER` waits for ever, 0 never.
+//
+// Returns 0, `-EAGAIN` if a wait of 0 finds no message, `-ETIMEDOUT` after a longer one, `-EPIPE`
+// if the channel is closed and empty.
+int tw_channel_receive(struct tw_channel *channel, void **message, uint64_t timeout_ns);
+
+// Returns the number of messages in the channel. Never switches threads.
+size_t tw_channel_len(const struct tw_channel *channel);
+
 // Makes a cell with an address. Free it by `tw_rcu_free`. Never switches threads.
 struct tw_rcu *tw_rcu_new(void *value);
 
@@ -726,73 +771,28 @@ void tw_rcu_read(const struct tw_rcu *rcu,
 // free what it points to. Switches threads while it waits.
 void *tw_rcu_replace(struct tw_rcu *rcu, void *value);
 
-// Starts the runtime of this process, and runs `main(argument)` as its first user thread. Returns
-// when `main` has returned; other user threads then end with the process. Called on an ordinary
-// thread, which waits in the kernel.
-//
-// `config` may be NULL: all settings are then the environment's. A process has one runtime.
-//
-// Returns 0, or a negative error number: `-EINVAL` for a setting, `-EBUSY` if there was a runtime
-// before, `-ENOTSUP` if the machine or the program is not suitable, `-ECONNREFUSED` or another one
-// if the IOKernel is not reached or refuses. The reason in words goes to `config->error`, or to
-// standard error.
-int tw_run(const struct tw_config *config, void (*main)(void *argument), void *argument);
+// As `malloc` of the C library, from whose heap the block comes; may be called on user threads.
+// Programs call `malloc`, which is this function in libtailwater-malloc. Never switches threads.
+void *tw_malloc(size_t size);
 
-// Starts the runtime as the environment (`TAILWATER_*`) configures it, runs `program(argc, argv)`
-// as its first user thread, and returns its result: the exit status. A program's `main` is
-// `return tw_main(argc, argv, program);`. If the runtime cannot start, writes the reason to
-// standard error and returns 1. Called on an ordinary thread, which waits in the kernel.
-int tw_main(int argc, char **argv, int (*program)(int argc, char **argv));
+// As `calloc`: see `tw_malloc`. Never switches threads.
+void *tw_calloc(size_t count, size_t size);
 
-// Returns the version of the library, such as "0.1.0". Never switches threads.
-const char *tw_version(void);
+// As `realloc`: see `tw_malloc`. Never switches threads.
+void *tw_realloc(void *block, size_t size);
 
-// Returns the text of an error number, positive or negative, such as "Resource temporarily
-// unavailable". The text lives as long as the process. Never switches threads.
-const char *tw_strerror(int error);
+// As `free`: see `tw_malloc`. Never switches threads.
+void tw_free(void *block);
 
-// Starts a user thread that runs `function(argument)`, and stores its handle in `*thread`, which
-// has to be joined or detached. `thread` may be NULL: the new thread is detached. `options` may be
-// NULL. May be called from ordinary threads, too. A poll point: may switch threads.
-//
-// Returns 0, or `-EINVAL` for an option, `-ENOMEM` if there is no memory for the stack, `-ENXIO`
-// if there is no runtime; for an exclusive thread `-EBUSY` if no kthread is left for one, and
-// `-ENOTSUP` if the IOKernel grants no requested cores.
-int tw_thread_spawn(struct tw_thread **thread,
-                    const struct tw_thread_options *options,
-                    void *(*function)(void *argument),
-                    void *argument);
+// As `aligned_alloc`: see `tw_malloc`. Never switches threads.
+void *tw_aligned_alloc(size_t align, size_t size);
 
-// Waits for the end of a thread, stores what its function returned in `*result` (which may be
-// NULL), and gives the handle up. Switches threads while it waits. May be called from ordinary
-// threads.
-//
-// Returns 0.
-int tw_thread_join(struct tw_thread *thread, void **result);
+// As `posix_memalign`: see `tw_malloc`. Never switches threads.
+int tw_posix_memalign(void **out, size_t align, size_t size);
 
-// Gives the handle up; the thread goes on, and its result is dropped. Never switches threads.
-void tw_thread_detach(struct tw_thread *thread);
-
-// Returns whether the thread has ended, so that joining it does not wait. Never switches threads.
-bool tw_thread_is_finished(const struct tw_thread *thread);
-
-// Returns whether the caller is a user thread, and not an ordinary one. Never switches threads.
-bool tw_thread_is_user(void);
-
-// Returns the maximum number of user threads that run at once: the number of kthreads. Without a
-// runtime, the number of CPUs. Never switches threads.
-size_t tw_parallelism(void);
-
-// Lets other runnable threads run first: switches threads.
-void tw_yield(void);
-
-// Waits until the calling thread has a token, and
-// takes it. May return without one. Switches threads while it waits.
-void tw_park(void);
-
-// Gives a thread its token: `tw_park` returns in it, now or at its next call. Never switches
-// threads.
-void tw_unpark(const struct tw_thread *thread);
+// Registers `destructor(object)` for the end of the calling thread, as `__cxa_thread_atexit_impl`,
+// which is this function in libtailwater-malloc. Never switches threads.
+int tw_thread_atexit(void (*destructor)(void *object), void *object, void *dso);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -8,7 +8,7 @@
 //! # The border
 //! * A panic ends the process: every function is `extern "C"`, which aborts.
 //! * A C++ exception that leaves a callback ends the process by `std::terminate`, as one that
-//!   leaves a `std::thread`: see [`border`].
+//!   leaves a `std::thread`: see `border`.
 //! * Errors are negative values of `errno`; sockets alone have POSIX's shape.
 //! * Addresses that C passes are trusted, as by the C library. Their contracts are in the
 //!   documentation of each function, which is that of the header.

@@ -2,6 +2,28 @@
 
 use std::path::Path;
 
+/// Modules of the crate that have functions of C, in the order of the header.
+const SOURCES: &[&str] = &[
+    "border",
+    "run",
+    "thread",
+    "key",
+    "control",
+    "lock",
+    "meet",
+    "clock",
+    "net/table",
+    "net/socket",
+    "net/transfer",
+    "net/options",
+    "poller",
+    "dispatch",
+    "cores",
+    "channel",
+    "rcu",
+    "memory",
+];
+
 #[test]
 fn the_comment_of_each_function_says_whether_it_switches_threads() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/tailwater.h");
@@ -28,7 +50,13 @@ fn the_comment_of_each_function_says_whether_it_switches_threads() {
 fn the_committed_header_is_that_of_the_crate() {
     let crate_ = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(crate_.join("cbindgen.toml")).unwrap();
-    let bindings = cbindgen::Builder::new().with_crate(crate_).with_config(config).generate().unwrap();
+    // By file: with the crate, cbindgen would run cargo, which looks for packages of all platforms.
+    let sources = SOURCES.iter().map(|name| crate_.join("src").join(name).with_extension("rs"));
+    let builder = sources.fold(cbindgen::Builder::new().with_config(config), |builder, source| {
+        assert!(source.is_file(), "{} is gone: mend the list in this file", source.display());
+        builder.with_src(source)
+    });
+    let bindings = builder.generate().unwrap();
     let mut made = Vec::new();
     bindings.write(&mut made);
     let made = String::from_utf8(made).unwrap();
