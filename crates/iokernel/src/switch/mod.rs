@@ -92,9 +92,11 @@ const TURN_US: u64 = 2;
 const ITERATION_US: u64 = 2 * TURN_US;
 /// Maximum number of frames of a turn.
 const TURN_FRAMES: usize = 64;
-/// Number of frames between two readings of the clock, unless one of them was sent to a port or a
-/// group, or checked whole.
+/// Number of frames between two readings of the clock, unless one of them was large, was sent to a
+/// port or a group, or was checked whole.
 const CLOCK_FRAMES: usize = 8;
+/// Number of bytes above which a frame is large: copying it takes as long as another frame.
+const LARGE: usize = 2_048;
 /// Maximum time of a turn that is charged, in microseconds: a longer time is not the tenant's
 /// fault.
 const LONGEST_TURN_US: u64 = 50;
@@ -461,6 +463,7 @@ impl Switch {
             }
             taken += 1;
             bytes += record.len();
+            self.slow |= record.len() > LARGE;
             record.advance();
         }
         if taken > 0 {
