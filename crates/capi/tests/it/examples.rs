@@ -65,7 +65,12 @@ fn servers_answer_other_programs_over_an_iokernel() {
     let compiler = compilers(Language::C)[0];
     let client = installed.compile(compiler, "tests/programs/client.c", &["-O2"]);
     let kernel = Kernel::start();
-    let cases = [("echo", "tcp", "come back"), ("dispatch", "udp", "S"), ("dispatch", "udp", "G")];
+    let cases = [
+        ("echo", "tcp", "come back"),
+        ("dispatch", "udp", "S"),
+        ("dispatch", "udp", "G"),
+        ("spin", "udp", "#1"),
+    ];
     for (number, (example, protocol, request)) in cases.into_iter().enumerate() {
         let program = installed.compile(compiler, &format!("examples/{example}.c"), &["-O2"]);
         let ip = format!("10.77.0.{}", 10 + number);
