@@ -38,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
   tailwater publish 8080=10.77.0.2:80 11211=10.77.0.3:11211
   tailwater publish '[::]:8080=10.77.0.2:80'        for other machines, too
 
-TCP only. Whoever reaches the address on Linux reaches the service: without an address, that is this machine. For load
+TCP only. All clients that reach the Linux address reach the service. A port without an address is open to this machine only. For load
 use a TAP device (`tailwater iokernel --tap`), which costs no thread and copies once less.")]
 pub struct PublishArgs {
     /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
@@ -150,7 +150,7 @@ fn accept(listener: &std::net::TcpListener, service: SocketAddr, places: &Arc<Se
 /// If the service cannot be connected to.
 fn relay(client: &std::net::TcpStream, service: SocketAddr) -> io::Result<()> {
     let service = &ServiceStream::connect(service)?;
-    // Small writes are combined by whoever made them; waiting for more would only add to that.
+    // Both ends combine small writes as they want; waiting here would only add to that.
     let _ = (client.set_nodelay(true), service.set_nodelay(true));
     thread::scope(|scope| {
         scope.spawn(move || {

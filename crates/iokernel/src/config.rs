@@ -111,9 +111,9 @@ pub struct Config {
     /// them, and services ahead; best-effort ones also while the polling thread sleeps beside them.
     /// With 0, on a dedicated machine, all kthreads always rank ahead.
     pub neighbour_share: u8,
-    /// Percentage of the polling thread's time that the offences of one runtime may cost, 1 to 100:
-    /// frames that are refused, doorbells and demands for cores without need. A runtime over it is
-    /// not served for a while, and in the end expelled.
+    /// Percentage of the polling thread's time that refused and useless work of one tenant may cost,
+    /// 1 to 100: refused frames, doorbells and demands for cores without need. Beyond it the tenant
+    /// is not served for a while.
     pub offence_share: u8,
     /// Maximum number of copies of broadcast and multicast frames that one runtime may cause per
     /// second, and at once; what it sends to groups beyond is dropped.

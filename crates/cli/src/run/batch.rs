@@ -28,8 +28,8 @@ use tailwater_testbed::note;
 use super::{find_program, wait};
 use crate::query;
 
-/// Options of the programs that the others have.
-const RUNTIME_OPTIONS: [&str; 16] = [
+/// Options that only a program with the runtime has; refused with --batch.
+const RUNTIME_OPTIONS: [&str; 19] = [
     "standalone",
     "kthreads",
     "guaranteed",
@@ -46,6 +46,9 @@ const RUNTIME_OPTIONS: [&str; 16] = [
     "stall_timeout",
     "dump_signal",
     "quantum",
+    "packet_stealing",
+    "posix",
+    "network",
 ];
 
 /// A batch job that was not written for Tailwater.

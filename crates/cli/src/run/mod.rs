@@ -30,13 +30,14 @@ mod wait;
   tailwater run --name kv --kthreads 4 --guaranteed 1 --ip 10.77.0.2 -- ./kv
   tailwater run --name batch --class best-effort -- swaptions
   tailwater run --standalone --kthreads 2 -- ./kv        without an IOKernel
-  tailwater run --posix --ip 10.77.0.5 -- redis-server --bind 0.0.0.0      a program as it is
+  tailwater run --posix --ip 10.77.0.5 -- redis-server --bind 0.0.0.0 --requirepass SECRET
+                                                         a program as it is
   tailwater run --batch -- xz -9 -T0 big.tar             any program, on cores that services leave idle
   tailwater run --batch --pid 4711                       one that runs already (root)
   tailwater run --batch --cgroup /system.slice/encoder.service
 
 PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it.
-Without --batch it must be linked with the tailwater crate, or run with --posix: one that has not registered after a
+Without --batch it must be linked with the tailwater crate or with libtailwater, or run with --posix: one that has not registered after a
 second is kept off the lent cores, with a warning. With --batch it may be any program. It and all that it starts run in
 SCHED_IDLE on the lent cores, in a session of their own; signals to this command are passed on, and its exit status is
 the program's, or 128 and the number of the signal that ended it. An IOKernel that is just starting is waited for, at
@@ -54,7 +55,7 @@ pub struct RunArgs {
     /// network, by a library that is loaded before the C library
     #[arg(long)]
     posix: bool,
-    /// Network to which connections go through Tailwater, with --posix: the IOKernel's
+    /// With --posix: the IOKernel's network, to which connections go through Tailwater
     #[arg(long, value_name = "PREFIX", default_value = "10.77.0.0/16", requires = "posix")]
     network: String,
     /// Name in statistics, unique on the machine [default: program name and process id]

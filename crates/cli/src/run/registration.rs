@@ -87,8 +87,8 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     let _ = writeln!(
         std::io::stderr(),
         "tailwater run: {problem}. {} (process {}) is an ordinary program, {place}, and its options have no effect. \
-         Programs register when the runtime of the tailwater crate starts, in main(); `tailwater run --batch` runs any \
-         program on the cores that services leave idle.",
+         Programs register when their runtime starts (crate tailwater, or libtailwater). `--posix` serves the sockets of \
+         a program as it is; `--batch` runs any program on the cores that services leave idle.",
         args.program,
         args.pid
     );

@@ -28,7 +28,7 @@ fn another_machine_reaches_a_service_by_a_route_once_this_one_forwards() {
     here.join("lan0", &there, "lan0", 1);
     here.ip(&["addr", "add", "192.168.77.1/24", "dev", "lan0"]);
     there.ip(&["addr", "add", "192.168.77.2/24", "dev", "lan0"]);
-    there.ip(&["route", "add", "10.77.0.0/24", "via", GATEWAY]);
+    there.ip(&["route", "add", "10.77.0.0/16", "via", GATEWAY]);
     let socket = socket_name("forwarding");
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/busy.toml");
     let words = ["iokernel", "--share-cores", "--socket", &socket, "--log", "warn", "--config", settings];
