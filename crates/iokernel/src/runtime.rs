@@ -323,7 +323,7 @@ impl Runtime {
 
     /// Makes it a program of this tenant: it waits until the tenant has paid.
     fn pay_as(&mut self, id: TenantId, tenant: &Tenant, prices: &Prices) {
-        (self.tenant, self.waits_until) = (id, tenant.polling.pays_at(prices.depth));
+        (self.tenant, self.waits_until) = (id, tenant.pays_at(self.spec.class, prices));
     }
 
     /// Returns whether the firewall rules and rate limits let a frame pass; counts it if they do

@@ -84,10 +84,12 @@ impl World {
     pub(crate) fn charge_tenant(&mut self, payer: TenantId, work: Work, cost: Cycles, now: Cycles) -> bool {
         let tenant = self.runtimes.tenants.get_mut(payer);
         let must_wait = tenant.charge(work, cost, now, &self.prices);
-        let pays_at = tenant.polling.pays_at(self.prices.depth);
-        if now < pays_at {
-            let theirs = self.runtimes.iter_mut().filter(|runtime| runtime.tenant == payer);
-            theirs.for_each(|runtime| runtime.waits_until = pays_at);
+        let (tenant, prices) = (*tenant, self.prices);
+        for runtime in self.runtimes.iter_mut().filter(|runtime| runtime.tenant == payer) {
+            let pays_at = tenant.pays_at(runtime.spec.class, &prices);
+            if now < pays_at {
+                runtime.waits_until = pays_at;
+            }
         }
         must_wait
     }

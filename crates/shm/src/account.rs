@@ -18,6 +18,12 @@ impl Account {
         self.paid_until = self.paid_until.max(now).saturating_add(cost.saturating_mul(parts));
     }
 
+    /// Forgives what is unpaid beyond `most`.
+    #[inline]
+    pub fn limit(&mut self, most: u64, now: u64) {
+        self.paid_until = self.paid_until.min(now.saturating_add(most));
+    }
+
     /// Returns when no more than `depth` is unpaid.
     #[must_use]
     #[inline(always)]
@@ -49,6 +55,16 @@ mod tests {
         // What was not used is not saved.
         account.charge(1, 10, 5_000);
         assert!(account.is_over(0, 5_009) && !account.is_over(0, 5_010));
+    }
+
+    #[test]
+    fn what_is_beyond_the_limit_is_forgiven() {
+        let mut account = Account::default();
+        account.charge(1_000, 100, 5);
+        account.limit(50, 5);
+        assert_eq!(account.pays_at(0), 55);
+        account.limit(70, 5);
+        assert_eq!(account.pays_at(0), 55);
     }
 
     #[test]

@@ -35,6 +35,8 @@ impl Allocator {
         let &Action::Grant { runtime, kthread: to, core, victim, only_if_idle } = action;
         let Some(at) = self.ledger.topology().position(core) else { return };
         let Some(victim) = self.check_victim(world, at, victim, to.runtime, now) else { return };
+        // Charged only if the claimant starts on this very core.
+        let late = if victim.is_none() { self.cores[at].late.take() } else { None };
         if self.cores[at].absent {
             // It was taken back from a victim that had not started, and has left the ledger.
             return;
@@ -49,6 +51,7 @@ impl Allocator {
             // A decision before this one got it for a thread that could not be bound to another.
             return;
         }
+        let wanted = core;
         let Ok(core) = self.bind_somewhere(world, to, core, victim.is_none(), now) else {
             let cost = (self.stopwatch)().saturating_sub(started);
             return world.charge(to.runtime, Work::Refused, cost, now);
@@ -60,7 +63,10 @@ impl Allocator {
             return self.refused(world, &error, ());
         }
         match victim {
-            None => self.lend_free(world, at, to, now),
+            None => {
+                self.cores[at].late = late.filter(|_| core == wanted);
+                self.lend_free(world, at, to, now);
+            }
             Some(from) => self.begin_move(world, at, from, to, only_if_idle, now),
         }
         world.stats.apply.record(self.clock.to_ns((self.stopwatch)().saturating_sub(started)));

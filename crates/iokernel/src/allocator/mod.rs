@@ -260,6 +260,7 @@ impl Allocator {
         for slot in &mut self.cores {
             slot.last = slot.last.filter(|last| last.runtime != id);
             slot.promise.forget(id);
+            slot.late = slot.late.filter(|(late, _)| late.runtime != id);
         }
         self.unbind_threads(world, id);
         self.end_ranks(world, id);
@@ -324,6 +325,9 @@ impl Allocator {
         };
         let Some(at) = self.ledger.topology().position(core) else { return };
         self.trace_loss(world, at, now);
+        if matches!(phase, Phase::Free) {
+            self.cores[at].late = None;
+        }
         self.begin_phase(world, at, phase, now);
         self.cores[at].since = now;
     }

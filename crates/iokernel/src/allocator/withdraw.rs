@@ -33,7 +33,7 @@ use super::board::Promise;
 use super::phase::{NO_START_DOUBLINGS, Withdrawn};
 use super::words::WHOLE;
 use crate::stats::HandoffKind;
-use crate::tenant::{CORE_DEPTH_US, CORE_PARTS, Work};
+use crate::tenant::{CORE_DEPTH_US, CORE_PARTS, MOST_US, Work};
 use crate::world::World;
 
 /// Number of withdrawn kthreads that are looked at in an iteration.
@@ -201,6 +201,7 @@ impl Allocator {
         let tenant = world.runtimes.tenants.get_mut(runtime.tenant);
         let cores = Cycles::from(self.most_cores(tenant.kthreads as usize));
         tenant.cores.charge(time, CORE_PARTS / cores.clamp(1, CORE_PARTS), now);
+        tenant.cores.limit(self.clock.from_ns((CORE_DEPTH_US + MOST_US) * 1_000), now);
     }
 
     /// Returns for how long `claimant` leaves a core to a kthread that has not started on it: no

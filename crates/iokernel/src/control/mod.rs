@@ -426,8 +426,8 @@ impl Control {
         }
         let (mut served, mut others) = (0, 0);
         self.accept_round(&mut served, &mut others);
-        // A flood of connections of which none is served.
-        if others > 0 && served == 0 && self.accepts_again.is_none() {
+        // A flood of connections of which most are not served.
+        if others > served && self.accepts_again.is_none() {
             self.pause(REST);
         }
     }
@@ -466,11 +466,9 @@ impl Control {
                     *others += 1;
                     self.refuse(uid, &socket, &Refusal::TooOften { uid, ms: in_ms(wait) });
                 }
-                // It takes little, and more of a flood is not read.
                 Ruling::Close => {
                     *others += 1;
                     self.parts.stats.polling.refused.add(1);
-                    continue;
                 }
             }
             self.charge(uid, began);

@@ -13,7 +13,11 @@
 //! | account | charged | parts | while it owes too much |
 //! |---|---|---|---|
 //! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::parts`] | its rings are not read, its doorbells are not heard, it is lent no core |
+//! | `wakes` | the same thread's system calls for threads of best-effort programs, which sleepers of another program can make long | by their length | its best-effort programs wait as above, its services do not |
 //! | `cores` | time for which services wait for cores of a best-effort program, or read its frames, and of cores that it did not use | [`CORE_PARTS`] for each core | it gets no core of an idle service beyond its own; beside a service its rings are not read |
+//!
+//! No account owes more than its depth and [`MOST_US`]: the rest is forgiven, so no tenant waits
+//! for longer than a second once it has stopped.
 //!
 //! An account outlives the programs of its tenant until it is paid. So a program gains nothing if
 //! it hangs up and registers again. Accounts of root's programs end with them.
@@ -26,6 +30,7 @@
 
 pub(crate) mod turns;
 
+use tailwater_sched::ledger::Class;
 use tailwater_shm::account::Account;
 use tailwater_shm::{Clock, Cycles};
 
@@ -33,6 +38,8 @@ use turns::Tag;
 
 /// Time that a tenant may owe, in microseconds: 2 ms of refused work, 20 ms of short wakes.
 const DEPTH_US: u64 = 200_000;
+/// Time that an account may owe beyond its depth, in microseconds.
+pub(crate) const MOST_US: u64 = 1_000_000;
 /// Largest cost of one piece of work, in microseconds: a longer time is the machine's doing.
 const LONGEST_US: u64 = 1_000;
 /// Length of a system call for a thread, in microseconds, for each of its parts: a wake of 1.2 us
@@ -82,6 +89,7 @@ pub(crate) struct Prices {
     /// Parts of refused work.
     refused: Cycles,
     pub(crate) depth: Cycles,
+    most: Cycles,
     longest: Cycles,
     call: Cycles,
 }
@@ -92,7 +100,14 @@ impl Prices {
     pub(crate) fn new(clock: Clock, share: u8) -> Self {
         let us = |us: u64| clock.from_ns(us * 1_000);
         let refused = 100 / Cycles::from(share.clamp(1, 100));
-        Self { clock, refused, depth: us(DEPTH_US), longest: us(LONGEST_US), call: us(CALL_US).max(1) }
+        Self {
+            clock,
+            refused,
+            depth: us(DEPTH_US),
+            most: us(DEPTH_US + MOST_US),
+            longest: us(LONGEST_US),
+            call: us(CALL_US).max(1),
+        }
     }
 
     /// Returns in how many parts of its time the polling thread may do work of this length.
@@ -114,6 +129,7 @@ pub(crate) struct Tenant {
     pub(crate) kthreads: u32,
     pub(crate) tag: Tag,
     pub(crate) polling: Account,
+    pub(crate) wakes: Account,
     pub(crate) cores: Account,
 }
 
@@ -121,15 +137,29 @@ impl Tenant {
     /// Charges work of the polling thread; returns whether the tenant must wait because of it, and
     /// had not to before.
     pub(crate) fn charge(&mut self, work: Work, cost: Cycles, now: Cycles, prices: &Prices) -> bool {
-        let waited = self.polling.is_over(prices.depth, now);
+        let account = match work {
+            Work::Thread => &mut self.wakes,
+            Work::Refused | Work::Registration | Work::Look => &mut self.polling,
+        };
+        let waited = account.is_over(prices.depth, now);
         let cost = cost.min(prices.longest);
-        self.polling.charge(cost, prices.parts(work, cost), now);
-        !waited && self.polling.is_over(prices.depth, now)
+        account.charge(cost, prices.parts(work, cost), now);
+        account.limit(prices.most, now);
+        !waited && account.is_over(prices.depth, now)
+    }
+
+    /// Returns when the polling thread does work again for its programs of this class.
+    pub(crate) fn pays_at(&self, class: Class, prices: &Prices) -> Cycles {
+        let for_all = self.polling.pays_at(prices.depth);
+        match class {
+            Class::LatencyCritical => for_all,
+            Class::BestEffort => for_all.max(self.wakes.pays_at(prices.depth)),
+        }
     }
 
     /// Returns whether nothing of it is left.
     fn has_ended(&self, now: Cycles) -> bool {
-        let owes = self.polling.is_over(0, now) || self.cores.is_over(0, now);
+        let owes = [self.polling, self.wakes, self.cores].iter().any(|account| account.is_over(0, now));
         self.programs == 0 && (self.key.is_none() || !owes)
     }
 }

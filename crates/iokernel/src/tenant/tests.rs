@@ -22,7 +22,7 @@ fn prices() -> Prices {
 fn work(work: Work, took: Cycles, pace: Cycles) -> (u64, u64) {
     let (mut tenant, prices, mut first, mut count) = (Tenant::default(), prices(), None, 0);
     for now in (0..10_000 * MS).step_by(pace as usize) {
-        if tenant.polling.is_over(prices.depth, now) {
+        if now < tenant.pays_at(Class::BestEffort, &prices) {
             first.get_or_insert(count);
         } else {
             tenant.charge(work, took, now, &prices);
@@ -54,6 +54,24 @@ fn usual_wakes_are_free_and_none_of_any_length_take_more_than_a_tenth_of_the_tim
         assert!(took > 1_000 || share > 0.95 * most, "{share} of the time by wakes of {took} us");
         assert!(share <= 1.05 * most * if took > 1_000 { 2.0 } else { 1.0 }, "{share}: {took} us");
     }
+}
+
+#[test]
+fn slow_wakes_of_a_batch_job_do_not_stop_the_services_of_its_tenant() {
+    let (mut tenant, prices) = (Tenant::default(), prices());
+    (0..1_000).for_each(|_| _ = tenant.charge(Work::Thread, MS, 0, &prices));
+    assert_eq!(tenant.pays_at(Class::LatencyCritical, &prices), 0);
+    assert!(tenant.pays_at(Class::BestEffort, &prices) > 0);
+}
+
+#[test]
+fn a_tenant_that_has_stopped_waits_for_a_second_at_most() {
+    let (mut tenant, prices, hour) = (Tenant::default(), prices(), 3_600_000 * MS);
+    for now in (0..hour).step_by((100 * MS) as usize) {
+        (0..100).for_each(|_| _ = tenant.charge(Work::Refused, MS, now, &prices));
+    }
+    let waits = tenant.pays_at(Class::LatencyCritical, &prices) - hour;
+    assert!((800 * MS..=1_000 * MS).contains(&waits), "{waits}");
 }
 
 #[test]
