@@ -111,7 +111,7 @@ pub struct Config {
     /// them, and services ahead; best-effort ones also while the polling thread sleeps beside them.
     /// With 0, on a dedicated machine, all kthreads always rank ahead.
     pub neighbour_share: u8,
-    /// Percentage of the polling thread's time that refused and useless work of one tenant may cost,
+    /// Percentage of the polling thread's time that refused and useless work of a tenant may cost,
     /// 1 to 100: refused frames, doorbells and demands for cores without need. Beyond it the tenant
     /// is not served for a while.
     pub offence_share: u8,
