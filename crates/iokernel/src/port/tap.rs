@@ -64,6 +64,10 @@ impl FromStr for TapSpec {
         let Some((name, None)) = words.next() else {
             return Err(OptionError::new(text, "the name of the device must come first"));
         };
+        if name.contains('%') {
+            // Linux would number such a name (`tw%d`), and the port would look for another device.
+            return Err(OptionError::new(name, "the name of a device has no %: name the very device"));
+        }
         let mut spec = Self { name: name.to_owned(), queues: 1, napi: false, offload: false };
         for (key, given) in words {
             match key {
@@ -325,7 +329,7 @@ mod tests {
     fn words_choose_queues_and_napi_or_say_what_there_is() {
         let spec: TapSpec = "tw0,queues=4,napi".parse().unwrap();
         assert_eq!(spec, TapSpec { name: "tw0".to_owned(), queues: 4, napi: true, offload: false });
-        for bad in ["", "queues=2", "tw0,queues=0", "tw0,queues=9", "tw0,nap"] {
+        for bad in ["", "queues=2", "tw0,queues=0", "tw0,queues=9", "tw0,nap", "tw%d"] {
             assert!(bad.parse::<TapSpec>().is_err(), "{bad}");
         }
     }
