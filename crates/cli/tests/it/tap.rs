@@ -60,6 +60,22 @@ fn another_machine_reaches_a_service_by_a_route_once_this_one_forwards() {
     assert!(!answers("1"), "a route alone does not do");
     forward("1").unwrap();
     until("the service answers another machine", || answers("1"));
+    the_address_comes_back_with_the_interface(&here, &iokernel);
     iokernel.signal(Signal::TERM);
     assert!(iokernel.wait().success(), "{}", iokernel.errors());
+}
+
+/// Linux takes the IPv6 addresses of an interface that goes down.
+fn the_address_comes_back_with_the_interface(here: &Namespace, iokernel: &Program) {
+    let has_address = || here.run("ip", &["-6", "addr", "show", "dev", "tw0"]).contains("fd00:7477::1/");
+    if !has_address() {
+        return eprintln!("skipped: IPv6 is off here");
+    }
+    here.ip(&["link", "set", "tw0", "down"]);
+    until("the address is gone", || !has_address());
+    until("the IOKernel says so", || {
+        format!("{}{}", iokernel.output(), iokernel.errors()).contains("the interface is down")
+    });
+    here.ip(&["link", "set", "tw0", "up"]);
+    until("the address is back", has_address);
 }

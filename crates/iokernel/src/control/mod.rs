@@ -57,6 +57,7 @@ use crate::capture::Tap;
 use crate::clocks::Setter;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
+use crate::port::PortInterface;
 use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::{FirewallStats, Stats};
@@ -236,6 +237,8 @@ pub(crate) struct Parts {
     pub(crate) network: Network,
     /// The descriptors of each port, for an IOKernel that takes over.
     pub(crate) devices: Vec<takeover::Devices>,
+    /// The interfaces of the ports.
+    pub(crate) interfaces: Vec<PortInterface>,
     /// The kernel lets no descriptors into sockets accepted from `listener`.
     pub(crate) refuses_descriptors: bool,
     pub(crate) directory: Directory,
@@ -378,6 +381,7 @@ impl Control {
                 if let Some(cores) = presence.look(polling) {
                     self.tell(Command::Present(Box::new(cores)));
                 }
+                self.parts.interfaces.iter_mut().for_each(|interface| interface.look(Instant::now()));
                 self.log_left_out();
                 self.end_reunion();
                 self.parts.clocks.keep();

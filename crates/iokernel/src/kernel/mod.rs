@@ -198,7 +198,7 @@ impl IoKernel {
         if let Some(predecessor) = &mut predecessor {
             predecessor.pass_devices(&mut ports)?;
         }
-        start_ports(&mut ports, &mut directory, &config, clock)?;
+        let interfaces = start_ports(&mut ports, &mut directory, &config, clock)?;
         if let Some(predecessor) = &predecessor {
             predecessor.keep_places(&mut directory).map_err(refused)?;
         }
@@ -236,6 +236,7 @@ impl IoKernel {
             socket_file: if takeover.is_some() { None } else { SocketFile::of(&config.socket) },
             listener,
             network,
+            interfaces,
             devices,
             refuses_descriptors,
             directory,

@@ -8,7 +8,7 @@ use super::StartError;
 use crate::config::Config;
 use crate::control::directory::Directory;
 use crate::control::takeover::Devices;
-use crate::port::{Attachment, Context, Port, PortError};
+use crate::port::{Attachment, Context, Port, PortError, PortInterface};
 
 /// Returns the network of the runtimes of an IOKernel with these ports.
 pub(super) fn network_of(config: &Config, ports: &[Box<dyn Port>]) -> Network {
@@ -36,16 +36,16 @@ pub(super) fn devices_of(ports: &[Box<dyn Port>]) -> Result<Vec<Devices>, Errno>
     ports.iter().map(|port| of(&**port)).collect()
 }
 
-/// Starts the ports and enters their addresses.
+/// Starts the ports and enters their addresses; returns their interfaces.
 pub(super) fn start_ports(
     ports: &mut [Box<dyn Port>],
     directory: &mut Directory,
     config: &Config,
     clock: Clock,
-) -> Result<(), StartError> {
+) -> Result<Vec<PortInterface>, StartError> {
     let network6 = config.ip6_of(config.network);
     let context = Context { clock, mtu: config.mtu, prefix_len: config.prefix_len, network6 };
-    let mut uplinks = 0;
+    let (mut uplinks, mut interfaces) = (0, Vec::new());
     for number in 0..ports.len() {
         let port = &ports[number];
         let name = port.name().to_owned();
@@ -74,9 +74,10 @@ pub(super) fn start_ports(
             return Err(fail("another port has its address".to_owned()).into());
         }
         ports[number].start(&context)?;
+        interfaces.extend(ports[number].interface(&context));
         if !directory.reserve(&name, None, ports[number].mac()) {
             return Err(fail("another port has its MAC address".to_owned()).into());
         }
     }
-    Ok(())
+    Ok(interfaces)
 }

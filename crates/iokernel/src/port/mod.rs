@@ -57,12 +57,15 @@
 mod checksum;
 pub mod fault;
 mod grammar;
+mod interface;
 pub mod memory;
 pub mod options;
 pub mod pcap;
 pub mod tap;
 mod tap_offload;
 pub mod xdp;
+
+pub use interface::PortInterface;
 
 use crate::frame::MacAddr;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -220,6 +223,13 @@ pub trait Port: Send {
     /// # Errors
     /// If the port cannot work; the IOKernel then does not start.
     fn start(&mut self, context: &Context) -> Result<(), PortError>;
+
+    /// Returns the interface that the control thread looks at, if there is one. Called once, after
+    /// [`start`](Self::start).
+    fn interface(&self, context: &Context) -> Option<PortInterface> {
+        let _ = context;
+        None
+    }
 
     /// Injects up to `budget` frames that are due at `now`, and returns how many. Called on every
     /// iteration of the loop.

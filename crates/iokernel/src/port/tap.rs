@@ -22,7 +22,7 @@ use tailwater_shm::ring::MAX_FRAME;
 
 use super::grammar::{OptionError, value, words};
 use super::tap_offload::{Cutter, HEADER, MAX_READ};
-use super::{Attachment, Context, Inject, Port, PortError, STOP_FIRST};
+use super::{Attachment, Context, Inject, Port, PortError, PortInterface, STOP_FIRST};
 use crate::frame::{MacAddr, PREFIX_LEN6};
 use crate::sys::interface::{Interface, MAX_NAME};
 use crate::sys::tap::{Kind, is_tap, open_tap};
@@ -239,6 +239,10 @@ impl Port for TapPort {
         }
         self.devices = devices;
         Ok(())
+    }
+
+    fn interface(&self, context: &Context) -> Option<PortInterface> {
+        PortInterface::new(&self.spec.name, context.ip6_of(self.host), false)
     }
 
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {

@@ -19,6 +19,7 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 
 /// A network interface by name.
+#[derive(Debug)]
 pub(crate) struct Interface {
     socket: OwnedFd,
     name: String,

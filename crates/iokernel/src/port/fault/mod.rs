@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_shm::{Clock, Cycles};
 
 use super::grammar::{OptionError, duration_ns, rate_bps, share_ppb, value, words};
-use super::{Account, Attachment, Context, Delivery, Inject, Port, PortError};
+use super::{Account, Attachment, Context, Delivery, Inject, Port, PortError, PortInterface};
 use crate::frame::MacAddr;
 use link::{Link, LinkCounters, LinkSpec};
 
@@ -212,6 +212,10 @@ impl Port for FaultPort {
 
     fn has_local_peer(&self) -> bool {
         self.inner.has_local_peer()
+    }
+
+    fn interface(&self, context: &Context) -> Option<PortInterface> {
+        self.inner.interface(context)
     }
 
     fn start(&mut self, context: &Context) -> Result<(), PortError> {

@@ -34,7 +34,7 @@ use std::sync::{Arc, Weak};
 use tailwater_shm::Cycles;
 use tailwater_shm::control::document_to_file;
 
-use super::{Account, Attachment, Context, Inject, Port, PortError, SendQueue, checksum};
+use super::{Account, Attachment, Context, Inject, Port, PortError, PortInterface, SendQueue, checksum};
 use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::sys::bpf::{self, Hook};
 use crate::sys::interface::{Interface, promiscuous};
@@ -223,6 +223,10 @@ impl Port for XdpPort {
         self.attached = Some(Attached { link, map, about, _promiscuous: promiscuous });
         self.events = Some(events);
         Ok(())
+    }
+
+    fn interface(&self, _context: &Context) -> Option<PortInterface> {
+        PortInterface::new(&self.spec.interface, None, true)
     }
 
     fn poll(&mut self, _now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {

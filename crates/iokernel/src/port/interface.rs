@@ -1,0 +1,73 @@
+//! The interface of a port, as Linux has it.
+//!
+//! Owns the looks of the control thread at it: once a second for what an administrator or a network
+//! manager does to an interface behind the port's back. An interface that goes down loses its IPv6
+//! addresses (ip-sysctl, `keep_addr_on_down`), so Linux's side gets its address back when it is up
+//! again. One that is deleted, or moved to another network namespace, is reported: the descriptors
+//! of an AF_XDP port stay valid, and nothing passes any more.
+
+use rustix::io::Errno;
+use std::net::Ipv6Addr;
+use std::time::{Duration, Instant};
+
+use crate::frame::PREFIX_LEN6;
+use crate::sys::interface::Interface;
+
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct PortInterface {
+    name: String,
+    interface: Interface,
+    index: u32,
+    /// The address to give back.
+    ip6: Option<Ipv6Addr>,
+    is_up: bool,
+    /// False once the end of the interface was reported, or if the port itself reports it.
+    reports_end: bool,
+    next: Option<Instant>,
+}
+
+impl PortInterface {
+    /// Returns the interface of this name; `None` if there is none.
+    pub(crate) fn new(name: &str, ip6: Option<Ipv6Addr>, reports_end: bool) -> Option<Self> {
+        let interface = Interface::new(name).ok()?;
+        let (index, is_up) = (interface.index().ok()?, interface.is_up());
+        Some(Self { name: name.to_owned(), interface, index, ip6, is_up, reports_end, next: None })
+    }
+
+    /// Looks at the interface if it is time.
+    pub(crate) fn look(&mut self, now: Instant) {
+        if self.next.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next = Some(now + PAUSE);
+        let port = &self.name;
+        if self.interface.index() != Ok(self.index) {
+            if core::mem::take(&mut self.reports_end) {
+                tracing::warn!(
+                    port,
+                    "the interface is gone, deleted or moved to another network namespace: no frames pass; restart the \
+                     IOKernel when it is back"
+                );
+            }
+            return;
+        }
+        let was_up = core::mem::replace(&mut self.is_up, self.interface.is_up());
+        if was_up && !self.is_up {
+            tracing::warn!(port, "the interface is down: no frames pass until `ip link set {port} up`");
+        } else if !was_up && self.is_up {
+            match self.ip6.map(|ip6| self.interface.add_ip6(ip6, PREFIX_LEN6)) {
+                None | Some(Ok(())) => tracing::info!(port, "the interface is up again"),
+                Some(Err(error @ (Errno::PERM | Errno::ACCESS))) => {
+                    tracing::warn!(port, %error, "the interface is up again, and may not get its IPv6 address back");
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(port, %error, "the interface is up again, without its IPv6 address");
+                }
+            }
+        }
+    }
+}
