@@ -10,10 +10,10 @@
 //!
 //! # A home whose context is away
 //! It runs [`keep_home`] on a small stack and a thread-local block of its own. It sleeps until the
-//! context rings ([`RING`]), or a signal comes that the context has not blocked. A signal without a
+//! context rings (`RING`), or a signal comes that the context has not blocked. A signal without a
 //! handler is handled there. For one with a handler the context's [`wait`] is interrupted; it goes
 //! home, where the kernel runs the handler on the context's own stack, as it would have. A context
-//! that does not wait within [`PATIENCE`] gets the handler run at home, beside it.
+//! that does not wait within `PATIENCE` gets the handler run at home, beside it.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
@@ -26,7 +26,7 @@
 //! # Why the preempt signal spares the C library
 //! A kthread allocates from the C library's heap. A context that was interrupted inside of that
 //! heap may hold its lock, and would wait for its turn on the kthread that waits for the lock. So
-//! the signal is only noted there, see [`is_libc`], and the next poll point gives the core up.
+//! the signal is only noted there, see `is_libc`, and the next poll point gives the core up.
 //!
 //! # fork
 //! The child has the thread that called `fork`, at home, and no runtime: [`enter`] fails there.
