@@ -2,10 +2,10 @@
 //!
 //! Owns [`BatchGroup`]: Linux runs the group's threads only where no other group has any
 //! (`cpu.idle`), and on some cores only (`cpuset.cpus`). The group's weight is put back, too: Linux
-//! sets it to the default when `cpu.idle` goes back to 0 (`sched_group_set_idle`). It is no part of an IOKernel, but changes
-//! and puts back settings as one does, by the same record ([`crate::undo`]): one file for each
-//! group, below `/run`. After `kill -9` the next one of the group, or `tailwater doctor --repair`,
-//! puts them back.
+//! sets it to the default when `cpu.idle` goes back to 0 (`sched_group_set_idle`). It is no part of
+//! an IOKernel, but changes and puts back settings as one does, by the same record
+//! ([`crate::undo`]): one file for each group, below `/run`. After `kill -9` the next one of the
+//! group, or `tailwater doctor --repair`, puts them back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
