@@ -4,14 +4,16 @@
 //! where no other group has any (`cpu.idle`) and on some cores only (`cpuset.cpus`). It is for
 //! root. The process, its threads and descendants are moved there; what they start is born there.
 //!
-//! The way back needs no record: a scope beside the group `/a/b` is `/a/b.tailwater-batch-PID`,
-//! where PID is that of the process that made it, and one beside the root is in the root. So
-//! [`repair`] finds the scopes of processes that were killed, gives the members back, and removes
-//! them. A process that is in another group than the first one is left there.
+//! The way back needs no record: a scope beside the group `/a/b` is
+//! `/a/b.tailwater-batch-PID-START`, with the number of the process that made it and the time at
+//! which that was started (`Maker`), and one beside the root is in the root. So [`repair`] finds
+//! the scopes of processes that were killed, gives the members back, and removes them. A process
+//! that is in another group than the first one is left there.
 //!
 //! Version 2 of control groups needs both controllers in the group above, version 1 has a hierarchy
 //! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst).
 
+use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
@@ -21,11 +23,11 @@ use std::time::Duration;
 
 use rustix::process::geteuid;
 
-use crate::proc::descendants;
+use crate::proc::{Process, Stat, descendants};
 
 /// Where Linux mounts control groups.
 pub const ROOT: &str = "/sys/fs/cgroup";
-/// What the name of a scope has before the number of the process that made it.
+/// What the name of a scope has before its maker.
 const MARK: &str = "tailwater-batch-";
 /// Rounds in which members are moved until no new one appears, and the time between them.
 const ROUNDS: u32 = 100;
@@ -112,8 +114,39 @@ fn is_idle_below(root: &Path, home: &Path) -> bool {
     home.ancestors().take_while(|folder| folder.starts_with(root)).any(is_set)
 }
 
+/// The process that made a scope. Its number may be that of another process once it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Maker {
+    pid: i32,
+    /// When it was started, in clock ticks since the machine was.
+    start: u64,
+}
+
+impl Maker {
+    /// Returns the process that has this number; `None` if there is none.
+    fn of(pid: i32) -> Option<Self> {
+        Some(Self { pid, start: Stat::of_process(pid)?.start })
+    }
+
+    fn is_running(self) -> bool {
+        Self::of(self.pid) == Some(self)
+    }
+
+    /// Parses the end of a scope's name.
+    fn parse(text: &str) -> Option<Self> {
+        let (pid, start) = text.split_once('-')?;
+        Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.pid, self.start)
+    }
+}
+
 /// Returns the folder of the scope beside a group.
-fn beside(root: &Path, home: &Path, maker: u32) -> PathBuf {
+fn beside(root: &Path, home: &Path, maker: Maker) -> PathBuf {
     let is_top = home == root || home.parent() == Some(root) && !root.join("cgroup.controllers").exists();
     match home.file_name().filter(|_| !is_top) {
         Some(name) => home.with_file_name(format!("{}.{MARK}{maker}", name.to_string_lossy())),
@@ -123,9 +156,9 @@ fn beside(root: &Path, home: &Path, maker: u32) -> PathBuf {
 
 /// Returns the home of a scope's members and the process that made it; `None` if the folder is no
 /// scope.
-fn home_of(scope: &Path) -> Option<(PathBuf, u32)> {
+fn home_of(scope: &Path) -> Option<(PathBuf, Maker)> {
     let (before, maker) = scope.file_name()?.to_str()?.rsplit_once(MARK)?;
-    let maker = maker.parse().ok()?;
+    let maker = Maker::parse(maker)?;
     match before.strip_suffix('.') {
         // A name that leads elsewhere is no group's.
         Some("" | "." | "..") => None,
@@ -137,7 +170,7 @@ fn home_of(scope: &Path) -> Option<(PathBuf, u32)> {
 /// A process tree in a scope, until this is dropped.
 #[derive(Debug)]
 pub struct Scope {
-    first: i32,
+    first: Process,
     folders: Vec<PathBuf>,
 }
 
@@ -147,13 +180,17 @@ impl Scope {
     ///
     /// # Errors
     /// [`GroupError`]; nothing is left of the scope then.
-    pub fn around(first: i32, cores: &[usize]) -> Result<Self, GroupError> {
+    pub fn around(first: Process, cores: &[usize]) -> Result<Self, GroupError> {
         let root = Path::new(ROOT);
-        let homes = homes(root, first)?;
+        let homes = homes(root, first.pid())?;
+        let own = std::process::id().cast_signed();
+        let stat = PathBuf::from(format!("/proc/{own}/stat"));
+        let maker =
+            Maker::of(own).ok_or_else(|| GroupError::new("read", &stat, ErrorKind::InvalidData.into()))?;
         // Its end removes what was made before an error.
         let mut scope = Self { first, folders: Vec::new() };
         for home in &homes {
-            let folder = beside(root, &home.folder, std::process::id());
+            let folder = beside(root, &home.folder, maker);
             fs::create_dir(&folder).map_err(|error| GroupError::new("make", &folder, error))?;
             scope.folders.push(folder);
         }
@@ -170,9 +207,10 @@ impl Scope {
         &self.folders
     }
 
-    /// Moves descendants that were started elsewhere in the meantime.
+    /// Moves descendants that were started elsewhere in the meantime, until the first process has
+    /// ended: its number may be another process's then.
     pub fn follow(&self) {
-        // The first process may have ended.
+        // What cannot be moved now is tried again the next time.
         let _ = self.move_in(2);
     }
 
@@ -189,14 +227,18 @@ impl Scope {
             for folder in &self.folders {
                 let inside = members(folder);
                 let home = home_of(folder).map(|(home, _)| members(&home)).unwrap_or_default();
-                for pid in descendants(self.first) {
+                let tree = descendants(self.first.pid());
+                if self.first.has_ended() {
+                    return Ok(());
+                }
+                for pid in tree {
                     if inside.contains(&pid) || !home.contains(&pid) {
                         continue;
                     }
                     match put(folder, pid) {
                         Ok(()) => moved = true,
                         // It has ended, but the first one is there or there is no job.
-                        Err(_) if pid != self.first || round > 0 => {}
+                        Err(_) if pid != self.first.pid() || round > 0 => {}
                         Err(error) => return Err(GroupError::new("move the process to", folder, error)),
                     }
                 }
@@ -280,13 +322,10 @@ fn remove(scope: &Path) -> io::Result<()> {
 /// # Errors
 /// What could not be removed, and why.
 pub fn repair() -> Result<String, String> {
-    let is_ours = |pid: u32| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "tailwater")
-    };
-    repair_below(Path::new(ROOT), is_ours)
+    repair_below(Path::new(ROOT), Maker::is_running)
 }
 
-fn repair_below(root: &Path, is_running: impl Fn(u32) -> bool) -> Result<String, String> {
+fn repair_below(root: &Path, is_running: impl Fn(Maker) -> bool) -> Result<String, String> {
     let (mut removed, mut failed) = (0, Vec::new());
     for scope in scopes(root, DEEPEST) {
         // Another user may make groups of such a name where groups are delegated to it.
@@ -331,30 +370,41 @@ fn scopes(folder: &Path, depth: u32) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
+    const MAKER: Maker = Maker { pid: 7, start: 99 };
+
     #[test]
     fn a_scope_names_its_home_and_its_maker() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         // Version 1: the root of a hierarchy is a folder of the root.
-        assert_eq!(beside(root, &root.join("cpu"), 7), root.join("cpu/tailwater-batch-7"));
-        assert_eq!(beside(root, &root.join("cpu/a/b"), 7), root.join("cpu/a/b.tailwater-batch-7"));
+        assert_eq!(beside(root, &root.join("cpu"), MAKER), root.join("cpu/tailwater-batch-7-99"));
+        assert_eq!(beside(root, &root.join("cpu/a/b"), MAKER), root.join("cpu/a/b.tailwater-batch-7-99"));
         fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
-        assert_eq!(beside(root, root, 7), root.join("tailwater-batch-7"));
-        assert_eq!(beside(root, &root.join("a"), 7), root.join("a.tailwater-batch-7"));
+        assert_eq!(beside(root, root, MAKER), root.join("tailwater-batch-7-99"));
+        assert_eq!(beside(root, &root.join("a"), MAKER), root.join("a.tailwater-batch-7-99"));
         for home in [root.to_owned(), root.join("a"), root.join("a/b.service")] {
-            assert_eq!(home_of(&beside(root, &home, 7)), Some((home, 7)));
+            assert_eq!(home_of(&beside(root, &home, MAKER)), Some((home, MAKER)));
         }
         for other in [
-            ".tailwater-batch-7",
-            "..tailwater-batch-7",
-            "...tailwater-batch-7",
+            ".tailwater-batch-7-99",
+            "..tailwater-batch-7-99",
+            "...tailwater-batch-7-99",
             "a",
             "tailwater-batch-",
             "tailwater-batch-x",
-            "atailwater-batch-7",
+            "tailwater-batch-7",
+            "tailwater-batch-7-",
+            "atailwater-batch-7-99",
         ] {
             assert_eq!(home_of(&root.join(other)), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_maker_is_not_a_later_process_of_its_number() {
+        let own = Maker::of(std::process::id().cast_signed()).unwrap();
+        assert!(own.is_running());
+        assert!(!Maker { start: own.start + 1, ..own }.is_running());
     }
 
     #[test]
@@ -384,15 +434,15 @@ mod tests {
     fn scopes_of_processes_that_run_stay() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
-        for scope in ["a/b.tailwater-batch-1", "a/b.tailwater-batch-2", "tailwater-batch-3"] {
+        for scope in ["a/b.tailwater-batch-1-5", "a/b.tailwater-batch-2-5", "tailwater-batch-2-6"] {
             fs::create_dir_all(root.join(scope)).unwrap();
         }
-        let done = repair_below(root, |maker| maker == 2).unwrap();
+        let done = repair_below(root, |maker| maker == Maker { pid: 2, start: 5 }).unwrap();
         assert!(done.contains("2 removed"), "{done}");
-        assert_eq!(scopes(root, DEEPEST), [root.join("a/b.tailwater-batch-2")]);
+        assert_eq!(scopes(root, DEEPEST), [root.join("a/b.tailwater-batch-2-5")]);
         // One that cannot be removed is named.
-        fs::write(root.join("a/b.tailwater-batch-2/file"), "").unwrap();
+        fs::write(root.join("a/b.tailwater-batch-2-5/file"), "").unwrap();
         let why = repair_below(root, |_| false).unwrap_err();
-        assert!(why.contains("b.tailwater-batch-2") && why.contains("1 failed"), "{why}");
+        assert!(why.contains("b.tailwater-batch-2-5") && why.contains("1 failed"), "{why}");
     }
 }

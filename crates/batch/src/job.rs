@@ -7,7 +7,7 @@
 //!
 //! | signal to the supervisor | does |
 //! |---|---|
-//! | INT, TERM, HUP, QUIT, USR1, USR2 | is sent to the job's process group, or to all its processes once its first one has left it |
+//! | INT, TERM, HUP, QUIT, USR1, USR2 | is sent to the job's process group, or to all its processes once its first one has ended or left it |
 //! | TSTP | stops the group (STOP: a terminal's own would be ignored there), then the supervisor |
 //! | CONT | continues the group |
 //!
@@ -85,7 +85,8 @@ impl Supervisor {
             }
             self.wait_for_event();
             for signal in self.signals.pending().collect::<Vec<_>>() {
-                pass(signal, first);
+                // Waited for, its number may be that of another process group.
+                pass(signal, status.is_none().then_some(first));
             }
             self.answer(&mut account, &notice);
         }
@@ -131,8 +132,8 @@ impl Supervisor {
     }
 }
 
-/// Passes a signal to the job.
-fn pass(signal: i32, first: Pid) {
+/// Passes a signal to the job with this first process, unless that was waited for.
+fn pass(signal: i32, first: Option<Pid>) {
     match signal {
         SIGCHLD => {}
         SIGTSTP => {
@@ -148,9 +149,10 @@ fn pass(signal: i32, first: Pid) {
     }
 }
 
-/// Sends a signal to the process group of the job; to all its processes if there is no such group.
-fn send(signal: Signal, first: Pid) {
-    if kill_process_group(first, signal).is_ok() {
+/// Sends a signal to the process group of the first process; to all processes of the job if there
+/// is no such group.
+fn send(signal: Signal, first: Option<Pid>) {
+    if first.is_some_and(|first| kill_process_group(first, signal).is_ok()) {
         return;
     }
     let own = std::process::id().cast_signed();

@@ -3,16 +3,18 @@
 //! Owns its name, `@tailwater-batch-PID` with the number of the `tailwater run` that supervises the
 //! job, and the answer: one JSON document for each connection. Linux frees the name when that
 //! process ends, however it does. Any user can take such a name: what is read is shown and has no
-//! other effect, and a process that answers for another one is left out. A network namespace has
-//! abstract names of its own.
+//! other effect, a process that answers for another one is left out, and one that does not answer
+//! delays the reader for a bounded time. A network namespace has abstract names of its own.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize};
 
 use crate::usage::Usage;
@@ -20,7 +22,7 @@ use crate::usage::Usage;
 /// Beginning of the names.
 const PREFIX: &str = "tailwater-batch-";
 /// Longest answer that is read.
-const MOST_BYTES: u64 = 64 << 10;
+const MOST_BYTES: usize = 64 << 10;
 /// Maximum number of jobs that are asked.
 const MOST_JOBS: usize = 256;
 /// Longest time for which one job is waited for, whose supervisor is an ordinary process, and all
@@ -94,7 +96,7 @@ pub fn all() -> Vec<Notice> {
     pids.dedup();
     let give_up = Instant::now() + PATIENCE_FOR_ALL;
     let in_time = pids.into_iter().take(MOST_JOBS).take_while(|_| Instant::now() < give_up);
-    in_time.filter_map(|pid| ask(pid).ok()).collect()
+    in_time.filter_map(|pid| ask(pid, give_up.min(Instant::now() + PATIENCE)).ok()).collect()
 }
 
 /// Returns the process of a line of `/proc/net/unix` (proc_net_unix is in proc(5)).
@@ -102,21 +104,44 @@ fn pid_of_line(line: &str) -> Option<u32> {
     line.split_ascii_whitespace().last()?.strip_prefix('@')?.strip_prefix(PREFIX)?.parse().ok()
 }
 
-fn ask(pid: u32) -> io::Result<Notice> {
-    let connection = UnixStream::connect_addr(&address(pid)?)?;
+/// Asks the job of a supervisor, and gives up at a time. One with a full queue of connections is
+/// not waited for: connecting fails at once.
+fn ask(pid: u32, give_up: Instant) -> io::Result<Notice> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(format!("{PREFIX}{pid}").as_bytes())?)?;
+    let connection = UnixStream::from(socket);
     let peer = socket_peercred(&connection)?;
     if peer.pid.as_raw_nonzero().get().cast_unsigned() != pid {
         return Err(io::Error::other("another process has the name"));
     }
-    connection.set_read_timeout(Some(PATIENCE))?;
-    let mut text = Vec::new();
-    connection.take(MOST_BYTES).read_to_end(&mut text)?;
-    let notice: Notice = serde_json::from_slice(&text)?;
+    let notice: Notice = serde_json::from_slice(&read_until(connection, give_up)?)?;
     if [Some(&notice.name), notice.group.as_ref()].into_iter().flatten().all(|name| can_be_shown(name)) {
         Ok(notice)
     } else {
         Err(io::Error::other("a name with control characters, or of over 256 characters"))
     }
+}
+
+/// Reads to the end, at most [`MOST_BYTES`], from a socket that does not block.
+fn read_until(mut connection: UnixStream, give_up: Instant) -> io::Result<Vec<u8>> {
+    let (mut text, mut chunk) = (Vec::new(), [0; 4_096]);
+    while text.len() < MOST_BYTES {
+        let left = give_up.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        // Interrupted by a signal: the read says that there is nothing.
+        let _ = poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&timeout));
+        match connection.read(&mut chunk) {
+            Ok(0) => return Ok(text),
+            Ok(len) => text.extend_from_slice(&chunk[..len]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other("an answer that is too long"))
 }
 
 /// Returns whether a name does nothing to the terminal that shows it.
@@ -132,11 +157,16 @@ fn address(pid: u32) -> io::Result<SocketAddr> {
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use std::thread::scope;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread::{scope, sleep};
     use tailwater_testkit::until;
 
     /// The name is the process's: one test at a time has it.
     static NAME: Mutex<()> = Mutex::new(());
+
+    fn in_a_minute() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
 
     #[test]
     fn a_job_is_found_while_its_socket_is_open() {
@@ -151,7 +181,7 @@ mod tests {
             usage: Usage { threads: 4, ..Usage::default() },
         };
         let found = scope(|scope| {
-            let asked = scope.spawn(|| ask(std::process::id()));
+            let asked = scope.spawn(|| ask(std::process::id(), in_a_minute()));
             until("the job has answered", || {
                 desk.answer(|| notice.clone());
                 asked.is_finished()
@@ -160,7 +190,32 @@ mod tests {
         });
         assert_eq!(found.unwrap(), notice);
         drop(desk);
-        assert!(ask(std::process::id()).is_err());
+        assert!(ask(std::process::id(), in_a_minute()).is_err());
+    }
+
+    #[test]
+    fn a_job_that_does_not_answer_is_given_up() {
+        let _name = NAME.lock().unwrap();
+        let own = std::process::id();
+        let listener = UnixListener::bind_addr(&address(own).unwrap()).unwrap();
+        // One that drips, so that no single read takes long.
+        let (give_up, done) = (Instant::now() + Duration::from_millis(50), AtomicBool::new(false));
+        scope(|scope| {
+            scope.spawn(|| {
+                let (mut connection, _) = listener.accept().unwrap();
+                while !done.load(Relaxed) && connection.write_all(b" ").is_ok() {
+                    sleep(Duration::from_millis(1));
+                }
+            });
+            let why = ask(own, give_up).unwrap_err();
+            done.store(true, Relaxed);
+            assert_eq!(why.kind(), ErrorKind::TimedOut, "{why}");
+        });
+        // One whose queue is full: closed connections stay in it until they are accepted.
+        rustix::net::listen(&listener, 0).unwrap();
+        assert_eq!(ask(own, Instant::now()).unwrap_err().kind(), ErrorKind::TimedOut);
+        let full = ask(own, in_a_minute()).unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::WouldBlock, "{full}");
     }
 
     #[test]

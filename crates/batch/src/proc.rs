@@ -1,8 +1,13 @@
 //! `/proc/PID/stat` (proc_pid_stat(5)) and the tree of processes.
 //!
-//! Owns the parser. A process that ends while it is read is left out.
+//! Owns the parser, and [`Process`], by which a process is told from a later one with its number. A
+//! process that ends while it is read is left out.
 
 use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Maximum number of processes of a tree that are looked at: a fork bomb must not occupy a watcher.
 pub const MOST_PROCESSES: usize = 4_096;
@@ -33,6 +38,8 @@ pub struct Stat {
     pub children_ns: u64,
     /// Number of threads of the process.
     pub threads: usize,
+    /// When it was started, in clock ticks since the machine was.
+    pub start: u64,
     /// The core on which the thread ran last.
     pub core: usize,
     /// Whether its policy is `SCHED_IDLE`.
@@ -72,9 +79,41 @@ impl Stat {
             process_ns: ns(14, 15)?,
             children_ns: ns(16, 17)?,
             threads: number(20)? as usize,
+            start: number(22)?,
             core: number(39)? as usize,
             is_idle_class: number(41)? == SCHED_IDLE,
         })
+    }
+}
+
+/// One process: another one that has its number later is not taken for it.
+#[derive(Debug)]
+pub struct Process {
+    pid: i32,
+    /// Readable once the process has ended (pidfd_open(2)).
+    handle: OwnedFd,
+}
+
+impl Process {
+    /// Returns the process that has this number at present; `None` if there is none.
+    #[must_use]
+    pub fn open(pid: i32) -> Option<Self> {
+        let number = Pid::from_raw(pid.max(0))?;
+        Some(Self { pid, handle: pidfd_open(number, PidfdFlags::empty()).ok()? })
+    }
+
+    /// Returns its number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Returns whether it has ended. What was read of its number before is not that of a later
+    /// process if it has not.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.handle, PollFlags::IN)];
+        !matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
     }
 }
 
@@ -131,6 +170,7 @@ mod tests {
         assert!(stat.is_runnable && stat.is_idle_class && !stat.is_kernel);
         assert_eq!((stat.parent, stat.threads, stat.core), (3, 6, 1));
         assert_eq!((stat.process_ns, stat.children_ns), (90_000_000, 300_000_000));
+        assert_eq!(stat.start, 5);
         assert_eq!(Stat::parse("7 (a"), None);
         assert_eq!(Stat::parse(""), None);
     }
@@ -141,8 +181,12 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
         let (found, stat) = (descendants(own), Stat::of_process(pid).unwrap());
+        let process = Process::open(pid).unwrap();
+        let ended_before = process.has_ended();
         child.kill().unwrap();
         child.wait().unwrap();
+        assert_eq!((ended_before, process.has_ended(), process.pid()), (false, true, pid));
+        assert!([0, -1].into_iter().all(|none| Process::open(none).is_none()));
         assert!(found.contains(&own) && found.contains(&pid), "{found:?}");
         assert_eq!(stat.parent, own);
         assert!(!stat.is_kernel && stat.threads == 1);

@@ -1,10 +1,11 @@
 //! A control group that is a batch job for as long as a process wants it.
 //!
 //! Owns [`BatchGroup`]: Linux runs the group's threads only where no other group has any
-//! (`cpu.idle`), and on some cores only (`cpuset.cpus`). It is no part of an IOKernel, but changes
-//! and puts back settings as one does, by the same record ([`crate::undo`]): one file for each
-//! group, below `/run`. After `kill -9` the next one of the group, or `tailwater doctor --repair`,
-//! puts them back.
+//! (`cpu.idle`), and on some cores only (`cpuset.cpus`). The group's weight is put back, too: Linux
+//! sets it to the default when `cpu.idle` goes back to 0 (`sched_group_set_idle`). It is no part of
+//! an IOKernel, but changes and puts back settings as one does, by the same record
+//! ([`crate::undo`]): one file for each group, below `/run`. After `kill -9` the next one of the
+//! group, or `tailwater doctor --repair`, puts them back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,20 @@ use std::path::{Path, PathBuf};
 use crate::reserve::{self, Hierarchy};
 use crate::undo::{Kind, Undo};
 
-/// Folder of the records, and the beginning of their names.
+/// Folder of the records, and the beginning and end of their names. A record's lock and its next
+/// version have other ends, whatever the group is called.
 const STATE_FOLDER: &str = "/run";
 const STATE_NAME: &str = "tailwater-batch-";
+const STATE_END: &str = ".json";
+/// Weights of a group and their defaults, in version 2 and in version 1 (Linux,
+/// Documentation/admin-guide/cgroup-v2.rst; `NICE_0_LOAD` in kernel/sched/sched.h).
+const WEIGHTS: [(&str, &str); 2] = [("cpu.weight", "100"), ("cpu.shares", "1024")];
 /// The settings that are changed.
 pub(crate) const KIND: Kind = Kind {
     what: "groups of batch jobs",
     key: "the group of `tailwater run --batch --cgroup`",
-    files: &["cpu.idle", "cpuset.cpus"],
+    files: &["cpu.idle", "cpuset.cpus", WEIGHTS[0].0, WEIGHTS[1].0],
+    shown,
     ..reserve::KIND
 };
 
@@ -37,8 +44,7 @@ impl BatchGroup {
     /// # Errors
     /// Why not, in words. The group is as before then.
     pub fn hold(group: &str, cores: &[usize]) -> Result<Self, String> {
-        let name: String = group.trim_matches('/').replace('/', "+");
-        let state = Path::new(STATE_FOLDER).join(format!("{STATE_NAME}{name}"));
+        let state = Path::new(STATE_FOLDER).join(state_name(group));
         Self::at(Path::new(reserve::ROOT), &state, group, cores)
     }
 
@@ -58,7 +64,7 @@ impl BatchGroup {
             _ => root.join("cpu").join(group.trim_matches('/')).join("cpu.idle"),
         };
         let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        let words = [(idle, "1".to_owned()), (folder.join("cpuset.cpus"), list)];
+        let words = [(idle.clone(), "1".to_owned()), (folder.join("cpuset.cpus"), list)];
         if let Some((file, _)) = words.iter().find(|(file, _)| !file.exists()) {
             return Err(format!(
                 "{} is missing: there is no such group, or its controllers cpu and cpuset are not enabled in \
@@ -72,6 +78,7 @@ impl BatchGroup {
         let mut undo = Undo::lock(KIND, state, root)
             .map_err(cannot)?
             .ok_or_else(|| format!("{group} is a batch job of another `tailwater run` already"))?;
+        let words: Vec<_> = default_weight(&idle).into_iter().chain(words).collect();
         let failed = undo.set(&words).map_err(cannot)?;
         match &*failed {
             [] => Ok(Self { _undo: undo, folder }),
@@ -89,12 +96,33 @@ impl BatchGroup {
     }
 }
 
+/// Returns the name of the record of a group; that of each group is another one.
+fn state_name(group: &str) -> String {
+    let name = group.trim_matches('/').replace('%', "%25").replace('+', "%2B").replace('/', "+");
+    format!("{STATE_NAME}{name}{STATE_END}")
+}
+
+/// Returns the file of the weight of the group with this `cpu.idle`, and the default; `None` if it
+/// has none of its own. A group is given the default before it becomes idle: that is what Linux
+/// leaves, so that putting back, last change first, finds the value written here.
+fn default_weight(idle: &Path) -> Option<(PathBuf, String)> {
+    let is_idle = fs::read_to_string(idle).is_ok_and(|word| word.trim() == "1");
+    let weights = WEIGHTS.map(|(name, default)| (idle.with_file_name(name), default.to_owned()));
+    weights.into_iter().find(|(file, _)| !is_idle && file.exists())
+}
+
+/// Returns a value as the kernel shows it.
+fn shown(root: &Path, value: &str) -> String {
+    // Weights are no lists of cores.
+    value.parse().map_or_else(|_| (reserve::KIND.shown)(root, value), |number: u64| number.to_string())
+}
+
 /// Returns the records that there are.
 pub(crate) fn records() -> Vec<PathBuf> {
     let entries = fs::read_dir(STATE_FOLDER).into_iter().flatten().flatten();
     let is_record = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with(STATE_NAME) && !name.ends_with(".lock") && !name.ends_with(".new")
+        name.starts_with(STATE_NAME) && name.ends_with(STATE_END)
     };
     let mut records: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_record).collect();
     records.sort();
@@ -138,6 +166,42 @@ mod tests {
         let repaired = Undo::lock(KIND, &state, &root).unwrap().unwrap();
         assert_eq!(repaired.recovered.put_back, 2);
         assert_eq!((read("cpu.idle"), read("cpuset.cpus")), ("0".into(), "0-3".into()));
+    }
+
+    #[test]
+    fn a_weight_comes_back_as_it_was() {
+        for (name, default) in WEIGHTS {
+            let (_folder, root) = tree();
+            let state = root.join("state");
+            let (weight, idle) = (root.join("a/b").join(name), root.join("a/b/cpu.idle"));
+            fs::write(&weight, "2048\n").unwrap();
+            let read = || fs::read_to_string(&weight).unwrap().trim().to_owned();
+            let held = BatchGroup::at(&root, &state, "/a/b", &[1, 2]).unwrap();
+            assert_eq!(read(), default, "what Linux makes of it at the end");
+            drop(held);
+            assert_eq!(read(), "2048");
+            // An administrator changes it meanwhile.
+            let held = BatchGroup::at(&root, &state, "/a/b", &[1, 2]).unwrap();
+            fs::write(&weight, "300\n").unwrap();
+            drop(held);
+            assert_eq!(read(), "300");
+            // That of an idle group cannot be changed.
+            fs::write(&idle, "1\n").unwrap();
+            let _held = BatchGroup::at(&root, &state, "/a/b", &[1, 2]).unwrap();
+            assert_eq!(read(), "300");
+        }
+    }
+
+    #[test]
+    fn each_group_has_a_record_of_its_own() {
+        let names = ["a/b", "a+b", "a%2Bb", "a%252Bb", "a", "a.lock", "a.json.lock", "a.new"].map(state_name);
+        for (at, name) in names.iter().enumerate() {
+            for end in ["", ".lock", ".new"] {
+                let file = format!("{name}{end}");
+                assert!(!names[..at].contains(&file) && !names[at + 1..].contains(&file), "{file}");
+            }
+        }
+        assert_eq!(state_name("/a/b/"), state_name("a/b"));
     }
 
     #[test]

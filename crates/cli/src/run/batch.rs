@@ -20,6 +20,7 @@ use rustix::process::geteuid;
 use tailwater_batch::group::Scope;
 use tailwater_batch::job::Supervisor;
 use tailwater_batch::notice::Notice;
+use tailwater_batch::proc::Process;
 use tailwater_batch::usage::{Account, Usage};
 use tailwater_batch::{Conditions, follow};
 use tailwater_iokernel::BatchGroup;
@@ -119,7 +120,10 @@ pub fn run(args: &BatchArgs, iokernel: &str, name: Option<&str>, program: &[OsSt
     let called = |otherwise: String| notice(name.map_or(otherwise, str::to_owned));
     match (args.pid, &args.cgroup) {
         (Some(pid), _) if args.one_way => lower(pid, &cores),
-        (Some(pid), _) => hold_process(pid, &cores, &Notice { pid, ..called(name_of(pid)?) }),
+        (Some(pid), _) => {
+            let first = Process::open(pid).with_context(|| format!("there is no process {pid}"))?;
+            hold_process(first, &cores, &Notice { pid, ..called(name_of(pid)?) })
+        }
         (None, Some(group)) => hold_group(group, &cores, &called(group.clone())),
         (None, None) => start(program, &cores, called(base_name(program))),
     }
@@ -174,15 +178,16 @@ fn start(program: &[OsString], cores: &[usize], notice: Notice) -> anyhow::Resul
 }
 
 /// Makes a running process a batch job until it or this process ends.
-fn hold_process(pid: i32, cores: &[usize], notice: &Notice) -> anyhow::Result<()> {
+fn hold_process(first: Process, cores: &[usize], notice: &Notice) -> anyhow::Result<()> {
     if !geteuid().is_root() {
         anyhow::bail!(
-            "without root there is no way back from SCHED_IDLE: process {pid} would be a batch job until it ends. Run \
-             this as root, or add --one-way"
+            "without root there is no way back from SCHED_IDLE: process {} would be a batch job until it ends. Run \
+             this as root, or add --one-way",
+            first.pid()
         );
     }
     let supervisor = Supervisor::new().context("cannot supervise a batch job")?;
-    let scope = Scope::around(pid, cores)?;
+    let scope = Scope::around(first, cores)?;
     let account =
         scope.folders().last().map(|folder| Account::of_group(folder)).context("no control groups")?;
     supervisor.watch(account, notice, || {
