@@ -168,7 +168,7 @@ pub unsafe extern "C" fn tw_waitgroup_done(object: *mut tw_waitgroup) -> c_int {
     0
 }
 
-/// Waits until there are no tasks. Switches threads while there are. When all threads that wait have
+/// Waits until there are no tasks. Switches threads while there are. When all waiting threads have
 /// returned, the storage may be given to other use: the `tw_waitgroup_done` that woke them, which
 /// may not have returned yet, does not touch it any more.
 #[unsafe(no_mangle)]

@@ -324,8 +324,8 @@ pub extern "C" fn tw_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// `strerrordesc_np` of glibc 2.32 and later, once the runtime has started; null before, and with an
-/// older glibc.
+/// `strerrordesc_np` of glibc 2.32 and later, once the runtime has started; null before, and with
+/// an older glibc.
 static DESCRIPTIONS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Looks `strerrordesc_np` up. Called on an ordinary thread: `dlsym` takes a lock of the C library,

@@ -55,8 +55,8 @@ fn the_library_exports_the_functions_of_the_header_and_nothing_else() {
 /// Oldest glibc that the library is for.
 const OLDEST_GLIBC: (u32, u32) = (2, 31);
 
-/// Returns the version of a symbol as nm prints it, such as `stat64@GLIBC_2.33`; `None` if it is not
-/// glibc's.
+/// Returns name and version of a symbol as nm prints it, such as `stat64@GLIBC_2.33`; `None` if it
+/// is not glibc's.
 fn glibc_version(symbol: &str) -> Option<(&str, (u32, u32))> {
     let (name, version) = symbol.split_once('@')?;
     let mut parts = version.trim_start_matches('@').strip_prefix("GLIBC_")?.split('.');
