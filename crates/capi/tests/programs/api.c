@@ -114,32 +114,6 @@ static void meetings(void) {
     CHECK(tw_sem_acquire_for(&meeting.sem, 1, TW_FOREVER) == 0);
 }
 
-static void *attend(void *group) {
-    tw_waitgroup_wait(group);
-    return NULL;
-}
-
-static void *finish(void *group) {
-    CHECK(tw_waitgroup_done(group) == 0);
-    return NULL;
-}
-
-/* The storage is overwritten when all threads have left it, which finish() may not have. The
- * runtime wakes 32 threads in one go. */
-static void storage_of_a_group(void) {
-    for (int round = 0; round < 300; round++) {
-        tw_waitgroup group = TW_WAITGROUP_INIT;
-        tw_thread *waiting[32], *last;
-        tw_waitgroup_add(&group, 1);
-        for (int i = 0; i < 32; i++) CHECK(tw_thread_spawn(&waiting[i], NULL, attend, &group) == 0);
-        for (int i = 0; i < 40; i++) tw_yield();
-        CHECK(tw_thread_spawn(&last, NULL, finish, &group) == 0);
-        for (int i = 0; i < 32; i++) CHECK(tw_thread_join(waiting[i], NULL) == 0);
-        memset(&group, 0xff, sizeof group);
-        CHECK(tw_thread_join(last, NULL) == 0);
-    }
-}
-
 static void *failing(void *argument) {
     CHECK(!tw_thread_is_user());
     errno = ENOTTY;
@@ -379,7 +353,6 @@ static void program(void *argument) {
     threads();
     locks();
     meetings();
-    storage_of_a_group();
     control();
     exchange();
     tcp();
