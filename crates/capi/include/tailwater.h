@@ -484,7 +484,9 @@ void tw_waitgroup_add(struct tw_waitgroup *object, uint32_t tasks);
 // Returns 0, or `-EINVAL` if there is no task.
 int tw_waitgroup_done(struct tw_waitgroup *object);
 
-// Waits until there are no tasks. Switches threads while there are.
+// Waits until there are no tasks. Switches threads while there are. When all waiting threads have
+// returned, the storage may be given to other use: the `tw_waitgroup_done` that woke them, which
+// may not have returned yet, does not touch it any more.
 void tw_waitgroup_wait(struct tw_waitgroup *object);
 
 // Makes a barrier for `threads` in `*object`. Never switches threads.

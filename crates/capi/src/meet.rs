@@ -168,7 +168,9 @@ pub unsafe extern "C" fn tw_waitgroup_done(object: *mut tw_waitgroup) -> c_int {
     0
 }
 
-/// Waits until there are no tasks. Switches threads while there are.
+/// Waits until there are no tasks. Switches threads while there are. When all waiting threads have
+/// returned, the storage may be given to other use: the `tw_waitgroup_done` that woke them, which
+/// may not have returned yet, does not touch it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_waitgroup_wait(object: *mut tw_waitgroup) {
     // SAFETY: by C's contract.
@@ -177,7 +179,8 @@ pub unsafe extern "C" fn tw_waitgroup_wait(object: *mut tw_waitgroup) {
     if tasks.count > 0 {
         // SAFETY: the list is the group's only one, and stays in it.
         unsafe { wait(tasks, |tasks| &mut tasks.waiters, None) };
-        // The thread that woke this one has left the lock then.
+        // The thread that woke this one has left the lock then. `wake_all` takes it again only if
+        // other threads still wait.
         drop(group.0.lock());
     }
 }

@@ -3,7 +3,7 @@
 use crate::border::{self, Call, FOREVER};
 use crate::memory;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 use tailwater::{AttachError, Builder, Class, StartError};
 
@@ -234,6 +234,7 @@ fn start<T: Send + 'static>(
         RUNNING.store(true, Ordering::Relaxed);
         main()
     };
+    find_descriptions();
     Ok(builder.run(run)?)
 }
 
@@ -323,15 +324,66 @@ pub extern "C" fn tw_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
+/// `strerrordesc_np` of glibc 2.32 and later, once the runtime has started; null before, and with
+/// an older glibc.
+static DESCRIPTIONS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Looks `strerrordesc_np` up. Called on an ordinary thread: `dlsym` takes a lock of the C library,
+/// and a user thread that is preempted with it would stop all others that need it.
+fn find_descriptions() {
+    // SAFETY: a plain look-up.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"strerrordesc_np".as_ptr()) };
+    DESCRIPTIONS.store(found, Ordering::Relaxed);
+}
+
 /// Returns the text of an error number, positive or negative, such as "Resource temporarily
 /// unavailable". The text lives as long as the process. Never switches threads.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_strerror(error: c_int) -> *const c_char {
-    unsafe extern "C" {
-        // glibc 2.32; async-signal-safe, and its texts are constant.
-        fn strerrordesc_np(error: c_int) -> *const c_char;
-    }
-    // SAFETY: any number is allowed.
-    let text = unsafe { strerrordesc_np(error.saturating_abs()) };
+    let number = error.saturating_abs();
+    let found = DESCRIPTIONS.load(Ordering::Relaxed);
+    let text = if found.is_null() {
+        description(number)
+    } else {
+        type Describe = unsafe extern "C" fn(c_int) -> *const c_char;
+        // SAFETY: glibc's name has this type, and any number is allowed.
+        unsafe { core::mem::transmute::<*mut c_void, Describe>(found)(number) }
+    };
     if text.is_null() { c"Unknown error".as_ptr() } else { text }
+}
+
+/// As `strerrordesc_np`, but the text is in the language of the program's locale, which takes
+/// locks.
+fn description(number: c_int) -> *const c_char {
+    unsafe extern "C" {
+        // glibc's own, not POSIX's, which `libc::strerror_r` is: it returns a constant text, and
+        // writes to the buffer only if it has none.
+        fn strerror_r(number: c_int, buffer: *mut c_char, len: usize) -> *const c_char;
+    }
+    let mut unknown: [c_char; 64] = [0; 64];
+    // SAFETY: any number is allowed; the buffer has that many bytes.
+    let text = unsafe { strerror_r(number, unknown.as_mut_ptr(), unknown.len()) };
+    if core::ptr::eq(text, unknown.as_ptr()) { core::ptr::null() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(error: c_int) -> &'static CStr {
+        // SAFETY: the text lives as long as the process.
+        unsafe { CStr::from_ptr(tw_strerror(error)) }
+    }
+
+    #[test]
+    fn errors_have_the_same_texts_before_the_start_and_after_it() {
+        let known = [0, libc::EPERM, libc::EAGAIN, -libc::EAGAIN, -libc::EHWPOISON];
+        let all: Vec<_> = known.into_iter().chain([41, 100_000, c_int::MIN]).collect();
+        let before: Vec<_> = all.iter().map(|&number| text(number)).collect();
+        find_descriptions();
+        let after: Vec<_> = all.iter().map(|&number| text(number)).collect();
+        assert_eq!(before, after);
+        assert_eq!(before[3], c"Resource temporarily unavailable");
+        assert_eq!(before[5..], [c"Unknown error"; 3]);
+    }
 }

@@ -24,17 +24,17 @@ pub fn c_compiler() -> Command {
     Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end; returns what it wrote to standard output.
 ///
 /// # Errors
-/// If it cannot be run, or fails; the error has what it wrote.
-pub fn run(command: &mut Command) -> Result<()> {
+/// If it cannot be run, or fails; the error has what it wrote to standard error.
+pub fn run(command: &mut Command) -> Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
         bail!("{command:?} ended with {}:\n{errors}", output.status);
     }
-    Ok(())
+    Ok(output.stdout)
 }
 
 /// Builds the archive, optimized; returns its path.
@@ -43,20 +43,30 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// If this was not started by cargo, or the build fails.
 pub fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").context("start this by cargo, as `cargo xtask`")?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    run(Command::new(cargo)
-        .args([
-            "rustc",
-            "--release",
-            "-p",
-            "tailwater-capi",
-            "--lib",
-            "--crate-type=staticlib",
-            "--target-dir",
-        ])
-        .arg(&target)
-        .current_dir(root()))?;
-    Ok(target.join("release/libtailwater_capi.a"))
+    let mut build = Command::new(cargo);
+    build.current_dir(root()).args([
+        "rustc",
+        "--release",
+        "-p",
+        "tailwater-capi",
+        "--lib",
+        "--crate-type=staticlib",
+        "--message-format=json-render-diagnostics",
+    ]);
+    if let Some(target) = std::env::var_os("CARGO_TARGET_DIR") {
+        // Relative to the folder of the caller, which the build leaves.
+        build.arg("--target-dir").arg(std::path::absolute(target)?);
+    }
+    archive_in(&run(&mut build)?).context("cargo built no archive (libtailwater_capi.a)")
+}
+
+/// Returns the path of the archive that cargo's messages name.
+fn archive_in(messages: &[u8]) -> Option<PathBuf> {
+    let lines = messages.split(|&byte| byte == b'\n');
+    let messages = lines.filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok());
+    let built = messages.filter(|message| message["target"]["name"] == "tailwater_capi");
+    let mut files = built.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
+    files.find_map(|file| file.as_str().filter(|path| path.ends_with(".a")).map(PathBuf::from))
 }
 
 /// Installs `libtailwater` from `archive` under `prefix`: libraries, headers, and what pkg-config
@@ -146,4 +156,22 @@ fn fill_in(template: &Path, target: &Path, prefix: &Path) -> Result<()> {
         .replace("@SOVERSION@", SOVERSION)
         .replace("@SERIES@", series);
     fs::write(target, filled).with_context(|| format!("cannot write {}", target.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_archive_is_where_cargo_says() {
+        let other = r#"{"reason":"compiler-artifact","target":{"name":"libc"},"filenames":["/t/liblibc.a"]}"#;
+        let ours = r#"{"reason":"compiler-artifact","target":{"name":"tailwater_capi"},
+            "filenames":["/t/x86_64-unknown-linux-gnu/release/libtailwater_capi.rlib",
+            "/t/x86_64-unknown-linux-gnu/release/libtailwater_capi.a"]}"#
+            .replace('\n', "");
+        let end = r#"{"reason":"build-finished","success":true}"#;
+        let found = archive_in(format!("{other}\n{ours}\nnot JSON\n{end}\n").as_bytes());
+        assert_eq!(found, Some("/t/x86_64-unknown-linux-gnu/release/libtailwater_capi.a".into()));
+        assert_eq!(archive_in(format!("{other}\n{end}\n").as_bytes()), None);
+    }
 }

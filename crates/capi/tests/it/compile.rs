@@ -27,8 +27,11 @@ pub fn compilers(language: Language) -> Vec<&'static str> {
     found
 }
 
-/// A folder of the target folder with `lib`, `include` and the programs of the tests, made anew by
-/// each run of them.
+/// Name of an installation's folder, before the number of its process.
+const FOLDER: &str = "capi-";
+
+/// A folder of the target folder with `lib`, `include` and the programs of the tests. Each process
+/// has its own: several may run the tests at once.
 pub struct Installed(PathBuf);
 
 impl Installed {
@@ -40,10 +43,9 @@ impl Installed {
             return None;
         }
         let install_once = || {
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi");
-            if folder.exists() {
-                std::fs::remove_dir_all(&folder).expect("the folder of an earlier run can be removed");
-            }
+            let parent = Path::new(env!("CARGO_TARGET_TMPDIR"));
+            remove_folders_of_ended_processes(parent);
+            let folder = parent.join(format!("{FOLDER}{}", std::process::id()));
             install(&archive(), &folder).expect("the archive is installed");
             Installed(folder)
         };
@@ -110,6 +112,23 @@ impl Installed {
     pub fn archived(&self) -> Vec<String> {
         let archive = self.prefix().join("lib/libtailwater.a").display().to_string();
         [&archive, "-lgcc_s", "-ldl"].map(Into::into).into()
+    }
+}
+
+/// Removes the installations of processes that are no more; one with the number of this process is
+/// an earlier one's.
+fn remove_folders_of_ended_processes(parent: &Path) {
+    for entry in std::fs::read_dir(parent).expect("cargo makes the folder") {
+        let path = entry.expect("the folder can be read").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(process) = name.strip_prefix(FOLDER).and_then(|number| number.parse::<u32>().ok()) else {
+            continue;
+        };
+        let in_use = process != std::process::id() && Path::new(&format!("/proc/{process}")).exists();
+        if !in_use && let Err(error) = std::fs::remove_dir_all(&path) {
+            // Another process may have removed it meanwhile.
+            assert!(!path.exists(), "cannot remove {}: {error}", path.display());
+        }
     }
 }
 

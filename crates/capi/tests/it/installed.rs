@@ -6,9 +6,14 @@ use std::path::Path;
 use std::process::Command;
 use tailwater_testkit::{PATIENCE, Program, is_installed, run, text};
 
-/// Returns the symbols that a library defines, as nm prints them, without `tw_`'s version.
+/// Returns the symbols that a library defines, as nm prints them.
 fn symbols(library: &Path) -> BTreeSet<String> {
-    let output = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library), b"");
+    names(&["-D", "--defined-only"], library)
+}
+
+/// Returns the names that nm prints.
+fn names(options: &[&str], library: &Path) -> BTreeSet<String> {
+    let output = run(Command::new("nm").args(options).arg(library), b"");
     let text = text(&output.stdout);
     let names = text.lines().filter_map(|line| line.rsplit(' ').next());
     names.map(str::to_owned).collect()
@@ -45,6 +50,66 @@ fn the_library_exports_the_functions_of_the_header_and_nothing_else() {
         "realloc",
     ];
     assert_eq!(guarded, names.map(str::to_owned).into());
+}
+
+/// Oldest glibc that the library is for.
+const OLDEST_GLIBC: (u32, u32) = (2, 31);
+
+/// Returns name and version of a symbol as nm prints it, such as `stat64@GLIBC_2.33`; `None` if it
+/// is not glibc's.
+fn glibc_version(symbol: &str) -> Option<(&str, (u32, u32))> {
+    let (name, version) = symbol.split_once('@')?;
+    let mut parts = version.trim_start_matches('@').strip_prefix("GLIBC_")?.split('.');
+    let mut number = || parts.next()?.parse().ok();
+    Some((name, (number()?, number()?)))
+}
+
+#[test]
+fn the_library_needs_no_function_that_the_oldest_glibc_lacks() {
+    let Some(installed) = Installed::get() else { return };
+    if !is_installed("nm", "binutils") {
+        return;
+    }
+    // A library that is built with a newer glibc asks for the newest version of each function, so
+    // what counts is whether glibc has an older one, too: it keeps the versions from before it
+    // moved a function from libpthread or libdl.
+    let old: BTreeSet<_> = glibc_files().iter().flat_map(|file| symbols(file)).collect();
+    let old: BTreeSet<_> = old
+        .iter()
+        .filter_map(|symbol| glibc_version(symbol))
+        .filter(|&(_, version)| version <= OLDEST_GLIBC)
+        .map(|(name, _)| name)
+        .collect();
+    assert!(old.contains("malloc") && old.contains("pthread_create"), "{old:?}");
+    // Until 2.33 these were in each program, from libc_nonshared.a.
+    let linked_in = ["stat64", "fstat64", "lstat64", "fstatat64"];
+    for library in ["libtailwater.so.0", "libtailwater-malloc.so.0"] {
+        let path = installed.prefix().join("lib").join(library);
+        let needed = names(&["-D", "--undefined-only"], &path);
+        let needed: Vec<_> = needed.iter().filter_map(|symbol| glibc_version(symbol)).collect();
+        // The other one needs libtailwater only.
+        assert!(!needed.is_empty() || library != "libtailwater.so.0", "{library} needs nothing of glibc");
+        let too_new: Vec<_> = needed
+            .into_iter()
+            .filter(|&(name, version)| {
+                version > OLDEST_GLIBC && !old.contains(name) && !linked_in.contains(&name)
+            })
+            .collect();
+        assert!(too_new.is_empty(), "{library} needs what glibc {OLDEST_GLIBC:?} lacks: {too_new:?}");
+    }
+}
+
+/// Returns glibc's libraries that this process has loaded.
+fn glibc_files() -> BTreeSet<std::path::PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let paths = maps.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| format!("/{path}"));
+    let of_glibc = |path: &String| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        ["libc.", "libc-", "libpthread", "libdl", "libm.", "libm-"]
+            .iter()
+            .any(|start| name.starts_with(start))
+    };
+    paths.filter(of_glibc).map(Into::into).collect()
 }
 
 #[test]

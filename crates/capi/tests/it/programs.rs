@@ -45,6 +45,15 @@ fn what_belongs_to_a_thread_of_cpp_stays_with_it() {
 }
 
 #[test]
+fn a_wait_group_is_not_touched_after_its_last_waiting_thread_has_left() {
+    let Some(installed) = Installed::get() else { return };
+    let program =
+        installed.compile(compilers(Language::C)[0], "tests/programs/group.c", &["-O1", "-D_GNU_SOURCE"]);
+    let bound = PATIENCE + Duration::from_millis(stress_ms());
+    check(Command::new(program).arg(stress_ms().to_string()), bound, "rounds");
+}
+
+#[test]
 fn each_function_of_c_does_what_its_comment_says() {
     let Some(installed) = Installed::get() else { return };
     for compiler in compilers(Language::C) {

@@ -257,6 +257,15 @@ pub(crate) unsafe fn pop_ring<N: Linked>(anchor: &N) -> Option<NonNull<N>> {
     Some(first)
 }
 
+/// Returns whether the ring that `anchor` closes has no node left, or `anchor` closes none.
+///
+/// # Safety
+/// The caller holds the lock of the list that the nodes came from.
+pub(crate) unsafe fn is_ring_empty<N: Linked>(anchor: &N) -> bool {
+    let first = anchor.links().next.get();
+    first.is_null() || ptr::eq(first, anchor)
+}
+
 /// Takes a node from behind `anchor`.
 ///
 /// # Safety
@@ -400,6 +409,8 @@ mod tests {
                         let popped = unsafe { pop_ring(&anchor).map(|node| node.as_ref().number) };
                         prop_assert_eq!(popped, leaving.first().copied());
                         leaving = leaving.split_off(popped.is_some().into());
+                        // SAFETY: as above.
+                        prop_assert_eq!(unsafe { is_ring_empty(&anchor) }, leaving.is_empty());
                     }
                     2 if leaving.is_empty() => {
                         // SAFETY: `nodes` and `anchor` outlive list and ring.

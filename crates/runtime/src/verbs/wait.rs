@@ -324,7 +324,9 @@ pub(crate) unsafe fn wait<T>(
 /// returns how many. Threads that come later are not woken.
 ///
 /// Wakes in batches, between which it unlocks and passes a poll point: the caller can be preempted
-/// however many wait, and other threads may see the state before the last waiter was woken. For an
+/// however many wait, and other threads may see the state before the last waiter was woken. When
+/// it has unlocked after the last batch it does not touch the lock again, so a woken thread that
+/// locks once more knows, if all others have done so, that the state is no longer in use. For an
 /// example see [`WaitList`].
 pub fn wake_all<T>(mut guard: SpinGuard<'_, T>, list: impl Fn(&mut T) -> &mut WaitList) -> usize {
     if list(&mut guard).is_empty() {
@@ -337,10 +339,10 @@ pub fn wake_all<T>(mut guard: SpinGuard<'_, T>, list: impl Fn(&mut T) -> &mut Wa
     let mut woken = 0;
     // Each turn unlinks a batch or finds the ring empty, and no node is added to a ring.
     loop {
-        let (unlinked, finished) = wake_batch(&anchor, &guard);
+        let batch = wake_batch(&anchor, &guard);
         drop(guard);
-        woken += finished;
-        if unlinked < WAKE_BATCH {
+        woken += batch.woken;
+        if batch.is_last {
             return woken;
         }
         poll();
@@ -348,16 +350,24 @@ pub fn wake_all<T>(mut guard: SpinGuard<'_, T>, list: impl Fn(&mut T) -> &mut Wa
     }
 }
 
-/// Unlinks up to [`WAKE_BATCH`] nodes of the ring and ends their waits. Returns how many it
-/// unlinked, and how many of these had not timed out already. `_held` is the lock of their list.
-fn wake_batch<T>(anchor: &WaitNode, _held: &SpinGuard<'_, T>) -> (usize, usize) {
-    let (mut unlinked, mut finished) = (0, 0);
+/// What [`wake_batch`] did.
+struct Batch {
+    /// Number of threads whose wait it ended.
+    woken: usize,
+    /// True if the ring is empty now. The lock may be gone as soon as it is released, with the last
+    /// of the threads, so this is not to be looked up later.
+    is_last: bool,
+}
+
+/// Unlinks up to [`WAKE_BATCH`] nodes of the ring and ends their waits, except of those that have
+/// timed out already. `_held` is the lock of their list.
+fn wake_batch<T>(anchor: &WaitNode, _held: &SpinGuard<'_, T>) -> Batch {
+    let mut woken = 0;
     let mut batch = [const { None }; WAKE_BATCH];
     let mut users = 0;
-    while unlinked < WAKE_BATCH {
+    for _ in 0..WAKE_BATCH {
         // SAFETY: `_held` is the lock.
         let Some(node) = (unsafe { list::pop_ring(anchor) }) else { break };
-        unlinked += 1;
         // SAFETY: as in `wake_one`.
         let node = unsafe { node.as_ref() };
         match node.waiter {
@@ -367,11 +377,12 @@ fn wake_batch<T>(anchor: &WaitNode, _held: &SpinGuard<'_, T>) -> (usize, usize) 
                 users += 1;
             }
             Waiter::User(_) => {}
-            _ => finished += usize::from(node.finish(WOKEN)),
+            _ => woken += usize::from(node.finish(WOKEN)),
         }
     }
     ready_all(batch.into_iter().take(users).flatten());
-    (unlinked, finished + users)
+    // SAFETY: `_held` is the lock.
+    Batch { woken: woken + users, is_last: unsafe { list::is_ring_empty(anchor) } }
 }
 
 fn wait_os(node: &WaitNode, deadline: Option<Cycles>) {
@@ -406,4 +417,31 @@ pub(crate) fn sleep_until(deadline: Cycles) {
     let timer = unsafe { arm(kthread, &node.timer, deadline) };
     block(guard);
     drop(timer);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ground::spin::SpinLock;
+
+    #[test]
+    fn the_last_batch_is_known_as_the_last_while_the_lock_is_held() {
+        for (waiters, batches) in [(1, 1), (31, 1), (32, 1), (33, 2), (63, 2), (64, 2), (65, 3)] {
+            let nodes: Vec<_> = (0..waiters).map(|_| WaitNode::new(false)).collect();
+            let lock = SpinLock::new(WaitList::new());
+            let anchor = WaitNode::of(Waiter::Anchor, false);
+            let mut held = lock.lock();
+            for node in &nodes {
+                // SAFETY: the nodes outlive the list.
+                unsafe { held.0.push_back(node) };
+            }
+            // SAFETY: it is in no list, and outlives the ring.
+            assert!(unsafe { held.0.move_to_ring(&anchor) });
+            let done: Vec<_> = (0..batches).map(|_| wake_batch(&anchor, &held)).collect();
+            assert_eq!(done.iter().map(|batch| batch.woken).sum::<usize>(), waiters);
+            let last: Vec<_> = done.iter().map(|batch| batch.is_last).collect();
+            let expected: Vec<_> = (1..=batches).map(|batch| batch == batches).collect();
+            assert_eq!(last, expected, "{waiters} waiters");
+        }
+    }
 }
