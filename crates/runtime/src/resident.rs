@@ -9,9 +9,9 @@
 //! Owns the two switches, and what a home does while its context is away. Knows nothing of sockets.
 //!
 //! # A home whose context is away
-//! It runs [`keep_home`] on a small stack and a thread-local block of its own. It sleeps until the
+//! It runs `keep_home` on a small stack and a thread-local block of its own. It sleeps until the
 //! context rings (`RING`), or a signal comes that the context has not blocked. A signal without a
-//! handler is handled there. For one with a handler the context's [`wait`] is interrupted; it goes
+//! handler is handled there. For one with a handler the context's `wait` is interrupted; it goes
 //! home, where the kernel runs the handler on the context's own stack, as it would have. A context
 //! that does not wait within `PATIENCE` gets the handler run at home, beside it.
 //!
@@ -29,7 +29,7 @@
 //! the signal is only noted there, see `is_libc`, and the next poll point gives the core up.
 //!
 //! # fork
-//! The child has the thread that called `fork`, at home, and no runtime: [`enter`] fails there.
+//! The child has the thread that called `fork`, at home, and no runtime: `enter` fails there.
 
 use crate::config::{Builder, sources};
 use crate::error::StartError;
