@@ -77,8 +77,10 @@ fn the_core_moves_between_processes_without_a_rebinding_per_hand_off() {
     for number in 0..100 {
         ask(&station, service, number);
     }
+    // A thread that Linux did not run in time is moved off, and bound again for its next core.
     let cores = &iokernel.stats.cores;
-    assert!(cores.rebinds.get() <= 2, "{} rebindings of two threads on one core", cores.rebinds.get());
+    let (rebinds, moved) = (cores.rebinds.get(), cores.evictions.get());
+    assert!(rebinds <= 2 + moved, "{rebinds} rebindings of two threads on one core, {moved} moved off");
 }
 
 #[test]
