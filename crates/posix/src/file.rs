@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tailwater::net::{TcpListener, TcpOptions, TcpStream};
 use tailwater::poll::{self, Nested};
-use tailwater::sync::OnceLock;
+use tailwater::sync::{Mutex, OnceLock};
 
 /// A failed call: what `errno` becomes.
 pub type Errno = c_int;
@@ -195,13 +195,16 @@ pub struct Listener {
     /// there is.
     takes_both: bool,
     backlog: u32,
+    /// Held by a call that looks for a client of Linux and accepts it: a second call would wait for
+    /// the next one in the kernel.
+    pub accepts: Mutex<()>,
     /// Written by the first user; `None` if Tailwater does not listen there.
     tcp: OnceLock<Option<TcpListener>>,
 }
 
 impl Listener {
     pub fn new(address: SocketAddr, takes_both: bool, backlog: u32) -> Self {
-        Self { address, takes_both, backlog, tcp: OnceLock::new() }
+        Self { address, takes_both, backlog, accepts: Mutex::new(()), tcp: OnceLock::new() }
     }
 
     /// Returns Tailwater's listener, which listens from the first call on.

@@ -12,12 +12,13 @@
 //! A set whose descriptors may be ready has `ready` set: the thread sets it at each change, and
 //! whoever clears it reads the set afterwards, and sets it again if that found something.
 
-use crate::real;
+use crate::{real, table};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use tailwater::poll::Poller;
+use tailwater::sync::Mutex;
 use tailwater::sync::spin::SpinLock;
 
 /// Lowest number of the descriptors that the library has for itself: programs expect low ones.
@@ -25,8 +26,10 @@ const LOWEST: libc::c_long = 512;
 /// Events that the thread takes at once.
 const BATCH: usize = 64;
 
-/// The kernel's set over all watched sets, or -1.
+/// The kernel's set over all watched sets, or -1 unless the thread runs.
 static ALL: AtomicI32 = AtomicI32::new(-1);
+/// Held while the thread is started.
+static STARTS: Mutex<()> = Mutex::new(());
 static WATCHED: SpinLock<Option<Watched>> = SpinLock::new(None);
 
 /// Number of writes of the program to descriptors of the kernel.
@@ -53,11 +56,15 @@ impl Kernel {
     pub fn watch(fd: i32, poller: &Arc<Poller>) -> Option<Arc<Self>> {
         // SAFETY: the descriptor is new.
         let own = unsafe {
-            let fd = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, LOWEST);
-            if fd < 0 {
+            let mut own = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, LOWEST);
+            if own < 0 {
+                // The limit of descriptors is below.
+                own = real::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0);
+            }
+            if own < 0 {
                 return None;
             }
-            OwnedFd::from_raw_fd(fd)
+            OwnedFd::from_raw_fd(own)
         };
         Self::start(poller, own)
     }
@@ -135,6 +142,10 @@ pub fn note_write() {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
+        if table::is_abandoned() {
+            // A forked child shares the set over all sets with its parent.
+            return;
+        }
         if let Some(watched) = &mut *WATCHED.lock() {
             watched.sets.remove(&self.id);
         }
@@ -152,27 +163,35 @@ fn start_thread() -> Option<i32> {
     if all >= 0 {
         return Some(all);
     }
-    let mut watched = WATCHED.lock();
-    if ALL.load(Ordering::Acquire) < 0 {
-        // SAFETY: no preconditions; the first descriptor is closed once, here.
-        let all = unsafe {
-            let low = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            let high = real::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST);
-            if high < 0 {
-                return (low >= 0).then_some(low);
-            }
-            real::close(low);
-            high
-        };
-        watched.get_or_insert_default();
-        ALL.store(all, Ordering::Release);
-        drop(watched);
-        tailwater::blocking(|| {
-            std::thread::Builder::new().name("tailwater/kernel".to_owned()).spawn(move || run(all))
-        })
-        .ok()?;
+    let _starts = STARTS.lock().ok()?;
+    let all = ALL.load(Ordering::Acquire);
+    if all >= 0 {
+        return Some(all);
     }
-    Some(ALL.load(Ordering::Acquire))
+    // SAFETY: no preconditions; the first descriptor is closed once, if it has a copy.
+    let all = unsafe {
+        let low = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        let high = real::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST);
+        if high >= 0 {
+            real::close(low);
+        }
+        // Without a copy the limit of descriptors is below `LOWEST`.
+        if high < 0 { low } else { high }
+    };
+    if all < 0 {
+        return None;
+    }
+    let spawned = tailwater::blocking(|| {
+        std::thread::Builder::new().name("tailwater/kernel".to_owned()).spawn(move || run(all))
+    });
+    if spawned.is_err() {
+        // SAFETY: the descriptor is this function's own.
+        unsafe { real::close(all) };
+        return None;
+    }
+    // Release: pairs with the Acquire loads above and in `Kernel::drop`.
+    ALL.store(all, Ordering::Release);
+    Some(all)
 }
 
 fn run(all: i32) {

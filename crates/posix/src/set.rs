@@ -14,6 +14,7 @@ use core::time::Duration;
 use libc::{
     EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDHUP, EPOLLRDNORM, EPOLLWRNORM, c_int, epoll_event,
 };
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use tailwater::poll::{Events, Interest, Mode, Nested, Poller, Token};
@@ -31,14 +32,18 @@ const MAX_NESTS: u32 = 4;
 pub struct Set {
     poller: Arc<Poller>,
     kernel: Arc<Kernel>,
-    /// Data of listeners and sets, which both sides may report at once.
-    twofold: SpinLock<Vec<u64>>,
-    /// Served sets that were added to this one.
-    inner: SpinLock<Vec<Weak<Set>>>,
+    /// Listeners and sets of this set by descriptor: both sides may report them at once.
+    twofold: SpinLock<HashMap<i32, Twofold>>,
     /// Room for the events of a wait.
     room: SpinLock<Option<Events>>,
     /// True if the kernel's events filled the last wait with room for one.
     kernel_was_first: AtomicBool,
+}
+
+/// A file that the kernel's set has, too.
+struct Twofold {
+    data: u64,
+    file: Weak<File>,
 }
 
 /// Returns what a program asked for with epoll_ctl(2) in the poller's terms.
@@ -72,7 +77,6 @@ impl Set {
             poller,
             kernel,
             twofold: SpinLock::default(),
-            inner: SpinLock::default(),
             room: SpinLock::new(None),
             kernel_was_first: AtomicBool::new(false),
         }))
@@ -82,20 +86,20 @@ impl Set {
     ///
     /// # Errors
     /// What `errno` becomes.
-    pub fn control(&self, operation: c_int, file: &File, event: Option<epoll_event>) -> Result<(), Errno> {
+    pub fn control(
+        &self,
+        operation: c_int,
+        fd: i32,
+        file: &Arc<File>,
+        event: Option<epoll_event>,
+    ) -> Result<(), Errno> {
         if operation == libc::EPOLL_CTL_DEL {
+            self.twofold.lock().remove(&fd);
             return self.change(file, Token(0), Interest::NONE, Mode::Level, operation);
         }
         let event = event.ok_or(libc::EFAULT)?;
-        match &file.what {
-            What::Stream(_) => {}
-            What::Listener(_) => self.twofold.lock().push(event.u64),
-            What::Set(set) => {
-                self.twofold.lock().push(event.u64);
-                if operation == libc::EPOLL_CTL_ADD {
-                    self.nest(set)?;
-                }
-            }
+        if !matches!(file.what, What::Stream(_)) {
+            self.nest(fd, file, event.u64)?;
         }
         let (interest, mode) = translate(event.events);
         self.change(file, Token(event.u64 as usize), interest, mode, operation)
@@ -126,12 +130,17 @@ impl Set {
         result.map_err(|error| errno(&error))
     }
 
-    /// Records that `inner` is added to this set.
-    fn nest(&self, inner: &Arc<Self>) -> Result<(), Errno> {
-        if inner.contains(self, MAX_NESTS) {
+    /// Records that descriptor `fd` of a listener or a set is in this set, with `data`.
+    fn nest(&self, fd: i32, file: &Arc<File>, data: u64) -> Result<(), Errno> {
+        if let What::Set(inner) = &file.what
+            && inner.contains(self, MAX_NESTS)
+        {
             return Err(libc::ELOOP);
         }
-        self.inner.lock().push(Arc::downgrade(inner));
+        let mut twofold = self.twofold.lock();
+        // A closed descriptor is not deleted.
+        twofold.retain(|_, other| other.file.strong_count() > 0);
+        twofold.insert(fd, Twofold { data, file: Arc::downgrade(file) });
         Ok(())
     }
 
@@ -140,8 +149,13 @@ impl Set {
         if core::ptr::eq(self, other) || depth == 0 {
             return true;
         }
-        let inner: Vec<_> = self.inner.lock().iter().filter_map(Weak::upgrade).collect();
-        inner.iter().any(|set| set.contains(other, depth - 1))
+        let inner: Vec<_> = self.twofold.lock().values().filter_map(|inner| inner.file.upgrade()).collect();
+        inner.iter().any(|file| matches!(&file.what, What::Set(set) if set.contains(other, depth - 1)))
+    }
+
+    /// Returns whether a listener or a set has `data`.
+    fn is_twofold(&self, data: u64) -> bool {
+        self.twofold.lock().values().any(|other| other.data == data)
     }
 
     /// Returns the poller, for waits of others.
@@ -205,7 +219,7 @@ impl Set {
         for event in &events {
             let data = event.token().0 as u64;
             let is_there = |other: &epoll_event| other.u64 == data;
-            if out[..found].iter().any(is_there) && self.twofold.lock().contains(&data) {
+            if out[..found].iter().any(is_there) && self.is_twofold(data) {
                 continue;
             }
             let bits = u32::from(of_event(event) as u16) & !BANDS;

@@ -3,7 +3,7 @@
 //! Owns the state of the process: nothing is started before the first socket that is served; a
 //! forked child of a process with a runtime has none, and all its descriptors are the kernel's.
 
-use crate::real;
+use crate::{real, table};
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -34,6 +34,8 @@ static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
     resident::keep_environment();
+    // SAFETY: the function lives as long as the process.
+    unsafe { libc::pthread_atfork(None, None, Some(forget)) };
 }
 
 thread_local! {
@@ -76,11 +78,8 @@ fn launch() -> bool {
         return false;
     }
     // After the runtime's own entry, so that it runs before that: the end of the process is a
-    // matter of the OS thread. SAFETY: both functions live as long as the process.
-    unsafe {
-        libc::atexit(end_at_home);
-        libc::pthread_atfork(None, None, Some(forget));
-    }
+    // matter of the OS thread. SAFETY: the function lives as long as the process.
+    unsafe { libc::atexit(end_at_home) };
     true
 }
 
@@ -88,9 +87,13 @@ extern "C" fn end_at_home() {
     resident::go_home();
 }
 
-/// Runs in a forked child.
-extern "C" fn forget() {
-    STATE.store(LINUX_ONLY, Ordering::Release);
+/// Runs in a forked child. One of a process that has started nothing may start by itself.
+pub extern "C" fn forget() {
+    if STATE.load(Ordering::Relaxed) != IDLE {
+        STATE.store(LINUX_ONLY, Ordering::Release);
+        table::abandon();
+        resident::forget();
+    }
 }
 
 /// Writes a line to standard error.

@@ -2,6 +2,11 @@
 //!
 //! Owns the table. A slot has a hint, which one load reads for the descriptors that are only the
 //! kernel's, and the file behind a lock. Numbers beyond the table stay the kernel's.
+//!
+//! # fork
+//! The files of a forked child belong to its parent: their destructors would take locks that other
+//! threads of the parent held, and change epoll sets that both share. A child [abandons](abandon)
+//! the table. From then on all descriptors are only the kernel's, and no file ends.
 
 use crate::file::File;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,8 +23,20 @@ struct Slot {
 
 static SLOTS: [Slot; MAX] =
     [const { Slot { taken: AtomicBool::new(false), file: SpinLock::new(None) } }; MAX];
+/// True in a forked child of a process that serves.
+static ABANDONED: AtomicBool = AtomicBool::new(false);
 /// One more than the highest number that was ever taken.
 static END: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes all descriptors only the kernel's, for good. For a forked child: takes no lock.
+pub fn abandon() {
+    ABANDONED.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether the table was [abandoned](abandon).
+pub fn is_abandoned() -> bool {
+    ABANDONED.load(Ordering::Relaxed)
+}
 
 fn slot(fd: i32) -> Option<&'static Slot> {
     SLOTS.get(usize::try_from(fd).ok()?)
@@ -30,7 +47,7 @@ fn slot(fd: i32) -> Option<&'static Slot> {
 pub fn get(fd: i32) -> Option<Arc<File>> {
     let slot = slot(fd)?;
     // Acquire: pairs with the Release in `put`.
-    if !slot.taken.load(Ordering::Acquire) {
+    if !slot.taken.load(Ordering::Acquire) || is_abandoned() {
         return None;
     }
     slot.file.lock().clone()
@@ -50,7 +67,7 @@ pub fn put(fd: i32, file: Arc<File>) -> bool {
 /// Makes `fd` only the kernel's; returns what it was.
 pub fn take(fd: i32) -> Option<Arc<File>> {
     let slot = slot(fd)?;
-    if !slot.taken.load(Ordering::Acquire) {
+    if !slot.taken.load(Ordering::Acquire) || is_abandoned() {
         return None;
     }
     let mut file = slot.file.lock();
@@ -60,6 +77,9 @@ pub fn take(fd: i32) -> Option<Arc<File>> {
 
 /// Calls `each` with the descriptors from `first` to `last` that are not only the kernel's.
 pub fn each(first: u32, last: u32, mut each: impl FnMut(i32)) {
+    if is_abandoned() {
+        return;
+    }
     let end = END.load(Ordering::Relaxed).min((last as usize).saturating_add(1));
     for (fd, slot) in SLOTS.iter().enumerate().take(end).skip(first as usize) {
         if slot.taken.load(Ordering::Acquire) {

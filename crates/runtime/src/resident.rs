@@ -143,9 +143,12 @@ pub fn start(mut builder: Builder) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Runs in a forked child: the runtime is its parent's.
-extern "C" fn forget() {
+/// Makes a forked child one without a runtime, which is its parent's. Runs at `fork`; for children
+/// that are made without the C library's handlers, too.
+pub extern "C" fn forget() {
     RUNS.store(false, Ordering::SeqCst);
+    // SAFETY: the one thread of the child is an ordinary one, and leaves no kthread.
+    unsafe { set_inside(false) };
 }
 
 /// Returns whether the caller's context runs on a kthread and may leave it: false in the runtime's
@@ -188,7 +191,7 @@ fn enter_from_home() -> bool {
 /// Moves the caller's context back to its OS thread, where handlers of signals run that came
 /// meanwhile. Does nothing unless the caller [is away](is_away).
 pub fn go_home() {
-    if !inside() {
+    if !RUNS.load(Ordering::Relaxed) || !inside() {
         return;
     }
     let Some(me) = RESIDENT.get() else { return };

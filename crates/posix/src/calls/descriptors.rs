@@ -11,7 +11,12 @@ use std::sync::Arc;
 
 /// Makes `fd` only the kernel's. What it was ends here if this was its last descriptor.
 fn forget(fd: i32) {
-    if let Some(file) = table::take(fd) {
+    end(table::take(fd));
+}
+
+/// Drops what a descriptor was.
+fn end(file: Option<Arc<File>>) {
+    if let Some(file) = file {
         // A connection ends on a kthread.
         let call = start::is_running().then(start::Call::begin);
         drop(file);
@@ -26,6 +31,18 @@ fn copy(from: i32, to: i32) -> i32 {
     {
         table::put(to, file);
     }
+    to
+}
+
+/// As [`copy`], for a `to` that may have been something before. A copy that the kernel refused
+/// leaves it.
+fn replace(from: i32, to: i32) -> i32 {
+    if to < 0 {
+        return to;
+    }
+    let before = table::take(to);
+    copy(from, to);
+    end(before);
     to
 }
 
@@ -61,21 +78,15 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    if from != to {
-        forget(to);
-    }
     // SAFETY: no pointers.
     let result = unsafe { real::dup2(from, to) };
-    if from == to { result } else { copy(from, result) }
+    if from == to { result } else { replace(from, result) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if from != to {
-        forget(to);
-    }
     // SAFETY: no pointers.
-    copy(from, unsafe { real::dup3(from, to, flags) })
+    replace(from, unsafe { real::dup3(from, to, flags) })
 }
 
 #[unsafe(no_mangle)]

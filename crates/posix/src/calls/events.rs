@@ -30,7 +30,7 @@ unsafe extern "C" fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *
     let What::Set(owner) = &owner.what else { return real::fail(libc::EINVAL) };
     // SAFETY: the caller's contract.
     let event = unsafe { (!event.is_null()).then(|| event.read_unaligned()) };
-    let result = owner.control(operation, &file, event);
+    let result = owner.control(operation, fd, &file, event);
     // The kernel has changed its side: that the other was not there, or had ended, is no matter.
     if is_twofold && operation != libc::EPOLL_CTL_ADD { 0 } else { answer_int(result.map(|()| 0)) }
 }

@@ -12,8 +12,9 @@ use libc::{
     TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_NODELAY, TCP_USER_TIMEOUT, c_int, c_long, c_void, linger, sockaddr,
     sockaddr_storage, socklen_t, timeval,
 };
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use tailwater::net::{TcpInfo, TcpKeepalive, TcpState, TcpStream};
 
 /// A socket that is not connected, whose copies are the descriptors of accepted connections; -1
@@ -108,16 +109,15 @@ unsafe extern "C" fn accept4(fd: c_int, out: *mut sockaddr, len: *mut socklen_t,
     };
     loop {
         let Some(call) = Call::begin() else { return real::fail(libc::ENETDOWN) };
-        if let Ok((stream, peer)) = tcp.accept() {
+        match tcp.accept() {
             // SAFETY: the caller's contract.
-            return answer_int(unsafe { admit(stream, peer, out, len, flags) });
+            Ok((stream, peer)) => return answer_int(unsafe { admit(stream, peer, out, len, flags) }),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return real::fail(errno(&error)),
         }
-        if ready::kernel_is_ready(fd, POLLIN) {
-            // SAFETY: as above.
-            let accepted = unsafe { real::accept4(fd, out, len, flags) };
-            if accepted >= 0 || real::errno() != libc::EAGAIN {
-                return accepted;
-            }
+        // SAFETY: as above.
+        if let Some(accepted) = unsafe { accept_from_kernel(fd, listener, out, len, flags) } {
+            return accepted;
         }
         if file.nonblocking.load(Relaxed) {
             return real::fail(libc::EAGAIN);
@@ -127,6 +127,26 @@ unsafe extern "C" fn accept4(fd: c_int, out: *mut sockaddr, len: *mut socklen_t,
         }
         drop(call);
     }
+}
+
+/// Accepts a client of Linux, if there is one, without waiting.
+///
+/// # Safety
+/// As accept(2) for `out` and `len`.
+unsafe fn accept_from_kernel(
+    fd: i32,
+    listener: &Listener,
+    out: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Option<c_int> {
+    let _accepts = listener.accepts.lock().unwrap_or_else(PoisonError::into_inner);
+    if !ready::kernel_is_ready(fd, POLLIN) {
+        return None;
+    }
+    // SAFETY: the caller's contract.
+    let accepted = unsafe { real::accept4(fd, out, len, flags) };
+    (accepted >= 0 || real::errno() != libc::EAGAIN).then_some(accepted)
 }
 
 /// Gives an accepted connection a descriptor.
