@@ -1,19 +1,28 @@
-/* The storage of a wait group is overwritten when all waiting threads have left it, which the thread
- * that woke them may not have: it is preempted in between. The runtime wakes 32 threads in one go.
+/* The last thread to leave a wait group overwrites the group's storage. The thread that woke them may
+ * still be in its call then: it is preempted in it. The runtime wakes 32 threads in one go.
  * A thread that locks the overwritten group never returns. group MILLISECONDS prints its rounds. */
 
 #include "storm.h"
 
+#include <stdatomic.h>
 #include <tailwater.h>
 
 enum { WAITING = 32 };
 
+static atomic_int inside;
+
 static void *attend(void *group) {
     tw_waitgroup_wait(group);
+    if (--inside == 0) memset(group, 0xff, sizeof(tw_waitgroup));
     return NULL;
 }
 
+/* Runs for up to two periods of the storm first, so that the preemption falls on each part of what
+ * follows. */
 static void *finish(void *group) {
+    static unsigned long turn;
+    uint64_t end = tw_now_ns() + turn++ * 7919 % (2000 * STORM_US);
+    while (tw_now_ns() < end) {}
     CHECK(tw_waitgroup_done(group) == 0);
     return NULL;
 }
@@ -22,12 +31,12 @@ static void meet(void) {
     tw_waitgroup group = TW_WAITGROUP_INIT;
     tw_thread *waiting[WAITING], *last;
     tw_waitgroup_add(&group, 1);
+    inside = WAITING;
     for (int i = 0; i < WAITING; i++) CHECK(tw_thread_spawn(&waiting[i], NULL, attend, &group) == 0);
     /* On one kthread all others have run then. */
     tw_yield();
     CHECK(tw_thread_spawn(&last, NULL, finish, &group) == 0);
     for (int i = 0; i < WAITING; i++) CHECK(tw_thread_join(waiting[i], NULL) == 0);
-    memset(&group, 0xff, sizeof group);
     CHECK(tw_thread_join(last, NULL) == 0);
 }
 
