@@ -32,12 +32,13 @@ fn find(name: &CStr) -> usize {
 }
 
 macro_rules! real {
-    ($($name:ident($($arg:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+    ($($(#[$attribute:meta])* $name:ident($($arg:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
         $(
             /// The C library's function.
             ///
             /// # Safety
             /// As its manual page says.
+            $(#[$attribute])*
             #[inline]
             pub unsafe fn $name($($arg: $type),*) $(-> $returned)? {
                 static FOUND: AtomicUsize = AtomicUsize::new(0);
@@ -58,6 +59,8 @@ macro_rules! real {
 
 /// The main function of a POSIX thread.
 pub type ThreadMain = extern "C" fn(*mut c_void) -> *mut c_void;
+/// The main function of what clone(2) makes.
+pub type ThreadFunction = extern "C" fn(*mut c_void) -> c_int;
 
 real! {
     accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
@@ -93,7 +96,11 @@ real! {
     write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
     writev(fd: c_int, buffers: *const iovec, count: c_int) -> ssize_t;
 
+    #[expect(non_snake_case, reason = "the C library's name")]
+    _Fork() -> pid_t;
+    capset(header: *mut c_void, data: *const c_void) -> c_int;
     clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
+    clone(main: ThreadFunction, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_void, tls: *mut c_void, child: *mut c_void) -> c_int;
     daemon(stay: c_int, keep: c_int) -> c_int;
     execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
@@ -101,13 +108,17 @@ real! {
     execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     exit(status: c_int);
     fork() -> pid_t;
+    forkpty(master: *mut c_int, name: *mut c_char, attributes: *const c_void, size: *const c_void) -> pid_t;
+    initgroups(user: *const c_char, group: gid_t) -> c_int;
     kill(pid: pid_t, signal: c_int) -> c_int;
     nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
+    nice(by: c_int) -> c_int;
     pause() -> c_int;
     pclose(stream: *mut c_void) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
     posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     pthread_barrier_wait(barrier: *mut pthread_barrier_t) -> c_int;
     pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: c_int, until: *const timespec) -> c_int;
     pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int;
@@ -122,6 +133,7 @@ real! {
     pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     raise(signal: c_int) -> c_int;
     sched_setaffinity(pid: pid_t, size: size_t, set: *const c_void) -> c_int;
+    sched_setparam(pid: pid_t, parameters: *const c_void) -> c_int;
     sched_setscheduler(pid: pid_t, policy: c_int, parameters: *const c_void) -> c_int;
     sched_yield() -> c_int;
     sem_clockwait(semaphore: *mut sem_t, clock: c_int, until: *const timespec) -> c_int;
@@ -129,8 +141,12 @@ real! {
     sem_wait(semaphore: *mut sem_t) -> c_int;
     setegid(id: gid_t) -> c_int;
     seteuid(id: uid_t) -> c_int;
+    setfsgid(id: gid_t) -> c_int;
+    setfsuid(id: uid_t) -> c_int;
     setgid(id: gid_t) -> c_int;
     setgroups(count: size_t, groups: *const gid_t) -> c_int;
+    setns(fd: c_int, kind: c_int) -> c_int;
+    setpriority(which: c_uint, who: id_t, priority: c_int) -> c_int;
     setregid(real: gid_t, effective: gid_t) -> c_int;
     setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
     setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
@@ -145,6 +161,7 @@ real! {
     sleep(seconds: c_uint) -> c_uint;
     syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
     system(command: *const c_char) -> c_int;
+    unshare(flags: c_int) -> c_int;
     usleep(microseconds: c_uint) -> c_int;
     wait(status: *mut c_int) -> pid_t;
     wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;

@@ -1,6 +1,6 @@
 /* A table of what sockets, epoll, poll and select do, one line for each case. The same program runs
  * on Linux's network and on Tailwater's, and must print the same. It uses no time but to wait for
- * what must come (5 s) or must not (30 ms), and prints no number that differs from run to run. */
+ * what must come or must not (30 ms), and prints no number that differs from run to run. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,6 +18,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -26,7 +27,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MUST = 5000, MUST_NOT = 30 };
+enum { MUST_NOT = 30 };
+/* Milliseconds for what must come: the argument. */
+static int must;
 static int listener, port;
 
 static void line(const char *format, ...) {
@@ -73,7 +76,7 @@ static void drop(int fds[2]) {
 
 static void settle(int fd, short events) {
     struct pollfd p = {fd, events, 0};
-    poll(&p, 1, MUST);
+    poll(&p, 1, must);
 }
 
 static const char *bits(uint32_t events) {
@@ -131,44 +134,44 @@ static void epoll_cases(void) {
     add(set, s[1], EPOLLIN, 1);
     report("level, nothing to read", set, MUST_NOT);
     put(s[0], "abc");
-    report("level, data", set, MUST);
-    report("level, again", set, MUST);
+    report("level, data", set, must);
+    report("level, again", set, must);
     take(s[1], 1);
-    report("level, after a partial read", set, MUST);
+    report("level, after a partial read", set, must);
     take(s[1], 2);
     report("level, after all was read", set, MUST_NOT);
     mod(set, s[1], EPOLLIN | EPOLLOUT, 2);
-    report("MOD to OUT", set, MUST);
+    report("MOD to OUT", set, must);
     mod(set, s[1], EPOLLIN | EPOLLET, 3);
     report("edge, nothing", set, MUST_NOT);
     put(s[0], "abc");
-    report("edge, data", set, MUST);
+    report("edge, data", set, must);
     report("edge, again", set, MUST_NOT);
     take(s[1], 1);
     report("edge, after a partial read", set, MUST_NOT);
     put(s[0], "d");
-    report("edge, more data", set, MUST);
+    report("edge, more data", set, must);
     mod(set, s[1], EPOLLIN | EPOLLET, 4);
-    report("edge, MOD re-arms", set, MUST);
+    report("edge, MOD re-arms", set, must);
     mod(set, s[1], EPOLLIN | EPOLLET | EPOLLONESHOT, 5);
-    report("edge and one-shot", set, MUST);
+    report("edge and one-shot", set, must);
     put(s[0], "e");
     report("one-shot, more data", set, MUST_NOT);
     mod(set, s[1], EPOLLIN | EPOLLONESHOT, 6);
-    report("one-shot, MOD re-arms", set, MUST);
+    report("one-shot, MOD re-arms", set, must);
     report("one-shot, again", set, MUST_NOT);
     mod(set, s[1], EPOLLIN | EPOLLRDHUP, 7);
     shutdown(s[0], SHUT_WR);
     settle(s[1], POLLRDHUP);
-    report("RDHUP with unread data", set, MUST);
+    report("RDHUP with unread data", set, must);
     mod(set, s[1], EPOLLIN, 8);
-    report("RDHUP not asked for", set, MUST);
+    report("RDHUP not asked for", set, must);
     mod(set, s[1], 0, 9);
     report("nothing asked, half closed", set, MUST_NOT);
     shutdown(s[1], SHUT_WR);
-    report("nothing asked, closed both ways", set, MUST);
+    report("nothing asked, closed both ways", set, must);
     mod(set, s[1], EPOLLIN | EPOLLOUT | EPOLLRDHUP, 10);
-    report("all asked, closed both ways", set, MUST);
+    report("all asked, closed both ways", set, must);
     struct epoll_event e = {EPOLLIN, {.u64 = 1}};
     line("ADD twice: %s", error(epoll_ctl(set, EPOLL_CTL_ADD, s[1], &e)));
     line("DEL: %s", error(epoll_ctl(set, EPOLL_CTL_DEL, s[1], 0)));
@@ -191,9 +194,9 @@ static void reset_cases(void) {
     add(set, s[1], 0, 1);
     setsockopt(s[0], SOL_SOCKET, SO_LINGER, &now, sizeof now);
     close(s[0]);
-    report("reset, nothing asked", set, MUST);
+    report("reset, nothing asked", set, must);
     mod(set, s[1], EPOLLIN | EPOLLOUT | EPOLLRDHUP, 2);
-    report("reset, all asked", set, MUST);
+    report("reset, all asked", set, must);
     getsockopt(s[1], SOL_SOCKET, SO_ERROR, &value, &len);
     line("SO_ERROR: %s", strerrorname_np(value));
     getsockopt(s[1], SOL_SOCKET, SO_ERROR, &value, &len);
@@ -225,7 +228,7 @@ static void connect_cases(void) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     line("connect without waiting: %s", error(connect(fd, (void *)&a, sizeof a)));
     add(set, fd, EPOLLOUT, 1);
-    report("connected", set, MUST);
+    report("connected", set, must);
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &value, &len);
     line("SO_ERROR: %d", value);
     line("flags: %s", fcntl(fd, F_GETFL) & O_NONBLOCK ? "NONBLOCK" : "-");
@@ -332,14 +335,14 @@ static void poll_cases(void) {
     pair(s);
     if (pipe(pipes)) abort();
     struct pollfd p[4] = {{s[1], POLLIN, 0}, {pipes[0], POLLIN, 0}, {-1, POLLIN, 0}, {s[0], POLLOUT, 0}};
-    line("poll: %d", poll(p, 4, MUST));
+    line("poll: %d", poll(p, 4, must));
     line("poll: %s| %s| %s", bits(p[0].revents), p[1].revents ? "pipe" : "-", p[3].revents & POLLOUT ? "OUT" : "-");
     line("poll, nothing: %d", poll(p, 3, MUST_NOT));
     put(pipes[1], "x");
-    line("poll, pipe: %d", poll(p, 3, MUST));
+    line("poll, pipe: %d", poll(p, 3, must));
     put(s[0], "x");
     settle(s[1], POLLIN);
-    line("poll, both: %d", poll(p, 3, MUST));
+    line("poll, both: %d", poll(p, 3, must));
     fd_set reads, writes;
     FD_ZERO(&reads);
     FD_ZERO(&writes);
@@ -357,7 +360,7 @@ static void poll_cases(void) {
     close(s[0]);
     settle(s[1], POLLRDHUP);
     p[0].events = POLLRDHUP | POLLIN;
-    poll(p, 1, MUST);
+    poll(p, 1, must);
     line("poll, closed by the peer: %s", bits(p[0].revents));
     drop((int[2]){s[1], pipes[0]});
     line("poll of a closed descriptor: %d %s", poll(p, 1, 0), bits(p[0].revents));
@@ -366,7 +369,7 @@ static void poll_cases(void) {
     int client = socket(AF_INET, SOCK_STREAM, 0);
     connect(client, (void *)&a, sizeof a);
     struct pollfd l = {listener, POLLIN, 0};
-    line("poll, a client waits: %d %s", poll(&l, 1, MUST), bits(l.revents));
+    line("poll, a client waits: %d %s", poll(&l, 1, must), bits(l.revents));
     close(accept(listener, 0, 0));
     close(client);
 }
@@ -381,39 +384,39 @@ static void mixed_cases(void) {
     add(set, event, EPOLLIN | EPOLLET, 3);
     report("mixed, nothing", set, MUST_NOT);
     put(pipes[1], "x");
-    report("mixed, pipe", set, MUST);
-    report("mixed, pipe by level", set, MUST);
+    report("mixed, pipe", set, must);
+    report("mixed, pipe by level", set, must);
     put(s[0], "x");
     settle(s[1], POLLIN);
-    report("mixed, pipe and socket", set, MUST);
+    report("mixed, pipe and socket", set, must);
     take(pipes[0], 1);
     if (write(event, &count, 8) != 8) abort();
-    report("mixed, socket and event", set, MUST);
-    report("mixed, event by edge", set, MUST);
+    report("mixed, socket and event", set, must);
+    report("mixed, event by edge", set, must);
     if (write(event, &count, 8) != 8) abort();
-    report("mixed, each write fires", set, MUST);
+    report("mixed, each write fires", set, must);
     take(s[1], 1);
     report("mixed, nothing", set, MUST_NOT);
     add(outer, set, EPOLLIN, 4);
     report("nested, nothing", outer, MUST_NOT);
     put(s[0], "x");
-    report("nested, socket", outer, MUST);
-    report("nested, by level", outer, MUST);
+    report("nested, socket", outer, must);
+    report("nested, by level", outer, must);
     take(s[1], 1);
     report("nested, nothing", outer, MUST_NOT);
     put(pipes[1], "x");
-    report("nested, pipe", outer, MUST);
+    report("nested, pipe", outer, must);
     take(pipes[0], 1);
     struct pollfd p = {set, POLLIN, 0};
     line("poll of a set, nothing: %d", poll(&p, 1, MUST_NOT));
     put(s[0], "x");
-    line("poll of a set: %d", poll(&p, 1, MUST));
+    line("poll of a set: %d", poll(&p, 1, must));
     struct epoll_event e = {EPOLLIN, {.u64 = 1}};
     line("a set in itself: %s", error(epoll_ctl(set, EPOLL_CTL_ADD, set, &e)));
     line("a cycle of sets: %s", error(epoll_ctl(set, EPOLL_CTL_ADD, outer, &e)));
     int copy = dup(set);
     close(set);
-    report("a copy of a set", copy, MUST);
+    report("a copy of a set", copy, must);
     drop(s);
     drop(pipes);
     close(copy);
@@ -431,10 +434,10 @@ static void listener_cases(void) {
     int one = socket(AF_INET, SOCK_STREAM, 0), two = socket(AF_INET, SOCK_STREAM, 0);
     connect(one, (void *)&a, sizeof a);
     connect(two, (void *)&a, sizeof a);
-    report("listener, two", set, MUST);
+    report("listener, two", set, must);
     int first = accept(fd, 0, 0);
     line("accepted does not inherit: %s", fcntl(first, F_GETFL) & O_NONBLOCK ? "NONBLOCK" : "-");
-    report("listener, one left", set, MUST);
+    report("listener, one left", set, must);
     int second = accept(fd, 0, 0);
     report("listener, none left", set, MUST_NOT);
     int again = socket(AF_INET, SOCK_STREAM, 0);
@@ -469,10 +472,10 @@ static void signal_cases(void) {
     pair(s);
     add(set, s[1], EPOLLIN, 1);
     on_time(30);
-    report("a handler ends epoll_wait", set, MUST);
+    report("a handler ends epoll_wait", set, must);
     struct pollfd p = {s[1], POLLIN, 0};
     on_time(30);
-    line("a handler ends poll: %s", error(poll(&p, 1, MUST)));
+    line("a handler ends poll: %s", error(poll(&p, 1, must)));
     on_time(30);
     line("a handler ends read: %s", error(read(s[1], buffer, 1)));
     on_time(30);
@@ -486,13 +489,13 @@ static void signal_cases(void) {
     usleep(40000);
     line("a blocked signal waits: %d", (int)signals);
     struct epoll_event e;
-    line("epoll_pwait opens the mask: %s %d", error(epoll_pwait(set, &e, 1, MUST, &before)), (int)signals);
+    line("epoll_pwait opens the mask: %s %d", error(epoll_pwait(set, &e, 1, must, &before)), (int)signals);
     sigprocmask(SIG_SETMASK, &before, 0);
     put(s[0], "x");
     settle(s[1], POLLIN);
     raise(SIGALRM);
     line("raise runs the handler: %d", (int)signals);
-    report("and the set goes on", set, MUST);
+    report("and the set goes on", set, must);
     drop(s);
     close(set);
 }
@@ -503,6 +506,13 @@ static void *write_later(void *argument) {
     return 0;
 }
 
+/* As write_later, for an eventfd: eight bytes. */
+static void *signal_later(void *argument) {
+    usleep(20000);
+    put(*(int *)argument, "12345678");
+    return 0;
+}
+
 static void *echo(void *argument) {
     int fd = *(int *)argument;
     char buffer[100];
@@ -510,6 +520,73 @@ static void *echo(void *argument) {
     while ((n = read(fd, buffer, sizeof buffer)) > 0)
         if (write(fd, buffer, n) != n) abort();
     return (void *)(intptr_t)(n == 0);
+}
+
+/* Writes a megabyte to a pipe at once, which has room for less. */
+static void *fill(void *argument) {
+    static char data[1 << 20];
+    int fd = *(int *)argument;
+    return (void *)(intptr_t)(write(fd, data, sizeof data) == sizeof data);
+}
+
+static void pipe_cases(void) {
+    int pipes[2], s[2];
+    char buffer[4096];
+    long total = 0, n;
+    void *whole;
+    pthread_t thread;
+    if (pipe(pipes)) abort();
+    pair(s);
+    pthread_create(&thread, 0, fill, &pipes[1]);
+    while (total < 1 << 20) {
+        put(s[0], "x");
+        take(s[1], 1);
+        if ((n = read(pipes[0], buffer, sizeof buffer)) <= 0) abort();
+        total += n;
+    }
+    pthread_join(thread, &whole);
+    line("a write of more than a pipe holds: %ld %d", total, (int)(intptr_t)whole);
+    drop(pipes);
+    drop(s);
+}
+
+static void *take_one(void *argument) {
+    int fd = accept(*(int *)argument, 0, 0);
+    if (fd < 0) abort();
+    close(fd);
+    return 0;
+}
+
+static void accept_cases(void) {
+    pthread_t threads[2];
+    int fds[2];
+    struct sockaddr_in a = local(port);
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, take_one, &listener);
+    for (int i = 0; i < 2; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(fds[i], (void *)&a, sizeof a)) abort();
+    }
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    line("two threads accept from one listener");
+    drop(fds);
+}
+
+static void privilege_cases(void) {
+    int s[2], set = -1;
+    char path[100], text[200];
+    pair(s);
+    put(s[0], "x");
+    take(s[1], 1);
+    line("prctl: %s", error(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
+    put(s[0], "x");
+    take(s[1], 1);
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", getpid());
+    FILE *status = fopen(path, "r");
+    while (status && fgets(text, sizeof text, status))
+        if (sscanf(text, "NoNewPrivs: %d", &set) == 1) break;
+    fclose(status);
+    line("prctl is of the thread: %d", set);
+    drop(s);
 }
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -536,7 +613,7 @@ static void thread_cases(void) {
     pair(s);
     add(set, s[1], EPOLLIN, 1);
     pthread_create(threads, 0, write_later, s);
-    report("another thread writes", set, MUST);
+    report("another thread writes", set, must);
     pthread_join(threads[0], 0);
     take(s[1], 1);
     pthread_create(threads, 0, echo, &s[1]);
@@ -574,6 +651,27 @@ static void fork_cases(void) {
     }
     waitpid(child, &status, 0);
     line("a child has Linux's network: %d", WEXITSTATUS(status));
+    int set = epoll_create1(0);
+    add(set, s[1], EPOLLIN, 1);
+    add(set, listener, EPOLLIN, 2);
+    child = fork();
+    if (child == 0) {
+        close_range(3, ~0U, 0);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    line("a child closes all: %d", WEXITSTATUS(status));
+    put(s[0], "x");
+    report("and the parent's set goes on", set, must);
+    take(s[1], 1);
+    int events = eventfd(0, EFD_NONBLOCK);
+    add(set, events, EPOLLIN, 3);
+    pthread_t writer;
+    pthread_create(&writer, 0, signal_later, &events);
+    report("with the kernel's side", set, must);
+    pthread_join(writer, 0);
+    close(events);
+    close(set);
     child = vfork();
     if (child == 0) {
         close(s[0]);
@@ -583,6 +681,14 @@ static void fork_cases(void) {
     put(s[0], "x");
     take(s[1], 1);
     line("a child's close is its own");
+    line("dup2 of no descriptor: %s", error(dup2(1 << 20, s[0])));
+    put(s[0], "x");
+    take(s[1], 1);
+    line("leaves the other");
+    line("no bytes: %s", error(read(s[1], 0, 0)));
+    struct iovec parts[3] = {{0, 0}, {"yz", 2}, {0, 0}};
+    line("empty parts: %ld", (long)writev(s[0], parts, 3));
+    take(s[1], 2);
     line("system: %d", WEXITSTATUS(system("exit 7")));
     FILE *pipe = popen("echo out", "r");
     char text[20] = "";
@@ -591,7 +697,11 @@ static void fork_cases(void) {
     drop(s);
 }
 
-int main(void) {
+int main(int count, char **arguments) {
+    if (count != 2 || (must = atoi(arguments[1])) <= 0) {
+        fprintf(stderr, "usage: cases MILLISECONDS, the longest wait for what must come\n");
+        return 2;
+    }
     listener = open_listener(&port);
     /* The first use of a listener is what starts the service. */
     struct pollfd first = {listener, POLLIN, 0};
@@ -606,6 +716,9 @@ int main(void) {
     listener_cases();
     signal_cases();
     thread_cases();
+    pipe_cases();
+    accept_cases();
     fork_cases();
+    privilege_cases();
     return 0;
 }

@@ -57,7 +57,7 @@ const HOME_STACK: usize = 256 * 1024;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// The signal that a context sends its home when it returns. Ignored by default, and the handler of
 /// the runtime ignores it on ordinary threads.
-const RING: i32 = PREEMPT_SIGNAL;
+pub const RING: i32 = PREEMPT_SIGNAL;
 
 /// Signals that mean an error of the running code, which the kernel sends to the thread itself.
 const FAULTS: u64 = bit(libc::SIGSEGV)

@@ -2,7 +2,7 @@
 
 use super::{answer, served};
 use crate::file::{self, Errno, File, Manner, receive};
-use crate::{kernel, ready, real};
+use crate::{kernel, real};
 use libc::{
     EPIPE, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, POLLIN, POLLOUT, c_int, c_short, c_uint, c_void, iovec, mmsghdr,
     msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -15,9 +15,11 @@ const COPY: usize = 64 * 1024;
 /// Buffers of one call that the kernel allows (`UIO_MAXIOV`).
 const MAX_BUFFERS: usize = 1024;
 
-/// Calls the C library for a descriptor of the kernel: at home, if the call may wait.
-pub fn at_kernel<R>(fd: i32, events: c_short, call: impl FnOnce() -> R) -> R {
-    if resident::is_away() && (events == 0 || !ready::kernel_is_ready(fd, events)) {
+/// Calls the C library for a descriptor of the kernel: at home, if the call may wait. That a
+/// descriptor is ready does not say so: another thread may be first, and a write may need more room
+/// than there is. `flags` are those of recv(2) and send(2).
+pub fn at_kernel<R>(fd: i32, events: c_short, flags: c_int, call: impl FnOnce() -> R) -> R {
+    if resident::is_away() && flags & libc::MSG_DONTWAIT == 0 && may_wait(fd) {
         resident::go_home();
     }
     let result = call();
@@ -27,35 +29,95 @@ pub fn at_kernel<R>(fd: i32, events: c_short, call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns buffers for reading.
-///
-/// # Safety
-/// As readv(2).
-unsafe fn buffers_mut<'a>(buffers: *const iovec, count: usize) -> Result<&'a mut [IoSliceMut<'a>], Errno> {
-    if count > MAX_BUFFERS {
-        return Err(libc::EINVAL);
+/// Returns whether reading and writing of the kernel's `fd` may wait: not with `O_NONBLOCK`, and not
+/// for files.
+fn may_wait(fd: i32) -> bool {
+    // SAFETY: no pointers.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    if flags < 0 || flags & libc::O_NONBLOCK != 0 {
+        return false;
     }
-    if count == 0 {
-        return Ok(&mut []);
+    let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: room for a status, which is read only if it was written.
+    unsafe {
+        libc::fstat(fd, status.as_mut_ptr()) != 0
+            || status.assume_init().st_mode & libc::S_IFMT != libc::S_IFREG
     }
-    // SAFETY: the caller's contract; an `IoSliceMut` is an iovec. The list itself is the caller's
-    // copy.
-    Ok(unsafe { core::slice::from_raw_parts_mut(buffers.cast_mut().cast(), count) })
 }
 
-/// Returns a copy of the list of buffers, which reading and writing advance.
-///
-/// # Safety
-/// As readv(2).
-unsafe fn copied(buffers: *const iovec, count: usize) -> Result<Vec<iovec>, Errno> {
-    if count > MAX_BUFFERS {
-        return Err(libc::EINVAL);
+/// A copy of a program's list of buffers, which reading and writing advance.
+struct List {
+    /// The buffer of a list of one.
+    one: [iovec; 1],
+    many: Vec<iovec>,
+    count: usize,
+}
+
+impl List {
+    /// Copies and checks a list.
+    ///
+    /// # Errors
+    /// `EINVAL` if there are too many buffers or bytes, `EFAULT` for a null pointer to bytes.
+    ///
+    /// # Safety
+    /// As readv(2) for the list.
+    unsafe fn of(buffers: *const iovec, count: usize) -> Result<Self, Errno> {
+        if count > MAX_BUFFERS {
+            return Err(libc::EINVAL);
+        }
+        let mut list = Self { one: [one(core::ptr::null(), 0)], many: Vec::new(), count };
+        // SAFETY: the caller's contract.
+        unsafe {
+            match count {
+                0 => {}
+                1 => list.one[0] = buffers.read(),
+                _ => list.many = core::slice::from_raw_parts(buffers, count).to_vec(),
+            }
+        }
+        let mut bytes = 0_usize;
+        for buffer in list.all() {
+            bytes = bytes
+                .checked_add(buffer.iov_len)
+                .filter(|&bytes| bytes <= isize::MAX as usize)
+                .ok_or(libc::EINVAL)?;
+            if buffer.iov_len == 0 {
+                // A slice has no null pointer.
+                buffer.iov_base = core::ptr::NonNull::<u8>::dangling().as_ptr().cast();
+            } else if buffer.iov_base.is_null() {
+                return Err(libc::EFAULT);
+            }
+        }
+        Ok(list)
     }
-    if count == 0 {
-        return Ok(Vec::new());
+
+    fn all(&mut self) -> &mut [iovec] {
+        match self.count {
+            0 => &mut [],
+            1 => &mut self.one,
+            _ => &mut self.many,
+        }
     }
-    // SAFETY: the caller's contract.
-    Ok(unsafe { core::slice::from_raw_parts(buffers, count) }.to_vec())
+
+    /// Returns the buffers for reading.
+    ///
+    /// # Safety
+    /// As readv(2) for the buffers.
+    unsafe fn for_reading(&mut self) -> &mut [IoSliceMut<'_>] {
+        let all = self.all();
+        // SAFETY: the caller's contract; an `IoSliceMut` is an iovec, and `of` has left no null
+        // pointer.
+        unsafe { core::slice::from_raw_parts_mut(all.as_mut_ptr().cast(), all.len()) }
+    }
+
+    /// Returns the buffers for writing.
+    ///
+    /// # Safety
+    /// As writev(2) for the buffers.
+    unsafe fn for_writing(&mut self) -> &mut [IoSlice<'_>] {
+        let all = self.all();
+        // SAFETY: as in `for_reading`.
+        unsafe { core::slice::from_raw_parts_mut(all.as_mut_ptr().cast(), all.len()) }
+    }
 }
 
 /// Reads from a served descriptor.
@@ -75,40 +137,16 @@ unsafe fn read_into(
         return Err(if flags & MSG_OOB != 0 { libc::EINVAL } else { libc::EAGAIN });
     }
     let manner = Manner::of(file, flags);
+    // SAFETY: the caller's contract.
+    let mut list = unsafe { List::of(buffers, count)? };
     if flags & MSG_TRUNC != 0 {
-        // SAFETY: the caller's contract.
-        return unsafe { discard(fd, file, buffers, count, manner) };
-    }
-    if count == 1 {
-        // SAFETY: the caller's contract; an iovec on this stack.
-        unsafe {
-            let mut one = buffers.read();
-            return receive(fd, stream, buffers_mut(&raw mut one, 1)?, manner);
-        }
+        // Linux stores nothing then.
+        let wanted: usize = list.all().iter().map(|buffer| buffer.iov_len).sum();
+        let mut scratch = vec![0; wanted.min(COPY)];
+        return receive(fd, stream, &mut [IoSliceMut::new(&mut scratch)], manner);
     }
     // SAFETY: the caller's contract.
-    unsafe {
-        let list = copied(buffers, count)?;
-        receive(fd, stream, buffers_mut(list.as_ptr(), count)?, manner)
-    }
-}
-
-/// Reads without storing, as Linux does for `MSG_TRUNC` on TCP.
-///
-/// # Safety
-/// As readv(2).
-unsafe fn discard(
-    fd: i32,
-    file: &File,
-    buffers: *const iovec,
-    count: usize,
-    manner: Manner,
-) -> Result<usize, Errno> {
-    let stream = file.stream().ok_or(libc::EINVAL)?;
-    // SAFETY: the caller's contract.
-    let wanted: usize = unsafe { copied(buffers, count)? }.iter().map(|buffer| buffer.iov_len).sum();
-    let mut scratch = vec![0; wanted.min(COPY)];
-    receive(fd, stream, &mut [IoSliceMut::new(&mut scratch)], manner)
+    receive(fd, stream, unsafe { list.for_reading() }, manner)
 }
 
 /// Writes to a served descriptor.
@@ -127,21 +165,10 @@ unsafe fn write_from(
         return Err(libc::EOPNOTSUPP);
     }
     let manner = Manner::of(file, flags);
-    let mut one;
-    let list;
-    // SAFETY: the caller's contract; an `IoSlice` is an iovec, on this stack or in a list of our
-    // own.
-    let slices: &mut [IoSlice<'_>] = unsafe {
-        let first = if count == 1 {
-            one = buffers.read();
-            &raw mut one
-        } else {
-            list = copied(buffers, count)?;
-            list.as_ptr().cast_mut()
-        };
-        if count == 0 { &mut [] } else { core::slice::from_raw_parts_mut(first.cast(), count) }
-    };
-    let result = file::send(fd, stream, slices, manner);
+    // SAFETY: the caller's contract.
+    let mut list = unsafe { List::of(buffers, count)? };
+    // SAFETY: as above.
+    let result = file::send(fd, stream, unsafe { list.for_writing() }, manner);
     if result == Err(EPIPE) && flags & MSG_NOSIGNAL == 0 {
         // The kernel sends the signal to the thread that writes.
         // SAFETY: no pointers.
@@ -160,7 +187,7 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, 0) }),
         // SAFETY: as above.
-        None => at_kernel(fd, POLLIN, || unsafe { real::read(fd, buffer, len) }),
+        None => at_kernel(fd, POLLIN, 0, || unsafe { real::read(fd, buffer, len) }),
     }
 }
 
@@ -177,7 +204,7 @@ unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ss
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, buffers, count.max(0) as usize, 0) }),
         // SAFETY: as above.
-        None => at_kernel(fd, POLLIN, || unsafe { real::readv(fd, buffers, count) }),
+        None => at_kernel(fd, POLLIN, 0, || unsafe { real::readv(fd, buffers, count) }),
     }
 }
 
@@ -216,7 +243,9 @@ unsafe extern "C" fn recvfrom(
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, flags) }),
         None => {
             // SAFETY: as above.
-            at_kernel(fd, POLLIN, || unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) })
+            at_kernel(fd, POLLIN, flags, || unsafe {
+                real::recvfrom(fd, buffer, len, flags, address, address_len)
+            })
         }
     }
 }
@@ -247,7 +276,7 @@ fn check(len: usize, room: usize) {
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some((file, _call)) = served(fd) else {
         // SAFETY: the caller's contract.
-        return at_kernel(fd, POLLIN, || unsafe { real::recvmsg(fd, message, flags) });
+        return at_kernel(fd, POLLIN, flags, || unsafe { real::recvmsg(fd, message, flags) });
     };
     // SAFETY: the caller's contract.
     unsafe {
@@ -270,7 +299,7 @@ unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     if served(fd).is_none() {
         // SAFETY: the caller's contract.
-        return at_kernel(fd, POLLIN, || unsafe { real::recvmmsg(fd, messages, count, flags, time) });
+        return at_kernel(fd, POLLIN, flags, || unsafe { real::recvmmsg(fd, messages, count, flags, time) });
     }
     let mut done = 0;
     while done < count as usize {
@@ -295,7 +324,7 @@ unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssi
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, 0) }),
         // SAFETY: as above.
-        None => at_kernel(fd, POLLOUT, || unsafe { real::write(fd, buffer, len) }),
+        None => at_kernel(fd, POLLOUT, 0, || unsafe { real::write(fd, buffer, len) }),
     }
 }
 
@@ -305,7 +334,7 @@ unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> s
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, buffers, count.max(0) as usize, 0) }),
         // SAFETY: as above.
-        None => at_kernel(fd, POLLOUT, || unsafe { real::writev(fd, buffers, count) }),
+        None => at_kernel(fd, POLLOUT, 0, || unsafe { real::writev(fd, buffers, count) }),
     }
 }
 
@@ -329,7 +358,9 @@ unsafe extern "C" fn sendto(
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, flags) }),
         None => {
             // SAFETY: as above.
-            at_kernel(fd, POLLOUT, || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) })
+            at_kernel(fd, POLLOUT, flags, || unsafe {
+                real::sendto(fd, buffer, len, flags, address, address_len)
+            })
         }
     }
 }
@@ -342,7 +373,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
             answer(unsafe { write_from(fd, &file, (*message).msg_iov, (*message).msg_iovlen, flags) })
         }
         // SAFETY: as above.
-        None => at_kernel(fd, POLLOUT, || unsafe { real::sendmsg(fd, message, flags) }),
+        None => at_kernel(fd, POLLOUT, flags, || unsafe { real::sendmsg(fd, message, flags) }),
     }
 }
 
@@ -350,7 +381,7 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
 unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     if served(fd).is_none() {
         // SAFETY: the caller's contract.
-        return at_kernel(fd, POLLOUT, || unsafe { real::sendmmsg(fd, messages, count, flags) });
+        return at_kernel(fd, POLLOUT, flags, || unsafe { real::sendmmsg(fd, messages, count, flags) });
     }
     for done in 0..count as usize {
         // SAFETY: the caller's contract.
@@ -378,7 +409,7 @@ unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, le
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { copy_file(to, &file, from, offset, len) }),
         // SAFETY: as above.
-        None => at_kernel(to, POLLOUT, || unsafe { real::sendfile64(to, from, offset, len) }),
+        None => at_kernel(to, POLLOUT, 0, || unsafe { real::sendfile64(to, from, offset, len) }),
     }
 }
 
@@ -447,6 +478,11 @@ unsafe extern "C" fn splice(
     if served(from).is_some() || served(to).is_some() {
         return real::fail(libc::EINVAL) as ssize_t;
     }
+    if resident::is_away() && (may_wait(from) || may_wait(to)) {
+        resident::go_home();
+    }
     // SAFETY: the caller's contract.
-    at_kernel(from, POLLIN, || unsafe { real::splice(from, from_offset, to, to_offset, len, flags) })
+    at_kernel(to, POLLOUT, libc::MSG_DONTWAIT, || unsafe {
+        real::splice(from, from_offset, to, to_offset, len, flags)
+    })
 }

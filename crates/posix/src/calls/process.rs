@@ -4,11 +4,11 @@
 //! thread, are made at home; locks are tried first, and waited for at home. Threads are marked, so
 //! that their ends are seen.
 
-use crate::real::{self, ThreadMain};
+use crate::real::{self, ThreadFunction, ThreadMain};
 use crate::start;
 use core::sync::atomic::AtomicBool;
 use libc::{
-    c_char, c_int, c_long, c_uint, c_void, gid_t, id_t, pid_t, pthread_attr_t, pthread_barrier_t,
+    c_char, c_int, c_long, c_uint, c_ulong, c_void, gid_t, id_t, pid_t, pthread_attr_t, pthread_barrier_t,
     pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t, rusage, sem_t, siginfo_t, sigset_t, size_t,
     stack_t, timespec, uid_t,
 };
@@ -28,6 +28,16 @@ macro_rules! at_home {
 }
 
 at_home! {
+    capset(header: *mut c_void, data: *const c_void) -> c_int;
+    forkpty(master: *mut c_int, name: *mut c_char, attributes: *const c_void, size: *const c_void) -> pid_t;
+    nice(by: c_int) -> c_int;
+    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
+    sched_setparam(pid: pid_t, parameters: *const c_void) -> c_int;
+    setfsgid(id: gid_t) -> c_int;
+    setfsuid(id: uid_t) -> c_int;
+    setns(fd: c_int, kind: c_int) -> c_int;
+    setpriority(which: c_uint, who: id_t, priority: c_int) -> c_int;
+    unshare(flags: c_int) -> c_int;
     clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
     daemon(stay: c_int, keep: c_int) -> c_int;
     execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
@@ -77,6 +87,58 @@ at_home! {
 unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: no preconditions that vfork does not have.
     unsafe { fork() }
+}
+
+/// A fork without the handlers of `pthread_atfork`.
+#[expect(non_snake_case, reason = "the C library's name")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Fork() -> pid_t {
+    resident::go_home();
+    // SAFETY: the caller's contract.
+    let child = unsafe { real::_Fork() };
+    if child == 0 {
+        start::forget();
+    }
+    child
+}
+
+/// What a child with memory of its own runs.
+struct Child {
+    main: ThreadFunction,
+    argument: *mut c_void,
+}
+
+extern "C" fn run_child(child: *mut c_void) -> c_int {
+    start::forget();
+    // SAFETY: `clone` made it, and this process has a copy of its stack.
+    let Child { main, argument } = unsafe { child.cast::<Child>().read() };
+    main(argument)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clone(
+    main: ThreadFunction,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut c_void,
+    tls: *mut c_void,
+    child: *mut c_void,
+) -> c_int {
+    resident::go_home();
+    let mut own = Child { main, argument };
+    let (main, argument): (ThreadFunction, _) =
+        if flags & libc::CLONE_VM == 0 { (run_child, (&raw mut own).cast()) } else { (main, argument) };
+    // SAFETY: the caller's contract. The last three are there if `flags` say so, and not read else.
+    unsafe { real::clone(main, stack, flags, argument, parent, tls, child) }
+}
+
+/// Linux's call: C libraries have a function for it since glibc 2.41.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sched_setattr(pid: pid_t, attributes: *mut c_void, flags: c_uint) -> c_int {
+    let (pid, flags) = (c_long::from(pid), c_long::from(flags));
+    // SAFETY: the caller's contract.
+    unsafe { syscall(libc::SYS_sched_setattr, pid, attributes as c_long, flags, 0, 0, 0) as c_int }
 }
 
 macro_rules! tried_first {
@@ -131,6 +193,25 @@ unsafe extern "C" fn sched_yield() -> c_int {
     unsafe { real::sched_yield() }
 }
 
+/// Returns whether a system call neither waits nor is about the calling OS thread.
+fn stays_away(number: c_long, b: c_long, c: c_long) -> bool {
+    match number {
+        libc::SYS_futex => {
+            let operation = b as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+            matches!(operation, libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET | libc::FUTEX_WAKE_OP)
+        }
+        // The runtime's own, to its kthreads.
+        libc::SYS_tgkill => c as c_int == resident::RING,
+        libc::SYS_clock_gettime
+        | libc::SYS_getpid
+        | libc::SYS_getrandom
+        | libc::SYS_rt_sigaction
+        | libc::SYS_timer_create
+        | libc::SYS_timer_settime => true,
+        _ => false,
+    }
+}
+
 /// Locks that do not come through the C library's functions wait by this call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
@@ -142,14 +223,17 @@ unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    if number == libc::SYS_futex && resident::is_away() {
-        let operation = b as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
-        if matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET) {
-            resident::go_home();
-        }
+    if resident::is_away() && !stays_away(number, b, c) {
+        resident::go_home();
     }
     // SAFETY: the caller's contract.
-    unsafe { real::syscall(number, a, b, c, d, e, f) }
+    let result = unsafe { real::syscall(number, a, b, c, d, e, f) };
+    let forks =
+        number == libc::SYS_fork || number == libc::SYS_clone && a & c_long::from(libc::CLONE_VM) == 0;
+    if forks && result == 0 {
+        start::forget();
+    }
+    result
 }
 
 /// What a new thread runs.
@@ -216,6 +300,7 @@ macro_rules! refused_once_running {
 // The C library runs these on every thread by a signal, whose handler needs the thread's own
 // thread-local block: a kthread has another one.
 refused_once_running! {
+    initgroups(user: *const c_char, group: gid_t);
     setegid(id: gid_t);
     seteuid(id: uid_t);
     setgid(id: gid_t);

@@ -100,12 +100,12 @@ unsafe extern "C" fn accept4(fd: c_int, out: *mut sockaddr, len: *mut socklen_t,
     let file = table::get(fd).filter(|_| start::may_serve());
     let Some(file) = file else {
         // SAFETY: the caller's contract.
-        return unsafe { super::io::at_kernel(fd, POLLIN, || real::accept4(fd, out, len, flags)) };
+        return unsafe { super::io::at_kernel(fd, POLLIN, 0, || real::accept4(fd, out, len, flags)) };
     };
     let What::Listener(listener) = &file.what else { return real::fail(libc::EINVAL) };
     let Some(tcp) = listener.tailwater() else {
         // SAFETY: as above.
-        return unsafe { super::io::at_kernel(fd, POLLIN, || real::accept4(fd, out, len, flags)) };
+        return unsafe { super::io::at_kernel(fd, POLLIN, 0, || real::accept4(fd, out, len, flags)) };
     };
     loop {
         let Some(call) = Call::begin() else { return real::fail(libc::ENETDOWN) };
@@ -213,7 +213,7 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> 
         return answer_int(begin(fd, address));
     }
     // SAFETY: as above.
-    unsafe { super::io::at_kernel(fd, 0, || real::connect(fd, to, len)) }
+    unsafe { super::io::at_kernel(fd, 0, 0, || real::connect(fd, to, len)) }
 }
 
 /// Connects socket `fd` of the kernel, which becomes a served one.

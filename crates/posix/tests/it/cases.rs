@@ -4,6 +4,7 @@
 use super::{compiler, library};
 use std::path::Path;
 use std::process::Command;
+use tailwater_testkit::{PATIENCE, Program};
 
 /// Compiles the table; `None` where that is impossible, which is said.
 fn compile(folder: &Path) -> Option<std::path::PathBuf> {
@@ -13,12 +14,9 @@ fn compile(folder: &Path) -> Option<std::path::PathBuf> {
     };
     let program = folder.join("cases");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases.c");
-    let output = Command::new(compiler)
-        .args(["-O1", "-pthread", "-o"])
-        .arg(&program)
-        .arg(source)
-        .output()
-        .expect("the compiler starts");
+    let mut compile = Command::new(compiler);
+    compile.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
+    let output = Program::start(&mut compile).finish_within(PATIENCE);
     let errors = String::from_utf8_lossy(&output.stderr);
     if errors.contains("strerrorname_np") {
         println!("skipped: the C library has no strerrorname_np (glibc 2.32 and later do)");
@@ -28,9 +26,17 @@ fn compile(folder: &Path) -> Option<std::path::PathBuf> {
     Some(program)
 }
 
+/// Returns the program with the time that it gives what must come, in milliseconds: such a wait ends
+/// as soon as it has come.
+fn table(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg(PATIENCE.as_millis().to_string());
+    command
+}
+
 /// Runs the table; returns what it prints.
 fn run(command: &mut Command) -> String {
-    let output = command.output().expect("the table starts");
+    let output = Program::start(command).finish_within(PATIENCE);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
@@ -48,14 +54,11 @@ fn compare(linux: &str, here: &str, how: &str) {
 fn sockets_and_epoll_do_what_they_do_on_linux() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = compile(folder.path()) else { return };
-    let linux = run(&mut Command::new(&program));
+    let linux = run(&mut table(&program));
     assert!(linux.lines().count() > 100, "{linux}");
     for kthreads in ["1", "2"] {
-        let mut command = Command::new(&program);
-        command
-            .env("LD_PRELOAD", library())
-            .env("TAILWATER_KTHREADS", kthreads)
-            .env_remove("TAILWATER_IOKERNEL");
+        let mut command = table(&program);
+        command.env("LD_PRELOAD", library()).env("TAILWATER_KTHREADS", kthreads);
         compare(&linux, &run(&mut command), &format!("{kthreads} kthreads"));
     }
 }
@@ -65,11 +68,7 @@ fn sockets_and_epoll_do_what_they_do_on_linux() {
 fn the_table_runs_on_the_runtime() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = compile(folder.path()) else { return };
-    let output = Command::new(&program)
-        .env("LD_PRELOAD", library())
-        .env_remove("TAILWATER_IOKERNEL")
-        .output()
-        .expect("the table starts");
+    let output = Program::start(table(&program).env("LD_PRELOAD", library())).finish_within(PATIENCE);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("runs without an IOKernel"), "the runtime's notice is missing: {errors}");
 }
