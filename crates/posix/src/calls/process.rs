@@ -90,7 +90,6 @@ unsafe extern "C" fn vfork() -> pid_t {
 }
 
 /// A fork without the handlers of `pthread_atfork`.
-#[expect(non_snake_case, reason = "the C library's name")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _Fork() -> pid_t {
     resident::go_home();

@@ -97,7 +97,9 @@ impl Shared {
             return;
         }
         match local.place {
-            Place::Ready | Place::Gone => return,
+            Place::Gone => return,
+            // A poller around this one looks for itself, and may have looked since.
+            Place::Ready => return state.watchers.notify(),
             Place::Again => {}
             // SAFETY: it is on no list, and `forget` takes it out before it dies.
             Place::Nowhere => unsafe { state.ready.push_back(registration) },
