@@ -29,8 +29,8 @@ pub fn at_kernel<R>(fd: i32, events: c_short, flags: c_int, call: impl FnOnce() 
     result
 }
 
-/// Returns whether reading and writing of the kernel's `fd` may wait: not with `O_NONBLOCK`, and not
-/// for files.
+/// Returns whether reading and writing of the kernel's `fd` may wait: not with `O_NONBLOCK`, and
+/// not for files.
 fn may_wait(fd: i32) -> bool {
     // SAFETY: no pointers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };

@@ -26,8 +26,8 @@ fn compile(folder: &Path) -> Option<std::path::PathBuf> {
     Some(program)
 }
 
-/// Returns the program with the time that it gives what must come, in milliseconds: such a wait ends
-/// as soon as it has come.
+/// Returns the program with the time that it gives what must come, in milliseconds: such a wait
+/// ends as soon as it has come.
 fn table(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.arg(PATIENCE.as_millis().to_string());
