@@ -470,9 +470,12 @@ impl Control {
                     *others += 1;
                     self.refuse(uid, &socket, &Refusal::TooOften { uid, ms: in_ms(wait) });
                 }
+                // It takes little, and more of a flood is not read. Not charged: a user who goes on
+                // asking would never have paid.
                 Ruling::Close => {
                     *others += 1;
                     self.parts.stats.polling.refused.add(1);
+                    continue;
                 }
             }
             self.charge(uid, began);
