@@ -77,9 +77,13 @@ impl Gate {
         }
     }
 
-    /// Ends the time in which programs return.
-    pub(super) fn end_return(&mut self) {
+    /// Ends the time in which programs return: what users have taken of its allowance is forgiven.
+    pub(super) fn end_return(&mut self, now: Instant) {
         self.depth = DEPTH;
+        let (most, at) = (nanos(DEPTH) * PARTS, self.at(now));
+        for taken in self.taken.values_mut().chain([&mut self.others]) {
+            taken.time.limit(most, at);
+        }
     }
 
     /// Charges processor time that the control thread has spent for clients of these users.
@@ -205,7 +209,9 @@ mod tests {
         let start = Instant::now();
         let mut gate = Gate::new(10, start);
         assert_eq!(served(&mut gate, 1, start), 301);
-        gate.end_return();
+        gate.end_return(start);
+        // The allowance is forgiven, and what every user may owe is still owed.
+        assert_eq!(served(&mut gate, 1, start), 1);
         assert!(gate.check(user(1), start).is_err());
     }
 

@@ -409,7 +409,7 @@ impl Control {
             return;
         }
         self.reunion_ends = None;
-        self.gate.end_return();
+        self.gate.end_return(Instant::now());
         self.parts.directory.take_back(false);
         let programs = self.parts.directory.forget_expected().join(", ");
         if !programs.is_empty() {
