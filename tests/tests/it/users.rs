@@ -355,7 +355,7 @@ fn registrations_without_end_are_refused_to_a_user_without_rights_and_to_no_othe
     }
     // Each refusal is charged, too: who asks without a pause never has paid.
     until("the user is offered places again", || {
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(std::time::Duration::from_millis(500));
         as_user(MALLORY, || Offer::ask(&target.socket, &wish(0)).is_ok()) == Some(true)
     });
 }
