@@ -1,19 +1,18 @@
 //! The C library's own functions, which the preloaded ones of the same names call.
 //!
-//! Owns the look-up: without a lock and once for each name, so it works at any time, in a signal
-//! handler and in a forked child.
+//! Owns the functions that several calls use, the macro that defines one (for others, beside the
+//! call itself), and the look-up: once for each name. A function's first call takes the lock of the
+//! dynamic linker.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use libc::{
-    c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, gid_t, id_t, iovec, mmsghdr, msghdr,
-    nfds_t, off64_t, pid_t, pollfd, pthread_attr_t, pthread_barrier_t, pthread_cond_t, pthread_mutex_t,
-    pthread_rwlock_t, pthread_t, rusage, sem_t, siginfo_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
-    stack_t, timespec, uid_t,
+    c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t,
+    pid_t, pollfd, pthread_attr_t, pthread_mutex_t, pthread_rwlock_t, pthread_t, sem_t, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec,
 };
 
 /// Returns the address of the C library's function.
-fn find(name: &CStr) -> usize {
+pub fn find(name: &CStr) -> usize {
     // Where the C library has several versions of a name, the plain look-up may find an old one.
     let newest = name.to_bytes().starts_with(b"pthread_cond_").then_some(c"GLIBC_2.3.2");
     // SAFETY: look-ups of NUL-terminated names.
@@ -31,6 +30,7 @@ fn find(name: &CStr) -> usize {
     address as usize
 }
 
+/// Defines functions of the C library that are looked up at their first call.
 macro_rules! real {
     ($($(#[$attribute:meta])* $name:ident($($arg:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
         $(
@@ -41,12 +41,13 @@ macro_rules! real {
             $(#[$attribute])*
             #[inline]
             pub unsafe fn $name($($arg: $type),*) $(-> $returned)? {
-                static FOUND: AtomicUsize = AtomicUsize::new(0);
-                let mut found = FOUND.load(Relaxed);
+                static FOUND: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
+                let mut found = FOUND.load(core::sync::atomic::Ordering::Relaxed);
                 if found == 0 {
                     let name = concat!(stringify!($name), "\0").as_bytes();
-                    found = find(CStr::from_bytes_with_nul(name).expect("ends with one NUL"));
-                    FOUND.store(found, Relaxed);
+                    let name = core::ffi::CStr::from_bytes_with_nul(name).expect("ends with one NUL");
+                    found = $crate::real::find(name);
+                    FOUND.store(found, core::sync::atomic::Ordering::Relaxed);
                 }
                 type Function = unsafe extern "C" fn($($type),*) $(-> $returned)?;
                 // SAFETY: the C library's function of this name has this type. The contract is the
@@ -56,6 +57,8 @@ macro_rules! real {
         )*
     };
 }
+
+pub(crate) use real;
 
 /// The main function of a POSIX thread.
 pub type ThreadMain = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -98,76 +101,17 @@ real! {
 
     #[expect(non_snake_case, reason = "the C library's name")]
     _Fork() -> pid_t;
-    capset(header: *mut c_void, data: *const c_void) -> c_int;
-    clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
     clone(main: ThreadFunction, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_void, tls: *mut c_void, child: *mut c_void) -> c_int;
-    daemon(stay: c_int, keep: c_int) -> c_int;
-    execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
-    execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
-    execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
-    execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
-    exit(status: c_int);
-    fork() -> pid_t;
-    forkpty(master: *mut c_int, name: *mut c_char, attributes: *const c_void, size: *const c_void) -> pid_t;
-    initgroups(user: *const c_char, group: gid_t) -> c_int;
-    kill(pid: pid_t, signal: c_int) -> c_int;
-    nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
-    nice(by: c_int) -> c_int;
-    pause() -> c_int;
-    pclose(stream: *mut c_void) -> c_int;
-    popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
-    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
-    posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
-    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
-    pthread_barrier_wait(barrier: *mut pthread_barrier_t) -> c_int;
-    pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: c_int, until: *const timespec) -> c_int;
-    pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int;
-    pthread_cond_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int;
     pthread_create(thread: *mut pthread_t, attributes: *const pthread_attr_t, main: ThreadMain, argument: *mut c_void) -> c_int;
     pthread_exit(value: *mut c_void);
-    pthread_join(thread: pthread_t, value: *mut *mut c_void) -> c_int;
-    pthread_kill(thread: pthread_t, signal: c_int) -> c_int;
     pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int;
     pthread_rwlock_rdlock(lock: *mut pthread_rwlock_t) -> c_int;
     pthread_rwlock_wrlock(lock: *mut pthread_rwlock_t) -> c_int;
     pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     raise(signal: c_int) -> c_int;
-    sched_setaffinity(pid: pid_t, size: size_t, set: *const c_void) -> c_int;
-    sched_setparam(pid: pid_t, parameters: *const c_void) -> c_int;
-    sched_setscheduler(pid: pid_t, policy: c_int, parameters: *const c_void) -> c_int;
     sched_yield() -> c_int;
-    sem_clockwait(semaphore: *mut sem_t, clock: c_int, until: *const timespec) -> c_int;
-    sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
     sem_wait(semaphore: *mut sem_t) -> c_int;
-    setegid(id: gid_t) -> c_int;
-    seteuid(id: uid_t) -> c_int;
-    setfsgid(id: gid_t) -> c_int;
-    setfsuid(id: uid_t) -> c_int;
-    setgid(id: gid_t) -> c_int;
-    setgroups(count: size_t, groups: *const gid_t) -> c_int;
-    setns(fd: c_int, kind: c_int) -> c_int;
-    setpriority(which: c_uint, who: id_t, priority: c_int) -> c_int;
-    setregid(real: gid_t, effective: gid_t) -> c_int;
-    setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
-    setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
-    setreuid(real: uid_t, effective: uid_t) -> c_int;
-    setuid(id: uid_t) -> c_int;
-    sigaltstack(stack: *const stack_t, before: *mut stack_t) -> c_int;
-    sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
-    sigsuspend(mask: *const sigset_t) -> c_int;
-    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int;
-    sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int;
-    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int;
-    sleep(seconds: c_uint) -> c_uint;
     syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
-    system(command: *const c_char) -> c_int;
-    unshare(flags: c_int) -> c_int;
-    usleep(microseconds: c_uint) -> c_int;
-    wait(status: *mut c_int) -> pid_t;
-    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
-    wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
-    waitid(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
-    waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t;
 }
 
 /// Sets the calling thread's `errno` and returns -1.

@@ -19,9 +19,10 @@ macro_rules! at_home {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($arg: $type),*) $(-> $returned)? {
+                real::real! { $name($($arg: $type),*) $(-> $returned)?; }
                 resident::go_home();
                 // SAFETY: the caller's contract.
-                unsafe { real::$name($($arg),*) }
+                unsafe { $name($($arg),*) }
             }
         )*
     };
@@ -283,6 +284,7 @@ macro_rules! refused_once_running {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+                real::real! { $name($($arg: $type),*) -> c_int; }
                 if start::is_running() {
                     static SAID: AtomicBool = AtomicBool::new(false);
                     start::say_once(&SAID, concat!(stringify!($name), " is refused (EPERM) once a socket is served; change the \
@@ -290,7 +292,7 @@ macro_rules! refused_once_running {
                     return real::fail(libc::EPERM);
                 }
                 // SAFETY: the caller's contract.
-                unsafe { real::$name($($arg),*) }
+                unsafe { $name($($arg),*) }
             }
         )*
     };
