@@ -2,8 +2,8 @@
  * with batch work. The guide is docs/src/guide/c.md; tailwater.hpp is for C++.
  *
  * Functions return 0 or a negative error number, unless their comment says otherwise; those of
- * sockets return -1 and set errno, as POSIX's. Times are nanoseconds. All functions may be called on
- * user threads and on ordinary threads. A function that "switches threads" is a poll point: the
+ * sockets return -1 and set errno, as POSIX's. Times are nanoseconds. All functions may be called
+ * on user threads and on ordinary threads. A function that "switches threads" is a poll point: the
  * caller may continue on another OS thread, with its own thread-locals and errno. Objects are in
  * storage of the program, which stays in place and is not given to other use before the last call
  * on it has returned.

@@ -5,8 +5,8 @@
 // the process by std::terminate, as one that leaves a std::thread.
 //
 // thread_local, errno, exceptions and everything else that belongs to a thread belong to the user
-// thread. std::mutex, std::condition_variable and std::this_thread::sleep_for work and hold the core
-// while they wait: use those of this header.
+// thread. std::mutex, std::condition_variable and std::this_thread::sleep_for work and hold the
+// core while they wait: use those of this header.
 
 #ifndef TAILWATER_HPP
 #define TAILWATER_HPP

@@ -1,6 +1,6 @@
 /* A load for memcached over TCP: `mcload HOST PORT CONNECTIONS REQUESTS`. Each connection has one
- * `get` of a stored value under way. One thread, epoll. Prints requests a second, and median and 99th
- * percentile of the time to the whole answer in microseconds. */
+ * `get` of a stored value under way. One thread, epoll. Prints requests a second, and median and
+ * 99th percentile of the time to the whole answer in microseconds. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,8 +9,8 @@
 //! on Linux, though the thread may not have run: each such write is [noted](note_write).
 //!
 //! # Invariant
-//! A set whose descriptors may be ready has `ready` set: the thread sets it at each change, and
-//! whoever clears it reads the set afterwards, and sets it again if that found something.
+//! A set whose descriptors may be ready has `ready` set: the thread sets it at each change. A
+//! wait that clears it reads the set afterwards, and sets it again if that found something.
 
 use crate::{real, table};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};

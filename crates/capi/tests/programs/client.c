@@ -1,6 +1,6 @@
 /* Sends a request, and prints it if it comes back: client tcp|udp IP PORT TEXT, or #NUMBER for four
- * bytes in network order. A datagram is sent again each 100 ms, for the server's neighbour may not be
- * known yet. */
+ * bytes in network order. A datagram is sent again each 100 ms, for the server's neighbour may not
+ * be known yet. */
 
 #include "check.h"
 

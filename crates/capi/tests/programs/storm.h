@@ -1,5 +1,6 @@
-/* Preempt signals to all kthreads of the process, at a rate at which no program gets them, for tests
- * of what they interrupt: a thread that runs at two signals in a row while others wait is preempted. */
+/* Preempt signals to all kthreads of the process, at a rate at which no program gets them, for
+ * tests of what they interrupt: a thread that runs at two signals in a row while others wait is
+ * preempted. */
 
 #ifndef STORM_H
 #define STORM_H

@@ -1,5 +1,6 @@
-// An exception that leaves a function of a thread ends the process by std::terminate, with the frames
-// that threw it still there; `terminate c` throws through the C interface, `terminate` from a jthread.
+// An exception that leaves a function of a thread ends the process by std::terminate, with the
+// frames that threw it still there; `terminate c` throws through the C interface, `terminate` from a
+// jthread.
 
 #include <cstdio>
 #include <cstdlib>

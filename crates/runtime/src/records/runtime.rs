@@ -104,7 +104,8 @@ pub struct Injected {
 
 #[cfg(feature = "libc-waits")]
 impl Injected {
-    /// Returns the list with its lock. Whoever changes it calls [`Runtime::publish_injected`].
+    /// Returns the list with its lock. A caller that changes it calls
+    /// [`Runtime::publish_injected`].
     pub fn lock(&self) -> &SpinLock<VecDeque<Runnable>> {
         &self.list
     }
