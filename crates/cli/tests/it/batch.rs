@@ -291,6 +291,9 @@ impl Drop for Group {
         self.process.kill();
         for folder in &self.folders {
             until("the group is removed", || fs::remove_dir(folder).is_ok() || !folder.exists());
+            // A supervisor leaves the lock of a group's record. No other group has this name.
+            let name = folder.file_name().expect("it has a name").to_string_lossy();
+            let _ = fs::remove_file(format!("/run/tailwater-batch-{name}.json.lock"));
         }
     }
 }
