@@ -171,6 +171,10 @@ mod tests {
         assert_eq!((stat.parent, stat.threads, stat.core), (3, 6, 1));
         assert_eq!((stat.process_ns, stat.children_ns), (90_000_000, 300_000_000));
         assert_eq!(stat.start, 5);
+        let of_kthreadd = line.replacen("4194304", "2129984", 1);
+        assert!(Stat::parse(&of_kthreadd).is_some_and(|stat| stat.is_kernel));
+        let nasty = format!("7 (a) S 1 1 1 1 -1 2129984 (b)) R{}", line.rsplit_once(") R").unwrap().1);
+        assert!(Stat::parse(&nasty).is_some_and(|stat| !stat.is_kernel));
         assert_eq!(Stat::parse("7 (a"), None);
         assert_eq!(Stat::parse(""), None);
     }

@@ -22,7 +22,7 @@ mod wait;
 
 pub use busy::unless_too_busy;
 pub use own::{is_rerun, own_process, rerun};
-pub use process::{children, is_running, thread_named};
+pub use process::{children, is_running, stat, thread_named};
 pub use program::{Program, binary, run, text};
 pub use storm::Storm;
 pub use unique::{loopback_address, memory_folder, socket_name};

@@ -8,16 +8,17 @@ pub fn children(pid: u32) -> BTreeSet<u32> {
     // Not from `children` of its threads, which only kernels with CONFIG_PROC_CHILDREN have.
     let names = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let processes = names.filter_map(|name| name.to_str()?.parse().ok());
-    let parent = |process: u32| after_name(process)?.split(' ').nth(1)?.parse().ok();
+    let parent = |process: u32| stat(process, 4)?.parse().ok();
     processes.filter(|&process| parent(process) == Some(pid)).collect()
 }
 
-/// Returns what the kernel says of a process after its name, which is in parentheses and may
-/// contain any: the state, the parent's id, and more (proc_pid_stat(5)). `None` if there is no such
-/// process.
-fn after_name(pid: u32) -> Option<String> {
+/// Returns a field of `/proc/PID/stat` by its number in the manual, from the third one on, which is
+/// the state (proc_pid_stat(5)); `None` if there is no such process.
+pub fn stat(pid: u32, field: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(stat.rsplit_once(") ")?.1.to_owned())
+    // The name, the second field, is in parentheses and may contain any.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split_ascii_whitespace().nth(field - 3).map(str::to_owned)
 }
 
 /// Returns the id of the thread of process `pid` that has this name.
@@ -31,5 +32,5 @@ pub fn thread_named(pid: u32, name: &str) -> Option<i32> {
 
 /// Returns whether a process has this id and has not ended: a zombie has ended.
 pub fn is_running(pid: u32) -> bool {
-    after_name(pid).is_some_and(|fields| !fields.starts_with(['Z', 'X']))
+    stat(pid, 3).is_some_and(|state| !state.starts_with(['Z', 'X']))
 }

@@ -4,17 +4,14 @@
 use crate::compile::{Installed, Language, compilers};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use tailwater_iokernel::{Config, IoKernel};
+use tailwater_iokernel::Config;
+use tailwater_testbed::embedded::Embedded;
 use tailwater_testkit::{PATIENCE, Program, cpu_numbers, has_two_cpus, socket_name, text};
 
 /// An IOKernel that lends one core, on a thread of the test.
 struct Kernel {
     socket: String,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _iokernel: Embedded,
 }
 
 impl Kernel {
@@ -26,11 +23,8 @@ impl Kernel {
             neighbour_share: 0,
             ..Config::default()
         };
-        let iokernel = IoKernel::new(config, vec![]).unwrap_or_else(|error| panic!("IOKernel: {error}"));
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || iokernel.run(&seen).expect("the IOKernel runs"));
-        Self { socket, stop, thread: Some(thread) }
+        let iokernel = Embedded::with_ports(config, Vec::new(), None).expect("an IOKernel");
+        Self { socket, _iokernel: iokernel }
     }
 
     /// Returns a command that runs a program attached.
@@ -44,15 +38,6 @@ impl Kernel {
             ("TAILWATER_STALL_TIMEOUT_MS", "0"),
         ]);
         command
-    }
-}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -59,11 +59,9 @@ fn may_change_any_weight() -> bool {
     u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << 21 != 0
 }
 
-/// Field of `/proc/PID/stat` after the name, by its number in the manual.
+/// Field of `/proc/PID/stat` by its number in the manual.
 fn stat(process: i32, field: usize) -> String {
-    let line = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    let after = line.rsplit_once(')').unwrap().1.trim().to_owned();
-    after.split(' ').nth(field - 3).unwrap().to_owned()
+    tailwater_testkit::stat(process.cast_unsigned(), field).unwrap()
 }
 
 /// Whether a process is in the lowest rank, and its cores.

@@ -16,11 +16,8 @@ use tailwater_shm::priority::{Rank, set_rank};
 
 /// Processor time of all threads of a process, in hundredths of a second.
 fn processor_time(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // proc_pid_stat(5): utime and stime are fields 14 and 15, and the second is a name in
-    // parentheses.
-    let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
-    fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    // utime and stime, proc_pid_stat(5).
+    [14, 15].map(|field| tailwater_testkit::stat(pid, field).unwrap().parse::<u64>().unwrap()).iter().sum()
 }
 
 /// Settings under which no core is taken by force, however long Linux does not run a thread.
