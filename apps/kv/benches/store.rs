@@ -71,16 +71,7 @@ fn items(c: &mut Criterion) {
 }
 
 fn commands(c: &mut Criterion) {
-    let settings = Settings {
-        tcp_port: 0,
-        udp_port: 0,
-        listen: String::new(),
-        max_connections: 1,
-        threads: 1,
-        idle_timeout: 0,
-        flush: true,
-        dispatch: None,
-    };
+    let settings = Settings { tcp_port: 0, ..Settings::default() };
     let service = Service::new(filled(&[7; 200]), settings);
     let mut connection = Connection::new(Arc::clone(&service));
     let (mut state, mut group) = (1, c.benchmark_group("command"));
@@ -103,16 +94,7 @@ fn commands(c: &mut Criterion) {
 
 /// Over the loopback device, on kernel sockets: one at a time, and 32 in a write.
 fn tcp(c: &mut Criterion) {
-    let settings = Settings {
-        tcp_port: 0,
-        udp_port: 0,
-        listen: "127.0.0.1".to_owned(),
-        max_connections: 1,
-        threads: 1,
-        idle_timeout: 0,
-        flush: true,
-        dispatch: None,
-    };
+    let settings = Settings { tcp_port: 0, ..Settings::default() };
     let service = Service::new(filled(&[7; 200]), settings);
     let listening = kernel::start(&service, Clock::start()).expect("a free port");
     let mut stream = TcpStream::connect(listening.tcp).expect("it listens");

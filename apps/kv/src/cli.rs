@@ -26,7 +26,7 @@ use crate::accepted::Accepted;
 use crate::pid_file::PidFile;
 use crate::replicate::{self, Replication, Secret};
 use crate::server::{Clock, Listening, Sizes, Turns, kernel, user_threads};
-use crate::service::{Service, Settings};
+use crate::service::{Mode, Service, Settings};
 use crate::store::{Config, Store};
 
 /// Examples, for `after_help`.
@@ -94,6 +94,10 @@ pub struct Options {
     #[arg(long, value_name = "KEYS", default_value_t = 100, requires = "dispatch",
           value_parser = clap::value_parser!(u32).range(1..))]
     large: u32,
+    /// Serve connections by an event loop on each kthread, which runs requests to completion, in
+    /// place of a thread for each; not with backups
+    #[arg(long, conflicts_with_all = ["linux", "dispatch", "replicate", "backup"])]
+    events: bool,
     /// Request as many cores as the load needs by Arachne's estimate; the IOKernel must have policy
     /// = "arbiter"
     #[arg(long, conflicts_with = "linux")]
@@ -250,6 +254,15 @@ fn resident() -> Option<usize> {
 /// Returns the settings of a server that serves on `cores` unless the options set another number.
 fn settings(options: &Options, cores: u32) -> Settings {
     let default = if options.linux { "127.0.0.1" } else { "0.0.0.0" };
+    let mode = match options.dispatch {
+        Some(policy) => Mode::Dispatch(Sizes {
+            policy,
+            dispatchers: options.dispatchers.into(),
+            large: options.large as usize,
+        }),
+        None if options.events => Mode::Events,
+        None => Mode::Threads,
+    };
     Settings {
         tcp_port: options.port,
         udp_port: options.udp_port,
@@ -258,11 +271,7 @@ fn settings(options: &Options, cores: u32) -> Settings {
         threads: options.threads.map_or(cores, u32::from),
         idle_timeout: options.accepted.idle_timeout().unwrap_or(options.idle_timeout),
         flush: !options.no_flush,
-        dispatch: options.dispatch.map(|policy| Sizes {
-            policy,
-            dispatchers: options.dispatchers.into(),
-            large: options.large as usize,
-        }),
+        mode,
     }
 }
 

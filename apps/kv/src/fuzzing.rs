@@ -26,16 +26,7 @@ pub fn service() -> Arc<Service> {
 }
 
 pub(crate) fn service_over(config: Config) -> Arc<Service> {
-    let settings = Settings {
-        tcp_port: 11211,
-        udp_port: 0,
-        listen: "127.0.0.1".to_owned(),
-        max_connections: PEERS.into(),
-        threads: 1,
-        idle_timeout: 0,
-        flush: true,
-        dispatch: None,
-    };
+    let settings = Settings { max_connections: PEERS.into(), ..Settings::default() };
     Service::new(Store::new(config).expect("the configuration is within bounds"), settings)
 }
 

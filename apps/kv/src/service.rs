@@ -36,8 +36,35 @@ pub struct Settings {
     pub idle_timeout: u32,
     /// True if clients may flush (off with `-F`).
     pub flush: bool,
-    /// Runs requests in the order of a policy (`--dispatch`), on Tailwater only and without UDP.
-    pub dispatch: Option<Sizes>,
+    /// Who executes the requests of connections.
+    pub mode: Mode,
+}
+
+impl Default for Settings {
+    /// Returns memcached's own settings, on the loopback address.
+    fn default() -> Self {
+        Self {
+            tcp_port: 11211,
+            udp_port: 0,
+            listen: "127.0.0.1".to_owned(),
+            max_connections: 1024,
+            threads: 1,
+            idle_timeout: 0,
+            flush: true,
+            mode: Mode::Threads,
+        }
+    }
+}
+
+/// Who executes the requests of connections. Kernel sockets have threads only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// A thread for each connection.
+    Threads,
+    /// The threads of a dispatcher, in the order of its policy (`--dispatch`). Without UDP.
+    Dispatch(Sizes),
+    /// An event loop on each kthread (`--events`). Without backups.
+    Events,
 }
 
 /// The state shared by all connections.

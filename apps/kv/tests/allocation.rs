@@ -45,16 +45,7 @@ fn send(connection: &mut Connection, bytes: &[u8]) -> usize {
 #[test]
 fn commands_allocate_nothing() {
     let config = Config { memory: 1 << 20, max_item: 64 << 10, evict: true, secret: [1, 2] };
-    let settings = Settings {
-        tcp_port: 0,
-        udp_port: 0,
-        listen: String::new(),
-        max_connections: 1,
-        threads: 1,
-        idle_timeout: 0,
-        flush: true,
-        dispatch: None,
-    };
+    let settings = Settings { tcp_port: 0, ..Settings::default() };
     let service = Service::new(Store::new(config).unwrap(), settings);
     let value = "v".repeat(1000);
     let commands = [

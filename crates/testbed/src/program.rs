@@ -170,6 +170,13 @@ impl Program {
         Self { batch: false, ..self }
     }
 
+    /// Returns the same store on Tailwater, run to completion: event loops serve its connections.
+    #[must_use]
+    pub fn run_to_completion(mut self) -> Self {
+        self.arguments.push("--events".to_owned());
+        self
+    }
+
     /// Returns the same spin server or store on Tailwater, which requests as many cores as its load
     /// needs.
     #[must_use]

@@ -9,18 +9,18 @@ use std::io;
 use std::sync::Arc;
 
 use super::system::Kernel;
-use super::{Clock, Listening};
-use crate::service::Service;
+use super::{Clock, Listening, serve_by_threads};
+use crate::service::{Mode, Service};
 
 /// Opens the ports that the service's settings name and serves on them until the process ends.
 ///
 /// # Errors
 /// If an address is in use or not local, no thread can be started, or the settings ask for a
-/// dispatcher.
+/// dispatcher or event loops.
 pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
-    if service.settings.dispatch.is_some() {
-        let message = "kernel sockets have no dispatcher: leave --linux or --dispatch out";
+    if service.settings.mode != Mode::Threads {
+        let message = "kernel sockets have no dispatcher and no event loops: leave --linux, or --dispatch and --events, out";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    super::start::<Kernel>(service, clock)
+    super::start::<Kernel>(service, clock, serve_by_threads::<Kernel>)
 }

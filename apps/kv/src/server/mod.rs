@@ -4,8 +4,10 @@
 //! Owns what both share: the threads, the life of a connection, the clock, and the crawler's pace,
 //! over the few calls that the two kinds of threads and sockets have in common (`System`). A
 //! connection that misbehaves, or whose client is gone, ends alone. On Tailwater a dispatcher may
-//! execute what connections ask for ([`Turns`]).
+//! execute what connections ask for ([`Turns`]), or event loops serve them without threads
+//! ([`events`]).
 
+mod events;
 pub mod kernel;
 mod system;
 mod turns;
@@ -69,11 +71,16 @@ impl Clock {
     }
 }
 
-/// Opens the ports that the service's settings name and serves on them until the process ends.
-fn start<S: System>(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
+/// Opens the ports that the service's settings name, that for connections by `serve_tcp`, and
+/// serves on them until the process ends.
+fn start<S: System>(
+    service: &Arc<Service>,
+    clock: Clock,
+    serve_tcp: fn(&Arc<Service>, Clock) -> io::Result<SocketAddr>,
+) -> io::Result<Listening> {
     let settings = &service.settings;
     let listen = settings.listen.as_str();
-    let (listener, tcp) = S::listen((listen, settings.tcp_port))?;
+    let tcp = serve_tcp(service, clock)?;
     let mut listening = Listening { tcp, udp: None, backup: replicate::start::<S>(service, clock)? };
     if settings.udp_port != 0 {
         let (socket, udp) = S::bind((listen, settings.udp_port))?;
@@ -84,10 +91,18 @@ fn start<S: System>(service: &Arc<Service>, clock: Clock) -> io::Result<Listenin
             S::spawn("kv-udp", move || serve_udp::<S>(&service, &socket, clock))?;
         }
     }
-    let (crawled, accepted) = (Arc::clone(service), Arc::clone(service));
+    let crawled = Arc::clone(service);
     S::spawn("kv-crawler", move || crawl(&crawled, clock, S::sleep))?;
-    S::spawn("kv-accept", move || accept::<S>(&accepted, &listener, clock))?;
     Ok(listening)
+}
+
+/// Opens the TCP port that the settings name, with a thread for each connection.
+fn serve_by_threads<S: System>(service: &Arc<Service>, clock: Clock) -> io::Result<SocketAddr> {
+    let settings = &service.settings;
+    let (listener, address) = S::listen((settings.listen.as_str(), settings.tcp_port))?;
+    let service = Arc::clone(service);
+    S::spawn("kv-accept", move || accept::<S>(&service, &listener, clock))?;
+    Ok(address)
 }
 
 fn accept<S: System>(service: &Arc<Service>, listener: &S::Listener, clock: Clock) -> ! {

@@ -139,8 +139,13 @@ systems! {
 }
 
 fn probe(stream: &tailwater::net::TcpStream) -> io::Result<()> {
+    stream.set_keepalive(Some(keepalive()))
+}
+
+/// Returns how the runtime's sockets probe their peers.
+pub(super) fn keepalive() -> TcpKeepalive {
     let (idle, interval, probes) = KEEPALIVE;
-    stream.set_keepalive(Some(TcpKeepalive::default().idle(idle).interval(interval).probes(probes)))
+    TcpKeepalive::default().idle(idle).interval(interval).probes(probes)
 }
 
 fn probe_by_kernel(stream: &std::net::TcpStream) -> io::Result<()> {

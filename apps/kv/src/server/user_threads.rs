@@ -1,33 +1,41 @@
-//! The store on Tailwater: user threads on sockets of the runtime's own network stack.
+//! The store on Tailwater: sockets of the runtime's own network stack.
 //!
 //! A user thread per connection: it waits in `read` without holding a core, and the runtime steals
 //! it like any other. Every socket call is a poll point, and between two of them lies at most a
-//! batch of requests that fit a connection's buffers. The service runs until its process ends: the
-//! IOKernel takes back what a process held.
+//! batch of requests that fit a connection's buffers. Or [event loops](super::events). The service
+//! runs until its process ends: the IOKernel takes back what a process held.
 
 use std::io;
 use std::sync::Arc;
 
 use super::system::Tailwater;
-use super::{Clock, Listening, Turns};
-use crate::service::Service;
+use super::{Clock, Listening, Turns, events, serve_by_threads};
+use crate::service::{Mode, Service};
 
 /// Opens the ports that the service's settings name and serves on them until the process ends. Call
 /// it on a user thread.
 ///
 /// # Errors
-/// If an address is in use or not local, no thread can be started, or the settings ask for a
-/// dispatcher that is not possible.
+/// If an address is in use or not local, no thread can be started, or the settings exclude one
+/// another.
 pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
     let settings = &service.settings;
-    if let Some(sizes) = settings.dispatch {
-        if settings.udp_port != 0 {
-            let message = "datagrams are not served by a dispatcher: leave -U or --dispatch out";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    let refused = |message| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    let serve_tcp = match settings.mode {
+        Mode::Threads => serve_by_threads::<Tailwater>,
+        Mode::Events if service.replication.get().is_some() => {
+            return refused("an event loop does not wait for backups: leave --events or the backups out");
         }
-        let turns = Turns::start(sizes, settings.max_connections)?;
-        let twice = |_| io::Error::other("the service has been started before: make another");
-        service.turns.set(turns).map_err(twice)?;
-    }
-    super::start::<Tailwater>(service, clock)
+        Mode::Events => events::start,
+        Mode::Dispatch(_) if settings.udp_port != 0 => {
+            return refused("datagrams are not served by a dispatcher: leave -U or --dispatch out");
+        }
+        Mode::Dispatch(sizes) => {
+            let turns = Turns::start(sizes, settings.max_connections)?;
+            let twice = |_| io::Error::other("the service has been started before: make another");
+            service.turns.set(turns).map_err(twice)?;
+            serve_by_threads::<Tailwater>
+        }
+    };
+    super::start::<Tailwater>(service, clock, serve_tcp)
 }

@@ -131,13 +131,16 @@ fn a_dispatcher_with_a_kthread_of_its_own_serves_and_a_quantum_beside_its_policy
 }
 
 #[test]
-fn dispatchers_that_cannot_serve_are_refused() {
+fn modes_that_exclude_one_another_are_refused() {
     for (words, advice) in [
         (&["--dispatch", "mq:5us", "-U", "11211"][..], "leave -U or --dispatch out"),
         (&["--dispatch", "mq:5us", "--linux"], "--linux"),
         (&["--dispatch", "srpt"], "use mq:5us"),
         (&["--dispatch", "mq:5us", "--large", "0"], "--large"),
         (&["--large", "10"], "--dispatch"),
+        (&["--events", "--dispatch", "mq:5us"], "--dispatch"),
+        (&["--events", "--linux"], "--linux"),
+        (&["--events", "--backup", "0"], "--backup"),
         (&["--dispatchers", "1"], "--dispatch"),
         (&["--dispatch", "mq:5us", "--dispatchers", "65"], "--dispatchers"),
         (&["--dispatch", "jbsq:2,5us"], "need 2 kthreads; the program has 1"),

@@ -49,11 +49,7 @@ fn ours() -> SocketAddr {
         tcp_port: address.port(),
         udp_port: address.port(),
         listen: address.ip().to_string(),
-        max_connections: 1024,
-        threads: 1,
-        idle_timeout: 0,
-        flush: true,
-        dispatch: None,
+        ..Settings::default()
     };
     let service = Service::new(Store::new(config).unwrap(), settings);
     let listening = kernel::start(&service, Clock::start()).unwrap();

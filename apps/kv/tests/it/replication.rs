@@ -31,16 +31,7 @@ fn start(clock: Clock, backups: Vec<SocketAddr>, on_loss: OnLoss, port: Option<u
     // So large that nothing is evicted; each store has a hash function of its own.
     let config =
         Config { memory: 128 << 20, max_item: 1 << 20, evict: true, secret: [u64::from(port.is_some()), 2] };
-    let settings = Settings {
-        tcp_port: 0,
-        udp_port: 0,
-        listen: "127.0.0.1".to_owned(),
-        max_connections: 100,
-        threads: 1,
-        idle_timeout: 0,
-        flush: true,
-        dispatch: None,
-    };
+    let settings = Settings { tcp_port: 0, ..Settings::default() };
     let secret = Secret::decode(&"5a".repeat(16)).unwrap();
     let service = Service::new(Store::new(config).unwrap(), settings);
     let replication = replicate::Settings { backups, on_loss, timeout: PATIENCE, port, secret };

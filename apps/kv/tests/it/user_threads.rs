@@ -7,31 +7,19 @@ use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
 use tailwater_kv::server::{Clock, Listening, Sizes, user_threads};
-use tailwater_kv::service::{Service, Settings};
+use tailwater_kv::service::{Mode, Service, Settings};
 use tailwater_kv::store::{Config, Store};
 use tailwater_testkit::{PATIENCE, own_process};
-
-fn start(max_connections: u32, idle_timeout: u32, udp_port: u16) -> (Arc<Service>, Listening) {
-    try_start(max_connections, idle_timeout, udp_port, None).unwrap()
-}
 
 fn try_start(
     max_connections: u32,
     idle_timeout: u32,
     udp_port: u16,
-    dispatch: Option<Sizes>,
+    mode: Mode,
 ) -> io::Result<(Arc<Service>, Listening)> {
     let config = Config { memory: 16 << 20, max_item: 1 << 20, evict: true, secret: [1, 2] };
-    let settings = Settings {
-        tcp_port: 0,
-        udp_port,
-        listen: "127.0.0.1".to_owned(),
-        max_connections,
-        threads: 1,
-        idle_timeout,
-        flush: true,
-        dispatch,
-    };
+    let settings =
+        Settings { tcp_port: 0, udp_port, max_connections, idle_timeout, mode, ..Settings::default() };
     let service = Service::new(Store::new(config).unwrap(), settings);
     let listening = user_threads::start(&service, Clock::start())?;
     Ok((service, listening))
@@ -87,11 +75,13 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 fn the_store_serves_on_user_threads() {
     own_process(|| {
         let served = tailwater::Builder::new().kthreads(2).run(|| {
-            connections_and_datagrams_are_served();
-            bad_input_ends_its_own_connection_only();
-            one_connection_too_many_is_told_so_and_a_place_is_free_again();
-            a_silent_connection_is_closed();
-            a_connection_that_takes_no_answers_is_closed();
+            for (mode, udp_port) in [(Mode::Threads, 11211), (Mode::Events, 11212)] {
+                connections_and_datagrams_are_served(mode, udp_port);
+                bad_input_ends_its_own_connection_only(mode);
+                one_connection_too_many_is_told_so_and_a_place_is_free_again(mode);
+                a_silent_connection_is_closed(mode);
+                a_connection_that_takes_no_answers_is_closed(mode);
+            }
             for policy in ["c-fcfs", "sq:5us", "mq:5us"] {
                 large_retrievals_are_a_class_of_their_own(policy);
             }
@@ -101,8 +91,8 @@ fn the_store_serves_on_user_threads() {
     });
 }
 
-fn connections_and_datagrams_are_served() {
-    let (service, listening) = start(1000, 0, 11211);
+fn connections_and_datagrams_are_served(mode: Mode, udp_port: u16) {
+    let (service, listening) = try_start(1000, 0, udp_port, mode).unwrap();
     let clients: Vec<_> = (0..50)
         .map(|client| {
             tailwater::thread::spawn(move || {
@@ -130,8 +120,8 @@ fn connections_and_datagrams_are_served() {
     assert_eq!(service.store.totals(Clock::start().now()).items, 51);
 }
 
-fn bad_input_ends_its_own_connection_only() {
-    let (_, listening) = start(1000, 0, 0);
+fn bad_input_ends_its_own_connection_only(mode: Mode) {
+    let (_, listening) = try_start(1000, 0, 0, mode).unwrap();
     let mut good = connect(listening.tcp);
     for bad in [&b"x".repeat(5000)[..], b"\x80\x01\0\x05\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"] {
         let mut stream = connect(listening.tcp);
@@ -142,8 +132,8 @@ fn bad_input_ends_its_own_connection_only() {
     }
 }
 
-fn one_connection_too_many_is_told_so_and_a_place_is_free_again() {
-    let (service, listening) = start(2, 0, 0);
+fn one_connection_too_many_is_told_so_and_a_place_is_free_again(mode: Mode) {
+    let (service, listening) = try_start(2, 0, 0, mode).unwrap();
     let mut streams = [connect(listening.tcp), connect(listening.tcp)];
     streams.iter_mut().for_each(|stream| expect(stream, b"mn\r\n", b"MN\r\n"));
     let mut refused = String::new();
@@ -155,15 +145,15 @@ fn one_connection_too_many_is_told_so_and_a_place_is_free_again() {
     expect(&mut connect(listening.tcp), b"mn\r\n", b"MN\r\n");
 }
 
-fn a_silent_connection_is_closed() {
-    let (service, listening) = start(10, 1, 0);
+fn a_silent_connection_is_closed(mode: Mode) {
+    let (service, listening) = try_start(10, 1, 0, mode).unwrap();
     let mut stream = connection_after(listening.tcp, |stream| try_expect(stream, b"mn\r\n", b"MN\r\n"));
     assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
     assert!(service.idle_kicks.load(std::sync::atomic::Ordering::Relaxed) >= 1);
 }
 
-fn a_connection_that_takes_no_answers_is_closed() {
-    let (service, listening) = start(10, 1, 0);
+fn a_connection_that_takes_no_answers_is_closed(mode: Mode) {
+    let (service, listening) = try_start(10, 1, 0, mode).unwrap();
     // More than the buffers on the way hold.
     let large = "l".repeat(900_000);
     let set = format!("set large 0 0 900000\r\n{large}\r\n");
@@ -181,13 +171,13 @@ fn a_connection_that_takes_no_answers_is_closed() {
     wait_until("the answer's memory is free again", || pinned() == 0);
 }
 
-fn sizes(policy: &str) -> Option<Sizes> {
-    Some(Sizes { policy: policy.parse().unwrap(), dispatchers: 0, large: 100 })
+fn dispatched(policy: &str) -> Mode {
+    Mode::Dispatch(Sizes { policy: policy.parse().unwrap(), dispatchers: 0, large: 100 })
 }
 
 fn large_retrievals_are_a_class_of_their_own(policy: &str) {
     const ROUNDS: u64 = 20;
-    let (service, listening) = try_start(1000, 0, 0, sizes(policy)).unwrap();
+    let (service, listening) = try_start(1000, 0, 0, dispatched(policy)).unwrap();
     let value = "v".repeat(400);
     let item = format!("VALUE key 0 400\r\n{value}\r\n");
     let set = format!("set key 0 0 400\r\n{value}\r\n");
@@ -221,8 +211,8 @@ fn large_retrievals_are_a_class_of_their_own(policy: &str) {
 }
 
 fn dispatchers_that_cannot_serve_are_refused() {
-    for (udp_port, policy, advice) in [(11212, "sq:5us", "leave -U"), (0, "srpt", "use mq:5us")] {
-        let error = try_start(10, 0, udp_port, sizes(policy)).unwrap_err().to_string();
+    for (udp_port, policy, advice) in [(11213, "sq:5us", "leave -U"), (0, "srpt", "use mq:5us")] {
+        let error = try_start(10, 0, udp_port, dispatched(policy)).unwrap_err().to_string();
         assert!(error.contains(advice), "{error}");
     }
 }

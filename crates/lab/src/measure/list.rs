@@ -341,8 +341,20 @@ const FIGURES: [FigureLine; 44] = [
     ("ix-fig4", "Tailwater, threads on Linux that block and that spin", "", Effort::Short, [0.2, 0.06]),
     ("ix-fig5", "event loops, epoll on Linux", "three cores for more than one", Effort::Short, [0.4, 0.1]),
     ("ix-fig6b", "an event loop by load and connections", "", Effort::Short, [0.3, 0.08]),
-    ("ix-fig7", "Tailwater's store, memcached", MEMCACHED, Effort::Short, [0.6, 0.12]),
-    ("ix-table3", "Tailwater's store, memcached", MEMCACHED, Effort::Short, [0.4, 0.1]),
+    (
+        "ix-fig7",
+        "Tailwater's store on event loops and on user threads, memcached",
+        MEMCACHED,
+        Effort::Short,
+        [0.9, 0.18],
+    ),
+    (
+        "ix-table3",
+        "Tailwater's store on event loops and on user threads, memcached",
+        MEMCACHED,
+        Effort::Short,
+        [0.6, 0.15],
+    ),
     (
         "ix-table5",
         "flow groups that move to another kthread",

@@ -20,9 +20,9 @@ const FINE: f64 = 1.06;
 /// A round searches so many times below and above what the first search found.
 const AROUND: f64 = 2.0;
 /// Requests of a step, as far as its time allows.
-const STEP_REQUESTS: f64 = 8_000.0;
+const STEP_REQUESTS: f64 = 4_000.0;
 /// Least and most time of a step, in seconds.
-const STEP: (f64, f64) = (1.0, 6.0);
+const STEP: (f64, f64) = (0.5, 2.0);
 
 /// What is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,8 @@ use tailwater_testbed::program::Program;
 
 /// The paper's panels, with the ratio of IX's load to Linux's at a p99 of [`LIMIT_US`] (table III).
 const WORKLOADS: [(&str, Workload, f64); 2] = [("ETC", Workload::Etc, 4.7), ("USR", Workload::Usr, 6.4)];
+/// Tailwater's curve of the claims is an event loop's, which is what IX is.
+const THREADS: &str = "Tailwater, user threads";
 const LIMIT_US: f64 = 500.0;
 const LOADS: [f64; 8] = [5.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0];
 const QUICK_LOADS: [f64; 1] = [25.0];
@@ -57,7 +59,8 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
 /// Returns the stores, with nothing beside them.
 fn programs(threads: usize, workload: Workload) -> Vec<(&'static str, Program)> {
     let memcached = Program::memcached(threads, requests(workload)).map(|program| (MEMCACHED, program));
-    let all = [(TAILWATER, Program::kv(threads, requests(workload)))].into_iter().chain(memcached);
+    let own = Program::kv(threads, requests(workload));
+    let all = [(TAILWATER, own.clone().run_to_completion()), (THREADS, own)].into_iter().chain(memcached);
     all.map(|(curve, program)| (curve, program.over(MEDIUM).alone())).collect()
 }
 

@@ -11,6 +11,8 @@ use super::super::ratio::{TAILWATER, times};
 use super::super::stores::{self, MEDIUM, requests};
 use tailwater_testbed::program::Program;
 
+/// Tailwater's contender of the claims is an event loop, which is what IX is.
+const THREADS: &str = "Tailwater, user threads";
 const MEMCACHED: &str = "memcached on Linux";
 /// The paper's limit, without a batch job.
 const PAPERS: &str = "p99=500us";
@@ -62,8 +64,10 @@ fn contenders(threads: usize, quick: bool) -> anyhow::Result<Vec<Contender>> {
         if quick { &[("USR", Workload::Usr)] } else { &[("USR", Workload::Usr), ("ETC", Workload::Etc)] };
     let mut contenders = Vec::new();
     for &(name, workload) in workloads {
+        let own = Program::kv(threads, requests(workload));
         let programs = [
-            Some((TAILWATER, Program::kv(threads, requests(workload)))),
+            Some((TAILWATER, own.clone().run_to_completion())),
+            Some((THREADS, own)),
             Program::memcached(threads, requests(workload)).map(|program| (MEMCACHED, program)),
         ];
         contenders.extend(programs.into_iter().flatten().map(|(system, program)| Contender {
