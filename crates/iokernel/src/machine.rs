@@ -36,7 +36,7 @@ pub enum CoreError {
     )]
     TooFew(usize),
     /// A configured core is not among the cores that the process may use.
-    #[error("core {core} ({key}) is not among the cores this process may use: {allowed}")]
+    #[error("{key} = {core}: not among the cores this process may use: {allowed}")]
     NotAllowed {
         /// The core.
         core: u16,
@@ -46,9 +46,7 @@ pub enum CoreError {
         allowed: String,
     },
     /// The IOKernel's own core cannot be lent.
-    #[error(
-        "core {0} is the IOKernel's own and cannot be managed; take it out of managed-cores or set iokernel-core"
-    )]
+    #[error("core {0} is the IOKernel's own and cannot be managed; take it out of managed-cores or set core")]
     OwnCore(u16),
     /// The list of managed cores is empty.
     #[error("managed-cores is empty; name at least one core to lend")]
@@ -102,7 +100,7 @@ impl Cores {
             })
         };
         let iokernel = match config.iokernel_core {
-            Some(core) => check(core, "iokernel-core")?,
+            Some(core) => check(core, "core")?,
             None => {
                 let managed =
                     |core: &&CoreId| config.managed_cores.as_ref().is_some_and(|m| m.contains(&core.0));
