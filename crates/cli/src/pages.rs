@@ -53,15 +53,15 @@ pub fn man(args: &ManArgs) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut command = shown();
     command.build();
-    write_page(folder, "tailwater".to_owned(), command.clone())?;
+    write_page(folder, "tailwater", command.clone())?;
     for subcommand in command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help") {
         let name = format!("tailwater-{}", subcommand.get_name());
-        write_page(folder, name.clone(), subcommand.clone().name(name))?;
+        write_page(folder, &name, subcommand.clone().name(name.clone()))?;
     }
     Ok(())
 }
 
-fn write_page(folder: &Path, name: String, command: clap::Command) -> anyhow::Result<()> {
+fn write_page(folder: &Path, name: &str, command: clap::Command) -> anyhow::Result<()> {
     let path = folder.join(format!("{name}.1"));
     let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let has_subcommands = command.get_subcommands().any(|subcommand| !subcommand.is_hide_set());

@@ -1,8 +1,12 @@
 //! Whether an IOKernel would start with a configuration, and what prevents it.
 //!
-//! Owns the findings, one for each thing that a start needs, in the order in which it needs them. A
-//! check opens what the start opens, and closes it again: a TAP device that is not there is made and
-//! gone within a millisecond. It changes nothing that lasts, and an IOKernel that runs goes on.
+//! Owns the findings, one for each thing that a start needs. A check opens what the start opens,
+//! and closes it again: a TAP device that is not there is made and gone at once. It changes nothing
+//! that lasts, and an IOKernel that runs goes on.
+//!
+//! Neighbours: [`config`](crate::config) checks values, [`machine`] cores, [`port`](crate::port)
+//! devices, [`authority`](crate::authority) grants, and
+//! [`control::predecessor`](crate::control::predecessor) asks the one that runs.
 
 use rustix::fs::{Access, FileType, access, lstat};
 use rustix::process::geteuid;

@@ -26,7 +26,16 @@ pub(crate) fn memory_bytes() -> u64 {
     text.lines().find_map(kib).map_or(u64::MAX, |kib| kib * 1024)
 }
 
-/// The IOKernel cannot use the cores as configured.
+/// Checks that `/proc` is mounted: the threads of programs are identified there.
+///
+/// # Errors
+/// What to do.
+fn check_proc() -> Result<(), CoreError> {
+    let is_there = fs::exists("/proc/self/task").unwrap_or(false);
+    is_there.then_some(()).ok_or(CoreError::NoProc)
+}
+
+/// The machine or its cores cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
     /// The process may use fewer than two cores.
@@ -54,6 +63,11 @@ pub enum CoreError {
     /// The kernel's error on reading the affinity.
     #[error("cannot read the affinity of this process: {0}")]
     Affinity(rustix::io::Errno),
+    /// `/proc` is not mounted.
+    #[error(
+        "/proc is not mounted, in which the threads of programs are identified: mount -t proc proc /proc"
+    )]
+    NoProc,
     /// sysfs describes an impossible machine, or a core is listed twice.
     #[error("cores of this machine: {0}")]
     Topology(#[from] TopologyError),
@@ -77,6 +91,7 @@ impl Cores {
     /// # Errors
     /// [`CoreError`] with the core and what to do.
     pub fn detect(config: &Config) -> Result<Self, CoreError> {
+        check_proc()?;
         let set = sched_getaffinity(None).map_err(CoreError::Affinity)?;
         let allowed: Vec<CoreId> =
             (0..CpuSet::MAX_CPU as u16).filter(|&c| set.is_set(c.into())).map(CoreId).collect();

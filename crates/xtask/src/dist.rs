@@ -1,8 +1,9 @@
-//! `cargo xtask dist`: one archive of everything that is installed, the same bytes for the same commit.
+//! `cargo xtask dist`: one archive of everything that is installed, the same bytes for the same
+//! commit.
 //!
-//! Owns the list of what is packed, its places below the prefix, and what would differ from one build
-//! to the next: paths of this machine in the programs, times, owners and the order of the files. The
-//! archive is for /usr/local, which the units and the files for pkg-config name.
+//! Owns the list of what is packed, its places below the prefix, and what would differ from one
+//! build to the next: paths of this machine in the programs, times, owners and the order of the
+//! files. The archive is for /usr/local, which the units and the files for pkg-config name.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;

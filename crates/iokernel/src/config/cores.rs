@@ -1,7 +1,7 @@
 //! Lists of cores, as options and the configuration file write them.
 //!
-//! Owns the text form, `2-7,10`, and the form of the file: that text, or an array whose elements are
-//! numbers or such texts. Which cores there are is not its business.
+//! Owns the text form, `2-7,10`, and the form of the file: that text, or an array whose elements
+//! are numbers or such texts. It does not know which cores there are.
 
 use core::fmt;
 use core::str::FromStr;
