@@ -5,6 +5,7 @@
 
 use core::fmt;
 use core::str::FromStr;
+use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Highest core number that is read: more than Linux supports, so that a range stays short.
@@ -51,27 +52,43 @@ impl fmt::Display for CoreList {
     }
 }
 
-/// What the file may have in the place of a list.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected cores, for instance \"2-7,10\" or [2, 3]")]
-enum Written {
-    One(Element),
-    Several(Vec<Element>),
-}
+/// Reads a number, a text, or an array of these.
+struct Written;
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Element {
-    Core(u16),
-    Text(String),
-}
+impl<'de> Visitor<'de> for Written {
+    type Value = Vec<u16>;
 
-impl Element {
-    fn cores(self) -> Result<Vec<u16>, String> {
-        match self {
-            Self::Core(core) => Ok(vec![core]),
-            Self::Text(text) => text.parse::<CoreList>().map(|list| list.0),
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cores, for instance \"2-7,10\" or [2, 3]")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Vec<u16>, E> {
+        text.parse::<CoreList>().map(|list| list.0).map_err(E::custom)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Vec<u16>, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Vec<u16>, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<u16>, A::Error> {
+        let mut cores = Vec::new();
+        while let Some(Element(mut more)) = elements.next_element()? {
+            cores.append(&mut more);
         }
+        Ok(cores)
+    }
+}
+
+/// An element of an array.
+struct Element(Vec<u16>);
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Written).map(Self)
     }
 }
 
@@ -85,12 +102,7 @@ pub(super) fn serialize<S: Serializer>(cores: &Option<Vec<u16>>, serializer: S) 
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u16>>, D::Error> {
-    let elements = match Written::deserialize(deserializer)? {
-        Written::One(element) => vec![element],
-        Written::Several(elements) => elements,
-    };
-    let lists: Result<Vec<_>, String> = elements.into_iter().map(Element::cores).collect();
-    lists.map(|lists| Some(lists.concat())).map_err(serde::de::Error::custom)
+    deserializer.deserialize_any(Written).map(Some)
 }
 
 #[cfg(test)]
