@@ -121,7 +121,8 @@ mod tests {
         for entry in fs::read_dir(folder.path()).unwrap() {
             let path = entry.unwrap().path();
             let page = fs::read_to_string(&path).unwrap();
-            assert!(page.contains(".SH EXAMPLES\n.nf\n  tailwater"), "{}", path.display());
+            let has_examples = page.contains(".SH EXAMPLES\n.nf\n") && page.contains("\n  tailwater ");
+            assert!(has_examples, "{}", path.display());
             found += 1;
         }
         let shown = Cli::command().get_subcommands().filter(|command| !command.is_hide_set()).count();
