@@ -34,6 +34,7 @@ kdig knot-dnsutils
 dnsperf dnsperf
 nsd nsd
 knotd knot
+named bind9
 memcached memcached
 memccapable libmemcached-tools
 /usr/lib/python3/dist-packages/pymemcache python3-pymemcache
@@ -164,6 +165,41 @@ rocks() {
     fi
     cargo clippy -p tailwater-rocks --features rocksdb --all-targets --quiet -- -D warnings
     cargo test -p tailwater-rocks --features rocksdb
+}
+
+# Services against the servers that they stand for: generated zones with NSD, Knot and BIND, random
+# lines with memcached, and those of memcached's own test programs that passed before. All seeds are
+# fixed.
+protocols() {
+    local server missing=()
+    for server in nsd knotd named memcached; do
+        PATH=$PATH:/usr/sbin command -v "$server" >/dev/null || missing+=("$server")
+    done
+    [ ${#missing[@]} -eq 0 ] || echo "skipped: comparisons with ${missing[*]}, which are not installed"
+    TAILWATER_DNS_SEEDS=100..140 cargo test -p tailwater-dns --test it references::
+    TAILWATER_KV_OPERATIONS=300000 cargo test -p tailwater-kv --test it differential::random
+    cargo build --quiet -p tailwater-kv
+    if ! memcached_source >"$work/apt.log" 2>&1; then
+        echo "skipped: apt-get has no source package of memcached: $(tail -n 1 "$work/apt.log")"
+        return 0
+    fi
+    local source=("$work"/memcached-source/memcached-*/) programs
+    mapfile -t programs < <(sed "s|.*|${source[0]}t/&.t|" apps/kv/tests/memcached-passing.txt)
+    MEMCACHED_SOURCE=${source[0]} apps/kv/tests/memcached-tests.sh "${programs[@]}" | tee "$work/memcached"
+    grep -q "^${#programs[@]} pass, 0 fail" "$work/memcached"
+}
+
+# Fetches and unpacks the sources of memcached, with lists of packages of its own.
+memcached_source() {
+    local folder=$work/memcached-source file
+    mkdir -p "$folder"/{lists,cache/archives}/partial
+    file=/etc/apt/sources.list.d/debian.sources
+    [ ! -e "$file" ] || sed 's/^Types: deb$/Types: deb-src/' "$file" >"$folder/src.sources"
+    [ ! -e /etc/apt/sources.list ] || sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >"$folder/src.list"
+    file=$(find "$folder" -maxdepth 1 -name 'src.*' -size +0 | head -n 1)
+    local apt=(apt-get -qq -o Dir::Etc::SourceList="$file" -o Dir::Etc::SourceParts=/dev/null)
+    apt+=(-o Dir::State::Lists="$folder/lists" -o Dir::Cache="$folder/cache" -o Acquire::Retries=1)
+    (cd "$folder" && "${apt[@]}" update && "${apt[@]}" source --download-only memcached && tar -xf memcached_*.orig.tar.*)
 }
 
 # The runtime with each choice of features. A program that needs none of them builds at most 25

@@ -159,11 +159,12 @@ impl Service {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Returns the oldest connections that are open, at most `most`, with their numbers.
+    /// Returns the oldest connections that are open and have no lower number than `first`, at most
+    /// `most`, with their numbers.
     #[must_use]
-    pub fn peers(&self, most: usize) -> Vec<(u64, Arc<Peer>)> {
+    pub fn peers(&self, first: u64, most: usize) -> Vec<(u64, Arc<Peer>)> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.iter().take(most).map(|(&number, peer)| (number, Arc::clone(peer))).collect()
+        open.range(first..).take(most).map(|(&number, peer)| (number, Arc::clone(peer))).collect()
     }
 
     /// Resets the counters (`stats reset`).

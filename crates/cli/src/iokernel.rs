@@ -7,6 +7,7 @@
 use std::io::{Write, stdout};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -16,8 +17,9 @@ use clap::Args;
 use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tailwater_iokernel::config::CoreList;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::{Claims, Config, Cores, End, IoKernel, Reloader};
+use tailwater_iokernel::{Claims, Config, Cores, End, Finding, IoKernel, Reloader, Start, Verdict};
 
 use crate::background;
 use crate::log::{self, LogFormat};
@@ -34,6 +36,7 @@ use crate::notify::Notifier;
   tailwater iokernel --xdp eth1 --fault loss=1%,delay=5ms,rate=100mbit,seed=7
   tailwater iokernel --pcap replay=in.pcap,record=out.pcap  a capture file in place of a network
   tailwater iokernel --print-config > tailwater.toml        every setting with its value
+  tailwater iokernel --config tailwater.toml --check        would it start here, and if not, why
 
 Options win over the configuration file, which SIGHUP has read again. Programs join with `tailwater run`; `tailwater stats` shows them.")]
 pub struct IokernelArgs {
@@ -48,7 +51,7 @@ pub struct IokernelArgs {
     #[arg(long, value_name = "CORE")]
     core: Option<u16>,
     /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]
-    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    #[arg(long, value_name = "LIST", value_parser = CoreList::from_str)]
     managed_cores: Option<CoreList>,
     /// Start although another IOKernel started by this command may use some of these cores: each
     /// then takes their time from the other's programs
@@ -94,24 +97,14 @@ pub struct IokernelArgs {
     /// Print the configuration as TOML and end
     #[arg(long)]
     print_config: bool,
-}
-
-#[derive(Debug, Clone)]
-struct CoreList(Vec<u16>);
-
-/// Reads `2-7,10`.
-fn parse_cores(text: &str) -> Result<CoreList, String> {
-    let number = |part: &str| {
-        part.trim()
-            .parse::<u16>()
-            .map_err(|_| format!("`{part}` is not a core number; write for instance 1 or 2-7,10"))
-    };
-    let mut cores = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cores.extend(number(first)?..=number(last)?);
-    }
-    if cores.is_empty() { Err(format!("`{text}` names no core")) } else { Ok(CoreList(cores)) }
+    /// Say of each thing that the start needs whether it is there, and end; exit code 0 only if the
+    /// IOKernel would start
+    #[arg(long, conflicts_with_all = ["print_config", "background"])]
+    check: bool,
+    /// With --check: check what options and file say by themselves, for another machine than this
+    /// one
+    #[arg(long, requires = "check")]
+    offline: bool,
 }
 
 /// Runs until SIGINT or SIGTERM.
@@ -119,6 +112,9 @@ fn parse_cores(text: &str) -> Result<CoreList, String> {
 /// # Errors
 /// If the IOKernel cannot start, with what is missing.
 pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
+    if args.check {
+        return check(args);
+    }
     let config = configuration(args)?;
     if args.print_config {
         write!(stdout(), "{}", toml::to_string(&config)?)?;
@@ -177,6 +173,40 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints what was found of each thing that the start needs.
+fn check(args: &IokernelArgs) -> anyhow::Result<()> {
+    let findings = match configuration(args) {
+        Ok(config) if args.offline => tailwater_iokernel::check_text(&config),
+        Ok(config) => {
+            tailwater_iokernel::raise_descriptor_limit();
+            let start = Start { takeover: args.takeover, share_cores: args.share_cores };
+            tailwater_iokernel::check(&config, start)
+        }
+        Err(error) => {
+            let found = format!("{error:#}");
+            vec![Finding { subject: "configuration", verdict: Verdict::Refused, found }]
+        }
+    };
+    let mut refused = Vec::new();
+    for Finding { subject, verdict, found } in &findings {
+        let word = match verdict {
+            Verdict::Ok => "ok",
+            Verdict::Caution => "caution",
+            Verdict::Refused => {
+                refused.push(*subject);
+                "refused"
+            }
+        };
+        writeln!(stdout(), "{word:<8} {subject}: {}", found.trim_end().replace('\n', "\n         "))?;
+    }
+    anyhow::ensure!(refused.is_empty(), "the IOKernel would not start: see {}", refused.join(", "));
+    match args.offline {
+        true => writeln!(stdout(), "cores, devices, accounts, rights and what runs were not looked at")?,
+        false => writeln!(stdout(), "the IOKernel would start")?,
+    }
+    Ok(())
+}
+
 /// Warns of grants that have no effect.
 fn warn_of_grants(config: &Config) {
     if !config.grant.is_empty() && !geteuid().is_root() {
@@ -222,7 +252,12 @@ fn reload_on(
             notifier.reloading();
             let changes = configuration(&args).and_then(|config| {
                 warn_of_grants(&config);
-                Ok(reloader.reload(config)?)
+                let changes = reloader.reload(config.clone())?;
+                if let Err(error) = tailwater_iokernel::admit_granted(&config) {
+                    let socket = &config.socket;
+                    tracing::warn!(socket, %error, "cannot let users of grants connect: the mode of the socket stays");
+                }
+                Ok(changes)
             });
             match changes {
                 Ok(changes) => tracing::info!(
@@ -276,18 +311,4 @@ fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
     }
     config.ports.fault = args.fault.clone().or(config.ports.fault);
     Ok(config)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn core_lists_are_read_or_refused_with_an_example() {
-        assert_eq!(parse_cores("1").unwrap().0, [1]);
-        assert_eq!(parse_cores("2-4,10").unwrap().0, [2, 3, 4, 10]);
-        for bad in ["", "x", "1-", "3-1", "1,,2"] {
-            assert!(parse_cores(bad).is_err(), "{bad}");
-        }
-    }
 }

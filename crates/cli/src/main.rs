@@ -8,6 +8,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tailwater_testbed::machine;
 
 mod app;
 mod background;
@@ -22,6 +23,7 @@ mod load;
 mod log;
 mod notify;
 mod output;
+mod pages;
 mod publish;
 mod query;
 mod run;
@@ -38,7 +40,7 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 #[derive(Debug, Parser)]
 #[command(
     name = "tailwater",
-    version,
+    version = machine::version(),
     max_term_width = 100,
     after_help = "Examples:
   tailwater demo                                a service and a batch job on the same cores, in 90 seconds
@@ -67,6 +69,9 @@ enum Command {
     Capture(Box<capture::CaptureArgs>),
     Trace(Box<trace::TraceArgs>),
     Doctor(doctor::DoctorArgs),
+    Completions(pages::CompletionsArgs),
+    #[command(hide = true)]
+    Man(pages::ManArgs),
     #[command(hide = true)]
     App(Box<app::AppArgs>),
     #[command(hide = true)]
@@ -92,6 +97,8 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => pages::completions(&args),
+        Command::Man(args) => pages::man(&args),
         Command::App(args) => app::run(&args),
         Command::WatchRegistration(args) => run::registration::run(&args),
         Command::BatchChild(args) => run::batch::run_child(&args),

@@ -17,9 +17,12 @@ use crate::firewall::FirewallConfig;
 use crate::macs::Macs;
 use crate::port::options::PortOptions;
 
+mod cores;
 mod ix;
 mod reserve;
+mod unknown;
 
+pub use cores::CoreList;
 pub use ix::{IxSettings, IxStep};
 pub use reserve::ReserveSettings;
 
@@ -51,8 +54,10 @@ pub struct Config {
     /// Address of the control socket; `@name` is in the abstract namespace and needs no file.
     pub socket: String,
     /// Core of the polling thread; `None`: the first core that this process may use.
+    #[serde(rename = "core")]
     pub iokernel_core: Option<u16>,
     /// Cores lent to runtimes; `None`: all that this process may use except the IOKernel's.
+    #[serde(with = "cores", skip_serializing_if = "Option::is_none")]
     pub managed_cores: Option<Vec<u16>>,
     /// IPv4 network of the runtimes.
     pub network: Ipv4Addr,
@@ -223,7 +228,7 @@ impl Config {
     /// assert!(Config::from_toml("cede-grace = 10").is_err());
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|e| ConfigError::Syntax(e.to_string()))?;
+        let config: Self = toml::from_str(text).map_err(|e| ConfigError::Syntax(unknown::explain(&e)))?;
         config.check()?;
         Ok(config)
     }

@@ -26,7 +26,16 @@ pub(crate) fn memory_bytes() -> u64 {
     text.lines().find_map(kib).map_or(u64::MAX, |kib| kib * 1024)
 }
 
-/// The IOKernel cannot use the cores as configured.
+/// Checks that `/proc` is mounted: the threads of programs are identified there.
+///
+/// # Errors
+/// What to do.
+fn check_proc() -> Result<(), CoreError> {
+    let is_there = fs::exists("/proc/self/task").unwrap_or(false);
+    is_there.then_some(()).ok_or(CoreError::NoProc)
+}
+
+/// The machine or its cores cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
     /// The process may use fewer than two cores.
@@ -36,7 +45,7 @@ pub enum CoreError {
     )]
     TooFew(usize),
     /// A configured core is not among the cores that the process may use.
-    #[error("core {core} ({key}) is not among the cores this process may use: {allowed}")]
+    #[error("{key} = {core}: not among the cores this process may use: {allowed}")]
     NotAllowed {
         /// The core.
         core: u16,
@@ -46,9 +55,7 @@ pub enum CoreError {
         allowed: String,
     },
     /// The IOKernel's own core cannot be lent.
-    #[error(
-        "core {0} is the IOKernel's own and cannot be managed; take it out of managed-cores or set iokernel-core"
-    )]
+    #[error("core {0} is the IOKernel's own and cannot be managed; take it out of managed-cores or set core")]
     OwnCore(u16),
     /// The list of managed cores is empty.
     #[error("managed-cores is empty; name at least one core to lend")]
@@ -56,6 +63,11 @@ pub enum CoreError {
     /// The kernel's error on reading the affinity.
     #[error("cannot read the affinity of this process: {0}")]
     Affinity(rustix::io::Errno),
+    /// `/proc` is not mounted.
+    #[error(
+        "/proc is not mounted, in which the threads of programs are identified: mount -t proc proc /proc"
+    )]
+    NoProc,
     /// sysfs describes an impossible machine, or a core is listed twice.
     #[error("cores of this machine: {0}")]
     Topology(#[from] TopologyError),
@@ -79,6 +91,7 @@ impl Cores {
     /// # Errors
     /// [`CoreError`] with the core and what to do.
     pub fn detect(config: &Config) -> Result<Self, CoreError> {
+        check_proc()?;
         let set = sched_getaffinity(None).map_err(CoreError::Affinity)?;
         let allowed: Vec<CoreId> =
             (0..CpuSet::MAX_CPU as u16).filter(|&c| set.is_set(c.into())).map(CoreId).collect();
@@ -102,7 +115,7 @@ impl Cores {
             })
         };
         let iokernel = match config.iokernel_core {
-            Some(core) => check(core, "iokernel-core")?,
+            Some(core) => check(core, "core")?,
             None => {
                 let managed =
                     |core: &&CoreId| config.managed_cores.as_ref().is_some_and(|m| m.contains(&core.0));

@@ -9,6 +9,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tailwater_testbed::machine;
 
 mod app;
 mod bench;
@@ -28,7 +29,7 @@ static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 #[derive(Debug, Parser)]
 #[command(
     name = "tailwater-lab",
-    version,
+    version = machine::version(),
     max_term_width = 100,
     after_help = "Examples:
   tailwater-lab measure                         everything that is published, in one session

@@ -4,6 +4,7 @@
 //! off what leaves the frame.
 
 use crate::axis::{Axis, Tick};
+use crate::colours::Colours;
 use crate::svg::{Anchor, Svg, text_width, wrap};
 use crate::{Bar, Line, Panel};
 
@@ -38,7 +39,7 @@ impl Frame {
 }
 
 /// Draws a panel with its upper left corner at `origin` and of this size.
-pub fn draw(drawing: &mut Svg, panel: &Panel, origin: (f64, f64), size: (f64, f64)) {
+pub fn draw(drawing: &mut Svg, panel: &Panel, colours: &Colours, origin: (f64, f64), size: (f64, f64)) {
     let y_axis = y_axis(panel);
     let title = wrap(&panel.title, PANEL_TITLE_SIZE, size.0 - 10.0);
     let frame = frame(panel, &y_axis, title.len(), origin, size);
@@ -49,9 +50,9 @@ pub fn draw(drawing: &mut Svg, panel: &Panel, origin: (f64, f64), size: (f64, f6
     draw_y_axis(drawing, &y_axis, &frame, origin.0, &panel.y_label);
     drawing.rect((frame.x, frame.y), (frame.width, frame.height), "tw-frame");
     if panel.bars.is_empty() {
-        draw_curves(drawing, panel, &y_axis, &frame);
+        draw_curves(drawing, panel, colours, &y_axis, &frame);
     } else {
-        draw_bars(drawing, &panel.bars, &y_axis, &frame);
+        draw_bars(drawing, &panel.bars, colours, &y_axis, &frame);
     }
     let at = (frame.x + frame.width / 2.0, origin.1 + size.1 - 12.0);
     drawing.text(at, TEXT_SIZE, Anchor::Middle, "", &panel.x_label);
@@ -125,7 +126,7 @@ fn draw_x_axis(drawing: &mut Svg, axis: &Axis, frame: &Frame) {
     }
 }
 
-fn draw_curves(drawing: &mut Svg, panel: &Panel, y_axis: &Axis, frame: &Frame) {
+fn draw_curves(drawing: &mut Svg, panel: &Panel, colours: &Colours, y_axis: &Axis, frame: &Frame) {
     let drawn: Vec<Vec<(f64, f64)>> =
         panel.lines.iter().map(|line| clip(&line.points, y_axis.high())).collect();
     let x_axis = x_axis(&drawn, panel.log_x);
@@ -135,7 +136,8 @@ fn draw_curves(drawing: &mut Svg, panel: &Panel, y_axis: &Axis, frame: &Frame) {
     };
     let corner = (frame.x - BLEED, frame.y - BLEED);
     drawing.begin_clipped(corner, (frame.width + 2.0 * BLEED, frame.height + 2.0 * BLEED));
-    for (colour, (Line { dashed, .. }, points)) in panel.lines.iter().zip(&drawn).enumerate() {
+    for (Line { name, dashed, .. }, points) in panel.lines.iter().zip(&drawn) {
+        let colour = colours.get(name);
         let points: Vec<(f64, f64)> = points.iter().map(|&(x, y)| place(x, y)).collect();
         drawing.polyline(&points, colour, *dashed);
         if points.len() <= MARKED && (!dashed || points.len() == 1) {
@@ -171,14 +173,14 @@ fn clip(points: &[(f64, f64)], top: f64) -> Vec<(f64, f64)> {
     kept
 }
 
-fn draw_bars(drawing: &mut Svg, bars: &[Bar], axis: &Axis, frame: &Frame) {
+fn draw_bars(drawing: &mut Svg, bars: &[Bar], colours: &Colours, axis: &Axis, frame: &Frame) {
     let share = frame.width / bars.len() as f64;
     let slant = slanted(bars, frame.width);
     let place = |value: f64| (1.0 - axis.place(value).clamp(0.0, 1.0)) * frame.height;
     drawing.begin_clipped((frame.x, frame.y), (frame.width, frame.height));
     for (index, bar) in bars.iter().enumerate().filter(|(_, bar)| bar.value.is_finite()) {
         let (x, y) = (share * index as f64, place(bar.value));
-        drawing.bar((x + 0.15 * share, y), (0.7 * share, frame.height - y), index);
+        drawing.bar((x + 0.15 * share, y), (0.7 * share, frame.height - y), colours.get(&bar.name));
         let middle = x + share / 2.0;
         drawing.line((middle, place(bar.range.0)), (middle, place(bar.range.1)), "tw-whisker");
         for end in [bar.range.0, bar.range.1] {

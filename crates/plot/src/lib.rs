@@ -8,6 +8,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `axis` | ranges, ticks and their labels; where a value lies on an axis |
+//! | `colours` | which colour a curve or bar has |
 //! | `chart` | one panel: frame, grid, curves, bars, labels |
 //! | [`demo`] | the panels of `tailwater demo` |
 //! | `svg` | the text of the elements, escaped; the style sheet; estimated widths of text |
@@ -18,10 +19,12 @@
 
 mod axis;
 mod chart;
+mod colours;
 pub mod demo;
 mod svg;
 pub mod table;
 
+use colours::Colours;
 use svg::{Anchor, Svg};
 
 /// One curve.
@@ -85,7 +88,7 @@ pub struct Panel {
     pub log_y: bool,
     /// Fixed lower and upper end of the y axis; points above are cut off.
     pub y_range: Option<(f64, f64)>,
-    /// The curves. The same position has the same colour in every panel.
+    /// The curves. The same name has the same colour in every panel.
     pub lines: Vec<Line>,
     /// Bars instead of curves, with whiskers; the x axis is their names.
     pub bars: Vec<Bar>,
@@ -150,7 +153,8 @@ pub fn draw(title: &str, panels: &[Panel]) -> String {
     let cell = if panels.len() > 1 { CELL } else { SINGLE };
     let width = columns as f64 * cell.0 + 2.0 * MARGIN;
     let heading = svg::wrap(title, TITLE_SIZE, width - 2.0 * MARGIN);
-    let legend = legend_rows(panels, width - 2.0 * MARGIN);
+    let colours = Colours::of(panels);
+    let legend = legend_rows(panels, &colours, width - 2.0 * MARGIN);
     let top = MARGIN + 1.4 * TITLE_SIZE * heading.len() as f64;
     let bottom = top + cell.1 * panels.len().div_ceil(columns) as f64;
     let height = bottom + LEGEND_ROW * legend.len() as f64 + MARGIN;
@@ -162,7 +166,8 @@ pub fn draw(title: &str, panels: &[Panel]) -> String {
     }
     for (index, panel) in panels.iter().enumerate() {
         let (row, column) = ((index / columns) as f64, (index % columns) as f64);
-        chart::draw(&mut drawing, panel, (MARGIN + column * cell.0, top + row * cell.1), cell);
+        let origin = (MARGIN + column * cell.0, top + row * cell.1);
+        chart::draw(&mut drawing, panel, &colours, origin, cell);
     }
     for (row, entries) in legend.iter().enumerate() {
         draw_legend_row(&mut drawing, entries, width, bottom + LEGEND_ROW * (row as f64 + 0.6));
@@ -185,9 +190,10 @@ impl Entry {
 }
 
 /// Returns the curves of all panels, each name once, in rows that fit into `width`.
-fn legend_rows(panels: &[Panel], width: f64) -> Vec<Vec<Entry>> {
+fn legend_rows(panels: &[Panel], colours: &Colours, width: f64) -> Vec<Vec<Entry>> {
     let mut rows: Vec<Vec<Entry>> = Vec::new();
-    for (colour, line) in panels.iter().flat_map(|panel| panel.lines.iter().enumerate()) {
+    for line in panels.iter().flat_map(|panel| &panel.lines) {
+        let colour = colours.get(&line.name);
         let entry = Entry { name: line.name.clone(), colour, dashed: line.dashed };
         if rows.iter().flatten().any(|known| known.name == entry.name) {
             continue;
@@ -274,16 +280,18 @@ mod tests {
             lines: names.iter().map(|name| Line::new(*name, Vec::new())).collect(),
             ..Panel::default()
         };
-        let rows = legend_rows(&[panel(&["a", "b"]), panel(&["a", "c"])], 1e6);
+        let panels = [panel(&["a", "b"]), panel(&["a", "c"])];
+        let rows = legend_rows(&panels, &Colours::of(&panels), 1e6);
         let entry = |name: &str, colour| Entry { name: name.to_owned(), colour, dashed: false };
-        assert_eq!(rows, [vec![entry("a", 0), entry("b", 1), entry("c", 1)]]);
+        assert_eq!(rows, [vec![entry("a", 0), entry("b", 1), entry("c", 2)]]);
     }
 
     #[test]
     fn a_legend_wraps_before_it_leaves_the_drawing() {
         let lines =
             (0..8).map(|i| Line::new(format!("a rather long name of a curve, {i}"), Vec::new())).collect();
-        let rows = legend_rows(&[Panel { lines, ..Panel::default() }], 700.0);
+        let panels = [Panel { lines, ..Panel::default() }];
+        let rows = legend_rows(&panels, &Colours::of(&panels), 700.0);
         assert!(rows.len() > 1);
         for row in rows {
             assert!(row.iter().map(Entry::width).sum::<f64>() <= 700.0);

@@ -30,7 +30,8 @@ static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
 /// starts the runtime.
 ///
 /// # Panics
-/// If the runtime cannot start, with the reason. Resumes the panic of `body`.
+/// If the runtime cannot start, with the reason and the place of the test. Resumes the panic of
+/// `body`.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -41,6 +42,7 @@ static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
 /// });
 /// assert_eq!(name.as_deref(), Some("adder"));
 /// ```
+#[track_caller]
 pub fn run<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
     let started = STARTED
         .get_or_init(|| Builder::defaults(KTHREADS, QUANTUM).run(|| ()).map_err(|error| error.to_string()));

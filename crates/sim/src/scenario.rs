@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, ensure};
-use tailwater_sched::dispatch::{PolicySpec, Setup};
+use tailwater_sched::dispatch::{Dispatch, PolicySpec, Setup};
 use tailwater_workload::{ArrivalProcess, Rate};
 
 use crate::costs::Costs;
@@ -66,6 +66,18 @@ impl Scenario {
         self.run_source(source, seed)
     }
 
+    /// As [`Scenario::run_once`], with a policy that is not one of this project's in the place of
+    /// [`Scenario::policy`], built for this scenario's cores.
+    ///
+    /// # Errors
+    ///
+    /// If the load is invalid.
+    pub fn run_with(&self, policy: &mut dyn Dispatch, replication: u32) -> anyhow::Result<Measured> {
+        let seed = seed_of(self.seed, replication);
+        let source = Synthetic::new(self.arrivals, self.rate()?, self.mix.clone(), self.connections, seed);
+        Ok(self.run_policy(policy, source))
+    }
+
     /// Returns the highest of the rates tried, in requests per second, at which the 99th percentile
     /// of latency is at most `limit_ns`, and one replication at it; `None` if there is none. Tries
     /// `most`, a load as [`Scenario::load`], and below it halves the range of loads `halvings`
@@ -116,8 +128,12 @@ impl Scenario {
     fn run_source(&self, source: impl Source, seed: u64) -> anyhow::Result<Measured> {
         let setup = Setup { workers: self.cores, classes: self.mix.class_info(), seed };
         let mut policy = self.policy.build(&setup).context("dispatch policy")?;
+        Ok(self.run_policy(&mut *policy, source))
+    }
+
+    fn run_policy(&self, policy: &mut dyn Dispatch, source: impl Source) -> Measured {
         let measured = Measured::new(self.mix.classes().len(), self.budget);
-        Ok(Engine::new(&mut *policy, self.cores, &self.costs, source, measured).run())
+        Engine::new(policy, self.cores, &self.costs, source, measured).run()
     }
 }
 

@@ -88,6 +88,11 @@ pub fn commit() -> String {
     env!("TAILWATER_COMMIT").to_owned()
 }
 
+/// Returns what `--version` prints after the name: version and commit.
+pub fn version() -> &'static str {
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("TAILWATER_COMMIT"), ")")
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }

@@ -70,6 +70,7 @@ pub fn examine() -> Vec<Finding> {
     let fs_base = rustix::param::linux_hwcap().1 & HWCAP2_FSGSBASE != 0;
     let invariant = Clock::invariant();
     let pidfd = pidfd_open(getpid(), PidfdFlags::empty());
+    let proc = std::fs::exists("/proc/self/task").unwrap_or(false);
     let memory_file = memory::create("tailwater-doctor", 4096);
     let socket = UdpSocket::bind("127.0.0.1:0");
     let describe = |result: Result<(), String>| result.err().unwrap_or_else(|| "works".to_owned());
@@ -98,6 +99,12 @@ pub fn examine() -> Vec<Finding> {
             invariant,
             if invariant { "invariant" } else { "not invariant" }.to_owned(),
             "the hypervisor hides that the counter runs at one rate: choose another processor model for this machine",
+        ),
+        finding(
+            "/proc",
+            proc,
+            if proc { "is mounted" } else { "is not mounted" }.to_owned(),
+            "the IOKernel identifies the threads of programs there: mount -t proc proc /proc",
         ),
         finding(
             "pidfd_open",

@@ -2,9 +2,13 @@
 //!
 //! Owns the installation of `libtailwater`: cargo builds the archive, and what is here links the
 //! shared libraries from it and puts all files under a prefix, without cargo-c. The tests of
-//! `crates/capi` install the same way, into a folder of their own.
+//! `crates/capi` install the same way, into a folder of their own. [`dist`] packs it with all
+//! programs.
+
+pub mod dist;
 
 use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,6 +46,13 @@ pub fn run(command: &mut Command) -> Result<Vec<u8>> {
 /// # Errors
 /// If this was not started by cargo, or the build fails.
 pub fn build() -> Result<PathBuf> {
+    // Relative to the folder of the caller, which the build leaves.
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(std::path::absolute).transpose()?;
+    build_with(&target.unwrap_or_else(|| root().join("target")), None)
+}
+
+/// As [`build`], into a target directory, with flags for the compiler if there are any.
+fn build_with(target: &Path, flags: Option<&OsString>) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").context("start this by cargo, as `cargo xtask`")?;
     let mut build = Command::new(cargo);
     build.current_dir(root()).args([
@@ -53,9 +64,9 @@ pub fn build() -> Result<PathBuf> {
         "--crate-type=staticlib",
         "--message-format=json-render-diagnostics",
     ]);
-    if let Some(target) = std::env::var_os("CARGO_TARGET_DIR") {
-        // Relative to the folder of the caller, which the build leaves.
-        build.arg("--target-dir").arg(std::path::absolute(target)?);
+    build.arg("--target-dir").arg(target);
+    if let Some(flags) = flags {
+        build.env("RUSTFLAGS", flags);
     }
     archive_in(&run(&mut build)?).context("cargo built no archive (libtailwater_capi.a)")
 }
@@ -75,7 +86,12 @@ fn archive_in(messages: &[u8]) -> Option<PathBuf> {
 /// # Errors
 /// If there is no C compiler, or a file cannot be written.
 pub fn install(archive: &Path, prefix: &Path) -> Result<()> {
-    let [lib, include] = ["lib", "include"].map(|name| prefix.join(name));
+    install_for(archive, prefix, prefix)
+}
+
+/// As [`install`], below the folder `staging`, for another prefix that it is moved to.
+fn install_for(archive: &Path, staging: &Path, prefix: &Path) -> Result<()> {
+    let [lib, include] = ["lib", "include"].map(|name| staging.join(name));
     let cmake = lib.join("cmake/Tailwater");
     for folder in [&lib.join("pkgconfig"), &cmake, &include] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;

@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 mod beside;
+mod clients;
 mod futures_of_others;
 mod holds;
 mod page;
@@ -52,6 +53,11 @@ const CHECKS: &[Check] = &[
     ("client-pool", pool::client_pool, End::Returns),
     ("axum", futures_of_others::axum, End::Returns),
     ("tower", futures_of_others::tower, End::Returns),
+    ("reqwest", clients::reqwest, End::Returns),
+    ("ureq", clients::ureq, End::Returns),
+    ("redis", clients::redis, End::Returns),
+    ("sqlx", clients::sqlx, End::Returns),
+    ("tonic", clients::tonic, End::Returns),
     ("std-mutex", holds::std_mutex, End::ReturnsByDetector),
     ("parking-lot", holds::parking_lot_mutex, End::ReturnsByDetector),
     ("std-net", holds::std_net, End::ReturnsByDetector),

@@ -123,6 +123,32 @@ const ROWS: &[Row] = &[
     ("`tower`", Verdict::Works, "its `timeout` needs Tokio's runtime and panics at once without", &["tower"]),
     ("`tokio-rustls`", Verdict::Works, "with the feature `tokio-io`", &["tokio-rustls"]),
     (
+        "`tonic`",
+        Verdict::Works,
+        "without its features `transport` and `channel`: services as `tonic::service::Routes` behind hyper's HTTP/2 \
+         server, clients over hyper's `SendRequest`; with the feature `hyper`",
+        &["tonic"],
+    ),
+    (
+        "`redis`, asynchronous",
+        Verdict::Works,
+        "`MultiplexedConnection::new_with_config` on Tailwater's stream, with no `response_timeout`, and its driver \
+         as a task; with the feature `tokio-io`",
+        &["redis"],
+    ),
+    (
+        "`reqwest`, `sqlx`",
+        Verdict::WorksBeside,
+        "on Tokio's runtime and Linux's network, as `tokio` above",
+        &["reqwest", "sqlx"],
+    ),
+    (
+        "`ureq`",
+        Verdict::WorksBeside,
+        "within `tailwater::blocking`, on Linux's network",
+        &["ureq"],
+    ),
+    (
         "`std::sync::Mutex`, `RwLock`, `Condvar`, `Once`, `Barrier`",
         Verdict::HoldsTheCore,
         "`tailwater::sync` has the same names. A `std` lock is fine where it is never contended, or where its holder \

@@ -17,7 +17,7 @@
 //! | `Fill` | the rest of a large block | its end |
 //! | `Swallow` | the rest of a refused block | its end |
 //! | `SkipLine` | the end of a line whose answer is complete | it |
-//! | `Dump` | room for more of a list of items | its end |
+//! | `Dump` | room for more of a list | its end |
 //! | `Closed` | nothing | - |
 //!
 //! A server with classes of requests has a connection [divide](Connection::divide_turns) its
@@ -225,7 +225,7 @@ impl Connection {
                 }
                 State::SkipLine => self.skip_line(),
                 State::Dump(dump) => {
-                    match dump.write(&self.service.store, now, &mut self.output) {
+                    match dump.write(&self.service, now, &mut self.output) {
                         Listed::More => {}
                         Listed::Send => return Step::Continue,
                         Listed::All => self.state = State::Command,

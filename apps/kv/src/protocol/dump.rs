@@ -1,16 +1,20 @@
-//! Lists of all items: `lru_crawler metadump` and `stats cachedump`.
+//! Lists without a bound: all items (`lru_crawler metadump`, `stats cachedump`) and all connections
+//! (`stats conns`).
 //!
 //! Owns their lines, which are memcached's, and the place that a list has reached. A list is
-//! written bucket by bucket between other output, so it takes no memory of its own. Each step is
+//! written piece by piece between other output, so it takes no memory of its own. Each step is
 //! bounded and a poll point.
 
 use std::io::Write;
 
-use crate::store::{Crawl, Dumped, Now, Store};
+use super::stats;
+use crate::service::Service;
+use crate::store::{Crawl, Dumped, Now};
 
 /// A list that is being written.
 #[derive(Debug)]
 pub(super) struct Dump {
+    /// The place among the items.
     progress: Crawl,
     lines: Lines,
     /// Steps since output was last to be sent.
@@ -19,6 +23,9 @@ pub(super) struct Dump {
 
 /// Steps of a list after which its output is sent, even if it is short.
 const STEPS: usize = 128;
+
+/// Connections that a step lists.
+const PEERS: usize = 8;
 
 /// What follows a step of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +45,8 @@ enum Lines {
     Meta,
     /// `ITEM KEY [BYTES b; UNIX s]`, so many.
     Items(usize),
+    /// `STAT N:addr ADDRESS` and the like, of the connections from this number on.
+    Peers(u64),
 }
 
 impl Dump {
@@ -51,22 +60,37 @@ impl Dump {
         Self::new(Lines::Items(most))
     }
 
+    /// Begins the list of `stats conns`.
+    pub fn peers() -> Self {
+        Self::new(Lines::Peers(0))
+    }
+
     fn new(lines: Lines) -> Self {
         Self { progress: Crawl::default(), lines, steps: 0 }
     }
 
-    /// Appends the items of one bucket, if there is one among the next, and after the last bucket
-    /// the end of the list.
-    pub fn write(&mut self, store: &Store, now: Now, out: &mut Vec<u8>) -> Listed {
-        let lines = &mut self.lines;
-        let more = store.dump(&mut self.progress, now, |key, item| match lines {
-            Lines::Meta => meta_line(key, item, now, out),
-            Lines::Items(0) => {}
-            Lines::Items(left) => {
-                *left -= 1;
-                item_line(key, item, now, out);
+    /// Appends the items of one bucket, if there is one among the next, or some connections, and
+    /// after the last ones the end of the list.
+    pub fn write(&mut self, service: &Service, now: Now, out: &mut Vec<u8>) -> Listed {
+        let more = match &mut self.lines {
+            Lines::Peers(next) => {
+                let peers = service.peers(*next, PEERS);
+                let more = peers.len() == PEERS;
+                *next = peers.last().map_or(*next, |(number, _)| number + 1);
+                stats::connections(&peers, now, &mut |name, value| {
+                    print(out, format_args!("STAT {name} {value}\r\n"));
+                });
+                more
             }
-        });
+            lines => service.store.dump(&mut self.progress, now, |key, item| match lines {
+                Lines::Items(0) | Lines::Peers(_) => {}
+                Lines::Meta => meta_line(key, item, now, out),
+                Lines::Items(left) => {
+                    *left -= 1;
+                    item_line(key, item, now, out);
+                }
+            }),
+        };
         if !more || matches!(self.lines, Lines::Items(0)) {
             out.extend_from_slice(b"END\r\n");
             return Listed::All;

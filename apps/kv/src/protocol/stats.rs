@@ -3,16 +3,17 @@
 //! The names are memcached's. Statistics without a meaning here are left out rather than invented;
 //! memory has one class, that of cells of 64 bytes.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::bytes::number;
 use super::dump::Dump;
 use super::turn::{Next, Turn};
 use crate::replicate::{Copy, Link};
-use crate::service::{Service, VERSION};
+use crate::service::{Peer, Service, VERSION};
 use crate::store::{CELL_BYTES, Now, Totals};
 
-/// Maximum number of connections listed.
+/// Maximum number of connections listed in the binary protocol.
 const MAX_PEERS: usize = 200;
 /// Maximum bytes per connection: three statistics behind 24 bytes each in the binary protocol, with
 /// an IPv6 address and numbers of 20, 20, 20 and 10 digits.
@@ -24,6 +25,9 @@ pub(super) const MAX_LEN: usize = MAX_PEERS * PEER + 1024;
 pub(super) fn text<'a>(words: &[&[u8]], turn: &mut Turn) -> Next<'a> {
     if let [b"cachedump", class, most, ..] = words {
         return dump(class, most, turn);
+    }
+    if let [b"conns", ..] = words {
+        return Next::Dump(Dump::peers());
     }
     lines(words, turn);
     Next::Done
@@ -91,7 +95,7 @@ pub(super) fn each(group: &[u8], service: &Service, now: Now, mut take: impl FnM
                 take(&size.to_string(), &count.to_string());
             }
         }
-        b"conns" => connections(service, now, take),
+        b"conns" => connections(&service.peers(0, MAX_PEERS), now, take),
         b"replication" => return replication(service, take),
         b"reset" => service.reset_counters(),
         _ => return false,
@@ -308,8 +312,9 @@ fn replication(service: &Service, take: &mut dyn FnMut(&str, &str)) -> bool {
     true
 }
 
-fn connections(service: &Service, now: Now, take: &mut dyn FnMut(&str, &str)) {
-    for (number, peer) in service.peers(MAX_PEERS) {
+/// Calls `take` for the statistics of these connections.
+pub(super) fn connections(peers: &[(u64, Arc<Peer>)], now: Now, take: &mut dyn FnMut(&str, &str)) {
+    for (number, peer) in peers {
         take(&format!("{number}:addr"), &format!("tcp:{}", peer.address));
         take(&format!("{number}:state"), "conn_read");
         let idle = now.seconds.saturating_sub(peer.last.load(Relaxed));

@@ -637,6 +637,16 @@ fn output_is_bounded_whatever_is_asked_for_and_a_long_one_keeps_no_memory() {
 }
 
 #[test]
+fn all_connections_are_listed_in_pieces() {
+    let service = service();
+    let peers = peers(&service);
+    let answer = talk(&service, "stats conns\r\nget nothing\r\n");
+    assert_eq!(answer.matches(":addr tcp:").count(), peers.len());
+    assert_eq!(answer.matches("secs_since_last_cmd").count(), peers.len());
+    assert!(answer.ends_with("END\r\nEND\r\n"), "one end, and that of the next command");
+}
+
+#[test]
 fn an_answer_too_long_for_datagrams_is_an_error() {
     let service = service();
     let value = "x".repeat(30_000);

@@ -3,23 +3,23 @@
 use std::fs::{self, OpenOptions};
 
 use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 use tailwater_iokernel::{Config, Cores};
 
 use super::part::{Part, Status};
 
-/// Capabilities that ports need, by their bits in `CapEff` (capabilities(7), linux/capability.h).
-const NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
-const NET_RAW: (u32, &str) = (13, "CAP_NET_RAW");
-const IPC_LOCK: (u32, &str) = (14, "CAP_IPC_LOCK");
-const BPF: (u32, &str) = (39, "CAP_BPF");
+/// Capabilities that ports need.
+const NET_ADMIN: (CapabilitySet, &str) = (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN");
+const NET_RAW: (CapabilitySet, &str) = (CapabilitySet::NET_RAW, "CAP_NET_RAW");
+const IPC_LOCK: (CapabilitySet, &str) = (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK");
+const BPF: (CapabilitySet, &str) = (CapabilitySet::BPF, "CAP_BPF");
 
 /// Locked memory of one queue of an AF_XDP port with the default options.
 const QUEUE_BYTES: u64 = tailwater_iokernel::port::xdp::QUEUE_BYTES;
 
 /// Examines a machine of which this process may use `cores`, for an IOKernel with these settings.
 pub fn examine(cores: &[usize], config: &Config) -> Vec<Part> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let capabilities = effective(&status);
+    let capabilities = effective();
     vec![
         tap(capabilities),
         xdp(capabilities),
@@ -57,19 +57,17 @@ fn other_programs(config: &Config) -> Part {
     Part { name, status, found }
 }
 
-/// Returns the set of effective capabilities in the text of `/proc/PID/status`; empty if it is not
-/// there.
-fn effective(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+/// Returns the effective capabilities of this thread.
+fn effective() -> CapabilitySet {
+    capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
 }
 
 /// Names of those of `wanted` that are not in the set.
-fn lacking(capabilities: u64, wanted: &[(u32, &'static str)]) -> Vec<&'static str> {
-    wanted.iter().filter(|(bit, _)| capabilities >> bit & 1 == 0).map(|&(_, name)| name).collect()
+fn lacking(held: CapabilitySet, wanted: &[(CapabilitySet, &'static str)]) -> Vec<&'static str> {
+    wanted.iter().filter(|(one, _)| !held.contains(*one)).map(|&(_, name)| name).collect()
 }
 
-fn tap(capabilities: u64) -> Part {
+fn tap(capabilities: CapabilitySet) -> Part {
     let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun");
     let lacking = lacking(capabilities, &[NET_ADMIN]);
     let (status, found) = match device {
@@ -88,7 +86,7 @@ fn tap(capabilities: u64) -> Part {
     Part { name: "TAP (optional)", status, found }
 }
 
-fn xdp(capabilities: u64) -> Part {
+fn xdp(capabilities: CapabilitySet) -> Part {
     let (status, found) = match tailwater_iokernel::port::xdp::probe() {
         Ok(what) => (Status::Ok, what),
         Err(what) => {
@@ -103,7 +101,7 @@ fn xdp(capabilities: u64) -> Part {
     Part { name: "AF_XDP (optional)", status, found }
 }
 
-fn locked_memory(capabilities: u64) -> Part {
+fn locked_memory(capabilities: CapabilitySet) -> Part {
     let limit = if lacking(capabilities, &[IPC_LOCK]).is_empty() {
         None
     } else {
@@ -187,11 +185,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_are_read_from_the_effective_set() {
-        let status = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000003000\nCapBnd:\t000001ffffffffff\n";
-        assert_eq!(lacking(effective(status), &[NET_ADMIN, NET_RAW]), [""; 0]);
-        assert_eq!(lacking(effective(status), &[NET_RAW, BPF, IPC_LOCK]), ["CAP_BPF", "CAP_IPC_LOCK"]);
-        assert_eq!(lacking(effective(""), &[NET_ADMIN]), ["CAP_NET_ADMIN"]);
+    fn what_is_lacking_is_named() {
+        let held = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        assert_eq!(lacking(held, &[NET_ADMIN, NET_RAW]), [""; 0]);
+        assert_eq!(lacking(held, &[NET_RAW, BPF, IPC_LOCK]), ["CAP_BPF", "CAP_IPC_LOCK"]);
+        assert_eq!(lacking(CapabilitySet::empty(), &[NET_ADMIN]), ["CAP_NET_ADMIN"]);
     }
 
     #[test]

@@ -177,7 +177,7 @@ pub struct LoadArgs {
     #[arg(long, hide = true, requires = "agent")]
     pub(super) once: bool,
 
-    /// Print a line a second to standard error even if standard output is no terminal
+    /// Print a line a second to standard error even if that is no terminal
     #[arg(long, conflicts_with = "quiet", help_heading = "Output")]
     pub(super) live: bool,
     /// Print nothing while running

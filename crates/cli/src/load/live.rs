@@ -1,7 +1,6 @@
 //! Output while a load runs: a line a second, and a line for each trial or load.
 //!
-//! Owns whether anything is printed: to standard error, if standard output is a terminal or with
-//! `--live`.
+//! Owns whether anything is printed: to standard error, if that is a terminal or with `--live`.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,9 +22,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// On if `wanted` or if standard output is a terminal, unless `quiet`.
+    /// On if `wanted` or if standard error is a terminal, unless `quiet`.
     pub fn new(wanted: bool, quiet: bool) -> Self {
-        Self { on: !quiet && (wanted || std::io::stdout().is_terminal()), headed: AtomicBool::new(false) }
+        Self { on: !quiet && (wanted || std::io::stderr().is_terminal()), headed: AtomicBool::new(false) }
     }
 
     /// Returns whether anything is printed.

@@ -20,7 +20,7 @@ mod stages;
 mod tests;
 mod watch;
 
-use std::io::{Write, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,7 @@ use crate::query::parse_buffer;
 use collect::Collector;
 use report::Report;
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
+use tailwater_testbed::note;
 use watch::Watch;
 
 /// Pause after the ring was found empty: few wake-ups disturb the traced programs less than many. A
@@ -94,6 +95,10 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         TraceRequest { every: args.sample, runtime: args.runtime.clone(), ring_bytes: args.buffer << 20 };
     let mut watch = Watch::begin(&args.iokernel, request)?;
     let mut collector = Collector::default();
+    if stderr().is_terminal() {
+        let seconds = Duration::from_nanos(args.duration).as_secs_f64();
+        note!("tracing one request of {} for {seconds} s; Ctrl-C ends it sooner", args.sample);
+    }
     let connected = gather(&mut watch, &mut collector, &interrupt, Duration::from_nanos(args.duration))?;
     let losses = if connected { watch.losses() } else { None };
     let report = Report::new(&collector, &watch.names, watch.clock(), losses);

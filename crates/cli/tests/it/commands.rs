@@ -24,6 +24,7 @@ fn every_subcommand_has_help_with_examples() {
         &["cores", "--help"],
         &["capture", "--help"],
         &["doctor", "--help"],
+        &["completions", "--help"],
     ] {
         let output = run(words);
         let help = text(&output.stdout);
@@ -64,6 +65,79 @@ fn the_printed_configuration_is_one_that_is_read() {
     let second = run(&["iokernel", "--print-config", "--config", file.to_str().unwrap()]);
     assert_eq!(text(&first.stdout), text(&second.stdout));
     assert!(text(&first.stdout).contains("managed-cores = [4, 5, 6]"), "{}", text(&first.stdout));
+}
+
+#[test]
+fn the_version_has_the_commit() {
+    let output = run(&["--version"]);
+    let line = text(&output.stdout);
+    let (version, commit) = line.trim().split_once(" (").expect("a commit in brackets");
+    assert!(version.starts_with("tailwater 0.") && commit.len() > 1 && commit.ends_with(')'), "{line}");
+}
+
+#[test]
+fn a_check_says_line_by_line_what_keeps_an_iokernel_from_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tailwater.toml");
+    let socket = socket_name("checked");
+    let check = |config: &str, words: &[&str]| {
+        std::fs::write(&file, config).unwrap();
+        let file = file.to_str().unwrap();
+        let own = ["iokernel", "--check", "--share-cores", "--socket", &socket, "--config", file];
+        let output = run(&[&own[..], words].concat());
+        (output.status.code(), text(&output.stdout))
+    };
+    for (config, words, subject, part) in [
+        ("cede-grace = 10", &[][..], "configuration", "did you mean `cede-grace-us`?"),
+        ("managed_cores = [1]", &["--offline"], "configuration", "did you mean `managed-cores`?"),
+        ("core = 1023", &[], "cores", "core = 1023"),
+        ("[ports]\nxdp = \"no-such-if\"", &[], "port", "no interface no-such-if"),
+        ("[[grant]]\nusers = \"no-such-user-here\"", &[], "grants", "no-such-user-here"),
+        ("", &["--takeover"], "takeover", "without --takeover"),
+    ] {
+        let (code, found) = check(config, words);
+        assert_eq!(code, Some(1), "{config}: {found}");
+        let line = format!("refused  {subject}: ");
+        assert!(found.contains(&line) && found.contains(part), "{config}: {found}");
+    }
+    let (code, found) = check("core = 1023\n[ports]\nxdp = \"no-such-if\"", &["--offline"]);
+    assert_eq!(code, Some(0), "{found}");
+    assert!(found.contains("were not looked at"), "{found}");
+    if !has_two_cpus() {
+        return;
+    }
+    let (code, found) = check("", &[]);
+    assert_eq!(code, Some(0), "{found}");
+    assert!(found.contains("would start"), "{found}");
+}
+
+#[test]
+fn a_check_leaves_an_iokernel_that_runs_as_it_is_and_says_whether_it_would_take_over() {
+    if !has_two_cpus() {
+        return;
+    }
+    let socket = socket_name("check-beside");
+    let mut running = iokernel(&socket, &[]);
+    let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/busy.toml");
+    let check = |words: &[&str]| {
+        let own = ["iokernel", "--check", "--share-cores", "--socket", &socket];
+        let output = run(&[&own[..], words].concat());
+        (output.status.code(), text(&output.stdout))
+    };
+    let (code, found) = check(&["--config", settings]);
+    assert_eq!(code, Some(1), "{found}");
+    let process = format!("process {}", running.pid());
+    assert!(found.contains("refused  control socket") && found.contains(&process), "{found}");
+    let (code, found) = check(&["--config", settings, "--takeover"]);
+    assert_eq!(code, Some(0), "{found}");
+    assert!(found.contains("would take over"), "{found}");
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other.toml");
+    std::fs::write(&other, "network = \"10.88.0.0\"").unwrap();
+    let (code, found) = check(&["--config", other.to_str().unwrap(), "--takeover"]);
+    assert_eq!(code, Some(1), "{found}");
+    assert!(found.contains("would not take over") && found.contains("same network"), "{found}");
+    assert!(running.is_running() && stats(&socket).is_some());
 }
 
 #[test]
@@ -319,7 +393,7 @@ fn the_doctor_says_what_others_get_beside_the_iokernel_of_a_configuration() {
         assert!(tap.starts_with("caution") && tap.contains("no real-time rank"), "{tap}");
     }
     // No machine has this core.
-    assert!(others("iokernel-core = 1023").starts_with("caution"), "{}", others("iokernel-core = 1023"));
+    assert!(others("core = 1023").starts_with("caution"), "{}", others("core = 1023"));
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Presence {
                 tracing::error!(
                     core,
                     "Linux does not let the IOKernel use the core it polls on (cpuset, or offline); it polls where \
-                     Linux has moved it, beside other programs: give the core back, or restart with another iokernel-core"
+                     Linux has moved it, beside other programs: give the core back, or restart with another core"
                 );
             } else {
                 tracing::warn!(

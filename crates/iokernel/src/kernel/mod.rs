@@ -36,6 +36,7 @@ use crate::port::{Port, PortError};
 use crate::real_time::real_time;
 use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
+use crate::socket_mode::admit_granted;
 use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
 use crate::sys::{LinuxThreads, peer};
@@ -45,7 +46,8 @@ use control_thread::{ControlThread, Work};
 use courtesy::Courtesy;
 use margin::Margin;
 use neighbours::Neighbours;
-use ports::{devices_of, network_of, start_ports};
+pub(crate) use ports::{check_address, network_of};
+use ports::{devices_of, start_ports};
 use quiet::{Quiet, Step};
 use reunion::Reunion;
 
@@ -213,6 +215,10 @@ impl IoKernel {
         };
         if takeover.is_some() {
             prepare(&listener);
+        }
+        if let Err(error) = admit_granted(&config) {
+            let socket = &config.socket;
+            tracing::warn!(socket, %error, "cannot let users of grants connect: the mode of the socket stays");
         }
         let (to_polling, to_control) =
             (Bell::new().map_err(system("make a bell"))?, Bell::new().map_err(system("make a bell"))?);

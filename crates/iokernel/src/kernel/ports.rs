@@ -11,13 +11,29 @@ use crate::control::takeover::Devices;
 use crate::port::{Attachment, Context, Port, PortError, PortInterface};
 
 /// Returns the network of the runtimes of an IOKernel with these ports.
-pub(super) fn network_of(config: &Config, ports: &[Box<dyn Port>]) -> Network {
+pub(crate) fn network_of(config: &Config, ports: &[Box<dyn Port>]) -> Network {
     let gateway = ports.iter().find_map(|port| match port.attachment() {
         Attachment::Uplink { gateway } => gateway,
         Attachment::Station { .. } => None,
     });
     let Config { network: ip, prefix_len, mtu, .. } = *config;
     Network { ip, prefix_len, gateway, ip6: config.ip6_of(ip), mtu }
+}
+
+/// Checks the address that a port has in the network.
+///
+/// # Errors
+/// If it is no host's.
+pub(crate) fn check_address(config: &Config, port: &dyn Port) -> Result<(), PortError> {
+    let (Attachment::Station { ip, .. } | Attachment::Uplink { gateway: ip }) = port.attachment();
+    match ip.filter(|ip| !config.is_host(*ip)) {
+        None => Ok(()),
+        Some(ip) => {
+            let why =
+                format!("address {ip} is not a host address of {}/{}", config.network, config.prefix_len);
+            Err(PortError { port: port.name().to_owned(), why })
+        }
+    }
 }
 
 /// Returns copies of the descriptors of each port, for an IOKernel that takes over.
@@ -66,10 +82,7 @@ pub(super) fn start_ports(
         if let Some(mac) = mac.filter(|mac| mac.is_group()) {
             return Err(fail(format!("{mac} is a multicast address")).into());
         }
-        if let Some(ip) = ip.filter(|ip| !config.is_host(*ip)) {
-            let net = format!("{}/{}", config.network, config.prefix_len);
-            return Err(fail(format!("address {ip} is not a host address of {net}")).into());
-        }
+        check_address(config, &**port)?;
         if !directory.reserve(&name, ip, mac) {
             return Err(fail("another port has its address".to_owned()).into());
         }

@@ -43,6 +43,26 @@ impl PortOptions {
         self.tap.is_some() || is_veth() == Some(true)
     }
 
+    /// Returns in words what the port would use of this machine, after it was opened and closed
+    /// again; with `inherits`, a device that another program uses is left to a takeover.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and what the port lacks on this machine.
+    pub(crate) fn examine(&self, mtu: u16, prefix_len: u8, inherits: bool) -> Result<String, PortError> {
+        self.build()?;
+        // The words are those of a port.
+        let found = if let Some((text, host)) = self.tap.as_ref().zip(self.host_ip) {
+            text.parse().ok().map(|spec| TapPort::with_spec(spec, host).examine(prefix_len, inherits))
+        } else if let Some(text) = &self.xdp {
+            text.parse().ok().map(|spec| XdpPort::new(spec).look(mtu, inherits))
+        } else if let Some(text) = &self.pcap {
+            text.parse().ok().map(|spec| PcapPort::new(spec).examine())
+        } else {
+            None
+        };
+        found.unwrap_or_else(|| Ok("none: only programs on this machine reach each other".to_owned()))
+    }
+
     /// Returns the ports, not yet started.
     ///
     /// # Errors

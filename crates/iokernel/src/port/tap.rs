@@ -153,6 +153,23 @@ impl TapPort {
         PortError { port: self.spec.name.clone(), why }
     }
 
+    /// Returns in words whether there is a device of this name, after it was opened and closed
+    /// again: one that is not there is made and gone at once. With `inherits` it may be in use.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub(super) fn examine(&self, prefix_len: u8, inherits: bool) -> Result<String, PortError> {
+        let (name, host) = (&self.spec.name, self.host);
+        let found = |what| Ok(format!("TAP device {name}, Linux's address {host}: {what}"));
+        let is_there = Interface::new(name).and_then(|interface| interface.index()).is_ok();
+        match open_tap(name, self.spec.kind()) {
+            Ok(_) if is_there => found("the device is there"),
+            Ok(_) => found("can be made"),
+            Err(Errno::BUSY) if inherits => found("would be passed on by the IOKernel that runs"),
+            Err(error) => Err(self.explain("make the TAP device", error, prefix_len)),
+        }
+    }
+
     /// Returns an error that says what to do about `error`.
     fn explain(&self, what: &str, error: Errno, prefix_len: u8) -> PortError {
         let (name, host) = (&self.spec.name, self.host);

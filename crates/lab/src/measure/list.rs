@@ -383,6 +383,17 @@ fn figures() -> Vec<Experiment> {
     reproduce::index().into_iter().filter_map(figure).collect()
 }
 
+/// Returns how many minutes `tailwater-lab reproduce` takes for a figure: all of it, and quickly.
+pub fn minutes(name: &str) -> Option<[f64; 2]> {
+    let (.., effort, [standard, quick]) = FIGURES.iter().find(|line| line.0 == name)?;
+    let full = match effort {
+        Effort::Full(_) => *standard,
+        // Its points share a budget, and it starts its programs before.
+        Effort::Short => (reproduce::BUDGET.as_secs_f64() / 60.0).ceil(),
+    };
+    Some([full, *quick])
+}
+
 /// Returns the experiment of a figure; `None` if it has no line.
 fn figure(about: reproduce::About) -> Option<Experiment> {
     let &(name, systems, needs, effort, [standard, quick]) =
@@ -418,6 +429,14 @@ mod tests {
             assert!(names.contains(&bench.as_str()), "bench {bench} is not measured");
         }
         assert_eq!(FIGURES.len(), reproduce::index().len(), "a line has no figure");
+    }
+
+    #[test]
+    fn every_figure_has_a_duration_and_is_not_faster_in_full() {
+        for about in reproduce::index() {
+            let [full, quick] = minutes(about.name).expect(about.name);
+            assert!(quick > 0.0 && full >= quick, "{}", about.name);
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub const FLOWS: u16 = 64;
 const TRIAL_LOAD: f64 = 30.0;
 
 /// Time a measured figure's points may take in all.
-const BUDGET: Duration = Duration::from_secs(200);
+pub const BUDGET: Duration = Duration::from_secs(200);
 /// The same of each round of a quick run.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 

@@ -56,9 +56,12 @@ mod simulated;
 mod spread;
 mod stores;
 
+pub use context::BUDGET;
 use context::{Context, Options};
-use figure::{Figure, Outcome};
+use figure::{Figure, Outcome, Table};
 use html::Entry;
+
+use crate::measure::list;
 
 use tailwater_testbed::interrupt::Interrupted;
 use tailwater_testbed::machine::{Machine, commit};
@@ -71,6 +74,7 @@ const ALL: &str = "all";
 /// Reproduce the papers' figures, simulated and measured on this machine
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
+  tailwater-lab reproduce --list                   name, kind, duration and title of each figure
   tailwater-lab reproduce                          everything: an hour and a half, an otherwise idle machine
   tailwater-lab reproduce shenango-fig4            one figure, about four minutes
   tailwater-lab reproduce all --quick              the shapes, in about two minutes
@@ -79,11 +83,14 @@ const ALL: &str = "all";
 
 Writes NAME.svg, NAME.csv, NAME.json and NAME.md for each figure and report.html over all. Measured
 figures need two cores; most compare with Linux in the same run. What each figure runs, and what its
-paper states, is in report.html. `tailwater-lab measure --list` prints title, kind and duration of each.")]
+paper states, is in report.html.")]
 pub struct ReproduceArgs {
     /// Figures to reproduce, or all (the default)
     #[arg(value_name = "FIGURE", value_parser = PossibleValuesParser::new(names()))]
     figures: Vec<String>,
+    /// Print the figures and run none
+    #[arg(long)]
+    list: bool,
     /// Folder for the results
     #[arg(long, value_name = "FOLDER", default_value = "figures")]
     out: PathBuf,
@@ -134,6 +141,9 @@ fn names() -> Vec<PossibleValue> {
 /// figures.
 pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     let figures = chosen(&args.figures);
+    if args.list {
+        return print_list(&figures);
+    }
     for figure in &figures {
         let parts = figure.parts().iter().filter(|part| args.figures.iter().any(|name| name == *part));
         parts.for_each(|part| note!("{part} is part of {}", figure.name()));
@@ -171,6 +181,23 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     let failed: Vec<&str> = entries.iter().filter(|e| e.outcome.is_err()).map(|e| e.figure.name()).collect();
     anyhow::ensure!(failed.is_empty(), "not reproduced: {}; the reasons are above", failed.join(", "));
     Ok(())
+}
+
+fn print_list(figures: &[Figure]) -> anyhow::Result<()> {
+    let mut table = Table::new("name | kind | min | min, quick | title");
+    let mut total = [0.0; 2];
+    for figure in figures {
+        let minutes = list::minutes(figure.name()).unwrap_or_default();
+        total = [total[0] + minutes[0], total[1] + minutes[1]];
+        table.row([
+            figure.name().to_owned(),
+            if figure.is_measured() { "measured" } else { "simulated" }.to_owned(),
+            format!("{:.1}", minutes[0]),
+            format!("{:.1}", minutes[1]),
+            figure.title().to_owned(),
+        ]);
+    }
+    print(&format!("{table}{:.0} minutes in all, {:.0} quickly", total[0], total[1]))
 }
 
 /// Runs a figure; withdraws its verdicts if the machine was busy.

@@ -21,7 +21,11 @@ const MAX_BLOCKING_THREADS: u16 = 4096;
 
 /// Settings from one source. Every field is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(deny_unknown_fields, default))]
+#[cfg_attr(
+    feature = "config-file",
+    derive(serde::Deserialize),
+    serde(deny_unknown_fields, default, rename_all = "kebab-case")
+)]
 pub struct Settings {
     pub iokernel: Option<String>,
     pub name: Option<String>,

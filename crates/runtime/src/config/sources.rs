@@ -79,9 +79,25 @@ pub fn environment() -> Result<Settings, ConfigError> {
 pub fn file() -> Result<Settings, ConfigError> {
     let Some(path) = parsed::<String>("TAILWATER_CONFIG")? else { return Ok(Settings::default()) };
     match std::fs::read_to_string(&path) {
-        Ok(text) => toml::from_str(&text).map_err(|e| ConfigError::InvalidFile { path, source: Box::new(e) }),
+        Ok(text) => read(&text).map_err(|source| ConfigError::InvalidFile { path, source }),
         Err(source) => Err(ConfigError::UnreadableFile { path, source }),
     }
+}
+
+/// Reads the text of a file.
+///
+/// # Errors
+/// What is wrong, and where; of an unknown setting also the one that was probably meant.
+#[cfg(feature = "config-file")]
+fn read(text: &str) -> Result<Settings, Cause> {
+    toml::from_str(text).map_err(|error| {
+        // The parser's message has the unknown name in backquotes.
+        let unknown = error.message().strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+        match unknown.and_then(variables::meant_in_file) {
+            Some(meant) => format!("{}\ndid you mean `{meant}`?", error.to_string().trim_end()).into(),
+            None => error.into(),
+        }
+    })
 }
 
 /// Returns no settings: files are not read.
@@ -158,16 +174,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_setting_in_the_file_is_named() {
-        let error = toml::from_str::<Settings>("kthread = 3").unwrap_err().to_string();
-        assert!(error.contains("kthread"), "{error}");
+    fn a_misspelt_setting_in_the_file_is_named_with_the_one_that_was_meant() {
+        for (text, meant) in [
+            ("kthread = 3", "kthreads"),
+            ("idle_timeout_us = 3", "idle-timeout-us"),
+            ("stack = 65536", "stack-size"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            let name = text.split(' ').next().unwrap();
+            let question = format!("did you mean `{meant}`?");
+            assert!(error.contains(name) && error.ends_with(&question), "{error}");
+        }
+        assert!(!read("colour = 3").unwrap_err().to_string().contains("did you mean"));
+    }
+
+    #[test]
+    fn the_file_has_the_names_of_the_variables_with_hyphens() {
+        for name in ["kthreads = 3", "exit-linger-ms = 1", "stack-size = 65536", "idle-timeout-us = 1"] {
+            read(name).unwrap();
+        }
     }
 
     #[test]
     #[cfg(feature = "debug")]
     fn the_file_and_the_environment_name_dump_signals_alike() {
         for text in ["none", "quit", "usr1", "usr2"] {
-            let file: Settings = toml::from_str(&format!("dump_signal = \"{text}\"")).unwrap();
+            let file: Settings = toml::from_str(&format!("dump-signal = \"{text}\"")).unwrap();
             assert_eq!(file.dump_signal, Some(dump_signal(text).unwrap()));
         }
         assert!(dump_signal("hup").is_err());
@@ -185,7 +217,7 @@ mod tests {
     #[test]
     fn the_file_and_the_environment_name_reactions_to_a_loss_alike() {
         for text in ["wait", "continue", "exit"] {
-            let file: Settings = toml::from_str(&format!("on_iokernel_loss = \"{text}\"")).unwrap();
+            let file: Settings = toml::from_str(&format!("on-iokernel-loss = \"{text}\"")).unwrap();
             assert_eq!(file.on_iokernel_loss, Some(on_iokernel_loss(text).unwrap()));
         }
         assert!(on_iokernel_loss("restart").is_err());
@@ -193,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_file_can_turn_packet_stealing_off() {
-        let file: Settings = toml::from_str("packet_stealing = false").unwrap();
+        let file: Settings = toml::from_str("packet-stealing = false").unwrap();
         assert_eq!(file.packet_stealing, Some(false));
     }
 }

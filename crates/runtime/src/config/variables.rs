@@ -53,6 +53,16 @@ pub fn meant(variable: &str) -> Option<String> {
     name.map(|name| format!("{PREFIX}{name}"))
 }
 
+/// Returns the name that `key` of a configuration file is a misspelling of.
+#[cfg(feature = "config-file")]
+pub fn meant_in_file(key: &str) -> Option<String> {
+    let variable = format!("{PREFIX}{}", key.to_ascii_uppercase().replace('-', "_"));
+    let meant = if is_known(&variable) { Some(variable) } else { meant(&variable) };
+    let meant = meant?.strip_prefix(PREFIX)?.to_ascii_lowercase().replace('_', "-");
+    // The variable that names the file has no place in it.
+    Some(meant).filter(|meant| meant != "config")
+}
+
 /// Returns the Levenshtein distance: the fewest characters to insert, delete or replace.
 fn distance(from: &str, to: &str) -> usize {
     let to = to.as_bytes();

@@ -84,6 +84,13 @@ mod tcp;
 mod threads;
 mod udp;
 
+/// The interface of a policy, and the policies there are: for a [policy of the program's
+/// own](Settings::with_own_policy).
+pub mod order {
+    pub use tailwater_sched::Nanos;
+    pub use tailwater_sched::dispatch::*;
+}
+
 pub use dispatcher::{Dispatcher, Refused, Request};
 pub use settings::{Class, Policy, PolicyError, Requeue, Settings};
 pub use stats::{ClassStats, Times};

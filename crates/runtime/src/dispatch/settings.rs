@@ -186,6 +186,13 @@ impl Class {
     }
 }
 
+/// A policy that is not one of this project's.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    make: fn(usize) -> Box<dyn dispatch::Dispatch + Send>,
+    quantum: Option<Duration>,
+}
+
 /// Dispatchers with kthreads of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Dispatchers {
@@ -211,6 +218,8 @@ pub(super) struct Dispatchers {
 #[derive(Debug, Clone)]
 pub struct Settings {
     policy: Policy,
+    /// In the place of `policy`.
+    own: Option<Own>,
     dispatchers: usize,
     depth: Option<usize>,
     pub(super) classes: Vec<Class>,
@@ -225,6 +234,7 @@ impl Settings {
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
+            own: None,
             dispatchers: 0,
             depth: None,
             classes: Vec::new(),
@@ -233,6 +243,30 @@ impl Settings {
             blocked: DEFAULT_BLOCKED,
             stack_size: None,
         }
+    }
+
+    /// Settings with a policy of the program's own, which `make` returns for a number of lanes. A
+    /// policy that preempts names its shortest slice as the `quantum`. The simulator runs the same
+    /// policy.
+    ///
+    /// The policy is called under a lock that kthreads spin for, with preemption off: it may not
+    /// wait. One that breaks the protocol of [`order`](super::order) panics, or leaves requests
+    /// without an answer.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::dispatch::Settings;
+    /// use tailwater::dispatch::order::CentralFcfs;
+    ///
+    /// let settings = Settings::with_own_policy(|lanes| Box::new(CentralFcfs::new(lanes)), None);
+    /// assert!(format!("{settings:?}").contains("own: Some"));
+    /// ```
+    #[must_use]
+    pub fn with_own_policy(
+        make: fn(usize) -> Box<dyn dispatch::Dispatch + Send>,
+        quantum: Option<Duration>,
+    ) -> Self {
+        Self { own: Some(Own { make, quantum }), ..Self::new(Policy::central_fcfs()) }
     }
 
     /// Adds a class; classes are numbered from 0. A request of a class beyond the last is one of
@@ -323,12 +357,12 @@ impl Settings {
     }
 
     pub(super) fn quantum(&self) -> Option<Duration> {
-        self.policy.quantum()
+        self.own.map_or_else(|| self.policy.quantum(), |own| own.quantum)
     }
 
     /// Returns whether a request gives way after its quantum, not only to a shorter one.
     pub(super) fn has_quantum(&self) -> bool {
-        self.policy.quantum().is_some() && self.policy.0 != PolicySpec::ShortestRemaining
+        self.quantum().is_some() && self.policy.0 != PolicySpec::ShortestRemaining
     }
 
     /// Returns the dispatchers with kthreads of their own, if there are any.
@@ -407,6 +441,9 @@ impl Settings {
             return Err(refuse(format!(
                 "a stack of {bytes} bytes is out of range: {MIN_STACK} to {MAX_STACK}"
             )));
+        }
+        if let Some(own) = self.own {
+            return Ok((own.make)(workers));
         }
         // No policy of a dispatcher reads the demand.
         let demand = ClassDemand { mean_ns: 1.0, share: 1.0 };

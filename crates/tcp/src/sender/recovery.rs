@@ -1,10 +1,11 @@
 //! Repair of a window that lost data: how it begins, what may be sent meanwhile, when it ends, and
 //! whether it was unnecessary.
 //!
-//! Fast recovery lowers the window by Proportional Rate Reduction (RFC 6937; the limit is the slow
-//! start reduction bound while no further loss occurs, as its revision says). After a time-out the
-//! window is one segment, and F-RTO (RFC 5682) checks whether the time-out was spurious before more
-//! than the first segment is sent again. Three kinds of evidence can prove a repair unnecessary: a
+//! Fast recovery lowers the window by Proportional Rate Reduction (RFC 9937): below the
+//! threshold an acknowledgement that advances and shows no further loss releases one segment more
+//! than it delivers, another one as much as it delivers. After a time-out the window is one
+//! segment, and F-RTO (RFC 5682) checks whether the time-out was spurious before more than the
+//! first segment is sent again. Three kinds of evidence can prove a repair unnecessary: a
 //! timestamp (Eifel, RFC 3522), a D-SACK for each byte sent again (RFC 3708), and F-RTO. The window
 //! is then restored, and never lowered.
 
@@ -213,7 +214,9 @@ impl Sender {
         self.cut_until = self.board.una() + u32::MAX;
     }
 
-    /// Sets the window of fast recovery after `delivered` more bytes arrived (RFC 6937 section 3).
+    /// Sets the window of fast recovery after `delivered` more bytes arrived (RFC 9937, which
+    /// obsoletes RFC 6937). `safe` is true if the acknowledgement advances and shows no further
+    /// loss.
     pub(super) fn reduce_rate(&mut self, delivered: u32, safe: bool) {
         let (in_flight, mss, ssthresh) = (self.in_flight(), self.mss, self.congestion.ssthresh);
         let Some(episode) = &mut self.episode else { return };

@@ -7,6 +7,7 @@
 
 pub mod format;
 
+use rustix::fs::{Access, access};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -143,6 +144,26 @@ impl PcapPort {
 
     fn fail(&self, path: &Path, why: impl core::fmt::Display) -> PortError {
         PortError { port: self.name().to_owned(), why: format!("{}: {why}", path.display()) }
+    }
+
+    /// Returns in words which files the port would use; a file to record into is not made.
+    ///
+    /// # Errors
+    /// Which file cannot be read or made.
+    pub(super) fn examine(&self) -> Result<String, PortError> {
+        let mut found = Vec::new();
+        if let Some(path) = &self.spec.replay {
+            let file = File::open(path).map_err(|e| self.fail(path, e))?;
+            Reader::new(BufReader::new(file)).map_err(|e| self.fail(path, e))?;
+            found.push(format!("replays {}", path.display()));
+        }
+        if let Some(path) = &self.spec.record {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let place = if path.exists() { path } else { folder.unwrap_or(Path::new(".")) };
+            access(place, Access::WRITE_OK).map_err(|e| self.fail(place, e))?;
+            found.push(format!("records into {}", path.display()));
+        }
+        Ok(format!("capture files: {}", found.join(", ")))
     }
 
     fn open_replay(&self, path: &Path) -> Result<Replay, PortError> {

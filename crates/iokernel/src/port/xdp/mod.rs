@@ -134,6 +134,29 @@ impl XdpPort {
         }
     }
 
+    /// Returns in words what the port has of its interface, without attaching to it. With
+    /// `inherits`, sockets and program are those of an IOKernel that runs.
+    ///
+    /// # Errors
+    /// What the interface or this process lacks.
+    pub(super) fn look(&self, mtu: u16, inherits: bool) -> Result<String, PortError> {
+        let name = &self.spec.interface;
+        let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e))?;
+        let (_, queues) = self.examine(&interface, mtu)?;
+        if self.spec.share {
+            self.own_mac(&interface)?;
+        }
+        let found = format!("AF_XDP on {name}, queues: {queues}");
+        if inherits {
+            return Ok(found);
+        }
+        let rights = probe().map_err(|why| {
+            let rights = "`setcap cap_net_raw,cap_net_admin,cap_bpf+ep` this program";
+            self.fail(format!("{why}; run as root, or {rights}"))
+        })?;
+        Ok(format!("{found}; {rights}"))
+    }
+
     fn fail(&self, why: String) -> PortError {
         PortError { port: self.spec.interface.clone(), why }
     }

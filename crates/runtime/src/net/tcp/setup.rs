@@ -1,5 +1,7 @@
 //! Parameters of the stack's TCP: secrets, and the window of peers on this machine.
 
+use std::fs::File;
+use std::io::{self, Read};
 use tailwater_net::tcp::Secrets;
 use tailwater_shm::ring::{LINE, RECORD_HEADER};
 use tailwater_tcp::Secret;
@@ -30,8 +32,17 @@ fn random_secret() -> Secret {
     // SAFETY: `secret` is writable for the number of bytes requested.
     let got = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
     // Up to 256 bytes are returned in full and without interruption once the system has booted
-    // (getrandom(2)).
-    assert_eq!(got, 16, "getrandom: {}", std::io::Error::last_os_error());
+    // (getrandom(2)); a filter of system calls may refuse them (seccomp(2)).
+    if got != 16 {
+        let refused = io::Error::last_os_error();
+        let device = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut secret));
+        if let Err(error) = device {
+            panic!(
+                "tailwater: no random numbers for TCP: getrandom(2): {refused}, /dev/urandom: {error}; allow the call in \
+                 the seccomp filter of the container or the unit (SystemCallFilter=getrandom)"
+            );
+        }
+    }
     Secret(secret)
 }
 

@@ -101,6 +101,36 @@ fn the_rate_comes_down_in_proportion() {
 }
 
 #[test]
+fn below_the_threshold_an_ack_releases_what_it_delivers_and_one_segment_more_if_it_advances() {
+    // RFC 6937 section 3 permits the segment more for every acknowledgement. RFC 9937, which
+    // obsoletes it, does so for a safe one only, which advances and shows no further loss: a SACK
+    // alone releases as much as it delivers.
+    let mut bed = Bed::new(Algorithm::NewReno, true, false);
+    bed.sender.congestion.cwnd = 20 * MSS;
+    bed.fill();
+    bed.wait(ms(100));
+    // Segments 0 to 13 are lost, which the third SACK shows.
+    bed.sack(0, &[(14, 15)]);
+    bed.sack(0, &[(14, 16)]);
+    let mut released = Vec::new();
+    for last in 17..=20 {
+        bed.sack(0, &[(14, last)]);
+        assert!(bed.sender.in_flight() < bed.sender.ssthresh());
+        released.push(bed.resend().len());
+    }
+    assert_eq!((bed.sender.ssthresh(), released), (10 * MSS, vec![1; 4]));
+    bed.wait(ms(100));
+    let mut released = Vec::new();
+    for first in 1..=5 {
+        bed.sack(first, &[(14, 20)]);
+        assert!(bed.sender.in_flight() < bed.sender.ssthresh());
+        released.push(bed.resend().len());
+    }
+    assert_eq!(released, [2; 5]);
+    assert_eq!(bed.sender.in_flight(), 9 * MSS);
+}
+
+#[test]
 fn without_sack_the_third_duplicate_sends_again_and_partial_acks_the_next_hole() {
     // RFC 5681 section 3.2, RFC 6582 section 3.2.
     let mut bed = Bed::new(Algorithm::NewReno, false, false);

@@ -1,0 +1,65 @@
+//! Messages about names in the configuration that are not known.
+//!
+//! Owns the choice of the name that was probably meant. The parser's own message lists all names
+//! there are, forty in some tables, which hides the one that is wanted.
+
+/// Least length of a beginning that stands for the whole name.
+const BEGINNING: usize = 3;
+
+/// Returns the parser's message about a text of the configuration; with the name that was probably
+/// meant in the place of all names, if there is one.
+pub(super) fn explain(error: &toml::de::Error) -> String {
+    let (text, message) = (error.to_string(), error.message());
+    let mut names = message.split('`').skip(1).step_by(2);
+    let (Some(given), true) = (names.next(), message.starts_with("unknown ")) else { return text };
+    let Some(meant) = nearest(given, names) else { return text };
+    let what = if message.starts_with("unknown field") { "key" } else { "value" };
+    text.replace(message, &format!("unknown {what} `{given}`; did you mean `{meant}`?"))
+}
+
+/// Returns the name that `given` is a misspelling of, if there is one: with up to a third of its
+/// characters wrong, cut short, or with a word before it.
+fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = given.to_ascii_lowercase().replace('_', "-");
+    let distance = |name: &str| {
+        let is_part = plain.len() >= BEGINNING && name.starts_with(&plain);
+        match is_part || plain.ends_with(&format!("-{name}")) {
+            true => 0,
+            false => strsim::damerau_levenshtein(&plain, name),
+        }
+    };
+    let rated = names.map(|name| (distance(name), name));
+    let close = rated.filter(|(distance, name)| *distance <= (name.len() / 3).max(1));
+    close.min_by_key(|&(distance, _)| distance).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    #[test]
+    fn an_unknown_name_is_refused_with_its_place_and_the_nearest_one() {
+        for (text, given, meant) in [
+            ("mtu = 1500\ncede-grace = 10", "cede-grace", "cede-grace-us"),
+            ("managed_cores = [1]", "managed_cores", "managed-cores"),
+            ("iokernel-core = 0", "iokernel-core", "core"),
+            ("managed-core = \"1\"", "managed-core", "managed-cores"),
+            ("[ports]\nxpd = \"eth1\"", "xpd", "xdp"),
+            ("[[grant]]\nuser = \"alice\"", "user", "users"),
+            ("[firewall]\nigress = \"deny\"", "igress", "ingress"),
+            ("priority = \"sesion\"", "sesion", "session"),
+        ] {
+            let error = Config::from_toml(text).unwrap_err().to_string();
+            let line = format!("line {}", text.lines().count());
+            let question = format!("`{given}`; did you mean `{meant}`?");
+            assert!(error.contains(&line) && error.contains(&question), "{text}: {error}");
+            assert!(!error.contains("expected one of"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_like_no_other_is_refused_with_all_of_them() {
+        let error = Config::from_toml("colour = \"red\"").unwrap_err().to_string();
+        assert!(error.contains("`colour`") && error.contains("`managed-cores`"), "{error}");
+    }
+}
