@@ -153,7 +153,7 @@ const BENCHMARKS: [Bench; 14] = [
         "with and without preemption",
         "tailwater-rocks for RocksDB",
         [
-            (&["bench", "dispatch", "--rounds", "1"], 3, 2.5),
+            (&["bench", "dispatch", "--rounds", "3"], 1, 2.0),
             (&["bench", "dispatch", "--only", "threads", "--rounds", "1"], 1, 0.1),
         ],
     ),
