@@ -16,7 +16,7 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::{Generation, Grant, KthreadState, NextOwner};
 
-use super::phase::BESIDE_US;
+use super::phase::{BESIDE_US, REWAKE_US};
 use super::{Attention, Ranks};
 use crate::config::Config;
 use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED};
@@ -314,6 +314,20 @@ fn a_kthread_that_cedes_late_is_left_on_its_core_and_what_the_service_waited_is_
     let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
     assert_eq!(batch.stats.counters.late_ns.get(), 28_000);
     assert_eq!(batch.stats.counters.evictions.get(), 0);
+}
+
+#[test]
+fn a_claimant_that_is_slow_to_start_is_not_charged_to_the_kthread_that_has_ceded() {
+    let mut sandbox = busy_batch();
+    arrival(&mut sandbox);
+    sandbox.pass(6_000);
+    assert!(sandbox.peer(BATCH).obey(0), "it cedes after its signal");
+    sandbox.pass(1_000);
+    sandbox.pass(80_000);
+    assert!(sandbox.peer(SERVICE).obey(0), "it starts at last");
+    sandbox.pass(1_000);
+    let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
+    assert_eq!(batch.stats.counters.late_ns.get(), 7_000 + REWAKE_US * 1_000);
 }
 
 #[test]

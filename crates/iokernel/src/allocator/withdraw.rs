@@ -26,7 +26,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::alloc::Activity;
-use tailwater_sched::ledger::{Account, Class, CoreState, Parked};
+use tailwater_sched::ledger::{Account, Class, CoreState, KthreadState as Owned, Parked};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
@@ -234,7 +234,7 @@ impl Allocator {
         runtime.stats.counters.late_ns.add(self.clock.to_ns(time));
         let tenant = world.runtimes.tenants.get_mut(runtime.tenant);
         let cores = Cycles::from(self.most_cores(tenant.kthreads as usize));
-        tenant.cores.charge(time, CORE_PARTS / cores.clamp(1, CORE_PARTS), now);
+        tenant.cores.charge(time * CORE_PARTS / cores.clamp(1, CORE_PARTS), 1, now);
         tenant.cores.limit(self.clock.from_ns((CORE_DEPTH_US + MOST_US) * 1_000), now);
     }
 
@@ -301,10 +301,8 @@ impl Allocator {
             return false;
         }
         let Some(look) = self.observation.runtime(id) else { return false };
-        let is_withdrawn = |index| {
-            let kthread = KthreadId::new(id, index);
-            self.withdrawn.iter().any(|withdrawn| withdrawn.kthread == kthread)
-        };
+        let is_withdrawn =
+            |index| matches!(self.ledger.kthread(KthreadId::new(id, index)), Some(Owned::Evicted { .. }));
         (0..).zip(&look.kthreads).any(|(index, look)| look.has_work() && !is_withdrawn(index))
     }
 }
