@@ -2,8 +2,8 @@
 //! programs beside them.
 //!
 //! Owns the attacks that can go on for as long as one likes, for tests and for `bench hostile`. An
-//! attacker that is expelled registers again. Its kthreads are best effort, and its other threads
-//! ordinary ones.
+//! attacker that is expelled registers again. Its kthreads are best effort unless its name says
+//! otherwise, and its other threads ordinary ones.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -38,7 +38,11 @@ const NOBODYS_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 238, 238);
 /// Time between two looks of an attacker whether it still is registered.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Number of programs of [`Attack::TurnsInVain`].
+const PROGRAMS_IN_TURN: u32 = 4;
+
 mod behaviours;
+mod echo;
 mod sleepers;
 mod stopped;
 mod visits;
@@ -109,11 +113,22 @@ pub enum Attack {
     ManyStopped,
     /// Wakes whatever sleeps at the board, without end.
     WokenSleepers,
+    /// Keeps cores as long as it can, with as many services as one user may have.
+    ManyServices,
+    /// Goes idle and back at every poll point.
+    Flips,
+    /// Floods an honest service of its own from Linux's side of a TAP device, which has to carry
+    /// the answers.
+    TapEcho,
+    /// [`VainCores`](Self::VainCores), by four programs in turn.
+    TurnsInVain,
+    /// Registers, is lent a core in vain and leaves, without end.
+    Returns,
 }
 
 impl Attack {
     /// All attacks.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 31] = [
         Self::Spoofed,
         Self::Unicast,
         Self::Broadcasts,
@@ -140,6 +155,11 @@ impl Attack {
         Self::ManyUnicast,
         Self::ManyStopped,
         Self::WokenSleepers,
+        Self::ManyServices,
+        Self::Flips,
+        Self::TapEcho,
+        Self::TurnsInVain,
+        Self::Returns,
     ];
 
     /// Returns its name in reports.
@@ -171,7 +191,17 @@ impl Attack {
             Self::ManyUnicast => "frames to the service, 16 programs",
             Self::ManyStopped => "frames to eight stopped programs",
             Self::WokenSleepers => "sleepers woken",
+            Self::ManyServices => "cores kept by 16 services",
+            Self::Flips => "idle and not at every poll point",
+            Self::TapEcho => "TAP flood through an echo service",
+            Self::TurnsInVain => "cores in vain, four programs in turn",
+            Self::Returns => "cores in vain, registered anew each time",
         }
+    }
+
+    /// Returns whether it sends frames to or from a TAP device, which the IOKernel then needs.
+    pub fn needs_tap(self) -> bool {
+        matches!(self, Self::Uplink | Self::TapEcho)
     }
 
     /// Returns the user that attacks, where the attacker is a process that root has started.
@@ -240,6 +270,17 @@ impl Attack {
                     stopped::disturb(socket, &numbered(self.spec(), number), stop, &mut report)
                 })
             }
+            Self::ManyServices => together(Grant::default().programs, stop, report, |number, mut report| {
+                let spec = numbered(RawSpec::new("attacker"), number);
+                kthreads(socket, &spec, stop, &mut report, || Box::new(Late))
+            }),
+            Self::Flips => kthreads(socket, &self.spec(), stop, report, || Box::new(words::Flips)),
+            Self::TapEcho => echo::flood(socket, stop, report),
+            Self::TurnsInVain => together(PROGRAMS_IN_TURN, stop, report, |number, mut report| {
+                let spec = numbered(self.spec(), number);
+                kthreads(socket, &spec, stop, &mut report, || Box::new(Fickle))
+            }),
+            Self::Returns => visits::come_and_go(socket, &self.spec(), stop, report),
             Self::Registrations => visits::churn(socket, &self.spec(), stop, report),
             Self::Refusals => {
                 visits::refusals(socket, &self.spec(), stop, report);
@@ -279,9 +320,11 @@ impl Attack {
         let spec = RawSpec::new("attacker").best_effort();
         match self {
             // They do not idle.
-            Self::VainCores | Self::StoppedProgram | Self::ManyStopped => {
-                RawSpec { spin_us: 0, idle_us: 0, ..spec }
-            }
+            Self::VainCores
+            | Self::TurnsInVain
+            | Self::Returns
+            | Self::StoppedProgram
+            | Self::ManyStopped => RawSpec { spin_us: 0, idle_us: 0, ..spec },
             _ => spec,
         }
     }

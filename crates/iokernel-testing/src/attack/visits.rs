@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use tailwater_shm::control::{self, ClientMessage, ServerMessage};
 use tailwater_shm::ring::{LINE, MIN_LINES};
 
+use super::behaviours::Fickle;
 use super::{Event, LOOK, Puppet, sleeping_threads};
-use crate::runtime::{RawError, RawSpec, register};
+use crate::runtime::{RawError, RawRuntime, RawSpec, register};
 
 /// How long an idle connection is kept.
 const KEPT: Duration = Duration::from_secs(1);
@@ -36,6 +37,29 @@ pub(super) fn churn(
             // The name may not be free yet, or it is too soon: then the IOKernel may also have hung
             // up before it was asked.
             Ok(_) | Err(RawError::Refused(_) | RawError::Control(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Registers a program that is lent a core in vain, and hangs up, over and over.
+pub(super) fn come_and_go(
+    socket: &str,
+    spec: &RawSpec,
+    stop: &AtomicBool,
+    report: &mut impl FnMut(Event),
+) -> Result<(), RawError> {
+    report(Event::UnderWay);
+    while !stop.load(Ordering::Relaxed) {
+        match RawRuntime::start(socket, spec, |_| Box::new(Fickle)) {
+            Ok(runtime) => {
+                runtime.submit(0);
+                // The time for which it stays, unless it is expelled.
+                runtime.farewell(LOOK);
+            }
+            // As in `churn`.
+            Err(RawError::Refused(_) | RawError::Control(_)) => {}
             Err(error) => return Err(error),
         }
     }

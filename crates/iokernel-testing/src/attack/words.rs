@@ -86,3 +86,25 @@ impl Behaviour for Flapping {
         kthread.set_queued(1);
     }
 }
+
+/// As [`Flapping`], once at each poll point: it reads its grant in between.
+pub(super) struct Flips;
+
+impl Behaviour for Flips {
+    fn step(&mut self, kthread: &mut RawKthread) -> Step {
+        let state = &kthread.words().state.0;
+        let (_, generation) = state.load();
+        state.set_idle(generation);
+        // Fails if it was taken at its word: the request to cede follows.
+        let _ = state.try_resume(generation);
+        Step::Busy
+    }
+
+    fn has_work(&self, _: &RawKthread) -> bool {
+        true
+    }
+
+    fn ceding(&mut self, kthread: &mut RawKthread) {
+        kthread.set_queued(1);
+    }
+}

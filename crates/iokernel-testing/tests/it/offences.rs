@@ -82,6 +82,9 @@ fn a_service_answers_beside_programs_whose_deeds_are_bounded_and_not_charged() {
         Attack::Memory,
         Attack::AsleepCores,
         Attack::ManyUnicast,
+        Attack::Flips,
+        Attack::TurnsInVain,
+        Attack::Returns,
     ];
     for deed in attacks {
         println!("{}", deed.name());

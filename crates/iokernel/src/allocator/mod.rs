@@ -65,8 +65,8 @@ use crate::trace::Tracer;
 use crate::world::{Lender, World};
 use board::Promise;
 use phase::{
-    BYPASS_US, CoreSlot, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, REWAKE_US, SETTLING_US,
-    Timing, Withdrawn,
+    BESIDE_US, BYPASS_US, CoreSlot, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, REWAKE_US,
+    SETTLING_US, Step, Timing, Withdrawn,
 };
 use reserved::Reserved;
 pub(crate) use rest::Ranks;
@@ -166,6 +166,7 @@ impl Allocator {
                 policy: clock.from_ns(policy.interval().0),
                 grace: us(config.cede_grace_us),
                 bypass: us(BYPASS_US),
+                beside: us(BESIDE_US),
                 overdue_start: us(OVERDUE_START_US),
                 settling: us(SETTLING_US),
                 start_deadline: us(config.start_deadline_us),
@@ -406,7 +407,7 @@ impl Allocator {
         let waiting = self.stranded.iter().filter(counts).map(|&id| of(id));
         let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn {
             // It lost its core, runs elsewhere if at all, and may be stopped for ever.
-            Withdrawn { moved: true, .. } => Attention::Occasional,
+            Withdrawn { step: Step::Moved, .. } => Attention::Occasional,
             Withdrawn { runs_since: Some(_), .. } => Attention::Constant,
             // The end of its pause is the time of the next look; see `next_readmission`.
             Withdrawn { .. } => Attention::None,

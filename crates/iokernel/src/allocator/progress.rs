@@ -126,7 +126,10 @@ impl Allocator {
         self.end_promise(world, at, true);
         world.runtimes.kthread_mut(kthread).no_starts = 0;
         if let Some((late, since)) = self.cores[at].late.take() {
-            self.charge_wait(world, late, kthread.runtime, now.saturating_sub(since), now);
+            // A claimant that is slow itself waits no longer for the other once that has ceded.
+            let ready = self.cores[at].since.saturating_add(self.timing.rewake);
+            let end = if kind == HandoffKind::Bypass { now } else { now.min(ready) };
+            self.charge_wait(world, late, kthread.runtime, end.saturating_sub(since), now);
         }
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);

@@ -27,7 +27,7 @@ use tailwater_shm::priority::Rank;
 use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
-use super::phase::{Phase, Withdrawn};
+use super::phase::{Phase, Step, Withdrawn};
 use crate::runtime::Runtime;
 use crate::world::World;
 
@@ -237,7 +237,7 @@ fn is_awake(world: &World, id: KthreadId) -> bool {
 /// Returns whether a withdrawn kthread may be runnable on the managed core that it lost. One that
 /// was moved off competes for the other cores, like the thread of any program.
 fn may_run(world: &World, withdrawn: &Withdrawn) -> bool {
-    !withdrawn.moved
+    withdrawn.step != Step::Moved
         && words(world, withdrawn.kthread)
             .is_some_and(|shared| shared.state.0.load().0 != KthreadState::Parked || !shared.slot.is_asleep())
 }

@@ -16,6 +16,7 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::{Generation, Grant, KthreadState, NextOwner};
 
+use super::phase::{BESIDE_US, REWAKE_US};
 use super::{Attention, Ranks};
 use crate::config::Config;
 use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED};
@@ -38,14 +39,20 @@ pub(super) fn busy_batch() -> Sandbox {
     sandbox
 }
 
-/// The batch job has been asked to cede and never does: it is signalled, bypassed, and moved off.
-/// The service starts beside it.
-pub(super) fn never_cedes(sandbox: &mut Sandbox) {
-    let before = sandbox.world.stats.cores.evictions.get();
+/// The batch job has been asked to cede and does not: it is signalled and bypassed. The service
+/// starts beside it.
+fn cedes_late(sandbox: &mut Sandbox) {
     sandbox.pass(6_000);
     sandbox.pass(21_000);
     sandbox.peer(SERVICE).obey(0);
     sandbox.pass(1_000);
+}
+
+/// As [`cedes_late`]; it never cedes, and is moved off.
+pub(super) fn never_cedes(sandbox: &mut Sandbox) {
+    let before = sandbox.world.stats.cores.evictions.get();
+    cedes_late(sandbox);
+    sandbox.pass(BESIDE_US * 1_000);
     assert_eq!(sandbox.world.stats.cores.evictions.get(), before + 1);
 }
 
@@ -142,6 +149,9 @@ fn a_kthread_that_does_not_poll_is_signalled_once_then_evicted() {
     assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
     sandbox.pass(21_000);
     assert!(sandbox.peer(SERVICE).obey(0), "the successor starts");
+    sandbox.pass(BESIDE_US * 1_000 - 1_000);
+    assert_eq!(sandbox.deeds(), []);
+    sandbox.pass(2_000);
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
     sandbox.pass(900_000);
     assert_eq!(sandbox.deeds(), [], "signalled twice");
@@ -185,7 +195,6 @@ fn a_polling_thread_that_looks_late_signals_before_it_bypasses() {
         sandbox.pass(late);
         assert_eq!(bypassed(&sandbox), 1);
         assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket, "the successor was not woken");
-        assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
         assert!(sandbox.peer(BATCH).obey(0), "it cedes at last");
         sandbox.pass(late);
         assert!(sandbox.alloc.withdrawn.is_empty() && sandbox.ended.is_empty());
@@ -224,11 +233,11 @@ fn a_descheduled_owner_is_bypassed_and_runs_again_once_it_has_ceded() {
     assert!(sandbox.peer(SERVICE).obey(0));
     sandbox.pass(1_000);
     assert_eq!(sandbox.world.stats.handoff(HandoffKind::Bypass).running.snapshot().len(), 1);
-    // Linux does not run the owner for a long time, and that is not its fault.
+    // Linux does not run the owner for a long time.
     sandbox.deeds();
     sandbox.pass(500_000_000);
     sandbox.pass(500_000_000);
-    assert_eq!(sandbox.deeds(), []);
+    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
     sandbox.peer(SERVICE).park(0);
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.tick();
@@ -244,7 +253,7 @@ fn a_descheduled_owner_is_bypassed_and_runs_again_once_it_has_ceded() {
     let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
     assert!(!sandbox.alloc.is_too_slow(&sandbox.world, RuntimeId(BATCH), sandbox.now));
     // From the decision to its start after the bypass.
-    assert_eq!(batch.stats.counters.late_ns.get(), 28_000);
+    assert_eq!(batch.stats.counters.late_ns.get(), 28_000 + BESIDE_US * 1_000);
 }
 
 #[test]
@@ -286,6 +295,60 @@ fn a_hand_off_that_needed_the_signal_is_counted_as_such_and_charged() {
     assert!(sandbox.world.stats.handoff(HandoffKind::Polling).running.snapshot().is_empty());
     let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
     assert_eq!(batch.stats.counters.late_ns.get(), 6_200, "what the service has waited");
+}
+
+#[test]
+fn a_kthread_that_cedes_late_is_left_on_its_core_and_what_the_service_waited_is_charged() {
+    let mut sandbox = busy_batch();
+    arrival(&mut sandbox);
+    cedes_late(&mut sandbox);
+    sandbox.deeds();
+    assert!(sandbox.peer(BATCH).obey(0), "it cedes at last");
+    sandbox.pass(1_000);
+    assert!(sandbox.alloc.withdrawn.is_empty());
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.peer(SERVICE).park(0);
+    sandbox.settle();
+    assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
+    assert_eq!(sandbox.deeds(), [], "it was bound all the time");
+    let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
+    assert_eq!(batch.stats.counters.late_ns.get(), 28_000);
+    assert_eq!(batch.stats.counters.evictions.get(), 0);
+}
+
+#[test]
+fn a_claimant_that_is_slow_to_start_is_not_charged_to_the_kthread_that_has_ceded() {
+    let mut sandbox = busy_batch();
+    arrival(&mut sandbox);
+    sandbox.pass(6_000);
+    assert!(sandbox.peer(BATCH).obey(0), "it cedes after its signal");
+    sandbox.pass(1_000);
+    sandbox.pass(80_000);
+    assert!(sandbox.peer(SERVICE).obey(0), "it starts at last");
+    sandbox.pass(1_000);
+    let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
+    assert_eq!(batch.stats.counters.late_ns.get(), 7_000 + REWAKE_US * 1_000);
+}
+
+#[test]
+fn a_kthread_whose_tenant_owes_too_much_is_moved_off_at_once() {
+    let mut sandbox = busy_batch();
+    let late_ns = |sandbox: &Sandbox| {
+        sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap().stats.counters.late_ns.get()
+    };
+    for owed in [false, true] {
+        arrival(&mut sandbox);
+        cedes_late(&mut sandbox);
+        let moved = sandbox.deeds().contains(&Deed::Bound { tid: 1, core: UNMANAGED });
+        assert_eq!(moved, owed, "what it owes from the first time: {} ns", late_ns(&sandbox));
+        sandbox.pass(BESIDE_US * 1_000);
+        assert!(late_ns(&sandbox) > BESIDE_US * 1_000, "the time beside the service is charged, too");
+        assert!(sandbox.peer(BATCH).obey(0));
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.peer(SERVICE).park(0);
+        sandbox.settle();
+        sandbox.deeds();
+    }
 }
 
 #[test]
@@ -518,6 +581,8 @@ fn a_service_stopped_on_its_core_does_not_keep_the_polling_thread_awake_after_it
     sandbox.tick();
     sandbox.peer(SERVICE).park(0);
     sandbox.tick();
+    assert_eq!(sandbox.attention(), Attention::Constant, "it is about to be moved off");
+    sandbox.pass(BESIDE_US * 1_000);
     assert_eq!(sandbox.attention(), Attention::Occasional);
     // At last it parks.
     sandbox.peer(BATCH).park(0);
@@ -540,8 +605,9 @@ fn a_kthread_that_starts_late_and_does_not_cede_is_signalled_and_moved_off() {
     sandbox.peer(BATCH).region.kthread(0).state.0.set_running(generation);
     sandbox.pass(1_000);
     sandbox.pass(6_000);
-    let deeds = [Deed::Preempted { tid: 1 }, Deed::Bound { tid: 1, core: UNMANAGED }];
-    assert_eq!(sandbox.deeds(), deeds);
+    assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
+    sandbox.pass(BESIDE_US * 1_000);
+    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
     // At last it parks, and is lent a core again.
     sandbox.peer(BATCH).region.kthread(0).state.0.set_parked(generation);

@@ -2,10 +2,14 @@
 //!
 //! Owns the list of withdrawn kthreads and their way back, and the charge for late ones. A kthread
 //! is withdrawn when its core is taken from it: because it did not cede in time, or did not start.
-//! It comes back when it has parked and its pause has passed. One that runs on meanwhile is moved
-//! to unmanaged cores, where it competes like the thread of any program: Linux may have descheduled
-//! it, so the move is no offence, and counts as an eviction only in the statistics. The signal ends
-//! its turn as soon as Linux runs it.
+//! It comes back when it has parked and its pause has passed.
+//!
+//! One that runs on meanwhile has been signalled, and stays on the core beside the next owner: it
+//! is in a long system call, or Linux has descheduled it, and it parks as soon as Linux runs it. On
+//! a machine of two cores the only other one is the polling thread's, where it would wait for
+//! milliseconds. It is moved to unmanaged cores after [`BESIDE_US`](super::phase::BESIDE_US), which
+//! is charged as a wait, and at once if its tenant owes too much for cores. There it competes like
+//! the thread of any program.
 //!
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
@@ -22,7 +26,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::alloc::Activity;
-use tailwater_sched::ledger::{Account, Class, Parked};
+use tailwater_sched::ledger::{Account, Class, CoreState, KthreadState as Owned, Parked};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
@@ -30,7 +34,7 @@ use tailwater_shm::{Cycles, KthreadState, clock};
 
 use super::Allocator;
 use super::board::Promise;
-use super::phase::{NO_START_DOUBLINGS, Withdrawn};
+use super::phase::{NO_START_DOUBLINGS, Step, Withdrawn};
 use super::words::WHOLE;
 use crate::stats::HandoffKind;
 use crate::tenant::{CORE_DEPTH_US, CORE_PARTS, MOST_US, Work};
@@ -61,7 +65,13 @@ impl Allocator {
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
-        self.withdrawn.push_back(Withdrawn { kthread: from, not_before: now, runs_since: None, moved: true });
+        let runs_since = Some(now);
+        self.withdrawn.push_back(Withdrawn {
+            kthread: from,
+            not_before: now,
+            runs_since,
+            step: Step::Signalled,
+        });
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.groups.lose(from.index);
         }
@@ -70,8 +80,6 @@ impl Allocator {
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(world, core, now);
         }
-        // After its successor was woken, which has waited for long enough.
-        self.move_off(world, from, now);
     }
 
     /// Moves a thread to unmanaged cores.
@@ -127,7 +135,7 @@ impl Allocator {
         let became = self.ledger.evict(kthread, self.nanos(now));
         // Beyond the last look, or its end would not be announced; see `next_readmission`.
         let not_before = not_before.max(self.watched_at.saturating_add(1));
-        self.withdrawn.push_back(Withdrawn { kthread, not_before, runs_since: None, moved: false });
+        self.withdrawn.push_back(Withdrawn { kthread, not_before, runs_since: None, step: Step::None });
         self.look_beside(world, kthread, now);
         if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
             runtime.groups.lose(kthread.index);
@@ -145,28 +153,54 @@ impl Allocator {
             if self.readmit(world, &withdrawn, now) {
                 continue;
             }
-            let Withdrawn { kthread, .. } = withdrawn;
-            // None while it has not begun: its word is of an earlier tenancy then.
-            let runs = self.state_of(world, kthread).is_some_and(|state| state != KthreadState::Parked);
-            if runs && !withdrawn.moved {
-                let since = *withdrawn.runs_since.get_or_insert(now);
-                if now.saturating_sub(since) > self.timing.grace {
-                    withdrawn.moved = true;
-                    self.signal(world, kthread);
-                    self.move_off(world, kthread, now);
-                }
+            let runs = match self.state_of(world, withdrawn.kthread) {
+                Some(state) => state != KthreadState::Parked,
+                // It has not begun, and its word is of an earlier tenancy; or it writes garbage.
+                None => withdrawn.runs_since.is_some(),
+            };
+            if runs {
+                self.escalate(world, &mut withdrawn, now);
             }
             self.withdrawn.push_back(withdrawn);
+        }
+    }
+
+    /// Takes the next step against a withdrawn kthread that runs on.
+    fn escalate(&mut self, world: &mut World, withdrawn: &mut Withdrawn, now: Cycles) {
+        let kthread = withdrawn.kthread;
+        let ran = now.saturating_sub(*withdrawn.runs_since.get_or_insert(now));
+        match withdrawn.step {
+            Step::None if ran > self.timing.grace => {
+                self.signal(world, kthread);
+                withdrawn.step = Step::Signalled;
+            }
+            Step::Signalled if ran > self.timing.beside || self.is_too_slow(world, kthread.runtime, now) => {
+                withdrawn.step = Step::Moved;
+                self.charge_beside(world, kthread, ran, now);
+                self.move_off(world, kthread, now);
+            }
+            Step::None | Step::Signalled | Step::Moved => {}
+        }
+    }
+
+    /// Charges a kthread that is moved off for the time in which it ran beside the owner of its
+    /// core.
+    fn charge_beside(&self, world: &mut World, kthread: KthreadId, ran: Cycles, now: Cycles) {
+        let core = self.ledger.last_core(kthread).and_then(|core| self.ledger.core(core));
+        if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
+            && self.are_service_and_batch(owner.runtime, kthread.runtime)
+        {
+            self.charge_core(world, kthread.runtime, ran.min(self.timing.beside), now);
         }
     }
 
     /// Readmits a withdrawn kthread if that is due; returns whether it did. One that was moved has
     /// begun its tenancy, and parks in that. One whose core was taken back may never have begun it.
     fn readmit(&mut self, world: &mut World, withdrawn: &Withdrawn, now: Cycles) -> bool {
-        let &Withdrawn { kthread, not_before, runs_since, moved } = withdrawn;
+        let &Withdrawn { kthread, not_before, runs_since, .. } = withdrawn;
         let (runtime, line) = world.runtimes.kthread(kthread);
         let (state, generation) = runtime.shared(kthread.index).state.0.load();
-        let has_begun = moved || runs_since.is_some();
+        let has_begun = runs_since.is_some();
         let is_back = state == KthreadState::Parked && (generation == line.generation || !has_begun);
         if !is_back || now < not_before {
             return false;
@@ -200,7 +234,7 @@ impl Allocator {
         runtime.stats.counters.late_ns.add(self.clock.to_ns(time));
         let tenant = world.runtimes.tenants.get_mut(runtime.tenant);
         let cores = Cycles::from(self.most_cores(tenant.kthreads as usize));
-        tenant.cores.charge(time, CORE_PARTS / cores.clamp(1, CORE_PARTS), now);
+        tenant.cores.charge(time * CORE_PARTS / cores.clamp(1, CORE_PARTS), 1, now);
         tenant.cores.limit(self.clock.from_ns((CORE_DEPTH_US + MOST_US) * 1_000), now);
     }
 
@@ -267,10 +301,8 @@ impl Allocator {
             return false;
         }
         let Some(look) = self.observation.runtime(id) else { return false };
-        let is_withdrawn = |index| {
-            let kthread = KthreadId::new(id, index);
-            self.withdrawn.iter().any(|withdrawn| withdrawn.kthread == kthread)
-        };
+        let is_withdrawn =
+            |index| matches!(self.ledger.kthread(KthreadId::new(id, index)), Some(Owned::Evicted { .. }));
         (0..).zip(&look.kthreads).any(|(index, look)| look.has_work() && !is_withdrawn(index))
     }
 }

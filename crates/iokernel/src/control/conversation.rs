@@ -28,6 +28,7 @@ use tailwater_shm::memory::{self, MemoryError};
 
 use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
+use super::gate::Ruling;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{
@@ -47,8 +48,23 @@ impl Control {
     /// Serves an event on a connection, and charges the time to the client's user.
     pub(super) fn serve(&mut self, token: u64) {
         let (uid, began) = (self.uid_of(token), processor_time());
-        self.serve_message(token);
-        self.charge(uid, began);
+        let is_fresh = self.sessions.get(&token).is_some_and(|session| matches!(session.state, State::Fresh));
+        match self.judge(uid) {
+            // What has begun is charged to its end.
+            Ruling::Refuse(_) if is_fresh => {
+                self.serve_message(token);
+                let took = processor_time().saturating_sub(began);
+                self.gate.charge_refusal(gate::user(uid), took, Instant::now());
+            }
+            Ruling::Close if is_fresh => {
+                self.parts.stats.polling.refused.add(1);
+                self.drop_session(token);
+            }
+            Ruling::Serve | Ruling::Refuse(_) | Ruling::Close => {
+                self.serve_message(token);
+                self.charge(uid, began);
+            }
+        }
     }
 
     fn serve_message(&mut self, token: u64) {
@@ -151,7 +167,7 @@ impl Control {
     }
 
     /// Returns the user of a client: root's number if the connection is gone.
-    fn uid_of(&self, token: u64) -> u32 {
+    pub(super) fn uid_of(&self, token: u64) -> u32 {
         self.sessions.get(&token).map_or(0, |session| session.uid)
     }
 

@@ -1,12 +1,19 @@
 //! Limits the control thread's time that clients of users without rights may take.
 //!
-//! Owns [`Gate`], with an [`Account`] for each user, and one for all users whom a grant covers
-//! without naming them: such users may have tens of thousands of ids (subuid(5)). What the control
-//! thread does for a client is timed by its own processor time, which on a machine of two cores is
-//! that of the polling thread's core, and charged. A user may take one part in [`PARTS`] of the
-//! time, and [`DEPTH`] at once: some hundred registrations. One who owes more waits: connections
-//! are closed, registrations and questions are refused. The first of them are refused with a
-//! message; a message takes as long as a service, so beyond [`MESSAGES`] there are none.
+//! Owns [`Gate`], with [`Account`]s for each user, and for all users whom a grant covers without
+//! naming them: such users may have tens of thousands of ids (subuid(5)). What the control thread
+//! does for a client is timed by its own processor time, which on a machine of two cores is that of
+//! the polling thread's core, and charged. A user may take one part in [`PARTS`] of the time, and
+//! [`DEPTH`] at once: some hundred registrations. One who owes more waits: connections,
+//! registrations and questions are refused.
+//!
+//! A refusal with a message takes as long as a service. It has an account of its own, with the same
+//! part of the time and [`MESSAGES`] at once, and beyond that connections are closed without a
+//! message. So a client that asks without a pause is served as soon as the services that it had are
+//! paid.
+//!
+//! Where there are more than [`MAX_USERS`] who owe, the one who owes least is forgiven: no user who
+//! did nothing waits for others.
 //!
 //! Lines of the log are bounded besides, for they take space: [`LINES`] at once, then one a second.
 //!
@@ -25,15 +32,15 @@ use crate::tenant::Key;
 const PARTS: u64 = 50;
 /// Processor time that a user may owe,
 const DEPTH: Duration = Duration::from_millis(250);
-/// beyond which refusals have messages for so much more,
-const MESSAGES: Duration = Duration::from_millis(5);
 /// and more for each program that may return to a new IOKernel.
 const RETURN: Duration = Duration::from_millis(5);
+/// Processor time of refusals that a user may owe.
+const MESSAGES: Duration = Duration::from_millis(5);
 /// Lines of the log at once.
 const LINES: u64 = 20;
 /// Time after which a user may cause one more.
 const LINE: Duration = Duration::from_secs(1);
-/// Maximum number of users that are counted singly; all others share one account.
+/// Maximum number of users who owe.
 const MAX_USERS: usize = 4096;
 
 /// The decision on a connection.
@@ -49,7 +56,18 @@ pub(super) enum Ruling {
 #[derive(Debug, Clone, Copy, Default)]
 struct Taken {
     time: Account,
+    refusals: Account,
     lines: Account,
+}
+
+impl Taken {
+    /// Returns how much of all accounts is unpaid.
+    fn owes(&self, at: u64) -> u64 {
+        [self.time, self.refusals, self.lines]
+            .iter()
+            .map(|account| account.pays_at(0).saturating_sub(at))
+            .sum()
+    }
 }
 
 /// See the module documentation.
@@ -58,7 +76,6 @@ pub(super) struct Gate {
     began: Instant,
     depth: Duration,
     taken: HashMap<Key, Taken>,
-    others: Taken,
     lines_left_out: u64,
     /// Counts of lines left out.
     counts: Account,
@@ -71,7 +88,6 @@ impl Gate {
             began: now,
             depth: DEPTH + RETURN * programs,
             taken: HashMap::new(),
-            others: Taken::default(),
             lines_left_out: 0,
             counts: Account::default(),
         }
@@ -81,7 +97,7 @@ impl Gate {
     pub(super) fn end_return(&mut self, now: Instant) {
         self.depth = DEPTH;
         let (most, at) = (nanos(DEPTH) * PARTS, self.at(now));
-        for taken in self.taken.values_mut().chain([&mut self.others]) {
+        for taken in self.taken.values_mut() {
             taken.time.limit(most, at);
         }
     }
@@ -92,22 +108,29 @@ impl Gate {
         self.taken(who, at).time.charge(nanos(took), PARTS, at);
     }
 
+    /// Charges processor time of a refusal.
+    pub(super) fn charge_refusal(&mut self, who: Key, took: Duration, now: Instant) {
+        let at = self.at(now);
+        self.taken(who, at).refusals.charge(nanos(took), PARTS, at);
+    }
+
     /// Returns whether clients of these users are served.
     ///
     /// # Errors
     /// The time after which they are.
     pub(super) fn check(&self, who: Key, now: Instant) -> Result<(), Duration> {
-        let taken = self.taken.get(&who).unwrap_or(&self.others);
-        let wait = taken.time.pays_at(nanos(self.depth) * PARTS).saturating_sub(self.at(now));
+        let time = self.taken.get(&who).map_or(Account::default(), |taken| taken.time);
+        let wait = time.pays_at(nanos(self.depth) * PARTS).saturating_sub(self.at(now));
         if wait == 0 { Ok(()) } else { Err(Duration::from_nanos(wait)) }
     }
 
     /// Rules on a connection of a user.
     pub(super) fn judge(&self, who: Key, now: Instant) -> Ruling {
+        let refusals = self.taken.get(&who).map_or(Account::default(), |taken| taken.refusals);
         match self.check(who, now) {
             Ok(()) => Ruling::Serve,
-            Err(wait) if wait <= MESSAGES * PARTS as u32 => Ruling::Refuse(wait),
-            Err(_) => Ruling::Close,
+            Err(_) if refusals.is_over(nanos(MESSAGES) * PARTS, self.at(now)) => Ruling::Close,
+            Err(wait) => Ruling::Refuse(wait),
         }
     }
 
@@ -144,9 +167,10 @@ impl Gate {
 
     fn taken(&mut self, who: Key, at: u64) -> &mut Taken {
         if self.taken.len() >= MAX_USERS && !self.taken.contains_key(&who) {
-            self.taken.retain(|_, taken| taken.time.is_over(0, at) || taken.lines.is_over(0, at));
-            if self.taken.len() >= MAX_USERS {
-                return &mut self.others;
+            self.taken.retain(|_, taken| taken.owes(at) > 0);
+            let least = self.taken.iter().min_by_key(|(_, taken)| taken.owes(at)).map(|(&key, _)| key);
+            if let Some(least) = least.filter(|_| self.taken.len() >= MAX_USERS) {
+                self.taken.remove(&least);
             }
         }
         self.taken.entry(who).or_default()
@@ -191,17 +215,42 @@ mod tests {
     }
 
     #[test]
-    fn refusals_take_time_and_beyond_some_connections_are_closed() {
+    fn refusals_delay_no_service_and_beyond_some_connections_are_closed() {
         let start = Instant::now();
         let mut gate = Gate::new(0, start);
         served(&mut gate, 1, start);
+        gate.charge(user(1), 9 * MS, start);
         let mut refused = 0;
         while let Ruling::Refuse(_) = gate.judge(user(1), start) {
-            gate.charge(user(1), MS, start);
+            gate.charge_refusal(user(1), MS, start);
             refused += 1;
         }
-        assert_eq!((refused, gate.judge(user(1), start)), (5, Ruling::Close));
+        assert_eq!((refused, gate.judge(user(1), start)), (6, Ruling::Close));
         assert!(matches!(gate.judge(user(1), start + 100 * MS), Ruling::Refuse(_)), "later again");
+        assert_eq!(gate.judge(user(1), start + 500 * MS), Ruling::Serve, "ten of 1 ms times 50");
+    }
+
+    #[test]
+    fn one_who_asks_without_a_pause_is_served_one_part_of_the_time() {
+        let start = Instant::now();
+        let mut gate = Gate::new(0, start);
+        let (mut served, mut refused) = (0, 0);
+        for ms in 0..60_000 {
+            let now = start + ms * MS;
+            match gate.judge(user(1), now) {
+                Ruling::Serve => {
+                    gate.charge(user(1), MS, now);
+                    served += 1;
+                }
+                Ruling::Refuse(_) => {
+                    gate.charge_refusal(user(1), MS, now);
+                    refused += 1;
+                }
+                Ruling::Close => {}
+            }
+        }
+        assert!((1_400..=1_460).contains(&served), "{served}");
+        assert!((1_100..=1_210).contains(&refused), "{refused}");
     }
 
     #[test]
@@ -239,13 +288,15 @@ mod tests {
     }
 
     #[test]
-    fn users_beyond_the_table_share_an_account_and_the_table_empties() {
+    fn a_full_table_has_room_for_users_who_did_nothing_and_empties() {
         let start = Instant::now();
         let mut gate = Gate::new(0, start);
-        (0..2 * MAX_USERS as u32).for_each(|uid| gate.charge(user(uid), MS, start));
+        gate.charge(user(0), 300 * MS, start);
+        (1..2 * MAX_USERS as u32).for_each(|uid| gate.charge(user(uid), MS, start));
         assert_eq!(gate.taken.len(), MAX_USERS);
-        assert!(gate.check(user(u32::MAX), start).is_err(), "that of all others");
-        gate.charge(user(u32::MAX), MS, start + 50 * MS);
+        assert!(gate.check(user(0), start).is_err(), "who owes most is kept");
+        assert_eq!(gate.check(user(u32::MAX), start), Ok(()));
+        gate.charge(user(u32::MAX), MS, start + 15_000 * MS);
         assert_eq!(gate.taken.len(), 1);
     }
 }

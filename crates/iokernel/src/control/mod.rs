@@ -469,9 +469,11 @@ impl Control {
                 Ruling::Refuse(wait) => {
                     *others += 1;
                     self.refuse(uid, &socket, &Refusal::TooOften { uid, ms: in_ms(wait) });
+                    let took = processor_time().saturating_sub(began);
+                    self.gate.charge_refusal(gate::user(uid), took, Instant::now());
+                    continue;
                 }
-                // It takes little, and more of a flood is not read. Not charged: a user who goes on
-                // asking would never have paid.
+                // It takes little, and more of a flood is not read.
                 Ruling::Close => {
                     *others += 1;
                     self.parts.stats.polling.refused.add(1);
@@ -624,7 +626,11 @@ impl Control {
                 .filter(|(_, session)| matches!(session.state, State::Waiting(_)))
                 .map(|(token, _)| *token)
                 .collect();
-            waiting.into_iter().for_each(|token| self.retry(token));
+            for token in waiting {
+                let (uid, began) = (self.uid_of(token), processor_time());
+                self.retry(token);
+                self.charge(uid, began);
+            }
         }
         true
     }
@@ -633,7 +639,7 @@ impl Control {
     /// again, unmaps its memory.
     fn bury(&mut self, runtime: Box<Runtime>, reason: &EndReason) {
         let began = processor_time();
-        let (id, name) = (runtime.id, runtime.stats.name.clone());
+        let (id, name, key) = (runtime.id, runtime.stats.name.clone(), runtime.key);
         let is_own = |session: &&Session| matches!(session.state, State::Registered(other) if other == id);
         let uid = self.sessions.values().find(is_own).map_or(0, |session| session.uid);
         if self.may_log(uid) {
@@ -661,7 +667,10 @@ impl Control {
             let name = "tailwater-memory".to_owned();
             let _ = std::thread::Builder::new().name(name).spawn(|| drop(runtime));
         }
-        self.charge(uid, began);
+        let took = processor_time().saturating_sub(began);
+        if let Some(payer) = key.map(|key| key.user.map_or(key, gate::user)) {
+            self.gate.charge(payer, took, Instant::now());
+        }
     }
 
     /// Returns the tenant of a program of user `uid`, who needs a grant.

@@ -161,8 +161,11 @@ impl Polling {
     }
 
     /// Charges the runtimes that rang for nothing, and mutes the doorbells of those that have to
-    /// wait for it. `before` is what the preparation of the sleep took.
+    /// wait for it. `before` is what the preparation of the sleep took, which is divided among all
+    /// that rang; each pays for the look at its own words.
     fn judge_rings(&mut self, rung: &[RuntimeId], before: Cycles, woken: Cycles) {
+        let part = before / rung.len().max(1) as Cycles;
+        let mut at = woken;
         for &id in rung {
             let Some(runtime) = self.world.runtimes.get(id) else { continue };
             // While it gets no core its words are not read.
@@ -171,9 +174,10 @@ impl Polling {
                 && !self.allocator.has_news(&mut self.world, id, woken);
             if in_vain && let Some(runtime) = self.world.runtimes.get(id) {
                 runtime.stats.counters.vain_rings.add(1);
-                let after = clock::now().saturating_sub(woken);
-                self.world.charge(id, Work::Refused, before.saturating_add(after), woken);
+                let look = clock::now().saturating_sub(at);
+                self.world.charge(id, Work::Refused, part.saturating_add(look), woken);
             }
+            at = clock::now();
             self.mute_if_left_alone(id, woken);
         }
     }

@@ -74,8 +74,9 @@ impl Switch {
             Audience::PortsOnly => {}
         }
         let copies = receivers.len() + self.ports.len();
-        if let Origin::Runtime(from, _) = origin
-            && !self.broadcasts.take(from, copies, world.clock(), now)
+        let clock = world.clock();
+        if let Origin::Runtime(from, tenant) = origin
+            && !self.broadcasts.take(&mut world.runtimes.tenants.get_mut(tenant).copies, copies, clock, now)
         {
             receivers.clear();
             self.receivers = receivers;

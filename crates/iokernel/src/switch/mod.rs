@@ -254,7 +254,7 @@ impl Switch {
             lone: (config.ack_hold_us > 0).then(LoneAnswers::new),
             moves: Moves::default(),
             slow: false,
-            broadcasts: BroadcastLimit::new(config),
+            broadcasts: BroadcastLimit(config.broadcast_copies),
             refused: 0,
             best_effort: false,
             served_until: 0,
@@ -280,7 +280,6 @@ impl Switch {
     pub(crate) fn detach(&mut self, id: RuntimeId, ip: Option<Ipv4Addr>) {
         self.macs.remove(Destination::Runtime(id));
         self.solicited.remove(id);
-        self.broadcasts.remove(id);
         self.moves.detach(id);
         if let Some(ip) = ip {
             self.ips.remove(&ip);

@@ -12,7 +12,7 @@
 //!
 //! | account | charged | parts | while it owes too much |
 //! |---|---|---|---|
-//! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::parts`] | its rings are not read, its doorbells are not heard, it is lent no core |
+//! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::price`] | its rings are not read, its doorbells are not heard, it is lent no core |
 //! | `wakes` | the same thread's system calls for threads of best-effort programs, which sleepers of another program can make long | by their length | its best-effort programs wait as above, its services do not |
 //! | `cores` | time for which services wait for cores of a best-effort program, or read its frames, and of cores that it did not use | [`CORE_PARTS`] for each core | it gets no core of an idle service beyond its own; beside a service its rings are not read |
 //!
@@ -86,7 +86,7 @@ pub(crate) enum Work {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prices {
     pub(crate) clock: Clock,
-    /// Parts of refused work.
+    /// Percent of the time for refused work.
     refused: Cycles,
     pub(crate) depth: Cycles,
     most: Cycles,
@@ -99,10 +99,9 @@ impl Prices {
     /// one.
     pub(crate) fn new(clock: Clock, share: u8) -> Self {
         let us = |us: u64| clock.from_ns(us * 1_000);
-        let refused = 100 / Cycles::from(share.clamp(1, 100));
         Self {
             clock,
-            refused,
+            refused: share.clamp(1, 100).into(),
             depth: us(DEPTH_US),
             most: us(DEPTH_US + MOST_US),
             longest: us(LONGEST_US),
@@ -110,12 +109,12 @@ impl Prices {
         }
     }
 
-    /// Returns in how many parts of its time the polling thread may do work of this length.
-    fn parts(&self, work: Work, cost: Cycles) -> Cycles {
+    /// Returns the time in which work of this length is paid.
+    fn price(&self, work: Work, cost: Cycles) -> Cycles {
         match work {
-            Work::Refused => self.refused,
-            Work::Thread => (cost / self.call).clamp(LEAST, GREATEST),
-            Work::Registration | Work::Look => LEAST,
+            Work::Refused => cost * 100 / self.refused,
+            Work::Thread => cost * (cost / self.call).clamp(LEAST, GREATEST),
+            Work::Registration | Work::Look => cost * LEAST,
         }
     }
 }
@@ -131,6 +130,8 @@ pub(crate) struct Tenant {
     pub(crate) polling: Account,
     pub(crate) wakes: Account,
     pub(crate) cores: Account,
+    /// Copies of its frames to groups, in time; see [`crate::switch`].
+    pub(crate) copies: Account,
 }
 
 impl Tenant {
@@ -142,8 +143,7 @@ impl Tenant {
             Work::Refused | Work::Registration | Work::Look => &mut self.polling,
         };
         let waited = account.is_over(prices.depth, now);
-        let cost = cost.min(prices.longest);
-        account.charge(cost, prices.parts(work, cost), now);
+        account.charge(prices.price(work, cost.min(prices.longest)), 1, now);
         account.limit(prices.most, now);
         !waited && account.is_over(prices.depth, now)
     }
@@ -159,7 +159,8 @@ impl Tenant {
 
     /// Returns whether nothing of it is left.
     fn has_ended(&self, now: Cycles) -> bool {
-        let owes = [self.polling, self.wakes, self.cores].iter().any(|account| account.is_over(0, now));
+        let accounts = [self.polling, self.wakes, self.cores, self.copies];
+        let owes = accounts.iter().any(|account| account.is_over(0, now));
         self.programs == 0 && (self.key.is_none() || !owes)
     }
 }

@@ -43,6 +43,14 @@ fn refused_work_takes_its_share_of_the_time_and_2_ms_at_once() {
 }
 
 #[test]
+fn shares_that_do_not_divide_a_hundred_are_kept() {
+    let prices = Prices::new(Clock::from_hz(1_000_000_000), 60);
+    let mut tenant = Tenant::default();
+    (0..1_000).for_each(|_| _ = tenant.charge(Work::Refused, 600 * US, 0, &prices));
+    assert_eq!(tenant.pays_at(Class::BestEffort, &prices), 800 * MS, "1 s for 0.6 s of work");
+}
+
+#[test]
 fn usual_wakes_are_free_and_none_of_any_length_take_more_than_a_tenth_of_the_time() {
     assert_eq!(work(Work::Thread, 1_200, 20 * US), (500_000, 500_000), "50,000 a second");
     for took in [5, 10, 20, 30, 60, 120, 199, 200, 400, 1_000, 2_000] {

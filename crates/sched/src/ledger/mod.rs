@@ -434,7 +434,7 @@ impl Ledger {
             return Err(TransitionError::KthreadNotEvicted { kthread, state });
         }
         let left = self.last_core(kthread).and_then(|core| self.topology.position(core));
-        // It was moved off its last core, so it is bound to none.
+        // It may have been moved off its last core.
         let parked = Kthread { state: KthreadState::Parked { since: now }, last_core: None };
         let account = self.account_mut(kthread.runtime);
         account.evicted -= 1;

@@ -64,7 +64,7 @@ pub enum KthreadState {
         /// The core.
         core: CoreId,
     },
-    /// It did not give its core up, so it was moved off it. It runs on unmanaged cores and can be
+    /// It did not give its core up in time, so it was taken from it. It may run on, and can be
     /// lent none until it is readmitted.
     Evicted {
         /// Start of this state.

@@ -7,7 +7,7 @@ use tailwater_shm::priority::Rank;
 
 use super::{BATCH, SERVICE, arrival};
 use crate::allocator::Ranks;
-use crate::allocator::phase::PARKING_US;
+use crate::allocator::phase::{BESIDE_US, PARKING_US};
 use crate::config::Config;
 use crate::fixture::{Deed, Sandbox};
 use crate::tenant::Key;
@@ -192,8 +192,7 @@ fn without_the_privilege_no_kthread_is_ranked_or_told_of_a_contest() {
 fn move_off(sandbox: &mut Sandbox, id: KthreadId) {
     let now = sandbox.now;
     sandbox.alloc.bypass(&mut sandbox.world, 0, id, now, now);
-    sandbox.pass(1_100_000);
-    sandbox.pass(1_100_000);
+    sandbox.pass(BESIDE_US * 1_000 + 1);
 }
 
 #[test]

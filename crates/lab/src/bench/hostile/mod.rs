@@ -21,6 +21,7 @@ use tailwater_iokernel_testing::attack::Attack;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
+use tailwater_shm::control::Class;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Service, Spec};
 use tailwater_testbed::cores::CorePlan;
@@ -48,7 +49,7 @@ const SERVICE: &str = "exp:2us";
 /// Outside the addresses that the IOKernel chooses.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const SERVICE_PORT: u16 = 5000;
-/// The TAP device to which [`Attack::Uplink`] sends.
+/// The TAP device of attacks that [need one](Attack::needs_tap).
 const UPLINK: &str = "tw-hostile";
 const UPLINK_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// First part of each measurement that is not counted, unless there is an attack.
@@ -161,20 +162,22 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
         let plan = plan(Duration::from_secs(args.seconds))?;
         let all = if args.attack.is_empty() { &Attack::ALL[..] } else { &args.attack };
         if wants(Part::Attacks) {
-            let others: Vec<Attack> =
-                all.iter().copied().filter(|&attack| attack != Attack::Uplink).collect();
+            let others: Vec<Attack> = all.iter().copied().filter(|attack| !attack.needs_tap()).collect();
             report.attacks = attacks::measure(&target, &others, &plan)?;
         }
         report.kills = wants(Part::Kills).then(|| kills::measure(&target, &plan)).transpose()?;
         let testbed = target.end()?;
-        if wants(Part::Attacks) && all.contains(&Attack::Uplink) {
+        let with_tap: Vec<Attack> = all.iter().copied().filter(|attack| attack.needs_tap()).collect();
+        if wants(Part::Attacks) && !with_tap.is_empty() {
             // Reading the device costs the polling thread time, so the others are without it.
             match Target::start(testbed, speed, Some(Box::new(TapPort::new(UPLINK, UPLINK_IP)))) {
                 Ok(target) => {
-                    report.attacks.extend(attacks::measure(&target, &[Attack::Uplink], &plan)?);
+                    report.attacks.extend(attacks::measure(&target, &with_tap, &plan)?);
                     target.end()?;
                 }
-                Err(error) => note!("skipped: {}: {error:#}", Attack::Uplink.name()),
+                Err(error) => {
+                    with_tap.iter().for_each(|attack| note!("skipped: {}: {error:#}", attack.name()));
+                }
             }
         }
     }
@@ -216,7 +219,12 @@ impl Target {
             socket: socket.clone(),
             iokernel_core: Some(cores.polling as u16),
             managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-            grant: vec![Grant { users, kthreads: MANY_KTHREADS, ..Grant::default() }],
+            grant: vec![Grant {
+                users,
+                kthreads: MANY_KTHREADS,
+                classes: vec![Class::BestEffort, Class::LatencyCritical],
+                ..Grant::default()
+            }],
             ..Config::default()
         };
         let kthreads = cores.managed.len().to_string();
