@@ -42,6 +42,10 @@ memccapable libmemcached-tools
 go golang-go
 cc gcc
 c++ g++
+clang clang
+abidiff abigail-tools
+doxygen doxygen
+/usr/include/event2/event.h libevent-dev
 make make
 cmake cmake
 pkg-config pkg-config
@@ -273,6 +277,42 @@ doc-examples() {
     cargo +nightly rustdoc -p tailwater --quiet --target-dir target/nightly -- \
         -Z unstable-options --output-format json --document-hidden-items
     python3 .ci/examples.py target/nightly/doc/tailwater.json
+}
+
+# The interface of C against its committed description.
+abi() {
+    command -v abidiff >/dev/null || { echo "skipped: there is no abidiff (apt install abigail-tools)"; return 0; }
+    .ci/abi
+}
+
+# The reference of C and C++; each name without a comment is an error.
+reference() {
+    command -v doxygen >/dev/null || { echo "skipped: there is no doxygen (apt install doxygen)"; return 0; }
+    mkdir -p target/reference
+    doxygen crates/capi/Doxyfile
+}
+
+# What cargo-c installs is what `cargo xtask install` does: the same files, symbols and soname.
+cargo-c() {
+    if ! cargo cinstall --version >/dev/null 2>&1; then
+        echo "skipped: there is no cargo-c (cargo install cargo-c --locked)"
+        return 0
+    fi
+    local prefix="$work/capi"
+    cargo xtask install --prefix "$prefix/xtask"
+    cargo cinstall --quiet -p tailwater-capi --release --prefix "$prefix/cargo-c" --target-dir target/cargo-c
+    local way
+    for way in xtask cargo-c; do
+        (cd "$prefix/$way" && find . ! -type d | sort) >"$work/$way.files"
+        nm -D --defined-only "$prefix/$way/lib/libtailwater.so.0" | awk '{ sub(/@.*/, "", $NF); print $NF }' |
+            grep '^tw_' | sort >"$work/$way.symbols"
+    done
+    diff "$work/xtask.files" "$work/cargo-c.files"
+    diff "$work/xtask.symbols" "$work/cargo-c.symbols"
+    cp -r crates/capi/examples/service "$prefix/service"
+    PKG_CONFIG_PATH="$prefix/cargo-c/lib/pkgconfig" make -s -C "$prefix/service"
+    LD_LIBRARY_PATH="$prefix/cargo-c/lib" timeout --kill-after=10 60 "$prefix/service/hello"
+    rm -rf target/cargo-c
 }
 
 # Every library crate can be published: complete metadata, and it builds from its package alone.

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <tailwater.h>
 
-enum { SPAWNS = 200000, YIELDS = 500000, LOCKS = 200000, TRIPS = 50000, BYTES = 64 };
+double swaption_price(uint64_t seed, long paths);
+double swaption_price_polled(uint64_t seed, long paths);
+
+enum { POLLS = 10000000, PATHS = 10000, SPAWNS = 200000, YIELDS = 500000, LOCKS = 200000, TRIPS = 50000, BYTES = 64 };
 
 static void report(const char *name, uint64_t begin, uint64_t count) {
     printf("%s %.1f\n", name, (double)(tw_now_ns() - begin) / (double)count);
@@ -22,6 +25,18 @@ static void spawns(void) {
         tw_thread_join(thread, NULL);
     }
     report("spawn+join", begin, SPAWNS);
+}
+
+static void polls(void) {
+    uint64_t begin = tw_now_ns();
+    for (int i = 0; i < POLLS; i++) tw_poll();
+    report("poll", begin, POLLS);
+}
+
+static void kernel(const char *name, double (*price)(uint64_t, long)) {
+    uint64_t begin = tw_now_ns();
+    if (price(88172645463325252u, PATHS) <= 0) abort();
+    report(name, begin, PATHS);
 }
 
 static void *yields(void *argument) {
@@ -87,6 +102,9 @@ static int program(int argc, char **argv) {
     int one = 1;
     (void)argc, (void)argv;
     own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    polls();
+    kernel("kernel", swaption_price);
+    kernel("kernel,polled", swaption_price_polled);
     spawns();
     two("yield", yields, YIELDS);
     two("mutex", locks, LOCKS);

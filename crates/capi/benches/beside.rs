@@ -17,7 +17,11 @@ use tailwater::thread;
 use tailwater_capi as _;
 use tailwater_xtask::{build, c_compiler, install, run};
 
+mod kernel;
+
 /// As in `beside.c`.
+const POLLS: u32 = 10_000_000;
+const PATHS: u32 = 10_000;
 const SPAWNS: u32 = 200_000;
 const YIELDS: u32 = 500_000;
 const LOCKS: u32 = 200_000;
@@ -91,8 +95,21 @@ fn tcp() {
     report("tcp", begin, TRIPS);
 }
 
+fn price(name: &str, price: fn(u64, u32) -> f64) {
+    let begin = Instant::now();
+    assert!(black_box(price(88_172_645_463_325_252, PATHS)) > 0.0);
+    report(name, begin, PATHS);
+}
+
 /// The loops of Rust.
 fn loops() {
+    let begin = Instant::now();
+    for _ in 0..POLLS {
+        tailwater::poll();
+    }
+    report("poll", begin, POLLS);
+    price("kernel", kernel::swaption_price);
+    price("kernel,polled", kernel::swaption_price_polled);
     let begin = Instant::now();
     for _ in 0..SPAWNS {
         // A thread of C has an argument and a result.
@@ -124,14 +141,36 @@ fn median(numbers: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
+/// Compiles the kernel of the example, without poll points and with those of the compiler.
+fn kernels(prefix: &Path) -> [PathBuf; 2] {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/swaptions/kernel.c");
+    let polled = &["-Dswaption_price=swaption_price_polled", "-fsanitize-coverage=trace-pc"][..];
+    [("plain.o", &[][..]), ("polled.o", polled)].map(|(name, options)| {
+        let object = prefix.join(name);
+        let mut compiler = c_compiler();
+        compiler.arg("-O2").args(options).arg("-c").arg(&source).arg("-o").arg(&object);
+        run(&mut compiler).expect("the kernel is compiled");
+        object
+    })
+}
+
 /// Compiles the program of C, with the archive and with the shared library.
 fn compile(prefix: &Path) -> [PathBuf; 2] {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/beside.c");
+    let crate_ = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = ["benches/beside.c", "examples/swaptions/poll.c"].map(|name| crate_.join(name));
+    let objects = kernels(prefix);
     let lib = prefix.join("lib");
     let programs = ["beside-archive", "beside-shared"].map(|name| prefix.join(name));
     for (program, is_archive) in programs.iter().zip([true, false]) {
         let mut compiler = c_compiler();
-        compiler.arg("-O2").arg("-I").arg(prefix.join("include")).arg(&source).arg("-o").arg(program);
+        compiler
+            .arg("-O2")
+            .arg("-I")
+            .arg(prefix.join("include"))
+            .args(&sources)
+            .args(&objects)
+            .arg("-o")
+            .arg(program);
         if is_archive {
             compiler.arg(lib.join("libtailwater.a")).args(["-lgcc_s", "-ldl"]);
         } else {
@@ -164,10 +203,10 @@ fn main() {
         measure(&mut Command::new(&archive), &mut rows[1]);
         measure(&mut Command::new(&shared), &mut rows[2]);
     }
-    println!("{:<12}{:>10}{:>12}{:>7}{:>12}{:>7}", "ns", "Rust", "C, archive", "", "C, shared", "");
+    println!("{:<14}{:>10}{:>12}{:>7}{:>12}{:>7}", "ns", "Rust", "C, archive", "", "C, shared", "");
     for (name, rust) in &rows[0] {
         let [rust, archive, shared] = [rust, &rows[1][name], &rows[2][name]].map(|row| median(row));
         let (a, s) = (archive / rust, shared / rust);
-        println!("{name:<12}{rust:>10.1}{archive:>12.1}{a:>7.3}{shared:>12.1}{s:>7.3}");
+        println!("{name:<14}{rust:>10.1}{archive:>12.1}{a:>7.3}{shared:>12.1}{s:>7.3}");
     }
 }

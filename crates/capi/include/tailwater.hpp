@@ -1,5 +1,7 @@
-// Tailwater for C++20: threads, locks and sockets with the names of the standard library, over
-// tailwater.h. Everything is inline; there is no ABI beside that of C.
+/// @file
+/// Tailwater for C++20: threads, locks, channels, sockets and event loops with the names of the
+/// standard library where it has one, over tailwater.h. All of it is inline; there is no ABI beside
+/// that of C.
 //
 // What fails throws tw::error, which is a std::system_error. An exception that leaves a thread ends
 // the process by std::terminate, as one that leaves a std::thread.
@@ -37,11 +39,13 @@
 
 #include "tailwater.h"
 
+/// All of this header.
 namespace tw {
 
 /// What failed, and why: "connect: Connection refused".
 class error : public std::system_error {
 public:
+    /// Of a positive error number, and what failed.
     error(int number, const std::string &what) : std::system_error(number, std::generic_category(), what) {}
 };
 
@@ -131,14 +135,18 @@ template <class F> auto blocking(F &&function) {
     return call.finish();
 }
 
+/// As std::this_thread.
 namespace this_thread {
 
+/// Lets other runnable threads run first.
 inline void yield() noexcept { tw_yield(); }
 
+/// Sleeps for so long.
 template <class Rep, class Period> void sleep_for(std::chrono::duration<Rep, Period> time) {
     tw_sleep_ns(detail::nanoseconds(time));
 }
 
+/// Sleeps up to this time.
 template <class Clock, class Duration> void sleep_until(std::chrono::time_point<Clock, Duration> time) {
     sleep_for(time - Clock::now());
 }
@@ -151,6 +159,8 @@ class jthread {
 public:
     jthread() noexcept : source_(std::nostopstate) {}
 
+    /// Starts a thread that calls `function` with the arguments, and with a stop token before them
+    /// if it takes one.
     template <class F, class... Args>
         requires(!std::is_same_v<std::remove_cvref_t<F>, jthread> && !std::is_convertible_v<F, const tw_thread_options *>)
     explicit jthread(F &&function, Args &&...args)
@@ -167,9 +177,11 @@ public:
         owned.release();
     }
 
+    /// Takes the thread of another object.
     jthread(jthread &&other) noexcept
         : handle_(std::exchange(other.handle_, nullptr)), source_(std::move(other.source_)) {}
 
+    /// Stops and joins the own thread, and takes that of another object.
     jthread &operator=(jthread &&other) noexcept {
         if (this != &other) {
             stop_and_join();
@@ -181,28 +193,37 @@ public:
 
     ~jthread() { stop_and_join(); }
 
+    /// Returns whether there is a thread to join.
     [[nodiscard]] bool joinable() const noexcept { return handle_ != nullptr; }
 
+    /// Waits for the end of the thread.
     void join() {
         require_joinable();
         tw_thread_join(std::exchange(handle_, nullptr), nullptr);
     }
 
+    /// Lets the thread go on by itself.
     void detach() {
         require_joinable();
         tw_thread_detach(std::exchange(handle_, nullptr));
     }
 
+    /// As std::jthread's.
     [[nodiscard]] std::stop_source get_stop_source() noexcept { return source_; }
+    /// As std::jthread's.
     [[nodiscard]] std::stop_token get_stop_token() const noexcept { return source_.get_token(); }
+    /// Asks the thread to stop, by its token.
     bool request_stop() noexcept { return source_.request_stop(); }
+    /// For functions of C.
     [[nodiscard]] tw_thread *native_handle() const noexcept { return handle_; }
 
+    /// Exchanges the threads.
     void swap(jthread &other) noexcept {
         std::swap(handle_, other.handle_);
         source_.swap(other.source_);
     }
 
+    /// Number of threads that run at once.
     [[nodiscard]] static unsigned hardware_concurrency() noexcept { return static_cast<unsigned>(tw_parallelism()); }
 
 private:
@@ -247,9 +268,13 @@ public:
     mutex(const mutex &) = delete;
     mutex &operator=(const mutex &) = delete;
 
+    /// Waits until the mutex is free, and takes it.
     void lock() noexcept { tw_mutex_lock(&native_); }
+    /// Takes the mutex if it is free; returns whether it was.
     bool try_lock() noexcept { return tw_mutex_trylock(&native_) == 0; }
+    /// Frees the mutex.
     void unlock() noexcept { tw_mutex_unlock(&native_); }
+    /// For functions of C.
     [[nodiscard]] tw_mutex *native_handle() noexcept { return &native_; }
 
 private:
@@ -263,18 +288,28 @@ public:
     shared_mutex(const shared_mutex &) = delete;
     shared_mutex &operator=(const shared_mutex &) = delete;
 
+    /// Waits for the only place, that of a writer.
     void lock() noexcept { tw_rwlock_write(&native_); }
+    /// Takes the place of a writer if it is free; returns whether it was.
     bool try_lock() noexcept { return tw_rwlock_trywrite(&native_) == 0; }
+    /// Ends writing.
     void unlock() noexcept { tw_rwlock_write_unlock(&native_); }
+    /// Waits for a place as a reader.
     void lock_shared() noexcept { tw_rwlock_read(&native_); }
+    /// Takes a place as a reader if there is no writer; returns whether it did.
     bool try_lock_shared() noexcept { return tw_rwlock_tryread(&native_) == 0; }
+    /// Ends reading.
     void unlock_shared() noexcept { tw_rwlock_read_unlock(&native_); }
 
 private:
     tw_rwlock native_ = TW_RWLOCK_INIT;
 };
 
-enum class cv_status { no_timeout, timeout };
+/// As std::cv_status.
+enum class cv_status {
+    no_timeout, ///< Woken before the time had passed.
+    timeout,    ///< The time has passed.
+};
 
 /// A condition variable for std::unique_lock<tw::mutex>.
 class condition_variable {
@@ -283,31 +318,39 @@ public:
     condition_variable(const condition_variable &) = delete;
     condition_variable &operator=(const condition_variable &) = delete;
 
+    /// Wakes one waiting thread, if there is one.
     void notify_one() noexcept { tw_cond_signal(&native_); }
+    /// Wakes all waiting threads.
     void notify_all() noexcept { tw_cond_broadcast(&native_); }
 
+    /// Waits for a notification; may return without one.
     void wait(std::unique_lock<mutex> &lock) noexcept { tw_cond_wait(&native_, lock.mutex()->native_handle()); }
 
+    /// Waits until `holds` returns true.
     template <class Predicate> void wait(std::unique_lock<mutex> &lock, Predicate holds) {
         while (!holds()) wait(lock);
     }
 
+    /// As `wait`, for so long at most.
     template <class Rep, class Period>
     cv_status wait_for(std::unique_lock<mutex> &lock, std::chrono::duration<Rep, Period> time) {
         int status = tw_cond_wait_for(&native_, lock.mutex()->native_handle(), detail::nanoseconds(time));
         return status == 0 ? cv_status::no_timeout : cv_status::timeout;
     }
 
+    /// Waits until `holds` returns true, for so long at most; returns whether it does.
     template <class Rep, class Period, class Predicate>
     bool wait_for(std::unique_lock<mutex> &lock, std::chrono::duration<Rep, Period> time, Predicate holds) {
         return wait_until(lock, std::chrono::steady_clock::now() + time, std::move(holds));
     }
 
+    /// As `wait`, up to this time.
     template <class Clock, class Duration>
     cv_status wait_until(std::unique_lock<mutex> &lock, std::chrono::time_point<Clock, Duration> time) {
         return wait_for(lock, time - Clock::now());
     }
 
+    /// Waits until `holds` returns true, up to this time; returns whether it does.
     template <class Clock, class Duration, class Predicate>
     bool wait_until(std::unique_lock<mutex> &lock, std::chrono::time_point<Clock, Duration> time, Predicate holds) {
         while (!holds()) {
@@ -323,16 +366,19 @@ private:
 /// A condition variable for any lock, such as std::shared_lock<tw::shared_mutex>.
 class condition_variable_any {
 public:
+    /// Wakes one waiting thread, if there is one.
     void notify_one() noexcept {
         std::lock_guard held(state_->lock);
         state_->changed.notify_one();
     }
 
+    /// Wakes all waiting threads.
     void notify_all() noexcept {
         std::lock_guard held(state_->lock);
         state_->changed.notify_all();
     }
 
+    /// Waits for a notification; may return without one.
     template <class Lock> void wait(Lock &lock) {
         // Kept by the waiter, which may be woken by the last notification before the end.
         auto state = state_;
@@ -343,6 +389,7 @@ public:
         lock.lock();
     }
 
+    /// Waits until `holds` returns true.
     template <class Lock, class Predicate> void wait(Lock &lock, Predicate holds) {
         while (!holds()) wait(lock);
     }
@@ -354,6 +401,73 @@ private:
     };
     std::shared_ptr<state> state_ = std::make_shared<state>();
 };
+
+/// A channel of any type, for any number of threads. Each message is on the heap while it waits.
+template <class T> class channel {
+public:
+    /// For `capacity` messages that wait; with 0 a sender waits for a receiver.
+    explicit channel(std::size_t capacity = TW_UNBOUNDED) : native_(tw_channel_new(capacity)) {}
+    channel(const channel &) = delete;
+    channel &operator=(const channel &) = delete;
+    ~channel() {
+        close();
+        while (try_receive()) {}
+        tw_channel_free(native_);
+    }
+
+    /// Waits for room, and sends; false if the channel is closed.
+    bool send(T message) {
+        auto owned = std::make_unique<T>(std::move(message));
+        if (tw_channel_send(native_, owned.get(), TW_FOREVER) < 0) return false;
+        owned.release();
+        return true;
+    }
+
+    /// Waits for a message; nothing if the channel is closed and empty.
+    [[nodiscard]] std::optional<T> receive() { return take(TW_FOREVER); }
+    /// Returns a message, if there is one now.
+    std::optional<T> try_receive() { return take(0); }
+
+    /// Ends sending: receivers get the messages that are there, and nothing after them.
+    void close() noexcept { tw_channel_close(native_); }
+    /// Number of messages that wait.
+    [[nodiscard]] std::size_t size() const noexcept { return tw_channel_len(native_); }
+    /// For functions of C.
+    [[nodiscard]] tw_channel *native_handle() const noexcept { return native_; }
+
+    /// Takes over a message that `tw_select` or `tw_channel_receive` has received.
+    [[nodiscard]] static T unwrap(void *message) { return std::move(*std::unique_ptr<T>(static_cast<T *>(message))); }
+
+private:
+    std::optional<T> take(std::uint64_t timeout_ns) {
+        void *message;
+        if (tw_channel_receive(native_, &message, timeout_ns) < 0) return std::nullopt;
+        return unwrap(message);
+    }
+
+    tw_channel *native_;
+};
+
+/// Waits for the first message of several channels, and calls that one's function with it: with
+/// nothing if the channel is closed and empty. Arguments are channels and functions in turns.
+template <class... Channels, class... Functions>
+void select(std::pair<channel<Channels> &, Functions>... cases) {
+    tw_operation all[] = {{cases.first.native_handle(), TW_RECEIVE, 0, nullptr}...};
+    const int chosen = tw_select(all, sizeof...(cases), TW_FOREVER);
+    detail::check(chosen, "select");
+    const tw_operation &done = all[chosen];
+    auto call = [&]<class T, class F>(std::pair<channel<T> &, F> &it) {
+        if (done.status == 0) it.second(std::optional<T>(channel<T>::unwrap(done.message)));
+        else it.second(std::optional<T>());
+    };
+    int index = 0;
+    ((index++ == chosen ? call(cases) : void()), ...);
+}
+
+/// A case of `select`: a channel, and what is called with its message.
+template <class T, class F> std::pair<channel<T> &, F> on(channel<T> &from, F function) {
+    return {from, std::move(function)};
+}
 
 /// An IPv4 or IPv6 address and a port.
 class address {
@@ -376,13 +490,18 @@ public:
     }
 
     address() noexcept = default;
+    /// `AF_INET` or `AF_INET6`; `AF_UNSPEC` if there is no address.
     [[nodiscard]] int family() const noexcept { return storage_.ss_family; }
+    /// The port in the byte order of the processor.
     [[nodiscard]] std::uint16_t port() const noexcept {
         // At the same place in both families.
         return ntohs(reinterpret_cast<const sockaddr_in *>(&storage_)->sin_port);
     }
+    /// For functions of C.
     [[nodiscard]] const sockaddr *data() const noexcept { return reinterpret_cast<const sockaddr *>(&storage_); }
+    /// For functions that store an address.
     [[nodiscard]] sockaddr *data() noexcept { return reinterpret_cast<sockaddr *>(&storage_); }
+    /// Length of the address in bytes.
     [[nodiscard]] socklen_t size() const noexcept { return length_; }
     /// For functions that store an address.
     [[nodiscard]] socklen_t *room() noexcept {
@@ -398,8 +517,11 @@ private:
 /// A descriptor, closed at its end.
 class descriptor {
 public:
+    /// Takes a descriptor over; -1 is none.
     explicit descriptor(int fd = -1) noexcept : fd_(fd) {}
+    /// Takes the descriptor of another object.
     descriptor(descriptor &&other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    /// Exchanges the descriptors.
     descriptor &operator=(descriptor &&other) noexcept {
         std::swap(fd_, other.fd_);
         return *this;
@@ -408,8 +530,11 @@ public:
         if (fd_ >= 0) tw_close(fd_);
     }
 
+    /// For functions of C.
     [[nodiscard]] int native_handle() const noexcept { return fd_; }
+    /// Sets whether calls fail with `EAGAIN` where they would wait.
     void set_nonblocking(bool on) { detail::check_errno(tw_set_nonblocking(fd_, on), "set_nonblocking"); }
+    /// The address of this side.
     [[nodiscard]] address local_address() const {
         address own;
         detail::check_errno(tw_getsockname(fd_, own.data(), own.room()), "local_address");
@@ -417,14 +542,17 @@ public:
     }
 
 protected:
+    /// The descriptor, or -1.
     int fd_;
 };
 
 /// A TCP connection.
 class tcp_stream : public descriptor {
 public:
+    /// Takes a descriptor over.
     using descriptor::descriptor;
 
+    /// Connects to a listener.
     static tcp_stream connect(const address &peer) {
         tcp_stream stream(detail::check_errno(tw_socket(peer.family(), SOCK_STREAM, 0), "socket"));
         detail::check_errno(tw_connect(stream.fd_, peer.data(), peer.size()), "connect");
@@ -435,6 +563,7 @@ public:
     std::size_t read(std::span<std::byte> to) {
         return static_cast<std::size_t>(detail::check_errno(tw_read(fd_, to.data(), to.size()), "read"));
     }
+    /// As the other `read`.
     std::size_t read(std::span<char> to) { return read(std::as_writable_bytes(to)); }
 
     /// Writes all bytes.
@@ -444,43 +573,151 @@ public:
             from = from.subspan(static_cast<std::size_t>(taken));
         }
     }
+    /// As the other `write`.
     void write(std::span<const char> from) { write(std::as_bytes(from)); }
 
+    /// Sets whether small segments are sent at once.
     void set_nodelay(bool on) {
         int value = on;
         detail::check_errno(tw_setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &value, sizeof value), "set_nodelay");
     }
+    /// Ends one direction or both.
     void shutdown(int how = SHUT_RDWR) { detail::check_errno(tw_shutdown(fd_, how), "shutdown"); }
 };
 
 /// A socket that listens for TCP connections.
 class tcp_listener : public descriptor {
 public:
+    /// Listens at an address; port 0 is any free one.
     explicit tcp_listener(const address &own, int backlog = 1024)
         : descriptor(detail::check_errno(tw_socket(own.family(), SOCK_STREAM, 0), "socket")) {
         detail::check_errno(tw_bind(fd_, own.data(), own.size()), "bind");
         detail::check_errno(tw_listen(fd_, backlog), "listen");
     }
 
+    /// Waits for a client.
     tcp_stream accept() { return tcp_stream(detail::check_errno(tw_accept(fd_, nullptr, nullptr, 0), "accept")); }
 };
 
 /// A UDP socket.
 class udp_socket : public descriptor {
 public:
+    /// Opens a socket at an address; port 0 is any free one.
     explicit udp_socket(const address &own)
         : descriptor(detail::check_errno(tw_socket(own.family(), SOCK_DGRAM, 0), "socket")) {
         detail::check_errno(tw_bind(fd_, own.data(), own.size()), "bind");
     }
 
+    /// Waits for a datagram; returns its length. What does not fit is cut off.
     std::size_t receive_from(std::span<char> to, address &from) {
         ssize_t len = tw_recvfrom(fd_, to.data(), to.size(), 0, from.data(), from.room());
         return static_cast<std::size_t>(detail::check_errno(len, "receive"));
     }
 
+    /// Sends a datagram.
     void send_to(std::span<const char> data, const address &to) {
         detail::check_errno(tw_sendto(fd_, data.data(), data.size(), 0, to.data(), to.size()), "send");
     }
+};
+
+/// A loop over any number of sockets, for one thread: conditions in batches, handled to completion.
+/// The functions are those of tailwater.h, which says when data on loan ends.
+class event_loop {
+public:
+    event_loop() : native_(tw_loop_new()) {}
+    event_loop(const event_loop &) = delete;
+    event_loop &operator=(const event_loop &) = delete;
+    ~event_loop() { tw_loop_free(native_); }
+
+    /// Adds a listener, a connection or a UDP socket, which the loop keeps.
+    tw_handle add(const descriptor &socket, std::uint64_t cookie) {
+        tw_handle handle;
+        detail::check(tw_loop_add(native_, socket.native_handle(), cookie, &handle), "add a socket to a loop");
+        return handle;
+    }
+    /// Begins a connection.
+    tw_handle connect(const address &peer, std::uint64_t cookie) {
+        tw_handle handle;
+        detail::check(tw_loop_connect(native_, peer.data(), peer.size(), cookie, &handle), "connect");
+        return handle;
+    }
+
+    /// Ends the round, and waits for the next conditions, for ever.
+    std::span<const tw_condition> poll(std::span<tw_condition> room) { return poll_for(room, TW_FOREVER); }
+    /// As `poll`, for so long at most; the result is empty if there were none.
+    template <class Rep, class Period>
+    std::span<const tw_condition> poll_for(std::span<tw_condition> room, std::chrono::duration<Rep, Period> time) {
+        return poll_for(room, detail::nanoseconds(time));
+    }
+
+    /// Calls `handler` with each condition until it returns false. What waits in it ends the
+    /// process. An exception ends the loop, and is thrown here.
+    template <class F> void run(F &&handler) {
+        handling<std::remove_reference_t<F>> state{handler, nullptr};
+        detail::check(tw_loop_run(native_, &decltype(state)::handle, &state), "run a loop");
+        if (state.exception) std::rethrow_exception(state.exception);
+    }
+
+    // What these return that is negative is an error number of tailwater.h: mostly, that the
+    // connection is over, which a condition reports.
+    /// Accepts a connection that has knocked, and names it.
+    int accept(tw_handle handle, std::uint64_t cookie) noexcept { return tw_loop_accept(native_, handle, cookie); }
+    /// Sends as many bytes as there is room for; returns their number.
+    ssize_t send(tw_handle handle, std::span<const char> data) noexcept {
+        return tw_loop_send(native_, handle, data.data(), data.size());
+    }
+    /// Sends a datagram at once.
+    int send_to(tw_handle handle, std::span<const char> data, const address &to) noexcept {
+        return tw_loop_sendto(native_, handle, data.data(), data.size(), to.data(), to.size());
+    }
+    /// Ends the loan of the first bytes of a connection's data.
+    int done(tw_handle handle, std::size_t bytes) noexcept { return tw_loop_done(native_, handle, bytes); }
+    /// Ends this side's stream behind what was sent.
+    int finish(tw_handle handle) noexcept { return tw_loop_finish(native_, handle); }
+    /// Closes a socket, or rejects a connection that has knocked.
+    int close(tw_handle handle) noexcept { return tw_loop_close(native_, handle); }
+    /// Returns whether the end of the peer's stream was reported.
+    [[nodiscard]] bool has_ended(tw_handle handle) noexcept { return tw_loop_has_ended(native_, handle) == 1; }
+
+    /// Returns the data of a connection that is on loan.
+    [[nodiscard]] std::span<const char> data(tw_handle handle) noexcept {
+        const void *data = nullptr;
+        const ssize_t len = tw_loop_data(native_, handle, &data);
+        return {static_cast<const char *>(data), static_cast<std::size_t>(len < 0 ? 0 : len)};
+    }
+    /// Returns the data of a condition.
+    [[nodiscard]] static std::span<const char> data(const tw_condition &of) noexcept {
+        return {static_cast<const char *>(of.data), of.len};
+    }
+
+    /// Makes the loop report `TW_WOKEN`; for any thread.
+    void wake() const noexcept { tw_loop_wake(native_); }
+    /// For functions of C.
+    [[nodiscard]] tw_loop *native_handle() const noexcept { return native_; }
+
+private:
+    std::span<const tw_condition> poll_for(std::span<tw_condition> room, std::uint64_t timeout_ns) {
+        const int count = tw_loop_poll(native_, room.data(), room.size(), timeout_ns);
+        detail::check(count, "poll a loop");
+        return room.first(static_cast<std::size_t>(count));
+    }
+
+    template <class F> struct handling {
+        F &function;
+        std::exception_ptr exception;
+
+        static int handle(void *self, tw_loop *, const tw_condition *condition) noexcept {
+            auto &me = *static_cast<handling *>(self);
+            try {
+                return me.function(*condition) ? 0 : 1;
+            } catch (...) {
+                me.exception = std::current_exception();
+                return 1;
+            }
+        }
+    };
+
+    tw_loop *native_;
 };
 
 } // namespace tw

@@ -2,11 +2,12 @@
 //!
 //! A channel of C is one object, with both ends of the runtime's channel. A thread that sends or
 //! receives takes a handle of its end first, so that `tw_channel_close` does not wait for it.
+//! `tw_select` is the runtime's `Select`.
 
 use crate::border::{Address, limit};
 use core::ffi::{c_int, c_void};
 use tailwater::sync::channel::{
-    self, Receiver, RecvTimeoutError, SendTimeoutError, Sender, TryRecvError, TrySendError,
+    self, Receiver, RecvTimeoutError, Select, SendTimeoutError, Sender, TryRecvError, TrySendError,
 };
 use tailwater::sync::spin::SpinLock;
 
@@ -123,4 +124,90 @@ pub unsafe extern "C" fn tw_channel_receive(
 pub unsafe extern "C" fn tw_channel_len(channel: *const tw_channel) -> usize {
     // SAFETY: by C's contract.
     unsafe { &(*channel).receiver }.len()
+}
+
+/// Receives from a channel.
+pub const TW_RECEIVE: u32 = 0;
+/// Sends to a channel.
+pub const TW_SEND: u32 = 1;
+/// Operations of a `tw_select` at most.
+pub const TW_SELECT_MAX: usize = 64;
+
+/// One of the operations of `tw_select`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct tw_operation {
+    /// The channel.
+    pub channel: *mut tw_channel,
+    /// `TW_RECEIVE` or `TW_SEND`.
+    pub kind: u32,
+    /// Set if this is the one that was completed: 0, or `-EPIPE` if the channel is closed and, for
+    /// a receive, empty.
+    pub status: c_int,
+    /// The message to send; set to the message that was received.
+    pub message: *mut c_void,
+}
+
+/// What became of the completed operation: the message of a receive, or an error number.
+type Outcome = Result<Option<Address>, c_int>;
+
+/// Completes one of the operations, or none in the time. A send to a closed channel is complete.
+///
+/// # Safety
+/// The channels live during the call.
+unsafe fn select(operations: &[tw_operation], timeout_ns: u64) -> Option<(usize, Outcome)> {
+    let mut senders = [const { None }; TW_SELECT_MAX];
+    let mut messages = [None; TW_SELECT_MAX];
+    for (index, operation) in operations.iter().enumerate().filter(|(_, it)| it.kind == TW_SEND) {
+        // SAFETY: by the caller's contract.
+        senders[index] = unsafe { sender(operation.channel) };
+        messages[index] = Some(Address(operation.message));
+        if senders[index].is_none() {
+            return Some((index, Err(libc::EPIPE)));
+        }
+    }
+    let mut select = Select::new();
+    for (index, (operation, message)) in operations.iter().zip(&mut messages).enumerate() {
+        select = match &senders[index] {
+            Some(sender) => select
+                .send(sender, message, move |sent| (index, sent.map(|()| None).map_err(|_| libc::EPIPE))),
+            // SAFETY: by the caller's contract.
+            None => select.recv(unsafe { &(*operation.channel).receiver }, move |received| {
+                (index, received.map(Some).map_err(|_| libc::EPIPE))
+            }),
+        };
+    }
+    match limit(timeout_ns) {
+        None => Some(select.wait()),
+        Some(timeout) if timeout.is_zero() => select.try_wait(),
+        Some(timeout) => select.wait_timeout(timeout),
+    }
+}
+
+/// Waits for the first of several sends and receives, for `timeout_ns` nanoseconds at most
+/// (`TW_FOREVER`: for ever, 0: not at all), and completes exactly that one: one at random if
+/// several can be. Switches threads while none can be completed.
+///
+/// Returns its index, with `status` and, for a receive, `message` set in it; `-EAGAIN` if a wait of
+/// 0 finds none, `-ETIMEDOUT` after a longer one, `-EINVAL` for no operation, more than
+/// `TW_SELECT_MAX`, or another kind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_select(operations: *mut tw_operation, count: usize, timeout_ns: u64) -> c_int {
+    if !(1..=TW_SELECT_MAX).contains(&count) || operations.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: by C's contract there are so many, which no other code uses meanwhile.
+    let operations = unsafe { core::slice::from_raw_parts_mut(operations, count) };
+    if operations.iter().any(|it| !matches!(it.kind, TW_RECEIVE | TW_SEND) || it.channel.is_null()) {
+        return -libc::EINVAL;
+    }
+    // SAFETY: by C's contract.
+    let Some((index, outcome)) = (unsafe { select(operations, timeout_ns) }) else {
+        return if timeout_ns == 0 { -libc::EAGAIN } else { -libc::ETIMEDOUT };
+    };
+    operations[index].status = outcome.as_ref().map_or_else(|number| -number, |_| 0);
+    if let Ok(Some(Address(message))) = outcome {
+        operations[index].message = message;
+    }
+    index as c_int
 }

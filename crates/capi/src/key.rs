@@ -15,7 +15,9 @@ const KEYS: usize = 1024;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct tw_key {
+    /// The library's.
     slot: u32,
+    /// The library's.
     generation: u32,
 }
 

@@ -34,6 +34,7 @@ pub mod clock;
 pub mod control;
 pub mod cores;
 pub mod dispatch;
+pub mod event_loop;
 pub mod key;
 pub mod lock;
 pub mod meet;

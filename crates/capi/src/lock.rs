@@ -16,6 +16,7 @@ use tailwater::sync::{Condvar, Mutex, RwLock};
 #[repr(C)]
 #[derive(Debug)]
 pub struct tw_mutex {
+    /// The library's.
     opaque: [u64; 6],
 }
 
@@ -23,6 +24,7 @@ pub struct tw_mutex {
 #[repr(C)]
 #[derive(Debug)]
 pub struct tw_rwlock {
+    /// The library's.
     opaque: [u64; 8],
 }
 
@@ -30,6 +32,7 @@ pub struct tw_rwlock {
 #[repr(C)]
 #[derive(Debug)]
 pub struct tw_cond {
+    /// The library's.
     opaque: [u64; 6],
 }
 

@@ -18,6 +18,7 @@ use tailwater::sync::{Barrier, Once, Semaphore};
 #[repr(C)]
 #[derive(Debug)]
 pub struct tw_once {
+    /// The library's.
     opaque: [u64; 6],
 }
 
@@ -26,6 +27,7 @@ pub struct tw_once {
 #[repr(C)]
 #[derive(Debug)]
 pub struct tw_sem {
+    /// The library's.
     opaque: [u64; 8],
 }
 
@@ -33,6 +35,7 @@ pub struct tw_sem {
 #[repr(C)]
 #[derive(Debug)]
 pub struct tw_waitgroup {
+    /// The library's.
     opaque: [u64; 12],
 }
 
@@ -40,6 +43,7 @@ pub struct tw_waitgroup {
 #[repr(C)]
 #[derive(Debug)]
 pub struct tw_barrier {
+    /// The library's.
     opaque: [u64; 12],
 }
 

@@ -171,8 +171,8 @@ pub extern "C" fn tw_yield() {
     thread::yield_now();
 }
 
-/// Waits until the calling thread has a token, and
-/// takes it. May return without one. Switches threads while it waits.
+/// Waits until the calling thread has a token, and takes it. May return without one. Switches
+/// threads while it waits.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_park() {
     thread::park();

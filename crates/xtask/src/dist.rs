@@ -12,10 +12,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{VERSION, build_with, copy, install_for, root, run};
+use crate::{VERSION, build_with, copy, install, root, run};
 
 /// Where the archive is unpacked.
-const PREFIX: &str = "/usr/local";
 
 /// Packages and their programs.
 const PROGRAMS: [(&str, &str); 6] = [
@@ -72,7 +71,7 @@ pub fn dist(out: &Path) -> Result<PathBuf> {
         place(&release.join(program), &staging.join("bin").join(program), 0o755)?;
     }
     place(&release.join(PRELOADED.1), &staging.join("lib").join(PRELOADED.1), 0o755)?;
-    install_for(&build_with(&target, Some(&flags))?, &staging, Path::new(PREFIX))?;
+    install(&build_with(&target, Some(&flags))?, &staging)?;
     for (from, to) in FILES {
         place(&root().join(from), &staging.join(to), 0o644)?;
     }

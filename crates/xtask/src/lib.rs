@@ -2,7 +2,8 @@
 //!
 //! Owns the installation of `libtailwater`: cargo builds the archive, and what is here links the
 //! shared libraries from it and puts all files under a prefix, without cargo-c. The tests of
-//! `crates/capi` install the same way, into a folder of their own. [`dist`] packs it with all
+//! `crates/capi` install the same way, into a folder of their own. With cargo-c its build script
+//! makes the files here that cargo-c does not know of. [`dist`] packs libtailwater with all
 //! programs.
 
 pub mod dist;
@@ -80,36 +81,63 @@ fn archive_in(messages: &[u8]) -> Option<PathBuf> {
     files.find_map(|file| file.as_str().filter(|path| path.ends_with(".a")).map(PathBuf::from))
 }
 
+/// Folder of the templates, the header and the source of `libtailwater-malloc`.
+fn source() -> PathBuf {
+    root().join("crates/capi")
+}
+
+fn create(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
+}
+
 /// Installs `libtailwater` from `archive` under `prefix`: libraries, headers, and what pkg-config
 /// and CMake read.
 ///
 /// # Errors
 /// If there is no C compiler, or a file cannot be written.
 pub fn install(archive: &Path, prefix: &Path) -> Result<()> {
-    install_for(archive, prefix, prefix)
-}
-
-/// As [`install`], below the folder `staging`, for another prefix that it is moved to.
-fn install_for(archive: &Path, staging: &Path, prefix: &Path) -> Result<()> {
-    let [lib, include] = ["lib", "include"].map(|name| staging.join(name));
-    let cmake = lib.join("cmake/Tailwater");
-    for folder in [&lib.join("pkgconfig"), &cmake, &include] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    }
-    let source = root().join("crates/capi");
+    let [lib, include] = ["lib", "include"].map(|name| prefix.join(name));
+    create(&include)?;
+    create(&lib)?;
     for header in ["tailwater.h", "tailwater.hpp"] {
-        copy(&source.join("include").join(header), &include.join(header))?;
+        copy(&source().join("include").join(header), &include.join(header))?;
     }
     copy(archive, &lib.join("libtailwater.a"))?;
-    link_runtime(&source, &lib)?;
-    link_malloc(&source, &lib)?;
-    for (template, target) in [
-        ("tailwater.pc.in", lib.join("pkgconfig/tailwater.pc")),
-        ("tailwater-static.pc.in", lib.join("pkgconfig/tailwater-static.pc")),
-        ("TailwaterConfig.cmake.in", cmake.join("TailwaterConfig.cmake")),
-        ("TailwaterConfigVersion.cmake.in", cmake.join("TailwaterConfigVersion.cmake")),
+    link_runtime(&source(), &lib)?;
+    link_malloc(&source(), &lib, &lib)?;
+    describe(&lib)
+}
+
+/// Makes what cargo-c does not make, in the folder `lib`: `libtailwater-malloc`, and what
+/// pkg-config and CMake read.
+///
+/// # Errors
+/// As [`install`].
+pub fn install_beside_cargo_c(lib: &Path) -> Result<()> {
+    // The library to link with is not built yet: an empty one with its name does.
+    let stub = lib.join("stub");
+    create(&stub)?;
+    let empty = stub.join("empty.c");
+    fs::write(&empty, "").with_context(|| format!("cannot write {}", empty.display()))?;
+    let mut link = c_compiler();
+    link.arg("-shared").arg(&empty);
+    link_library(link, &stub, "tailwater")?;
+    link_malloc(&source(), lib, &stub)?;
+    describe(lib)
+}
+
+/// Writes what pkg-config and CMake read.
+fn describe(lib: &Path) -> Result<()> {
+    let (pkgconfig, cmake) = (lib.join("pkgconfig"), lib.join("cmake/Tailwater"));
+    create(&pkgconfig)?;
+    create(&cmake)?;
+    for (template, folder) in [
+        ("tailwater.pc", &pkgconfig),
+        ("tailwater-static.pc", &pkgconfig),
+        ("TailwaterConfig.cmake", &cmake),
+        ("TailwaterConfigVersion.cmake", &cmake),
     ] {
-        fill_in(&source.join(template), &target, prefix)?;
+        fill_in(&source().join(format!("{template}.in")), &folder.join(template))?;
     }
     Ok(())
 }
@@ -132,16 +160,16 @@ fn link_runtime(source: &Path, lib: &Path) -> Result<()> {
     link_library(link, lib, "tailwater")
 }
 
-/// Links `libtailwater-malloc.so`, which needs the other one.
-fn link_malloc(source: &Path, lib: &Path) -> Result<()> {
+/// Links `libtailwater-malloc.so`, which needs the other one, of the folder `needed`.
+fn link_malloc(source: &Path, lib: &Path, needed: &Path) -> Result<()> {
     let mut link = c_compiler();
     link.args(["-shared", "-fPIC", "-O2", "-fno-builtin", "-fvisibility=hidden"])
         .arg(source.join("c/malloc.c"))
         .arg("-I")
         .arg(source.join("include"))
         .arg("-L")
-        .arg(lib)
-        .args(["-ltailwater", "-Wl,-z,now", "-Wl,-rpath,$ORIGIN"]);
+        .arg(needed)
+        .args(["-Wl,--no-as-needed", "-ltailwater", "-Wl,-z,now", "-Wl,-rpath,$ORIGIN"]);
     link_library(link, lib, "tailwater-malloc")
 }
 
@@ -162,15 +190,11 @@ fn link_library(mut link: Command, lib: &Path, name: &str) -> Result<()> {
 }
 
 /// Writes a template with its values.
-fn fill_in(template: &Path, target: &Path, prefix: &Path) -> Result<()> {
+fn fill_in(template: &Path, target: &Path) -> Result<()> {
     let text = fs::read_to_string(template).with_context(|| format!("cannot read {}", template.display()))?;
     let series = VERSION.rsplit_once('.').map_or(VERSION, |(series, _)| series);
-    let prefix = prefix.to_str().with_context(|| format!("{} is not UTF-8", prefix.display()))?;
-    let filled = text
-        .replace("@PREFIX@", prefix)
-        .replace("@VERSION@", VERSION)
-        .replace("@SOVERSION@", SOVERSION)
-        .replace("@SERIES@", series);
+    let filled =
+        text.replace("@VERSION@", VERSION).replace("@SOVERSION@", SOVERSION).replace("@SERIES@", series);
     fs::write(target, filled).with_context(|| format!("cannot write {}", target.display()))
 }
 

@@ -1,11 +1,12 @@
 //! UDP and TCP in the shape of POSIX: descriptors, -1 and `errno`.
 //!
-//! [`table`] finds the socket of a descriptor, [`address`] converts addresses, [`socket`] has the
-//! calls that make sockets and change their state, [`transfer`] those that move bytes, [`options`]
-//! `setsockopt` and its kin.
+//! [`table`] finds the socket of a descriptor, mostly by its [`owner`]; [`address`] converts
+//! addresses, [`socket`] has the calls that make sockets and change their state, [`transfer`] those
+//! that move bytes, [`options`] `setsockopt` and its kin.
 
 pub mod address;
 pub mod options;
+mod owner;
 pub mod socket;
 pub mod table;
 pub mod transfer;

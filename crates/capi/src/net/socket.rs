@@ -254,7 +254,7 @@ pub extern "C" fn tw_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 /// Errors: `EBADF`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_close(fd: c_int) -> c_int {
-    posix(table::remove(fd).map(|_| 0))
+    posix(table::remove(fd).map(|()| 0))
 }
 
 /// As `bind`. May switch threads.

@@ -3,7 +3,7 @@
 use super::socket::{Kind, Socket};
 use super::{address, error, posix_len, table};
 use core::ffi::{c_int, c_void};
-use libc::{sockaddr, socklen_t};
+use libc::{sockaddr, socklen_t, ssize_t};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use tailwater::net::TcpStream;
@@ -88,7 +88,7 @@ fn with_flags<T>(
 /// `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `ENETDOWN`, `EBADF`; for UDP also what became of an
 /// earlier datagram, such as `ECONNREFUSED`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_read(fd: c_int, data: *mut c_void, len: usize) -> isize {
+pub unsafe extern "C" fn tw_read(fd: c_int, data: *mut c_void, len: usize) -> ssize_t {
     // SAFETY: by C's contract.
     let buf = unsafe { room(data, len) };
     posix_len(table::find(fd).and_then(|socket| receive(&socket, buf, false)).map(|(len, _)| len))
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn tw_read(fd: c_int, data: *mut c_void, len: usize) -> is
 /// signal), `ECONNRESET`, `ETIMEDOUT`, `ENOTCONN`, `EDESTADDRREQ` or `EINVAL` for UDP without a
 /// peer, `EMSGSIZE`, `ENETDOWN`, `EHOSTUNREACH`, `EBADF`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_write(fd: c_int, data: *const c_void, len: usize) -> isize {
+pub unsafe extern "C" fn tw_write(fd: c_int, data: *const c_void, len: usize) -> ssize_t {
     // SAFETY: by C's contract.
     let data = unsafe { bytes(data, len) };
     posix_len(table::find(fd).and_then(|socket| send(&socket, data, None)))
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn tw_write(fd: c_int, data: *const c_void, len: usize) ->
 /// As `recv`, with `MSG_PEEK` or 0 as flags; otherwise as `tw_read`. Further error: `EOPNOTSUPP`
 /// for other flags.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_recv(fd: c_int, data: *mut c_void, len: usize, flags: c_int) -> isize {
+pub unsafe extern "C" fn tw_recv(fd: c_int, data: *mut c_void, len: usize, flags: c_int) -> ssize_t {
     // SAFETY: by C's contract.
     unsafe { tw_recvfrom(fd, data, len, flags, core::ptr::null_mut(), core::ptr::null_mut()) }
 }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn tw_recv(fd: c_int, data: *mut c_void, len: usize, flags
 /// As `send`, with `MSG_NOSIGNAL` (which is implied) or 0 as flags; otherwise as `tw_write`.
 /// Further error: `EOPNOTSUPP` for other flags.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_send(fd: c_int, data: *const c_void, len: usize, flags: c_int) -> isize {
+pub unsafe extern "C" fn tw_send(fd: c_int, data: *const c_void, len: usize, flags: c_int) -> ssize_t {
     // SAFETY: by C's contract.
     let data = unsafe { bytes(data, len) };
     posix_len(with_flags(fd, flags, libc::MSG_NOSIGNAL, |socket| send(socket, data, None)))
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn tw_recvfrom(
     flags: c_int,
     from: *mut sockaddr,
     from_len: *mut socklen_t,
-) -> isize {
+) -> ssize_t {
     // SAFETY: by C's contract.
     let buf = unsafe { room(data, len) };
     let peek = flags & libc::MSG_PEEK != 0;
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn tw_sendto(
     flags: c_int,
     to: *const sockaddr,
     to_len: socklen_t,
-) -> isize {
+) -> ssize_t {
     // SAFETY: by C's contract.
     let (data, to) = unsafe {
         (bytes(data, len), if to.is_null() { Ok(None) } else { address::read(to, to_len).map(Some) })
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn tw_sendto(
 /// As `writev`, for TCP: returns the number of bytes taken, which may be fewer than there are.
 /// Switches threads and fails as `tw_write`; `EINVAL` for a negative count, `EOPNOTSUPP` for UDP.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_writev(fd: c_int, pieces: *const libc::iovec, count: c_int) -> isize {
+pub unsafe extern "C" fn tw_writev(fd: c_int, pieces: *const libc::iovec, count: c_int) -> ssize_t {
     let Ok(count) = usize::try_from(count) else { return posix_len(Err(error(libc::EINVAL))) };
     let slices: Vec<IoSlice<'_>> = (0..count)
         // SAFETY: by C's contract there are so many pieces.

@@ -19,12 +19,20 @@ pub fn compilers(language: Language) -> Vec<&'static str> {
         Language::C => &["cc", "clang"],
         Language::Cpp => &["c++", "clang++"],
     };
-    let works = |name: &&&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
-    let found: Vec<_> = names.iter().filter(works).copied().collect();
-    if found.is_empty() {
-        println!("skipped: no compiler of {language:?} (Debian: build-essential)");
+    let works = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
+    let (found, missing): (Vec<_>, Vec<_>) = names.iter().copied().partition(|name| works(name));
+    for name in missing {
+        println!(
+            "skipped: programs of {language:?} by {name}, which is not there (Debian: build-essential, clang)"
+        );
     }
     found
+}
+
+/// Returns the compilers with both ends of optimization.
+pub fn with_levels(language: Language) -> Vec<(&'static str, &'static str)> {
+    let both = |compiler| ["-O0", "-O3"].map(|level| (compiler, level));
+    compilers(language).into_iter().flat_map(both).collect()
 }
 
 /// Name of an installation's folder, before the number of its process.

@@ -1,7 +1,7 @@
 //! The programs in `examples/`: compiled as a user would, attached to an IOKernel, and asked by
 //! another program.
 
-use crate::compile::{Installed, Language, compilers};
+use crate::compile::{Installed, Language, compilers, with_levels};
 use std::path::Path;
 use std::process::Command;
 use tailwater_iokernel::Config;
@@ -47,25 +47,33 @@ fn servers_answer_other_programs_over_an_iokernel() {
     if !has_two_cpus() {
         return;
     }
-    let compiler = compilers(Language::C)[0];
-    let client = installed.compile(compiler, "tests/programs/client.c", &["-O2"]);
     let kernel = Kernel::start();
+    for (number, (compiler, level)) in with_levels(Language::C).into_iter().enumerate() {
+        answered(installed, &kernel, compiler, level, 10 + 10 * number);
+    }
+}
+
+/// Compiles and asks each server, whose addresses end with `first` and the numbers after it.
+fn answered(installed: &Installed, kernel: &Kernel, compiler: &str, level: &str, first: usize) {
+    let client = installed.compile(compiler, "tests/programs/client.c", &[level]);
     let cases = [
         ("echo", "tcp", "come back"),
+        ("events", "tcp", "come back"),
         ("dispatch", "udp", "S"),
         ("dispatch", "udp", "G"),
         ("spin", "udp", "#1"),
     ];
     for (number, (example, protocol, request)) in cases.into_iter().enumerate() {
-        let program = installed.compile(compiler, &format!("examples/{example}.c"), &["-O2"]);
-        let ip = format!("10.77.0.{}", 10 + number);
+        let program = installed.compile(compiler, &format!("examples/{example}.c"), &[level]);
+        let ip = format!("10.77.0.{}", first + number);
         let mut server = Program::start(kernel.attach(&program, &format!("server-{number}"), &ip).arg("0"));
         let port = server.line_after(&format!("{example}: port "));
         let mut command = kernel.attach(&client, &format!("client-{number}"), "10.77.0.9");
         let output = Program::start(command.args([protocol, &ip, &port, request])).finish_within(PATIENCE);
         let replies = text(&output.stdout);
-        assert!(output.status.success(), "{example}: {replies}{}", text(&output.stderr));
-        assert_eq!(replies, format!("{request}\n"), "{example}");
+        let how = format!("{example}, {compiler} {level}");
+        assert!(output.status.success(), "{how}: {replies}{}", text(&output.stderr));
+        assert_eq!(replies, format!("{request}\n"), "{how}");
         server.kill();
     }
 }
@@ -73,26 +81,52 @@ fn servers_answer_other_programs_over_an_iokernel() {
 #[test]
 fn the_batch_job_computes_prices_as_the_formula_has_them() {
     let Some(installed) = Installed::get() else { return };
-    for compiler in compilers(Language::Cpp) {
-        let program = installed.compile(compiler, "examples/options.cpp", &["-O2"]);
+    for (compiler, level) in with_levels(Language::Cpp) {
+        let program = installed.compile(compiler, "examples/options.cpp", &[level]);
         let output = Program::start(Command::new(program).arg("20000")).finish_within(PATIENCE);
         assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
         assert_eq!(text(&output.stdout).lines().count(), 8);
     }
 }
 
+/// By each compiler: the same prices, and at the edges of the loops the hook is called.
+#[test]
+fn the_kernel_whose_poll_points_the_compiler_makes_computes_the_same_prices() {
+    let Some(installed) = Installed::get() else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/swaptions");
+    let file = |name: &str| folder.join(name).display().to_string();
+    for compiler in compilers(Language::C) {
+        let object = installed.prefix().join(format!("{compiler}-kernel.o")).display().to_string();
+        let options = ["-O2", "-fsanitize-coverage=trace-pc", "-c", &file("kernel.c"), "-o", &object];
+        tailwater_xtask::run(Command::new(compiler).args(options))
+            .unwrap_or_else(|error| panic!("{error:#}"));
+        let kernels = [[file("kernel.c")].to_vec(), [object, file("poll.c")].to_vec()];
+        let prices = kernels.map(|kernel| {
+            let libraries = [kernel, installed.shared()].concat();
+            let program = installed.compile_with(compiler, "examples/swaptions/main.c", &["-O2"], &libraries);
+            let output = Program::start(Command::new(program).arg("4000")).finish_within(PATIENCE);
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            text(&output.stdout)
+        });
+        assert_eq!(prices[0], prices[1], "{compiler}");
+        assert!(prices[0].starts_with("price 0.0"), "{compiler}: {}", prices[0]);
+    }
+}
+
 #[test]
 fn a_program_that_requests_cores_counts_primes() {
     let Some(installed) = Installed::get() else { return };
-    let program = installed.compile(compilers(Language::C)[0], "examples/cores.c", &["-O2"]);
-    let output = Program::start(Command::new(program).arg("10000")).finish_within(PATIENCE);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).ends_with("1229 primes below 10000\n"), "{}", text(&output.stdout));
+    for (compiler, level) in with_levels(Language::C) {
+        let program = installed.compile(compiler, "examples/cores.c", &[level]);
+        let output = Program::start(Command::new(program).arg("10000")).finish_within(PATIENCE);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).ends_with("1229 primes below 10000\n"), "{}", text(&output.stdout));
+    }
 }
 
 #[test]
 fn examples_of_published_interfaces_have_at_most_80_lines() {
-    for example in ["dispatch.c", "cores.c"] {
+    for example in ["dispatch.c", "cores.c", "events.c"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(example);
         assert!(std::fs::read_to_string(path).unwrap().lines().count() <= 80, "{example}");
     }

@@ -17,6 +17,7 @@ const SOURCES: &[&str] = &[
     "net/transfer",
     "net/options",
     "poller",
+    "event_loop",
     "dispatch",
     "cores",
     "channel",
@@ -31,7 +32,7 @@ fn the_comment_of_each_function_says_whether_it_switches_threads() {
     let (_, functions) = header.split_once("extern \"C\" {").unwrap();
     let (mut comment, mut silent, mut count) = (String::new(), Vec::new(), 0);
     for line in functions.lines() {
-        if let Some(text) = line.strip_prefix("//") {
+        if let Some(text) = line.strip_prefix("///") {
             comment += text;
         } else if line.is_empty() {
             comment.clear();

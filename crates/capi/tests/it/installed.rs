@@ -23,7 +23,8 @@ fn names(options: &[&str], library: &Path) -> BTreeSet<String> {
 fn declared(header: &str) -> BTreeSet<String> {
     let words = header.split(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '(');
     let calls = words.filter_map(|word| word.split_once('(')).map(|(name, _)| name);
-    calls.filter(|name| name.starts_with("tw_") && *name != "tw_sized").map(str::to_owned).collect()
+    let inline = ["tw_sized", "tw_poll_inline"];
+    calls.filter(|name| name.starts_with("tw_") && !inline.contains(name)).map(str::to_owned).collect()
 }
 
 #[test]

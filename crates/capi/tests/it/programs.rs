@@ -1,6 +1,6 @@
 //! Programs of C and C++ that check themselves.
 
-use crate::compile::{Installed, Language, compilers};
+use crate::compile::{Installed, Language, compilers, with_levels};
 use std::process::Command;
 use std::time::Duration;
 use tailwater_testkit::{PATIENCE, Program, text};
@@ -25,12 +25,10 @@ fn stress_ms() -> u64 {
 /// Runs a stress program of one language, by each compiler at both ends of optimization.
 fn stress(language: Language, source: &str) {
     let Some(installed) = Installed::get() else { return };
-    for compiler in compilers(language) {
-        for level in ["-O0", "-O3"] {
-            let program = installed.compile(compiler, source, &[level, "-D_GNU_SOURCE"]);
-            let bound = 3 * PATIENCE + Duration::from_millis(stress_ms());
-            check(Command::new(program).arg(stress_ms().to_string()), bound, "preemptions");
-        }
+    for (compiler, level) in with_levels(language) {
+        let program = installed.compile(compiler, source, &[level, "-D_GNU_SOURCE"]);
+        let bound = 3 * PATIENCE + Duration::from_millis(stress_ms());
+        check(Command::new(program).arg(stress_ms().to_string()), bound, "preemptions");
     }
 }
 
@@ -49,6 +47,15 @@ fn a_wait_group_is_not_touched_after_its_last_waiting_thread_has_left() {
     let Some(installed) = Installed::get() else { return };
     let program =
         installed.compile(compilers(Language::C)[0], "tests/programs/group.c", &["-O1", "-D_GNU_SOURCE"]);
+    let bound = PATIENCE + Duration::from_millis(stress_ms());
+    check(Command::new(program).arg(stress_ms().to_string()), bound, "rounds");
+}
+
+#[test]
+fn a_descriptor_that_is_closed_during_calls_is_closed_after_them() {
+    let Some(installed) = Installed::get() else { return };
+    let program =
+        installed.compile(compilers(Language::C)[0], "tests/programs/close.c", &["-O1", "-D_GNU_SOURCE"]);
     let bound = PATIENCE + Duration::from_millis(stress_ms());
     check(Command::new(program).arg(stress_ms().to_string()), bound, "rounds");
 }

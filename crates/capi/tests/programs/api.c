@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/time.h>
 #include <tailwater.h>
+#include <tailwater.h> /* as well as one time */
 #include <unistd.h>
 
 static const uint64_t MS = 1000000;
@@ -348,6 +349,128 @@ static void dispatch(void) {
     tw_close(client);
 }
 
+static int on_knock(void *argument, tw_loop *events, const tw_condition *it) {
+    if (it->kind != TW_KNOCK) return 0;
+    CHECK(it->cookie == 1 && it->address_len == sizeof(struct sockaddr_in) && it->address.ss_family == AF_INET);
+    CHECK(tw_loop_done(events, it->handle, 1) == -EINVAL && tw_loop_accept(events, it->handle, 3) == 0);
+    CHECK(tw_loop_accept(events, it->handle, 3) == -EISCONN);
+    *(tw_handle *)argument = it->handle;
+    return 42;
+}
+
+static void *wake(void *events) {
+    tw_loop_wake(events);
+    return NULL;
+}
+
+static bool has_room;
+
+/* Polls until there is a condition of this kind with this cookie; notes that there was room. */
+static tw_condition expect(tw_loop *events, uint32_t kind, uint64_t cookie) {
+    tw_condition it;
+    do {
+        CHECK(tw_loop_poll(events, &it, 1, TW_FOREVER) == 1);
+        if (it.kind == TW_WINDOW) has_room = it.count > 0;
+    } while (it.kind != kind || it.cookie != cookie);
+    return it;
+}
+
+static int bound_udp(struct sockaddr_in *own) {
+    socklen_t len = sizeof *own;
+    int fd = tw_socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(tw_bind(fd, ADDRESS(loopback)) == 0 && tw_getsockname(fd, (struct sockaddr *)own, &len) == 0);
+    return fd;
+}
+
+static void event_loop(void) {
+    static char large[100000];
+    tw_condition it;
+    tw_handle client, server, datagrams;
+    tw_loop *events = tw_loop_new();
+    tw_shared *shared = tw_shared_new(large, sizeof large);
+    struct sockaddr_in own;
+    const void *data;
+    int udp = bound_udp(&own), listener = listening(&own), fresh = tw_socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(tw_loop_poll(events, &it, 1, 0) == 0);
+    CHECK(tw_loop_poll(events, &it, 0, 0) == -EINVAL && tw_loop_run(events, NULL, NULL) == -EINVAL);
+    CHECK(tw_loop_add(events, 3, 1, NULL) == -EBADF && tw_loop_add(events, fresh, 1, NULL) == -ENOTCONN);
+    CHECK(tw_loop_add(events, listener, 1, NULL) == 0);
+    CHECK(tw_loop_connect(events, (struct sockaddr *)&own, 1, 2, NULL) == -EINVAL);
+    CHECK(tw_loop_connect(events, ADDRESS(own), 2, &client) == 0);
+    CHECK(tw_loop_run(events, on_knock, &server) == 42);
+    struct iovec pieces[2] = {{"ab", 2}, {"c", 1}};
+    CHECK(tw_loop_sendv(events, client, pieces, 2) == 3 && tw_loop_sendv(events, client, pieces, -1) == -EINVAL);
+    it = expect(events, TW_RECEIVED, 3);
+    CHECK(it.count == 3 && it.len == 3 && memcmp(it.data, "abc", 3) == 0);
+    CHECK(tw_loop_done(events, it.handle, 1) == 0 && tw_loop_data(events, server, &data) == 2);
+    CHECK(memcmp(data, "bc", 2) == 0 && tw_loop_has_ended(events, server) == 0);
+    CHECK(tw_loop_done(events, server, 2) == 0 && tw_loop_sendto(events, client, "x", 1, NULL, 0) == -EOPNOTSUPP);
+
+    /* More than a send buffer has room for, from shared bytes: TW_WINDOW reports room. */
+    size_t sent = 0, got = 0;
+    ssize_t taken;
+    while ((taken = tw_loop_send_shared(events, client, shared, 0)) == sizeof large) sent += (size_t)taken;
+    CHECK(taken >= 0 && tw_loop_send_shared(events, client, shared, sizeof large + 1) == -EINVAL);
+    sent += (size_t)taken;
+    tw_shared_free(shared);
+    while (got < sent) {
+        it = expect(events, TW_RECEIVED, 3);
+        got += it.count;
+        CHECK(tw_loop_done(events, server, it.len) == 0);
+    }
+    if (!has_room) expect(events, TW_WINDOW, 2);
+    CHECK(has_room && tw_loop_finish(events, client) == 0);
+    CHECK(tw_loop_send(events, client, "x", 1) == -EPIPE);
+    expect(events, TW_ENDED, 3);
+    CHECK(tw_loop_has_ended(events, server) == 1 && tw_loop_finish(events, server) == 0);
+    CHECK(expect(events, TW_CLOSED, 2).error == 0);
+    tw_loop_close(events, server);
+    CHECK(tw_loop_close(events, server) == -EBADF && tw_loop_data(events, server, &data) == -EBADF);
+
+    CHECK(tw_loop_add(events, udp, 4, &datagrams) == 0 && tw_close(udp) == 0);
+    udp = bound_udp(&own);
+    CHECK(tw_loop_add(events, udp, 5, NULL) == 0);
+    CHECK(tw_loop_sendto(events, datagrams, "datagram", 8, ADDRESS(own)) == 0);
+    it = expect(events, TW_DATAGRAM, 5);
+    CHECK(it.len == 8 && memcmp(it.data, "datagram", 8) == 0 && it.address.ss_family == AF_INET);
+    CHECK(tw_loop_data(events, datagrams, &data) == -EOPNOTSUPP);
+    tw_thread_spawn(NULL, NULL, wake, events);
+    expect(events, TW_WOKEN, 0);
+    /* A connection that is refused. */
+    own.sin_port = htons(1);
+    CHECK(tw_loop_connect(events, ADDRESS(own), 6, NULL) == 0);
+    CHECK(expect(events, TW_CLOSED, 6).error == ECONNREFUSED);
+    tw_loop_free(events);
+    CHECK(tw_close(listener) == 0 && tw_close(udp) == 0 && tw_close(fresh) == 0);
+}
+
+static void *send_later(void *channel) {
+    tw_yield();
+    CHECK(tw_channel_send(channel, "later", TW_FOREVER) == 0);
+    return NULL;
+}
+
+static void selection(void) {
+    tw_channel *one = tw_channel_new(1), *other = tw_channel_new(0);
+    tw_operation both[2] = {{.channel = one, .kind = TW_RECEIVE}, {.channel = other, .kind = TW_RECEIVE}};
+    CHECK(tw_select(both, 2, 0) == -EAGAIN && tw_select(both, 2, MS) == -ETIMEDOUT);
+    CHECK(tw_select(both, 0, 0) == -EINVAL && tw_select(both, TW_SELECT_MAX + 1, 0) == -EINVAL);
+    tw_thread_spawn(NULL, NULL, send_later, other);
+    CHECK(tw_select(both, 2, TW_FOREVER) == 1 && both[1].status == 0 && strcmp(both[1].message, "later") == 0);
+    both[0].kind = TW_SEND, both[0].message = "sent";
+    CHECK(tw_select(both, 2, TW_FOREVER) == 0 && both[0].status == 0 && tw_channel_len(one) == 1);
+    CHECK(tw_select(both, 2, 0) == -EAGAIN);
+    tw_channel_close(one);
+    CHECK(tw_select(both, 2, TW_FOREVER) == 0 && both[0].status == -EPIPE);
+    both[0].kind = TW_RECEIVE;
+    CHECK(tw_select(both, 2, TW_FOREVER) == 0 && both[0].status == 0 && strcmp(both[0].message, "sent") == 0);
+    CHECK(tw_select(both, 2, TW_FOREVER) == 0 && both[0].status == -EPIPE);
+    both[0].kind = 7;
+    CHECK(tw_select(both, 2, 0) == -EINVAL);
+    tw_channel_free(one);
+    tw_channel_free(other);
+}
+
 static void program(void *argument) {
     loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     threads();
@@ -359,6 +482,8 @@ static void program(void *argument) {
     udp();
     poller();
     dispatch();
+    event_loop();
+    selection();
     *(bool *)argument = true;
 }
 

@@ -115,6 +115,53 @@ static void sockets() {
     }
 }
 
+static void channels() {
+    tw::channel<std::unique_ptr<int>> numbers(1);
+    tw::channel<std::string> words(0);
+    tw::jthread sender([&] {
+        CHECK(words.send("word") && numbers.send(std::make_unique<int>(7)));
+        words.close();
+    });
+    int seen = 0, ends = 0;
+    while (ends == 0 || seen < 2) {
+        tw::select(
+            tw::on(numbers, [&](std::optional<std::unique_ptr<int>> number) { seen += number && **number == 7; }),
+            tw::on(words, [&](std::optional<std::string> word) { word ? seen += *word == "word" : ends++; }));
+    }
+    CHECK(seen == 2 && !words.receive() && !words.send("late"));
+    // What is left is freed with the channel.
+    CHECK(numbers.send(std::make_unique<int>(8)) && numbers.size() == 1);
+}
+
+static void events() {
+    tw::event_loop events;
+    tw::tcp_listener listener(tw::address("127.0.0.1", 0));
+    events.add(listener, 1);
+    tw_handle client = events.connect(tw::address("127.0.0.1", listener.local_address().port()), 2);
+    CHECK(events.send(client, std::string_view("echo")) == 4);
+    std::string back;
+    events.run([&](const tw_condition &it) {
+        if (it.kind == TW_KNOCK) events.accept(it.handle, 3);
+        if (it.kind != TW_RECEIVED) return true;
+        auto data = tw::event_loop::data(it);
+        if (it.cookie == 3) events.send(it.handle, data);
+        else back.append(data.data(), data.size());
+        events.done(it.handle, data.size());
+        return back.size() < 4;
+    });
+    CHECK(back == "echo");
+    try {
+        events.wake();
+        events.run([](const tw_condition &) -> bool { throw std::string("thrown"); });
+        CHECK(false);
+    } catch (const std::string &thrown) {
+        CHECK(thrown == "thrown");
+    }
+    tw_condition room[4];
+    events.wake();
+    CHECK(events.poll(room).front().kind == TW_WOKEN && events.poll_for(room, 1ms).empty());
+}
+
 int main() {
     tw_config config = TW_CONFIG_INIT;
     config.kthreads = 0x10000;
@@ -129,6 +176,8 @@ int main() {
         threads();
         locks();
         sockets();
+        channels();
+        events();
         return 7;
     }) == 7);
     std::puts("ok");

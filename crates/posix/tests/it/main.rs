@@ -6,6 +6,7 @@ use std::process::Command;
 
 mod cases;
 mod exports;
+mod libevent;
 mod page;
 
 /// Returns the library, which cargo has built for these tests, beside them.

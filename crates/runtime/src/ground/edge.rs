@@ -51,9 +51,9 @@ pub fn poll<S: Slow>() {
 /// Calls [`Slow::poll`] if there is something to do, and keeps all general registers.
 ///
 /// # Safety
-/// Called by [`poll`], on a stack aligned as for any call.
+/// The caller counts on no vector register, opmask or flag.
 #[unsafe(naked)]
-unsafe extern "sysv64" fn edge<S: Slow>() {
+pub unsafe extern "sysv64" fn edge<S: Slow>() {
     naked_asm!(
         "cmp byte ptr [rip + {fs_writes}], {by_instruction}",
         "jne {slowly}",
@@ -80,15 +80,21 @@ unsafe extern "sysv64" fn edge<S: Slow>() {
     )
 }
 
-/// Calls [`Slow::poll`] and keeps all general registers. The directives are for backtraces of
-/// threads that gave way here.
+/// Calls [`Slow::poll`] and keeps all general registers, whatever the alignment of the stack: C
+/// calls it from functions that call nothing else. The directives are for backtraces of threads
+/// that gave way here.
 ///
 /// # Safety
-/// As [`edge`].
+/// As [`edge`], but for the alignment.
 #[unsafe(naked)]
 unsafe extern "sysv64" fn slowly<S: Slow>() {
     naked_asm!(
         ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
         "push rax",
         "push rcx",
         "push rdx",
@@ -98,8 +104,9 @@ unsafe extern "sysv64" fn slowly<S: Slow>() {
         "push r9",
         "push r10",
         "push r11",
-        ".cfi_adjust_cfa_offset 72",
+        "and rsp, -16",
         "call {slow}",
+        "lea rsp, [rbp - 72]",
         "pop r11",
         "pop r10",
         "pop r9",
@@ -109,7 +116,8 @@ unsafe extern "sysv64" fn slowly<S: Slow>() {
         "pop rdx",
         "pop rcx",
         "pop rax",
-        ".cfi_adjust_cfa_offset -72",
+        "pop rbp",
+        ".cfi_def_cfa rsp, 8",
         "ret",
         ".cfi_endproc",
         slow = sym S::poll,
