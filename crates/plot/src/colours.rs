@@ -35,7 +35,7 @@ impl Colours {
         Self(coloured.collect())
     }
 
-    /// Returns the number of the colour of a name; that of the first for a name that is in no panel.
+    /// Returns the number of the colour of a name; the first one for a name that is in no panel.
     pub fn get(&self, name: &str) -> usize {
         self.0.iter().find(|(known, _)| known == name).map_or(0, |&(_, colour)| colour)
     }

@@ -73,12 +73,9 @@ pub fn sqlx() {
 pub fn redis() {
     use redis::AsyncCommands;
 
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = tailwater::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let server = spawn(async move {
-        let (stream, _) = listener.accept().await.unwrap();
-        tailwater::thread::spawn(move || answer_commands(stream.into())).join().unwrap();
-    });
+    let server = tailwater::thread::spawn(move || answer_commands(listener.accept().unwrap().0));
     block_on(async {
         let stream = TcpStream::connect(address).await.unwrap();
         // A limit of time for answers would need Tokio's timers.
@@ -91,8 +88,8 @@ pub fn redis() {
         assert_eq!(milk, "two");
         drop(connection);
         driver.await.unwrap();
-        server.await.unwrap();
     });
+    server.join().unwrap();
 }
 
 /// Answers GET with `two` and all other commands with OK, until the client closes.

@@ -142,12 +142,7 @@ const ROWS: &[Row] = &[
         "on Tokio's runtime and Linux's network, as `tokio` above",
         &["reqwest", "sqlx"],
     ),
-    (
-        "`ureq`",
-        Verdict::WorksBeside,
-        "within `tailwater::blocking`, on Linux's network",
-        &["ureq"],
-    ),
+    ("`ureq`", Verdict::WorksBeside, "within `tailwater::blocking`, on Linux's network", &["ureq"]),
     (
         "`std::sync::Mutex`, `RwLock`, `Condvar`, `Once`, `Barrier`",
         Verdict::HoldsTheCore,
