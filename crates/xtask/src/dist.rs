@@ -3,7 +3,7 @@
 //!
 //! Owns the list of what is packed, its places below the prefix, and what would differ from one
 //! build to the next: paths of this machine in the programs, times, owners and the order of the
-//! files. The archive is for /usr/local, which the units and the files for pkg-config name.
+//! files. The archive is for /usr/local, which the units name.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -13,8 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{VERSION, build_with, copy, install, root, run};
-
-/// Where the archive is unpacked.
 
 /// Packages and their programs.
 const PROGRAMS: [(&str, &str); 6] = [

@@ -22,9 +22,9 @@
 //! exchange of `given` has one winner. Threads that close take turns, so what they find in `given`
 //! is the descriptor of a call in which the owner is still; it is not in another one.
 //!
-//! Loom has no barrier of one thread for all. `owner/model.rs` runs the steps in every order, with the
-//! buffers of stores that x86 has; a program of the tests closes descriptors in the middle of calls
-//! of their owners.
+//! Loom has no barrier of one thread for all. `owner/model.rs` runs the steps in every order, with
+//! the buffers of stores that x86 has; a program of the tests closes descriptors in the middle of
+//! calls of their owners.
 
 use super::table::{self, Slot};
 use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
