@@ -31,6 +31,7 @@ impl Switch {
                 Ok(count) => {
                     injected += count;
                     self.ports[number].port = Some(port);
+                    self.flush_answers(origin, world, now);
                 }
                 Err(error) => {
                     world.stats.ports()[number].failed.set(1);
