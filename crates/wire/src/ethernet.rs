@@ -36,7 +36,9 @@ impl MacAddr {
     /// [`link_local`](Self::link_local) forms.
     pub const fn from_link_local(ip: Ipv6Addr) -> Option<Self> {
         match ip.octets() {
-            [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => Some(Self([a ^ 2, b, c, d, e, f])),
+            [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
+                Some(Self([a ^ 2, b, c, d, e, f]))
+            }
             _ => None,
         }
     }

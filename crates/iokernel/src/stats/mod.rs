@@ -61,6 +61,8 @@ counters! {
         /// Dropped: source MAC, source IP, ARP sender, or advertised or probed address was not the
         /// runtime's own.
         dropped_spoofed,
+        /// Dropped: a frame from a port claimed to be of a program of this machine.
+        dropped_foreign,
         /// Dropped: truncated, or lengths that contradict one another.
         dropped_malformed,
         /// Dropped: neither IPv4, IPv6 nor ARP, nor a configured EtherType.

@@ -20,6 +20,7 @@
 //! | `mod` | takes frames out of egress rings and has them judged |
 //! | [`ports`] | takes frames out of ports |
 //! | [`absent`] | answers for addresses without a program |
+//! | [`foreign`] | tells frames from ports that claim to be a program's |
 //! | [`deliver`] | puts frames into ingress rings and ports |
 //! | [`broadcast`] | limits copies of broadcasts |
 //! | [`lone`] | tells acknowledgments that no thread waits for |
@@ -46,6 +47,7 @@ mod broadcast;
 pub(crate) mod check;
 mod deliver;
 pub(crate) mod flow;
+mod foreign;
 mod inspect;
 mod lone;
 pub(crate) mod mac;
@@ -81,6 +83,7 @@ use crate::world::{Lender, World};
 use absent::Absent;
 use broadcast::BroadcastLimit;
 use check::{Heading, Offence, Verdict};
+use foreign::Locals;
 use inspect::inspect;
 use lone::LoneAnswers;
 use mac::{Destination, MacTable};
@@ -150,6 +153,8 @@ pub(crate) struct Switch {
     slow: bool,
     broadcasts: BroadcastLimit,
     absent: Absent,
+    /// Whom no frame from a port may speak for.
+    locals: Locals,
     /// Frames of the present turn that were refused.
     refused: u32,
     /// The present turn is a best-effort program's.
@@ -233,6 +238,7 @@ impl Switch {
             macs,
             ips,
             absent,
+            locals: Locals::new(),
             polled: Vec::new(),
             turns: Turns::default(),
             waiting: Vec::new(),
@@ -278,6 +284,7 @@ impl Switch {
     pub(crate) fn attach(&mut self, runtime: &Runtime) {
         self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
         self.absent.attach(runtime.mac);
+        self.locals.insert(runtime.ip, runtime.id);
         self.ips.insert(runtime.ip, runtime.mac);
         self.captures.handle_attached(&runtime.stats.name, runtime.id);
         self.solicited.insert(runtime.id, runtime.identity.ipv6());
@@ -294,6 +301,7 @@ impl Switch {
         self.solicited.remove(id);
         self.broadcasts.remove(id);
         self.moves.detach(id);
+        self.locals.remove(id);
         if let Some(ip) = ip {
             self.ips.remove(&ip);
         }

@@ -48,9 +48,9 @@ impl Connection {
         Events::empty()
     }
 
-    /// Handles the end of the peer's program, of which the caller is certain, as a reset of the peer.
-    /// A connection that the peer has closed goes on: what it has sent is complete, and a segment
-    /// to it is answered with a reset.
+    /// Handles the end of the peer's program, of which the caller is certain, as a reset of the
+    /// peer. A connection that the peer has closed goes on: what it has sent is complete, and a
+    /// segment to it is answered with a reset.
     pub fn handle_departure(&mut self) -> Events {
         match self.state {
             State::SynSent | State::SynReceived => self.fail(Error::Refused),

@@ -149,8 +149,9 @@ fn error(out: &mut [u8], addresses: &Addresses, report: Report, quote: &[u8]) {
 }
 
 /// Returns the report to the program at `to`, whose station is `station`, that the program at
-/// `gone`, whose station was `gone_station`, has ended: "host unreachable", from there, which quotes
-/// no more than the IP header of a packet to there. `None` for two addresses of different families.
+/// `gone`, whose station was `gone_station`, has ended: "host unreachable", from there, which
+/// quotes no more than the IP header of a packet to there. `None` for two addresses of different
+/// families.
 pub(super) fn departure(
     (gone, gone_station): (IpAddr, MacAddr),
     (to, station): (IpAddr, MacAddr),
@@ -182,11 +183,7 @@ pub(super) fn departure(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resolution {
     /// A host asks for the station of `target`.
-    Question {
-        target: IpAddr,
-        by: IpAddr,
-        station: MacAddr,
-    },
+    Question { target: IpAddr, by: IpAddr, station: MacAddr },
     /// A host states that an address is its own, or is about to take it.
     Claim(IpAddr),
 }
@@ -214,7 +211,8 @@ pub(super) fn resolution(frame: &[u8]) -> Option<Resolution> {
             if header.next_header() != IpProtocol::ICMPV6 || header.hop_limit() != ND_HOP_LIMIT {
                 return None;
             }
-            let message = Icmpv6Message::parse(packet.payload, &header.addresses(), Checksums::Verify).ok()?;
+            let message =
+                Icmpv6Message::parse(packet.payload, &header.addresses(), Checksums::Verify).ok()?;
             let Icmpv6Message::Neighbour(neighbour) = message else { return None };
             Some(match neighbour {
                 Neighbour::Advertisement { target, .. } => Resolution::Claim(target.into()),

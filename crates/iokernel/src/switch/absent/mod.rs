@@ -143,6 +143,12 @@ impl Absent {
         }
     }
 
+    /// Returns the settings of the network.
+    #[inline(always)]
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Notes the first moment of the IOKernel.
     #[inline(always)]
     pub(super) fn note_time(&mut self, now: Cycles) {
@@ -302,7 +308,8 @@ impl Switch {
         }
     }
 
-    /// Sends an answer to where its cause came from. A port that is being polled gets it after that.
+    /// Sends an answer to where its cause came from. A port that is being polled gets it after
+    /// that.
     fn send_answer(
         &mut self,
         origin: Origin,
@@ -367,14 +374,14 @@ impl Switch {
 }
 
 /// Returns the IPv4 address to which an IPv6 address of the network corresponds.
-fn ip4_of(config: &Config, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+pub(super) fn ip4_of(config: &Config, ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let host = ip.to_bits() as u32 & !(u32::MAX << (32 - u32::from(config.prefix_len)));
     let ip4 = Ipv4Addr::from_bits(config.network.to_bits() | host);
     (config.ip6_of(ip4) == Some(ip)).then_some(ip4)
 }
 
-/// Puts a report into a ring of its receiver; false if there is no room. Firewall rules do not apply:
-/// it is the IOKernel's own.
+/// Puts a report into a ring of its receiver; false if there is no room. Firewall rules do not
+/// apply: it is the IOKernel's own.
 fn put_report(report: Pending, world: &mut World, lender: &mut impl Lender, now: Cycles) -> bool {
     let Some(runtime) = world.runtimes.get(report.to).filter(|runtime| !runtime.doomed) else { return true };
     let own = match report.gone.0 {

@@ -243,9 +243,9 @@ fn every_other_program_is_told_of_the_end_even_if_its_ring_is_full_at_first() {
     assert!(sent > 10);
     end(&mut sandbox, 1);
     let reports = |sandbox: &mut Sandbox, id| {
-        let frames = received(sandbox, id).into_iter().filter(|(frame, flags)| {
-            *flags == FLAG_CHECKSUM_OK && frame[12..14] == [8, 0] && frame[23] == 1
-        });
+        let frames = received(sandbox, id)
+            .into_iter()
+            .filter(|(frame, flags)| *flags == FLAG_CHECKSUM_OK && frame[12..14] == [8, 0] && frame[23] == 1);
         frames.map(|(frame, _)| error_of(&frame)).collect::<Vec<_>>()
     };
     let [(why, quote)] = &reports(&mut sandbox, 0)[..] else { panic!("one report") };

@@ -4,8 +4,8 @@ use super::*;
 use crate::tcp::Failure;
 use tailwater_tcp::{Config, Error, State};
 use tailwater_wire::{
-    Addresses, DEFAULT_TTL, Fragmenting, IcmpHeader, Icmpv6Header, Ipv4Header, Ipv6Header, PacketInfo, Report,
-    Stations,
+    Addresses, DEFAULT_TTL, Fragmenting, IcmpHeader, Icmpv6Header, Ipv4Header, Ipv6Header, PacketInfo,
+    Report, Stations,
 };
 
 const GONE: u8 = 2;
