@@ -5,7 +5,6 @@
 //! files, with limits and rotation. The IOKernel never waits: when this program or its disk is
 //! slow, frames are missing, and their number is printed at the end.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use rustix::fd::AsFd;
+use tailwater_iokernel::port::pcap::create_private;
 use tailwater_iokernel::port::pcap::format::{FILE_HEADER, RECORD_HEADER, Writer};
 use tailwater_shm::control::{CaptureRequest, ClientMessage, Direction};
 use tailwater_shm::ring::FrameBuffer;
@@ -231,7 +231,7 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 
 fn open(path: &Path, snap: u32) -> io::Result<Writer<Box<dyn Write>>> {
     let out: Box<dyn Write> =
-        if path == Path::new("-") { Box::new(io::stdout()) } else { Box::new(File::create(path)?) };
+        if path == Path::new("-") { Box::new(io::stdout()) } else { Box::new(create_private(path)?) };
     Writer::new(Box::new(BufWriter::with_capacity(1 << 16, out)), snap)
 }
 

@@ -129,7 +129,10 @@ fn answer(socket: &OwnedFd) -> anyhow::Result<(ServerMessage, Vec<OwnedFd>)> {
 }
 
 fn of_another_kind(answer: &ServerMessage) -> anyhow::Error {
-    anyhow::anyhow!("the IOKernel gave an answer of another kind: {answer:?}")
+    match answer {
+        ServerMessage::Refused { why } => anyhow::anyhow!("the IOKernel refused that: {why}"),
+        other => anyhow::anyhow!("the IOKernel gave an answer of another kind: {other:?}"),
+    }
 }
 
 #[cfg(test)]

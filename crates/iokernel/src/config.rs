@@ -390,7 +390,10 @@ impl Config {
 
     /// Returns the first address of the pool.
     pub fn first_pool_address(&self) -> Ipv4Addr {
-        self.pool_start.unwrap_or_else(|| Ipv4Addr::from_bits(self.network.to_bits() + 2))
+        // The lower half is left to programs that choose their addresses.
+        let half = 1 << (31 - u32::from(self.prefix_len));
+        let first = if half > 2 { half + 1 } else { 2 };
+        self.pool_start.unwrap_or_else(|| Ipv4Addr::from_bits(self.network.to_bits() + first))
     }
 }
 

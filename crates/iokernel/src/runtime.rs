@@ -35,7 +35,7 @@ use crate::tenant::{Key, Prices, Tenant, TenantId, Tenants};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndReason {
     /// The runtime exited, crashed or closed its control socket.
-    #[error("the runtime left")]
+    #[error("the program has ended, or has closed its connection")]
     Departed,
     /// It wrote something impossible into an egress ring.
     #[error(

@@ -148,6 +148,8 @@ counters! {
     EchoAnswered => echoes_answered,
     /// ICMP and ICMPv6 messages of no concern, or that quote no packet of ours.
     IcmpIgnored => icmp_ignored,
+    /// Reports of the IOKernel that a program of this machine has ended.
+    PeerDeparted => peers_departed,
     /// ICMP and ICMPv6 errors sent.
     UnreachableSent => unreachables_sent,
     /// ICMP and ICMPv6 messages that were not sent because of the rate limit.

@@ -32,6 +32,17 @@ impl MacAddr {
         Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
+    /// Returns the address of which a link-local IPv6 address is formed; `None` if it is none that
+    /// [`link_local`](Self::link_local) forms.
+    pub const fn from_link_local(ip: Ipv6Addr) -> Option<Self> {
+        match ip.octets() {
+            [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {
+                Some(Self([a ^ 2, b, c, d, e, f]))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the address as a number below 2^48, the first byte lowest: a key for tables.
     #[inline]
     pub const fn key(self) -> u64 {

@@ -11,6 +11,7 @@ const ECHO_REPLY: u8 = 0;
 const DESTINATION_UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
+const CODE_HOST: u8 = 1;
 const CODE_PROTOCOL: u8 = 2;
 const CODE_PORT: u8 = 3;
 const CODE_REASSEMBLY: u8 = 1;
@@ -42,6 +43,8 @@ pub enum Undelivered {
 /// An error this host reports to the sender of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
+    /// No host has its address.
+    Host,
     /// No socket is open at its port.
     Port,
     /// Its protocol is not implemented. An ICMPv6 error points at the byte that names the protocol.
@@ -81,6 +84,7 @@ impl IcmpHeader {
     /// first has even length. `None` for a [`Report::Problem`], which only ICMPv6 has.
     pub fn error(report: Report, quote: [&[u8]; 2]) -> Option<Self> {
         let (kind, code) = match report {
+            Report::Host => (DESTINATION_UNREACHABLE, CODE_HOST),
             Report::Port => (DESTINATION_UNREACHABLE, CODE_PORT),
             Report::Protocol { .. } => (DESTINATION_UNREACHABLE, CODE_PROTOCOL),
             Report::Reassembly => (TIME_EXCEEDED, CODE_REASSEMBLY),
@@ -148,7 +152,7 @@ fn undelivered(header: &IcmpHeader) -> Option<Undelivered> {
     let [.., high, low] = header.rest;
     Some(match (header.kind, header.code) {
         (DESTINATION_UNREACHABLE, 0 | 5 | 6 | 11) => Undelivered::Network,
-        (DESTINATION_UNREACHABLE, 1 | 7 | 8 | 12) => Undelivered::Host,
+        (DESTINATION_UNREACHABLE, CODE_HOST | 7 | 8 | 12) => Undelivered::Host,
         (DESTINATION_UNREACHABLE, CODE_PROTOCOL) => Undelivered::Protocol,
         (DESTINATION_UNREACHABLE, CODE_PORT) => Undelivered::Port,
         (DESTINATION_UNREACHABLE, 4) => Undelivered::TooBig { mtu: u16::from_be_bytes([high, low]).into() },

@@ -17,6 +17,7 @@ const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const CODE_ADDRESS: u8 = 3;
 const CODE_PORT: u8 = 4;
 const CODE_REASSEMBLY: u8 = 1;
 
@@ -55,6 +56,7 @@ impl Icmpv6Header {
     /// first has even length.
     pub fn error(addresses: &Addresses, report: Report, quote: [&[u8]; 2]) -> Self {
         let (kind, code, pointer) = match report {
+            Report::Host => (DESTINATION_UNREACHABLE, CODE_ADDRESS, 0),
             Report::Port => (DESTINATION_UNREACHABLE, CODE_PORT, 0),
             Report::Protocol { pointer } => (PARAMETER_PROBLEM, PROBLEM_NEXT_HEADER, pointer),
             Report::Reassembly => (TIME_EXCEEDED, CODE_REASSEMBLY, 0),
@@ -254,7 +256,7 @@ fn undelivered(header: &Icmpv6Header) -> Option<Undelivered> {
     Some(match (header.kind, header.code) {
         (DESTINATION_UNREACHABLE, 0 | 2) => Undelivered::Network,
         (DESTINATION_UNREACHABLE, 1 | 5 | 6) => Undelivered::Prohibited,
-        (DESTINATION_UNREACHABLE, 3) => Undelivered::Host,
+        (DESTINATION_UNREACHABLE, CODE_ADDRESS) => Undelivered::Host,
         (DESTINATION_UNREACHABLE, CODE_PORT) => Undelivered::Port,
         // Receivers ignore the code (RFC 4443 section 3.2).
         (PACKET_TOO_BIG, _) => Undelivered::TooBig { mtu: u32::from_be_bytes(header.rest) },

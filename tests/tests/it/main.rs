@@ -1,5 +1,6 @@
 //! IOKernels, programs as processes, Linux through TAP, two machines in namespaces.
 
+mod absent;
 mod attached;
 mod authority;
 mod debugging;

@@ -24,11 +24,17 @@ pub fn advice(server: IpAddr, socket: &str, statistics: Option<&Value>) -> Optio
     };
     let ports =
         statistics.and_then(|statistics| statistics["ports"].as_array()).is_some_and(|all| !all.is_empty());
-    let reach = match ports {
-        true => {
+    let reach = match (statistics, ports) {
+        (Some(_), true) => {
             "which Linux reaches through a port of it only: check `tailwater stats --json` and `ip route`"
         }
-        false => "which Linux does not reach: start the IOKernel with --tap tw0 --host-ip 10.77.0.1",
+        (Some(_), false) => {
+            "which Linux does not reach, because that IOKernel has no port: stop it and its programs, and start it with \
+             --tap tw0 --host-ip 10.77.0.1"
+        }
+        (None, _) => {
+            "which Linux does not reach without an IOKernel: start one with --tap tw0 --host-ip 10.77.0.1"
+        }
     };
     Some(format!("{whose}, {reach}, or generate with --over tailwater"))
 }

@@ -521,6 +521,7 @@ impl Polling {
             self.allocator.weigh_a_session(&mut self.world);
             self.judge_calm(now);
             self.tell_reserved(now, false);
+            self.switch.report_ends(&mut self.world, &mut self.allocator, now);
             self.next_death_check = now + self.death_check;
         }
         while let Some((id, reason)) = self.world.next_doomed() {
@@ -602,7 +603,10 @@ impl Polling {
                 Command::Attach(runtime) => self.attach(runtime, now),
                 Command::Leave => self.leaves = true,
                 Command::Reunited => self.reunion.end(),
-                Command::Begin(id) => self.allocator.begin(&self.world, id),
+                Command::Begin(id) => {
+                    self.allocator.begin(&self.world, id);
+                    self.switch.begin(id);
+                }
                 Command::End(id, reason) => self.world.doom(id, reason),
                 Command::RequestCores(id, word) => {
                     if let Some(runtime) = self.world.runtimes.get_mut(id) {
@@ -721,6 +725,7 @@ impl Polling {
         {
             let _ = epoll::delete(&self.deaths, fd);
         }
+        self.switch.note_end(&runtime, &reason, &mut self.world, &mut self.allocator, now);
         // By hand: closing it does not, for the runtime has the same open file.
         let _ = epoll::delete(&self.doorbells, &runtime.doorbell);
         match reason {

@@ -50,11 +50,19 @@ counters! {
         flooded,
         /// Dropped: the receiver's ingress ring was full; or half full, of frames to a group.
         dropped_full,
+        /// Answers to frames for addresses without a program.
+        answered_absent,
+        /// Such answers that were not sent, because their program or port has been sent too many.
+        absent_limited,
+        /// Reports to programs that the program at another address has ended.
+        departures,
         /// Dropped: no runtime or port has the destination address, and there is no uplink.
         dropped_unknown,
         /// Dropped: source MAC, source IP, ARP sender, or advertised or probed address was not the
         /// runtime's own.
         dropped_spoofed,
+        /// Dropped: a frame from a port claimed to be of a program of this machine.
+        dropped_foreign,
         /// Dropped: truncated, or lengths that contradict one another.
         dropped_malformed,
         /// Dropped: neither IPv4, IPv6 nor ARP, nor a configured EtherType.

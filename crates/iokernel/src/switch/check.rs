@@ -200,7 +200,7 @@ pub(crate) fn heading(head: &Head, frame: &[u8]) -> Heading {
 }
 
 /// Returns the flow hash of any frame: 0 if it is not an IP packet.
-fn packet_hash(frame: &[u8]) -> u32 {
+pub(super) fn packet_hash(frame: &[u8]) -> u32 {
     packet::decode(frame, frame.len()).ok().flatten().map_or(0, |packet| packet.hash())
 }
 

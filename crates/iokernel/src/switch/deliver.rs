@@ -41,6 +41,11 @@ impl Switch {
             None if is_group(heading.destination) => {
                 return self.flood(origin, source, heading, world, lender, now);
             }
+            None if self.absent.may_be_absent(heading.destination)
+                && self.refuse_absent(origin, source, heading, world, lender, now) =>
+            {
+                return Delivery::Unknown;
+            }
             None => self.uplink,
         };
         match port {
@@ -89,6 +94,7 @@ impl Switch {
         }
         world.stats.switch.flooded.add(1);
         self.slow = true;
+        self.resolve_absent(origin, source, world, lender, now);
         for id in receivers.drain(..) {
             if !matches!(origin, Origin::Runtime(from, _) if from == id) {
                 let to = self.deliver::<true, _>((origin, id), source, heading.hash, world, lender, now);
@@ -108,7 +114,7 @@ impl Switch {
     /// runtime if it has no core. A frame to a `GROUP` leaves part of the ring to others, and one
     /// of a program the shares of other programs.
     #[inline(always)]
-    fn deliver<const GROUP: bool, S: Source>(
+    pub(super) fn deliver<const GROUP: bool, S: Source>(
         &mut self,
         (origin, id): (Origin, RuntimeId),
         source: &S,
@@ -206,7 +212,7 @@ impl Switch {
     }
 
     /// Passes a frame to a port, unless its sender has had its share of a queue that fills.
-    fn transmit<S: Source>(
+    pub(super) fn transmit<S: Source>(
         &mut self,
         number: u16,
         origin: Origin,

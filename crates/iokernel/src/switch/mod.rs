@@ -19,6 +19,8 @@
 //! |---|---|
 //! | `mod` | takes frames out of egress rings and has them judged |
 //! | [`ports`] | takes frames out of ports |
+//! | [`absent`] | answers for addresses without a program |
+//! | [`foreign`] | tells frames from ports that claim to be a program's |
 //! | [`deliver`] | puts frames into ingress rings and ports |
 //! | [`broadcast`] | limits copies of broadcasts |
 //! | [`lone`] | tells acknowledgments that no thread waits for |
@@ -40,10 +42,12 @@
 //! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`SERVICE_PARTS`]) |
 //! | refused frames without end | its rings are not read until its tenant has paid ([`crate::tenant`]) |
 
+mod absent;
 mod broadcast;
 pub(crate) mod check;
 mod deliver;
 pub(crate) mod flow;
+mod foreign;
 mod inspect;
 mod lone;
 pub(crate) mod mac;
@@ -76,8 +80,10 @@ use crate::tenant::turns::{Tag, Turns};
 use crate::tenant::{CORE_DEPTH_US, TenantId, Work};
 use crate::trace;
 use crate::world::{Lender, World};
+use absent::Absent;
 use broadcast::BroadcastLimit;
 use check::{Heading, Offence, Verdict};
+use foreign::Locals;
 use inspect::inspect;
 use lone::LoneAnswers;
 use mac::{Destination, MacTable};
@@ -146,6 +152,9 @@ pub(crate) struct Switch {
     /// The present frame took long, and the clock is to be read.
     slow: bool,
     broadcasts: BroadcastLimit,
+    absent: Absent,
+    /// Whom no frame from a port may speak for.
+    locals: Locals,
     /// Frames of the present turn that were refused.
     refused: u32,
     /// The present turn is a best-effort program's.
@@ -224,9 +233,12 @@ impl Switch {
                 }
             }
         }
+        let absent = Absent::new(config, clock, &ports);
         Self {
             macs,
             ips,
+            absent,
+            locals: Locals::new(),
             polled: Vec::new(),
             turns: Turns::default(),
             waiting: Vec::new(),
@@ -271,9 +283,16 @@ impl Switch {
 
     pub(crate) fn attach(&mut self, runtime: &Runtime) {
         self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
+        self.absent.attach(runtime.mac);
+        self.locals.insert(runtime.ip, runtime.id);
         self.ips.insert(runtime.ip, runtime.mac);
         self.captures.handle_attached(&runtime.stats.name, runtime.id);
         self.solicited.insert(runtime.id, runtime.identity.ipv6());
+    }
+
+    /// Notes that a runtime was sent `Ready`.
+    pub(crate) fn begin(&mut self, id: RuntimeId) {
+        self.absent.begin(id);
     }
 
     /// Removes a runtime: its rings are not accessed after this.
@@ -281,6 +300,7 @@ impl Switch {
         self.macs.remove(Destination::Runtime(id));
         self.solicited.remove(id);
         self.moves.detach(id);
+        self.locals.remove(id);
         if let Some(ip) = ip {
             self.ips.remove(&ip);
         }
@@ -320,6 +340,7 @@ impl Switch {
 
     /// Takes frames from egress rings, in the turns of the tenants. Returns how many were moved.
     pub(crate) fn poll_egress(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
+        self.absent.note_time(now);
         self.moves.measure(world, now);
         if !world.arriving.is_empty() {
             self.polled.append(&mut world.arriving);

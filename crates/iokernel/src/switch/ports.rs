@@ -31,6 +31,7 @@ impl Switch {
                 Ok(count) => {
                     injected += count;
                     self.ports[number].port = Some(port);
+                    self.flush_answers(origin, world, now);
                 }
                 Err(error) => {
                     world.stats.ports()[number].failed.set(1);
@@ -88,6 +89,11 @@ impl<L: Lender> Injector<'_, L> {
         let mut head = [0; FIRST_LINE_FRAME];
         let shown = frame.len().min(FIRST_LINE_FRAME);
         head[..shown].copy_from_slice(&frame[..shown]);
+        let Switch { locals, macs, absent, .. } = &*self.switch;
+        if locals.are_claimed_by(&head, frame, macs, absent.config()) {
+            self.world.stats.switch.dropped_foreign.add(1);
+            return Delivery::Denied;
+        }
         let heading = check::heading(&head, frame);
         let arrival = Arrival { port: self.origin, due, polled: self.polled };
         let source = Private::from_port(frame, arrival);

@@ -99,6 +99,11 @@ impl<'a> Private<'a> {
         Self { frame, vouched: 0, owed: false, arrival: Some(arrival) }
     }
 
+    /// Returns a frame that the IOKernel has made.
+    pub(super) fn own(frame: &'a [u8]) -> Self {
+        Self { frame, vouched: FLAG_CHECKSUM_OK, owed: false, arrival: None }
+    }
+
     /// Returns a copy of a frame that a runtime put into its ring with these flags.
     pub(super) fn from_ring(frame: &'a [u8], flags: u8) -> Self {
         Self { frame, vouched: FLAG_CHECKSUM_OK, owed: flags & FLAG_CHECKSUM_OWED != 0, arrival: None }

@@ -28,7 +28,8 @@ impl<P: Platform> Stack<P> {
                 Ok(())
             }
             IcmpMessage::Error { why, quote }
-                if self.handle_quote(outlet, arrived.addresses.source(), quote, why) =>
+                if self.handle_departure(outlet, arrived, why, quote)
+                    || self.handle_quote(outlet, arrived.addresses.source(), quote, why) =>
             {
                 Ok(())
             }

@@ -30,6 +30,7 @@
 //! into the receiver's queue, other packets to this host wait in the loopback queue.
 
 mod arp;
+mod departed;
 pub mod ending;
 mod errors;
 mod icmp;

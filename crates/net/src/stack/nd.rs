@@ -69,7 +69,9 @@ impl<P: Platform> Stack<P> {
                 Ok(())
             }
             Icmpv6Message::Error { why, quote }
-                if !link.to_all && self.handle_quote(outlet, source.into(), quote, why) =>
+                if !link.to_all
+                    && (self.handle_departure(outlet, arrived, why, quote)
+                        || self.handle_quote(outlet, source.into(), quote, why)) =>
             {
                 Ok(())
             }

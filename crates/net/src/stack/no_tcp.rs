@@ -6,6 +6,7 @@ use crate::arrived::IcmpError;
 use crate::outlet::Outlet;
 use crate::platform::Platform;
 use core::marker::PhantomData;
+use core::net::IpAddr;
 use core::time::Duration;
 
 /// The connections that still have something to deliver: none.
@@ -29,6 +30,8 @@ impl<P: Platform> Stack<P> {
     }
 
     pub(crate) fn fail_remote(&self, _: &mut impl Outlet<P>) {}
+
+    pub(crate) fn fail_departed(&self, _: &mut impl Outlet<P>, _: IpAddr) {}
 
     pub(crate) fn resume_remote(&self, _: &mut impl Outlet<P>) {}
 

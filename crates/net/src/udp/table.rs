@@ -174,6 +174,14 @@ impl<P: Platform> UdpTable<P> {
         self.find(local.port(), |endpoint| endpoint.post_error(local, peer, error))
     }
 
+    /// Stores `error` in all sockets that are connected to a port of `peer`.
+    pub fn post_error_of_host(&self, peer: IpAddr, error: SocketError) {
+        let used = self.admin.lock().used;
+        for endpoint in (0..used).filter_map(|index| self.endpoints.get(index)) {
+            endpoint.post_error_of_host(peer, error);
+        }
+    }
+
     /// Returns whether an open socket can have sent a datagram from `local` to `peer`.
     pub fn sends_to(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         self.find(local.port(), |endpoint| endpoint.sends_to(local, peer))

@@ -4,6 +4,7 @@
 use super::{Connection, Events, MIN_MSS};
 use crate::error::Error;
 use crate::seq::Seq;
+use crate::state::State;
 use crate::time::Instant;
 
 /// An ICMP error that quotes a segment of the connection.
@@ -45,6 +46,19 @@ impl Connection {
         }
         self.soft_error = Some(error);
         Events::empty()
+    }
+
+    /// Handles the end of the peer's program, of which the caller is certain, as a reset of the
+    /// peer. A connection that the peer has closed goes on: what it has sent is complete, and a
+    /// segment to it is answered with a reset.
+    pub fn handle_departure(&mut self) -> Events {
+        match self.state {
+            State::SynSent | State::SynReceived => self.fail(Error::Refused),
+            State::Established | State::FinWait1 | State::FinWait2 => self.fail(Error::Reset),
+            State::CloseWait | State::Closing | State::LastAck | State::TimeWait | State::Closed => {
+                Events::empty()
+            }
+        }
     }
 
     /// Sets the most bytes a segment may carry behind the fixed header on this path: the MTU less

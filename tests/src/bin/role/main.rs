@@ -1,5 +1,6 @@
 //! Programs under test. `role NAME` runs one; all print `ready ADDRESS` when they serve.
 
+mod absent;
 mod alone;
 mod dns;
 mod kv;
@@ -532,6 +533,8 @@ fn main() {
         Some("tcp-keep") => tcp::keep(),
         Some("tcp-orphan") => tcp::orphan(),
         Some("tcp-late") => tcp::late(),
+        Some("absent-serve") => absent::serve(),
+        Some("absent-watch") => absent::watch(),
         Some("leave-return") => leave::serve(leave::Way::Return),
         Some("leave-exit") => leave::serve(leave::Way::Exit),
         Some("leave-panic") => leave::serve(leave::Way::Panic),

@@ -179,7 +179,10 @@ pub enum Refusal {
         owner: String,
     },
     /// The pool has no free address.
-    #[error("all addresses of the pool are taken; use a larger network (prefix-len) or stop a runtime")]
+    #[error(
+        "all addresses of the pool are taken; choose an address (--ip), use a larger network (prefix-len) or a larger \
+         pool (pool-start), or stop a runtime"
+    )]
     PoolExhausted,
     /// The limit of runtimes is reached.
     #[error("{0} runtimes are registered, the most this IOKernel accepts (max-runtimes)")]

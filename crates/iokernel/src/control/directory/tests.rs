@@ -176,7 +176,7 @@ fn a_new_configuration_fills_grants_in_the_order_of_registration() {
 
 #[test]
 fn addresses_that_a_grant_lists_are_given_to_programs_that_choose_them_only() {
-    let text = "prefix-len = 28\n[[grant]]\nusers = 7\naddresses = [\"10.77.0.2\", \"10.77.0.8/29\"]";
+    let text = "prefix-len = 28\npool-start = \"10.77.0.2\"\n[[grant]]\nusers = 7\naddresses = [\"10.77.0.2\", \"10.77.0.8/29\"]";
     let config = Config::from_toml(text).unwrap();
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
     let free = |name: &str| Register { guaranteed: 0, ..wish(name) };

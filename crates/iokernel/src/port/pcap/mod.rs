@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::net::Ipv4Addr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -193,7 +194,7 @@ impl PcapPort {
     }
 
     fn open_recorder(&self, path: &Path) -> Result<Recorder, PortError> {
-        let file = File::create(path).map_err(|e| self.fail(path, e))?;
+        let file = create_private(path).map_err(|e| self.fail(path, e))?;
         let mut writer =
             Writer::new(BufWriter::new(file), MAX_FRAME as u32).map_err(|e| self.fail(path, e))?;
         let (frames, received) = sync_channel::<(u64, Vec<u8>)>(QUEUE);
@@ -309,6 +310,23 @@ impl Port for PcapPort {
     fn account(&self) -> Option<Arc<dyn Account>> {
         Some(Arc::clone(&self.account) as Arc<dyn Account>)
     }
+}
+
+/// Creates a file of frames, or empties one. Only its owner may read what programs send to each
+/// other, and no link is followed: in a folder of many users it could lead anywhere.
+///
+/// # Errors
+/// The kernel's, for a link too.
+pub fn create_private(path: &Path) -> std::io::Result<File> {
+    let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(nofollow);
+    options.open(path).map_err(|error| match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => std::io::Error::other(
+            "it is a symbolic link, and frames are written to none: name the file itself",
+        ),
+        _ => error,
+    })
 }
 
 #[cfg(test)]

@@ -131,3 +131,19 @@ fn words_name_at_least_one_file() {
     assert!("replay=".parse::<PcapSpec>().is_err());
     assert!("replay=x,slow".parse::<PcapSpec>().unwrap_err().to_string().contains("record=FILE"));
 }
+
+#[test]
+fn a_file_of_frames_is_its_owners_alone_and_no_link_is_followed() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("frames");
+    create_private(&path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let link = folder.path().join("link");
+    symlink(&path, &link).unwrap();
+    let why = create_private(&link).unwrap_err().to_string();
+    assert!(why.contains("symbolic link"), "{why}");
+    std::fs::write(&path, "kept").unwrap();
+    assert!(start(&format!("record={}", link.display())).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+}

@@ -84,6 +84,7 @@ fn checksums_are_vouched_for_between_runtimes_and_filled_in_where_a_frame_leaves
     }
     let mut incoming = inside.clone();
     incoming[6..12].copy_from_slice(&mac.0);
+    incoming[26..30].copy_from_slice(&ELSEWHERE.octets());
     assert!(wire.send(&incoming));
     sandbox.pass(100);
     assert_eq!(sandbox.peer(1).receive_flagged(0), Some((incoming, 0)), "a wire may have damaged it");
@@ -180,8 +181,7 @@ fn a_broadcast_reaches_everybody_but_the_sender() {
     assert_eq!(sandbox.peer(0).receive(0), None);
     assert_eq!(outside.receive().as_deref(), Some(&request[..]));
     assert_eq!(beside.receive().as_deref(), Some(&request[..]));
-    let mut from_outside = request.clone();
-    from_outside[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    let from_outside = arp(ELSEWHERE, ip(1));
     assert!(outside.send(&from_outside));
     sandbox.pass(100);
     assert_eq!(outside.receive(), None, "a broadcast came back to the port it came from");

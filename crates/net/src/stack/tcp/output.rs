@@ -10,6 +10,7 @@ use crate::tcp::clock::{duration, instant};
 use crate::tcp::cookies::Attempt;
 use crate::tcp::{BURST, BURST_BYTES, Due, Failure, Inner, Key, Socket};
 use alloc::sync::Arc;
+use core::net::IpAddr;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use tailwater_tcp::{Error, Events, Full, Header, IcmpError, Instant, Outgoing, State, Transmit};
@@ -260,10 +261,25 @@ impl<P: Platform> Stack<P> {
         self.settle_remote(outlet, |_| Events::empty());
     }
 
+    /// Fails the connections to `gone`, an address whose program has ended.
+    pub(crate) fn fail_departed(&self, outlet: &mut impl Outlet<P>, gone: IpAddr) {
+        let to_gone = |socket: &Socket<P>| !socket.local && socket.flow.remote == gone;
+        self.settle_those(outlet, to_gone, |inner| inner.connection.handle_departure());
+    }
+
     fn settle_remote(&self, outlet: &mut impl Outlet<P>, change: impl Fn(&mut Inner<P>) -> Events) {
+        self.settle_those(outlet, |socket| !socket.local, change);
+    }
+
+    fn settle_those(
+        &self,
+        outlet: &mut impl Outlet<P>,
+        concerns: impl Fn(&Socket<P>) -> bool,
+        change: impl Fn(&mut Inner<P>) -> Events,
+    ) {
         let now = instant(outlet.now());
         self.tcp.table.for_each(|socket| {
-            if !socket.local {
+            if concerns(socket) {
                 let inner = &mut *socket.lock();
                 let events = change(inner);
                 self.settle(outlet, socket, inner, events, now);

@@ -1,6 +1,7 @@
 //! Stacks in virtual time: hosts joined by a hub that may lose, repeat and delay frames.
 
 mod arp;
+mod departed;
 mod ending;
 mod fast_open;
 mod frames;

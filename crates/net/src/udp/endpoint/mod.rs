@@ -345,8 +345,17 @@ impl<P: Platform> Endpoint<P> {
 
     /// Stores `error` for the next call if this is the endpoint of `local`, connected to `peer`.
     pub(super) fn post_error(&self, local: SocketAddr, peer: SocketAddr, error: SocketError) -> bool {
-        let mut inbound = self.inbound.0.lock();
         let mine = |binding: Binding| binding.peer == Some(peer) && binding.accepts(peer, local);
+        self.post_error_if(mine, error)
+    }
+
+    /// Stores `error` for the next call if this is connected to a port of `peer`.
+    pub(super) fn post_error_of_host(&self, peer: IpAddr, error: SocketError) {
+        self.post_error_if(|binding| binding.peer.is_some_and(|other| other.ip() == peer), error);
+    }
+
+    fn post_error_if(&self, mine: impl FnOnce(Binding) -> bool, error: SocketError) -> bool {
+        let mut inbound = self.inbound.0.lock();
         if !inbound.binding.is_some_and(mine) {
             return false;
         }

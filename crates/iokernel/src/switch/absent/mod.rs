@@ -1,0 +1,414 @@
+//! Answers for addresses without a program, so that no peer waits for a program that has ended.
+//!
+//! Owns the addresses of the programs that have ended, the limits on answers, and the reports to
+//! programs that are still to be delivered; [`answer`] owns the frames. Decides nothing about
+//! frames for addresses that have a program.
+//!
+//! | event | what happens |
+//! |---|---|
+//! | a program ends | each other program gets a [report](answer::departure), which ends connections that only wait |
+//! | a segment for it | a reset |
+//! | a datagram for it | "port unreachable" |
+//! | ARP or a neighbour solicitation for it | its MAC address, so that the next packet gets the above |
+//!
+//! An address is *absent* for [`KEPT_S`] after its program has ended, until another program has it
+//! or a host behind a port claims it. If no host but programs and ports with known addresses is on
+//! the network, all other addresses are absent, too; but not in the first [`GRACE_S`] of the
+//! IOKernel, and not as long after a registration that came to nothing: a program that lost its
+//! IOKernel may come back with connections.
+//!
+//! # Who pays
+//! An answer to a program is made in its own turn and takes its own share of its ring. Each program
+//! and each port has a [bucket](ANSWERS_PER_SECOND) of answers: a flood of frames to absent
+//! addresses from one takes nothing from the others, and beyond it a frame costs a look into a
+//! table, as any frame that is dropped. Reports are charged with the end of the registration.
+//!
+//! # Crash and lie
+//!
+//! | step | lie | consequence |
+//! |---|---|---|
+//! | a frame for an absent address | forged source behind a port | one answer, no longer than the frame and 28 or 48 bytes, within the port's bucket |
+//! | a report | sent by a program, or from a wire | a program may report its own address only ([`inspect`](super::inspect)), a wire none: its frames are not vouched for |
+//! | a claim of an absent address | by a host behind a port | the address is not answered for any more, as if it had never been |
+//! | a ring that is never read | - | its reports are tried again until [`REPORT_S`] have passed |
+
+mod answer;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tailwater_sched::RuntimeId;
+use tailwater_shm::ring::ReserveError;
+use tailwater_shm::{Clock, Cycles};
+use tailwater_wire::Checksums;
+
+use super::Switch;
+use super::check::Heading;
+use super::mac::MacTable;
+use super::source::{Origin, Private, Source};
+use crate::config::Config;
+use crate::firewall::Bucket;
+use crate::frame::MacAddr;
+use crate::port::{Attachment, Port};
+use crate::runtime::{EndReason, Runtime};
+use crate::world::{Lender, World};
+use answer::Resolution;
+
+/// For how long an address is absent after its program's end, in seconds: about as long as Linux
+/// sends a segment again (`tcp_retries2`).
+const KEPT_S: u64 = 900;
+/// For how long the programs of an earlier IOKernel may come back, in seconds: as long as their
+/// places are kept in a takeover.
+const GRACE_S: u64 = 30;
+/// For how long a report is tried, in seconds.
+const REPORT_S: u64 = 60;
+/// Answers to a program, or through a port, per second, and at once. One through a TAP device takes
+/// 2 us of the polling thread.
+const ANSWERS_PER_SECOND: u64 = 5_000;
+const ANSWERS_AT_ONCE: u64 = 1_000;
+/// Maximum number of absent addresses of ended programs; the oldest one makes room.
+const MOST_KEPT: usize = 1_024;
+/// Maximum number of reports that wait.
+const MOST_REPORTS: usize = 4_096;
+/// Reports that are tried at once, about 10 us of work.
+const REPORTS_AT_ONCE: usize = 64;
+
+/// An address that had a program.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    ip: Ipv4Addr,
+    mac: MacAddr,
+    /// Answered from then on.
+    from: Cycles,
+    until: Cycles,
+}
+
+/// A report for `to` that the program of `gone` has ended.
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    to: RuntimeId,
+    gone: (IpAddr, MacAddr),
+    until: Cycles,
+}
+
+/// The sender of frames, for its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Payer {
+    Runtime(RuntimeId),
+    Port(u16),
+}
+
+impl Payer {
+    fn of(origin: Origin) -> Self {
+        match origin {
+            Origin::Runtime(id, _) => Self::Runtime(id),
+            Origin::Port(number) => Self::Port(number),
+        }
+    }
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(super) struct Absent {
+    config: Config,
+    clock: Clock,
+    /// Only programs, and ports with known addresses, are on the network.
+    closed: bool,
+    /// First moment of the IOKernel.
+    began: Option<Cycles>,
+    /// Programs that were sent `Ready`.
+    begun: HashSet<RuntimeId>,
+    /// By key of the MAC address.
+    kept: HashMap<u64, Kept>,
+    buckets: HashMap<Payer, Bucket>,
+    /// Answers for the port that is being polled.
+    to_port: Vec<Vec<u8>>,
+    reports: VecDeque<Pending>,
+}
+
+impl Absent {
+    pub(super) fn new(config: &Config, clock: Clock, ports: &[Box<dyn Port>]) -> Self {
+        let is_known = |port: &dyn Port| matches!(port.attachment(), Attachment::Station { ip: Some(_), .. });
+        Self {
+            config: config.clone(),
+            clock,
+            closed: ports.iter().all(|port| is_known(&**port)),
+            began: None,
+            begun: HashSet::new(),
+            kept: HashMap::new(),
+            buckets: HashMap::new(),
+            to_port: Vec::new(),
+            reports: VecDeque::new(),
+        }
+    }
+
+    /// Returns the settings of the network.
+    #[inline(always)]
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Notes the first moment of the IOKernel.
+    #[inline(always)]
+    pub(super) fn note_time(&mut self, now: Cycles) {
+        if self.began.is_none() {
+            self.began = Some(now);
+        }
+    }
+
+    fn seconds(&self, seconds: u64) -> Cycles {
+        self.clock.from_ns(seconds * 1_000_000_000)
+    }
+
+    /// Handles the start of a program with this address.
+    pub(super) fn attach(&mut self, mac: MacAddr) {
+        self.kept.remove(&mac.key());
+        self.reports.retain(|report| report.gone.1 != mac);
+    }
+
+    /// Notes that a program was sent `Ready`: it has no connections from before.
+    pub(super) fn begin(&mut self, id: RuntimeId) {
+        self.begun.insert(id);
+    }
+
+    /// Keeps the address of a program that has ended. Returns whether others are to be told.
+    fn keep(&mut self, id: RuntimeId, ip: Ipv4Addr, mac: MacAddr, now: Cycles) -> bool {
+        let begun = self.begun.remove(&id);
+        self.buckets.remove(&Payer::Runtime(id));
+        self.reports.retain(|report| report.to != id);
+        self.kept.retain(|_, kept| now < kept.until);
+        if self.kept.len() >= MOST_KEPT
+            && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.until).map(|(&key, _)| key)
+        {
+            self.kept.remove(&oldest);
+        }
+        // One that was never ready lives, as a rule, and tries again.
+        let from = if begun { now } else { now + self.seconds(GRACE_S) };
+        let until = from + self.seconds(KEPT_S);
+        self.kept.insert(mac.key(), Kept { ip, mac, from, until });
+        begun
+    }
+
+    /// Returns whether the address may be absent: no frame for another one needs a closer look.
+    #[inline(always)]
+    pub(super) fn may_be_absent(&self, key: u64) -> bool {
+        self.closed || (!self.kept.is_empty() && self.kept.contains_key(&key))
+    }
+
+    /// Returns the station of an absent address.
+    fn station(&self, ip: IpAddr, macs: &MacTable, now: Cycles) -> Option<MacAddr> {
+        let (mac, ip) = match ip {
+            IpAddr::V4(ip) => (self.config.macs.of(ip), Some(ip)),
+            IpAddr::V6(ip) => match MacAddr::from_link_local(ip) {
+                Some(mac) => (mac, None),
+                None => {
+                    let ip4 = ip4_of(&self.config, ip)?;
+                    (self.config.macs.of(ip4), Some(ip4))
+                }
+            },
+        };
+        if macs.find(mac.key()).is_some() {
+            return None;
+        }
+        if let Some(kept) = self.kept.get(&mac.key()) {
+            let is_it = ip.is_none_or(|ip| ip == kept.ip);
+            return (is_it && kept.from <= now && now < kept.until).then_some(kept.mac);
+        }
+        let began = self.began?;
+        let all = self.closed && now.saturating_sub(began) >= self.seconds(GRACE_S);
+        (all && self.config.is_host(ip?)).then_some(mac)
+    }
+
+    /// Takes an answer from the bucket of `origin`; false if it is empty.
+    fn may_answer(&mut self, origin: Origin, now: Cycles) -> bool {
+        let hz = self.clock.hz();
+        let bucket = || Bucket::new(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, hz);
+        self.buckets.entry(Payer::of(origin)).or_insert_with(bucket).try_take(1, now)
+    }
+
+    /// Forgets an address that another host claims.
+    fn forget(&mut self, ip: IpAddr) {
+        let config = &self.config;
+        self.kept.retain(|_, kept| {
+            ip != IpAddr::V4(kept.ip)
+                && IpAddr::V6(kept.mac.link_local()) != ip
+                && config.ip6_of(kept.ip).map(IpAddr::V6) != Some(ip)
+        });
+    }
+}
+
+impl Switch {
+    /// Answers a frame whose destination has no program, if it is for an absent address. Returns
+    /// whether it is.
+    #[cold]
+    pub(super) fn refuse_absent<S: Source>(
+        &mut self,
+        origin: Origin,
+        source: &S,
+        heading: Heading,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) -> bool {
+        let shown = source.shown();
+        let question = match answer::resolution(shown) {
+            Some(Resolution::Question { target, .. }) => Some(target),
+            _ => None,
+        };
+        let target = question.or_else(|| answer::destination(shown));
+        let Some(mac) = target.and_then(|ip| self.absent.station(ip, &self.macs, now)) else { return false };
+        if mac.key() != heading.destination {
+            return false;
+        }
+        if question.is_some() {
+            self.resolve_absent(origin, source, world, lender, now);
+            return true;
+        }
+        if !self.absent.may_answer(origin, now) {
+            world.stats.switch.absent_limited.add(1);
+            return true;
+        }
+        self.slow = true;
+        let checksums = match origin {
+            Origin::Runtime(..) => Checksums::Trust,
+            Origin::Port(_) => Checksums::Verify,
+        };
+        match source.copy(&mut self.buffer).and_then(|frame| answer::refusal(frame, checksums)) {
+            Some(frame) => self.send_answer(origin, frame, world, lender, now),
+            None => world.stats.switch.dropped_unknown.add(1),
+        }
+        true
+    }
+
+    /// Answers ARP or a neighbour solicitation about an absent address, and notes the claims of
+    /// hosts behind ports.
+    pub(super) fn resolve_absent<S: Source>(
+        &mut self,
+        origin: Origin,
+        source: &S,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) {
+        if !self.absent.closed && self.absent.kept.is_empty() {
+            return;
+        }
+        match answer::resolution(source.shown()) {
+            Some(Resolution::Question { target, by, station }) => {
+                let Some(mac) = self.absent.station(target, &self.macs, now) else { return };
+                if !self.absent.may_answer(origin, now) {
+                    world.stats.switch.absent_limited.add(1);
+                } else if let Some(frame) = answer::resolved(target, mac, (by, station)) {
+                    self.send_answer(origin, frame, world, lender, now);
+                }
+            }
+            Some(Resolution::Claim(ip)) if matches!(origin, Origin::Port(_)) => self.absent.forget(ip),
+            _ => {}
+        }
+    }
+
+    /// Sends an answer to where its cause came from. A port that is being polled gets it after
+    /// that.
+    fn send_answer(
+        &mut self,
+        origin: Origin,
+        frame: Vec<u8>,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) {
+        world.stats.switch.answered_absent.add(1);
+        match origin {
+            Origin::Runtime(id, _) => {
+                let hash = super::check::packet_hash(&frame);
+                self.deliver::<false, _>((origin, id), &Private::own(&frame), hash, world, lender, now);
+            }
+            Origin::Port(_) => self.absent.to_port.push(frame),
+        }
+    }
+
+    /// Sends the answers for a port that has been polled.
+    pub(super) fn flush_answers(&mut self, number: u16, world: &World, now: Cycles) {
+        for frame in core::mem::take(&mut self.absent.to_port) {
+            // One that the port has no room for is lost, as any frame.
+            self.transmit(number, Origin::Port(number), &Private::own(&frame), world, now);
+        }
+    }
+
+    /// Handles the end of a program, which has been detached: tells the other programs, and answers
+    /// for its address from now on.
+    pub(crate) fn note_end(
+        &mut self,
+        ended: &Runtime,
+        reason: &EndReason,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) {
+        // At the end of the IOKernel, programs wait for the next one.
+        if *reason == EndReason::Shutdown || !self.absent.keep(ended.id, ended.ip, ended.mac, now) {
+            return;
+        }
+        let until = now + self.absent.seconds(REPORT_S);
+        for to in world.runtimes.iter().filter(|runtime| !runtime.doomed).map(|runtime| runtime.id) {
+            let ips = [Some(IpAddr::V4(ended.ip)), self.absent.config.ip6_of(ended.ip).map(IpAddr::V6)];
+            for ip in ips.into_iter().flatten().chain([ended.mac.link_local().into()]) {
+                if self.absent.reports.len() < MOST_REPORTS {
+                    self.absent.reports.push_back(Pending { to, gone: (ip, ended.mac), until });
+                }
+            }
+        }
+        self.report_ends(world, lender, now);
+    }
+
+    /// Delivers reports that wait, some at a time.
+    pub(crate) fn report_ends(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) {
+        for _ in 0..self.absent.reports.len().min(REPORTS_AT_ONCE) {
+            let Some(report) = self.absent.reports.pop_front() else { return };
+            if now < report.until && !put_report(report, world, lender, now) {
+                self.absent.reports.push_back(report);
+            }
+        }
+    }
+}
+
+/// Returns the IPv4 address to which an IPv6 address of the network corresponds.
+pub(super) fn ip4_of(config: &Config, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let host = ip.to_bits() as u32 & !(u32::MAX << (32 - u32::from(config.prefix_len)));
+    let ip4 = Ipv4Addr::from_bits(config.network.to_bits() | host);
+    (config.ip6_of(ip4) == Some(ip)).then_some(ip4)
+}
+
+/// Puts a report into a ring of its receiver; false if there is no room. Firewall rules do not
+/// apply: it is the IOKernel's own.
+fn put_report(report: Pending, world: &mut World, lender: &mut impl Lender, now: Cycles) -> bool {
+    let Some(runtime) = world.runtimes.get(report.to).filter(|runtime| !runtime.doomed) else { return true };
+    let own = match report.gone.0 {
+        IpAddr::V4(_) => Some(IpAddr::V4(runtime.ip)),
+        IpAddr::V6(gone) => {
+            let near = gone.is_unicast_link_local();
+            runtime.identity.ipv6().find(|ip| ip.is_unicast_link_local() == near).map(IpAddr::V6)
+        }
+    };
+    let frame = own.and_then(|own| answer::departure(report.gone, (own, runtime.mac)));
+    let Some(frame) = frame else { return true };
+    if runtime.groups.is_unserved() {
+        lender.wakeup(world, report.to, now);
+    }
+    let Some(runtime) = world.runtimes.get_mut(report.to) else { return true };
+    let hash = super::check::packet_hash(&frame);
+    let kthread = runtime.groups.kthread(hash);
+    let ingress = &mut runtime.kthreads[usize::from(kthread)].ingress;
+    match Private::own(&frame).put(ingress, hash, now) {
+        Ok(()) => {
+            world.stats.switch.departures.add(1);
+            true
+        }
+        Err(ReserveError::Full) => false,
+        Err(ReserveError::Lie(lie)) => {
+            world.doom(report.to, EndReason::IngressLie { kthread, lie });
+            true
+        }
+    }
+}

@@ -1,0 +1,321 @@
+use std::net::{IpAddr, Ipv4Addr};
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_shm::ring::FLAG_CHECKSUM_OK;
+use tailwater_tcp::segment::Options;
+use tailwater_tcp::{Flags, Header, Segment, Seq};
+use tailwater_wire::{
+    Addresses, ArpOperation, ArpPacket, Checksums, DEFAULT_TTL, EtherType, EthernetHeader, Fragmenting,
+    IcmpMessage, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, PacketInfo, Stations, Sum, Undelivered,
+};
+
+use super::{ANSWERS_AT_ONCE, GRACE_S, KEPT_S, REPORTS_AT_ONCE};
+use crate::config::Config;
+use crate::fixture::Sandbox;
+use crate::port::memory::{MemoryPeer, pair};
+use crate::port::{Attachment, Port};
+use crate::switch::check::tests::{arp, udp};
+
+const SECOND: u64 = 1_000_000_000;
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 9);
+const NEVER: Ipv4Addr = Ipv4Addr::new(10, 77, 8, 8);
+
+fn ip(id: u32) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, id as u8 + 10)
+}
+
+fn uplink() -> (Box<dyn Port>, MemoryPeer) {
+    let (port, peer) = pair("uplink", Attachment::Uplink { gateway: None }).unwrap();
+    (Box::new(port), peer)
+}
+
+/// Returns a sandbox whose runtime 0 runs, with `others` more.
+fn sandbox(ports: Vec<Box<dyn Port>>, others: u32) -> Sandbox {
+    let mut sandbox = Sandbox::new(2, ports);
+    for id in 0..=others {
+        sandbox.add(id, 1, 0, LatencyCritical);
+    }
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
+    sandbox
+}
+
+fn end(sandbox: &mut Sandbox, id: u32) {
+    sandbox.end(RuntimeId(id));
+}
+
+/// Returns all frames that wait for a runtime, with the flags of their records.
+fn received(sandbox: &mut Sandbox, id: u32) -> Vec<(Vec<u8>, u8)> {
+    std::iter::from_fn(|| sandbox.peer(id).receive_flagged(0)).collect()
+}
+
+/// Returns a segment with a right checksum.
+fn segment(from: IpAddr, to: IpAddr, stations: (MacAddr, MacAddr), flags: Flags, payload: &[u8]) -> Vec<u8> {
+    let addresses = Addresses::new(from, to).unwrap();
+    let packet =
+        PacketInfo { addresses, protocol: IpProtocol::TCP, hop_limit: DEFAULT_TTL, traffic_class: 0 };
+    let (seq, ack) = (Seq(1_000), Seq(77));
+    let header =
+        Header { source: 40_000, destination: 80, seq, ack, flags, window: 9, options: Options::default() };
+    let front = packet.overhead_of(Fragmenting::Forbidden);
+    let mut frame = vec![0; front + header.len() + payload.len()];
+    let stations = Stations { source: stations.0, destination: stations.1 };
+    let len = frame.len() - front;
+    packet.write_headers(&mut frame[..front], stations, Fragmenting::Forbidden, len);
+    header.emit(&mut frame[front..]);
+    frame[front + header.len()..].copy_from_slice(payload);
+    let sum: Sum = addresses.pseudo_header(IpProtocol::TCP, len);
+    let sum = sum.bytes(&frame[front..]).finish();
+    frame[front + 16..front + 18].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// Returns a segment between programs of the IOKernel.
+fn local(from: u32, to: Ipv4Addr, flags: Flags, payload: &[u8]) -> Vec<u8> {
+    let stations = (MacAddr::derived(ip(from)), MacAddr::derived(to));
+    segment(ip(from).into(), to.into(), stations, flags, payload)
+}
+
+/// Returns sender, sequence number, acknowledgment and flags of a segment with a right checksum.
+fn header_of(frame: &[u8]) -> (IpAddr, u32, u32, Flags) {
+    let (ethernet, bytes) = EthernetHeader::parse(frame).unwrap();
+    let (addresses, payload) = if ethernet.ethertype == EtherType::IPV4 {
+        let packet = Ipv4Packet::parse(bytes, Checksums::Verify).unwrap();
+        (packet.header.addresses(), packet.payload)
+    } else {
+        let packet = Ipv6Packet::parse(bytes).unwrap();
+        (packet.header.addresses(), packet.payload)
+    };
+    assert_eq!(addresses.pseudo_header(IpProtocol::TCP, payload.len()).bytes(payload).finish(), 0);
+    let header = Segment::parse(payload).unwrap().header;
+    (addresses.source(), header.seq.0, header.ack.0, header.flags)
+}
+
+/// Returns why a packet did not arrive, and the bytes that the error in `frame` quotes.
+fn error_of(frame: &[u8]) -> (Undelivered, Vec<u8>) {
+    let packet = Ipv4Packet::parse(&frame[14..], Checksums::Verify).unwrap();
+    match IcmpMessage::parse(packet.payload, Checksums::Verify).unwrap() {
+        IcmpMessage::Error { why, quote } => (why, quote.to_vec()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn frames_for_an_ended_program_are_refused_in_its_name() {
+    let mut sandbox = sandbox(Vec::new(), 1);
+    end(&mut sandbox, 1);
+    received(&mut sandbox, 0);
+    sandbox.peer(0).send(0, &local(0, ip(1), Flags::SYN, &[]));
+    sandbox.peer(0).send(0, &local(0, ip(1), Flags::ACK | Flags::PSH, b"abc"));
+    sandbox.peer(0).send(0, &local(0, ip(1), Flags::RST, &[]));
+    let datagram = udp(ip(0), ip(1), (5, 7), 60);
+    sandbox.peer(0).send(0, &datagram);
+    sandbox.pass(100);
+    let frames = received(&mut sandbox, 0);
+    assert!(frames.iter().all(|(frame, flags)| *flags == FLAG_CHECKSUM_OK
+        && frame[..6] == MacAddr::derived(ip(0)).0
+        && frame[6..12] == MacAddr::derived(ip(1)).0));
+    assert_eq!(frames.len(), 3, "no answer to a reset");
+    assert_eq!(header_of(&frames[0].0), (ip(1).into(), 0, 1_001, Flags::RST | Flags::ACK));
+    assert_eq!(header_of(&frames[1].0), (ip(1).into(), 77, 0, Flags::RST));
+    assert_eq!(error_of(&frames[2].0), (Undelivered::Port, datagram[14..].to_vec()));
+    assert_eq!(sandbox.world.stats.switch.answered_absent.get(), 3);
+    // Its successor gets them, as before.
+    sandbox.add(1, 1, 0, LatencyCritical);
+    sandbox.peer(0).send(0, &datagram);
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(1).receive(0), Some(datagram));
+    assert_eq!(received(&mut sandbox, 0), []);
+}
+
+#[test]
+fn an_ended_programs_address_is_resolved_until_it_is_forgotten() {
+    let (port, wire) = uplink();
+    let mut sandbox = sandbox(vec![port], 1);
+    end(&mut sandbox, 1);
+    received(&mut sandbox, 0);
+    let ask = arp(ip(0), ip(1));
+    sandbox.peer(0).send(0, &ask);
+    sandbox.pass(100);
+    let answers = received(&mut sandbox, 0);
+    let reply = ArpPacket::parse(&answers[0].0[14..]).unwrap();
+    assert_eq!((reply.operation, reply.sender_ip), (ArpOperation::Reply, ip(1)));
+    assert_eq!((reply.sender_mac, reply.target_ip), (MacAddr::derived(ip(1)), ip(0)));
+    assert_eq!(wire.receive(), Some(ask.clone()), "another host may have the address by now");
+    // From the wire.
+    assert!(wire.send(&arp(OUTSIDE, ip(1))));
+    sandbox.pass(100);
+    assert_eq!(wire.receive().map(|frame| frame[..6].to_vec()), Some(MacAddr::derived(OUTSIDE).0.to_vec()));
+    // A host there announces the address.
+    let mut claim = arp(ip(1), ip(1));
+    claim[6..12].copy_from_slice(&MacAddr::derived(OUTSIDE).0);
+    claim[22..28].copy_from_slice(&MacAddr::derived(OUTSIDE).0);
+    assert!(wire.send(&claim));
+    sandbox.pass(100);
+    received(&mut sandbox, 0);
+    sandbox.peer(0).send(0, &ask);
+    sandbox.peer(0).send(0, &local(0, ip(1), Flags::SYN, &[]));
+    sandbox.pass(100);
+    assert_eq!(received(&mut sandbox, 0), []);
+    assert_eq!(std::iter::from_fn(|| wire.receive()).count(), 2, "both go to that host");
+}
+
+#[test]
+fn an_address_is_kept_for_as_long_as_peers_send_again() {
+    let mut sandbox = sandbox(vec![uplink().0], 1);
+    end(&mut sandbox, 1);
+    for (later, answers) in [((KEPT_S - 1) * SECOND, 1), (2 * SECOND, 0)] {
+        received(&mut sandbox, 0);
+        sandbox.pass(later);
+        sandbox.peer(0).send(0, &local(0, ip(1), Flags::SYN, &[]));
+        sandbox.pass(100);
+        assert_eq!(received(&mut sandbox, 0).len(), answers);
+    }
+}
+
+#[test]
+fn an_answer_leaves_by_the_port_that_its_cause_came_from() {
+    let (port, wire) = uplink();
+    let mut sandbox = sandbox(vec![port], 1);
+    end(&mut sandbox, 1);
+    let stations = (MacAddr::derived(OUTSIDE), MacAddr::derived(ip(1)));
+    let syn = segment(OUTSIDE.into(), ip(1).into(), stations, Flags::SYN, &[]);
+    assert!(wire.send(&syn));
+    sandbox.pass(100);
+    let answer = wire.receive().expect("an answer");
+    assert_eq!(header_of(&answer), (ip(1).into(), 0, 1_001, Flags::RST | Flags::ACK));
+    assert_eq!(answer[..6], stations.0.0);
+    // A wire may have damaged a frame.
+    for at in [24, 50] {
+        let mut damaged = syn.clone();
+        damaged[at] ^= 1;
+        assert!(wire.send(&damaged));
+        sandbox.pass(100);
+        assert_eq!(wire.receive(), None);
+    }
+    // Nor is a frame for another host's address answered, or one in the name of a group.
+    for (from, to, station) in [
+        (OUTSIDE, NEVER, MacAddr::derived(NEVER)),
+        (OUTSIDE, NEVER, MacAddr::derived(ip(1))),
+        (Ipv4Addr::new(224, 0, 0, 1), ip(1), MacAddr::derived(ip(1))),
+    ] {
+        assert!(wire.send(&segment(from.into(), to.into(), (stations.0, station), Flags::SYN, &[])));
+        sandbox.pass(100);
+        assert_eq!(wire.receive(), None, "{from} {to} {station}");
+    }
+}
+
+#[test]
+fn an_ended_program_is_refused_over_ipv6_too() {
+    let mut sandbox = sandbox(Vec::new(), 1);
+    end(&mut sandbox, 1);
+    received(&mut sandbox, 0);
+    let near = |ip| IpAddr::V6(MacAddr::derived(ip).link_local());
+    let far = |ip| IpAddr::V6(Config::default().ip6_of(ip).unwrap());
+    // The runtimes of the sandbox have link-local addresses only.
+    let stations = (MacAddr::derived(ip(0)), MacAddr::derived(ip(1)));
+    for to in [near(ip(1)), far(ip(1))] {
+        sandbox.peer(0).send(0, &segment(near(ip(0)), to, stations, Flags::SYN, &[]));
+        sandbox.pass(100);
+        let frames = received(&mut sandbox, 0);
+        assert_eq!(header_of(&frames[0].0), (to, 0, 1_001, Flags::RST | Flags::ACK));
+    }
+}
+
+#[test]
+fn every_other_program_is_told_of_the_end_even_if_its_ring_is_full_at_first() {
+    let mut sandbox = sandbox(Vec::new(), 2);
+    let mut sent = 0;
+    while sandbox.world.stats.switch.dropped_full.get() == 0 {
+        sandbox.peer(0).send_udp(0, ip(2), 5);
+        sandbox.pass(100);
+        sent += 1;
+    }
+    while sandbox.world.stats.switch.departures.get() == 0 {
+        // As ports may, which have no share.
+        let frame = udp(OUTSIDE, ip(2), (5, 7), 60);
+        let runtime = sandbox.world.runtimes.get_mut(RuntimeId(2)).unwrap();
+        let put = super::Private::own(&frame);
+        if super::Source::put(&put, &mut runtime.kthreads[0].ingress, 0, 0).is_err() {
+            break;
+        }
+    }
+    assert!(sent > 10);
+    end(&mut sandbox, 1);
+    let reports = |sandbox: &mut Sandbox, id| {
+        let frames = received(sandbox, id)
+            .into_iter()
+            .filter(|(frame, flags)| *flags == FLAG_CHECKSUM_OK && frame[12..14] == [8, 0] && frame[23] == 1);
+        frames.map(|(frame, _)| error_of(&frame)).collect::<Vec<_>>()
+    };
+    let [(why, quote)] = &reports(&mut sandbox, 0)[..] else { panic!("one report") };
+    let (quoted, rest) = Ipv4Packet::parse_quoted(quote).unwrap();
+    assert_eq!((*why, rest.len()), (Undelivered::Host, 0));
+    assert_eq!(quoted.addresses(), Addresses::V4 { source: ip(0), destination: ip(1) });
+    assert_eq!(reports(&mut sandbox, 2), [], "there was no room, and there is now");
+    let Sandbox { switch, world, alloc, now, .. } = &mut sandbox;
+    switch.report_ends(world, alloc, *now);
+    assert_eq!(reports(&mut sandbox, 2).len(), 1);
+    const { assert!(REPORTS_AT_ONCE > 3) }
+}
+
+#[test]
+fn a_program_that_may_come_back_is_neither_reported_nor_refused() {
+    let mut sandbox = sandbox(vec![uplink().0], 0);
+    sandbox.add_unready(1);
+    end(&mut sandbox, 1);
+    assert_eq!(received(&mut sandbox, 0), []);
+    let syn = local(0, ip(1), Flags::SYN, &[]);
+    for (later, answers) in [(100, 0), ((GRACE_S - 1) * SECOND, 0), (2 * SECOND, 1)] {
+        sandbox.pass(later);
+        sandbox.peer(0).send(0, &syn);
+        sandbox.pass(100);
+        assert_eq!(received(&mut sandbox, 0).len(), answers, "{later}");
+    }
+}
+
+#[test]
+fn addresses_that_never_had_a_program_are_refused_where_no_other_host_can_have_them() {
+    let (uplink, _wire) = uplink();
+    let station = Attachment::Station { mac: MacAddr::derived(OUTSIDE), ip: Some(OUTSIDE) };
+    let (port, _peer) = pair("station", station).unwrap();
+    for (ports, closed) in [(Vec::new(), true), (vec![uplink], false), (vec![Box::new(port) as _], true)] {
+        let mut sandbox = sandbox(ports, 0);
+        for (later, answered) in [(100, false), (GRACE_S * SECOND, closed)] {
+            sandbox.pass(later);
+            sandbox.peer(0).send(0, &arp(ip(0), NEVER));
+            sandbox.peer(0).send(0, &local(0, NEVER, Flags::SYN, &[]));
+            sandbox.pass(100);
+            assert_eq!(received(&mut sandbox, 0).len(), if answered { 2 } else { 0 }, "{closed} {later}");
+        }
+    }
+}
+
+#[test]
+fn who_asks_without_end_takes_no_answer_from_others() {
+    let (port, wire) = uplink();
+    let mut sandbox = sandbox(vec![port], 2);
+    sandbox.peer(1).queue(0, 1);
+    sandbox.settle();
+    end(&mut sandbox, 2);
+    received(&mut sandbox, 1);
+    let syn = local(0, ip(2), Flags::SYN, &[]);
+    for _ in 0..ANSWERS_AT_ONCE + 100 {
+        sandbox.peer(0).send(0, &syn);
+        sandbox.pass(1);
+        received(&mut sandbox, 0);
+    }
+    let limited = sandbox.world.stats.switch.absent_limited.get();
+    assert!((1..=100).contains(&limited), "{limited}");
+    sandbox.peer(1).send(0, &local(1, ip(2), Flags::SYN, &[]));
+    let stations = (MacAddr::derived(OUTSIDE), MacAddr::derived(ip(2)));
+    assert!(wire.send(&segment(OUTSIDE.into(), ip(2).into(), stations, Flags::SYN, &[])));
+    sandbox.pass(1);
+    assert_eq!(received(&mut sandbox, 1).len(), 1);
+    assert!(wire.receive().is_some());
+    // And what it asks is answered again with time.
+    sandbox.pass(SECOND);
+    sandbox.peer(0).send(0, &syn);
+    sandbox.pass(1);
+    assert_eq!(received(&mut sandbox, 0).len(), 1);
+}
