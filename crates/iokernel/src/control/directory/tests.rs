@@ -447,7 +447,8 @@ fn a_program_that_could_not_attach_is_named_with_the_reason() {
 
 #[test]
 fn a_program_that_returns_gets_its_former_address_of_the_pool_for_a_while_after_a_start() {
-    let text = "[[grant]]\nusers = 7\n[[grant]]\nusers = 8\naddresses = [\"10.77.0.64/26\"]";
+    let text = "pool-start = \"10.77.0.2\"\n[[grant]]\nusers = 7\n[[grant]]\nusers = 8\n\
+                addresses = [\"10.77.0.64/26\"]";
     let config = Config::from_toml(text).unwrap();
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
     let user = User { uid: 7, groups: Vec::new(), privileged: false };
