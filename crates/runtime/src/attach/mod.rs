@@ -168,9 +168,13 @@ impl Connection {
     }
 }
 
-/// Returns false if Linux lets no thread of this process run on one of these cores: its cpuset has
-/// none of them. What Linux says is tried out on a thread that sleeps, which does not run there.
+/// Returns false if there are such cores, and Linux lets no thread of this process run on one of
+/// them: its cpuset has none. What Linux says is tried out on a thread that sleeps, which does not run there.
 fn may_use_any(cores: &[u16]) -> bool {
+    // Then no cpuset is at fault.
+    if cores.is_empty() {
+        return true;
+    }
     let mut wanted = CpuSet::new();
     cores.iter().for_each(|&core| wanted.set(core.into()));
     let ((tell, told), (wake, sleep)) = (channel(), channel::<()>());
