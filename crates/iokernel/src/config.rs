@@ -507,6 +507,11 @@ mod tests {
         ] {
             assert_eq!(config.is_host(ip.into()), host, "{ip:?}");
         }
-        assert_eq!(config.first_pool_address(), Ipv4Addr::new(10, 77, 0, 2));
+        assert_eq!(config.first_pool_address(), Ipv4Addr::new(10, 77, 128, 1));
+        for (prefix_len, first) in [(24, 129), (28, 9), (29, 5), (30, 2)] {
+            let small = Config { prefix_len, ..Config::default() };
+            assert_eq!(small.first_pool_address(), Ipv4Addr::new(10, 77, 0, first), "/{prefix_len}");
+            assert!(small.is_host(small.first_pool_address()));
+        }
     }
 }

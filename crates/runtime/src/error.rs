@@ -197,6 +197,17 @@ pub enum AttachError {
         /// The IOKernel's reason.
         why: String,
     },
+    /// The cpuset of this process has none of the cores that the IOKernel lends.
+    #[error(
+        "{socket}: that IOKernel lends core {cores}, and Linux lets this process use none of them, so it would never \
+         run; give its control group one of them (cpuset.cpus, AllowedCPUs), or have others lent (managed-cores)"
+    )]
+    NoCore {
+        /// The control socket.
+        socket: String,
+        /// The cores that the IOKernel lends.
+        cores: String,
+    },
     /// The IOKernel did not answer.
     #[error("{socket}: no answer in time")]
     NoAnswer {

@@ -29,6 +29,7 @@ use tailwater_shm::memory::{self, MemoryError};
 use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
 use super::gate::Ruling;
+use super::owed::Owed;
 use super::session::{Offer, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{
@@ -374,6 +375,7 @@ impl Control {
         {
             return Err(Refusal::TooOften { uid, ms: in_ms(wait) });
         }
+        self.parts.directory.forgive(Owed::lives);
         let place = self.parts.directory.admit(&user, wish)?;
         let id = place.id;
         let offer = self.check_grant(uid, id).and_then(|payer| {
@@ -385,6 +387,16 @@ impl Control {
             offer
         });
         offer.inspect_err(|_| self.parts.directory.release(id))
+    }
+
+    /// Enters a program of user `uid` that is ready in the list for the next IOKernel.
+    fn list_ready(&mut self, id: RuntimeId, uid: u32) {
+        let Some(list) = &mut self.list else { return };
+        let program = self.parts.stats.runtimes().into_iter().find(|runtime| runtime.id == id);
+        let program = program.and_then(|runtime| Owed::new(&runtime.name, runtime.ip, uid, runtime.pid));
+        if let Some(program) = program {
+            list.add(id, program, self.parts.directory.owed());
+        }
     }
 
     /// Checks that the users whom the grant of a place does not name are served, if `uid` is one of
@@ -541,7 +553,9 @@ impl Control {
         // stays so then.
         let expected = self.parts.directory.expects();
         if control::send(&*session.socket, &ServerMessage::Ready, &[]).is_ok() {
+            let uid = session.uid;
             self.parts.directory.settle(id);
+            self.list_ready(id, uid);
         }
         // It may have been on its way to the polling thread when rules or grants changed.
         if self.rules_changed {

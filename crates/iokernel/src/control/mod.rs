@@ -23,6 +23,7 @@ mod conversation;
 pub(crate) mod directory;
 mod gate;
 mod limits;
+pub(crate) mod owed;
 pub(crate) mod predecessor;
 pub(crate) mod presence;
 mod process;
@@ -213,6 +214,8 @@ pub(crate) struct Control {
     successor: Option<Arc<ClientSocket>>,
     /// Until when places are kept for the programs of the IOKernel that ran before.
     reunion_ends: Option<Instant>,
+    /// The programs, for the next IOKernel; `None` without a folder for it.
+    list: Option<owed::List>,
     /// What the policy was last told about clock rates.
     sets_clocks: bool,
     /// A descriptor to close when there is no other: a connection is then accepted to be refused.
@@ -320,6 +323,7 @@ impl Control {
             grants_changed: false,
             successor: None,
             reunion_ends: None,
+            list: None,
             sets_clocks: true,
             spare,
             accepts_again: None,
@@ -334,6 +338,10 @@ impl Control {
         let mut presence = Presence::new(&self.parts.surroundings);
         self.reunion_ends = Some(Instant::now() + REUNION);
         self.parts.directory.take_back(true);
+        self.list = owed::List::beside(&self.parts.config.socket);
+        if let Some(programs) = self.list.as_ref().and_then(owed::List::read) {
+            self.parts.directory.owe(programs);
+        }
         if !self.parts.refuses_descriptors {
             self.closer = Closer::start();
         }
@@ -659,6 +667,12 @@ impl Control {
             let _ = crate::sys::bind_thread(runtime.pid, kthread.tid, cores);
         }
         self.parts.stats.remove_runtime(id);
+        // At its own end the programs wait for the next one.
+        if let Some(list) = &mut self.list
+            && *reason != EndReason::Shutdown
+        {
+            list.remove(id, self.parts.directory.owed());
+        }
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
         // Unmaps its memory, which takes long if there is much of it, and restores the weight of

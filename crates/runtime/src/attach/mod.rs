@@ -11,8 +11,10 @@ use crate::error::AttachError;
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
 use crate::records::loan::{Loan, Seat};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 use tailwater_shm::board::Board;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
@@ -111,6 +113,10 @@ impl Connection {
             Loan::new(region, config.class.into(), welcome.raise, welcome.managed_cores.len(), doorbell);
         loan.take_seat(seat).map_err(unusable(path))?;
         let allowed = sched_getaffinity(None).ok();
+        if !may_use_any(&welcome.managed_cores) {
+            let cores = welcome.managed_cores.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+            return Err(AttachError::NoCore { socket: path.to_owned(), cores });
+        }
         let connection = Self {
             others: allowed.map(|allowed| unmanaged(allowed, &welcome)),
             allowed,
@@ -160,6 +166,31 @@ impl Connection {
         }
         announce(&self.registration.control, &self.path, tids)
     }
+}
+
+/// Returns false if there are such cores, and Linux lets no thread of this process run on one of
+/// them: its cpuset has none. What Linux says is tried out on a thread that sleeps, which does not run there.
+fn may_use_any(cores: &[u16]) -> bool {
+    // Then no cpuset is at fault.
+    if cores.is_empty() {
+        return true;
+    }
+    let mut wanted = CpuSet::new();
+    cores.iter().for_each(|&core| wanted.set(core.into()));
+    let ((tell, told), (wake, sleep)) = (channel(), channel::<()>());
+    let sleeper = std::thread::Builder::new().name("tailwater-probe".to_owned()).spawn(move || {
+        let before = sched_getaffinity(None);
+        // Both fail only if the other end is gone.
+        let _ = tell.send((gettid(), before));
+        let _ = sleep.recv();
+    });
+    let (Ok(sleeper), Ok((tid, Ok(before)))) = (sleeper, told.recv()) else { return true };
+    let result = sched_setaffinity(Some(tid), &wanted);
+    // Back, so that it need not run on a managed core to end.
+    let _ = sched_setaffinity(Some(tid), &before);
+    drop(wake);
+    let _ = sleeper.join();
+    result != Err(Errno::INVAL)
 }
 
 /// Returns which of the `allowed` cores an IOKernel leaves to threads that are no kthreads: all if
@@ -224,5 +255,21 @@ fn answer(control: &OwnedFd, path: &str) -> Result<(ServerMessage, Vec<OwnedFd>)
     match control::receive(control).map_err(failed(path))? {
         (ServerMessage::Refused { why }, _) => Err(AttachError::Refused { socket: path.to_owned(), why }),
         answer => Ok(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_that_linux_gives_no_thread_of_this_process_is_told_from_one_that_it_does() {
+        let allowed = sched_getaffinity(None).unwrap();
+        let own = (0..CpuSet::MAX_CPU).find(|&core| allowed.is_set(core)).unwrap() as u16;
+        // No machine of the tests has as many.
+        let none = (CpuSet::MAX_CPU - 1) as u16;
+        assert!(may_use_any(&[own]) && may_use_any(&[none, own]));
+        assert!(!may_use_any(&[none]));
+        assert_eq!(sched_getaffinity(None), Ok(allowed));
     }
 }

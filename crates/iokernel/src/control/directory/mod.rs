@@ -18,6 +18,7 @@ use tailwater_shm::layout::{RegionSpec, SpecError};
 use tailwater_shm::memory::MemoryError;
 use tailwater_shm::{Version, board};
 
+use super::owed::Owed;
 use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
@@ -89,6 +90,17 @@ pub enum Refusal {
          choose another name, or wait"
     )]
     NameKept(String),
+    /// The name belongs to a program that has not come back.
+    #[error(
+        "the name {name:?} belongs to a program of user {uid} that was registered at the IOKernel before, lives, and has \
+         not come back yet; choose another name, or end that program"
+    )]
+    NameOwed {
+        /// The name.
+        name: String,
+        /// The program's user.
+        uid: u32,
+    },
     /// Too few or too many kthreads for this IOKernel.
     #[error("{asked} kthreads requested; this IOKernel accepts 1 to {most} (max-kthreads)")]
     Kthreads {
@@ -406,6 +418,10 @@ pub(crate) struct Directory {
     ips: HashMap<Ipv4Addr, String>,
     macs: HashMap<MacAddr, String>,
     tids: HashSet<i32>,
+    /// Names and addresses of programs that have not come back from an IOKernel that is gone.
+    owed: Vec<Owed>,
+    /// What they are is known: a program that says what it had must be among them.
+    knows_owed: bool,
     /// True if programs get the address that a previous IOKernel chose for them.
     takes_back: bool,
     next_ip: Ipv4Addr,
@@ -423,6 +439,8 @@ impl Directory {
             ips: HashMap::new(),
             macs: HashMap::new(),
             tids: HashSet::new(),
+            owed: Vec::new(),
+            knows_owed: false,
             takes_back: false,
             next_ip: config.first_pool_address(),
         }
@@ -501,6 +519,36 @@ impl Directory {
         self.takes_back = takes_back;
     }
 
+    /// Gives what these programs have to them alone.
+    pub(crate) fn owe(&mut self, programs: Vec<Owed>) {
+        (self.owed, self.knows_owed) = (programs, true);
+    }
+
+    /// Returns the programs that have not come back.
+    pub(crate) fn owed(&self) -> &[Owed] {
+        &self.owed
+    }
+
+    /// Owes nothing any more to programs that do not live.
+    pub(crate) fn forgive(&mut self, lives: impl Fn(&Owed) -> bool) {
+        self.owed.retain(lives);
+    }
+
+    /// Checks that a name and an address do not belong to another program that may come back.
+    fn check_owed(&self, user: &User, name: &str, ip: Option<Ipv4Addr>) -> Result<(), Refusal> {
+        for owed in self.owed.iter().filter(|owed| owed.uid != user.uid || owed.name != name) {
+            if owed.name == name {
+                return Err(Refusal::NameOwed { name: name.to_owned(), uid: owed.uid });
+            }
+            if ip == Some(owed.ip) {
+                let owner =
+                    format!("program {:?} of user {}, which has not come back yet", owed.name, owed.uid);
+                return Err(Refusal::AddressTaken { ip: owed.ip, owner });
+            }
+        }
+        Ok(())
+    }
+
     /// Says in words what a user may register.
     pub(crate) fn rights(&self, user: &User) -> String {
         self.authority.describe(user, |grant| self.held(grant))
@@ -514,7 +562,7 @@ impl Directory {
             |entry: &Entry| entry.expected && entry.wish.name == wish.name && entry.user.uid == user.uid;
         let kept = self.entries.iter().find_map(|(&id, entry)| is_kept(entry).then_some(id));
         let Some(kept) = kept.and_then(|id| self.take_out(id)) else {
-            let ruled = self.as_returning(wish);
+            let ruled = self.as_returning(user, wish);
             return self.enter(user, &ruled, wish.ip, |this, bytes| this.rule_on(user, &ruled, bytes));
         };
         let mut ruled = Register { returns: false, ..wish.clone() };
@@ -542,10 +590,13 @@ impl Directory {
     /// Returns a registration as it is ruled on: not on an address of the pool that an IOKernel
     /// before has chosen. Whether that is so is not known, so what a grant lists is no such
     /// address.
-    fn as_returning(&self, wish: &Register) -> Register {
+    fn as_returning(&self, user: &User, wish: &Register) -> Register {
         let in_pool =
             |ip: Ipv4Addr| ip >= self.config.first_pool_address() && self.authority.keeps(ip).is_none();
-        let returns = wish.returns && self.takes_back && wish.ip.is_some_and(in_pool);
+        let is_its = |owed: &Owed| (owed.uid, &owed.name, Some(owed.ip)) == (user.uid, &wish.name, wish.ip);
+        // Where the list is known, however late; otherwise there is only the program's word.
+        let had = if self.knows_owed { self.owed.iter().any(is_its) } else { self.takes_back };
+        let returns = wish.returns && had && wish.ip.is_some_and(in_pool);
         let ip = wish.ip.filter(|_| !returns);
         Register { ip, returns: false, ..wish.clone() }
     }
@@ -559,6 +610,8 @@ impl Directory {
     pub(crate) fn settle(&mut self, id: RuntimeId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.ready = true;
+        let (uid, name) = (entry.user.uid, &entry.wish.name);
+        self.owed.retain(|owed| (owed.uid, &owed.name) != (uid, name));
         let Some(kept) = entry.kept.take() else { return };
         if kept.place.ip != entry.place.ip {
             self.free_addresses(&kept.place);
@@ -678,8 +731,11 @@ impl Directory {
         let region = self.check_wish(wish)?;
         let region_len = region.region_len() as u64;
         let grant = rule(self, region_len)?;
+        self.check_owed(user, &wish.name, ip)?;
         self.check_memory(user, grant, region_len)?;
         let id = self.vacant_id()?;
+        let own = |owed: &&Owed| (owed.uid, &*owed.name) == (user.uid, &*wish.name);
+        let ip = ip.or_else(|| self.owed.iter().find(own).map(|owed| owed.ip));
         let (ip, mac) = self.addresses(ip)?;
         let asked = wish.kthreads;
         let taken: usize = self.entries.values().map(|entry| usize::from(entry.kthreads())).sum();
@@ -847,13 +903,15 @@ impl Directory {
         let first = self.config.first_pool_address();
         let mut ip = self.next_ip;
         // A prefix that is kept may be entered in its middle, and met again after the last address.
-        for _ in 0..=self.ips.len() + self.macs.len() + 2 * self.authority.prefixes() {
+        let taken = self.ips.len() + self.macs.len() + self.owed.len();
+        for _ in 0..=taken + 2 * self.authority.prefixes() {
             let candidate = ip;
             let kept = self.authority.keeps(candidate);
             let next = Ipv4Addr::from_bits(kept.unwrap_or(ip).to_bits().wrapping_add(1));
             ip = if self.config.is_host(next) { next } else { first };
             if kept.is_none()
                 && !self.ips.contains_key(&candidate)
+                && !self.owed.iter().any(|owed| owed.ip == candidate)
                 && !self.macs.contains_key(&self.config.macs.of(candidate))
             {
                 self.next_ip = ip;

@@ -447,7 +447,8 @@ fn a_program_that_could_not_attach_is_named_with_the_reason() {
 
 #[test]
 fn a_program_that_returns_gets_its_former_address_of_the_pool_for_a_while_after_a_start() {
-    let text = "[[grant]]\nusers = 7\n[[grant]]\nusers = 8\naddresses = [\"10.77.0.64/26\"]";
+    let text = "pool-start = \"10.77.0.2\"\n[[grant]]\nusers = 7\n[[grant]]\nusers = 8\n\
+                addresses = [\"10.77.0.64/26\"]";
     let config = Config::from_toml(text).unwrap();
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
     let user = User { uid: 7, groups: Vec::new(), privileged: false };
@@ -496,4 +497,60 @@ fn of_ever_so_many_groups_those_that_grants_name_are_handed_over() {
         assert_eq!(program.groups.len(), handed_over);
         assert!(program.groups.contains(&5));
     }
+}
+
+#[test]
+fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
+    let config = Config::from_toml("prefix-len = 28\npool-start = \"10.77.0.2\"\n[[grant]]\nusers = \"*\"");
+    let config = config.unwrap();
+    let free = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
+    let at = |name: &str, ip: Ipv4Addr, returns| Register { ip: Some(ip), returns, ..free(name) };
+    let own = std::process::id() as i32;
+    let [owner, other] = [7, 8].map(|uid| User { uid, groups: Vec::new(), privileged: false });
+    let programs = [("first", 2), ("second", 5)];
+    let owed =
+        programs.map(|(name, host)| Owed::new(name, [10, 77, 0, host].into(), owner.uid, own).unwrap());
+    // Whatever registers, in any order: by another name, another user, or root.
+    for seed in 0..64u32 {
+        let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
+        directory.owe(owed.to_vec());
+        let mut given = Vec::new();
+        for step in 0..12 {
+            let choice = (seed.rotate_left(step) ^ step).wrapping_mul(0x9e37_79b9) >> 16;
+            let (name, ip) = programs[choice as usize % 2];
+            let ip = Ipv4Addr::new(10, 77, 0, ip);
+            let user = [&other, &owner, ROOT][choice as usize / 2 % 3];
+            let wish = match choice / 8 % 4 {
+                0 => free(&format!("job-{step}")),
+                1 => at(&format!("job-{step}"), ip, choice & 256 != 0),
+                2 => free(name),
+                _ => at(name, ip, choice & 256 != 0),
+            };
+            if let Ok(place) = directory.admit(user, &wish) {
+                given.push((user.uid, wish.name.clone(), place.ip));
+            }
+        }
+        for (uid, name, ip) in given {
+            let is_its = |owed: &Owed| (owed.uid, &*owed.name, owed.ip) == (uid, &*name, ip);
+            let is_anothers = |owed: &Owed| owed.name == name || owed.ip == ip;
+            assert!(owed.iter().all(|o| !is_anothers(o) || is_its(o)), "seed {seed}: {uid} {name} {ip}");
+        }
+    }
+    // A refusal names the holder, and who returns gets what it had, after any time.
+    let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
+    directory.owe(owed.to_vec());
+    let why = directory.admit(&other, &free("second")).unwrap_err().to_string();
+    assert!(why.contains("of user 7"), "{why}");
+    let why = directory.admit(ROOT, &at("job", owed[1].ip, false)).unwrap_err().to_string();
+    assert!(why.contains("\"second\" of user 7"), "{why}");
+    let place = directory.admit(&owner, &at("second", owed[1].ip, true)).unwrap();
+    assert_eq!(place.ip, owed[1].ip);
+    directory.settle(place.id);
+    assert_eq!(directory.owed(), &owed[..1]);
+    // One that only says so does not.
+    let claim = at("third", [10, 77, 0, 9].into(), true);
+    assert!(matches!(directory.admit(&owner, &claim), Err(Refusal::Denied(_))));
+    // The others are free once their programs have ended.
+    directory.forgive(|_| false);
+    directory.admit(&other, &free("first")).unwrap();
 }

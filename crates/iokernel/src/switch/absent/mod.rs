@@ -196,8 +196,13 @@ impl Absent {
         self.closed || (!self.kept.is_empty() && self.kept.contains_key(&key))
     }
 
-    /// Returns the station of an absent address.
-    fn station(&self, ip: IpAddr, macs: &MacTable, now: Cycles) -> Option<MacAddr> {
+    /// Returns the station of an absent address, beside those that programs and ports have.
+    fn station(
+        &self,
+        ip: IpAddr,
+        (macs, ips): (&MacTable, &HashMap<Ipv4Addr, MacAddr>),
+        now: Cycles,
+    ) -> Option<MacAddr> {
         let (mac, ip) = match ip {
             IpAddr::V4(ip) => (self.config.macs.of(ip), Some(ip)),
             IpAddr::V6(ip) => match MacAddr::from_link_local(ip) {
@@ -208,7 +213,7 @@ impl Absent {
                 }
             },
         };
-        if macs.find(mac.key()).is_some() {
+        if macs.find(mac.key()).is_some() || ip.is_some_and(|ip| ips.contains_key(&ip)) {
             return None;
         }
         if let Some(kept) = self.kept.get(&mac.key()) {
@@ -257,7 +262,9 @@ impl Switch {
             _ => None,
         };
         let target = question.or_else(|| answer::destination(shown));
-        let Some(mac) = target.and_then(|ip| self.absent.station(ip, &self.macs, now)) else { return false };
+        let Some(mac) = target.and_then(|ip| self.absent.station(ip, (&self.macs, &self.ips), now)) else {
+            return false;
+        };
         if mac.key() != heading.destination {
             return false;
         }
@@ -296,7 +303,7 @@ impl Switch {
         }
         match answer::resolution(source.shown()) {
             Some(Resolution::Question { target, by, station }) => {
-                let Some(mac) = self.absent.station(target, &self.macs, now) else { return };
+                let Some(mac) = self.absent.station(target, (&self.macs, &self.ips), now) else { return };
                 if !self.absent.may_answer(origin, now) {
                     world.stats.switch.absent_limited.add(1);
                 } else if let Some(frame) = answer::resolved(target, mac, (by, station)) {

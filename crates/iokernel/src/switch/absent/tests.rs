@@ -277,9 +277,10 @@ fn a_program_that_may_come_back_is_neither_reported_nor_refused() {
 #[test]
 fn addresses_that_never_had_a_program_are_refused_where_no_other_host_can_have_them() {
     let (uplink, _wire) = uplink();
-    let station = Attachment::Station { mac: MacAddr::derived(OUTSIDE), ip: Some(OUTSIDE) };
+    let station = Attachment::Station { mac: MacAddr([2, 0, 0, 0, 0, 9]), ip: Some(OUTSIDE) };
     let (port, _peer) = pair("station", station).unwrap();
     for (ports, closed) in [(Vec::new(), true), (vec![uplink], false), (vec![Box::new(port) as _], true)] {
+        let has_station = closed && !ports.is_empty();
         let mut sandbox = sandbox(ports, 0);
         for (later, answered) in [(100, false), (GRACE_S * SECOND, closed)] {
             sandbox.pass(later);
@@ -287,6 +288,12 @@ fn addresses_that_never_had_a_program_are_refused_where_no_other_host_can_have_t
             sandbox.peer(0).send(0, &local(0, NEVER, Flags::SYN, &[]));
             sandbox.pass(100);
             assert_eq!(received(&mut sandbox, 0).len(), if answered { 2 } else { 0 }, "{closed} {later}");
+        }
+        // A station answers for itself, whatever its MAC address.
+        if has_station {
+            sandbox.peer(0).send(0, &arp(ip(0), OUTSIDE));
+            sandbox.pass(100);
+            assert_eq!(received(&mut sandbox, 0), []);
         }
     }
 }

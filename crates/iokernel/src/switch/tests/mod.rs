@@ -348,10 +348,13 @@ fn unknown_destinations_go_to_the_uplink_and_do_not_come_back() {
     sandbox.peer(0).send_udp(0, ELSEWHERE, 5);
     sandbox.pass(100);
     let frame = outside.receive().expect("the uplink gets frames for unknown addresses");
+    // As it was sent, from an address of a program, and as another host sends one.
     assert!(outside.send(&frame));
+    assert!(outside.send(&udp(Ipv4Addr::new(10, 77, 9, 8), ELSEWHERE, (5, 7), 60)));
     sandbox.pass(100);
     assert_eq!(outside.receive(), None);
-    assert_eq!(sandbox.world.stats.switch.dropped_unknown.get(), 1);
+    let switch = &sandbox.world.stats.switch;
+    assert_eq!((switch.dropped_foreign.get(), switch.dropped_unknown.get()), (1, 1));
 }
 
 #[test]
