@@ -10,11 +10,14 @@
 //! that FS base, so it is used by one thread at a time.
 //!
 //! # Closing by another thread
-//! | thread | step |
-//! |---|---|
-//! | the owner, at the beginning of a call | stores the descriptor in `using`, and then reads whether it is still the owner; if not, it leaves as at the end, and counts |
-//! | the owner, at its end | clears `using`, and then reads `given`: the reference that it finds there it gives up |
-//! | the thread that closes | takes the ownership away, stores the descriptor in `given`, makes every thread of the process pass a full barrier (`membarrier(2)`), and reads `using`. If that is the descriptor, the reference is the owner's to give up. Otherwise it takes it back from `given`, unless the owner has it already, and gives it up itself |
+//! * The owner, at the beginning of a call, stores the descriptor in `using`, and then reads
+//!   whether it is still the owner; if not, it leaves as at the end, and counts.
+//! * The owner, at the end, clears `using`, and then reads `given`: the reference that it finds
+//!   there it gives up.
+//! * The thread that closes takes the ownership away, stores the descriptor in `given`, makes every
+//!   thread of the process pass a full barrier (`membarrier(2)`), and reads `using`. If that is the
+//!   descriptor, the reference is the owner's to give up. Otherwise it takes it back from `given`,
+//!   unless the owner has it already, and gives it up itself.
 //!
 //! Each side writes a word before it reads the other's. The barrier makes one of the two reads see
 //! the other's write though the owner has none of its own: a store of the owner that comes before
