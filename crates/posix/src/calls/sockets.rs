@@ -16,7 +16,7 @@ use libc::{
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::{Arc, PoisonError};
-use tailwater::net::{TcpInfo, TcpKeepalive, TcpState, TcpStream};
+use tailwater::net::{TcpInfo, TcpKeepalive, TcpState, TcpStream, UdpSocket};
 
 /// A socket that is not connected, whose copies are the descriptors of accepted connections; -1
 /// before the first.
@@ -343,7 +343,7 @@ unsafe extern "C" fn getsockname(fd: c_int, out: *mut sockaddr, len: *mut sockle
         unsafe { address::write(own, out, len) };
         return 0;
     }
-    if let Some(own) = datagrams::connected(fd, |udp| udp.local_addr()) {
+    if let Some(own) = datagrams::connected(fd, UdpSocket::local_addr) {
         // SAFETY: as above.
         unsafe { address::write(own, out, len) };
         return 0;
@@ -367,7 +367,7 @@ unsafe extern "C" fn getpeername(fd: c_int, out: *mut sockaddr, len: *mut sockle
             return 0;
         }
     }
-    if let Some(own) = datagrams::connected(fd, |udp| udp.peer_addr()) {
+    if let Some(own) = datagrams::connected(fd, UdpSocket::peer_addr) {
         // SAFETY: as above.
         unsafe { address::write(own, out, len) };
         return 0;
