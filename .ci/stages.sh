@@ -161,6 +161,15 @@ seeds() {
     timeout --kill-after=10 1800 .ci/soak 300 || echo "to be looked at: the failures above (status $?)"
 }
 
+# A short set of the test suites of unmodified programs, on both networks. Each script alone runs
+# all of its suite.
+suites() {
+    cargo build --release --quiet -p tailwater-cli -p tailwater-posix
+    tests/programs/cpython.py --short
+    tests/programs/memcached.py 00-startup.t getset.t cas.t stats.t udp.t unixsocket.t
+    tests/programs/redis.py unit/type/string unit/pubsub
+}
+
 # The RocksDB service, which the workspace builds without RocksDB.
 rocks() {
     if [ ! -e /usr/include/rocksdb/c.h ]; then

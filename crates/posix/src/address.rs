@@ -50,7 +50,7 @@ pub unsafe fn write(address: SocketAddr, out: *mut sockaddr, len: *mut socklen_t
 }
 
 /// Returns an address in C's form, and its size.
-fn to_c(address: SocketAddr) -> (sockaddr_storage, usize) {
+pub fn to_c(address: SocketAddr) -> (sockaddr_storage, usize) {
     // SAFETY: a sockaddr_storage may be all zeros, and has room and alignment for both types.
     unsafe {
         let mut storage: sockaddr_storage = core::mem::zeroed();

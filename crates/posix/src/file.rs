@@ -1,12 +1,13 @@
-//! What a descriptor is: a connection, a listener, or an epoll set.
+//! What a descriptor is: a connection, a listener, a UDP socket, or an epoll set.
 //!
 //! Owns the descriptions, which several descriptors may share, and reading and writing of
 //! connections. The runtime's sockets never wait here: [`ready`](crate::ready) does, for both
 //! networks and for signals.
 
+use crate::datagrams::Datagrams;
 use crate::ready;
 use crate::set::Set;
-use crate::start;
+use crate::start::{self, Transport};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_int, c_short};
@@ -31,6 +32,7 @@ pub struct File {
 pub enum What {
     Stream(Stream),
     Listener(Listener),
+    Datagrams(Datagrams),
     Set(Arc<Set>),
 }
 
@@ -48,6 +50,7 @@ impl File {
         match &self.what {
             What::Stream(stream) => of_event(poll::readiness(&stream.tcp)),
             What::Listener(listener) => listener.tailwater().map_or(0, |tcp| of_event(poll::readiness(tcp))),
+            What::Datagrams(datagrams) => datagrams.udp().map_or(0, |udp| of_event(poll::readiness(udp))),
             What::Set(set) => of_event(poll::readiness(&Nested(set.poller()))),
         }
     }
@@ -227,13 +230,14 @@ impl Listener {
             Ok(tcp) => {
                 // It cannot fail.
                 let _ = tcp.set_nonblocking(true);
-                start::note_listening(self.address);
+                start::note_listening(Transport::Tcp, tcp.local_addr().unwrap_or(self.address));
                 Some(tcp)
             }
             // The listener for all IPv6 addresses takes IPv4, too: the program's other one of the
             // same port has nothing left to take.
             Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse && start::listens_on(self.address.port()) =>
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && start::listens_on(Transport::Tcp, self.address.port()) =>
             {
                 None
             }
@@ -249,7 +253,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(Some(_)) = self.tcp.get() {
-            start::forget_listening(self.address);
+            start::forget_listening(Transport::Tcp, self.address.port());
         }
     }
 }

@@ -12,7 +12,7 @@
 //! A set whose descriptors may be ready has `ready` set: the thread sets it at each change. A
 //! wait that clears it reads the set afterwards, and sets it again if that found something.
 
-use crate::{real, table};
+use crate::{own, real, table};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -66,6 +66,7 @@ impl Kernel {
             }
             OwnedFd::from_raw_fd(own)
         };
+        own::add(own.as_raw_fd());
         Self::start(poller, own)
     }
 
@@ -79,6 +80,7 @@ impl Kernel {
             }
             OwnedFd::from_raw_fd(fd)
         };
+        own::add(own.as_raw_fd());
         Self::start(poller, own)
     }
 
@@ -146,6 +148,7 @@ impl Drop for Kernel {
             // A forked child shares the set over all sets with its parent.
             return;
         }
+        own::remove(self.fd());
         if let Some(watched) = &mut *WATCHED.lock() {
             watched.sets.remove(&self.id);
         }
@@ -189,6 +192,7 @@ fn start_thread() -> Option<i32> {
         unsafe { real::close(all) };
         return None;
     }
+    own::add(all);
     // Release: pairs with the Acquire loads above and in `Kernel::drop`.
     ALL.store(all, Ordering::Release);
     Some(all)

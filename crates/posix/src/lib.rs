@@ -9,10 +9,13 @@
 //! calls     the C interface: pointers and errno                 unsafe
 //! real      the C library's own functions                       unsafe
 //! table     descriptor -> File                                  pure
-//! file      what a descriptor is: connection, listener, set
+//! file      what a descriptor is: connection, listener, UDP socket, set
+//! datagrams the second side of a UDP socket
 //! set       one epoll set: Tailwater's objects and the kernel's
 //! ready     poll(2) and select(2) over both
+//! kept      epoll registrations of sockets that may be served later
 //! kernel    waits for the kernel's descriptors, one thread
+//! own       descriptors of the library itself
 //! start     when the runtime starts, and which addresses it serves
 //! ```
 //!
@@ -20,7 +23,7 @@
 //! A number is a descriptor of the kernel, always. A connection that Tailwater serves has the
 //! number of a kernel socket that is not connected, so a call that this library does not know fails
 //! with `ENOTCONN` instead of reaching something else. A listener is both: the kernel's, which
-//! keeps the port and takes Linux's clients, and Tailwater's.
+//! keeps the port and takes Linux's clients, and Tailwater's. So is a UDP socket.
 //!
 //! # Threads
 //! A thread that calls for a served descriptor runs on a kthread from then on
@@ -35,8 +38,11 @@
 
 mod address;
 mod calls;
+mod datagrams;
 mod file;
+mod kept;
 mod kernel;
+mod own;
 mod ready;
 mod real;
 mod set;

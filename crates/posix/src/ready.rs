@@ -11,7 +11,8 @@ use crate::start::{self, Call};
 use crate::table;
 use core::time::Duration;
 use libc::{
-    POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_short, pollfd, timespec,
+    ERESTART, POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_short,
+    pollfd, timespec,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,16 +23,26 @@ static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 /// What poll(2) reports without being asked.
 const ALWAYS: c_short = POLLERR | POLLHUP | POLLNVAL;
 
-/// Waits until `fd`, which is served, is ready for `events`.
+/// Waits until `fd`, which is served, is ready for `events`. A wait without a limit goes on after
+/// handlers with `SA_RESTART`, as the kernel's do (signal(7)).
 ///
 /// # Errors
 /// `EINTR`, and `EAGAIN` when `limit` has passed.
 pub fn wait_for(fd: i32, events: c_short, limit: Option<Duration>) -> Result<(), Errno> {
     let mut fds = [pollfd { fd, events, revents: 0 }];
-    match poll(&mut fds, limit)? {
-        0 => Err(libc::EAGAIN),
-        _ => Ok(()),
+    loop {
+        match poll_or_restart(&mut fds, limit) {
+            Ok(0) => return Err(libc::EAGAIN),
+            Ok(_) => return Ok(()),
+            Err(ERESTART) if limit.is_none() => {}
+            Err(error) => return Err(as_poll(error)),
+        }
     }
+}
+
+/// Returns what poll(2) fails with: no handler restarts it.
+fn as_poll(error: Errno) -> Errno {
+    if error == ERESTART { libc::EINTR } else { error }
 }
 
 /// Returns whether the kernel's side of `fd` is ready for `events` now.
@@ -55,6 +66,7 @@ pub fn served(fds: &[pollfd]) -> Option<Vec<Option<Arc<File>>>> {
     }
     let is_served = |file: &Arc<File>| match &file.what {
         What::Listener(listener) => listener.tailwater().is_some(),
+        What::Datagrams(datagrams) => datagrams.for_wait().is_some(),
         _ => true,
     };
     files.iter().flatten().any(is_served).then_some(files)
@@ -65,6 +77,11 @@ pub fn served(fds: &[pollfd]) -> Option<Vec<Option<Arc<File>>>> {
 /// # Errors
 /// What `errno` becomes: `EINTR`.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
+    poll_or_restart(fds, timeout).map_err(as_poll)
+}
+
+/// As [`poll`], but fails with `ERESTART` if all handlers that ran have `SA_RESTART`.
+fn poll_or_restart(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
     let Some(files) = served(fds) else { return poll_kernel(fds, timeout) };
     let call = Call::begin();
     let mut wait = None;
@@ -79,8 +96,8 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errn
             wait = Some(Wait::new(fds, &files).ok_or(libc::ENOMEM)?);
             continue;
         };
-        if wait.lasts(left) == Waited::Interrupted {
-            return Err(libc::EINTR);
+        if let Waited::Interrupted { restarts } = wait.lasts(left) {
+            return Err(if restarts { ERESTART } else { libc::EINTR });
         }
     }
 }
@@ -189,6 +206,11 @@ fn register(poller: &Poller, file: &File, events: c_short) {
         What::Listener(listener) => {
             if let Some(tcp) = listener.tailwater() {
                 register!(tcp);
+            }
+        }
+        What::Datagrams(datagrams) => {
+            if let Some(udp) = datagrams.udp() {
+                register!(udp);
             }
         }
         What::Set(set) => register!(&Nested(set.poller())),

@@ -32,7 +32,8 @@ const MAX_NESTS: u32 = 4;
 pub struct Set {
     poller: Arc<Poller>,
     kernel: Arc<Kernel>,
-    /// Listeners and sets of this set by descriptor: both sides may report them at once.
+    /// Listeners, UDP sockets and sets of this set by descriptor: both sides may report them at
+    /// once.
     twofold: SpinLock<HashMap<i32, Twofold>>,
     /// Room for the events of a wait.
     room: SpinLock<Option<Events>>,
@@ -125,12 +126,13 @@ impl Set {
         let result = match &file.what {
             What::Stream(stream) => change!(&stream.tcp),
             What::Listener(listener) => listener.tailwater().map_or(Ok(()), |tcp| change!(tcp)),
+            What::Datagrams(datagrams) => datagrams.udp().map_or(Ok(()), |udp| change!(udp)),
             What::Set(set) => change!(&Nested(&set.poller)),
         };
         result.map_err(|error| errno(&error))
     }
 
-    /// Records that descriptor `fd` of a listener or a set is in this set, with `data`.
+    /// Records that descriptor `fd`, which is no connection, is in this set, with `data`.
     fn nest(&self, fd: i32, file: &Arc<File>, data: u64) -> Result<(), Errno> {
         if let What::Set(inner) = &file.what
             && inner.contains(self, MAX_NESTS)
@@ -153,7 +155,7 @@ impl Set {
         inner.iter().any(|file| matches!(&file.what, What::Set(set) if set.contains(other, depth - 1)))
     }
 
-    /// Returns whether a listener or a set has `data`.
+    /// Returns whether what is no connection has `data`.
     fn is_twofold(&self, data: u64) -> bool {
         self.twofold.lock().values().any(|other| other.data == data)
     }
@@ -218,15 +220,18 @@ impl Set {
         let mut added = 0;
         for event in &events {
             let data = event.token().0 as u64;
-            let is_there = |other: &epoll_event| other.u64 == data;
-            if out[..found].iter().any(is_there) && self.is_twofold(data) {
+            let bits = u32::from(of_event(event) as u16) & !BANDS;
+            if let Some(other) = out[..found].iter_mut().find(|other| other.u64 == data)
+                && self.is_twofold(data)
+            {
+                other.events |= bits;
                 continue;
             }
-            let bits = u32::from(of_event(event) as u16) & !BANDS;
             out[found + added] = epoll_event { events: bits, u64: data };
             added += 1;
         }
         *self.room.lock() = Some(events);
-        if waited == Waited::Interrupted && found == 0 { Err(libc::EINTR) } else { Ok(added) }
+        let interrupted = matches!(waited, Waited::Interrupted { .. });
+        if interrupted && found == 0 { Err(libc::EINTR) } else { Ok(added) }
     }
 }

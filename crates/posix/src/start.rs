@@ -3,12 +3,13 @@
 //! Owns the state of the process: nothing is started before the first socket that is served; a
 //! forked child of a process with a runtime has none, and all its descriptors are the kernel's.
 
-use crate::{real, table};
+use crate::{own, real, table};
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use core::time::Duration;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use tailwater::sync::spin::SpinLock;
 use tailwater::{Builder, resident};
 
@@ -24,8 +25,15 @@ const LINUX_ONLY: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(IDLE);
 
-/// Where this process listens in Tailwater: connections of its own to loopback addresses find it.
-static LISTENING: SpinLock<Vec<SocketAddr>> = SpinLock::new(Vec::new());
+/// A protocol above IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    Tcp,
+    Udp,
+}
+
+/// Where this process listens in Tailwater: what it sends to loopback addresses finds it there.
+static LISTENING: SpinLock<Vec<(Transport, SocketAddr)>> = SpinLock::new(Vec::new());
 
 /// Runs when the library is loaded, before the program.
 #[used]
@@ -73,10 +81,12 @@ pub fn ensure() -> bool {
 }
 
 fn launch() -> bool {
+    let before = own::open_descriptors();
     if let Err(error) = resident::start(Builder::new()) {
         say(&format!("{error}; this program goes on with Linux's network alone"));
         return false;
     }
+    own::open_descriptors().into_iter().filter(|fd| !before.contains(fd)).for_each(own::add);
     // After the runtime's own entry, so that it runs before that: the end of the process is a
     // matter of the OS thread. SAFETY: the function lives as long as the process.
     unsafe { libc::atexit(end_at_home) };
@@ -159,47 +169,48 @@ impl Drop for Call {
     }
 }
 
-/// Returns whether a connection to `to` is served: an address of Tailwater's network, or a loopback
+/// Returns whether what is sent to `to` is served: an address of Tailwater's network, or a loopback
 /// address where this process listens.
-pub fn serves(to: SocketAddr) -> bool {
+pub fn serves(transport: Transport, to: SocketAddr) -> bool {
     let ip = to.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
-        return is_running() && listens_at(ip, to.port());
+        return is_running() && listens_at(transport, ip, to.port());
     }
     if is_running() { tailwater::net::is_local(ip) } else { may_serve() && is_expected(ip) }
 }
 
-fn listens_at(ip: IpAddr, port: u16) -> bool {
-    let serves = |at: &SocketAddr| {
-        at.port() == port && (at.ip().is_unspecified() || ip.is_unspecified() || at.ip().to_canonical() == ip)
+fn listens_at(transport: Transport, ip: IpAddr, port: u16) -> bool {
+    let serves = |&(by, at): &(Transport, SocketAddr)| {
+        // A listener for all IPv6 addresses takes IPv4, too.
+        let takes = at.ip().is_unspecified() && (at.is_ipv6() || ip.is_ipv4());
+        by == transport && at.port() == port && (takes || ip.is_unspecified() || at.ip().to_canonical() == ip)
     };
     LISTENING.lock().iter().any(serves)
 }
 
 /// Returns whether this process listens at `port` at any address in Tailwater.
-pub fn listens_on(port: u16) -> bool {
-    LISTENING.lock().iter().any(|at| at.port() == port)
+pub fn listens_on(transport: Transport, port: u16) -> bool {
+    LISTENING.lock().iter().any(|&(by, at)| by == transport && at.port() == port)
 }
 
 /// Records that this process listens at `at` in Tailwater.
-pub fn note_listening(at: SocketAddr) {
-    LISTENING.lock().push(at);
+pub fn note_listening(transport: Transport, at: SocketAddr) {
+    LISTENING.lock().push((transport, at));
 }
 
 /// Records that it does not any more.
-pub fn forget_listening(at: SocketAddr) {
+pub fn forget_listening(transport: Transport, port: u16) {
     let mut listening = LISTENING.lock();
-    if let Some(index) = listening.iter().position(|&other| other == at) {
+    if let Some(index) = listening.iter().position(|&(by, at)| by == transport && at.port() == port) {
         listening.swap_remove(index);
     }
 }
 
 /// Returns whether `ip` is in the network that the starter has named.
 fn is_expected(ip: IpAddr) -> bool {
-    let Some(network) = resident::variable(NETWORK).and_then(|text| parse_network(text.to_str()?)) else {
-        return false;
-    };
-    contains(network, ip)
+    static EXPECTED: OnceLock<Option<(IpAddr, u32)>> = OnceLock::new();
+    let read = || resident::variable(NETWORK).and_then(|text| parse_network(text.to_str()?));
+    EXPECTED.get_or_init(read).is_some_and(|network| contains(network, ip))
 }
 
 fn parse_network(text: &str) -> Option<(IpAddr, u32)> {

@@ -22,6 +22,7 @@
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -464,6 +465,42 @@ static void on_time(int ms) {
     setitimer(ITIMER_REAL, &timer, 0);
 }
 
+static volatile sig_atomic_t restarted;
+static void on_restart(int number) { restarted += number == SIGALRM; }
+
+/* Writes once the handler has run, which runs on another thread. */
+static void *write_after(void *argument) {
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm, 0);
+    while (!restarted) usleep(1000);
+    put(*(int *)argument, "x");
+    return 0;
+}
+
+static void restart_cases(void) {
+    int s[2];
+    char buffer[10];
+    pthread_t writer;
+    struct sigaction action = {.sa_handler = on_restart, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, 0);
+    pair(s);
+    pthread_create(&writer, 0, write_after, s);
+    on_time(30);
+    long n = read(s[1], buffer, sizeof buffer);
+    line("read goes on after SA_RESTART: %ld %d", n, (int)restarted);
+    pthread_join(writer, 0);
+    struct pollfd p = {s[1], POLLIN, 0};
+    on_time(30);
+    line("poll does not: %s", error(poll(&p, 1, must)));
+    struct timeval limit = {60, 0};
+    setsockopt(s[1], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    on_time(30);
+    line("nor does read with a limit: %s", error(read(s[1], buffer, 1)));
+    drop(s);
+}
+
 static void signal_cases(void) {
     int s[2], set = epoll_create1(0);
     char buffer[10];
@@ -498,6 +535,125 @@ static void signal_cases(void) {
     report("and the set goes on", set, must);
     drop(s);
     close(set);
+}
+
+static void take_both(int fd) {
+    char one[10], two[10];
+    struct iovec rooms[2] = {{one, sizeof one}, {two, sizeof two}};
+    struct mmsghdr both[2] = {{.msg_hdr = {.msg_iov = rooms, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = rooms + 1, .msg_iovlen = 1}}};
+    settle(fd, POLLIN);
+    /* The second may be on its way when the first is there. */
+    int n = recvmmsg(fd, both, 1, 0, 0) + recvmmsg(fd, both + 1, 1, 0, 0);
+    line("recvmmsg: %d, %u and %u bytes, %.2s%.2s", n, both[0].msg_len, both[1].msg_len, one, two);
+}
+
+/* A UDP socket at a port of its own choice, which is what makes it a server. */
+static int open_server(int *at) {
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), first = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in a = local(0);
+    socklen_t len = sizeof a;
+    if (bind(first, (void *)&a, sizeof a)) abort();
+    getsockname(first, (void *)&a, &len);
+    close(first);
+    if (bind(fd, (void *)&a, sizeof a)) abort();
+    *at = ntohs(a.sin_port);
+    struct pollfd begin = {fd, POLLIN, 0};
+    poll(&begin, 1, 0);
+    return fd;
+}
+
+static void datagram_cases(void) {
+    int at, fd = open_server(&at), client = socket(AF_INET, SOCK_DGRAM, 0), set = epoll_create1(0), n;
+    char buffer[100] = "";
+    struct sockaddr_in to = local(at), from, own;
+    socklen_t len = sizeof from, own_len = sizeof own;
+    add(set, client, EPOLLIN, 2);
+    add(set, fd, EPOLLIN, 1);
+    report("no datagram", set, MUST_NOT);
+    line("sendto: %ld", (long)sendto(client, "hello", 5, 0, (void *)&to, sizeof to));
+    report("a datagram", set, must);
+    ioctl(fd, FIONREAD, &n);
+    line("FIONREAD: %d", n);
+    line("peek: %ld", (long)recv(fd, buffer, sizeof buffer, MSG_PEEK));
+    line("recvfrom: %ld %.5s", (long)recvfrom(fd, buffer, sizeof buffer, 0, (void *)&from, &len), buffer);
+    getsockname(client, (void *)&own, &own_len);
+    line("the sender: %d, %d bytes", own.sin_port == from.sin_port && from.sin_family == AF_INET, (int)len);
+    line("none left: %s", error(recv(fd, buffer, sizeof buffer, MSG_DONTWAIT)));
+    line("reply: %ld", (long)sendto(fd, "reply", 5, 0, (void *)&from, len));
+    report("a set that was there before", set, must);
+    line("truncated: %ld", (long)recv(client, buffer, 2, MSG_TRUNC));
+    struct iovec parts[2] = {{"ab", 2}, {"cd", 2}}, rooms[2] = {{buffer, 3}, {buffer + 10, 10}};
+    line("not connected: %s", error(writev(client, parts, 2)));
+    line("connect: %s", error(connect(client, (void *)&to, sizeof to)));
+    line("writev: %ld", (long)writev(client, parts, 2));
+    settle(fd, POLLIN);
+    line("readv: %ld %.3s%.1s", (long)readv(fd, rooms, 2), buffer, buffer + 10);
+    len = sizeof from;
+    n = getpeername(client, (void *)&from, &len);
+    line("getpeername: %s %d", error(n), from.sin_port == to.sin_port);
+    line("no bytes: %ld", (long)send(client, 0, 0, 0));
+    settle(fd, POLLIN);
+    line("received: %ld", (long)recv(fd, buffer, sizeof buffer, 0));
+    static char large[70000];
+    line("too long: %s", error(send(client, large, sizeof large, 0)));
+    struct mmsghdr both[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}}};
+    line("sendmmsg: %d", sendmmsg(client, both, 2, 0));
+    take_both(fd);
+    int linux_one = syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0);
+    line("from Linux: %ld", syscall(SYS_sendto, linux_one, "linux", 5, 0, &to, sizeof to));
+    settle(fd, POLLIN);
+    len = sizeof from;
+    line("received: %ld", (long)recvfrom(fd, buffer, sizeof buffer, 0, (void *)&from, &len));
+    line("answered: %ld", (long)sendto(fd, "answer", 6, 0, (void *)&from, len));
+    settle(linux_one, POLLIN);
+    line("there: %ld", syscall(SYS_recvfrom, linux_one, buffer, sizeof buffer, 0, 0, 0));
+    struct timeval limit = {0, 30000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    line("RCVTIMEO: %s", error(recv(fd, buffer, 1, 0)));
+    mod(set, fd, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+    report("edge, writable", set, must);
+    report("edge, again", set, MUST_NOT);
+    close(linux_one);
+    close(client);
+    close(fd);
+    close(set);
+}
+
+/* A program may add a socket to a set and connect it then. */
+static void early_cases(void) {
+    int set = epoll_create1(0), fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in a = local(port);
+    add(set, fd, EPOLLIN | EPOLLOUT, 1);
+    mod(set, fd, EPOLLIN, 2);
+    line("connect in a set: %s", error(connect(fd, (void *)&a, sizeof a)));
+    int other = accept(listener, 0, 0);
+    report("nothing to read", set, MUST_NOT);
+    put(other, "x");
+    report("data", set, must);
+    mod(set, fd, EPOLLOUT, 3);
+    report("writable", set, must);
+    line("ADD again: %s", error(epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){EPOLLIN, {0}})));
+    line("DEL: %s", error(epoll_ctl(set, EPOLL_CTL_DEL, fd, 0)));
+    drop((int[2]){fd, other});
+    close(set);
+}
+
+/* All descriptors above those in use: the library's own stay open. */
+static void closing_cases(void) {
+    int s[2], at[2];
+    pair(s);
+    if (pipe(at)) abort();
+    line("close_range: %s", error(close_range(at[1] + 1, ~0U, 0)));
+    put(s[0], "x");
+    take(s[1], 1);
+    int more[2];
+    pair(more);
+    put(more[0], "x");
+    take(more[1], 1);
+    line("connections go on, and new ones come");
+    drop(more);
+    drop(at);
+    drop(s);
 }
 
 static void *write_later(void *argument) {
@@ -714,11 +870,15 @@ int main(int count, char **arguments) {
     poll_cases();
     mixed_cases();
     listener_cases();
+    datagram_cases();
+    early_cases();
     signal_cases();
+    restart_cases();
     thread_cases();
     pipe_cases();
     accept_cases();
     fork_cases();
+    closing_cases();
     privilege_cases();
     return 0;
 }

@@ -21,6 +21,7 @@
 //! | `mask` | the context at home, before it enters | the home |
 //! | `returning` | the context, with preemption off, before it leaves its kthread | the home |
 //! | `signalled` | true by the home; false by the home when the context is back | the context, around a wait |
+//! | `restarts` | true by the home when the context is back; false by the home for a handler without `SA_RESTART` | the context, after it read `signalled` |
 //! | `waits` | the context, around a wait | the home |
 //!
 //! # Why the preempt signal spares the C library
@@ -92,6 +93,7 @@ struct Resident {
     mask: AtomicU64,
     returning: SpinLock<Option<Runnable>>,
     signalled: AtomicBool,
+    restarts: AtomicBool,
     waits: SpinLock<Option<Arc<Poller>>>,
 }
 
@@ -134,8 +136,16 @@ pub fn start(mut builder: Builder) -> Result<(), StartError> {
     drop(Box::new(0_u64));
     LIBC.get_or_init(find_libc);
     let mask = set_mask(!FAULTS);
+    let allowed = rustix::thread::sched_getaffinity(None);
     let result = builder.launch();
     set_mask(mask);
+    if let Ok(allowed) = allowed {
+        // The launch moves its caller off the lent cores. The program's threads stay where they
+        // were: homes that share the IOKernel's core with its polling thread wait for it at each
+        // return (`python3 -m http.server` on two cores: 380-440 requests a second so, 580-640 with
+        // both).
+        let _ = rustix::thread::sched_setaffinity(None, &allowed);
+    }
     result?;
     // SAFETY: the function is async-signal-safe.
     unsafe { libc::pthread_atfork(None, None, Some(forget)) };
@@ -237,7 +247,10 @@ pub enum Waited {
     /// As [`Poller::wait`], with this number of events.
     Events(usize),
     /// Handlers of signals have run, at home, where the caller is now.
-    Interrupted,
+    Interrupted {
+        /// True if all of them have `SA_RESTART`: a call that Linux restarts goes on (signal(7)).
+        restarts: bool,
+    },
 }
 
 /// Waits as [`Poller::wait`], until a handler is to run besides.
@@ -253,9 +266,11 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
     let poller = me.waits.lock().take();
     drop(poller);
     if me.signalled.load(Ordering::SeqCst) {
+        // The home forgets it when this context is back.
+        let restarts = me.restarts.load(Ordering::Relaxed);
         go_home();
         if found == 0 {
-            return Waited::Interrupted;
+            return Waited::Interrupted { restarts };
         }
     }
     Waited::Events(found)
@@ -329,6 +344,7 @@ fn make() -> Option<&'static Resident> {
         mask: AtomicU64::new(0),
         returning: SpinLock::new(None),
         signalled: AtomicBool::new(false),
+        restarts: AtomicBool::new(true),
         waits: SpinLock::new(None),
     })))
 }
@@ -350,6 +366,7 @@ unsafe extern "sysv64" fn keep_home(me: *mut u8) -> ! {
         inject(runtime, unsafe { Runnable::new(&me.record) });
         let (record, rsp) = await_context(me).claim();
         me.signalled.store(false, Ordering::SeqCst);
+        me.restarts.store(true, Ordering::Relaxed);
         // SAFETY: 1. `claim` gave this thread the right to resume it. 2. Both are never freed. 3.
         // The record's own. 4. An ordinary thread.
         unsafe { arch::switch(me.home_rsp.as_ptr(), rsp, me.unused.as_ptr(), record.fs()) };
@@ -379,7 +396,7 @@ fn await_context(me: &Resident) -> Runnable {
 
 /// Handles a signal that was taken off the queue; returns whether the context is to come for it.
 fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
-    let Some(is_default) = is_default(signal) else { return false };
+    let Some(disposition) = disposition(signal) else { return false };
     // SAFETY: the kernel copies the signal's own information, to the calling thread.
     unsafe {
         libc::syscall(
@@ -390,11 +407,15 @@ fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
             core::ptr::from_ref(info),
         )
     };
-    if is_default {
+    if disposition == Disposition::Default {
         // Ends or stops the process, where the signal does that.
         set_mask(!FAULTS & !bit(signal));
         set_mask(!FAULTS);
         return false;
+    }
+    if disposition == (Disposition::Handler { restarts: false }) {
+        // Before `signalled`, whose SeqCst store makes it visible.
+        me.restarts.store(false, Ordering::Relaxed);
     }
     me.signalled.store(true, Ordering::SeqCst);
     if let Some(poller) = &*me.waits.lock() {
@@ -403,21 +424,30 @@ fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
     true
 }
 
-/// Returns whether the disposition of a signal is the default; `None` if the signal is ignored.
-fn is_default(signal: i32) -> Option<bool> {
+/// What a signal does that is not ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disposition {
+    Default,
+    Handler { restarts: bool },
+}
+
+/// Returns what a signal does; `None` if it is ignored.
+fn disposition(signal: i32) -> Option<Disposition> {
     let mut action = MaybeUninit::<[usize; 4]>::zeroed();
     let none = core::ptr::null::<u8>();
     // SAFETY: the kernel writes a sigaction of its own layout, four words of which the first is the
-    // handler (arch/x86/include/uapi/asm/signal.h). The C library refuses its internal signals.
-    let handler = unsafe {
+    // handler and the second has the flags (arch/x86/include/uapi/asm/signal.h). The C library
+    // refuses its internal signals.
+    let [handler, flags, ..] = unsafe {
         libc::syscall(libc::SYS_rt_sigaction, signal, none, action.as_mut_ptr(), size_of::<u64>());
-        action.assume_init()[0]
+        action.assume_init()
     };
     let quiet = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH].contains(&signal);
     match handler {
         libc::SIG_IGN => None,
         libc::SIG_DFL if quiet => None,
-        handler => Some(handler == libc::SIG_DFL),
+        libc::SIG_DFL => Some(Disposition::Default),
+        _ => Some(Disposition::Handler { restarts: flags & libc::SA_RESTART as usize != 0 }),
     }
 }
 

@@ -51,7 +51,7 @@ pub struct RunArgs {
     /// Run without an IOKernel, on threads of its own
     #[arg(long)]
     standalone: bool,
-    /// Run a program that was not written for Tailwater: its TCP sockets are on Tailwater's
+    /// Run a program that was not written for Tailwater: its TCP and UDP sockets are on Tailwater's
     /// network, by a library that is loaded before the C library
     #[arg(long)]
     posix: bool,

@@ -2,7 +2,7 @@
 
 use super::served;
 use crate::file::{File, What};
-use crate::{real, start, table};
+use crate::{kept, own, real, start, table};
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{
     F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK, O_RDWR, c_int, c_long, c_uint, c_ulong, c_void,
@@ -11,14 +11,16 @@ use std::sync::Arc;
 
 /// Makes `fd` only the kernel's. What it was ends here if this was its last descriptor.
 fn forget(fd: i32) {
+    kept::forget(fd);
     end(table::take(fd));
 }
 
 /// Drops what a descriptor was.
 fn end(file: Option<Arc<File>>) {
     if let Some(file) = file {
-        // A connection ends on a kthread.
-        let call = start::is_running().then(start::Call::begin);
+        // A connection ends on a kthread; a UDP socket without a side in Tailwater is the kernel's.
+        let is_kernel = matches!(&file.what, What::Datagrams(datagrams) if datagrams.begun().is_none());
+        let call = (!is_kernel && start::is_running()).then(start::Call::begin);
         drop(file);
         drop(call);
     }
@@ -59,13 +61,21 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         table::each(first, last, forget);
     }
+    if first <= last && start::is_running() {
+        return own::close_others(first, last, flags);
+    }
     // SAFETY: the caller's contract.
     unsafe { real::close_range(first, last, flags) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
-    table::each(first.max(0) as c_uint, c_uint::MAX, forget);
+    let from = first.max(0) as c_uint;
+    table::each(from, c_uint::MAX, forget);
+    if start::is_running() {
+        own::close_others(from, c_uint::MAX, 0);
+        return;
+    }
     // SAFETY: the caller's contract.
     unsafe { real::closefrom(first) };
 }
@@ -126,6 +136,13 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
     // SAFETY: the caller's contract.
     let kernel = || unsafe { real::ioctl(fd, request, argument) };
     let Some((file, _call)) = served(fd) else {
+        if request == libc::FIONREAD
+            && let Some(bytes) = super::datagrams::unread(fd)
+        {
+            // SAFETY: the caller's contract: room for an int.
+            unsafe { *argument.cast::<c_int>() = bytes };
+            return 0;
+        }
         if request == libc::FIONBIO
             && let Some(file) = table::get(fd)
         {

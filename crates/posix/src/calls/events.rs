@@ -1,7 +1,8 @@
 //! epoll, poll and select.
 
-use super::{answer_int, served};
+use super::{answer_int, served, sockets};
 use crate::file::{Errno, File, What};
+use crate::kept::{self, Registration};
 use crate::set::Set;
 use crate::{ready, real, start, table};
 use core::time::Duration;
@@ -13,15 +14,27 @@ use tailwater::resident;
 unsafe extern "C" fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the caller's contract.
     let kernel = || unsafe { real::epoll_ctl(set, operation, fd, event) };
-    let Some(file) = table::get(fd).filter(|_| start::may_serve()) else { return kernel() };
+    let Some(file) = table::get(fd).filter(|_| start::may_serve()) else {
+        let result = kernel();
+        if result == 0 && start::may_serve() && (kept::has(set, fd) || may_connect(operation, fd)) {
+            // SAFETY: the caller's contract.
+            unsafe { follow(set, operation, fd, event) };
+        }
+        return result;
+    };
     let is_twofold = !matches!(file.what, What::Stream(_));
     if is_twofold {
         // The kernel's side comes first: its answer counts if Tailwater has none.
         let result = kernel();
         let is_served = match &file.what {
             What::Listener(listener) => listener.tailwater().is_some(),
+            What::Datagrams(datagrams) => datagrams.for_wait().is_some(),
             _ => start::is_running(),
         };
+        if result == 0 && !is_served && matches!(file.what, What::Datagrams(_)) {
+            // SAFETY: the caller's contract.
+            unsafe { follow(set, operation, fd, event) };
+        }
         if result != 0 || !is_served {
             return result;
         }
@@ -33,6 +46,42 @@ unsafe extern "C" fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *
     let result = owner.control(operation, fd, &file, event);
     // The kernel has changed its side: that the other was not there, or had ended, is no matter.
     if is_twofold && operation != libc::EPOLL_CTL_ADD { 0 } else { answer_int(result.map(|()| 0)) }
+}
+
+/// Returns whether a descriptor that is added to a set is a TCP socket that may be connected later.
+fn may_connect(operation: c_int, fd: c_int) -> bool {
+    operation == libc::EPOLL_CTL_ADD && sockets::is_tcp(fd) && sockets::is_unconnected(fd)
+}
+
+/// Keeps or forgets a registration that the kernel alone has.
+///
+/// # Safety
+/// As epoll_ctl(2) for `event`.
+unsafe fn follow(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) {
+    if operation == libc::EPOLL_CTL_DEL {
+        kept::remove(set, fd);
+    } else if !event.is_null() {
+        // SAFETY: the caller's contract.
+        kept::keep(Registration { set, fd, event: unsafe { event.read_unaligned() } });
+    }
+}
+
+/// Makes the kept registrations of `fd`, which is served from now on, on Tailwater's side.
+pub fn register_kept(fd: c_int, file: &Arc<File>) {
+    // The kernel has nothing to report of a connection that Tailwater serves; a UDP socket is both.
+    let operation = if file.stream().is_some() { libc::EPOLL_CTL_DEL } else { libc::EPOLL_CTL_MOD };
+    for Registration { set, fd, mut event } in kept::take(fd) {
+        // The number of a set that was closed unseen may be another's now.
+        // SAFETY: the event is valid.
+        let is_there = unsafe { real::epoll_ctl(set, operation, fd, &raw mut event) == 0 };
+        if is_there
+            && let Some(owner) = set_of(set)
+            && let What::Set(owner) = &owner.what
+        {
+            // It cannot be there yet.
+            let _ = owner.control(libc::EPOLL_CTL_ADD, fd, file, Some(event));
+        }
+    }
 }
 
 /// Returns the file of an epoll set of the kernel, which becomes a set of both sides.

@@ -1,8 +1,9 @@
 //! Reading and writing.
 
-use super::{answer, served};
-use crate::file::{self, Errno, File, Manner, receive};
-use crate::{kernel, real};
+use super::{answer, datagrams, served};
+use crate::file::{self, Errno, File, Manner, What, receive};
+use crate::{kernel, real, start, table};
+use core::sync::atomic::AtomicBool;
 use libc::{
     EPIPE, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, POLLIN, POLLOUT, c_int, c_short, c_uint, c_void, iovec, mmsghdr,
     msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -46,7 +47,7 @@ fn may_wait(fd: i32) -> bool {
 }
 
 /// A copy of a program's list of buffers, which reading and writing advance.
-struct List {
+pub struct List {
     /// The buffer of a list of one.
     one: [iovec; 1],
     many: Vec<iovec>,
@@ -61,7 +62,7 @@ impl List {
     ///
     /// # Safety
     /// As readv(2) for the list.
-    unsafe fn of(buffers: *const iovec, count: usize) -> Result<Self, Errno> {
+    pub unsafe fn of(buffers: *const iovec, count: usize) -> Result<Self, Errno> {
         if count > MAX_BUFFERS {
             return Err(libc::EINVAL);
         }
@@ -90,7 +91,7 @@ impl List {
         Ok(list)
     }
 
-    fn all(&mut self) -> &mut [iovec] {
+    pub fn all(&mut self) -> &mut [iovec] {
         match self.count {
             0 => &mut [],
             1 => &mut self.one,
@@ -102,7 +103,7 @@ impl List {
     ///
     /// # Safety
     /// As readv(2) for the buffers.
-    unsafe fn for_reading(&mut self) -> &mut [IoSliceMut<'_>] {
+    pub unsafe fn for_reading(&mut self) -> &mut [IoSliceMut<'_>] {
         let all = self.all();
         // SAFETY: the caller's contract; an `IoSliceMut` is an iovec, and `of` has left no null
         // pointer.
@@ -113,7 +114,7 @@ impl List {
     ///
     /// # Safety
     /// As writev(2) for the buffers.
-    unsafe fn for_writing(&mut self) -> &mut [IoSlice<'_>] {
+    pub unsafe fn for_writing(&mut self) -> &mut [IoSlice<'_>] {
         let all = self.all();
         // SAFETY: as in `for_reading`.
         unsafe { core::slice::from_raw_parts_mut(all.as_mut_ptr().cast(), all.len()) }
@@ -186,8 +187,12 @@ unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_
     match served(fd) {
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, 0) }),
-        // SAFETY: as above.
-        None => at_kernel(fd, POLLIN, 0, || unsafe { real::read(fd, buffer, len) }),
+        None => {
+            // SAFETY: as above.
+            let kernel = || at_kernel(fd, POLLIN, 0, || unsafe { real::read(fd, buffer, len) });
+            // SAFETY: as above.
+            unsafe { datagrams::read(fd, &one(buffer, len), 1, 0) }.map_or_else(kernel, answer)
+        }
     }
 }
 
@@ -203,8 +208,12 @@ unsafe extern "C" fn readv(fd: c_int, buffers: *const iovec, count: c_int) -> ss
     match served(fd) {
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, buffers, count.max(0) as usize, 0) }),
-        // SAFETY: as above.
-        None => at_kernel(fd, POLLIN, 0, || unsafe { real::readv(fd, buffers, count) }),
+        None => {
+            // SAFETY: as above.
+            let kernel = || at_kernel(fd, POLLIN, 0, || unsafe { real::readv(fd, buffers, count) });
+            // SAFETY: as above.
+            unsafe { datagrams::read(fd, buffers, count.max(0) as usize, 0) }.map_or_else(kernel, answer)
+        }
     }
 }
 
@@ -241,12 +250,14 @@ unsafe extern "C" fn recvfrom(
         // A connection has no address for each message, and Linux leaves the room as it is.
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { read_into(fd, &file, &one(buffer, len), 1, flags) }),
-        None => {
-            // SAFETY: as above.
-            at_kernel(fd, POLLIN, flags, || unsafe {
-                real::recvfrom(fd, buffer, len, flags, address, address_len)
-            })
-        }
+        // SAFETY: as above.
+        None => unsafe {
+            let kernel = || {
+                at_kernel(fd, POLLIN, flags, || real::recvfrom(fd, buffer, len, flags, address, address_len))
+            };
+            datagrams::receive_from(fd, &one(buffer, len), flags, address, address_len)
+                .map_or_else(kernel, answer)
+        },
     }
 }
 
@@ -276,7 +287,10 @@ fn check(len: usize, room: usize) {
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some((file, _call)) = served(fd) else {
         // SAFETY: the caller's contract.
-        return at_kernel(fd, POLLIN, flags, || unsafe { real::recvmsg(fd, message, flags) });
+        return unsafe {
+            let kernel = || at_kernel(fd, POLLIN, flags, || real::recvmsg(fd, message, flags));
+            datagrams::receive(fd, message, flags).map_or_else(kernel, answer)
+        };
     };
     // SAFETY: the caller's contract.
     unsafe {
@@ -297,7 +311,7 @@ unsafe extern "C" fn recvmmsg(
     flags: c_int,
     time: *mut timespec,
 ) -> c_int {
-    if served(fd).is_none() {
+    if served(fd).is_none() && !datagrams::receives(fd) {
         // SAFETY: the caller's contract.
         return at_kernel(fd, POLLIN, flags, || unsafe { real::recvmmsg(fd, messages, count, flags, time) });
     }
@@ -323,8 +337,12 @@ unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssi
     match served(fd) {
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, 0) }),
-        // SAFETY: as above.
-        None => at_kernel(fd, POLLOUT, 0, || unsafe { real::write(fd, buffer, len) }),
+        None => {
+            // SAFETY: as above.
+            let kernel = || at_kernel(fd, POLLOUT, 0, || unsafe { real::write(fd, buffer, len) });
+            // SAFETY: as above.
+            unsafe { datagrams::write(fd, &one(buffer, len), 1) }.map_or_else(kernel, answer)
+        }
     }
 }
 
@@ -333,8 +351,12 @@ unsafe extern "C" fn writev(fd: c_int, buffers: *const iovec, count: c_int) -> s
     match served(fd) {
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, buffers, count.max(0) as usize, 0) }),
-        // SAFETY: as above.
-        None => at_kernel(fd, POLLOUT, 0, || unsafe { real::writev(fd, buffers, count) }),
+        None => {
+            // SAFETY: as above.
+            let kernel = || at_kernel(fd, POLLOUT, 0, || unsafe { real::writev(fd, buffers, count) });
+            // SAFETY: as above.
+            unsafe { datagrams::write(fd, buffers, count.max(0) as usize) }.map_or_else(kernel, answer)
+        }
     }
 }
 
@@ -356,12 +378,13 @@ unsafe extern "C" fn sendto(
     match served(fd) {
         // SAFETY: the caller's contract.
         Some((file, _call)) => answer(unsafe { write_from(fd, &file, &one(buffer, len), 1, flags) }),
-        None => {
-            // SAFETY: as above.
-            at_kernel(fd, POLLOUT, flags, || unsafe {
-                real::sendto(fd, buffer, len, flags, address, address_len)
-            })
-        }
+        // SAFETY: as above.
+        None => unsafe {
+            let kernel = || {
+                at_kernel(fd, POLLOUT, flags, || real::sendto(fd, buffer, len, flags, address, address_len))
+            };
+            datagrams::send_to(fd, &one(buffer, len), flags, address, address_len).map_or_else(kernel, answer)
+        },
     }
 }
 
@@ -373,14 +396,71 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
             answer(unsafe { write_from(fd, &file, (*message).msg_iov, (*message).msg_iovlen, flags) })
         }
         // SAFETY: as above.
-        None => at_kernel(fd, POLLOUT, flags, || unsafe { real::sendmsg(fd, message, flags) }),
+        None => unsafe {
+            if passes_connection(message) {
+                return real::fail(libc::EOPNOTSUPP) as ssize_t;
+            }
+            let kernel = || at_kernel(fd, POLLOUT, flags, || real::sendmsg(fd, message, flags));
+            datagrams::send(fd, message, flags).map_or_else(kernel, answer)
+        },
     }
+}
+
+/// Returns whether a message passes descriptors of connections that Tailwater serves, which another
+/// process cannot use; says so once. Of listeners and UDP sockets the kernel's side is passed,
+/// which is said once, too.
+///
+/// # Safety
+/// As sendmsg(2).
+unsafe fn passes_connection(message: *const msghdr) -> bool {
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+    static PASSED: AtomicBool = AtomicBool::new(false);
+    if !start::is_running() {
+        return false;
+    }
+    // SAFETY: the caller's contract: the control messages are within their length.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(message);
+        while let Some(one) = control.as_ref() {
+            if (one.cmsg_level, one.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let bytes = one.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(control).cast::<c_int>();
+                for file in
+                    (0..bytes / size_of::<c_int>()).filter_map(|at| table::get(fds.add(at).read_unaligned()))
+                {
+                    match file.what {
+                        What::Stream(_) => {
+                            start::say_once(
+                                &REFUSED,
+                                "a connection on Tailwater's network cannot be passed to \
+                                 another process (SCM_RIGHTS): EOPNOTSUPP",
+                            );
+                            return true;
+                        }
+                        What::Listener(_) | What::Datagrams(_) => {
+                            start::say_once(
+                                &PASSED,
+                                "a socket is passed to another process (SCM_RIGHTS) as \
+                                 Linux's: the receiver is not reached over Tailwater's network by it",
+                            );
+                        }
+                        What::Set(_) => {}
+                    }
+                }
+            }
+            control = libc::CMSG_NXTHDR(message, control);
+        }
+    }
+    false
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if served(fd).is_none() {
-        // SAFETY: the caller's contract.
+    // SAFETY: the caller's contract, of which the first message is a part.
+    let is_served =
+        served(fd).is_some() || count > 0 && unsafe { datagrams::takes(fd, &raw const (*messages).msg_hdr) };
+    if !is_served {
+        // SAFETY: as above.
         return at_kernel(fd, POLLOUT, flags, || unsafe { real::sendmmsg(fd, messages, count, flags) });
     }
     for done in 0..count as usize {

@@ -6,22 +6,24 @@
 //! A pointer of a program is valid as the manual page of its function says. That contract stands
 //! for every function here, and every `SAFETY` comment rests on it.
 
+mod datagrams;
 mod descriptors;
 mod events;
 mod io;
 mod process;
 mod sockets;
 
-use crate::file::{Errno, File};
+use crate::file::{Errno, File, What};
 use crate::start::{self, Call};
 use crate::{real, table};
 use std::sync::Arc;
 
-/// Returns the file of a served descriptor, and the proof that the caller is on a kthread.
+/// Returns the file of a served descriptor, and the proof that the caller is on a kthread. UDP
+/// sockets are not among them: [`datagrams`] has their calls.
 #[inline]
 fn served(fd: i32) -> Option<(Arc<File>, Call)> {
     let file = table::get(fd)?;
-    if !start::is_running() {
+    if !start::is_running() || matches!(file.what, What::Datagrams(_)) {
         return None;
     }
     Some((file, Call::begin()?))

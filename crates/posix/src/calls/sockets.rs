@@ -1,9 +1,10 @@
 //! Sockets: how they begin, their addresses and options.
 
-use super::{answer_int, served};
+use super::events::register_kept;
+use super::{answer_int, datagrams, served};
 use crate::file::{Errno, File, Listener, Stream, What, errno};
-use crate::start::{self, Call};
-use crate::{address, ready, real, table};
+use crate::start::{self, Call, Transport};
+use crate::{address, kept, own, ready, real, table};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use libc::{
@@ -15,7 +16,7 @@ use libc::{
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::{Arc, PoisonError};
-use tailwater::net::{TcpInfo, TcpKeepalive, TcpState, TcpStream};
+use tailwater::net::{TcpInfo, TcpKeepalive, TcpState, TcpStream, UdpSocket};
 
 /// A socket that is not connected, whose copies are the descriptors of accepted connections; -1
 /// before the first.
@@ -24,7 +25,7 @@ static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
 const LOWEST: c_long = 512;
 
 /// Returns an int option of the kernel's socket.
-fn option(fd: i32, level: c_int, name: c_int) -> Option<c_int> {
+pub fn option(fd: i32, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
     // SAFETY: room for an int.
     let result = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
@@ -32,20 +33,29 @@ fn option(fd: i32, level: c_int, name: c_int) -> Option<c_int> {
 }
 
 /// Returns whether the kernel's `fd` is a TCP socket over IP.
-fn is_tcp(fd: i32) -> bool {
+pub fn is_tcp(fd: i32) -> bool {
     let domain = option(fd, SOL_SOCKET, libc::SO_DOMAIN);
     option(fd, SOL_SOCKET, SO_TYPE) == Some(SOCK_STREAM)
         && matches!(domain, Some(libc::AF_INET | libc::AF_INET6))
 }
 
+/// Returns whether the kernel's socket `fd` has no peer.
+pub fn is_unconnected(fd: i32) -> bool {
+    let mut storage = core::mem::MaybeUninit::<sockaddr_storage>::zeroed();
+    let mut len = size_of::<sockaddr_storage>() as socklen_t;
+    // SAFETY: room for any address.
+    let result = unsafe { real::getpeername(fd, storage.as_mut_ptr().cast(), &raw mut len) };
+    result != 0 && real::errno() == libc::ENOTCONN
+}
+
 /// Returns whether the kernel's description of `fd` has `O_NONBLOCK`.
-fn is_nonblocking(fd: i32) -> bool {
+pub fn is_nonblocking(fd: i32) -> bool {
     // SAFETY: no pointers.
     unsafe { real::fcntl(fd, libc::F_GETFL, 0) & O_NONBLOCK != 0 }
 }
 
 /// Returns the address that the kernel's socket is bound to.
-fn bound(fd: i32) -> Option<SocketAddr> {
+pub fn bound(fd: i32) -> Option<SocketAddr> {
     let mut storage = core::mem::MaybeUninit::<sockaddr_storage>::zeroed();
     let mut len = size_of::<sockaddr_storage>() as socklen_t;
     // SAFETY: room for any address, which is read as far as it was written.
@@ -79,13 +89,13 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 /// Returns whether a socket of Linux at `at` takes both families.
-fn takes_both(fd: i32, at: SocketAddr) -> bool {
+pub fn takes_both(fd: i32, at: SocketAddr) -> bool {
     at.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && option(fd, IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(0)
 }
 
 /// Returns whether Tailwater can listen at an address of Linux: all addresses, or loopback. Other
 /// addresses are interfaces of Linux.
-fn is_reachable(ip: IpAddr) -> bool {
+pub fn is_reachable(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.to_canonical().is_loopback()
 }
 
@@ -102,8 +112,12 @@ unsafe extern "C" fn accept4(fd: c_int, out: *mut sockaddr, len: *mut socklen_t,
         // SAFETY: the caller's contract.
         return unsafe { super::io::at_kernel(fd, POLLIN, 0, || real::accept4(fd, out, len, flags)) };
     };
-    let What::Listener(listener) = &file.what else { return real::fail(libc::EINVAL) };
-    let Some(tcp) = listener.tailwater() else {
+    let tcp = match &file.what {
+        What::Listener(listener) => listener.tailwater().map(|tcp| (listener, tcp)),
+        What::Datagrams(_) => None,
+        What::Stream(_) | What::Set(_) => return real::fail(libc::EINVAL),
+    };
+    let Some((listener, tcp)) = tcp else {
         // SAFETY: as above.
         return unsafe { super::io::at_kernel(fd, POLLIN, 0, || real::accept4(fd, out, len, flags)) };
     };
@@ -189,13 +203,14 @@ fn placeholder() -> Result<i32, Errno> {
             return Err(real::errno());
         }
         let high = real::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST);
-        let own = if high < 0 { low } else { high };
+        let kept = if high < 0 { low } else { high };
         if high >= 0 {
             real::close(low);
         }
+        own::add(kept);
         // Another thread may have made one, too: one of them stays unused.
-        PLACEHOLDER.store(own, Relaxed);
-        Ok(own)
+        PLACEHOLDER.store(kept, Relaxed);
+        Ok(kept)
     }
 }
 
@@ -205,13 +220,19 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> 
         return answer_int(connect_again(fd, &file));
     }
     // SAFETY: the caller's contract.
+    if let Some(result) = unsafe { datagrams::connect(fd, to, len) } {
+        return answer_int(result);
+    }
+    // SAFETY: as above.
     let address = unsafe { address::read(to, len) };
-    if let Some(address) = address.filter(|&address| start::serves(address) && is_tcp(fd))
+    if let Some(address) = address.filter(|&address| start::serves(Transport::Tcp, address) && is_tcp(fd))
         && start::ensure()
-        && start::serves(address)
+        && start::serves(Transport::Tcp, address)
     {
         return answer_int(begin(fd, address));
     }
+    // Its registrations stay the kernel's.
+    kept::forget(fd);
     // SAFETY: as above.
     unsafe { super::io::at_kernel(fd, 0, 0, || real::connect(fd, to, len)) }
 }
@@ -228,6 +249,7 @@ fn begin(fd: i32, to: SocketAddr) -> Result<c_int, Errno> {
     if !table::put(fd, Arc::clone(&file)) {
         return Err(libc::EMFILE);
     }
+    register_kept(fd, &file);
     if nonblocking {
         return Err(libc::EINPROGRESS);
     }
@@ -307,7 +329,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         }
         // SAFETY: no pointers. Tailwater's listener ends with the descriptor.
         What::Listener(_) => unsafe { real::shutdown(fd, libc::SHUT_RDWR) },
-        What::Set(_) => real::fail(libc::ENOTSOCK),
+        What::Datagrams(_) | What::Set(_) => real::fail(libc::ENOTSOCK),
     }
 }
 
@@ -318,6 +340,11 @@ unsafe extern "C" fn getsockname(fd: c_int, out: *mut sockaddr, len: *mut sockle
         && let Ok(own) = stream.tcp.local_addr()
     {
         // SAFETY: the caller's contract.
+        unsafe { address::write(own, out, len) };
+        return 0;
+    }
+    if let Some(own) = datagrams::connected(fd, UdpSocket::local_addr) {
+        // SAFETY: as above.
         unsafe { address::write(own, out, len) };
         return 0;
     }
@@ -339,6 +366,11 @@ unsafe extern "C" fn getpeername(fd: c_int, out: *mut sockaddr, len: *mut sockle
             unsafe { address::write(peer, out, len) };
             return 0;
         }
+    }
+    if let Some(own) = datagrams::connected(fd, UdpSocket::peer_addr) {
+        // SAFETY: as above.
+        unsafe { address::write(own, out, len) };
+        return 0;
     }
     // SAFETY: as above.
     unsafe { real::getpeername(fd, out, len) }
@@ -380,7 +412,11 @@ unsafe extern "C" fn setsockopt(
     }
     // An option that Tailwater's sockets do not have has no effect, and the kernel's answer.
     // SAFETY: as above.
-    unsafe { real::setsockopt(fd, level, name, value, len) }
+    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if result == 0 {
+        datagrams::note_option(fd, level, name);
+    }
+    result
 }
 
 fn set_time(ns: &AtomicU64, time: timeval) {
@@ -428,6 +464,13 @@ unsafe extern "C" fn getsockopt(
         // SAFETY: the caller's contract.
         && unsafe { get(stream, level, name, value, len) }
     {
+        return 0;
+    }
+    if (level, name) == (SOL_SOCKET, SO_ERROR)
+        && let Some(error) = datagrams::take_error(fd)
+    {
+        // SAFETY: as above.
+        unsafe { give(&error, value, len) };
         return 0;
     }
     // SAFETY: as above.

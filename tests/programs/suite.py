@@ -1,0 +1,129 @@
+"""What the scripts of this folder share: fetching a program's tests, running them on both networks, comparing.
+
+Each script runs the tests of one program twice, on Linux's network and under `tailwater run --posix`, and prints the
+tests that differ. Tests in its table `DIFFER` may: each has a reason, and the guide has it, too
+(docs/src/guide/programs.md). Any other difference, and a test of `DIFFER` that no longer differs, fails the script.
+
+A script keeps what it fetches and builds in `target/programs/NAME`. It needs a release build of tailwater-cli and
+tailwater-posix, and the machine's package sources (apt); a script that lacks something says so and ends with 0.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TAILWATER = ROOT / "target/release/tailwater"
+SOCKET = f"@tailwater-suites.{os.getpid()}"
+# Names of Debian releases that the scripts take sources from.
+SOURCES = "deb-src http://deb.debian.org/debian {0} main\ndeb-src http://deb.debian.org/debian-security {0}-security main\n"
+
+
+def skip(reason):
+    """Ends the script, which says why."""
+    print(f"skipped: {reason}")
+    sys.exit(0)
+
+
+def folder(name):
+    """Returns the folder of a program, which is made."""
+    path = ROOT / "target/programs" / name
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def needs(*programs):
+    missing = [program for program in programs if not shutil.which(program)]
+    if missing:
+        skip(f"not installed: {', '.join(missing)}")
+    if not TAILWATER.exists():
+        sys.exit(f"{sys.argv[0]}: build first: cargo build --release -p tailwater-cli -p tailwater-posix")
+
+
+def release():
+    """Returns the name of this machine's Debian release."""
+    text = pathlib.Path("/etc/os-release").read_text()
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    if fields.get("ID") != "debian":
+        skip("the sources are taken from Debian's packages, and this is no Debian")
+    return fields["VERSION_CODENAME"]
+
+
+def source(package, into):
+    """Unpacks the source of a Debian package; returns its folder."""
+    needs("apt-get", "dpkg-source")
+    found = [path for path in into.glob(f"{package}-*") if path.is_dir()]
+    if found:
+        return found[0]
+    lists = into / "lists"
+    (lists / "partial").mkdir(parents=True, exist_ok=True)
+    (into / "sources.list").write_text(SOURCES.format(release()))
+    options = ["-qq", "-o", f"Dir::Etc::sourcelist={into}/sources.list", "-o", "Dir::Etc::sourceparts=-"]
+    apt = ["apt-get", *options, "-o", f"Dir::State::lists={lists}", "-o", "APT::Sandbox::User=root"]
+    if subprocess.run([*apt, "update"]).returncode or subprocess.run([*apt, "source", package], cwd=into).returncode:
+        skip(f"the source of {package} cannot be fetched")
+    return next(path for path in into.glob(f"{package}-*") if path.is_dir())
+
+
+def package(name, into):
+    """Unpacks a Debian package into a folder, without installing it."""
+    needs("apt-get", "dpkg")
+    if not list(into.glob(f"{name}_*.deb")):
+        if subprocess.run(["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", name], cwd=into).returncode:
+            skip(f"the package {name} cannot be fetched")
+    deb = next(into.glob(f"{name}_*.deb"))
+    subprocess.run(["dpkg", "-x", deb, into], check=True)
+
+
+def posix(*options):
+    """Returns the beginning of a command under Tailwater."""
+    return [str(TAILWATER), "run", "--posix", "--iokernel", SOCKET, "--kthreads", "1", *options, "--"]
+
+
+class IoKernel:
+    """An IOKernel for the time of a `with` block."""
+
+    def __enter__(self):
+        command = [TAILWATER, "iokernel", "--socket", SOCKET, "--share-cores", "--log", "warn"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        time.sleep(1)
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=20)
+
+
+def run(command, limit, log=None, **options):
+    """Runs a command in a session of its own; returns exit status and output. 124 is a command that had no end."""
+    out = open(log, "wb") if log else subprocess.PIPE
+    process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **options)
+    try:
+        output, _ = process.communicate(timeout=limit)
+        return process.returncode, (output or b"").decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return 124, (output or b"").decode(errors="replace")
+
+
+def compare(name, linux, here, differ):
+    """Prints how many tests ran and which differ; ends the script with 1 if one does that `differ` does not have.
+    `linux` and `here` map tests to verdicts."""
+    print(f"{name}: {len(linux)} tests on Linux, {sum(verdict == 'ok' for verdict in linux.values())} of them ok")
+    differing = {test for test in linux.keys() | here.keys() if linux.get(test) != here.get(test)}
+    # What Linux fails, too, is no matter of Tailwater.
+    differing = {test for test in differing if linux.get(test) == "ok"}
+    for test in sorted(differing):
+        why = differ.get(test, "NOT EXPECTED")
+        print(f"  {test}: Linux {linux.get(test)}, Tailwater {here.get(test)}: {why}")
+    gone = [test for test in differ if test in linux and test not in differing]
+    for test in gone:
+        print(f"  {test}: no longer differs: take it out of DIFFER and of the guide")
+    if differing - differ.keys() or gone:
+        sys.exit(1)
+    print(f"{name}: the others are equal under Tailwater")
