@@ -27,7 +27,7 @@ impl Colours {
         }
         let system = |begins: &str| names.iter().position(|name| name.starts_with(begins));
         let systems = SYSTEMS.map(system);
-        let mut free = (0..).filter(|colour| systems.get(*colour).is_none_or(Option::is_none));
+        let mut free = (0_usize..).filter(|colour| systems.get(*colour).is_none_or(Option::is_none));
         let coloured = names.iter().enumerate().map(|(at, name)| {
             let own = systems.iter().position(|system| *system == Some(at));
             ((*name).to_owned(), own.or_else(|| free.next()).unwrap_or(0))
