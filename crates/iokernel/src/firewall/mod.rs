@@ -34,7 +34,6 @@ pub(crate) use text::{Text, as_text, one_or_many};
 
 use tailwater_shm::Cycles;
 
-pub(crate) use bucket::Bucket;
 use bucket::Limiter;
 use facts::Facts;
 use rules::Rules;

@@ -39,6 +39,7 @@ mod tests;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tailwater_sched::RuntimeId;
+use tailwater_shm::account::Account;
 use tailwater_shm::ring::ReserveError;
 use tailwater_shm::{Clock, Cycles};
 use tailwater_wire::Checksums;
@@ -48,7 +49,6 @@ use super::check::Heading;
 use super::mac::MacTable;
 use super::source::{Origin, Private, Source};
 use crate::config::Config;
-use crate::firewall::Bucket;
 use crate::frame::MacAddr;
 use crate::port::{Attachment, Port};
 use crate::runtime::{EndReason, Runtime};
@@ -121,7 +121,8 @@ pub(super) struct Absent {
     begun: HashSet<RuntimeId>,
     /// By key of the MAC address.
     kept: HashMap<u64, Kept>,
-    buckets: HashMap<Payer, Bucket>,
+    /// Answers, each as the time in which another one is granted.
+    answers: HashMap<Payer, Account>,
     /// Answers for the port that is being polled.
     to_port: Vec<Vec<u8>>,
     reports: VecDeque<Pending>,
@@ -137,7 +138,7 @@ impl Absent {
             began: None,
             begun: HashSet::new(),
             kept: HashMap::new(),
-            buckets: HashMap::new(),
+            answers: HashMap::new(),
             to_port: Vec::new(),
             reports: VecDeque::new(),
         }
@@ -175,7 +176,7 @@ impl Absent {
     /// Keeps the address of a program that has ended. Returns whether others are to be told.
     fn keep(&mut self, id: RuntimeId, ip: Ipv4Addr, mac: MacAddr, now: Cycles) -> bool {
         let begun = self.begun.remove(&id);
-        self.buckets.remove(&Payer::Runtime(id));
+        self.answers.remove(&Payer::Runtime(id));
         self.reports.retain(|report| report.to != id);
         self.kept.retain(|_, kept| now < kept.until);
         if self.kept.len() >= MOST_KEPT
@@ -225,11 +226,15 @@ impl Absent {
         (all && self.config.is_host(ip?)).then_some(mac)
     }
 
-    /// Takes an answer from the bucket of `origin`; false if it is empty.
+    /// Charges an answer to `origin`; false if it has had too many.
     fn may_answer(&mut self, origin: Origin, now: Cycles) -> bool {
-        let hz = self.clock.hz();
-        let bucket = || Bucket::new(ANSWERS_PER_SECOND, ANSWERS_AT_ONCE, hz);
-        self.buckets.entry(Payer::of(origin)).or_insert_with(bucket).try_take(1, now)
+        let each = self.seconds(1) / ANSWERS_PER_SECOND;
+        let account = self.answers.entry(Payer::of(origin)).or_default();
+        let may = !account.is_over((ANSWERS_AT_ONCE - 1) * each, now);
+        if may {
+            account.charge(each, 1, now);
+        }
+        may
     }
 
     /// Forgets an address that another host claims.
