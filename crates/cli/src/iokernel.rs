@@ -35,7 +35,7 @@ use crate::notify::Notifier;
   tailwater iokernel --xdp eth1,gateway=10.77.0.1           an interface of its own, without Linux's network stack
   tailwater iokernel --xdp eth1 --fault loss=1%,delay=5ms,rate=100mbit,seed=7
   tailwater iokernel --pcap replay=in.pcap,record=out.pcap  a capture file in place of a network
-  tailwater iokernel --print-config > tailwater.toml        every setting with its value
+  tailwater iokernel --print-config > tailwater.toml        every setting that has a value
   tailwater iokernel --config tailwater.toml --check        would it start here, and if not, why
 
 Options win over the configuration file, which SIGHUP has read again. Programs join with `tailwater run`; `tailwater stats` shows them.")]
