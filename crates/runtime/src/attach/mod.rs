@@ -169,7 +169,8 @@ impl Connection {
 }
 
 /// Returns false if there are such cores, and Linux lets no thread of this process run on one of
-/// them: its cpuset has none. What Linux says is tried out on a thread that sleeps, which does not run there.
+/// them: its cpuset has none. What Linux says is tried out on a thread that sleeps, which does not
+/// run there.
 fn may_use_any(cores: &[u16]) -> bool {
     // Then no cpuset is at fault.
     if cores.is_empty() {
