@@ -9,7 +9,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `SOCKET.programs` | the list, as JSON, readable for the IOKernel's user only; written when a program has become ready or has ended |
+//! | `SOCKET.programs` | the list, as JSON, readable for the IOKernel's user only; written when a program has become ready or has ended, and removed when there is none |
 //! | `SOCKET.programs.new` | the next list, until it is renamed |
 //!
 //! A program is known by its process number and the time at which that process began, since numbers
@@ -141,15 +141,22 @@ fn read(path: &Path) -> io::Result<Vec<Owed>> {
 }
 
 fn write(path: &Path, programs: &[&Owed]) -> io::Result<()> {
+    if programs.is_empty() {
+        return remove(path);
+    }
     let next = PathBuf::from(format!("{}.new", path.display()));
     // One that a crash has left, or a link in its place.
-    match std::fs::remove_file(&next) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove(&next)?;
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(&next)?;
     file.write_all(&serde_json::to_vec(programs)?)?;
     std::fs::rename(&next, path)
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -185,6 +192,8 @@ mod tests {
         assert!(!another.lives(), "another process that has the number");
         let file = format!("{socket}.programs");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        list.remove(RuntimeId(1), &[]);
+        assert!(!Path::new(&file).exists(), "no program is registered");
     }
 
     #[test]
