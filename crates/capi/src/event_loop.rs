@@ -446,9 +446,11 @@ unsafe fn slices<'a>(pieces: *const libc::iovec, count: c_int) -> Option<&'a [Io
 /// Never switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_shared_new(data: *const c_void, len: usize) -> *mut tw_shared {
-    // SAFETY: by C's contract.
-    let bytes =
-        if len == 0 { &[][..] } else { unsafe { core::slice::from_raw_parts(data.cast::<u8>(), len) } };
+    let bytes = match len {
+        0 => &[][..],
+        // SAFETY: by C's contract.
+        len => unsafe { core::slice::from_raw_parts(data.cast::<u8>(), len) },
+    };
     Box::into_raw(Box::new(tw_shared { bytes: SharedBytes::from(bytes.to_vec()) }))
 }
 
@@ -496,9 +498,12 @@ pub unsafe extern "C" fn tw_loop_sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> c_int {
-    // SAFETY: by C's contract.
-    let to: io::Result<Option<SocketAddr>> =
-        if to.is_null() { Ok(None) } else { unsafe { address::read(to, to_len) }.map(Some) };
+    let to: io::Result<Option<SocketAddr>> = if to.is_null() {
+        Ok(None)
+    } else {
+        // SAFETY: by C's contract.
+        unsafe { address::read(to, to_len) }.map(Some)
+    };
     let to = match to {
         Ok(to) => to,
         Err(failure) => return -number(&failure),
@@ -536,5 +541,6 @@ pub unsafe extern "C" fn tw_loop_close(events: *mut tw_loop, handle: tw_handle) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_loop_wake(events: *const tw_loop) {
     // SAFETY: by C's contract it lives; the waker is for all threads, and set once.
-    unsafe { (*(&raw const (*events).waker)).wake() };
+    let waker = unsafe { &(*events).waker };
+    waker.wake();
 }
