@@ -10,7 +10,10 @@ import sys
 import suite
 
 BACKENDS = ["epoll", "poll", "select"]
-DIFFER = {}
+DIFFER = {
+    "http/data_length_constraints": "the client reads the answer of a server that closes with unread data before it sees the "
+    "reset, and the test expects the reset first",
+}
 
 
 def build(folder):
