@@ -32,13 +32,14 @@ def build(folder):
 
 def verdicts(output):
     """Returns the verdict of each test."""
-    found, group = {}, ""
+    found, group, name = {}, "", ""
     for line in output.splitlines():
         begins = re.match(r"(\S+)/(\S+): ", line)
         if begins:
             group, name = begins.groups()
-            if line.endswith("OK"):
-                found[f"{group}/{name}"] = "ok"
+        # On a line of its own if the library has said something meanwhile.
+        if line == "OK" or begins and line.endswith("OK"):
+            found[f"{group}/{name}"] = "ok"
         ends = re.match(r"\s*\[(\S+) FAILED\]", line)
         if ends:
             found[f"{group}/{ends[1]}"] = "failed"
