@@ -10,7 +10,10 @@ import sys
 import suite
 
 BACKENDS = ["epoll", "poll", "select"]
-DIFFER = {}
+DIFFER = {
+    "http/data_length_constraints": "the client reads the answer of a server that closes with unread data before it sees the "
+    "reset, and the test expects the reset first",
+}
 
 
 def build(folder):
@@ -29,13 +32,14 @@ def build(folder):
 
 def verdicts(output):
     """Returns the verdict of each test."""
-    found, group = {}, ""
+    found, group, name = {}, "", ""
     for line in output.splitlines():
         begins = re.match(r"(\S+)/(\S+): ", line)
         if begins:
             group, name = begins.groups()
-            if line.endswith("OK"):
-                found[f"{group}/{name}"] = "ok"
+        # On a line of its own if the library has said something meanwhile.
+        if line == "OK" or begins and line.endswith("OK"):
+            found[f"{group}/{name}"] = "ok"
         ends = re.match(r"\s*\[(\S+) FAILED\]", line)
         if ends:
             found[f"{group}/{ends[1]}"] = "failed"
