@@ -2,7 +2,7 @@
 
 use crate::border::{self, Call};
 use core::ffi::c_void;
-use tailwater::__preemptible::poll_keeping_registers;
+use tailwater::__poll_keeping_registers as poll_keeping_registers;
 
 /// Gives the core up if the IOKernel reclaims it, or if the thread's time slice is over: a poll
 /// point. For long loops, every microsecond or so. Costs a nanosecond or two otherwise: where the

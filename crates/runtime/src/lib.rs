@@ -139,6 +139,10 @@ pub use tailwater_macros::main;
 pub use tailwater_macros::preemptible;
 /// Runs a test as a user thread of the runtime that the tests of a process share: see [`testing`].
 pub use tailwater_macros::test;
+/// The poll point that `libtailwater` has programs of C call. No part of the API.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use verbs::switch::poll_keeping_registers as __poll_keeping_registers;
 #[cfg(not(loom))]
 pub use {
     alloc::Alloc,

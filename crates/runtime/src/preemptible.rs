@@ -1,7 +1,6 @@
 //! Functions that the expansion of [`preemptible`](crate::preemptible) calls: back-edges that
-//! count, and loops in chunks; and the poll point that programs of C call. No part of the API.
+//! count, and loops in chunks. No part of the API.
 
-pub use crate::verbs::switch::poll_keeping_registers;
 use crate::verbs::switch::{poll_at_edge, poll_at_entry};
 use core::hint::cold_path;
 use core::ops::Range;
