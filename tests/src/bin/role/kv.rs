@@ -9,16 +9,7 @@ use crate::ready;
 /// Serves memcached's port over TCP and UDP, for ever.
 pub fn serve() {
     let config = Config { memory: 64 << 20, max_item: 1 << 20, evict: true, secret: [1, 2] };
-    let settings = Settings {
-        tcp_port: 11211,
-        udp_port: 11211,
-        listen: "0.0.0.0".to_owned(),
-        max_connections: 1024,
-        threads: 1,
-        idle_timeout: 0,
-        flush: true,
-        dispatch: None,
-    };
+    let settings = Settings { udp_port: 11211, listen: "0.0.0.0".to_owned(), ..Settings::default() };
     let service = Service::new(Store::new(config).expect("64 MiB of address space"), settings);
     user_threads::start(&service, Clock::start()).expect("the ports are free");
     ready();
