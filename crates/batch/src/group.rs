@@ -11,7 +11,9 @@
 //! that is in another group than the first one is left there.
 //!
 //! Version 2 of control groups needs both controllers in the group above, version 1 has a hierarchy
-//! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst).
+//! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst). Where that
+//! of `cpuacct`, which keeps the processor time of a group, is one by itself, there is a group in
+//! it as well.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -32,6 +34,8 @@ const MARK: &str = "tailwater-batch-";
 /// Rounds in which members are moved until no new one appears, and the time between them.
 const ROUNDS: u32 = 100;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(10);
+/// Number of times that the members of two groups are compared.
+const TRIES: u32 = 4;
 /// Deepest groups that [`repair`] looks at.
 const DEEPEST: u32 = 16;
 
@@ -59,7 +63,8 @@ impl GroupError {
     }
 }
 
-/// A group in which a process is, by what its controllers can do.
+/// A group in which a process is, by what its controllers can do. One that can do neither keeps the
+/// account only.
 #[derive(Debug, PartialEq, Eq)]
 struct Home {
     folder: PathBuf,
@@ -69,8 +74,8 @@ struct Home {
     confines: bool,
 }
 
-/// Returns the groups of a process: one in version 2; in version 1 that of `cpu` and that of
-/// `cpuset`.
+/// Returns the groups of a process: one in version 2; in version 1 that of `cpu`, that of `cpuset`,
+/// and that of `cpuacct` where it is another one.
 fn homes(root: &Path, pid: i32) -> Result<Vec<Home>, GroupError> {
     let path = PathBuf::from(format!("/proc/{pid}/cgroup"));
     let text = fs::read_to_string(&path).map_err(|error| GroupError::new("read", &path, error))?;
@@ -82,21 +87,49 @@ fn homes(root: &Path, pid: i32) -> Result<Vec<Home>, GroupError> {
 
 /// Parses `/proc/PID/cgroup` (cgroups(7)).
 fn homes_of(root: &Path, text: &str) -> Vec<Home> {
-    let of = |controller: &str, mount: PathBuf| {
-        let path = text.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (fields.next()?, fields.next()?);
-            controllers.split(',').any(|one| one == controller).then_some(path)
-        });
-        path.map(|path| path.trim_matches('/').split('/').fold(mount, |folder, name| folder.join(name)))
-    };
     if root.join("cgroup.controllers").exists() {
-        let folder = of("", root.to_owned());
+        let folder = hierarchy(text, "").map(|(_, path)| below(root.to_owned(), path));
         return folder.map(|folder| Home { folder, ranks: true, confines: true }).into_iter().collect();
     }
-    let cpu = of("cpu", root.join("cpu")).map(|folder| Home { folder, ranks: true, confines: false });
-    let set = of("cpuset", root.join("cpuset")).map(|folder| Home { folder, ranks: false, confines: true });
-    cpu.into_iter().chain(set).collect()
+    let of = |controller: &str| Some(below(root.join(controller), hierarchy(text, controller)?.1));
+    let cpu = of("cpu").map(|folder| Home { folder, ranks: true, confines: false });
+    let set = of("cpuset").map(|folder| Home { folder, ranks: false, confines: true });
+    let is_separate = hierarchy(text, "cpuacct") != hierarchy(text, "cpu");
+    let account = of("cpuacct").filter(|folder| is_separate && folder.is_dir());
+    let account = account.map(|folder| Home { folder, ranks: false, confines: false });
+    account.into_iter().chain(cpu).chain(set).collect()
+}
+
+/// Returns the hierarchy of a controller, by its number, and the path of the process there.
+fn hierarchy<'a>(text: &'a str, controller: &str) -> Option<(&'a str, &'a str)> {
+    text.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        controllers.split(',').any(|one| one == controller).then_some((number, path))
+    })
+}
+
+fn below(mount: PathBuf, path: &str) -> PathBuf {
+    path.trim_matches('/').split('/').fold(mount, |folder, name| folder.join(name))
+}
+
+/// Returns the folder in which version 1 keeps the processor time of a group by core: its own, or
+/// that of the hierarchy of `cpuacct` with the same processes.
+pub(crate) fn account_folder(folder: &Path) -> Option<PathBuf> {
+    if folder.join("cpuacct.usage_percpu").exists() {
+        return Some(folder.to_owned());
+    }
+    let same = || {
+        let first = members(folder).first().copied()?;
+        let text = fs::read_to_string(format!("/proc/{first}/cgroup")).ok()?;
+        let account = below(Path::new(ROOT).join("cpuacct"), hierarchy(&text, "cpuacct")?.1);
+        let (mut there, mut here) = (members(&account), members(folder));
+        there.sort_unstable();
+        here.sort_unstable();
+        (there == here).then_some(account)
+    };
+    // Processes come and go between two readings.
+    (0..TRIES).find_map(|_| same())
 }
 
 /// Returns whether a thread is in a group that Linux runs only where no other group of its level
@@ -414,6 +447,16 @@ mod tests {
         let text = "3:cpuset:/a\n2:cpu,cpuacct:/b/c\n1:name=systemd:/x\n0::/y.scope\n";
         let folders = || homes_of(root, text).into_iter().map(|home| home.folder).collect::<Vec<_>>();
         assert_eq!(folders(), [root.join("cpu/b/c"), root.join("cpuset/a")]);
+        // One of its own keeps the account; a link to that of `cpu` is the same.
+        for (line, is_one) in [("3:cpu,cpuacct:/b", false), ("3:cpu:/b\n4:cpuacct:/d", true)] {
+            fs::create_dir_all(root.join("cpuacct/d")).unwrap();
+            fs::create_dir_all(root.join("cpuacct/b")).unwrap();
+            let homes = homes_of(root, &format!("{line}\n5:cpuset:/a\n"));
+            let is_account =
+                |home: &Home| home.folder == root.join("cpuacct/d") && !home.ranks && !home.confines;
+            assert_eq!(homes.iter().any(is_account), is_one, "{homes:?}");
+            assert_eq!(homes.len(), 2 + usize::from(is_one));
+        }
         fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
         assert_eq!(folders(), [root.join("y.scope")]);
     }

@@ -3,8 +3,10 @@
 //! Owns the parser, and [`Process`], by which a process is told from a later one with its number. A
 //! process that ends while it is read is left out.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -133,18 +135,46 @@ pub fn threads(pid: i32) -> Vec<i32> {
 /// Returns a process and its descendants, at most [`MOST_PROCESSES`].
 #[must_use]
 pub fn descendants(pid: i32) -> Vec<i32> {
+    // Linux lists children if it was built with CONFIG_PROC_CHILDREN.
+    if Path::new("/proc/thread-self/children").exists() {
+        tree(pid, listed_children)
+    } else {
+        let children = children_by_parent();
+        tree(pid, |parent| children.get(&parent).cloned().unwrap_or_default())
+    }
+}
+
+/// Returns a process and its descendants, by the children of each.
+fn tree(pid: i32, children: impl Fn(i32) -> Vec<i32>) -> Vec<i32> {
     let mut found = vec![pid];
     let mut at = 0;
     while let Some(&parent) = found.get(at).filter(|_| found.len() < MOST_PROCESSES) {
         at += 1;
-        for thread in threads(parent) {
-            let path = format!("/proc/{parent}/task/{thread}/children");
-            let children = fs::read_to_string(path).unwrap_or_default();
-            found.extend(children.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok()));
-        }
+        found.extend(children(parent));
     }
     found.truncate(MOST_PROCESSES);
     found
+}
+
+/// Returns the children that Linux lists for each thread of a process.
+fn listed_children(parent: i32) -> Vec<i32> {
+    let of_thread = |thread: i32| {
+        let path = format!("/proc/{parent}/task/{thread}/children");
+        let children = fs::read_to_string(path).unwrap_or_default();
+        children.split_ascii_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<i32>>()
+    };
+    threads(parent).into_iter().flat_map(of_thread).collect()
+}
+
+/// Returns the children of each process of the machine, by the parents that they name.
+fn children_by_parent() -> HashMap<i32, Vec<i32>> {
+    let mut children = HashMap::<_, Vec<i32>>::new();
+    for pid in numbers("/proc") {
+        if let Some(stat) = Stat::of_process(pid) {
+            children.entry(stat.parent).or_default().push(pid);
+        }
+    }
+    children
 }
 
 /// Returns the processor time of a thread in nanoseconds (`/proc/PID/task/TID/schedstat`).
@@ -157,6 +187,7 @@ pub fn thread_ns(pid: i32, tid: i32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::CommandExt;
     use std::process::Command;
 
     #[test]
@@ -185,6 +216,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id().cast_signed();
         let (found, stat) = (descendants(own), Stat::of_process(pid).unwrap());
+        let by_parent = children_by_parent();
         let process = Process::open(pid).unwrap();
         let ended_before = process.has_ended();
         child.kill().unwrap();
@@ -192,7 +224,32 @@ mod tests {
         assert_eq!((ended_before, process.has_ended(), process.pid()), (false, true, pid));
         assert!([0, -1].into_iter().all(|none| Process::open(none).is_none()));
         assert!(found.contains(&own) && found.contains(&pid), "{found:?}");
+        assert!(by_parent[&own].contains(&pid), "{by_parent:?}");
         assert_eq!(stat.parent, own);
         assert!(!stat.is_kernel && stat.threads == 1);
+    }
+
+    #[test]
+    fn a_tree_is_the_same_by_listed_children_and_by_parents() {
+        let script = "(sleep 60 & sleep 60 & wait) & sleep 60 & wait";
+        let mut shell = Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap();
+        let first = shell.id().cast_signed();
+        let by_parent = || {
+            let children = children_by_parent();
+            let mut found = tree(first, |parent| children.get(&parent).cloned().unwrap_or_default());
+            found.sort_unstable();
+            found
+        };
+        tailwater_testkit::until("all have been started", || by_parent().len() == 5);
+        let mut listed = tree(first, listed_children);
+        listed.sort_unstable();
+        let found = by_parent();
+        let group = rustix::process::Pid::from_child(&shell);
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
+        shell.wait().unwrap();
+        match Path::new("/proc/thread-self/children").exists() {
+            true => assert_eq!(found, listed),
+            false => eprintln!("not compared: Linux lists no children"),
+        }
     }
 }

@@ -3,10 +3,11 @@
 //! Owns [`Account`], the account of all descendants of a process that adopts them
 //! (`PR_SET_CHILD_SUBREAPER`), or of a control group. The total is Linux's own. Of descendants it
 //! is exact to a clock tick: the time of processes that run and, of those that ended, of all that
-//! were waited for. Of a group it is that in `cpu.stat` (version 2); in version 1 that of its
-//! threads as sampled. Linux does not keep the time of a thread by core. It is sampled: what a
-//! thread got since the last sample counts for the core on which it ran last, and the total is
-//! divided in that proportion.
+//! were waited for. Of a group it is that in `cpu.stat` (version 2) or `cpuacct.usage_percpu`
+//! (version 1, by core); without these, that of its threads as sampled. Linux does not keep the
+//! time of a thread by core, nor that of a group in version 2. It is sampled: what a thread got
+//! since the last sample counts for the core on which it ran last, and the total is divided in that
+//! proportion.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::group::members;
+use crate::group::{account_folder, members};
 use crate::proc::{Stat, descendants, thread_ns, threads};
 
 /// Shortest time between two samples, whose difference is the present share.
@@ -40,15 +41,62 @@ pub struct Usage {
 #[derive(Debug)]
 enum Source {
     Descendants(i32),
-    Group(PathBuf),
+    Group { folder: PathBuf, kept: Option<Kept> },
+}
+
+/// The file in which Linux keeps the processor time of a group.
+#[derive(Debug)]
+enum Kept {
+    /// `cpu.stat` of version 2: of all cores together.
+    Total(PathBuf),
+    /// `cpuacct.usage_percpu` of version 1: of each core, ended processes included.
+    ByCore(PathBuf),
+}
+
+/// What is read from it, in nanoseconds.
+#[derive(Debug, PartialEq, Eq)]
+enum Time {
+    Total(u64),
+    ByCore(BTreeMap<usize, u64>),
+}
+
+impl Kept {
+    /// Returns the file for the group in a folder, if there is one.
+    fn of(folder: &Path) -> Option<Self> {
+        let total = Self::Total(folder.join("cpu.stat"));
+        let by_core = || Some(Self::ByCore(account_folder(folder)?.join("cpuacct.usage_percpu")));
+        let is_read = |kept: &Self| kept.read().is_some();
+        Some(total).filter(is_read).or_else(|| by_core().filter(is_read))
+    }
+
+    fn read(&self) -> Option<Time> {
+        match self {
+            Self::Total(file) => {
+                let text = fs::read_to_string(file).ok()?;
+                let mut lines = text.lines();
+                let us =
+                    lines.find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse::<u64>().ok())?;
+                Some(Time::Total(us.checked_mul(1_000)?))
+            }
+            Self::ByCore(file) => {
+                let text = fs::read_to_string(file).ok()?;
+                let times = text.split_ascii_whitespace().map(|ns| ns.parse::<u64>().ok());
+                let by_core: BTreeMap<_, _> =
+                    times.collect::<Option<Vec<_>>>()?.into_iter().enumerate().collect();
+                (!by_core.is_empty()).then_some(Time::ByCore(by_core))
+            }
+        }
+    }
 }
 
 /// The account of a job.
 #[derive(Debug)]
 pub struct Account {
     source: Source,
-    /// The total before the account began.
+    /// The total that Linux had kept before the account began.
     before: u64,
+    /// What it had kept of each core at the last sample.
+    kept: BTreeMap<usize, u64>,
     /// Processor time of each thread at the last sample.
     threads: HashMap<i32, u64>,
     /// Sampled processor time by core.
@@ -67,7 +115,12 @@ impl Account {
     /// Begins the account of the control group in a folder.
     #[must_use]
     pub fn of_group(folder: &Path) -> Self {
-        let mut account = Self::new(Source::Group(folder.to_owned()), group_ns(folder).unwrap_or(0));
+        let kept = Kept::of(folder);
+        let before = match kept.as_ref().and_then(Kept::read) {
+            Some(Time::Total(ns)) => ns,
+            Some(Time::ByCore(_)) | None => 0,
+        };
+        let mut account = Self::new(Source::Group { folder: folder.to_owned(), kept }, before);
         // What its threads got before is no part of it.
         account.sample(Duration::ZERO);
         (account.usage, account.sampled) = (Usage::default(), BTreeMap::new());
@@ -75,8 +128,8 @@ impl Account {
     }
 
     fn new(source: Source, before: u64) -> Self {
-        let (threads, sampled) = (HashMap::new(), BTreeMap::new());
-        Self { source, before, threads, sampled, at: Instant::now(), usage: Usage::default() }
+        let (threads, sampled, kept) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { source, before, kept, threads, sampled, at: Instant::now(), usage: Usage::default() }
     }
 
     /// Returns what they got, with a new sample if the last one is old enough.
@@ -96,7 +149,7 @@ impl Account {
                 let ended = Stat::of_process(*root).map_or(0, |stat| stat.children_ns);
                 (descendants(*root).into_iter().skip(1).collect(), ended)
             }
-            Source::Group(folder) => (members(folder), 0),
+            Source::Group { folder, .. } => (members(folder), 0),
         };
         for &pid in &processes {
             let Some(first) = Stat::of_process(pid) else { continue };
@@ -109,9 +162,16 @@ impl Account {
                 seen.insert(tid, ns);
             }
         }
-        if let Source::Group(folder) = &self.source {
-            let sampled = self.usage.core_ns + delta.values().sum::<u64>();
-            total = group_ns(folder).map_or(sampled, |ns| ns.saturating_sub(self.before));
+        if let Source::Group { kept, .. } = &self.source {
+            total = match kept.as_ref().and_then(Kept::read) {
+                Some(Time::Total(ns)) => ns.saturating_sub(self.before),
+                Some(Time::ByCore(now)) => {
+                    delta = difference(&now, &self.kept);
+                    self.kept = now;
+                    self.usage.core_ns + delta.values().sum::<u64>()
+                }
+                None => self.usage.core_ns + delta.values().sum::<u64>(),
+            };
         }
         let threads = seen.len();
         let advanced = total.saturating_sub(self.usage.core_ns);
@@ -127,11 +187,13 @@ impl Account {
     }
 }
 
-/// Returns the processor time of a group in nanoseconds, where Linux keeps it (version 2).
-fn group_ns(folder: &Path) -> Option<u64> {
-    let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
-    let us = text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse::<u64>().ok())?;
-    us.checked_mul(1_000)
+/// Returns by how much each core's time is above that before.
+fn difference(now: &BTreeMap<usize, u64>, before: &BTreeMap<usize, u64>) -> BTreeMap<usize, u64> {
+    let more = |(&core, &ns): (&usize, &u64)| {
+        let more = ns.saturating_sub(before.get(&core).copied().unwrap_or(0));
+        (more > 0).then_some((core, more))
+    };
+    now.iter().filter_map(more).collect()
 }
 
 /// Divides a total in the proportion of the parts.
@@ -144,6 +206,9 @@ fn divide(parts: &BTreeMap<usize, u64>, total: u64) -> BTreeMap<usize, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+    use tailwater_testkit::until;
 
     #[test]
     fn a_total_is_divided_as_it_was_sampled() {
@@ -153,5 +218,70 @@ mod tests {
         assert!(divide(&BTreeMap::new(), 100).is_empty());
         let large = BTreeMap::from([(0, u64::MAX), (1, u64::MAX)]);
         assert_eq!(divide(&large, 10), BTreeMap::from([(0, 5), (1, 5)]));
+    }
+
+    #[test]
+    fn what_linux_keeps_of_a_group_is_read_in_both_versions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        assert!(Kept::of(path).is_none());
+        fs::write(path.join("cpuacct.usage_percpu"), "5 0 70 \n").unwrap();
+        let read = || Kept::of(path).unwrap().read().unwrap();
+        assert_eq!(read(), Time::ByCore(BTreeMap::from([(0, 5), (1, 0), (2, 70)])));
+        // That of `cpu` in version 1 has no time.
+        fs::write(path.join("cpu.stat"), "nr_periods 0\n").unwrap();
+        assert!(matches!(read(), Time::ByCore(_)));
+        fs::write(path.join("cpu.stat"), "usage_usec 12\nuser_usec 12\n").unwrap();
+        assert_eq!(read(), Time::Total(12_000));
+        let before = BTreeMap::from([(0, 5), (2, 10)]);
+        let now = BTreeMap::from([(0, 5), (1, 3), (2, 70)]);
+        assert_eq!(difference(&now, &before), BTreeMap::from([(1, 3), (2, 60)]));
+    }
+
+    /// Where Linux has mounted groups that keep processor time.
+    fn points() -> Vec<PathBuf> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let of_line = |line: &str| {
+            let mut fields = line.split(' ').skip(1);
+            let (point, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+            let keeps =
+                kind == "cgroup2" || kind == "cgroup" && options.split(',').any(|one| one == "cpuacct");
+            keeps.then(|| PathBuf::from(point))
+        };
+        mounts.lines().filter_map(of_line).collect()
+    }
+
+    #[test]
+    fn the_account_of_a_group_has_the_time_of_processes_that_have_ended() {
+        for point in points() {
+            let folder = point.join(format!("tailwater-account-{}", std::process::id()));
+            if let Err(error) = fs::create_dir(&folder) {
+                eprintln!("not checked: cannot make {}: {error}", folder.display());
+                continue;
+            }
+            let script = "read go; sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo; read go";
+            let piped = || Stdio::piped();
+            let mut shell =
+                Command::new("sh").args(["-c", script]).stdin(piped()).stdout(piped()).spawn().unwrap();
+            let moved = fs::write(folder.join("cgroup.procs"), shell.id().to_string());
+            let mut account = Account::of_group(&folder);
+            let is_kept = matches!(&account.source, Source::Group { kept: Some(_), .. });
+            shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+            // The child has ended.
+            shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            let ended = Stat::of_process(shell.id().cast_signed()).unwrap().children_ns;
+            until("a sample has it", || moved.is_err() || account.usage().core_ns + 20_000_000 >= ended);
+            let usage = account.usage().clone();
+            drop(shell.stdin.take());
+            shell.wait().unwrap();
+            until("the group is removed", || fs::remove_dir(&folder).is_ok() || !folder.exists());
+            if let Err(error) = moved {
+                eprintln!("not checked: cannot move a process to {}: {error}", folder.display());
+                continue;
+            }
+            assert!(is_kept && ended > 0, "{}", point.display());
+            assert_eq!((usage.processes, usage.threads), (1, 1));
+            assert!(usage.by_core_ns.values().sum::<u64>().abs_diff(usage.core_ns) < 1_000, "{usage:?}");
+        }
     }
 }

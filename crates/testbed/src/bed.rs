@@ -40,6 +40,13 @@ pub struct Testbed {
 }
 
 impl Testbed {
+    /// Returns the same with another program as the batch job.
+    #[must_use]
+    pub fn with_job(&self, job: Vec<String>) -> Self {
+        let Self { cores, interrupt, solo, .. } = self;
+        Self { cores: cores.clone(), interrupt: Arc::clone(interrupt), solo: *solo, job }
+    }
+
     /// Measures the gaps of all cores at the same time, the polling core first. No other thread of
     /// this program runs.
     ///

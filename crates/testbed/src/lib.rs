@@ -13,6 +13,7 @@
 //! | [`app`], [`child`] | service and batch processes, and that none outlives this one |
 //! | [`embedded`] | an IOKernel on a thread of this process |
 //! | [`port`] | the generator as the IOKernel's port, over datagrams or connections |
+//! | [`unannounced`] | a port that does not state when its next frame is due, as no network card does |
 //! | [`program`] | programs with protocols of their own, with their arguments and files |
 //! | [`on_tailwater`], [`on_linux`], [`point`](mod@point) | one point: start, measure, end |
 //! | [`repeat`] | a batch job that was not written for Tailwater, and its progress |
@@ -56,6 +57,7 @@ pub mod port;
 pub mod program;
 pub mod repeat;
 pub mod requirements;
+pub mod unannounced;
 pub mod wait;
 
 pub use batch::BatchRates;

@@ -27,6 +27,7 @@ use crate::measured::{Measured, counted_part};
 use crate::on_linux::{self, Rank};
 use crate::port::{self, GENERATOR_IP, Generator};
 use crate::program::{Prepared, Program};
+use crate::unannounced::Unannounced;
 
 // Outside the addresses that the IOKernel chooses, which begin at .2.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
@@ -72,6 +73,9 @@ pub struct Setting {
     /// Nice value of the polling thread, which takes turns with other threads by Linux's rules
     /// ([`Embedded::take_turns`]); `neighbour_share` has to be 0. `None`: the highest priority.
     pub polling_nice: Option<i32>,
+    /// Whether the generator's port states when its next request is due, so that the polling thread
+    /// wakes before it; a network card does not.
+    pub announced: bool,
     /// Whether the account of the managed cores is also kept for each half of the counted part.
     pub in_halves: bool,
     /// Whether the account of the counted part is taken with tracepoints, which cost each switch of
@@ -96,6 +100,7 @@ impl Default for Setting {
             quantum_us: 0,
             neighbour_share: 0,
             polling_nice: None,
+            announced: true,
             in_halves: false,
             traced: false,
             more_kthreads: 0,
@@ -219,7 +224,10 @@ struct Running {
 
 impl Running {
     fn start(cores: &CorePlan, setting: Setting, medium: Medium) -> anyhow::Result<Self> {
-        let (port, generator) = port::port(medium, GENERATOR_IP)?;
+        let (mut port, generator) = port::port(medium, GENERATOR_IP)?;
+        if !setting.announced {
+            port = Box::new(Unannounced::new(port)?);
+        }
         let socket = format!("@tailwater-testbed-{}", std::process::id());
         let config = Config {
             allocation_interval_us: setting.interval_us,

@@ -272,7 +272,7 @@ const GO: &str = "a Go toolchain for Go";
 const THREADS: &str = "Tailwater, std, Tokio, may, Go";
 const ENERGY: &str = "as few cores as needed, at which clock rates";
 
-const FIGURES: [FigureLine; 44] = [
+const FIGURES: [FigureLine; 45] = [
     ("shenango-fig1", "core allocators at two intervals", "", Effort::Full(1), [0.3, 0.04]),
     ("shinjuku-fig1", "four policies of request dispatch", "", Effort::Full(1), [0.4, 0.02]),
     ("shinjuku-fig2", "one queue with and without preemption", "", Effort::Full(1), [0.4, 0.02]),
@@ -374,6 +374,13 @@ const FIGURES: [FigureLine; 44] = [
         "dns-slo",
         "Tailwater's name server, NSD, Knot DNS",
         "nsd and knot for their rows",
+        Effort::Short,
+        [0.6, 0.15],
+    ),
+    (
+        "foreign-batch",
+        "Tailwater, Linux with SCHED_IDLE",
+        "cc and ffmpeg for their rows",
         Effort::Short,
         [0.6, 0.15],
     ),

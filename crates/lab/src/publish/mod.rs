@@ -34,11 +34,12 @@ use tailwater_testbed::note;
 use crate::measure::envelope::{Envelope, MAX_LOST_PERCENT};
 
 /// Pages with regions, from the root of a clone.
-const PAGES: [&str; 3] = ["docs/src/numbers.md", "docs/src/reproduce.md", "README.md"];
+const PAGES: [&str; 4] =
+    ["docs/src/numbers.md", "docs/src/reproduce.md", "docs/src/guide/batch.md", "README.md"];
 /// The demo's drawing.
 const DRAWING: &str = "docs/src/images/demo.svg";
 /// First parts of the names of figures, each with a region `figures-PAPER`.
-const PAPERS: [&str; 5] = ["shenango", "shinjuku", "arachne", "ix", "dns"];
+const PAPERS: [&str; 6] = ["shenango", "shinjuku", "arachne", "ix", "dns", "foreign"];
 
 /// Write the measured figures into README and the book
 #[derive(Debug, Clone, clap::Args)]
@@ -48,8 +49,8 @@ const PAPERS: [&str; 5] = ["shenango", "shinjuku", "arachne", "ix", "dns"];
   tailwater-lab publish --machine xeon-2            the results of another machine
 
 Runs in the root of a clone. Replaces what is between <!-- figures: NAME --> and <!-- end figures -->
-in docs/src/numbers.md, docs/src/reproduce.md and README.md, and draws docs/src/images/demo.svg. All
-rows of a page are of one commit. What is not measured yet says so.")]
+in docs/src/numbers.md, docs/src/reproduce.md, docs/src/guide/batch.md and README.md, and draws
+docs/src/images/demo.svg. All rows of a page are of one commit. What is not measured yet says so.")]
 pub struct PublishArgs {
     /// Write nothing; exit with 1 if a page differs from the results
     #[arg(long)]
@@ -135,7 +136,11 @@ fn files(results: &Results) -> anyhow::Result<Vec<(&'static str, String)>> {
             .with_context(|| format!("cannot read {path}: publish runs in the root of a clone"))?;
         let names = region::names(&page).map_err(|error| anyhow::anyhow!("{path}, {error}"))?;
         if names.is_empty() {
-            let first = if path == "README.md" { "readme" } else { "machine" };
+            let first = match path {
+                "README.md" => "readme",
+                "docs/src/guide/batch.md" => "programs",
+                _ => "machine",
+            };
             note!(
                 "{path} has no region: put <!-- figures: {first} --> and <!-- end figures --> where figures belong"
             );

@@ -37,6 +37,7 @@ pub fn all() -> Vec<Figure> {
         ix::connections::FIGURE,
         ix::fig13::FIGURE,
         own::dns_slo::FIGURE,
+        own::foreign_batch::FIGURE,
     ]);
     figures
 }

@@ -10,15 +10,14 @@ use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_workload::{Figures, Rate, ServiceTime};
 
-use super::figure::{
-    Claim, Context, Figure, Line, Outcome, Pace, Panel, Rig, Spread, Table, cell, draw, number,
-};
+use super::figure::{Claim, Context, Figure, Line, Outcome, Pace, Panel, Spread, Table, cell, draw, number};
 use super::rounds::in_turn;
 use tailwater_testbed::handoffs::{HandoffFigures, HandoffRecord};
 use tailwater_testbed::point::point;
 use tailwater_testbed::program::Program;
 use tailwater_testbed::{
-    BatchRates, Measured, is_saturated, latency_or_timeout, on_linux, on_tailwater, standing_queue_us,
+    BatchRates, Measured, Testbed, is_saturated, latency_or_timeout, on_linux, on_tailwater,
+    standing_queue_us,
 };
 
 /// A system in a setting.
@@ -32,6 +31,8 @@ pub enum System {
     Program(Program),
     /// A program on Tailwater whose cores are its own: they are not lent to others when it is idle.
     Dedicated(Program),
+    /// One of these beside a program of the system, with its arguments, as the batch job.
+    Beside(Box<Self>, Vec<String>),
 }
 
 /// The default unit of loads, on axes and in tables.
@@ -123,18 +124,31 @@ pub fn run(figure: &Figure, context: &Context, cases: Vec<Case>, pace: &Pace) ->
     in_turn(figure, context, (points.len(), pace.rounds), |index, round| {
         let Point { case, samples } = &mut points[index];
         let seed = context.options.seed.wrapping_add(round as u64);
-        let measured = match &case.system {
-            System::Tailwater(setting) => {
-                on_tailwater::point(&rig.testbed, rig.speed, &case.plan, seed, *setting, &mut handoffs)
-            }
-            System::Linux(setting) => on_linux::point(&rig.testbed, rig.speed, &case.plan, seed, *setting),
-            System::Program(program) => point(program, &rig.testbed, &case.plan, seed, &mut handoffs),
-            System::Dedicated(program) => dedicated(rig, program, &case.plan, seed, &mut handoffs),
-        };
-        samples.push(Sample::new(&measured?));
+        let beds = (&rig.testbed, rig.speed);
+        let measured = measure(beds, &case.system, (&case.plan, seed), &mut handoffs)?;
+        samples.push(Sample::new(&measured));
         Ok(())
     })?;
     Ok(Contest { points, unit: PERCENT, handoffs })
+}
+
+/// Measures one point of a system, whose work is calibrated to `speed`.
+fn measure(
+    (testbed, speed): (&Testbed, u64),
+    system: &System,
+    (plan, seed): (&Plan, u64),
+    handoffs: &mut HandoffRecord,
+) -> anyhow::Result<Measured> {
+    match system {
+        System::Tailwater(setting) => on_tailwater::point(testbed, speed, plan, seed, *setting, handoffs),
+        System::Linux(setting) => on_linux::point(testbed, speed, plan, seed, *setting),
+        System::Program(program) => point(program, testbed, plan, seed, handoffs),
+        System::Dedicated(program) => dedicated(testbed, program, plan, seed, handoffs),
+        System::Beside(system, job) => {
+            let testbed = testbed.with_job(job.clone());
+            measure((&testbed, speed), system, (plan, seed), handoffs)
+        }
+    }
 }
 
 /// Measures one point of a program on Tailwater whose cores are its own.
@@ -142,7 +156,7 @@ pub fn run(figure: &Figure, context: &Context, cases: Vec<Case>, pace: &Pace) ->
 /// # Errors
 /// If a process does not start or ends early, or on a signal.
 pub fn dedicated(
-    rig: &Rig,
+    testbed: &Testbed,
     program: &Program,
     plan: &Plan,
     seed: u64,
@@ -150,7 +164,19 @@ pub fn dedicated(
 ) -> anyhow::Result<Measured> {
     let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
     let setting = on_tailwater::Setting { batch: false, idle_timeout_us: 0, ..Default::default() };
-    on_tailwater::measure(&rig.testbed, program, plan, &load, setting, handoffs)
+    on_tailwater::measure(testbed, program, plan, &load, setting, handoffs)
+}
+
+impl System {
+    /// Returns how long a request may wait for a core without a standing queue: congestion
+    /// detection takes two allocator intervals.
+    fn delay_us(&self) -> f64 {
+        match self {
+            Self::Tailwater(setting) => 2.0 * setting.interval_us as f64,
+            Self::Linux(_) | Self::Program(_) | Self::Dedicated(_) => 0.0,
+            Self::Beside(system, _) => system.delay_us(),
+        }
+    }
 }
 
 impl Sample {
@@ -165,12 +191,7 @@ impl Sample {
 
     /// Returns whether the system of `case` did not keep up.
     pub fn saturated(&self, case: &Case) -> bool {
-        // Congestion detection takes two allocator intervals: a request may wait so long for a core
-        // without a standing queue.
-        let by_design_us = match &case.system {
-            System::Tailwater(setting) => 2.0 * setting.interval_us as f64,
-            System::Linux(_) | System::Program(_) | System::Dedicated(_) => 0.0,
-        };
+        let by_design_us = case.system.delay_us();
         is_saturated(&self.figures, standing_queue_us(&case.plan.service) + by_design_us)
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! Sleeping is measured twice. *Announced*: the generator's port states when its next request is
 //! due, as timers of programs are known, and the polling thread wakes before it. *Unannounced*
-//! ([`unannounced`]): it does not, as no network card does, and the request wakes the polling
-//! thread.
+//! ([`unannounced`](tailwater_testbed::unannounced)): it does not, as no network card does, and the
+//! request wakes the polling thread.
 
 use std::io::{Write, stdout};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -32,11 +32,10 @@ use tailwater_testbed::machine::Machine;
 use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
 use tailwater_testbed::program::{Prepared, Program};
 use tailwater_testbed::table::{Table, number};
+use tailwater_testbed::unannounced::Unannounced;
 use tailwater_workload::{LoadSchedule, Rate};
 
 use super::median_of_some;
-
-mod unannounced;
 
 /// Loads as fractions of the managed cores, each with the largest fraction of all cores that it may
 /// keep busy. Under the last one queues grow without bound, so its latency is not judged.
@@ -188,7 +187,7 @@ impl<'a> Target<'a> {
     fn start(testbed: &'a Testbed, speed: u64, way: Way) -> anyhow::Result<Self> {
         let (mut port, generator) = port::port(Medium::Datagram, GENERATOR_IP)?;
         if let Way::Unannounced = way {
-            port = Box::new(unannounced::Unannounced::new(port)?);
+            port = Box::new(Unannounced::new(port)?);
         }
         let cores = &testbed.cores;
         let socket = format!("@tailwater-energy-{}", std::process::id());

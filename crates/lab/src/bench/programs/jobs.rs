@@ -1,4 +1,4 @@
-//! The batch jobs of `bench programs`: programs that every Linux machine has.
+//! The batch jobs of `bench programs` and of the figure `foreign-batch`: programs of the system.
 //!
 //! Owns their command lines and the files that they read, which are in a folder of its own and are
 //! made by a generator, so that each run has the same. None of them ends within a point: the start
@@ -15,7 +15,7 @@ use tailwater_testbed::program::find;
 
 /// A batch job that was not written for Tailwater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Job {
+pub enum Job {
     /// `xz -T1`, which compresses a file on one thread
     #[value(name = "xz-1")]
     Xz1,
@@ -26,6 +26,8 @@ pub(super) enum Job {
     Cc,
     /// python3, which multiplies matrices
     Python,
+    /// ffmpeg, which encodes a generated picture on one thread
+    Ffmpeg,
 }
 
 /// Size of the text that is compressed: 15 s of work at 2 MiB/s.
@@ -42,16 +44,34 @@ while True:
     a = [[x % 7.0 for x in row] for row in b]
 ";
 
+/// Encodes ten minutes of a generated picture, which takes longer than a point, and writes nothing.
+const ENCODING: [&str; 14] = [
+    "-nostdin",
+    "-loglevel",
+    "error",
+    "-f",
+    "lavfi",
+    "-i",
+    "testsrc2=size=640x360:rate=30:duration=600",
+    "-threads",
+    "1",
+    "-c:v",
+    "mpeg4",
+    "-f",
+    "null",
+    "-",
+];
+
 /// The files that the jobs read.
 #[derive(Debug)]
-pub(super) struct Files(Folder);
+pub struct Files(Folder);
 
 impl Files {
     /// Makes them.
     ///
     /// # Errors
     /// If one cannot be written.
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub fn new() -> anyhow::Result<Self> {
         let folder = Folder::new()?;
         let write = |name: &str, text: String| {
             let path = folder.path().join(name);
@@ -65,17 +85,18 @@ impl Files {
 
 impl Job {
     /// Returns its name.
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Xz1 => "xz -T1",
             Self::Xz4 => "xz -T4",
             Self::Cc => "cc -O2",
             Self::Python => "python3",
+            Self::Ffmpeg => "ffmpeg",
         }
     }
 
     /// Returns the program and its arguments; `None` where it is not installed.
-    pub(super) fn command(self, files: &Files) -> Option<Vec<String>> {
+    pub fn command(self, files: &Files) -> Option<Vec<String>> {
         let folder = files.0.path();
         let path = |name: &str| Path::new(folder).join(name).display().to_string();
         let (program, words) = match self {
@@ -91,6 +112,7 @@ impl Job {
                 ("sh", vec!["-c".into(), script.into(), object, source])
             }
             Self::Python => ("python3", vec!["-c".into(), MATRICES.into()]),
+            Self::Ffmpeg => ("ffmpeg", ENCODING.map(str::to_owned).to_vec()),
         };
         let program = find(program)?.display().to_string();
         Some([vec![program], words].concat())
@@ -137,7 +159,7 @@ mod tests {
             let Some(command) = job.command(&files) else { continue };
             let named = command.iter().filter(|word| word.ends_with("/text") || word.ends_with(".c"));
             assert!(named.clone().all(|path| Path::new(path).exists()), "{command:?}");
-            assert_eq!(named.count(), usize::from(*job != Job::Python));
+            assert_eq!(named.count(), usize::from(!matches!(job, Job::Python | Job::Ffmpeg)));
         }
     }
 }

@@ -24,7 +24,7 @@ use tailwater_testbed::machine::Machine;
 use tailwater_testbed::{Measured, note, on_linux, on_tailwater};
 use tailwater_workload::{LoadSchedule, Rate};
 
-mod jobs;
+pub mod jobs;
 mod report;
 
 use jobs::{Files, Job};
@@ -132,7 +132,9 @@ fn beside(
     let schedule = LoadSchedule::constant(rate, length.as_nanos() as u64);
     let service = SERVICE.parse()?;
     let plan = Plan { warm_up_ns: WARM_UP.as_nanos() as u64, flows: 64, ..Plan::new(schedule, service) };
-    let setting = on_tailwater::Setting { neighbour_share: args.share, ..Default::default() };
+    // The requests are not foreseen, as those of a network card are not.
+    let setting =
+        on_tailwater::Setting { neighbour_share: args.share, announced: false, ..Default::default() };
     let mut handoffs = HandoffRecord::default();
     let tailwater = on_tailwater::point(testbed, speed, &plan, seed, setting, &mut handoffs)?;
     let threads = on_linux::Setting::threads(on_linux::Wait::Block);

@@ -149,7 +149,7 @@ fn alone_us(context: &Context, pace: &Pace, scan_count: u32) -> anyhow::Result<[
     let plan = pace.plan_at(Rate::new(ALONE_RPS)?, &ServiceTime::constant(0));
     let plan = Plan { first_class: true, ..plan };
     let (rig, seed) = (context.rig()?, context.options.seed);
-    let measured = dedicated(rig, &program, &plan, seed, &mut HandoffRecord::default())?;
+    let measured = dedicated(&rig.testbed, &program, &plan, seed, &mut HandoffRecord::default())?;
     let Some([Some(get_ns), Some(scan_ns)]) = measured.measurement.by_class_ns(0.5) else {
         anyhow::bail!("the RocksDB service does not answer {ALONE_RPS} requests/s");
     };

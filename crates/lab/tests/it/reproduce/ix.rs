@@ -128,3 +128,16 @@ fn dns_slo_has_our_server_and_another() {
     assert_eq!(distinct(&json, "system"), systems);
     all_answer("dns-slo", &json, &systems);
 }
+
+#[test]
+#[ignore = "a measurement: .ci/full"]
+fn foreign_batch_has_both_systems_beside_each_job() {
+    if !is_installed("cc", "gcc") {
+        return;
+    }
+    let Some(json) = reproduce("foreign-batch", true) else { return };
+    let systems = set(&["Tailwater", "Linux"]);
+    assert_eq!(distinct(&json, "system"), systems);
+    assert!(distinct(&json, "panel").contains("cc -O2"));
+    all_answer("foreign-batch", &json, &systems);
+}
