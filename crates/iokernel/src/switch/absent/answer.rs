@@ -140,7 +140,7 @@ fn build(
 /// Writes an error with this quote, which fills the rest of `out`.
 fn error(out: &mut [u8], addresses: &Addresses, report: Report, quote: &[u8]) {
     let header = match addresses {
-        Addresses::V4 { .. } => IcmpHeader::error(report, [quote, &[]]).map(|header| header.to_bytes()),
+        Addresses::V4 { .. } => IcmpHeader::error(report, [quote, &[]]).map(IcmpHeader::to_bytes),
         Addresses::V6 { .. } => Some(Icmpv6Header::error(addresses, report, [quote, &[]]).to_bytes()),
     };
     let (front, rest) = out.split_at_mut(ICMP_HEADER);
