@@ -260,7 +260,7 @@ mod tests {
         output.writer.flush().unwrap();
         let mut newest = Vec::new();
         for number in 1..=4 {
-            let Ok(file) = File::open(numbered(&path, number)) else { continue };
+            let Ok(file) = std::fs::File::open(numbered(&path, number)) else { continue };
             assert!(file.metadata().unwrap().len() <= 1_000_000);
             let mut reader = tailwater_iokernel::port::pcap::format::Reader::new(file).unwrap();
             while let Some(packet) = reader.next_packet().unwrap() {
