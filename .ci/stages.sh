@@ -270,7 +270,7 @@ cargo-c() {
     for way in xtask cargo-c; do
         (cd "$prefix/$way" && find . ! -type d | sort) >"$work/$way.files"
         nm -D --defined-only "$prefix/$way/lib/libtailwater.so.0" | awk '{ sub(/@.*/, "", $NF); print $NF }' |
-            grep '^tw_' | sort >"$work/$way.symbols"
+            grep -v '^TAILWATER_' | sort >"$work/$way.symbols"
     done
     diff "$work/xtask.files" "$work/cargo-c.files"
     diff "$work/xtask.symbols" "$work/cargo-c.symbols"
