@@ -309,12 +309,13 @@ cargo-c() {
     fi
     local prefix="$work/capi"
     cargo xtask install --prefix "$prefix/xtask"
-    cargo cinstall --quiet -p tailwater-capi --release --prefix "$prefix/cargo-c" --target-dir target/cargo-c
+    cargo cinstall --quiet -p tailwater-capi --release --prefix "$prefix/cargo-c" --libdir "$prefix/cargo-c/lib" \
+        --target-dir target/cargo-c
     local way
     for way in xtask cargo-c; do
         (cd "$prefix/$way" && find . ! -type d | sort) >"$work/$way.files"
         nm -D --defined-only "$prefix/$way/lib/libtailwater.so.0" | awk '{ sub(/@.*/, "", $NF); print $NF }' |
-            grep '^tw_' | sort >"$work/$way.symbols"
+            grep -v '^TAILWATER_' | sort >"$work/$way.symbols"
     done
     diff "$work/xtask.files" "$work/cargo-c.files"
     diff "$work/xtask.symbols" "$work/cargo-c.symbols"
