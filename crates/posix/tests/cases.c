@@ -640,7 +640,7 @@ static void early_cases(void) {
 
 /* All descriptors above those in use: the library's own stay open. */
 static void closing_cases(void) {
-    int s[2], at[2];
+    int s[2], at[2], n;
     pair(s);
     if (pipe(at)) abort();
     line("close_range: %s", error(close_range(at[1] + 1, ~0U, 0)));
@@ -651,7 +651,10 @@ static void closing_cases(void) {
     put(more[0], "x");
     take(more[1], 1);
     line("connections go on, and new ones come");
-    drop(more);
+    char end;
+    n = syscall(SYS_close, more[0]);
+    line("closed by a system call: %s %ld", error(n), (long)read(more[1], &end, 1));
+    close(more[1]);
     drop(at);
     drop(s);
 }

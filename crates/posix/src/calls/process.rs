@@ -212,6 +212,27 @@ fn stays_away(number: c_long, b: c_long, c: c_long) -> bool {
     }
 }
 
+/// Makes a system call by the function of this library that has it, if it is one that programs make
+/// for sockets: libuv closes descriptors so, and sends and receives several datagrams.
+///
+/// # Safety
+/// As syscall(2).
+unsafe fn by_function(number: c_long, [a, b, c, d, e]: [c_long; 5]) -> Option<c_int> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        Some(match number {
+            libc::SYS_close => libc::close(a as c_int),
+            libc::SYS_close_range => libc::close_range(a as c_uint, b as c_uint, c as c_int),
+            libc::SYS_accept4 => libc::accept4(a as c_int, b as *mut _, c as *mut _, d as c_int),
+            libc::SYS_sendmmsg => libc::sendmmsg(a as c_int, b as *mut _, c as c_uint, d as c_int),
+            libc::SYS_recvmmsg => {
+                libc::recvmmsg(a as c_int, b as *mut _, c as c_uint, d as c_int, e as *mut _)
+            }
+            _ => return None,
+        })
+    }
+}
+
 /// Locks that do not come through the C library's functions wait by this call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
@@ -223,6 +244,10 @@ unsafe extern "C" fn syscall(
     e: c_long,
     f: c_long,
 ) -> c_long {
+    // SAFETY: the caller's contract.
+    if let Some(result) = unsafe { by_function(number, [a, b, c, d, e]) } {
+        return result.into();
+    }
     if resident::is_away() && !stays_away(number, b, c) {
         resident::go_home();
     }
