@@ -22,10 +22,13 @@ pub(super) fn explain(error: &toml::de::Error) -> String {
 fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let plain = given.to_ascii_lowercase().replace('_', "-");
     let distance = |name: &str| {
-        let is_part = plain.len() >= BEGINNING && name.starts_with(&plain);
-        match is_part || plain.ends_with(&format!("-{name}")) {
-            true => 0,
-            false => strsim::damerau_levenshtein(&plain, name),
+        if plain.len() >= BEGINNING && name.starts_with(&plain) {
+            0
+        } else if plain.ends_with(&format!("-{name}")) {
+            // `managed-core` is rather `managed-cores` than `core`.
+            1
+        } else {
+            strsim::damerau_levenshtein(&plain, name)
         }
     };
     let rated = names.map(|name| (distance(name), name));
