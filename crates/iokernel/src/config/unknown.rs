@@ -49,7 +49,7 @@ mod tests {
             ("managed-core = \"1\"", "managed-core", "managed-cores"),
             ("[ports]\nxpd = \"eth1\"", "xpd", "xdp"),
             ("[[grant]]\nuser = \"alice\"", "user", "users"),
-            ("[firewall]\nigress = \"deny\"", "igress", "ingress"),
+            ("[firewall]\ninrgess = \"deny\"", "inrgess", "ingress"),
             ("priority = \"sesion\"", "sesion", "session"),
         ] {
             let error = Config::from_toml(text).unwrap_err().to_string();
