@@ -22,10 +22,13 @@ pub(super) fn explain(error: &toml::de::Error) -> String {
 fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let plain = given.to_ascii_lowercase().replace('_', "-");
     let distance = |name: &str| {
-        let is_part = plain.len() >= BEGINNING && name.starts_with(&plain);
-        match is_part || plain.ends_with(&format!("-{name}")) {
-            true => 0,
-            false => strsim::damerau_levenshtein(&plain, name),
+        if plain.len() >= BEGINNING && name.starts_with(&plain) {
+            0
+        } else if plain.ends_with(&format!("-{name}")) {
+            // `managed-core` is rather `managed-cores` than `core`.
+            1
+        } else {
+            strsim::damerau_levenshtein(&plain, name)
         }
     };
     let rated = names.map(|name| (distance(name), name));
@@ -46,7 +49,7 @@ mod tests {
             ("managed-core = \"1\"", "managed-core", "managed-cores"),
             ("[ports]\nxpd = \"eth1\"", "xpd", "xdp"),
             ("[[grant]]\nuser = \"alice\"", "user", "users"),
-            ("[firewall]\nigress = \"deny\"", "igress", "ingress"),
+            ("[firewall]\ninrgess = \"deny\"", "inrgess", "ingress"),
             ("priority = \"sesion\"", "sesion", "session"),
         ] {
             let error = Config::from_toml(text).unwrap_err().to_string();
