@@ -239,7 +239,6 @@ fn open(path: &Path, snap: u32) -> io::Result<Writer<Box<dyn Write>>> {
 mod tests {
     use super::*;
     use clap::Parser;
-    use std::fs::File;
 
     #[derive(Parser)]
     struct Cli {
