@@ -102,13 +102,19 @@ def run(command, limit, log=None, **options):
     """Runs a command in a session of its own; returns exit status and output. 124 is a command that had no end."""
     out = open(log, "wb") if log else subprocess.PIPE
     process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **options)
+    status = 124
     try:
         output, _ = process.communicate(timeout=limit)
-        return process.returncode, (output or b"").decode(errors="replace")
+        status = process.returncode
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        return 124, (output or b"").decode(errors="replace")
+    try:
+        # A server that a test has left would keep its address from the next one.
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    return status, (output or b"").decode(errors="replace")
 
 
 def compare(name, linux, here, differ):
