@@ -605,7 +605,9 @@ impl Polling {
                 Command::Reunited => self.reunion.end(),
                 Command::Begin(id) => {
                     self.allocator.begin(&self.world, id);
-                    self.switch.begin(id);
+                    if self.world.runtimes.get(id).is_some() {
+                        self.switch.begin(id);
+                    }
                 }
                 Command::End(id, reason) => self.world.doom(id, reason),
                 Command::RequestCores(id, word) => {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -312,21 +312,38 @@ impl Port for PcapPort {
     }
 }
 
-/// Creates a file of frames, or empties one. Only its owner may read what programs send to each
-/// other, and no link is followed: in a folder of many users it could lead anywhere.
+/// Creates a file of frames, or empties one of this user, or opens a device such as `/dev/null`.
+/// Only its owner may read what programs send to each other, and no link is followed: in a folder
+/// of many users it could lead anywhere.
 ///
 /// # Errors
-/// The kernel's, for a link too.
+/// The kernel's; and for a link, a pipe, a file of another user, or one with several names.
 pub fn create_private(path: &Path) -> std::io::Result<File> {
-    let nofollow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    use rustix::fs::OFlags;
+    use std::io::Error;
+    // A pipe that nobody reads would hold the caller.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(nofollow);
-    options.open(path).map_err(|error| match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => std::io::Error::other(
-            "it is a symbolic link, and frames are written to none: name the file itself",
-        ),
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+    let file = options.open(path).map_err(|error| match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => {
+            Error::other("it is a symbolic link, and frames are written to none: name the file itself")
+        }
         _ => error,
-    })
+    })?;
+    let found = file.metadata()?;
+    let own = rustix::process::geteuid().as_raw();
+    if found.file_type().is_char_device() && [0, own].contains(&found.uid()) {
+        return Ok(file);
+    }
+    if !found.is_file() || found.uid() != own || found.nlink() != 1 {
+        return Err(Error::other(
+            "it is no file of this user with one name, so others could read or lose something: remove it",
+        ));
+    }
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    file.set_len(0)?;
+    Ok(file)
 }
 
 #[cfg(test)]

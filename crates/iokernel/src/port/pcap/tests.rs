@@ -146,4 +146,14 @@ fn a_file_of_frames_is_its_owners_alone_and_no_link_is_followed() {
     std::fs::write(&path, "kept").unwrap();
     assert!(start(&format!("record={}", link.display())).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    std::fs::hard_link(&path, folder.path().join("name")).unwrap();
+    let why = create_private(&path).unwrap_err().to_string();
+    assert!(why.contains("one name"), "{why}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    std::fs::remove_file(folder.path().join("name")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    create_private(&path).unwrap();
+    let found = std::fs::metadata(&path).unwrap();
+    assert_eq!((found.permissions().mode() & 0o777, found.len()), (0o600, 0));
+    create_private(std::path::Path::new("/dev/null")).unwrap();
 }

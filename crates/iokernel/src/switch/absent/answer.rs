@@ -196,6 +196,9 @@ pub(super) fn resolution(frame: &[u8]) -> Option<Resolution> {
             let arp = ArpPacket::parse(bytes).ok()?;
             // A probe has no sender (RFC 5227 section 1.1), an announcement asks for itself.
             let asks = arp.operation == ArpOperation::Request && !arp.sender_ip.is_unspecified();
+            if !arp.sender_mac.is_station() || arp.sender_mac != ethernet.source {
+                return None;
+            }
             Some(if asks && arp.sender_ip != arp.target_ip {
                 let (target, by) = (arp.target_ip.into(), arp.sender_ip.into());
                 Resolution::Question { target, by, station: arp.sender_mac }
@@ -218,6 +221,9 @@ pub(super) fn resolution(frame: &[u8]) -> Option<Resolution> {
                 Neighbour::Advertisement { target, .. } => Resolution::Claim(target.into()),
                 Neighbour::Solicitation { target, source: None } if header.source().is_unspecified() => {
                     Resolution::Claim(target.into())
+                }
+                Neighbour::Solicitation { source: Some(station), .. } if station != ethernet.source => {
+                    return None;
                 }
                 Neighbour::Solicitation { target, source } => {
                     let (target, by) = (target.into(), header.source().into());

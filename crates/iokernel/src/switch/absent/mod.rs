@@ -19,7 +19,7 @@
 //!
 //! # Who pays
 //! An answer to a program is made in its own turn and takes its own share of its ring. Each program
-//! and each port has a [bucket](ANSWERS_PER_SECOND) of answers: a flood of frames to absent
+//! and each port has a [limit](ANSWERS_PER_SECOND) of answers: a flood of frames to absent
 //! addresses from one takes nothing from the others, and beyond it a frame costs a look into a
 //! table, as any frame that is dropped. Reports are charged with the end of the registration.
 //!
@@ -27,10 +27,10 @@
 //!
 //! | step | lie | consequence |
 //! |---|---|---|
-//! | a frame for an absent address | forged source behind a port | one answer, no longer than the frame and 28 or 48 bytes, within the port's bucket |
+//! | a frame for an absent address | forged source behind a port | one answer, no longer than the frame and 28 or 48 bytes, within the port's limit |
 //! | a report | sent by a program, or from a wire | a program may report its own address only ([`inspect`](super::inspect)), a wire none: its frames are not vouched for |
 //! | a claim of an absent address | by a host behind a port | the address is not answered for any more, as if it had never been |
-//! | a ring that is never read | - | its reports are tried again until [`REPORT_S`] have passed |
+//! | a ring that is never read | - | its reports are tried every [`RETRY_MS`] until [`REPORT_S`] have passed; beyond [`MOST_REPORTS_TO_ONE`] they are lost |
 
 mod answer;
 #[cfg(test)]
@@ -69,8 +69,11 @@ const ANSWERS_PER_SECOND: u64 = 5_000;
 const ANSWERS_AT_ONCE: u64 = 1_000;
 /// Maximum number of absent addresses of ended programs; the oldest one makes room.
 const MOST_KEPT: usize = 1_024;
-/// Maximum number of reports that wait.
-const MOST_REPORTS: usize = 4_096;
+/// Maximum number of reports that wait, and of those to one program.
+const MOST_REPORTS: usize = 16_384;
+const MOST_REPORTS_TO_ONE: u16 = 64;
+/// Time until a report is tried again for which its receiver's ring had no room, in milliseconds.
+const RETRY_MS: u64 = 100;
 /// Reports that are tried at once, about 10 us of work.
 const REPORTS_AT_ONCE: usize = 64;
 
@@ -90,6 +93,8 @@ struct Pending {
     to: RuntimeId,
     gone: (IpAddr, MacAddr),
     until: Cycles,
+    /// When it is tried again; `None`: it has not been tried.
+    next: Option<Cycles>,
 }
 
 /// The sender of frames, for its limit.
@@ -126,6 +131,8 @@ pub(super) struct Absent {
     /// Answers for the port that is being polled.
     to_port: Vec<Vec<u8>>,
     reports: VecDeque<Pending>,
+    /// How many of them are for each program.
+    unread: HashMap<RuntimeId, u16>,
 }
 
 impl Absent {
@@ -141,6 +148,7 @@ impl Absent {
             answers: HashMap::new(),
             to_port: Vec::new(),
             reports: VecDeque::new(),
+            unread: HashMap::new(),
         }
     }
 
@@ -165,7 +173,37 @@ impl Absent {
     /// Handles the start of a program with this address.
     pub(super) fn attach(&mut self, mac: MacAddr) {
         self.kept.remove(&mac.key());
-        self.reports.retain(|report| report.gone.1 != mac);
+        self.drop_reports(|report| report.gone.1 == mac);
+    }
+
+    /// Has a report delivered. One that does not read its ring loses reports, not the others.
+    fn queue(&mut self, report: Pending) {
+        let unread = self.unread.entry(report.to).or_default();
+        if *unread < MOST_REPORTS_TO_ONE && self.reports.len() < MOST_REPORTS {
+            *unread += 1;
+            self.reports.push_back(report);
+        }
+    }
+
+    fn note_delivered(&mut self, to: RuntimeId) {
+        if let Some(unread) = self.unread.get_mut(&to) {
+            *unread -= 1;
+            if *unread == 0 {
+                self.unread.remove(&to);
+            }
+        }
+    }
+
+    fn drop_reports(&mut self, mut is_over: impl FnMut(&Pending) -> bool) {
+        let Self { reports, unread, .. } = self;
+        reports.retain(|report| {
+            let stays = !is_over(report);
+            if !stays && let Some(unread) = unread.get_mut(&report.to) {
+                *unread -= 1;
+            }
+            stays
+        });
+        unread.retain(|_, unread| *unread > 0);
     }
 
     /// Notes that a program was sent `Ready`: it has no connections from before.
@@ -177,7 +215,7 @@ impl Absent {
     fn keep(&mut self, id: RuntimeId, ip: Ipv4Addr, mac: MacAddr, now: Cycles) -> bool {
         let begun = self.begun.remove(&id);
         self.answers.remove(&Payer::Runtime(id));
-        self.reports.retain(|report| report.to != id);
+        self.drop_reports(|report| report.to == id);
         self.kept.retain(|_, kept| now < kept.until);
         if self.kept.len() >= MOST_KEPT
             && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.until).map(|(&key, _)| key)
@@ -308,6 +346,9 @@ impl Switch {
         }
         match answer::resolution(source.shown()) {
             Some(Resolution::Question { target, by, station }) => {
+                if matches!(origin, Origin::Port(_)) {
+                    self.absent.forget(by);
+                }
                 let Some(mac) = self.absent.station(target, (&self.macs, &self.ips), now) else { return };
                 if !self.absent.may_answer(origin, now) {
                     world.stats.switch.absent_limited.add(1);
@@ -366,9 +407,7 @@ impl Switch {
         for to in world.runtimes.iter().filter(|runtime| !runtime.doomed).map(|runtime| runtime.id) {
             let ips = [Some(IpAddr::V4(ended.ip)), self.absent.config.ip6_of(ended.ip).map(IpAddr::V6)];
             for ip in ips.into_iter().flatten().chain([ended.mac.link_local().into()]) {
-                if self.absent.reports.len() < MOST_REPORTS {
-                    self.absent.reports.push_back(Pending { to, gone: (ip, ended.mac), until });
-                }
+                self.absent.queue(Pending { to, gone: (ip, ended.mac), until, next: None });
             }
         }
         self.report_ends(world, lender, now);
@@ -377,9 +416,15 @@ impl Switch {
     /// Delivers reports that wait, some at a time.
     pub(crate) fn report_ends(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) {
         for _ in 0..self.absent.reports.len().min(REPORTS_AT_ONCE) {
-            let Some(report) = self.absent.reports.pop_front() else { return };
-            if now < report.until && !put_report(report, world, lender, now) {
+            let Some(mut report) = self.absent.reports.pop_front() else { return };
+            let is_due = report.next.is_none_or(|next| next <= now);
+            if now < report.until && (!is_due || !put_report(report, world, lender, now)) {
+                if is_due {
+                    report.next = Some(now + self.absent.seconds(1) * RETRY_MS / 1_000);
+                }
                 self.absent.reports.push_back(report);
+            } else {
+                self.absent.note_delivered(report.to);
             }
         }
     }
@@ -405,7 +450,8 @@ fn put_report(report: Pending, world: &mut World, lender: &mut impl Lender, now:
     };
     let frame = own.and_then(|own| answer::departure(report.gone, (own, runtime.mac)));
     let Some(frame) = frame else { return true };
-    if runtime.groups.is_unserved() {
+    // Once: a program that does not empty its ring is lent no core for it again and again.
+    if report.next.is_none() && runtime.groups.is_unserved() {
         lender.wakeup(world, report.to, now);
     }
     let Some(runtime) = world.runtimes.get_mut(report.to) else { return true };

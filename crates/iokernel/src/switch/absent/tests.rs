@@ -9,7 +9,9 @@ use tailwater_wire::{
     IcmpMessage, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, PacketInfo, Stations, Sum, Undelivered,
 };
 
-use super::{ANSWERS_AT_ONCE, GRACE_S, KEPT_S, REPORTS_AT_ONCE};
+use super::{
+    ANSWERS_AT_ONCE, Absent, GRACE_S, KEPT_S, MOST_REPORTS_TO_ONE, Pending, REPORTS_AT_ONCE, RETRY_MS,
+};
 use crate::config::Config;
 use crate::fixture::Sandbox;
 use crate::port::memory::{MemoryPeer, pair};
@@ -253,10 +255,32 @@ fn every_other_program_is_told_of_the_end_even_if_its_ring_is_full_at_first() {
     assert_eq!((*why, rest.len()), (Undelivered::Host, 0));
     assert_eq!(quoted.addresses(), Addresses::V4 { source: ip(0), destination: ip(1) });
     assert_eq!(reports(&mut sandbox, 2), [], "there was no room, and there is now");
+    sandbox.pass(RETRY_MS * 1_000_000);
     let Sandbox { switch, world, alloc, now, .. } = &mut sandbox;
     switch.report_ends(world, alloc, *now);
     assert_eq!(reports(&mut sandbox, 2).len(), 1);
     const { assert!(REPORTS_AT_ONCE > 3) }
+}
+
+#[test]
+fn a_program_that_reads_no_report_loses_its_own_only() {
+    let sandbox = sandbox(Vec::new(), 2);
+    let Sandbox { mut switch, now, .. } = sandbox;
+    let absent = &mut switch.absent;
+    let report = |to| Pending {
+        to: RuntimeId(to),
+        gone: (ip(1).into(), MacAddr::derived(ip(1))),
+        until: now + 1,
+        next: None,
+    };
+    for _ in 0..2 * MOST_REPORTS_TO_ONE {
+        absent.queue(report(0));
+    }
+    absent.queue(report(2));
+    let of = |absent: &Absent, to| absent.reports.iter().filter(|report| report.to == RuntimeId(to)).count();
+    assert_eq!((of(absent, 0), of(absent, 2)), (usize::from(MOST_REPORTS_TO_ONE), 1));
+    absent.drop_reports(|report| report.to == RuntimeId(0));
+    assert_eq!(absent.unread, [(RuntimeId(2), 1)].into());
 }
 
 #[test]

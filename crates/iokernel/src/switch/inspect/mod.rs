@@ -10,8 +10,8 @@
 //! | IPv4 and IPv6 source | the runtime's own; `::` in duplicate address detection and its multicast reports only |
 //! | IPv4 source routes, IPv6 routing headers with segments left | refused (RFC 5095, RFC 7126 sections 4.3 and 4.4) |
 //! | extension headers | a chain with an end, upper-layer header in the first fragment (RFC 7112) |
-//! | ICMP redirect, router advertisement, "fragmentation needed", "time exceeded in transit", source quench | refused: no runtime is a router |
-//! | ICMPv6 router advertisement, redirect, renumbering, multicast query, inverse discovery, "packet too big", "hop limit exceeded in transit" | refused (RFC 6105, RFC 7113) |
+//! | ICMP redirect, router advertisement, "fragmentation needed", "host unreachable", "time exceeded in transit", source quench | refused: no runtime is a router |
+//! | ICMPv6 router advertisement, redirect, renumbering, multicast query, inverse discovery, "packet too big", "address unreachable", "hop limit exceeded in transit" | refused (RFC 6105, RFC 7113) |
 //! | packet that an ICMP or ICMPv6 error quotes | sent to the runtime, or to an IPv6 group; the error is not fragmented |
 //! | neighbour discovery: fragment header, hop limit | none, 255 (RFC 6980 section 5, RFC 4861 section 7.1) |
 //! | advertised target, probed target | the runtime's own |
@@ -34,6 +34,9 @@ const NOT_FOR_HOSTS: [u8; 8] = [130, 134, 137, 138, 141, 142, 149, 151];
 /// ICMP errors (RFC 792) by type, and the codes that only routers send.
 const UNREACHABLE: u8 = 3;
 const FRAGMENTATION_NEEDED: u8 = 4;
+/// Host unreachable, unknown, isolated, and unreachable for a type of service. The IOKernel reports
+/// by it that a program has ended, which its receiver looks for among all its connections.
+const HOST_UNREACHABLE: [u8; 4] = [1, 7, 8, 12];
 const SOURCE_QUENCH: u8 = 4;
 const REDIRECT: u8 = 5;
 const ROUTER_ADVERTISEMENT: u8 = 9;
@@ -43,6 +46,9 @@ const IN_TRANSIT: u8 = 0;
 /// ICMPv6 errors (RFC 4443 section 3): unreachable and parameter problem, which hosts send, and
 /// those between.
 const V6_ERRORS: core::ops::RangeInclusive<u8> = 1..=4;
+const V6_UNREACHABLE: u8 = 1;
+/// As [`HOST_UNREACHABLE`].
+const ADDRESS_UNREACHABLE: u8 = 3;
 const V6_PACKET_TOO_BIG: u8 = 2;
 const V6_TIME_EXCEEDED: u8 = 3;
 /// The flag of a neighbour advertisement that a router sends.
@@ -87,6 +93,7 @@ fn inspect_ipv4(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
         [REDIRECT | ROUTER_ADVERTISEMENT | SOURCE_QUENCH, ..]
         | [UNREACHABLE, FRAGMENTATION_NEEDED, ..]
         | [TIME_EXCEEDED, IN_TRANSIT, ..] => Err(Offence::Refused),
+        [UNREACHABLE, code, ..] if HOST_UNREACHABLE.contains(&code) => Err(Offence::Refused),
         [UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM, ..] => inspect_quote(packet, sender),
         _ => Ok(()),
     }
@@ -135,6 +142,7 @@ fn inspect_ipv6(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
         kind if unspecified && !LISTENER_REPORTS.contains(&kind) => Err(Offence::Spoofed),
         V6_PACKET_TOO_BIG => Err(Offence::Refused),
         V6_TIME_EXCEEDED if code == IN_TRANSIT => Err(Offence::Refused),
+        V6_UNREACHABLE if code == ADDRESS_UNREACHABLE => Err(Offence::Refused),
         kind if V6_ERRORS.contains(&kind) => inspect_quote(packet, sender),
         _ => Ok(()),
     }

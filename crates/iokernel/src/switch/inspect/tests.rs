@@ -154,7 +154,9 @@ fn errors_that_only_routers_send_are_refused() {
     // Each about a packet that this runtime was sent, so nothing else is wrong with it.
     let received = ipv4(Ipv4Addr::new(10, 77, 0, 3), IP, UDP, &[0, 7, 0, 5, 0, 8, 0, 0]);
     for (kind, code, expected) in [
-        (3, 4, Err(Offence::Refused)),  // fragmentation needed
+        (3, 4, Err(Offence::Refused)), // fragmentation needed
+        (3, 1, Err(Offence::Refused)), // host unreachable: the IOKernel's report of an end
+        (3, 12, Err(Offence::Refused)),
         (11, 0, Err(Offence::Refused)), // time exceeded in transit
         (4, 0, Err(Offence::Refused)),  // source quench
         (3, 3, Ok(())),                 // port unreachable
@@ -168,6 +170,7 @@ fn errors_that_only_routers_send_are_refused() {
     for (kind, code, expected) in [
         (2, 0, Err(Offence::Refused)), // packet too big
         (2, 1, Err(Offence::Refused)),
+        (1, 3, Err(Offence::Refused)), // address unreachable
         (3, 0, Err(Offence::Refused)), // hop limit exceeded in transit
         (3, 1, Ok(())),                // time exceeded in reassembly
         (1, 4, Ok(())),                // port unreachable
@@ -183,7 +186,7 @@ fn errors_that_only_routers_send_are_refused() {
 fn a_runtime_reports_only_packets_that_were_sent_to_it() {
     let (third, other) = (Ipv4Addr::new(10, 77, 0, 4), Ipv4Addr::new(10, 77, 0, 3));
     let foreign = ipv4(other, third, UDP, &[0, 7, 0, 5, 0, 8, 0, 0]);
-    for (kind, code) in [(3, 3), (3, 1), (11, 1), (12, 0)] {
+    for (kind, code) in [(3, 3), (3, 13), (11, 1), (12, 0)] {
         assert_eq!(judge(&icmp(kind, code, &foreign)), Err(Offence::Spoofed), "ICMP {kind}/{code}");
         assert_eq!(judge(&icmp(kind, code, &foreign[..12])), Err(Offence::Malformed), "cut {kind}/{code}");
     }
