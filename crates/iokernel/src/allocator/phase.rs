@@ -145,6 +145,8 @@ pub(super) struct Withdrawn {
     pub(super) not_before: Cycles,
     /// Since when it has been seen running in the tenancy that was taken back.
     pub(super) runs_since: Option<Cycles>,
+    /// Time of the last look at it, if it ran then on the core that it lost.
+    pub(super) ran_at: Option<Cycles>,
     pub(super) step: Step,
 }
 

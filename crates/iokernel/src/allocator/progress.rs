@@ -126,10 +126,14 @@ impl Allocator {
         self.end_promise(world, at, true);
         world.runtimes.kthread_mut(kthread).no_starts = 0;
         if let Some((late, since)) = self.cores[at].late.take() {
-            // A claimant that is slow itself waits no longer for the other once that has ceded.
-            let ready = self.cores[at].since.saturating_add(self.timing.rewake);
-            let end = if kind == HandoffKind::Bypass { now } else { now.min(ready) };
-            self.charge_wait(world, late, kthread.runtime, end.saturating_sub(since), now);
+            let got_at = self.cores[at].since;
+            let end = match kind {
+                // From then on the other is charged for what it runs beside this one.
+                HandoffKind::Bypass => got_at,
+                // A claimant that is slow itself waits no longer for the other once that has ceded.
+                _ => got_at.saturating_add(self.timing.rewake),
+            };
+            self.charge_wait(world, late, kthread.runtime, now.min(end).saturating_sub(since), now);
         }
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);

@@ -149,10 +149,10 @@ fn a_kthread_that_does_not_poll_is_signalled_once_then_evicted() {
     assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
     sandbox.pass(21_000);
     assert!(sandbox.peer(SERVICE).obey(0), "the successor starts");
-    sandbox.pass(BESIDE_US * 1_000 - 1_000);
+    sandbox.pass(900_000);
     assert_eq!(sandbox.deeds(), []);
-    sandbox.pass(2_000);
-    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
+    sandbox.pass(100_000);
+    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }], "the service waited for 1 ms");
     sandbox.pass(900_000);
     assert_eq!(sandbox.deeds(), [], "signalled twice");
     assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor: NextOwner::None });
@@ -252,7 +252,7 @@ fn a_descheduled_owner_is_bypassed_and_runs_again_once_it_has_ceded() {
     assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
     let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
     assert!(!sandbox.alloc.is_too_slow(&sandbox.world, RuntimeId(BATCH), sandbox.now));
-    // From the decision to its start after the bypass.
+    // From the decision to the bypass, and from there until it is moved.
     assert_eq!(batch.stats.counters.late_ns.get(), 28_000 + BESIDE_US * 1_000);
 }
 
@@ -312,8 +312,57 @@ fn a_kthread_that_cedes_late_is_left_on_its_core_and_what_the_service_waited_is_
     assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
     assert_eq!(sandbox.deeds(), [], "it was bound all the time");
     let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
-    assert_eq!(batch.stats.counters.late_ns.get(), 28_000);
+    assert_eq!(batch.stats.counters.late_ns.get(), 29_000, "until it was seen parked");
     assert_eq!(batch.stats.counters.evictions.get(), 0);
+}
+
+#[test]
+fn a_kthread_that_parks_just_before_it_would_be_moved_soon_owes_too_much_and_is_moved_at_once() {
+    const LOOK_US: u64 = 100;
+    let mut sandbox = busy_batch();
+    let evictions = |sandbox: &Sandbox| sandbox.world.stats.cores.evictions.get();
+    let looks = BESIDE_US / LOOK_US - 1;
+    let mut beside = Vec::new();
+    for _ in 0..4 {
+        let before = evictions(&sandbox);
+        arrival(&mut sandbox);
+        cedes_late(&mut sandbox);
+        let moved = (0..looks).find(|_| {
+            let moved = evictions(&sandbox) > before;
+            sandbox.pass(LOOK_US * 1_000);
+            moved
+        });
+        beside.push(moved.unwrap_or(looks));
+        assert!(sandbox.peer(BATCH).obey(0));
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.peer(SERVICE).park(0);
+        sandbox.settle();
+        sandbox.deeds();
+    }
+    // 1 ms is free.
+    assert!((9..=11).contains(&beside[0]) && beside[1..] == [0; 3], "{beside:?} looks");
+}
+
+#[test]
+fn a_kthread_that_runs_on_is_charged_for_the_time_in_which_a_service_has_its_core() {
+    let mut sandbox = busy_batch();
+    arrival(&mut sandbox);
+    cedes_late(&mut sandbox);
+    let late_ns = |sandbox: &Sandbox| {
+        sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap().stats.counters.late_ns.get()
+    };
+    let before = late_ns(&sandbox);
+    sandbox.pass(300_000);
+    assert_eq!(late_ns(&sandbox), before + 300_000);
+    sandbox.peer(SERVICE).park(0);
+    sandbox.pass(1_000);
+    let parked = late_ns(&sandbox);
+    sandbox.pass(300_000);
+    assert_eq!(late_ns(&sandbox), parked, "no service waits");
+    arrival(&mut sandbox);
+    sandbox.peer(SERVICE).obey(0);
+    sandbox.pass(200_000);
+    assert_eq!(late_ns(&sandbox), parked + 200_000);
 }
 
 #[test]

@@ -7,9 +7,12 @@
 //! One that runs on meanwhile has been signalled, and stays on the core beside the next owner: it
 //! is in a long system call, or Linux has descheduled it, and it parks as soon as Linux runs it. On
 //! a machine of two cores the only other one is the polling thread's, where it would wait for
-//! milliseconds. It is moved to unmanaged cores after [`BESIDE_US`](super::phase::BESIDE_US), which
-//! is charged as a wait, and at once if its tenant owes too much for cores. There it competes like
-//! the thread of any program.
+//! milliseconds. It is moved to unmanaged cores after [`BESIDE_US`](super::phase::BESIDE_US), and
+//! at once if its tenant owes too much for cores. There it competes like the thread of any program.
+//!
+//! The time in which a best-effort one runs on beside a service is charged as a wait, also if it
+//! parks before it is moved. So its tenant soon owes too much, and the service shares its core for
+//! no more of the time than it may wait for cores.
 //!
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
@@ -65,11 +68,11 @@ impl Allocator {
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         let became = self.ledger.evict(from, self.nanos(now));
-        let runs_since = Some(now);
         self.withdrawn.push_back(Withdrawn {
             kthread: from,
             not_before: now,
-            runs_since,
+            runs_since: Some(now),
+            ran_at: Some(now),
             step: Step::Signalled,
         });
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
@@ -135,7 +138,8 @@ impl Allocator {
         let became = self.ledger.evict(kthread, self.nanos(now));
         // Beyond the last look, or its end would not be announced; see `next_readmission`.
         let not_before = not_before.max(self.watched_at.saturating_add(1));
-        self.withdrawn.push_back(Withdrawn { kthread, not_before, runs_since: None, step: Step::None });
+        let step = Step::None;
+        self.withdrawn.push_back(Withdrawn { kthread, not_before, runs_since: None, ran_at: None, step });
         self.look_beside(world, kthread, now);
         if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
             runtime.groups.lose(kthread.index);
@@ -150,6 +154,7 @@ impl Allocator {
         self.watched_at = now;
         for _ in 0..count.min(self.withdrawn.len()) {
             let Some(mut withdrawn) = self.withdrawn.pop_front() else { return };
+            self.charge_beside(world, &mut withdrawn, now);
             if self.readmit(world, &withdrawn, now) {
                 continue;
             }
@@ -176,21 +181,25 @@ impl Allocator {
             }
             Step::Signalled if ran > self.timing.beside || self.is_too_slow(world, kthread.runtime, now) => {
                 withdrawn.step = Step::Moved;
-                self.charge_beside(world, kthread, ran, now);
                 self.move_off(world, kthread, now);
             }
             Step::None | Step::Signalled | Step::Moved => {}
         }
+        withdrawn.ran_at = (withdrawn.step != Step::Moved).then_some(now);
     }
 
-    /// Charges a kthread that is moved off for the time in which it ran beside the owner of its
-    /// core.
-    fn charge_beside(&self, world: &mut World, kthread: KthreadId, ran: Cycles, now: Cycles) {
+    /// Charges a kthread that ran at the last look for the time since, if a service owns its core:
+    /// the service may have waited that long. It is charged at each look, not once at its end,
+    /// because the owner of the core changes meanwhile.
+    fn charge_beside(&self, world: &mut World, withdrawn: &mut Withdrawn, now: Cycles) {
+        let Some(ran_at) = withdrawn.ran_at.take() else { return };
+        let kthread = withdrawn.kthread;
         let core = self.ledger.last_core(kthread).and_then(|core| self.ledger.core(core));
         if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
             && self.are_service_and_batch(owner.runtime, kthread.runtime)
         {
-            self.charge_core(world, kthread.runtime, ran.min(self.timing.beside), now);
+            let ran = now.saturating_sub(ran_at).min(self.timing.beside);
+            self.charge_core(world, kthread.runtime, ran, now);
         }
     }
 

@@ -29,6 +29,7 @@ pub(crate) mod presence;
 mod process;
 mod rank;
 pub(crate) mod reload;
+mod rests;
 mod session;
 mod standing;
 pub(crate) mod takeover;
@@ -70,6 +71,7 @@ use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
 use gate::{Gate, Ruling};
 use presence::Presence;
+use rests::{REST, Rests, Round};
 use session::{Session, State};
 use takeover::REUNION;
 use watch::{Heartbeat, Watch};
@@ -78,8 +80,6 @@ use watch::{Heartbeat, Watch};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of connections accepted at once; further ones wait for the next round.
 const ACCEPTS: usize = 64;
-/// Pause of accepting after a flood of connections. Other connections wait as long.
-const REST: Duration = Duration::from_millis(1);
 /// How long no connection is accepted after the kernel could not even refuse one.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -222,6 +222,7 @@ pub(crate) struct Control {
     spare: Option<OwnedFd>,
     /// Until when the listener is out of `epoll`.
     accepts_again: Option<Instant>,
+    rests: Rests,
     next_token: u64,
 }
 
@@ -327,6 +328,7 @@ impl Control {
             sets_clocks: true,
             spare,
             accepts_again: None,
+            rests: Rests::default(),
             next_token: BELL + 1,
         })
     }
@@ -436,16 +438,17 @@ impl Control {
         if self.successor.is_some() {
             return;
         }
-        let (mut served, mut others) = (0, 0);
-        self.accept_round(&mut served, &mut others);
-        // A flood of connections of which most are not served.
-        if others > served && self.accepts_again.is_none() {
-            self.pause(REST);
+        let mut round = Round::default();
+        self.accept_round(&mut round);
+        if let Some(rest) = self.rests.after(round)
+            && self.accepts_again.is_none()
+        {
+            self.pause(rest);
         }
     }
 
-    /// Accepts connections; counts those that the gate lets in, and the others.
-    fn accept_round(&mut self, served: &mut u32, others: &mut u32) {
+    /// Accepts connections; counts them by what is done with them.
+    fn accept_round(&mut self, round: &mut Round) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ACCEPTS {
             let socket = match accept_with(&self.parts.listener, flags) {
@@ -471,19 +474,19 @@ impl Control {
             let began = processor_time();
             match self.judge(uid) {
                 Ruling::Serve => {
-                    *served += 1;
+                    round.served += 1;
                     self.admit(uid, socket);
                 }
                 Ruling::Refuse(wait) => {
-                    *others += 1;
+                    round.refused += 1;
                     self.refuse(uid, &socket, &Refusal::TooOften { uid, ms: in_ms(wait) });
                     let took = processor_time().saturating_sub(began);
                     self.gate.charge_refusal(gate::user(uid), took, Instant::now());
                     continue;
                 }
-                // It takes little, and more of a flood is not read.
+                // It takes little and is not charged; the rests bound it.
                 Ruling::Close => {
-                    *others += 1;
+                    round.closed += 1;
                     self.parts.stats.polling.refused.add(1);
                     continue;
                 }
