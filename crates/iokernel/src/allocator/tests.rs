@@ -762,8 +762,8 @@ fn the_victim_keeps_nothing_to_hand_on_when_the_successor_dies_in_the_middle() {
 fn a_dead_runtime_leaves_its_threads_no_managed_core() {
     let mut sandbox = busy_batch();
     sandbox.end(RuntimeId(BATCH));
-    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
-    assert!(sandbox.is_quiet());
+    let told = Deed::Bound { tid: 101, core: CoreId(0) };
+    assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }, told], "the service is told");
 }
 
 #[test]
