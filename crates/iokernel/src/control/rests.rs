@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// The first pause.
 pub(super) const REST: Duration = Duration::from_millis(1);
-/// The longest: a round of 64 closed connections, some 3 us each, takes a twentieth of the time, and
-/// a connection behind a full backlog of them waits for a third of a second.
+/// The longest: a round of 64 closed connections, some 3 us each, takes a twentieth of the time,
+/// and a connection behind a full backlog of them waits for a third of a second.
 const LONGEST: Duration = Duration::from_millis(4);
 
 /// Number of connections of a round, by what was done with them.
