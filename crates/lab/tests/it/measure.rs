@@ -39,8 +39,9 @@ fn result(folder: &Path, experiment: &str) -> Value {
 
 /// Writes the pages of a clone, with one region.
 fn write_pages(folder: &Path) {
-    fs::create_dir_all(folder.join("docs/src")).unwrap();
+    fs::create_dir_all(folder.join("docs/src/guide")).unwrap();
     fs::write(folder.join("docs/src/numbers.md"), "# Measured\n").unwrap();
+    fs::write(folder.join("docs/src/guide/batch.md"), "# Batch jobs\n").unwrap();
     fs::write(folder.join("README.md"), "# Tailwater\n").unwrap();
     let regions = ["figures-shinjuku", "figures-arachne"]
         .map(|name| format!("<!-- figures: {name} -->\n<!-- end figures -->\n"));
