@@ -7,7 +7,9 @@
 //! what follows from its looks ([`Company`], a pure decision).
 //!
 //! * While a job runs, only threads of *other* programs count for a contest, those that two looks
-//!   in a row have found: `/proc/loadavg` has the job's among them.
+//!   in a row have found: `/proc/loadavg` has the job's among them. Nor do the job's count when a
+//!   slice of the polling thread's core is due, which they may not use: each would delay requests
+//!   by 100 us for nothing.
 //! * Kthreads of services have real-time rank then. `SCHED_IDLE` ranks a job behind them within one
 //!   session only, and a job leads its own.
 //!
@@ -92,6 +94,11 @@ impl Company {
         beside > 0 && now >= if seldom { self.seldom } else { self.next }
     }
 
+    /// Returns the number of runnable threads of batch jobs at the last look; 0 if it has expired.
+    fn jobs(&self, now: Cycles) -> usize {
+        self.last.filter(|(_, at)| !self.is_expired(*at, now)).map_or(0, |(last, _)| last.batch)
+    }
+
     /// Returns the number of runnable threads of other programs while a batch job runs; `None`
     /// while none is known to.
     fn others(&self, now: Cycles) -> Option<usize> {
@@ -161,6 +168,11 @@ impl BatchJobs {
         }
         self.company.others(now)
     }
+
+    /// Returns the number of runnable threads of batch jobs, as of the last look.
+    pub(super) fn jobs(&self, now: Cycles) -> usize {
+        self.company.jobs(now)
+    }
 }
 
 #[cfg(test)]
@@ -176,11 +188,11 @@ mod tests {
     #[test]
     fn other_programs_count_once_two_looks_have_found_them_beside_a_job() {
         let mut company = Company::new(DURATIONS);
-        assert_eq!(company.others(0), None, "no look");
+        assert_eq!((company.others(0), company.jobs(0)), (None, 0), "no look");
         company.record(seen(0, 3), 0, 10);
         assert_eq!(company.others(10), None, "no job");
         company.record(seen(2, 1), 0, 110);
-        assert_eq!(company.others(110), Some(1));
+        assert_eq!((company.others(110), company.jobs(110)), (Some(1), 2));
         company.record(seen(2, 0), 0, 210);
         assert_eq!(company.others(210), Some(0));
         company.record(seen(2, 2), 0, 310);
@@ -196,6 +208,7 @@ mod tests {
         let mut company = Company::new(DURATIONS);
         company.record(seen(1, 0), 0, 0);
         assert_eq!((company.others(2_000), company.others(2_001)), (Some(0), None));
+        assert_eq!((company.jobs(2_000), company.jobs(2_001)), (1, 0));
         company.record(seen(1, 4), 0, 5_000);
         assert_eq!(company.others(5_000), Some(0), "the one before has expired");
     }

@@ -203,7 +203,7 @@ impl Polling {
     #[cold]
     fn take_step(&mut self, step: quiet::Step, moved: bool, now: Cycles) {
         let Some(moment) = Moment::of(step, moved, self.allocator.hands_over(now)) else { return };
-        let Some(Neighbours { share, waiting, .. }) = &mut self.neighbours else { return };
+        let Some(Neighbours { share, waiting, batch_jobs, .. }) = &mut self.neighbours else { return };
         match share.step(moment, now) {
             Step::Poll => return,
             Step::EndRest => return self.end_rest(now),
@@ -213,7 +213,9 @@ impl Polling {
             share.idled(self.clock.from_ns(waiting.idled()), now);
         }
         let (least, most) = self.allocator.runnable_kthreads(&self.world, now);
-        match share.judge(waiting.runnable().unwrap_or(0), (1 + least, 1 + most), now) {
+        let jobs = batch_jobs.as_ref().map_or(0, |jobs| jobs.jobs(now));
+        let runnable = waiting.runnable().unwrap_or(0).saturating_sub(jobs);
+        match share.judge(runnable, (1 + least, 1 + most), now) {
             Verdict::Give => self.give_slice(now),
             Verdict::Rest if self.real_time && priority::set_rank(0, Rank::Ordinary) => share.rest(now),
             Verdict::Rest => {
