@@ -1,6 +1,6 @@
 //! UDP and TCP in the shape of POSIX: descriptors, -1 and `errno`.
 //!
-//! [`table`] finds the socket of a descriptor, mostly by its [`owner`]; [`address`] converts
+//! [`table`] finds the socket of a descriptor, mostly by its `owner`; [`address`] converts
 //! addresses, [`socket`] has the calls that make sockets and change their state, [`transfer`] those
 //! that move bytes, [`options`] `setsockopt` and its kin.
 

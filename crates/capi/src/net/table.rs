@@ -7,7 +7,7 @@
 //!
 //! # Closing
 //! A call keeps the socket that it began with, so after a `tw_close` meanwhile it ends as if there
-//! had been none. Most calls do that without counting: see [`owner`](super::owner). A socket is
+//! had been none. Most calls do that without counting: see `owner`. A socket is
 //! dropped with its last reference; the table has one of an open socket.
 //!
 //! | word of a slot | written by | read by |
