@@ -5,7 +5,7 @@
 //! over the few calls that the two kinds of threads and sockets have in common (`System`). A
 //! connection that misbehaves, or whose client is gone, ends alone. On Tailwater a dispatcher may
 //! execute what connections ask for ([`Turns`]), or event loops serve them without threads
-//! ([`events`]).
+//! (`events`).
 
 mod events;
 pub mod kernel;

@@ -2,7 +2,7 @@
 //!
 //! A user thread per connection: it waits in `read` without holding a core, and the runtime steals
 //! it like any other. Every socket call is a poll point, and between two of them lies at most a
-//! batch of requests that fit a connection's buffers. Or [event loops](super::events). The service
+//! batch of requests that fit a connection's buffers. Or event loops (`--events`). The service
 //! runs until its process ends: the IOKernel takes back what a process held.
 
 use std::io;

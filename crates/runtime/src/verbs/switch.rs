@@ -65,10 +65,10 @@ pub fn poll_at_edge() {
     edge::poll::<AtEdge>();
 }
 
-/// What [`poll_at_edge`] calls, for callers in other languages.
+/// What `poll_at_edge` calls, for callers in other languages.
 ///
 /// # Safety
-/// That of [`edge::edge`]; the call is an instruction of its own, on a stack of any alignment.
+/// That of `edge::edge`; the call is an instruction of its own, on a stack of any alignment.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn poll_keeping_registers() {
     core::arch::naked_asm!("jmp {edge}", edge = sym edge::edge::<AtEdge>)
