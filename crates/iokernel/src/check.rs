@@ -115,7 +115,7 @@ pub fn check(config: &Config, start: Start) -> Vec<Finding> {
 /// Returns what is wrong in the configuration, without the word with which such errors begin.
 fn without_heading(error: &ConfigError) -> String {
     let text = error.to_string();
-    text.strip_prefix("configuration: ").map_or(text.clone(), str::to_owned)
+    text.strip_prefix("configuration: ").unwrap_or(&text).to_owned()
 }
 
 fn firewall(config: &Config) -> Finding {
@@ -135,7 +135,7 @@ fn claims(config: &Config, cores: &Cores, start: Start, running: &Running) -> Fi
     if start.share_cores {
         return Finding::caution(
             subject,
-            "--share-cores: whether one uses these cores is not heeded".to_owned(),
+            "--share-cores: whether one uses these cores is not checked".to_owned(),
         );
     }
     // The one at the same socket would hand its cores over.

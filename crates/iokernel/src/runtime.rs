@@ -121,7 +121,8 @@ pub(crate) struct Kthread {
     pub(crate) may_run: bool,
     /// Generation of the latest grant.
     pub(crate) generation: Generation,
-    /// The core its thread is bound to; `None` before the first grant and after an eviction.
+    /// The core its thread is bound to; `None` before the first grant and after a move to unmanaged
+    /// cores.
     pub(crate) bound: Option<CoreId>,
     /// Consecutive grants it did not start on; each doubles the pause before the next.
     pub(crate) no_starts: u32,

@@ -3,7 +3,7 @@
 //! Owns the one change of it. bind(2) makes the file with the mode that the umask leaves, in which
 //! root and the IOKernel's user may connect. With grants, others are to ask, too: who may register
 //! what is decided for each connection ([`authority`](crate::authority)), so the file lets all
-//! connect. It stays so when a reload takes the last grant away: whoever connects then is
+//! connect. It stays so when a reload takes the last grant away: other users who connect then are
 //! refused.
 
 use rustix::fd::AsRawFd;
@@ -31,8 +31,8 @@ pub fn admit_granted(config: &Config) -> io::Result<()> {
     }
 }
 
-/// Lets all users connect to the socket at `path`, if that is a socket of this user: whoever may
-/// write its folder can put another file, or a link to one, in its place.
+/// Lets all users connect to the socket at `path`, if that is a socket of this user: a user
+/// who may write to its folder can put another file, or a link to one, in its place.
 fn open_to_all(path: &str) -> io::Result<()> {
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&file)?;

@@ -32,8 +32,8 @@ impl MacAddr {
         Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 
-    /// Returns the address of which a link-local IPv6 address is formed; `None` if it is none that
-    /// [`link_local`](Self::link_local) forms.
+    /// Returns the address from which [`link_local`](Self::link_local) forms this IPv6 address;
+    /// `None` if it forms it from none.
     pub const fn from_link_local(ip: Ipv6Addr) -> Option<Self> {
         match ip.octets() {
             [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => {

@@ -51,8 +51,8 @@ const LONGEST_WAIT_US: u64 = 100;
 impl Allocator {
     /// Takes the core from its owner, which did not cede in time and has been signalled. Wakes the
     /// successor beside it, if there is one: Linux may have descheduled the owner, and then it sees
-    /// neither request nor signal. Then moves the owner to unmanaged cores. The successor's rank is
-    /// at least the owner's.
+    /// neither request nor signal. The owner stays on the core; [`escalate`](Self::escalate) moves
+    /// it later. The successor's rank is at least the owner's.
     pub(super) fn bypass(
         &mut self,
         world: &mut World,

@@ -54,8 +54,7 @@ impl Control {
             // What has begun is charged to its end.
             Ruling::Refuse(_) if is_fresh => {
                 self.serve_message(token);
-                let took = processor_time().saturating_sub(began);
-                self.gate.charge_refusal(gate::user(uid), took, Instant::now());
+                self.charge_refusal(uid, began);
             }
             Ruling::Close if is_fresh => {
                 self.parts.stats.polling.refused.add(1);

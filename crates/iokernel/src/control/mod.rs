@@ -480,8 +480,7 @@ impl Control {
                 Ruling::Refuse(wait) => {
                     round.refused += 1;
                     self.refuse(uid, &socket, &Refusal::TooOften { uid, ms: in_ms(wait) });
-                    let took = processor_time().saturating_sub(began);
-                    self.gate.charge_refusal(gate::user(uid), took, Instant::now());
+                    self.charge_refusal(uid, began);
                     continue;
                 }
                 // It takes little and is not charged; the rests bound it.
@@ -518,6 +517,12 @@ impl Control {
             let took = processor_time().saturating_sub(began);
             self.gate.charge(gate::user(uid), took, Instant::now());
         }
+    }
+
+    /// As [`charge`](Self::charge), for a refusal.
+    fn charge_refusal(&mut self, uid: u32, began: Duration) {
+        let took = processor_time().saturating_sub(began);
+        self.gate.charge_refusal(gate::user(uid), took, Instant::now());
     }
 
     /// Rules on a connection of user `uid`.

@@ -58,6 +58,11 @@ impl Owed {
         Some(Self { name: name.to_owned(), ip, uid, pid, began: Stat::of_process(pid)?.start })
     }
 
+    /// Returns whether it belongs to the program of user `uid` under this name.
+    pub(crate) fn is_of(&self, uid: u32, name: &str) -> bool {
+        self.uid == uid && self.name == name
+    }
+
     /// Returns whether its process lives.
     pub(crate) fn lives(&self) -> bool {
         Stat::of_process(self.pid).is_some_and(|stat| stat.start == self.began)

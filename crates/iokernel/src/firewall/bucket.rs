@@ -102,7 +102,9 @@ mod tests {
         let mut passed = |now| {
             bucket.refill(now);
             let enough = bucket.holds(1);
-            bucket.level -= if enough { bucket.hz } else { 0 };
+            if enough {
+                bucket.take(1);
+            }
             enough
         };
         assert_eq!((0..10).filter(|_| passed(7)).count(), 5);

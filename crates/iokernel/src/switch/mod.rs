@@ -20,7 +20,7 @@
 //! | `mod` | takes frames out of egress rings and has them judged |
 //! | [`ports`] | takes frames out of ports |
 //! | [`absent`] | answers for addresses without a program |
-//! | [`foreign`] | tells frames from ports that claim to be a program's |
+//! | [`foreign`] | detects frames from ports that claim to be a program's |
 //! | [`deliver`] | puts frames into ingress rings and ports |
 //! | [`broadcast`] | limits copies of broadcasts |
 //! | [`lone`] | tells acknowledgments that no thread waits for |
@@ -153,7 +153,7 @@ pub(crate) struct Switch {
     slow: bool,
     broadcasts: BroadcastLimit,
     absent: Absent,
-    /// Whom no frame from a port may speak for.
+    /// Addresses of programs, which no frame from a port may claim.
     locals: Locals,
     /// Frames of the present turn that were refused.
     refused: u32,

@@ -5,10 +5,10 @@
 //! IP header of a packet from this host to that address, without a transport header: it is about
 //! all that this host has with that address.
 //!
-//! Ends a connection without a number in flight, so it is believed only where the link vouches for
-//! the frame ([`Checksums::Trust`]): no frame from a wire is vouched for, and the IOKernel lets no
-//! program send an error about packets to another address than its own. A quote with a transport
-//! header is an ordinary error (see [`errors`](super::errors)).
+//! It ends connections without quoting a sequence number in flight, so it is believed only where
+//! the link vouches for the frame ([`Checksums::Trust`]): no frame from a wire is vouched for, and
+//! the IOKernel lets no program send an error "host unreachable". A quote with a transport header
+//! is an ordinary error (see [`errors`](super::errors)).
 
 use super::Stack;
 use crate::arrived::Arrived;

@@ -405,8 +405,8 @@ impl Ledger {
         Ok(Parked::Freed(core))
     }
 
-    /// Records that a kthread did not give its core up in time and was moved off it by force. It
-    /// can be lent no core until [`Ledger::readmit`]. Returns what became of the core.
+    /// Records that a kthread did not give its core up in time, so that the core was taken from it.
+    /// It can be lent no core until [`Ledger::readmit`]. Returns what became of the core.
     ///
     /// # Errors
     /// The kthread has no core, or does not exist.

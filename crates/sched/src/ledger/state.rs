@@ -64,8 +64,8 @@ pub enum KthreadState {
         /// The core.
         core: CoreId,
     },
-    /// It did not give its core up in time, so it was taken from it. It may run on, and can be
-    /// lent none until it is readmitted.
+    /// It did not give its core up in time, so the core was taken from it. It may run on, and can
+    /// be lent no core until it is readmitted.
     Evicted {
         /// Start of this state.
         since: Nanos,

@@ -44,7 +44,7 @@ pub enum CoreStep {
     Decided,
     /// The kthread was sent the preempt signal.
     Signalled,
-    /// The kthread gave it up, or was moved off it.
+    /// The kthread gave it up, or it was taken from the kthread.
     Ceded,
     /// The kthread was seen running on it.
     Running,

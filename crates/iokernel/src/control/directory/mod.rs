@@ -536,7 +536,7 @@ impl Directory {
 
     /// Checks that a name and an address do not belong to another program that may come back.
     fn check_owed(&self, user: &User, name: &str, ip: Option<Ipv4Addr>) -> Result<(), Refusal> {
-        for owed in self.owed.iter().filter(|owed| owed.uid != user.uid || owed.name != name) {
+        for owed in self.owed.iter().filter(|owed| !owed.is_of(user.uid, name)) {
             if owed.name == name {
                 return Err(Refusal::NameOwed { name: name.to_owned(), uid: owed.uid });
             }
@@ -593,7 +593,7 @@ impl Directory {
     fn as_returning(&self, user: &User, wish: &Register) -> Register {
         let in_pool =
             |ip: Ipv4Addr| ip >= self.config.first_pool_address() && self.authority.keeps(ip).is_none();
-        let is_its = |owed: &Owed| (owed.uid, &owed.name, Some(owed.ip)) == (user.uid, &wish.name, wish.ip);
+        let is_its = |owed: &Owed| owed.is_of(user.uid, &wish.name) && Some(owed.ip) == wish.ip;
         // Where the list is known, however late; otherwise there is only the program's word.
         let had = if self.knows_owed { self.owed.iter().any(is_its) } else { self.takes_back };
         let returns = wish.returns && had && wish.ip.is_some_and(in_pool);
@@ -610,8 +610,7 @@ impl Directory {
     pub(crate) fn settle(&mut self, id: RuntimeId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.ready = true;
-        let (uid, name) = (entry.user.uid, &entry.wish.name);
-        self.owed.retain(|owed| (owed.uid, &owed.name) != (uid, name));
+        self.owed.retain(|owed| !owed.is_of(entry.user.uid, &entry.wish.name));
         let Some(kept) = entry.kept.take() else { return };
         if kept.place.ip != entry.place.ip {
             self.free_addresses(&kept.place);
@@ -734,7 +733,7 @@ impl Directory {
         self.check_owed(user, &wish.name, ip)?;
         self.check_memory(user, grant, region_len)?;
         let id = self.vacant_id()?;
-        let own = |owed: &&Owed| (owed.uid, &*owed.name) == (user.uid, &*wish.name);
+        let own = |owed: &&Owed| owed.is_of(user.uid, &wish.name);
         let ip = ip.or_else(|| self.owed.iter().find(own).map(|owed| owed.ip));
         let (ip, mac) = self.addresses(ip)?;
         let asked = wish.kthreads;

@@ -9,7 +9,7 @@ pub mod format;
 
 use rustix::fs::{Access, access};
 use serde_json::{Value, json};
-use std::fs::File;
+use std::fs::{File, Metadata, Permissions};
 use std::io::{BufReader, BufWriter};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -160,7 +160,9 @@ impl PcapPort {
         }
         if let Some(path) = &self.spec.record {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let place = if path.exists() { path } else { folder.unwrap_or(Path::new(".")) };
+            let there = std::fs::symlink_metadata(path).ok();
+            there.as_ref().map_or(Ok(()), check_private).map_err(|e| self.fail(path, e))?;
+            let place = if there.is_some() { path } else { folder.unwrap_or(Path::new(".")) };
             access(place, Access::WRITE_OK).map_err(|e| self.fail(place, e))?;
             found.push(format!("records into {}", path.display()));
         }
@@ -320,30 +322,40 @@ impl Port for PcapPort {
 /// The kernel's; and for a link, a pipe, a file of another user, or one with several names.
 pub fn create_private(path: &Path) -> std::io::Result<File> {
     use rustix::fs::OFlags;
-    use std::io::Error;
-    // A pipe that nobody reads would hold the caller.
+    // A pipe without a reader would hold the caller.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-    let file = options.open(path).map_err(|error| match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => {
-            Error::other("it is a symbolic link, and frames are written to none: name the file itself")
-        }
-        _ => error,
+    let file = options.open(path).map_err(|error| {
+        let link = std::fs::symlink_metadata(path).ok().filter(Metadata::is_symlink);
+        link.and_then(|link| check_private(&link).err()).unwrap_or(error)
     })?;
     let found = file.metadata()?;
-    let own = rustix::process::geteuid().as_raw();
-    if found.file_type().is_char_device() && [0, own].contains(&found.uid()) {
-        return Ok(file);
+    check_private(&found)?;
+    if found.is_file() {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.set_len(0)?;
     }
-    if !found.is_file() || found.uid() != own || found.nlink() != 1 {
+    Ok(file)
+}
+
+/// Checks that what is at a path may take frames: a file of this user with one name, or a device of
+/// this user or of root.
+fn check_private(found: &Metadata) -> std::io::Result<()> {
+    use std::io::Error;
+    if found.is_symlink() {
         return Err(Error::other(
-            "it is no file of this user with one name, so others could read or lose something: remove it",
+            "it is a symbolic link, and frames are written to none: name the file itself",
         ));
     }
-    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-    file.set_len(0)?;
-    Ok(file)
+    let own = rustix::process::geteuid().as_raw();
+    let is_device = found.file_type().is_char_device() && [0, own].contains(&found.uid());
+    if is_device || (found.is_file() && found.uid() == own && found.nlink() == 1) {
+        return Ok(());
+    }
+    Err(Error::other(
+        "it is no file of this user with one name, so others could read or lose something: remove it",
+    ))
 }
 
 #[cfg(test)]

@@ -150,6 +150,9 @@ fn a_file_of_frames_is_its_owners_alone_and_no_link_is_followed() {
     let why = create_private(&path).unwrap_err().to_string();
     assert!(why.contains("one name"), "{why}");
     assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    let spec: PcapSpec = format!("record={}", path.display()).parse().unwrap();
+    let why = PcapPort::new(spec).examine().unwrap_err().to_string();
+    assert!(why.contains("one name"), "a check says so before a start: {why}");
     std::fs::remove_file(folder.path().join("name")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
     create_private(&path).unwrap();

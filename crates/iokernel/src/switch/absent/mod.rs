@@ -28,7 +28,7 @@
 //! | step | lie | consequence |
 //! |---|---|---|
 //! | a frame for an absent address | forged source behind a port | one answer, no longer than the frame and 28 or 48 bytes, within the port's limit |
-//! | a report | sent by a program, or from a wire | a program may report its own address only ([`inspect`](super::inspect)), a wire none: its frames are not vouched for |
+//! | a report | sent by a program, or from a wire | that of a program is refused and charged ([`inspect`](super::inspect)); that from a wire is not believed, for its frames are not vouched for |
 //! | a claim of an absent address | by a host behind a port | the address is not answered for any more, as if it had never been |
 //! | a ring that is never read | - | its reports are tried every [`RETRY_MS`] until [`REPORT_S`] have passed; beyond [`MOST_REPORTS_TO_ONE`] they are lost |
 
@@ -331,8 +331,8 @@ impl Switch {
         true
     }
 
-    /// Answers ARP or a neighbour solicitation about an absent address, and notes the claims of
-    /// hosts behind ports.
+    /// Answers ARP or a neighbour solicitation about an absent address. Forgets the addresses that
+    /// hosts behind ports claim: a host that asks claims the address it asks from.
     pub(super) fn resolve_absent<S: Source>(
         &mut self,
         origin: Origin,
