@@ -19,7 +19,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TAILWATER = ROOT / "target/release/tailwater"
 SOCKET = f"@tailwater-suites.{os.getpid()}"
-# Names of Debian releases that the scripts take sources from.
+# Debian's package sources with the sources of programs, for a release by its name.
 SOURCES = "deb-src http://deb.debian.org/debian {0} main\ndeb-src http://deb.debian.org/debian-security {0}-security main\n"
 
 
@@ -99,7 +99,7 @@ class IoKernel:
 
 
 def run(command, limit, log=None, **options):
-    """Runs a command in a session of its own; returns exit status and output. 124 is a command that had no end."""
+    """Runs a command in a session of its own; returns exit status and output. 124 means that the limit passed."""
     out = open(log, "wb") if log else subprocess.PIPE
     process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, **options)
     status = 124
@@ -115,6 +115,14 @@ def run(command, limit, log=None, **options):
     except ProcessLookupError:
         pass
     return status, (output or b"").decode(errors="replace")
+
+
+def build(name, *commands):
+    """Runs the commands that build a program's tests."""
+    for command in commands:
+        status, output = run(command, 1200)
+        if status:
+            skip(f"{name} cannot be built: {output[-500:]}")
 
 
 def compare(name, linux, here, differ):

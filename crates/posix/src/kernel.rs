@@ -66,7 +66,6 @@ impl Kernel {
             }
             OwnedFd::from_raw_fd(own)
         };
-        own::add(own.as_raw_fd());
         Self::start(poller, own)
     }
 
@@ -80,12 +79,12 @@ impl Kernel {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        own::add(own.as_raw_fd());
         Self::start(poller, own)
     }
 
     fn start(poller: &Arc<Poller>, set: OwnedFd) -> Option<Arc<Self>> {
         let all = start_thread()?;
+        own::add(set.as_raw_fd());
         let kernel = {
             let mut watched = WATCHED.lock();
             let watched = watched.get_or_insert_default();

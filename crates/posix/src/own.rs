@@ -10,7 +10,7 @@ use tailwater::sync::spin::SpinLock;
 
 static OWN: SpinLock<Vec<i32>> = SpinLock::new(Vec::new());
 
-/// Records a descriptor, which stays open as long as the process.
+/// Records an open descriptor, until [`remove`] or the end of the process.
 pub fn add(fd: i32) {
     let mut own = OWN.lock();
     if !own.contains(&fd) {

@@ -1,8 +1,8 @@
 //! The C library's own functions, which the preloaded ones of the same names call.
 //!
-//! Owns the functions that several calls use, the macro that defines one (for others, beside the
-//! call itself), and the look-up: once for each name. A function's first call takes the lock of the
-//! dynamic linker.
+//! Owns the look-up, the macro that defines such a function, and those of descriptors, signals and
+//! threads that this library itself needs. A function that a call only passes on to is defined
+//! beside that call. The first call of each takes the lock of the dynamic linker.
 
 use core::ffi::CStr;
 use libc::{

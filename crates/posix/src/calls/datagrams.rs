@@ -4,7 +4,7 @@
 //! `None` for a call that is the kernel's alone.
 
 use super::events::register_kept;
-use super::io::List;
+use super::io::{List, has_control};
 use super::sockets::{bound, is_reachable, option, takes_both};
 use crate::datagrams::{Datagrams, Peers};
 use crate::file::{Errno, File, Manner, What, errno};
@@ -82,8 +82,12 @@ pub fn unread(fd: i32) -> Option<c_int> {
     with(fd, |_, datagrams| {
         let udp = datagrams.udp()?;
         let _call = Call::begin()?;
-        let mut room = vec![0; LARGEST];
-        udp.peek(&mut room).ok().map(|len| len as c_int)
+        // As in `receive_tailwater`: a handler of a signal may receive, too.
+        let mut room = ROOM.take();
+        room.resize(LARGEST, 0);
+        let len = udp.peek(&mut room).ok();
+        ROOM.set(room);
+        len.map(|len| len as c_int)
     })
 }
 
@@ -274,9 +278,12 @@ unsafe fn send_by(
     message: *const msghdr,
     flags: c_int,
 ) -> Result<usize, Errno> {
+    if flags & MSG_OOB != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
     // SAFETY: the caller's contract.
-    if flags & MSG_OOB != 0 || unsafe { has_control_of_udp(message) } {
-        return Err(if flags & MSG_OOB != 0 { libc::EOPNOTSUPP } else { libc::EINVAL });
+    if unsafe { has_control_of_udp(message) } {
+        return Err(libc::EINVAL);
     }
     // SAFETY: as above.
     let mut list = unsafe { List::of((*message).msg_iov, (*message).msg_iovlen)? };
@@ -318,17 +325,8 @@ unsafe fn send_by(
 /// # Safety
 /// As sendmsg(2).
 unsafe fn has_control_of_udp(message: *const msghdr) -> bool {
-    // SAFETY: the caller's contract: the control messages are within their length.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(message);
-        while let Some(one) = control.as_ref() {
-            if one.cmsg_level == SOL_UDP {
-                return true;
-            }
-            control = libc::CMSG_NXTHDR(message, control);
-        }
-    }
-    false
+    // SAFETY: the caller's contract.
+    unsafe { has_control(message, |control| (*control).cmsg_level == SOL_UDP) }
 }
 
 /// Returns a time option of the kernel's socket; `None` if it is none.
@@ -436,9 +434,12 @@ unsafe fn receive_by(
     message: *mut msghdr,
     flags: c_int,
 ) -> Result<usize, Errno> {
-    if flags & (MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        // Linux's answers where there is no such data.
-        return Err(if flags & MSG_OOB != 0 { libc::EOPNOTSUPP } else { libc::EAGAIN });
+    // Linux's answers where there is no such data.
+    if flags & MSG_OOB != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(libc::EAGAIN);
     }
     let mut kernel_first = datagrams.is_kernel_turn();
     loop {

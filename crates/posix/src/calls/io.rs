@@ -91,7 +91,7 @@ impl List {
         Ok(list)
     }
 
-    pub fn all(&mut self) -> &mut [iovec] {
+    fn all(&mut self) -> &mut [iovec] {
         match self.count {
             0 => &mut [],
             1 => &mut self.one,
@@ -406,6 +406,24 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
     }
 }
 
+/// Returns whether `is` holds for a control message of `message`.
+///
+/// # Safety
+/// As sendmsg(2).
+pub unsafe fn has_control(message: *const msghdr, is: impl Fn(*const libc::cmsghdr) -> bool) -> bool {
+    // SAFETY: the caller's contract: the control messages are within their length.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(message);
+        while !control.is_null() {
+            if is(control) {
+                return true;
+            }
+            control = libc::CMSG_NXTHDR(message, control);
+        }
+    }
+    false
+}
+
 /// Returns whether a message passes descriptors of connections that Tailwater serves, which another
 /// process cannot use; says so once. Of listeners and UDP sockets the kernel's side is passed,
 /// which is said once, too.
@@ -413,45 +431,46 @@ unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) ->
 /// # Safety
 /// As sendmsg(2).
 unsafe fn passes_connection(message: *const msghdr) -> bool {
-    static REFUSED: AtomicBool = AtomicBool::new(false);
-    static PASSED: AtomicBool = AtomicBool::new(false);
     if !start::is_running() {
         return false;
     }
-    // SAFETY: the caller's contract: the control messages are within their length.
+    // SAFETY: the caller's contract: a message of this type has as many descriptors as fit it.
     unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(message);
-        while let Some(one) = control.as_ref() {
-            if (one.cmsg_level, one.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = one.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                let fds = libc::CMSG_DATA(control).cast::<c_int>();
-                for file in
-                    (0..bytes / size_of::<c_int>()).filter_map(|at| table::get(fds.add(at).read_unaligned()))
-                {
-                    match file.what {
-                        What::Stream(_) => {
-                            start::say_once(
-                                &REFUSED,
-                                "a connection on Tailwater's network cannot be passed to \
-                                 another process (SCM_RIGHTS): EOPNOTSUPP",
-                            );
-                            return true;
-                        }
-                        What::Listener(_) | What::Datagrams(_) => {
-                            start::say_once(
-                                &PASSED,
-                                "a socket is passed to another process (SCM_RIGHTS) as \
-                                 Linux's: the receiver is not reached over Tailwater's network by it",
-                            );
-                        }
-                        What::Set(_) => {}
-                    }
-                }
+        has_control(message, |control| {
+            if ((*control).cmsg_level, (*control).cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                return false;
             }
-            control = libc::CMSG_NXTHDR(message, control);
-        }
+            let bytes = (*control).cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+            let fds = libc::CMSG_DATA(control).cast::<c_int>();
+            (0..bytes / size_of::<c_int>()).any(|at| is_refused(fds.add(at).read_unaligned()))
+        })
     }
-    false
+}
+
+/// Returns whether `fd` cannot be passed to another process; says once what becomes of it.
+fn is_refused(fd: c_int) -> bool {
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+    static PASSED: AtomicBool = AtomicBool::new(false);
+    let Some(file) = table::get(fd) else { return false };
+    match file.what {
+        What::Stream(_) => {
+            start::say_once(
+                &REFUSED,
+                "a connection on Tailwater's network cannot be passed to another process \
+                 (SCM_RIGHTS): EOPNOTSUPP",
+            );
+            true
+        }
+        What::Listener(_) | What::Datagrams(_) => {
+            start::say_once(
+                &PASSED,
+                "a socket is passed to another process (SCM_RIGHTS) as Linux's: the receiver is \
+                 not reached over Tailwater's network by it",
+            );
+            false
+        }
+        What::Set(_) => false,
+    }
 }
 
 #[unsafe(no_mangle)]

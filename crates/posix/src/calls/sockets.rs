@@ -49,7 +49,7 @@ pub fn is_unconnected(fd: i32) -> bool {
 }
 
 /// Returns whether the kernel's description of `fd` has `O_NONBLOCK`.
-pub fn is_nonblocking(fd: i32) -> bool {
+fn is_nonblocking(fd: i32) -> bool {
     // SAFETY: no pointers.
     unsafe { real::fcntl(fd, libc::F_GETFL, 0) & O_NONBLOCK != 0 }
 }
@@ -367,9 +367,9 @@ unsafe extern "C" fn getpeername(fd: c_int, out: *mut sockaddr, len: *mut sockle
             return 0;
         }
     }
-    if let Some(own) = datagrams::connected(fd, UdpSocket::peer_addr) {
+    if let Some(peer) = datagrams::connected(fd, UdpSocket::peer_addr) {
         // SAFETY: as above.
-        unsafe { address::write(own, out, len) };
+        unsafe { address::write(peer, out, len) };
         return 0;
     }
     // SAFETY: as above.
