@@ -41,7 +41,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Returns memcached's own settings, on the loopback address.
+    /// Returns memcached's defaults, but on the loopback address and with one thread.
     fn default() -> Self {
         Self {
             tcp_port: 11211,

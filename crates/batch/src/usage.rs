@@ -163,15 +163,16 @@ impl Account {
             }
         }
         if let Source::Group { kept, .. } = &self.source {
-            total = match kept.as_ref().and_then(Kept::read) {
-                Some(Time::Total(ns)) => ns.saturating_sub(self.before),
+            let kept_total = match kept.as_ref().and_then(Kept::read) {
+                Some(Time::Total(ns)) => Some(ns.saturating_sub(self.before)),
                 Some(Time::ByCore(now)) => {
                     delta = difference(&now, &self.kept);
                     self.kept = now;
-                    self.usage.core_ns + delta.values().sum::<u64>()
+                    None
                 }
-                None => self.usage.core_ns + delta.values().sum::<u64>(),
+                None => None,
             };
+            total = kept_total.unwrap_or_else(|| self.usage.core_ns + delta.values().sum::<u64>());
         }
         let threads = seen.len();
         let advanced = total.saturating_sub(self.usage.core_ns);

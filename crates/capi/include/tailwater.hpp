@@ -658,8 +658,9 @@ public:
         if (state.exception) std::rethrow_exception(state.exception);
     }
 
-    // What these return that is negative is an error number of tailwater.h: mostly, that the
-    // connection is over, which a condition reports.
+    // The functions below return a negative error number of tailwater.h if they fail, mostly because
+    // the connection is over, which a condition reports as well.
+
     /// Accepts a connection that has knocked, and names it.
     int accept(tw_handle handle, std::uint64_t cookie) noexcept { return tw_loop_accept(native_, handle, cookie); }
     /// Sends as many bytes as there is room for; returns their number.

@@ -6,6 +6,7 @@
 
 use crate::border::{call, limit, number};
 use crate::net::socket::Kind;
+use crate::net::transfer::bytes;
 use crate::net::{address, error, table};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -411,9 +412,10 @@ pub unsafe extern "C" fn tw_loop_send(
     data: *const c_void,
     len: usize,
 ) -> ssize_t {
-    let piece = libc::iovec { iov_base: data.cast_mut(), iov_len: len };
     // SAFETY: by C's contract.
-    unsafe { tw_loop_sendv(events, handle, &raw const piece, 1) }
+    let piece = IoSlice::new(unsafe { bytes(data, len) });
+    // SAFETY: 1. and 2. by C's contract.
+    length(unsafe { self::events(events) }.send(handle.get(), &[piece]))
 }
 
 /// As `tw_loop_send`, with several pieces; `-EINVAL` for a negative count.
@@ -446,11 +448,8 @@ unsafe fn slices<'a>(pieces: *const libc::iovec, count: c_int) -> Option<&'a [Io
 /// Never switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_shared_new(data: *const c_void, len: usize) -> *mut tw_shared {
-    let bytes = match len {
-        0 => &[][..],
-        // SAFETY: by C's contract.
-        len => unsafe { core::slice::from_raw_parts(data.cast::<u8>(), len) },
-    };
+    // SAFETY: by C's contract.
+    let bytes = unsafe { bytes(data, len) };
     Box::into_raw(Box::new(tw_shared { bytes: SharedBytes::from(bytes.to_vec()) }))
 }
 
@@ -508,11 +507,10 @@ pub unsafe extern "C" fn tw_loop_sendto(
         Ok(to) => to,
         Err(failure) => return -number(&failure),
     };
-    let piece = libc::iovec { iov_base: data.cast_mut(), iov_len: len };
-    // SAFETY: by C's contract; one piece lives until the end of the call.
-    let pieces = unsafe { slices(&raw const piece, 1) }.unwrap_or_default();
+    // SAFETY: by C's contract.
+    let piece = IoSlice::new(unsafe { bytes(data, len) });
     // SAFETY: 1. and 2. by C's contract.
-    status(unsafe { self::events(events) }.send_to(handle.get(), to, pieces))
+    status(unsafe { self::events(events) }.send_to(handle.get(), to, &[piece]))
 }
 
 /// Ends this side's stream behind what was sent. When the peer has ended its own, `TW_CLOSED`

@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{VERSION, build_with, copy, install, root, run};
+use crate::{VERSION, build_with, copy, create, install, root, run};
 
 /// Packages and their programs.
 const PROGRAMS: [(&str, &str); 6] = [
@@ -107,8 +107,7 @@ fn build_programs(target: &Path, flags: &OsString) -> Result<()> {
 
 /// Copies a file to its place, with this mode.
 fn place(from: &Path, to: &Path, mode: u32) -> Result<()> {
-    let folder = to.parent().context("a file is in a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    create(to.parent().context("a file is in a folder")?)?;
     copy(from, to)?;
     fs::set_permissions(to, Permissions::from_mode(mode))
         .with_context(|| format!("cannot change the mode of {}", to.display()))
@@ -119,8 +118,7 @@ fn write_pages(program: &Path, staging: &Path) -> Result<()> {
     run(Command::new(program).arg("man").arg("--out").arg(staging.join("share/man/man1")))?;
     for (shell, file) in COMPLETIONS {
         let path = staging.join(file);
-        let folder = path.parent().context("a file is in a folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        create(path.parent().context("a file is in a folder")?)?;
         let text = run(Command::new(program).args(["completions", shell]))?;
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }

@@ -30,6 +30,8 @@ use crate::service::{Registered, Service};
 
 /// How often a loop looks for idle connections, if they are closed.
 const SWEEP: Duration = Duration::from_secs(1);
+/// Cookie of the listener and of refused clients: no client has this number.
+const NO_CLIENT: Cookie = Cookie(u64::MAX);
 
 /// Opens the TCP port that the settings name, with a loop for each kthread.
 pub(super) fn start(service: &Arc<Service>, clock: Clock) -> io::Result<SocketAddr> {
@@ -77,8 +79,7 @@ impl Loop {
     }
 
     fn run(&mut self, listener: TcpListener) -> ! {
-        // No client has the listener's cookie: it is never looked up.
-        self.events.listen(listener, Cookie(u64::MAX));
+        self.events.listen(listener, NO_CLIENT);
         let idle_timeout = self.service.settings.idle_timeout;
         let sweeps = (idle_timeout > 0).then_some(SWEEP);
         let (mut batch, mut swept) = (Batch::new(), self.clock.now().seconds);
@@ -125,7 +126,7 @@ impl Loop {
 
     /// Tells a client that there are too many.
     fn refuse(&mut self, handle: Handle) -> Result<(), CommandError> {
-        self.events.accept(handle, Cookie(u64::MAX))?;
+        self.events.accept(handle, NO_CLIENT)?;
         self.events.send(handle, &[IoSlice::new(TOO_MANY)])?;
         self.events.close(handle)
     }

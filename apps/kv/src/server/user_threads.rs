@@ -1,9 +1,10 @@
 //! The store on Tailwater: sockets of the runtime's own network stack.
 //!
-//! A user thread per connection: it waits in `read` without holding a core, and the runtime steals
-//! it like any other. Every socket call is a poll point, and between two of them lies at most a
-//! batch of requests that fit a connection's buffers. Or event loops (`--events`). The service
-//! runs until its process ends: the IOKernel takes back what a process held.
+//! Connections have a user thread each, or an event loop on each kthread serves them (`--events`,
+//! `events`). A thread waits in `read` without holding a core, and the runtime steals it like any
+//! other. Every socket call is a poll point, and between two of them lies at most a batch of
+//! requests that fit a connection's buffers. The service runs until its process ends: the IOKernel
+//! takes back what a process held.
 
 use std::io;
 use std::sync::Arc;

@@ -6,16 +6,16 @@
 //! used again, the last one first.
 //!
 //! # Closing
-//! A call keeps the socket that it began with, so after a `tw_close` meanwhile it ends as if there
-//! had been none. Most calls do that without counting: see `owner`. A socket is
-//! dropped with its last reference; the table has one of an open socket.
+//! A call keeps the socket that it began with: it ends as if a `tw_close` meanwhile had not been.
+//! Most calls do that without counting: see `owner`. A socket is dropped with its last reference;
+//! the table has one of an open socket.
 //!
 //! | word of a slot | written by | read by |
 //! |---|---|---|
 //! | `state` | all, by read-modify-writes: a reference is taken with Acquire, which pairs with the Release of `insert`, and given up with Release, which pairs with the Acquire of the last one | |
 //! | `bias` | the thread that becomes the owner, from null; the one that closes, to null | `find` |
 //! | `last`, `streak` | calls that count, relaxed: a hint | the same |
-//! | `socket` | `insert`, and whoever gives up the last reference | holders of a reference |
+//! | `socket` | `insert`, and the thread that gives up the last reference | holders of a reference, and the owner in a call |
 
 use super::error;
 use super::owner::{self, Owner};

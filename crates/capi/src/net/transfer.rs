@@ -12,7 +12,7 @@ use tailwater::net::TcpStream;
 ///
 /// # Safety
 /// `data` has `len` bytes, which no other code changes meanwhile; it may be null if `len` is 0.
-unsafe fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
+pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }

@@ -90,6 +90,22 @@ pub fn all() -> Vec<Experiment> {
 type Bench =
     (&'static str, &'static str, &'static str, &'static str, [(&'static [&'static str], u16, f64); 2]);
 
+/// One round of the benchmark of foreign batch jobs.
+const PROGRAMS: [&str; 12] = [
+    "bench",
+    "programs",
+    "--only",
+    "batch",
+    "--rounds",
+    "1",
+    "--seconds",
+    "1",
+    "--jobs",
+    "xz-1",
+    "--loads",
+    "30",
+];
+
 /// By name, title, systems and needs.
 const BENCHMARKS: [Bench; 14] = [
     (
@@ -182,44 +198,7 @@ const BENCHMARKS: [Bench; 14] = [
         "programs of the system as batch jobs beside a service",
         "Tailwater, Linux with SCHED_IDLE",
         "",
-        [
-            (
-                &[
-                    "bench",
-                    "programs",
-                    "--only",
-                    "batch",
-                    "--rounds",
-                    "1",
-                    "--seconds",
-                    "1",
-                    "--jobs",
-                    "xz-1",
-                    "--loads",
-                    "30",
-                ],
-                3,
-                0.35,
-            ),
-            (
-                &[
-                    "bench",
-                    "programs",
-                    "--only",
-                    "batch",
-                    "--rounds",
-                    "1",
-                    "--seconds",
-                    "1",
-                    "--jobs",
-                    "xz-1",
-                    "--loads",
-                    "30",
-                ],
-                1,
-                0.12,
-            ),
-        ],
+        [(&PROGRAMS, 3, 0.35), (&PROGRAMS, 1, 0.12)],
     ),
     (
         "hostile",

@@ -113,7 +113,11 @@ impl Connection {
             Loan::new(region, config.class.into(), welcome.raise, welcome.managed_cores.len(), doorbell);
         loan.take_seat(seat).map_err(unusable(path))?;
         let allowed = sched_getaffinity(None).ok();
-        if !may_use_any(&welcome.managed_cores) {
+        // A core of this thread's own mask is one of its cpuset: no thread has to try it out.
+        let has_one = allowed
+            .as_ref()
+            .is_some_and(|allowed| welcome.managed_cores.iter().any(|&core| allowed.is_set(core.into())));
+        if !has_one && !may_use_any(&welcome.managed_cores) {
             let cores = welcome.managed_cores.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
             return Err(AttachError::NoCore { socket: path.to_owned(), cores });
         }

@@ -51,7 +51,7 @@ pub fn poll<S: Slow>() {
 /// Calls [`Slow::poll`] if there is something to do, and keeps all general registers.
 ///
 /// # Safety
-/// The caller counts on no vector register, opmask or flag.
+/// The caller counts on no vector register, opmask or flag. Its stack may have any alignment.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn edge<S: Slow>() {
     naked_asm!(
@@ -85,7 +85,7 @@ pub unsafe extern "sysv64" fn edge<S: Slow>() {
 /// that gave way here.
 ///
 /// # Safety
-/// As [`edge`], but for the alignment.
+/// As [`edge`].
 #[unsafe(naked)]
 unsafe extern "sysv64" fn slowly<S: Slow>() {
     naked_asm!(

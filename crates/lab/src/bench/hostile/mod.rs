@@ -161,13 +161,13 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
         let target = Target::start(testbed, speed, None)?;
         let plan = plan(Duration::from_secs(args.seconds))?;
         let all = if args.attack.is_empty() { &Attack::ALL[..] } else { &args.attack };
+        let (with_tap, others): (Vec<Attack>, Vec<Attack>) =
+            all.iter().copied().partition(|attack| attack.needs_tap());
         if wants(Part::Attacks) {
-            let others: Vec<Attack> = all.iter().copied().filter(|attack| !attack.needs_tap()).collect();
             report.attacks = attacks::measure(&target, &others, &plan)?;
         }
         report.kills = wants(Part::Kills).then(|| kills::measure(&target, &plan)).transpose()?;
         let testbed = target.end()?;
-        let with_tap: Vec<Attack> = all.iter().copied().filter(|attack| attack.needs_tap()).collect();
         if wants(Part::Attacks) && !with_tap.is_empty() {
             // Reading the device costs the polling thread time, so the others are without it.
             match Target::start(testbed, speed, Some(Box::new(TapPort::new(UPLINK, UPLINK_IP)))) {

@@ -71,7 +71,8 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
 
 /// Returns both systems, with this program as the batch job.
 fn systems(job: &[String]) -> [(&'static str, System); 2] {
-    let tailwater = on_tailwater::Setting { neighbour_share: 10, announced: false, ..Default::default() };
+    let neighbour_share = tailwater_iokernel::Config::default().neighbour_share;
+    let tailwater = on_tailwater::Setting { neighbour_share, announced: false, ..Default::default() };
     let linux = on_linux::Setting::threads(on_linux::Wait::Block);
     [(TAILWATER, System::Tailwater(tailwater)), (LINUX, System::Linux(linux))]
         .map(|(name, system)| (name, System::Beside(Box::new(system), job.to_vec())))
