@@ -52,6 +52,26 @@ impl Client {
         self.line()
     }
 
+    /// Returns a number of the store's statistics.
+    ///
+    /// # Panics
+    /// If there is none of this name, or no answer.
+    #[track_caller]
+    pub fn stat(&mut self, name: &str) -> u64 {
+        self.0.get_mut().write_all(b"stats\r\n").expect("a connection");
+        let mut value = None;
+        loop {
+            let line = self.line().expect("an answer");
+            if line == "END" {
+                return value.expect("a statistic of this name");
+            }
+            let words: Vec<&str> = line.split(' ').collect();
+            if words[1] == name {
+                value = Some(words[2].parse().expect("a number"));
+            }
+        }
+    }
+
     /// Returns the value of a key; `None` if the store has none.
     ///
     /// # Panics

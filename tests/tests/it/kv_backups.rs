@@ -7,8 +7,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use rustix::process::Signal;
 use tailwater_testkit::store::{Client, secret};
-use tailwater_testkit::{Program, binary, until};
+use tailwater_testkit::{Program, binary, stat, until};
 use tailwater_tests::Bench;
 use tailwater_tests::tap::{bench_with_tap, in_tap_namespace};
 
@@ -117,8 +118,22 @@ fn missing<'a>(ip: &str, written: &'a [Written]) -> Vec<&'a str> {
     missing.map(|(key, _)| key.as_str()).collect()
 }
 
-/// Kills the backup of a primary with this `--on-backup-loss` while clients write, and calls `then`
-/// while they go on; returns what they wrote, with the bench and the primary.
+/// Has a client write once; counts it if it gets no answer.
+fn write_once(shared: &Shared) {
+    if connect(PRIMARY).unwrap().set("once", "1").is_err() {
+        shared.lost.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether no thread of process `pid` runs, because of SIGSTOP.
+fn has_stopped(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let ids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+    ids.map(|id| stat(id, 3)).all(|state| state.as_deref() == Some("T"))
+}
+
+/// Kills the backup of a primary with this `--on-backup-loss` while clients write, at least one of
+/// which waits for it, and calls `then` while they go on; returns what they wrote, with the bench and the primary.
 fn kill_backup(
     on_loss: &str,
     secret: &Path,
@@ -134,6 +149,17 @@ fn kill_backup(
     let written = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS).map(|number| scope.spawn(move || write(number, shared))).collect();
         until("writes are answered", || Shared::count(&shared.stored[0]) >= MANY);
+        // The primary learns of a death at once: so that the death finds a write that waits, one is
+        // begun while the backup cannot answer.
+        backup.signal(Signal::STOP);
+        until("the backup stands still", || has_stopped(backup.pid()));
+        let mut reader = connect(PRIMARY).unwrap();
+        let before = reader.stat("cmd_set");
+        scope.spawn(|| write_once(shared));
+        // Unless the machine is so busy that the backup is lost by its silence already.
+        until("a write waits for the backup", || {
+            reader.stat("cmd_set") > before || Shared::count(&shared.lost) > 0
+        });
         backup.kill();
         shared.killed.store(true, Ordering::Release);
         then(shared);
