@@ -133,7 +133,8 @@ fn has_stopped(pid: u32) -> bool {
 }
 
 /// Kills the backup of a primary with this `--on-backup-loss` while clients write, at least one of
-/// which waits for it, and calls `then` while they go on; returns what they wrote, with the bench and the primary.
+/// which waits for it, and calls `then` while they go on; returns what they wrote, with the bench
+/// and the primary.
 fn kill_backup(
     on_loss: &str,
     secret: &Path,
