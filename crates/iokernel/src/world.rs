@@ -94,6 +94,24 @@ impl World {
         must_wait
     }
 
+    /// Charges the tenant of a runtime for time of a core that the runtime had and others waited
+    /// for, or that it did not use; `cores` is the number of cores of the machine.
+    pub(crate) fn charge_cores(&mut self, id: RuntimeId, time: Cycles, cores: usize, now: Cycles) {
+        let Some(runtime) = self.runtimes.get(id) else { return };
+        runtime.stats.counters.late_ns.add(self.prices.clock.to_ns(time));
+        let (payer, class) = (runtime.tenant, runtime.spec.class);
+        self.runtimes.tenants.get_mut(payer).charge_cores(class, time, cores, now, &self.prices);
+    }
+
+    /// Returns whether the tenant of a runtime owes too much time of cores for programs of its
+    /// class.
+    #[inline]
+    pub(crate) fn owes_cores(&self, id: RuntimeId, now: Cycles) -> bool {
+        self.runtimes.get(id).is_some_and(|runtime| {
+            self.runtimes.tenants.get(runtime.tenant).owes_cores(runtime.spec.class, now, &self.prices)
+        })
+    }
+
     /// Marks a registration as ended: nothing is delivered or granted to it any more. The loop
     /// takes it from [`Self::next_doomed`] and detaches it.
     pub(crate) fn doom(&mut self, id: RuntimeId, reason: EndReason) {
