@@ -285,8 +285,9 @@ fn what_a_program_says_of_a_path_that_needs_smaller_packets_reaches_no_other() {
     assert_eq!(own["counters"]["rx_frames"], 0, "{own}");
 }
 
-/// Returns the refusal of one registration or question too many; `ask` asks for one. Many threads ask at once:
-/// on a busy machine one alone may not take more than its part of the control thread's time.
+/// Returns the refusal of one registration or question too many; `ask` asks for one. Many threads
+/// ask at once: on a busy machine one alone may not take more than its part of the control thread's
+/// time.
 fn one_too_many(ask: impl Fn() -> Result<(), String> + Sync) -> String {
     const ASKING: usize = 8;
     let refusal = Mutex::new(None);

@@ -1,14 +1,16 @@
 //! Reading the status words of one runtime, all of them or a part.
 //!
 //! Owns the bound on what a look at one runtime costs; [`status_cache`](crate::status_cache) keeps
-//! the words beside the policy's observation. A program can rewrite its words all the time, and then each read is a cache
-//! miss (50 to 100 ns for each of a kthread's two lines). So at a look in part
+//! the words beside the policy's observation. A program can rewrite its words all the time, and
+//! then each read is a cache miss (50 to 100 ns for each of a kthread's two lines). So at a look in
+//! part
 //!
 //! - the kthreads that hold cores are read each time: theirs are the words that change;
-//! - of the others, if the runtime has more than [`WHOLE`](crate::status_cache::WHOLE) kthreads, up to [`SLICE`](crate::status_cache::SLICE) in turn, and
-//!   with them up to [`WAITING`] at which something may wait: it did when they were last read, or
-//!   frames were put into their rings since. After a slice that took a time `c`, the next one comes
-//!   after `SPACING` times `c`, which is the next look if the lines are in the cache.
+//! - of the others, if the runtime has more than [`WHOLE`](crate::status_cache::WHOLE) kthreads, up
+//!   to [`SLICE`](crate::status_cache::SLICE) in turn, and with them up to [`WAITING`] at which
+//!   something may wait: it did when they were last read, or frames were put into their rings
+//!   since. After a slice that took a time `c`, the next one comes after `SPACING` times `c`, which
+//!   is the next look if the lines are in the cache.
 //!
 //! The policy compares a look with the previous one to find work that waits. Slices of a runtime
 //! with cores are read only at looks after which the policy runs: one read at another look would be

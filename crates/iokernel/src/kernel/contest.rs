@@ -1,8 +1,8 @@
 //! Whether other programs of the machine compete for Tailwater's cores.
 //!
-//! Owns [`ContentionDetector`], a pure decision: times and counts are arguments. Kthreads, and the polling
-//! thread, have one rank while they have the cores for themselves, and another beside programs that
-//! want them (`tailwater_shm::priority`). Linux says how many threads are runnable
+//! Owns [`ContentionDetector`], a pure decision: times and counts are arguments. Kthreads, and the
+//! polling thread, have one rank while they have the cores for themselves, and another beside
+//! programs that want them (`tailwater_shm::priority`). Linux says how many threads are runnable
 //! (`/proc/loadavg`). When there are more than Tailwater's own and than other cores can take, for
 //! [`CONFIRM_US`], there is a contest. It ends when no look has found any for [`HOLD_US`], or few
 //! looks do. A compiler that starts one process after the other is one contest, and a daemon that

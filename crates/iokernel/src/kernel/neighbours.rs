@@ -1,9 +1,9 @@
 //! The polling thread beside other programs of the machine.
 //!
 //! Owns what the polling thread does about them, with `neighbour-share` above 0: it looks whether
-//! they compete for the cores ([`ContentionDetector`]). While they do, kthreads have other ranks, the polling
-//! thread has real-time rank, and ordinary threads get their share of its core ([`CpuShare`]). A
-//! machine of which no other program wants a core is used as a dedicated one.
+//! they compete for the cores ([`ContentionDetector`]). While they do, kthreads have other ranks,
+//! the polling thread has real-time rank, and ordinary threads get their share of its core
+//! ([`CpuShare`]). A machine of which no other program wants a core is used as a dedicated one.
 //!
 //! Threads of batch jobs that Linux runs ([`BatchJobs`]) do not compete. Beside them services have
 //! real-time rank, and nothing else changes.
@@ -16,7 +16,8 @@
 //! with those of other programs; the share is given all the same.
 //!
 //! While a port has peers on this machine, the polling thread yields to them
-//! ([`LocalPeerYield`](super::local_peer::LocalPeerYield)) and has no real-time rank, from which it could not.
+//! ([`LocalPeerYield`](super::local_peer::LocalPeerYield)) and has no real-time rank, from which it
+//! could not.
 
 use tailwater_shm::clock::Clock;
 use tailwater_shm::priority::{self, Rank};

@@ -1,8 +1,8 @@
 //! Decides what the polling thread does in a quiet time, while nothing happens: polling, giving
 //! ordinary threads their share of its core, or sleeping.
 //!
-//! Owns [`IdlePolicy`], a pure decision: times are arguments. The thread sleeps when it has polled for
-//! as long as [`Patience`] says. Two rules hold whatever a program does with its timers:
+//! Owns [`IdlePolicy`], a pure decision: times are arguments. The thread sleeps when it has polled
+//! for as long as [`Patience`] says. Two rules hold whatever a program does with its timers:
 //!
 //! * **A known event ends a quiet time only when it is due.** Timers of runtimes and events of
 //!   ports are known before. A quiet time that one of them ends is
@@ -10,9 +10,9 @@
 //!   before is not its end. A runtime without a core may keep a timer that is overdue; if that
 //!   counted, the thread would learn to sleep after the shortest time, whatever the other programs
 //!   do.
-//! * **An event that is too near to sleep gives others their share.** A sleep ends a [`WakeLatency`]
-//!   before the next known event, so there is none if that is nearer than two margins. A program
-//!   may keep an event so near at all times.
+//! * **An event that is too near to sleep gives others their share.** A sleep ends a
+//!   [`WakeLatency`] before the next known event, so there is none if that is nearer than two
+//!   margins. A program may keep an event so near at all times.
 
 use tailwater_shm::Cycles;
 use tailwater_shm::patience::Patience;

@@ -1,8 +1,8 @@
 //! Gives ordinary threads a share of the polling thread's core while they compete for it, and sets
 //! the thread's real-time rank meanwhile.
 //!
-//! Owns [`CpuShare`], which decides when the polling thread steps aside, and [`Waiting`], which reads
-//! from Linux how many threads wait for a core. The first is pure: times are arguments.
+//! Owns [`CpuShare`], which decides when the polling thread steps aside, and [`Waiting`], which
+//! reads from Linux how many threads wait for a core. The first is pure: times are arguments.
 //!
 //! In a steady rhythm the polling thread reads how many threads are runnable (`/proc/loadavg`).
 //! When there are more than itself and the kthreads that own cores, it sleeps for a slice. A

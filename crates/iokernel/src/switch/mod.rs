@@ -377,7 +377,8 @@ impl Switch {
     /// cores.
     ///
     /// A program may leave frames in the rings of many kthreads without a core. Where there are
-    /// many rings, the time of the look is charged to the owner of the ring whose turn it is to pay.
+    /// many rings, the time of the look is charged to the owner of the ring whose turn it is to
+    /// pay.
     fn find_waiting(&mut self, waiting: &mut Vec<(Tag, usize)>, world: &mut World, now: Cycles) {
         let began = (self.polled.len() > MANY_RINGS).then(self.stopwatch);
         let mut ring = 0;

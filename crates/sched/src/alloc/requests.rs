@@ -13,8 +13,8 @@
 //! Requests are copied from memory that programs write. Any bit pattern is legal: what exceeds a
 //! program's limit is cut off, lowest priorities first, and a word that changes all the time causes
 //! one division per [`DIVISION_PAUSE`], or per pause that grows with the number of requests. What a
-//! raised request fetches without work is bounded by `prefetch`. A runtime on hold requests nothing,
-//! so that what it requests when the hold ends is a raise.
+//! raised request fetches without work is bounded by `prefetch`. A runtime on hold requests
+//! nothing, so that what it requests when the hold ends is a raise.
 
 use super::per_runtime::PerRuntime;
 use super::prefetch::{Have, PrefetchLimiter};
