@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use tailwater_sched::RuntimeId;
+use tailwater_sched::ledger::Class;
 use tailwater_shm::{Clock, Cycles};
 
 use crate::runtime::{Egress, EndReason, Runtime, Runtimes};
@@ -98,9 +99,20 @@ impl World {
     /// for, or that it did not use; `cores` is the number of cores of the machine.
     pub(crate) fn charge_cores(&mut self, id: RuntimeId, time: Cycles, cores: usize, now: Cycles) {
         let Some(runtime) = self.runtimes.get(id) else { return };
-        runtime.stats.counters.late_ns.add(self.prices.clock.to_ns(time));
-        let (payer, class) = (runtime.tenant, runtime.spec.class);
-        self.runtimes.tenants.get_mut(payer).charge_cores(class, time, cores, now, &self.prices);
+        let (payer, class, stats) = (runtime.tenant, runtime.spec.class, Arc::clone(&runtime.stats));
+        if self.runtimes.tenants.get_mut(payer).charge_cores(class, time, cores, now, &self.prices) {
+            stats.counters.late_ns.add(self.prices.clock.to_ns(time));
+        }
+    }
+
+    /// Records that a runtime had a core for this time until now.
+    pub(crate) fn note_held(&mut self, id: RuntimeId, time: Cycles, cores: usize, now: Cycles) {
+        let Some(runtime) = self.runtimes.get(id) else { return };
+        runtime.stats.counters.core_ns.add(self.prices.clock.to_ns(time));
+        if runtime.spec.class == Class::LatencyCritical {
+            let payer = runtime.tenant;
+            self.runtimes.tenants.get_mut(payer).note_held(time, cores, now, &self.prices);
+        }
     }
 
     /// Returns whether the tenant of a runtime owes too much time of cores for programs of its

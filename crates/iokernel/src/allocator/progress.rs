@@ -261,11 +261,15 @@ impl Allocator {
         world.stats.cores.signals.add(1);
     }
 
-    pub(super) fn account_core_time(&mut self, world: &World, at: usize, kthread: KthreadId, now: Cycles) {
-        let ns = self.clock.to_ns(now.saturating_sub(self.cores[at].since));
-        if let Some(runtime) = world.runtimes.get(kthread.runtime) {
-            runtime.stats.counters.core_ns.add(ns);
-        }
+    pub(super) fn account_core_time(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        kthread: KthreadId,
+        now: Cycles,
+    ) {
+        let held = now.saturating_sub(self.cores[at].since);
+        world.note_held(kthread.runtime, held, self.cores.len(), now);
         self.cores[at].since = now;
     }
 }

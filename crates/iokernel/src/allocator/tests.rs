@@ -561,9 +561,16 @@ fn services_pay_for_what_services_of_other_tenants_wait_and_not_for_their_batch_
     };
     assert_eq!(waits(&mut sandbox, own_batch, other, 60), [false, false, true, false]);
     assert_eq!(waits(&mut sandbox, late, sibling, 1_000), [false, false, true, false], "one tenant");
-    // A third of the price.
-    assert_eq!(waits(&mut sandbox, late, other, 150), [false, false, true, false]);
-    assert_eq!(waits(&mut sandbox, late, other, 2), [true, true, true, false]);
+    assert_eq!(waits(&mut sandbox, late, other, 1_000), [false, false, true, false], "within their share");
+    // Of 20 ms all, which is 5 ms more than its share.
+    sandbox.now += 20_000_000;
+    let now = sandbox.now;
+    sandbox.world.note_held(RuntimeId(sibling), 20_000_000, 1, now);
+    assert!(!waits(&mut sandbox, late, other, 50)[0]);
+    assert_eq!(waits(&mut sandbox, late, other, 2)[..2], [true, true]);
+    // Once they owe too much they pay for each wait, until they have paid.
+    sandbox.now += 900_000;
+    assert!(waits(&mut sandbox, late, other, 100)[0]);
 }
 
 #[test]

@@ -17,8 +17,11 @@
 //! What a service has waited for a core of a best-effort program or of another tenant, because a
 //! kthread did not start on it or did not cede it before it was signalled, is charged to the
 //! program's tenant ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and
-//! did not use. A thread that is late now and then costs nothing. Programs whose tenant owes too
-//! much are [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they compete for cores as
+//! did not use. A service pays only if its tenant's services have had more than their share of the
+//! cores, or owe too much already. A thread that is late now and then costs nothing.
+//!
+//! Programs whose tenant owes too much are
+//! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they compete for cores as
 //! best-effort ones, and get no core on which a service idles, beyond those that they own. A
 //! service that claims another of their cores takes it at once if they have not started there. They
 //! still get free cores and cores of best-effort programs. Otherwise a program that is stopped

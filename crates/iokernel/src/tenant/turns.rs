@@ -37,16 +37,11 @@ impl Turns {
     /// Charges a turn of a program of this class that took `took`.
     #[inline]
     pub(crate) fn charge(&self, tag: &mut Tag, class: Class, took: Cycles) {
-        tag.0 = self.now.0.max(tag.0).saturating_add(took.saturating_mul(cost(class)));
-    }
-}
-
-/// Returns the cost of a unit of time for a program of this class.
-#[inline(always)]
-pub(super) fn cost(class: Class) -> Cycles {
-    match class {
-        Class::LatencyCritical => SERVICE_COST,
-        Class::BestEffort => BATCH_COST,
+        let cost = match class {
+            Class::LatencyCritical => SERVICE_COST,
+            Class::BestEffort => BATCH_COST,
+        };
+        tag.0 = self.now.0.max(tag.0).saturating_add(took.saturating_mul(cost));
     }
 }
 
