@@ -97,10 +97,7 @@ pure() {
 }
 
 loom() {
-    local crate
-    for crate in tailwater-shm tailwater; do
-        RUSTFLAGS="--cfg loom" cargo test --profile models -p "$crate" --lib --target-dir target/loom
-    done
+    RUSTFLAGS="--cfg loom" cargo test --profile models -p tailwater-shm -p tailwater --lib --target-dir target/loom
 }
 
 docs() {
@@ -108,7 +105,19 @@ docs() {
     # Every file that a page links to exists, and diagrams and tables are those of their sources.
     python3 .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs/src docs/lab
     python3 -B docs/diagrams/draw.py --check
-    cargo run --quiet -p tailwater-lab -- publish --check
+    debug_programs
+    target/debug/tailwater-lab publish --check
+}
+
+# All programs, as `tests` has built them: with `-p` cargo would build them again, with fewer features
+# of what they depend on.
+debug_programs() {
+    cargo test --workspace --no-run --quiet
+}
+
+# The programs of the command blocks, all at once for the same reason.
+release_programs() {
+    cargo build --release --quiet -p tailwater-cli -p tailwater-spin -p tailwater-swaptions -p tailwater-kv -p tailwater-dns
 }
 
 # A program outside the workspace, with cargo's own profiles instead of the workspace's, as those of
@@ -123,8 +132,8 @@ outside() {
 # The first of the README's two commands, quickly. Numbers are not judged: they depend on what else
 # runs on the machine.
 demo() {
-    cargo build --release --quiet
-    timeout --kill-after=10 900 cargo run --release --quiet -- demo --quick --json "$work/demo.json" --svg "$work/demo.svg"
+    release_programs
+    timeout --kill-after=10 900 target/release/tailwater demo --quick --json "$work/demo.json" --svg "$work/demo.svg"
     python3 - "$work/demo.json" <<'PYTHON'
 import json, sys
 points = json.load(open(sys.argv[1]))["points"]
@@ -135,9 +144,9 @@ PYTHON
 
 # The command blocks of README and book, with the release build's programs.
 blocks() {
-    cargo build --release --quiet -p tailwater-cli -p tailwater-spin -p tailwater-swaptions -p tailwater-kv -p tailwater-dns
-    # Its simulations are optimized in a debug build, too.
-    cargo build --quiet -p tailwater-lab
+    release_programs
+    # For tailwater-lab, whose simulations are optimized in a debug build, too.
+    debug_programs
     .ci/blocks.py
 }
 
