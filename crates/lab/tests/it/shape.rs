@@ -1,9 +1,10 @@
 //! The shapes of documents: which keys they have, and which systems, panels, loads and sizes.
 //!
 //! `shapes.txt` has a section for each command: `= NAME: COMMAND`, then a line for each object,
-//! `PATH: KEY KEY`, and for each column of names, `PATH= NAME | NAME`. A path, key or name that ends
-//! with `?` may be missing: the machine lacks a program for it, or was too busy to measure it.
-//! Values are not judged, but that a median is not above its tail.
+//! `PATH: KEY | KEY`, and for each column whose names matter, `PATH= NAME | NAME`. A path, key or
+//! name that ends with `?` may be missing: the machine lacks a program for it, or was too busy to
+//! measure it. `*` stands for further words, as where there is one for each core. Values are not
+//! judged, but that a median is not above its tail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +40,7 @@ const COMMON: [&str; 11] = [
     "claims", "commit", "machine", "measured", "name", "notes", "paper", "quick", "seed", "summary", "title",
 ];
 
-/// Words by the path of an object, or of a column.
+/// Words by the path of an object, `PATH:`, or of a column, `PATH=`.
 type Shape = BTreeMap<String, BTreeSet<String>>;
 
 /// Returns the command of a section.
@@ -63,19 +64,20 @@ pub fn differences(section: &str, document: &Value) -> Vec<String> {
     add(&mut found, "", &own.map(|(key, value)| (key.clone(), value.clone())).collect::<Value>());
     let mut differ = Vec::new();
     for line in lines(section).1 {
-        let at = line.find([':', '=']).unwrap_or_else(|| panic!("no path: {line}"));
-        let (path, separator) = (&line[..at], if line[at..].starts_with('=') { " | " } else { " " });
-        let words: Vec<&str> = line[at + 1..].trim().split(separator).collect();
-        let (path, may_lack) = path.strip_suffix('?').map_or((path, false), |path| (path, true));
-        if may_lack && !found.contains_key(path) {
+        let (path, words) = line.split_once(' ').unwrap_or_else(|| panic!("no words: {line}"));
+        let words: Vec<&str> = words.split(" | ").collect();
+        let may_lack = path.contains('?');
+        let path = path.replace('?', "");
+        if may_lack && !found.contains_key(&path) {
             continue;
         }
-        let mut known = found.remove(path).unwrap_or_default();
-        let is_missing = |word: &&&str| !word.ends_with('?') && !known.contains(**word);
+        let mut known = found.remove(&path).unwrap_or_default();
+        let is_missing = |word: &&&str| **word != "*" && !word.ends_with('?') && !known.contains(**word);
         differ.extend(words.iter().filter(is_missing).map(|word| format!("{path} lacks {word}")));
-        known.retain(|found| !words.iter().any(|word| word.trim_end_matches('?') == found));
+        known.retain(|found| !words.iter().any(|word| *word == "*" || word.trim_end_matches('?') == found));
         differ.extend(known.iter().map(|word| format!("{path} has {word}, too")));
     }
+    found.retain(|path, _| path.ends_with(':'));
     differ.extend(found.iter().map(|(path, words)| format!("{path} has {words:?}, too")));
     differ
 }
@@ -87,11 +89,11 @@ fn add(shape: &mut Shape, path: &str, value: &Value) {
     }
     let fields = value.as_object().into_iter().flatten();
     for (key, value) in fields.clone().filter(|(_, value)| !value.is_null()) {
-        shape.entry(path.to_owned()).or_default().insert(key.clone());
+        shape.entry(format!("{path}:")).or_default().insert(key.clone());
         let path = format!("{path}.{key}");
         if NAMES.contains(&key.as_str()) && (value.is_string() || value.is_number()) {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            shape.entry(path.clone()).or_default().insert(text.trim_end_matches(".0").to_owned());
+            shape.entry(format!("{path}=")).or_default().insert(text.trim_end_matches(".0").to_owned());
         }
         if let (Some(median), true) = (value.as_f64(), key.contains("p50")) {
             let tail = fields.clone().find(|(tail, _)| **tail == key.replace("p50", "p99"));
