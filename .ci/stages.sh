@@ -115,16 +115,11 @@ debug_programs() {
     cargo test --workspace --no-run --quiet
 }
 
-# The programs of the command blocks, all at once for the same reason.
-release_programs() {
-    cargo build --release --quiet -p tailwater-cli -p tailwater-spin -p tailwater-swaptions -p tailwater-kv -p tailwater-dns
-}
-
 # A program outside the workspace, with cargo's own profiles instead of the workspace's, as those of
 # the command blocks.
 outside() {
     cp Cargo.lock tests/outside/
-    CARGO_BUILD_BUILD_DIR=target/blocks \
+    CARGO_BUILD_BUILD_DIR=target \
         cargo build --release --quiet --manifest-path tests/outside/Cargo.toml --target-dir target/outside
     timeout --kill-after=10 300 target/outside/release/outside
 }
@@ -132,8 +127,8 @@ outside() {
 # The first of the README's two commands, quickly. Numbers are not judged: they depend on what else
 # runs on the machine.
 demo() {
-    release_programs
-    timeout --kill-after=10 900 target/release/tailwater demo --quick --json "$work/demo.json" --svg "$work/demo.svg"
+    cargo build --release --quiet
+    timeout --kill-after=10 900 cargo run --release --quiet -- demo --quick --json "$work/demo.json" --svg "$work/demo.svg"
     python3 - "$work/demo.json" <<'PYTHON'
 import json, sys
 points = json.load(open(sys.argv[1]))["points"]
@@ -144,7 +139,7 @@ PYTHON
 
 # The command blocks of README and book, with the release build's programs.
 blocks() {
-    release_programs
+    cargo build --release --quiet -p tailwater-cli -p tailwater-spin -p tailwater-swaptions -p tailwater-kv -p tailwater-dns
     # For tailwater-lab, whose simulations are optimized in a debug build, too.
     debug_programs
     .ci/blocks.py

@@ -29,7 +29,7 @@ use list::{Experiment, Kind};
 use session::{Hands, Session};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, commit};
-use tailwater_testbed::table::Table;
+use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::{note, requirements};
 
 /// Length of each measurement of the host's noise.
@@ -136,13 +136,13 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<()> {
 
 fn print_list(list: &[Experiment], quick: bool) -> anyhow::Result<()> {
     let mut table =
-        Table::new(&["name", "kind", "min", "rounds", "title", "compares", "needs", "runs"].join(" | "));
+        Table::new(&["name", "kind", "s", "rounds", "title", "compares", "needs", "runs"].join(" | "));
     for experiment in list {
         let plan = experiment.plan(quick);
         table.row([
             experiment.name.to_owned(),
             experiment.kind.to_string(),
-            format!("{:.1}", plan.seconds / 60.0),
+            number(plan.seconds),
             (plan.runs * plan.rounds).to_string(),
             experiment.title.to_owned(),
             experiment.systems.to_owned(),

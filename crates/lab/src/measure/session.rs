@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime};
 use serde_json::Value;
 use tailwater_testbed::interrupt::Interrupted;
 use tailwater_testbed::note;
+use tailwater_testbed::table::number;
 
 use super::envelope::{CoreNoise, Envelope, SCHEMA, utc};
 use super::list::{Experiment, Kind, Plan};
@@ -56,9 +57,9 @@ impl Session<'_> {
                 continue;
             }
             note!(
-                "{progress}: {}, about {:.1} min",
+                "{progress}: {}, about {} s",
                 experiment.title,
-                experiment.plan(self.quick).seconds / 60.0
+                number(experiment.plan(self.quick).seconds)
             );
             let result = self.one(experiment, hands)?;
             // A failure does not replace a result of the same code.

@@ -114,7 +114,7 @@ macro_rules! measured {
 
 const MEASURED: [Row; 31] = measured! {
     "shenango-table2", shenango::table2::run, "Shenango (NSDI'19), table 2", "Nanoseconds of common thread operations",
-        THREADS, GO, Rounds(31), [13.0, 4.8];
+        THREADS, GO, Rounds(31), [8.7, 4.8];
     "shenango-fig3", shenango::fig3::run, "Shenango (NSDI'19), figure 3", "A key-value store under USR beside a batch job",
         "Tailwater's store with two policies, memcached, the store on Linux", MEMCACHED, Points(60, 3), [26.0, 9.0];
     "shenango-fig4", shenango::fig4::run, "Shenango (NSDI'19), figure 4", "Tail latency and batch throughput for three service-time distributions",
@@ -134,7 +134,7 @@ const MEASURED: [Row; 31] = measured! {
     "shinjuku-fig5", shinjuku::fig5::run, "Shinjuku (NSDI'19), figure 5", "99th percentile of a single queue with preemption, and without",
         "a quantum of 5 us, c-FCFS, d-FCFS; Linux, Go", GO, Points(75, 3), [22.0, 12.0];
     "shinjuku-fig8", shinjuku::fig8::run, "Shinjuku (NSDI'19), figure 8", "GETs beside SCANs: one queue, a queue for each type, no preemption",
-        "one queue, a queue for each type, no preemption, stealing", "tailwater-rocks for the measured part", Points(34, 3), [0.2, 9.0], is_measured: shinjuku::fig8::is_measured;
+        "one queue, a queue for each type, no preemption, stealing", "tailwater-rocks for the measured part", Points(34, 3), [2.4, 9.0], is_measured: shinjuku::fig8::is_measured;
     "arachne-table2", arachne::table2::run, "Arachne (OSDI'18), table 2", "Nanoseconds of scheduling primitives",
         THREADS, GO, Rounds(31), [11.0, 4.8];
     "arachne-fig2", arachne::fig2::run, "Arachne (OSDI'18), figure 2b", "Threads created per second, over the number of cores",
@@ -150,7 +150,7 @@ const MEASURED: [Row; 31] = measured! {
     "arachne-fig8", arachne::fig8::run, "Arachne (OSDI'18), figures 7 and 8", "Throughput of a store whose writes wait for two backups",
         "a store with and without backups; Linux", "", Points(80, 3), [21.0, 10.8], parts: &["arachne-fig7"];
     "arachne-fig9", arachne::fig9::run, "Arachne (OSDI'18), figure 9", "Cost of a signal to a parked thread, over the number of parked threads",
-        "Tailwater, std, may", "", Rounds(31), [12.0, 4.8];
+        "Tailwater, std, may", "", Rounds(31), [10.2, 4.8];
     "arachne-fig10", arachne::fig10::run, "Arachne (OSDI'18), figure 10", "Latency of a core request, free and held",
         "a free core, and one that a batch job holds", "", Rounds(5), [28.0, 3.6];
     "arachne-fig11", arachne::fig11::run, "Arachne (OSDI'18), figure 11", "Timeline of a core request",
@@ -162,9 +162,9 @@ const MEASURED: [Row; 31] = measured! {
     "ix-fig6b", ix::fig6b::run, "IX (TOCS'17), figure 6(b)", "Size of adaptive batches and cycles of a message",
         "an event loop by load and connections", "", Seconds(40.0), [5.4, 4.8];
     "ix-fig7", ix::fig7::run, "IX (TOCS'17), figure 7", "Latency of a key-value store over its throughput",
-        "Tailwater's store on event loops and on user threads, memcached", MEMCACHED, Points(48, 3), [6.7, 10.8];
+        "Tailwater's store on event loops and on user threads, memcached", MEMCACHED, Points(48, 3), [8.8, 10.8];
     "ix-table3", ix::table3::run, "IX (TOCS'17), table III", "Latency of a key-value store without load, and its highest load within a limit",
-        "Tailwater's store on event loops and on user threads, memcached", MEMCACHED, Seconds(500.0), [10.0, 9.0];
+        "Tailwater's store on event loops and on user threads, memcached", MEMCACHED, Seconds(500.0), [13.9, 9.0];
     "ix-table5", ix::table5::run, "IX (TOCS'17), table V", "Flow groups that move to another kthread",
         "flow groups that move to another kthread", "three cores for verdicts", Points(4, 3), [7.1, 6.0];
     "ix-connections", ix::connections::run, "IX (TOCS'17), figure 6", "Throughput over the number of established connections",

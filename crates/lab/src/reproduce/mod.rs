@@ -60,7 +60,7 @@ mod stores;
 
 pub use catalogue::{Row, all as rows};
 use context::{Context, Options};
-use figure::{Figure, Outcome, Table};
+use figure::{Figure, Outcome, Table, number};
 use html::Entry;
 
 use tailwater_testbed::interrupt::Interrupted;
@@ -166,12 +166,12 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
 }
 
 fn print_list(rows: &[Row]) -> anyhow::Result<()> {
-    let mut table = Table::new("name | kind | min | min, quick | title");
+    let mut table = Table::new("name | kind | s | s, quick | title");
     for row in rows {
         let kind = if row.figure.is_measured() { "measured" } else { "simulated" };
-        let minutes = [row.full_s(), row.quick_s].map(|seconds| format!("{:.1}", seconds / 60.0));
+        let seconds = [row.full_s(), row.quick_s].map(number);
         let [name, kind, title] = [row.figure.name, kind, row.figure.title].map(str::to_owned);
-        table.row([name, kind].into_iter().chain(minutes).chain([title]));
+        table.row([name, kind].into_iter().chain(seconds).chain([title]));
     }
     let minutes = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>() / 60.0;
     let (full, quick) = (minutes(Row::full_s), minutes(|row| row.quick_s));
