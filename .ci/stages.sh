@@ -109,8 +109,8 @@ docs() {
     target/debug/tailwater-lab publish --check
 }
 
-# All programs, as `tests` has built them: with `-p` cargo would build them again, with fewer features
-# of what they depend on.
+# All programs, as `tests` has built them: with `-p` cargo would build them again, with fewer
+# features of what they depend on.
 debug_programs() {
     cargo test --workspace --no-run --quiet
 }

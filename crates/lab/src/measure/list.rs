@@ -1,7 +1,7 @@
 //! The list of experiments, as data: what each runs, beside what, what it needs, and for how long.
 //!
-//! Owns the benchmarks: the arguments, the number of rounds and the seconds of both modes, which are
-//! those of `results/epyc-2`. A session stays within its time: 40 minutes, or 7 if it is quick.
+//! Owns the benchmarks: the arguments, the number of rounds and the seconds of both modes, which
+//! are those of `results/epyc-2`. A session stays within its time: 40 minutes, or 7 if it is quick.
 //! Figures are those of the catalogue of [`reproduce`](crate::reproduce).
 
 use serde::{Deserialize, Serialize};
