@@ -8,7 +8,6 @@
 //! [`report`] the figures.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,9 +64,6 @@ pub struct ProgramsArgs {
     /// The setting `neighbour-share` of the IOKernel
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=50))]
     share: u8,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
 }
 
 /// The situations that are measured.
