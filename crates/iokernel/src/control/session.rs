@@ -9,6 +9,7 @@ use tailwater_shm::layout::{IoKernelEnds, Region};
 
 use super::client::ClientSocket;
 use super::directory::Place;
+use super::owed::Owed;
 
 /// One connection.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct Session {
     /// The client's user when it connected.
     pub(super) uid: u32,
     pub(super) state: State,
+    /// What the next IOKernel is to know of its program; `None` before it has sent its threads.
+    pub(super) owed: Option<Owed>,
     /// Time at which the connection is dropped for silence; `None` once registered.
     pub(super) deadline: Option<Instant>,
 }
@@ -53,6 +56,6 @@ pub(super) struct Offer {
 
 impl Session {
     pub(super) fn new(socket: ClientSocket, uid: u32, deadline: Instant) -> Self {
-        Self { socket: Arc::new(socket), uid, state: State::Fresh, deadline: Some(deadline) }
+        Self { socket: Arc::new(socket), uid, state: State::Fresh, owed: None, deadline: Some(deadline) }
     }
 }
