@@ -319,7 +319,9 @@ pub enum ControlError {
     #[error("a message of more than {MAX_MESSAGE} bytes")]
     TooLong,
     /// More requests than the IOKernel answers.
-    #[error("statistics were asked for too often; ten answers a second are sent to one user")]
+    #[error(
+        "clients of this user have taken too much of the IOKernel's time with too many questions; ask again in a second"
+    )]
     TooOften,
     /// A message with descriptors where none are received.
     #[error("a message with descriptors; the IOKernel receives none")]

@@ -9,17 +9,18 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tailwater_shm::control::Class;
+use tailwater_shm::priority::LOWEST;
 
 use crate::machine::{SessionWeight, groups_sessions};
 
-/// Returns the weight of the session that `pid` leads if its program is of the best-effort class
-/// and the machine is shared: it is to be the lowest while other programs compete for the cores.
-/// Linux refuses it to other users than the program's and root.
+/// Gives the session that `pid` leads the lowest weight, if its program is of the best-effort class
+/// and the machine is shared; returns what restores the former one. Linux refuses it to other users
+/// than the program's and root, and ten times a second at most to those without `CAP_SYS_ADMIN`.
 pub(super) fn session(pid: i32, class: Class, dedicated: bool) -> Option<SessionWeight> {
     if class != Class::BestEffort || dedicated || !leads_session(pid) {
         return None;
     }
-    SessionWeight::open(&format!("/proc/{pid}/autogroup")).ok()
+    SessionWeight::open_and_set(&format!("/proc/{pid}/autogroup"), LOWEST).ok()
 }
 
 /// Returns a number for the group in which Linux ranks the threads of `pid`, whose file

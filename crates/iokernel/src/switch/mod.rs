@@ -39,7 +39,7 @@
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its turn takes | they wait in its rings |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
-//! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`SERVICE_PARTS`]) |
+//! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`crate::tenant`]) |
 //! | refused frames without end | its rings are not read until its tenant has paid ([`crate::tenant`]) |
 
 mod absent;
@@ -77,7 +77,7 @@ use crate::port::{Attachment, Delivery, Port};
 use crate::runtime::{Egress, EndReason, Runtime, Sender};
 use crate::stats::Stats;
 use crate::tenant::turns::{Tag, Turns};
-use crate::tenant::{CORE_DEPTH_US, TenantId, Work};
+use crate::tenant::{TenantId, Work};
 use crate::trace;
 use crate::world::{Lender, World};
 use absent::Absent;
@@ -103,6 +103,9 @@ const TURN_FRAMES: usize = 64;
 const CLOCK_FRAMES: usize = 8;
 /// Number of bytes above which a frame is large: copying it takes as long as another frame.
 const LARGE: usize = 2_048;
+/// Number of egress rings above which the look at them is charged: 0.1 us, or 1 if each is a cache
+/// miss.
+const MANY_RINGS: usize = 16;
 /// Maximum time of a turn that is charged, in microseconds: a longer time is not the tenant's
 /// fault.
 const LONGEST_TURN_US: u64 = 50;
@@ -110,9 +113,6 @@ const LONGEST_TURN_US: u64 = 50;
 const SERVED_US: u64 = 1_000;
 /// Time in which a service reads and drops a frame, in nanoseconds.
 const READ_NS: u64 = 125;
-/// Part of a service's core that frames of best-effort programs of a tenant may take while the
-/// service is served.
-const SERVICE_PARTS: Cycles = 16;
 /// Length of the longest frame from a program. To a port or a group it is as long as the network's
 /// MTU allows.
 const MAX_LOCAL_FRAME: usize = MAX_PACKET as usize + ETHERNET_HEADER;
@@ -176,8 +176,6 @@ struct Timing {
     longest_turn: Cycles,
     served: Cycles,
     read: Cycles,
-    /// Unpaid time of cores, above which a tenant sends nothing while services are served.
-    core_depth: Cycles,
 }
 
 impl Timing {
@@ -189,7 +187,6 @@ impl Timing {
             longest_turn: us(LONGEST_TURN_US),
             served: us(SERVED_US),
             read: clock.from_ns(READ_NS),
-            core_depth: us(CORE_DEPTH_US),
         }
     }
 }
@@ -329,7 +326,7 @@ impl Switch {
     /// Returns whether a frame waits in a ring that is polled, of a runtime that has paid.
     pub(crate) fn has_egress(&self, world: &World, now: Cycles) -> bool {
         let served = |id| world.runtimes.get(id).is_some_and(|runtime| now >= runtime.waits_until);
-        let waits = |egress: &Egress| egress.consumer.has_record() && served(egress.sender.owner.runtime);
+        let waits = |egress: &Egress| served(egress.sender.owner.runtime) && egress.consumer.has_record();
         self.polled.iter().any(waits)
     }
 
@@ -378,17 +375,27 @@ impl Switch {
     /// Finds the rings with frames that may be served, in the order of turns. Those of one tag
     /// begin with another ring each time. Puts aside empty rings of kthreads that have lost their
     /// cores.
+    ///
+    /// A program may leave frames in the rings of many kthreads without a core. Where there are
+    /// many rings, the time of the look is charged to the owner of the ring whose turn it is to
+    /// pay.
     fn find_waiting(&mut self, waiting: &mut Vec<(Tag, usize)>, world: &mut World, now: Cycles) {
+        let began = (self.polled.len() > MANY_RINGS).then(self.stopwatch);
         let mut ring = 0;
         while ring < self.polled.len() {
-            if !self.polled[ring].consumer.has_record() {
-                // What is put aside leaves its place to the last ring.
-                if self.put_aside(ring, world) {
-                    continue;
+            let owner = self.polled[ring].sender.owner.runtime;
+            // A ring of a tenant that has to pay is not even looked at: its program may write to it
+            // all the time.
+            if world.runtimes.get(owner).is_some_and(|runtime| !runtime.is_left_alone(now)) {
+                if !self.polled[ring].consumer.has_record() {
+                    // What is put aside leaves its place to the last ring.
+                    if self.put_aside(ring, world) {
+                        continue;
+                    }
+                } else if let Some((tenant, tag)) = self.turn_of(&self.polled[ring].sender, world, now) {
+                    self.polled[ring].sender.tenant = tenant;
+                    waiting.push((tag, ring));
                 }
-            } else if let Some((tenant, tag)) = self.turn_of(&self.polled[ring].sender, world, now) {
-                self.polled[ring].sender.tenant = tenant;
-                waiting.push((tag, ring));
             }
             ring += 1;
         }
@@ -397,9 +404,18 @@ impl Switch {
             let first = self.round % self.polled.len();
             waiting.sort_by_key(|&(tag, ring)| (tag, ring < first));
         }
+        if let Some(began) = began
+            && let Some(egress) = self.polled.get(self.round % self.polled.len().max(1))
+        {
+            let (runtime, kthread) = world.runtimes.kthread(egress.sender.owner);
+            if !kthread.may_run && !runtime.is_left_alone(now) {
+                let took = (self.stopwatch)().saturating_sub(began).min(self.timing.longest_turn);
+                world.charge(egress.sender.owner.runtime, Work::Look, took, now);
+            }
+        }
     }
 
-    /// Returns a sender's tenant and its tag, if its frames may be taken.
+    /// Returns the tenant of a sender that has paid, and its tag, if its frames may be taken.
     #[inline(always)]
     fn turn_of(&self, sender: &Sender, world: &World, now: Cycles) -> Option<(TenantId, Tag)> {
         let runtime = world.runtimes.get(sender.owner.runtime)?;
@@ -407,10 +423,9 @@ impl Switch {
         let keeps_services_waiting = || {
             runtime.spec.class == Class::BestEffort
                 && now < self.served_until
-                && tenant.cores.is_over(self.timing.core_depth, now)
+                && world.owes_cores(sender.owner.runtime, now)
         };
-        let may = now >= runtime.waits_until && !keeps_services_waiting();
-        may.then_some((runtime.tenant, tenant.tag))
+        (!keeps_services_waiting()).then_some((runtime.tenant, tenant.tag))
     }
 
     /// Stops polling the empty ring of a kthread that lost its core; returns whether it did.
@@ -514,7 +529,7 @@ impl Switch {
         self.turns.charge(&mut tenant.tag, class, took);
         if self.to_services > 0 {
             let read = self.timing.read * Cycles::from(self.to_services);
-            tenant.cores.charge(read, SERVICE_PARTS, now);
+            tenant.charge_reading(read, now);
         }
         if self.refused > 0 {
             let refused = took * Cycles::from(self.refused) / taken.max(1) as Cycles;

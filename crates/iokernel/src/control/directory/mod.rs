@@ -54,9 +54,9 @@ pub enum Refusal {
     },
     /// Users whom a grant does not name have taken too much of it.
     #[error(
-        "users whom [[grant]] number {grant} covers by a group, or as all users, have made too many registrations \
-         within a short time; another one of user {uid} is permitted in {ms} ms; those of users that the grant names \
-         do not count here"
+        "users whom [[grant]] number {grant} covers by a group, or as all users, have taken too much of the IOKernel's \
+         time with too many connections, registrations or questions within a short time; another one of user {uid} is \
+         permitted in {ms} ms; those of users that a grant names do not count here"
     )]
     GrantTooOften {
         /// The number of the grant in the configuration, from 1.
@@ -599,11 +599,6 @@ impl Directory {
         let returns = wish.returns && had && wish.ip.is_some_and(in_pool);
         let ip = wish.ip.filter(|_| !returns);
         Register { ip, returns: false, ..wish.clone() }
-    }
-
-    /// Returns whether the program with this place was expected, and has not been sent `Ready` yet.
-    pub(crate) fn is_coming_back(&self, id: RuntimeId) -> bool {
-        self.entries.get(&id).is_some_and(|entry| entry.kept.is_some())
     }
 
     /// Keeps nothing any more for a program that was sent `Ready`.
