@@ -10,7 +10,7 @@ import sys
 
 import suite
 
-# The servers of a test have this address and those after it: one may start before the last has ended.
+# The servers of a test have this address and those after it: one may start before another ends.
 ADDRESS = "10.77.0.60"
 HOST = """my $host = $ENV{TAILWATER_SUITE_HOST};
     if ($host =~ m/^(10[.].*[.])(\\d+)$/) {

@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
-use tailwater_shm::control::{self, ControlError, Register};
+use tailwater_shm::control::{self, ControlError, Instance, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
@@ -19,6 +19,7 @@ use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot, V
 
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
+use crate::control::process::Folder;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
 use crate::machine::SessionWeight;
@@ -202,6 +203,8 @@ pub(crate) struct Runtime {
     /// Counters of the rules that the guard was compiled from.
     pub(crate) rules: Arc<FirewallStats>,
     pub(crate) stats: Arc<RuntimeStats>,
+    /// The folder of its process, which shows as which user that runs.
+    pub(crate) folder: Option<Folder>,
     /// The weight of its session, if that is lowered; restored on drop.
     pub(crate) _session: Option<SessionWeight>,
     /// When it registered, its process was in a control group that is kept off reserved cores: it
@@ -224,6 +227,11 @@ pub(crate) struct Runtime {
     pub(crate) held: Option<Held>,
     /// Set when the registration is about to end: nothing is delivered or granted any more.
     pub(crate) doomed: bool,
+    /// It registered as one that another instance has replaced.
+    pub(crate) replaced: bool,
+    /// The earlier instance of its program, which has the same address: frames for it that it
+    /// passes on go there.
+    pub(crate) earlier: Option<RuntimeId>,
 }
 
 /// What a runtime is made from.
@@ -247,6 +255,7 @@ impl Runtime {
         let Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules } = admission;
         let Place { id, ip, ip6, mac, first_place, .. } = place;
         let knows_board = knows_board(wish.version);
+        let replaced = wish.instance == Instance::Replaced;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
@@ -318,6 +327,7 @@ impl Runtime {
             guard,
             rules,
             stats,
+            folder: None,
             _session: None,
             confined: false,
             board: None,
@@ -328,12 +338,20 @@ impl Runtime {
             woken: false,
             held: None,
             doomed: false,
+            replaced,
+            earlier: None,
         })
     }
 
     /// Returns whether its user is root, the IOKernel's own, or the one who started it by sudo.
     pub(crate) fn is_trusted(&self) -> bool {
         self.key.is_none()
+    }
+
+    /// Returns whether the process of a user without rights runs as another user by now, as the
+    /// set-user-ID program that a user has it become.
+    pub(crate) fn is_of_other_user(&self) -> bool {
+        !self.is_trusted() && self.folder.as_ref().is_some_and(|folder| !folder.is_of_user())
     }
 
     /// Makes it a program of this tenant: it waits until the tenant has paid.
@@ -458,6 +476,16 @@ impl Runtimes {
         }
         debug_assert!(self.slots[slot].is_none(), "the control thread gave slot {slot} away twice");
         self.slots[slot] = Some(runtime);
+    }
+
+    /// Returns the other instance of the program with this number and address.
+    pub(crate) fn other_instance(&self, id: RuntimeId, ip: Ipv4Addr) -> Option<&Runtime> {
+        self.iter().find(|other| other.ip == ip && other.id != id)
+    }
+
+    /// As [`other_instance`](Self::other_instance), mutably.
+    pub(crate) fn other_instance_mut(&mut self, id: RuntimeId, ip: Ipv4Addr) -> Option<&mut Runtime> {
+        self.iter_mut().find(|other| other.ip == ip && other.id != id)
     }
 
     pub(crate) fn remove(&mut self, id: RuntimeId) -> Option<Box<Runtime>> {

@@ -3,9 +3,9 @@
 //! A thread that [enters](enter) leaves its OS thread, its *home*: its context (stack pointer and
 //! FS base) becomes a user thread, on its own stack and with its own thread-local storage, and
 //! waits without a core. It [goes home](go_home) for what belongs to the OS thread: signal
-//! handlers, `fork`, the end of the thread. Waits of the C library for words of the process
-//! are waits of user threads once they were [adopted](adopt_waits). For programs that were not
-//! written for this runtime; `crates/posix` is the one user.
+//! handlers, `fork`, the end of the thread. Waits of the C library for words of the process are
+//! waits of user threads once they were `adopt_waits`ed. For programs that were not written for
+//! this runtime; `crates/posix` is the one user.
 //!
 //! Owns the two switches, and what a home does while its context is away. Knows nothing of sockets.
 //!
@@ -14,8 +14,8 @@
 //! context rings (`RING`), or a signal comes that the context has not blocked. A signal without a
 //! handler is handled there. For one with a handler the context's `wait` is interrupted; it goes
 //! home, where the kernel runs the handler on the context's own stack, as it would have. A context
-//! that does not wait within `PATIENCE` gets the handler run at home, beside it; but the C library's
-//! own for changes of the user needs the context's thread-local block, and waits for it.
+//! that does not wait within `PATIENCE` gets the handler run at home, beside it. The C library's
+//! own, for changes of the user, needs the context's thread-local block: it waits for the context.
 //!
 //! | word | written by | read by |
 //! |---|---|---|

@@ -50,7 +50,7 @@ use std::collections::VecDeque;
 
 use rustix::thread::CpuSet;
 use tailwater_sched::alloc::{Action, Clock as Rate, Observation, Policy, View};
-use tailwater_sched::ledger::{Class, Fate, Ledger, TransitionError};
+use tailwater_sched::ledger::{Class, Fate, Ledger, RuntimeSpec, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 use tailwater_shm::account::Account;
@@ -220,7 +220,9 @@ impl Allocator {
     /// its requests against those of all others.
     pub(crate) fn attach(&mut self, world: &mut World, mut runtime: Box<Runtime>, now: Cycles) {
         let (id, kthreads) = (runtime.id, runtime.spec.kthreads);
-        let refused = self.ledger.register(id, runtime.spec, self.nanos(now)).err();
+        let guaranteed = self.take_guarantee(world, &runtime);
+        let spec = RuntimeSpec { guaranteed, ..runtime.spec };
+        let refused = self.ledger.register(id, spec, self.nanos(now)).err();
         self.observation.attach(id, kthreads);
         self.observation.set_on_hold(id, true);
         look::publish_granted(&runtime, self.policy.takes_requests());
@@ -230,6 +232,20 @@ impl Allocator {
         if let Some(error) = refused {
             world.stats.cores.ledger_refusals.add(1);
             world.doom(id, error.into());
+        }
+    }
+
+    /// Returns how many cores a runtime is guaranteed that is about to be registered. The later of
+    /// two instances of a program takes them from the earlier one, which has what is left.
+    fn take_guarantee(&mut self, world: &World, runtime: &Runtime) -> u16 {
+        let own = runtime.spec.guaranteed;
+        match world.runtimes.other_instance(runtime.id, runtime.ip) {
+            Some(later) if runtime.replaced => own.saturating_sub(later.spec.guaranteed),
+            Some(earlier) => {
+                self.ledger.set_guaranteed(earlier.id, earlier.spec.guaranteed.saturating_sub(own));
+                own
+            }
+            None => own,
         }
     }
 
@@ -262,6 +278,9 @@ impl Allocator {
         self.policy.detach(id);
         self.observation.detach(id);
         let runtime = world.runtimes.remove(id);
+        if let Some(other) = runtime.as_ref().and_then(|own| world.runtimes.other_instance(id, own.ip)) {
+            self.ledger.set_guaranteed(other.id, other.spec.guaranteed);
+        }
         for &fate in &fates {
             self.settle(world, fate, now);
         }
@@ -461,6 +480,12 @@ impl Allocator {
     #[cfg(test)]
     fn sees_idle(&self, at: usize) -> bool {
         matches!(self.cores[at].phase, Phase::Running { idle: true, .. })
+    }
+
+    /// Returns the number of cores that a runtime is guaranteed.
+    #[cfg(test)]
+    pub(crate) fn guaranteed_to(&self, id: RuntimeId) -> u16 {
+        self.ledger.account(id).map_or(0, |account| account.spec().guaranteed)
     }
 
     /// Checks that ledger, phases and former owners are consistent.

@@ -170,7 +170,7 @@ impl Allocator {
             return;
         }
         let (runtime, kthread) = world.runtimes.kthread(id);
-        if kthread.rank == Some(rank) {
+        if kthread.rank == Some(rank) || runtime.is_of_other_user() {
             return;
         }
         // Linux may refuse it, or the thread is gone: then its rank stays. What Linux refuses for

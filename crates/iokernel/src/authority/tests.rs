@@ -1,5 +1,5 @@
 use super::*;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::{Class, Instance};
 use tailwater_shm::layout::VERSION;
 
 const ALICE: u32 = 1000;
@@ -19,7 +19,17 @@ fn user(uid: u32, groups: &[u32]) -> User {
 
 fn wish(name: &str, class: Class) -> Register {
     let (name, version, ring_bytes) = (name.to_owned(), VERSION, 1 << 16);
-    Register { version, name, kthreads: 2, guaranteed: 0, class, ring_bytes, ip: None, returns: false }
+    Register {
+        version,
+        name,
+        kthreads: 2,
+        guaranteed: 0,
+        class,
+        ring_bytes,
+        ip: None,
+        returns: false,
+        instance: Instance::Only,
+    }
 }
 
 fn batch(name: &str) -> Register {

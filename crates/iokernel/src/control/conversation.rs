@@ -10,6 +10,7 @@
 //! | `Fresh` | `RequestCores`, of the runtime's user, the IOKernel's, or root | `Fresh`: the polling thread enters the request, `CoresRequested` is sent |
 //! | `Fresh` | `Takeover`, of a process with the same rights | `Succeeding`: `Handover` and the descriptors are sent |
 //! | `Succeeding` | `Succeed` | `Leaving` is sent, and the IOKernel ends |
+//! | `Registered` | `EndEarlier` | the same: the [earlier instance](super::directory) of the program is sent `End` |
 //! | any | `Stats`, `Rights` | the same: the answer is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
@@ -30,6 +31,7 @@ use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
 use super::gate::Ruling;
 use super::owed::Owed;
+use super::process::Folder;
 use super::session::{Caller, Offer, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{Command, Control, Notice, PATIENCE, is_trusted, process, rank, too_often, user_of};
@@ -90,6 +92,11 @@ impl Control {
             }
             (ClientMessage::Takeover(wish), State::Fresh) => self.hand_over(token, &socket, &wish),
             (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
+            (ClientMessage::EndEarlier, State::Registered(id)) => {
+                session.state = State::Registered(id);
+                let caller = session.caller;
+                self.end_earlier(caller, id);
+            }
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
             }
@@ -387,12 +394,9 @@ impl Control {
         offer.inspect_err(|_| self.parts.directory.release(id))
     }
 
-    /// Enters a program of user `uid` that is ready in the list for the next IOKernel.
-    fn list_ready(&mut self, id: RuntimeId, uid: u32) {
-        let Some(list) = &mut self.list else { return };
-        let program = self.parts.stats.runtimes().into_iter().find(|runtime| runtime.id == id);
-        let program = program.and_then(|runtime| Owed::new(&runtime.name, runtime.ip, uid, runtime.pid));
-        if let Some(program) = program {
+    /// Enters a program that is ready in the list for the next IOKernel.
+    fn list_ready(&mut self, id: RuntimeId, program: Option<Owed>) {
+        if let (Some(list), Some(program)) = (&mut self.list, program) {
             list.add(id, program, self.parts.directory.owed());
         }
     }
@@ -451,13 +455,23 @@ impl Control {
     fn enlist(&mut self, token: u64, socket: &Arc<ClientSocket>, offer: Box<Offer>, tids: &[i32]) {
         let (id, pid) = (offer.place.id, offer.pid);
         let uid = self.uid_of(token);
-        let belongs = |tid: i32| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
-        let enlisted = self.parts.directory.enlist(id, pid, tids, belongs);
-        // Last: what was read of a process that still lives was not another one's.
-        if let Err(refusal) = enlisted.and_then(|()| process::check(&offer.process, pid, uid)) {
-            self.refuse(self.caller_of(token), &**socket, &refusal);
-            self.set_state(token, State::Offered(offer));
-            return self.drop_session(token);
+        let checked = Folder::open(pid, uid).and_then(|folder| {
+            let belongs = |tid: i32| std::path::Path::new(&folder.path(&format!("task/{tid}"))).exists();
+            self.parts.directory.enlist(id, pid, tids, belongs)?;
+            // Last: the folder was opened while the process lived that still does.
+            process::check(&offer.process, &folder).map(|()| folder)
+        });
+        let folder = match checked {
+            Ok(folder) => folder,
+            Err(refusal) => {
+                self.refuse(self.caller_of(token), &**socket, &refusal);
+                self.set_state(token, State::Offered(offer));
+                return self.drop_session(token);
+            }
+        };
+        let owed = Owed::new(&offer.wish.name, offer.place.ip, uid, (pid, &folder.read("stat")));
+        if let Some(session) = self.sessions.get_mut(&token) {
+            session.owed = owed;
         }
         self.set_state(token, State::Registered(id));
         let Offer { place, wish, region, ends, file, doorbell, has_board, pid, process } = *offer;
@@ -473,8 +487,8 @@ impl Control {
             runtime.may_request = runtime.spec.guaranteed;
             runtime.key = Some(self.key_of(uid, id));
         }
-        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        runtime.group = rank::group(pid, &groups);
+        let groups = folder.read("cgroup");
+        runtime.group = rank::group(&folder, &groups);
         runtime.board = has_board.then_some(uid);
         let group = self.parts.keeper.group_of(&groups).map(str::to_owned);
         runtime.confined = group.is_some();
@@ -487,7 +501,8 @@ impl Control {
             );
         }
         let class = runtime.stats.class;
-        runtime._session = rank::session(pid, class, self.parts.config.is_dedicated());
+        runtime._session = rank::session(&folder, class, self.parts.config.is_dedicated());
+        runtime.folder = Some(folder);
         if self.may_log_for(token) {
             tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");
         }
@@ -535,9 +550,9 @@ impl Control {
         // stays so then.
         let expected = self.parts.directory.expects();
         if control::send(&*session.socket, &ServerMessage::Ready, &[]).is_ok() {
-            let uid = session.caller.uid;
+            let program = session.owed.clone();
             self.parts.directory.settle(id);
-            self.list_ready(id, uid);
+            self.list_ready(id, program);
         }
         // It may have been on its way to the polling thread when rules or grants changed.
         if self.rules_changed {
@@ -547,6 +562,7 @@ impl Control {
             self.replace_keys(|other| other == id);
         }
         self.tell(Command::Begin(id));
+        self.tell_instances(id);
         if expected && !self.parts.directory.expects() {
             // Last: from then on the polling thread may leave this one no time.
             self.tell(Command::Reunited);

@@ -22,11 +22,12 @@ pub(crate) mod client;
 mod conversation;
 pub(crate) mod directory;
 mod gate;
+mod instances;
 mod limits;
 pub(crate) mod owed;
 pub(crate) mod predecessor;
 pub(crate) mod presence;
-mod process;
+pub(crate) mod process;
 mod rank;
 pub(crate) mod reload;
 mod rests;
@@ -429,6 +430,9 @@ impl Control {
         if !programs.is_empty() {
             tracing::info!(programs, "did not attach again: their names and addresses are free");
         }
+        for name in self.parts.directory.replaceable() {
+            self.tell_alone(&name);
+        }
     }
 
     /// Keeps ordinary threads off the reserved cores.
@@ -711,6 +715,7 @@ impl Control {
         }
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
+        self.tell_alone(&name);
         // Unmaps its memory, which takes long if there is much of it, and restores the weight of
         // its session. Both happen here without a thread, and at the end, which waits for none.
         if *reason != EndReason::Shutdown {

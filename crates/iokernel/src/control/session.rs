@@ -10,6 +10,7 @@ use tailwater_shm::layout::{IoKernelEnds, Region};
 use super::client::ClientSocket;
 use super::directory::Place;
 use super::gate;
+use super::owed::Owed;
 use crate::tenant::Key;
 
 /// The client of a connection, as of when it connected.
@@ -37,6 +38,8 @@ pub(super) struct Session {
     pub(super) socket: Arc<ClientSocket>,
     pub(super) caller: Caller,
     pub(super) state: State,
+    /// What the next IOKernel is to know of its program; `None` before it has sent its threads.
+    pub(super) owed: Option<Owed>,
     /// Time at which the connection is dropped for silence; `None` once registered.
     pub(super) deadline: Option<Instant>,
 }
@@ -73,6 +76,6 @@ pub(super) struct Offer {
 
 impl Session {
     pub(super) fn new(socket: ClientSocket, caller: Caller, deadline: Instant) -> Self {
-        Self { socket: Arc::new(socket), caller, state: State::Fresh, deadline: Some(deadline) }
+        Self { socket: Arc::new(socket), caller, state: State::Fresh, owed: None, deadline: Some(deadline) }
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use tailwater_shm::control::Peer;
 
 use super::client::ClientSocket;
-use super::process;
+use super::process::{self, Folder};
 
 /// What to do about a refusal.
 const REMEDY: &str = "start it as that one was started, or stop that one and start this one without --takeover: its \
@@ -74,10 +74,11 @@ pub(super) fn check(socket: &ClientSocket) -> Result<(), String> {
     let gone = |why: String| format!("cannot look at the process that asks ({why}); {REMEDY}");
     let pid = peer.pid.ok_or_else(|| gone("it is in another PID namespace".to_owned()))?;
     let process = process::at(socket, pid).map_err(|e| gone(e.to_string()))?;
+    let folder = Folder::open(pid, ours).map_err(|e| gone(e.to_string()))?;
     let lacks = || Ok::<_, String>(Privileges::of(&pid.to_string())?.lacks_of(&Privileges::of("self")?));
     let lacks = lacks().map_err(gone)?;
     // After the reading: it was of this process.
-    process::check(&process, pid, ours).map_err(|e| gone(e.to_string()))?;
+    process::check(&process, &folder).map_err(|e| gone(e.to_string()))?;
     match lacks {
         Some(lacks) => Err(format!("{lacks}, so that it would gain the rights of that one; {REMEDY}")),
         None => Ok(()),

@@ -37,6 +37,7 @@ use crate::runtime::{EndReason, Runtime};
 use crate::socket_mode::admit_granted;
 use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
+use crate::sys::holder::Holder;
 use crate::sys::{LinuxThreads, peer};
 use crate::tenant::{self, Prices, TenantId};
 use crate::world::World;
@@ -325,6 +326,10 @@ impl IoKernel {
     /// # Errors
     /// If the thread cannot be bound to the core.
     pub fn run(self, stop: &AtomicBool) -> Result<(), StartError> {
+        // Before the thread has its priority, which that process is not to have.
+        let holder = Holder::start().inspect_err(
+            |error| tracing::warn!(%error, "if this process is killed, programs and devices may notice late"),
+        );
         let pinned = Pinned::this_thread(&self.cores, self.config.priority)?;
         self.stats.set_facts(json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -394,6 +399,8 @@ impl IoKernel {
         polling.end_all();
         // Then `pinned` restores its nice value.
         polling.leave_real_time();
+        // Last: until here the memory is in use.
+        drop(holder);
         Ok(())
     }
 }
@@ -610,7 +617,7 @@ impl Polling {
         }
     }
 
-    fn attach(&mut self, runtime: Box<Runtime>, now: Cycles) {
+    fn attach(&mut self, mut runtime: Box<Runtime>, now: Cycles) {
         let began = processor_time();
         let data = EventData::new_u64(runtime.id.0.into());
         // If this fails, the control thread notices the hang-up.
@@ -627,18 +634,18 @@ impl Polling {
             }
         }
         let id = runtime.id;
-        self.switch.attach(&runtime);
+        self.switch.attach(&mut runtime, &mut self.world);
         self.world.trace.handle_attached(&runtime.stats.name, id);
         self.allocator.attach(&mut self.world, runtime, now);
         self.tell(Notice::Attached(id));
         if let Some(payer) = self.world.runtimes.get(id).map(|runtime| runtime.tenant) {
-            self.count_registration(payer, began, now);
+            self.count_registration(payer, processor_time().saturating_sub(began), now);
         }
     }
 
-    /// Charges the time since `began`, in which a program was attached or its registration ended.
-    fn count_registration(&mut self, payer: TenantId, began: Duration, now: Cycles) {
-        let ns = processor_time().saturating_sub(began).as_nanos() as u64;
+    /// Charges the time in which a program was attached or its registration ended.
+    fn count_registration(&mut self, payer: TenantId, took: Duration, now: Cycles) {
+        let ns = took.as_nanos() as u64;
         self.world.charge_tenant(payer, tenant::Work::Registration, self.clock.from_ns(ns), now);
         self.world.stats.polling.registration_ns.add(ns);
     }
@@ -674,12 +681,11 @@ impl Polling {
     /// unmaps.
     fn end(&mut self, id: RuntimeId, reason: EndReason, now: Cycles) {
         let (noticed, began) = (clock::now(), processor_time());
-        let ip = self.world.runtimes.get(id).map(|runtime| runtime.ip);
-        self.switch.detach(id, ip);
+        self.switch.detach(id, &mut self.world);
         self.world.trace.handle_detached(id);
         self.muted.retain(|&muted| muted != id);
         let held = self.allocator.holds_since(id);
-        let Some(runtime) = self.allocator.detach(&mut self.world, id, now) else { return };
+        let Some(mut runtime) = self.allocator.detach(&mut self.world, id, now) else { return };
         if reason == EndReason::Departed {
             self.count_reclaimed(&held, noticed);
         }
@@ -688,7 +694,9 @@ impl Polling {
         {
             let _ = epoll::delete(&self.deaths, fd);
         }
-        self.switch.note_end(&runtime, &reason, &mut self.world, &mut self.allocator, now);
+        let told = processor_time();
+        let times = self.switch.note_end(&mut runtime, &reason, &mut self.world, &mut self.allocator, now);
+        let later = processor_time().saturating_sub(told) * (times - 1);
         // By hand: closing it does not, for the runtime has the same open file.
         let _ = epoll::delete(&self.doorbells, &runtime.doorbell);
         match reason {
@@ -697,7 +705,7 @@ impl Polling {
         }
         let payer = runtime.tenant;
         self.tell(Notice::Retired(runtime, reason));
-        self.count_registration(payer, began, now);
+        self.count_registration(payer, processor_time().saturating_sub(began) + later, now);
     }
 
     /// Records how long a dead runtime's cores took to come back: from when its death was

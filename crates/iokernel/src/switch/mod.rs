@@ -38,6 +38,7 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its turn takes | they wait in its rings |
+//! | a frame that it passes on to the [earlier instance](crate::control::directory) of its program, or says so of | it reaches that one alone, unchecked: both are of one tenant |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
 //! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`crate::tenant`]) |
 //! | refused frames without end | its rings are not read until its tenant has paid ([`crate::tenant`]) |
@@ -65,7 +66,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
-use tailwater_shm::ring::{FirstLine, FrameBuffer, MAX_PACKET, Record};
+use tailwater_shm::ring::{FLAG_PASSED_ON, FirstLine, FrameBuffer, MAX_PACKET, Record};
 use tailwater_shm::trace::{Event, FLAG_TRACED};
 use tailwater_shm::{Clock, Cycles, clock};
 
@@ -278,11 +279,18 @@ impl Switch {
         (self.ethertypes, self.multicast) = (ethertypes, multicast);
     }
 
-    pub(crate) fn attach(&mut self, runtime: &Runtime) {
-        self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
+    /// Adds a runtime. Of two instances with one address, the later one gets its frames.
+    pub(crate) fn attach(&mut self, runtime: &mut Runtime, world: &mut World) {
         self.absent.attach(runtime.mac);
-        self.locals.insert(runtime.ip, runtime.id);
-        self.ips.insert(runtime.ip, runtime.mac);
+        match world.runtimes.other_instance_mut(runtime.id, runtime.ip) {
+            Some(later) if runtime.replaced => later.earlier = Some(runtime.id),
+            Some(earlier) => {
+                self.give_up_address(earlier.id);
+                self.give_address(runtime);
+                runtime.earlier = Some(earlier.id);
+            }
+            None => self.give_address(runtime),
+        }
         self.captures.handle_attached(&runtime.stats.name, runtime.id);
         self.solicited.insert(runtime.id, runtime.identity.ipv6());
     }
@@ -293,16 +301,30 @@ impl Switch {
     }
 
     /// Removes a runtime: its rings are not accessed after this.
-    pub(crate) fn detach(&mut self, id: RuntimeId, ip: Option<Ipv4Addr>) {
-        self.macs.remove(Destination::Runtime(id));
+    pub(crate) fn detach(&mut self, id: RuntimeId, world: &mut World) {
         self.solicited.remove(id);
         self.moves.detach(id);
-        self.locals.remove(id);
-        if let Some(ip) = ip {
+        self.give_up_address(id);
+        if let Some(ip) = world.runtimes.get(id).map(|runtime| runtime.ip) {
             self.ips.remove(&ip);
+            if let Some(other) = world.runtimes.other_instance_mut(id, ip) {
+                other.earlier = None;
+                self.give_address(other);
+            }
         }
         self.polled.retain(|egress| egress.sender.owner.runtime != id);
         self.captures.handle_detached(id);
+    }
+
+    fn give_address(&mut self, runtime: &Runtime) {
+        self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
+        self.locals.insert(runtime.ip, runtime.id);
+        self.ips.insert(runtime.ip, runtime.mac);
+    }
+
+    fn give_up_address(&mut self, id: RuntimeId) {
+        self.macs.remove(Destination::Runtime(id));
+        self.locals.remove(id);
     }
 
     /// Returns the ports that have not failed.
@@ -486,10 +508,14 @@ impl Switch {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
                 world.trace.emit(clock::now(), &Event::Seen { id, who });
             }
-            let delivery = match self.judge(&first, &record, sender) {
-                Verdict::Pass(heading) => self.send(sender, &source, heading, world, lender, now),
-                Verdict::Inspect => self.send_whole(sender, &record, world, lender, now),
-                Verdict::Offence(offence) => self.refuse(offence, sender, world),
+            let delivery = if record.flags() & FLAG_PASSED_ON == 0 {
+                match self.judge(&first, &record, sender) {
+                    Verdict::Pass(heading) => self.send(sender, &source, heading, world, lender, now),
+                    Verdict::Inspect => self.send_whole(sender, &record, world, lender, now),
+                    Verdict::Offence(offence) => self.refuse(offence, sender, world),
+                }
+            } else {
+                self.pass_on(sender, &record, world, lender, now)
             };
             if traced {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
@@ -603,6 +629,34 @@ impl Switch {
             }
             Err(offence) => self.refuse(offence, sender, world),
         };
+        self.whole = Some(buffer);
+        delivery
+    }
+
+    /// Delivers a frame that a program has received to the earlier instance of that program, as it
+    /// was received: no address of it is the sender's. Drops it if there is none any more, which
+    /// the sender may not have read yet.
+    #[inline(never)]
+    fn pass_on(
+        &mut self,
+        sender: &Sender,
+        record: &Record<'_>,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) -> Delivery {
+        self.slow = true;
+        let from = sender.owner.runtime;
+        let Some(earlier) = world.runtimes.get(from).and_then(|runtime| runtime.earlier) else {
+            world.stats.switch.dropped_unknown.add(1);
+            return Delivery::Unknown;
+        };
+        let Some(mut buffer) = self.whole.take() else { return Delivery::Unknown };
+        let frame = record.copy_frame(&mut buffer);
+        let source = Private::passed_on(frame, record.flags());
+        let hash = check::packet_hash(frame);
+        let route = (Origin::Runtime(from, sender.tenant), earlier);
+        let delivery = self.deliver::<false, _>(route, &source, hash, world, lender, now);
         self.whole = Some(buffer);
         delivery
     }

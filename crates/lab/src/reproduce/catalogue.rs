@@ -16,6 +16,8 @@ use tailwater_testbed::bed::OVERHEAD;
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
     pub figure: Figure,
+    /// Whether no part of it is measured, whatever the machine has.
+    pub is_simulated: bool,
     /// The systems that it compares.
     pub systems: &'static str,
     /// What it needs beyond two cores; without, it fails, or what is missing is not compared.
@@ -103,6 +105,7 @@ macro_rules! measured {
                     $run,
                 )
             },
+            is_simulated: false,
             systems: $systems,
             needs: $needs,
             full: $full,
@@ -183,7 +186,7 @@ pub fn all() -> Vec<Row> {
         let Study { title, paper, .. } = Study::named(name)?;
         let measured = Figure::measured([name, title, paper, plan], simulated::run);
         let figure = Figure { is_measured: || false, ..measured };
-        Some(Row { figure, systems, needs: "", full: Rounds(1), session_s, quick_s })
+        Some(Row { figure, is_simulated: true, systems, needs: "", full: Rounds(1), session_s, quick_s })
     };
     SIMULATED.into_iter().filter_map(row).chain(MEASURED).collect()
 }

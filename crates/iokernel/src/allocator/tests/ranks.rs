@@ -9,6 +9,7 @@ use super::{BATCH, SERVICE, arrival};
 use crate::allocator::phase::{BESIDE_US, PARKING_US};
 use crate::allocator::{Beside, Ranks};
 use crate::config::Config;
+use crate::control::process::Folder;
 use crate::fixture::{Deed, Sandbox};
 use crate::tenant::Key;
 
@@ -319,4 +320,21 @@ fn kthreads_that_were_moved_off_by_force_hide_no_thread_of_another_program() {
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 20);
     let (_, most) = sandbox.alloc.runnable_kthreads(&sandbox.world, sandbox.now);
     assert!(most <= 2, "{most} of one core");
+}
+
+#[test]
+fn a_thread_of_a_process_that_has_become_another_users_is_not_ranked() {
+    let own = std::process::id() as i32;
+    let user = rustix::process::geteuid().as_raw();
+    for (connected, ranked) in [(user, true), (user + 1, false)] {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        sandbox.alloc.allow_ranks(Ranks { may_lower: true, for_good: false, real_time: true });
+        sandbox.add_of(Some(7), BATCH, 1, 0, BestEffort);
+        let runtime = sandbox.world.runtimes.get_mut(RuntimeId(BATCH)).unwrap();
+        runtime.folder = Some(Folder::open(own, connected).unwrap());
+        contest(&mut sandbox, true);
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.settle();
+        assert_eq!(!ranks(&mut sandbox).is_empty(), ranked);
+    }
 }

@@ -293,7 +293,7 @@ fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
 /// that have ended.
 fn children_seconds() -> anyhow::Result<(f64, f64)> {
     let stat = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
-    // The name of the program, in parentheses, may have spaces; cutime and cstime are fields 16 and 17.
+    // The program's name, in parentheses, may have spaces; cutime and cstime are fields 16 and 17.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let seconds = |field: usize| Some(fields.get(field - 3)?.parse::<f64>().ok()? / TICKS);
     let times = seconds(16).zip(seconds(17)).context("/proc/self/stat has no times of children")?;
