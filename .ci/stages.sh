@@ -176,7 +176,7 @@ machine() {
     test=$(cargo test --quiet -p tailwater-tests --test it --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
     for topology in 1x6x1 2x3x2; do
-        target/debug/tailwater-machine run --topology "$topology" -- "$test" many_cores exclusive
+        target/debug/tailwater-machine run --topology "$topology" -- "$test" --ignored --test-threads 1 many_cores
     done
 }
 
