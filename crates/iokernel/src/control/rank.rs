@@ -14,9 +14,10 @@ use tailwater_shm::priority::LOWEST;
 use super::process::Folder;
 use crate::machine::{SessionWeight, groups_sessions};
 
-/// Gives the session that a process leads the lowest weight, if its program is of the best-effort class
-/// and the machine is shared; returns what restores the former one. Linux refuses it to other users
-/// than the program's and root, and ten times a second at most to those without `CAP_SYS_ADMIN`.
+/// Gives the session that a process leads the lowest weight, if its program is of the best-effort
+/// class and the machine is shared; returns what restores the former one. Linux refuses it to other
+/// users than the program's and root, and ten times a second at most to those without
+/// `CAP_SYS_ADMIN`.
 pub(super) fn session(process: &Folder, class: Class, dedicated: bool) -> Option<SessionWeight> {
     if class != Class::BestEffort || dedicated || !leads_session(process) {
         return None;
