@@ -268,8 +268,10 @@ impl Allocator {
         kthread: KthreadId,
         now: Cycles,
     ) {
-        let held = now.saturating_sub(self.cores[at].since);
-        world.note_held(kthread.runtime, held, self.cores.len(), now);
+        let held = self.clock.to_ns(now.saturating_sub(self.cores[at].since));
+        if let Some(runtime) = world.runtimes.get(kthread.runtime) {
+            runtime.stats.counters.core_ns.add(held);
+        }
         self.cores[at].since = now;
     }
 }

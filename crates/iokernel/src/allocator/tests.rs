@@ -540,40 +540,6 @@ fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
 }
 
 #[test]
-fn services_pay_for_what_services_of_other_tenants_wait_and_not_for_their_batch_jobs() {
-    let mut sandbox = Sandbox::new(1, Vec::new());
-    let [late, sibling, own_batch, other] = [0, 2, 3, 4];
-    for (user, id, class) in [
-        (7, late, LatencyCritical),
-        (7, sibling, LatencyCritical),
-        (7, own_batch, BestEffort),
-        (8, other, LatencyCritical),
-    ] {
-        sandbox.add_of(Some(user), id, 1, 0, class);
-    }
-    let waits = |sandbox: &mut Sandbox, from: u32, claimant: u32, claims: u32| {
-        let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(from), 0));
-        for _ in 0..claims {
-            sandbox.alloc.charge_wait(&mut sandbox.world, kthread, RuntimeId(claimant), 20_000, now);
-        }
-        sandbox.tick();
-        [late, sibling, own_batch, other].map(|id| sandbox.world.owes_cores(RuntimeId(id), now))
-    };
-    assert_eq!(waits(&mut sandbox, own_batch, other, 60), [false, false, true, false]);
-    assert_eq!(waits(&mut sandbox, late, sibling, 1_000), [false, false, true, false], "one tenant");
-    assert_eq!(waits(&mut sandbox, late, other, 1_000), [false, false, true, false], "within their share");
-    // Of 20 ms all, which is 5 ms more than its share.
-    sandbox.now += 20_000_000;
-    let now = sandbox.now;
-    sandbox.world.note_held(RuntimeId(sibling), 20_000_000, 1, now);
-    assert!(!waits(&mut sandbox, late, other, 50)[0]);
-    assert_eq!(waits(&mut sandbox, late, other, 2)[..2], [true, true]);
-    // Once they owe too much they pay for each wait, until they have paid.
-    sandbox.now += 900_000;
-    assert!(waits(&mut sandbox, late, other, 100)[0]);
-}
-
-#[test]
 fn a_service_does_not_wait_for_a_program_that_has_not_started_on_too_many_cores() {
     for (claims, at_once) in [(50, false), (51, true)] {
         let mut sandbox = Sandbox::new(1, Vec::new());

@@ -14,17 +14,16 @@
 //! is moved. So its tenant soon owes too much, and the service shares its core for no more of the
 //! time than it may wait for cores.
 //!
-//! What a service has waited for a core of a best-effort program or of another tenant, because a
-//! kthread did not start on it or did not cede it before it was signalled, is charged to the
-//! program's tenant ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and
-//! did not use. A service pays only if its tenant's services have had more than their share of the
-//! cores, or owe too much already. A thread that is late now and then costs nothing.
+//! What a service has waited for a core of a best-effort program, because a kthread did not start
+//! on it or did not cede it before it was signalled, is charged to the program's tenant
+//! ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and did not use. A
+//! thread that is late now and then costs nothing.
 //!
-//! Programs whose tenant owes too much are
-//! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they compete for cores as
-//! best-effort ones, and get no core on which a service idles, beyond those that they own. A
-//! service that claims another of their cores takes it at once if they have not started there. They
-//! still get free cores and cores of best-effort programs. Otherwise a program that is stopped
+//! Best-effort programs whose tenant owes too much are
+//! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they get no core on which a service
+//! idles, beyond those that they own, and a service that claims another of their cores takes it at
+//! once if they have not started there. They still get free cores and cores of best-effort
+//! programs. Otherwise a program that is stopped
 //! would get each core that a service leaves for a moment, and the service would have to be woken
 //! for each request.
 //!
@@ -200,7 +199,7 @@ impl Allocator {
         let kthread = withdrawn.kthread;
         let core = self.ledger.last_core(kthread).and_then(|core| self.ledger.core(core));
         if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
-            && self.may_not_wait(world, owner.runtime, kthread.runtime)
+            && self.may_not_wait(owner.runtime, kthread.runtime)
         {
             let ran = now.saturating_sub(ran_at).min(self.timing.beside);
             self.charge_core(world, kthread.runtime, ran, now);
@@ -235,7 +234,7 @@ impl Allocator {
         waited: Cycles,
         now: Cycles,
     ) {
-        if self.may_not_wait(world, claimant, kthread.runtime) {
+        if self.may_not_wait(claimant, kthread.runtime) {
             let waited = waited.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000));
             self.charge_core(world, kthread.runtime, waited, now);
         }
@@ -256,17 +255,14 @@ impl Allocator {
         claimant: RuntimeId,
         now: Cycles,
     ) -> Cycles {
-        let is_late =
-            self.may_not_wait(world, claimant, kthread.runtime) && world.owes_cores(kthread.runtime, now);
+        let is_late = self.may_not_wait(claimant, kthread.runtime) && world.owes_cores(kthread.runtime, now);
         if is_late { 0 } else { self.timing.overdue_start }
     }
 
-    /// Returns whether `other` pays for what `claimant` waits because of it: a service waits for
-    /// best-effort programs, and for services of other tenants.
-    fn may_not_wait(&self, world: &World, claimant: RuntimeId, other: RuntimeId) -> bool {
-        let tenant = |id| world.runtimes.get(id).map(|runtime| runtime.tenant);
-        self.class_of(claimant) == Class::LatencyCritical
-            && (self.class_of(other) == Class::BestEffort || tenant(claimant) != tenant(other))
+    /// Returns whether `other` pays for what `claimant` waits because of it: a service that waits for
+    /// a best-effort program.
+    fn may_not_wait(&self, claimant: RuntimeId, other: RuntimeId) -> bool {
+        self.class_of(claimant) == Class::LatencyCritical && self.class_of(other) == Class::BestEffort
     }
 
     /// Charges a core that its kthread gave up unasked, after `held`, without having used it.

@@ -14,7 +14,7 @@
 //! |---|---|---|---|
 //! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::price`] | its rings are not read, its doorbells are not heard, it is lent no core |
 //! | `wakes` | the same thread's system calls for threads of best-effort programs, which sleepers of another program can make long | by their length | its best-effort programs wait as above, its services do not |
-//! | `cores`, one of its services and one of its best-effort programs | time for which services wait for its cores, of best-effort programs or of other tenants, or read its frames, and of cores that it did not use | [`CORE_PARTS`] for each core; services only once they have more than their [share](SHARE) of the cores | it competes for cores as best-effort programs do, and gets none of an idle service beyond its own; beside a service rings of best-effort programs are not read |
+//! | `cores` | time for which services wait for cores of its best-effort programs, or read their frames, and of cores that it did not use | [`CORE_PARTS`] for each core | its best-effort programs get no core of an idle service beyond their own, and their rings are not read beside a service |
 //!
 //! No account owes more than its depth and [`MOST_US`]: the rest is forgiven, so no tenant waits
 //! for longer than a second once it has stopped.
@@ -55,14 +55,6 @@ const CORE_DEPTH_US: u64 = 50_000;
 /// Parts of the time of cores, divided by the number of cores that the tenant can hold: late starts
 /// and cedes cost services 2 % of a core.
 const CORE_PARTS: Cycles = 50;
-/// Part of the cores' time that is a tenant's share for its services: three quarters. One that has
-/// less owes nothing for late cedes: otherwise a service that wants every core could have a late
-/// one demoted that has half of the time beside it.
-const SHARE: (Cycles, Cycles) = (3, 4);
-/// Time by which services of a tenant may be over their share, and by which they count as over it
-/// at most, in microseconds.
-const SHARE_DEPTH_US: u64 = 2_000;
-const SHARE_MOST_US: u64 = 10_000;
 /// Part of a service's core that frames of best-effort programs of a tenant may take while the
 /// service is served.
 const READING_PARTS: Cycles = 16;
@@ -105,8 +97,6 @@ pub(crate) struct Prices {
     call: Cycles,
     core_depth: Cycles,
     core_most: Cycles,
-    share_depth: Cycles,
-    share_most: Cycles,
 }
 
 impl Prices {
@@ -123,8 +113,6 @@ impl Prices {
             call: us(CALL_US).max(1),
             core_depth: us(CORE_DEPTH_US),
             core_most: us(CORE_DEPTH_US + MOST_US),
-            share_depth: us(SHARE_DEPTH_US),
-            share_most: us(SHARE_MOST_US),
         }
     }
 
@@ -148,10 +136,7 @@ pub(crate) struct Tenant {
     pub(crate) tag: Tag,
     pub(crate) polling: Account,
     pub(crate) wakes: Account,
-    /// By class of its programs.
-    cores: [Account; 2],
-    /// Time of cores that its services have had, of which their share is paid.
-    held: Account,
+    cores: Account,
     /// Copies of its frames to groups, in time; see [`crate::switch`].
     pub(crate) copies: Account,
 }
@@ -170,46 +155,22 @@ impl Tenant {
         !waited && account.is_over(prices.depth, now)
     }
 
-    /// Charges time of a core of a program of this class, on a machine of `cores` cores; returns
-    /// whether it had to.
-    pub(crate) fn charge_cores(
-        &mut self,
-        class: Class,
-        time: Cycles,
-        cores: usize,
-        now: Cycles,
-        prices: &Prices,
-    ) -> bool {
-        if class == Class::LatencyCritical
-            && !self.held.is_over(prices.share_depth, now)
-            && !self.owes_cores(class, now, prices)
-        {
-            return false;
-        }
+    /// Charges time of a core, on a machine of `cores` cores.
+    pub(crate) fn charge_cores(&mut self, time: Cycles, cores: usize, now: Cycles, prices: &Prices) {
         let cores = (cores as Cycles).min(self.kthreads.into()).clamp(1, CORE_PARTS);
-        let account = &mut self.cores[class as usize];
-        account.charge(time * CORE_PARTS / cores, 1, now);
-        account.limit(prices.core_most, now);
-        true
-    }
-
-    /// Records that its services had a core for this time until now, on a machine of `cores` cores.
-    pub(crate) fn note_held(&mut self, time: Cycles, cores: usize, now: Cycles, prices: &Prices) {
-        let (part, whole) = SHARE;
-        let began = now.saturating_sub(time);
-        self.held.charge(time * whole / part / cores.max(1) as Cycles, 1, began);
-        self.held.limit(prices.share_most, now);
+        self.cores.charge(time * CORE_PARTS / cores, 1, now);
+        self.cores.limit(prices.core_most, now);
     }
 
     /// Charges the time in which services read frames of its best-effort programs.
     pub(crate) fn charge_reading(&mut self, time: Cycles, now: Cycles) {
-        self.cores[Class::BestEffort as usize].charge(time, READING_PARTS, now);
+        self.cores.charge(time, READING_PARTS, now);
     }
 
-    /// Returns whether it owes too much time of cores for its programs of this class.
+    /// Returns whether it owes too much time of cores.
     #[inline(always)]
-    pub(crate) fn owes_cores(&self, class: Class, now: Cycles, prices: &Prices) -> bool {
-        self.cores[class as usize].is_over(prices.core_depth, now)
+    pub(crate) fn owes_cores(&self, now: Cycles, prices: &Prices) -> bool {
+        self.cores.is_over(prices.core_depth, now)
     }
 
     /// Returns when the polling thread does work again for its programs of this class.
@@ -223,8 +184,7 @@ impl Tenant {
 
     /// Returns whether nothing of it is left.
     fn has_ended(&self, now: Cycles) -> bool {
-        let [services, batch] = self.cores;
-        let accounts = [self.polling, self.wakes, services, batch, self.held, self.copies];
+        let accounts = [self.polling, self.wakes, self.cores, self.copies];
         let owes = accounts.iter().any(|account| account.is_over(0, now));
         self.programs == 0 && (self.key.is_none() || !owes)
     }
