@@ -259,8 +259,8 @@ impl Allocator {
         if is_late { 0 } else { self.timing.overdue_start }
     }
 
-    /// Returns whether `other` pays for what `claimant` waits because of it: a service that waits for
-    /// a best-effort program.
+    /// Returns whether `other` pays for what `claimant` waits because of it: a service waits for a
+    /// best-effort program.
     fn may_not_wait(&self, claimant: RuntimeId, other: RuntimeId) -> bool {
         self.class_of(claimant) == Class::LatencyCritical && self.class_of(other) == Class::BestEffort
     }
