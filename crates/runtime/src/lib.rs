@@ -126,6 +126,8 @@ pub mod thread;
 #[cfg(not(loom))]
 pub mod time;
 #[cfg(not(loom))]
+mod token;
+#[cfg(not(loom))]
 mod verbs;
 
 #[cfg(all(feature = "debug", not(loom)))]
