@@ -1,6 +1,6 @@
 //! The job on user threads: one per kthread, on the cores that the IOKernel lends.
 //!
-//! Owns the threads. [`tailwater::poll()`] is their poll point, so that a core is ceded within a
+//! Owns the threads. [`tailwater::poll`] is their poll point, so that a core is ceded within a
 //! fraction of a microsecond of a request.
 
 use std::sync::Arc;

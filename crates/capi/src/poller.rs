@@ -5,7 +5,7 @@ use crate::net::socket::Kind;
 use crate::net::{error, table};
 use core::ffi::c_int;
 use std::io;
-use tailwater::poll::{Events, Interest, Mode, Poller, Source, Token};
+use tailwater::readiness::{Events, Interest, Mode, Poller, Source, Token};
 use tailwater::sync::spin::SpinLock;
 
 /// A read, an accept or a receive would not wait. As `EPOLLIN`.

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use tailwater::poll::Poller;
+use tailwater::readiness::Poller;
 use tailwater::sync::Mutex;
 use tailwater::sync::spin::SpinLock;
 

@@ -17,7 +17,7 @@ use libc::{
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
-use tailwater::poll::{Events, Interest, Mode, Nested, Poller, Token};
+use tailwater::readiness::{Events, Interest, Mode, Nested, Poller, Token};
 use tailwater::resident::{self, Waited};
 use tailwater::sync::spin::SpinLock;
 

@@ -2,7 +2,7 @@
 //! with batch work.
 //!
 //! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
-//! what has no counterpart here. Programs of futures have [`future`], event loops [`mod@poll`],
+//! what has no counterpart here. Programs of futures have [`future`], event loops [`readiness`],
 //! servers that run each event to completion [`events`], servers of requests that differ in length
 //! [`dispatch`]. A program becomes a Tailwater program with one attribute:
 //!
@@ -48,7 +48,7 @@
 //!
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
-//! socket call, `spawn`, and [`poll`](fn@poll), which long loops should call every microsecond or
+//! socket call, `spawn`, and [`poll`], which long loops should call every microsecond or
 //! so (it costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
 //! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
 //! [`quantum`](Builder::quantum) is set and over.
@@ -109,7 +109,7 @@ mod libc_waits;
 #[cfg(not(loom))]
 pub mod net;
 #[cfg(not(loom))]
-pub mod poll;
+pub mod readiness;
 #[cfg(not(loom))]
 mod records;
 #[cfg(not(loom))]

@@ -38,7 +38,7 @@ use crate::ground::guard::{NoPreempt, inside, set_inside};
 use crate::ground::memory::{PAGE, guard_page, map};
 use crate::ground::spin::SpinLock;
 use crate::ground::{arch, tls};
-use crate::poll::{Events, Poller};
+use crate::readiness::{Events, Poller};
 use crate::records::identity;
 use crate::records::runtime::started;
 use crate::records::uthread::{Runnable, Uthread};

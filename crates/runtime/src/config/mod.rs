@@ -184,7 +184,7 @@ impl Builder {
     /// No user thread uses the reference or address of a thread-local after a point where it may
     /// have been switched: every call into this crate that can wait,
     /// [`spawn`](crate::thread::spawn), [`yield_now`](crate::thread::yield_now) and
-    /// [`poll`](crate::poll()). In particular it holds no borrow of a thread-local `RefCell` there,
+    /// [`poll`](crate::poll). In particular it holds no borrow of a thread-local `RefCell` there,
     /// and it reaches no such point while it unwinds. This applies to all libraries in the program,
     /// and to the code the compiler generates for functions that use a thread-local before and
     /// after such a point.
@@ -242,7 +242,7 @@ impl Builder {
     /// kthread must let them run. Zero, the default, lets every thread run until it blocks. Rounded
     /// down to microseconds.
     ///
-    /// A thread gives way at its next [poll point](crate::poll()). One that reaches none is
+    /// A thread gives way at its next [poll point](crate::poll). One that reaches none is
     /// interrupted by a signal after one to two quanta, or after one to two ticks of the kernel,
     /// which take 1 to 10 ms each, if that is longer. If a preempted thread holds a lock of `std`,
     /// others wait for it in the kernel: see the guide on threads.

@@ -2,7 +2,7 @@
 //!
 //! A [`Dispatcher`] runs requests on threads of its own, in the order of a [`Policy`]: the same
 //! code that the simulator runs. A request that has used up its quantum while others wait gives way
-//! at its next poll point ([`poll`](crate::poll()), [`preemptible`](crate::preemptible)); it keeps
+//! at its next poll point ([`poll`](crate::poll), [`preemptible`](crate::preemptible)); it keeps
 //! its stack, and runs on when the policy says so. [`UdpServer`] feeds one from a socket, and
 //! `TcpServer` (feature `tcp`) from connections; any other source does so with
 //! [`Dispatcher::submit`].

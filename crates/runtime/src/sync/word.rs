@@ -134,14 +134,14 @@ impl Word {
         woken
     }
 
-    /// Returns a source for a [`Poller`](crate::poll::Poller), readable while the value is another
+    /// Returns a source for a [`Poller`](crate::readiness::Poller), readable while the value is another
     /// one than `value`. All sources of one word are one source to a poller.
     ///
     /// # Examples
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::Ordering;
-    /// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+    /// use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
     /// use tailwater::sync::Word;
     ///
     /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
@@ -173,7 +173,7 @@ impl Word {
 }
 
 /// The condition that a [`Word`] has another value than a given one, for a
-/// [`Poller`](crate::poll::Poller): see [`Word::differs_from`].
+/// [`Poller`](crate::readiness::Poller): see [`Word::differs_from`].
 ///
 /// # Examples
 /// ```
@@ -202,7 +202,7 @@ impl Differs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::poll::{Events, Interest, Mode, Poller, Token};
+    use crate::readiness::{Events, Interest, Mode, Poller, Token};
     use std::cell::UnsafeCell;
 
     const FREE: u32 = 0;

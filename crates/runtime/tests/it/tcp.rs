@@ -5,7 +5,7 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 use tailwater::net::{Congestion, TcpKeepalive, TcpListener, TcpOptions, TcpStream};
-use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};
 

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 use tailwater::future::block_on;
 use tailwater::net::{TcpListener, TcpOptions, TcpStream};
-use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
 use tailwater::thread;
 use tailwater_testkit::own_process;
 

@@ -207,7 +207,7 @@ impl TcpStream {
     }
 
     /// Begins to connect to one address and returns at once a non-blocking stream, for a
-    /// [`Poller`](crate::poll::Poller): it becomes writable when the handshake is over, and
+    /// [`Poller`](crate::readiness::Poller): it becomes writable when the handshake is over, and
     /// [`take_error`](Self::take_error) then returns why it failed, if it did.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ impl TcpStream {
     /// # Examples
     /// ```standalone_crate
     /// use tailwater::net::{TcpListener, TcpStream};
-    /// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+    /// use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
     ///
     /// #[tailwater::main]
     /// fn main() {

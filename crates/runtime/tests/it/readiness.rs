@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
-use tailwater::poll::{Event, Events, Interest, Mode, Poller, Token};
+use tailwater::readiness::{Events, Interest, Mode, Poller, Readiness, Token};
 use tailwater::sync::spin::SpinLock;
 use tailwater::sync::{Notify, channel};
 use tailwater::thread;
@@ -55,15 +55,15 @@ fn poller() -> (Poller, Events) {
 }
 
 /// Waits for events and returns them in the order of their tokens.
-fn wait(poller: &Poller, events: &mut Events, timeout: Option<Duration>) -> Vec<Event> {
+fn wait(poller: &Poller, events: &mut Events, timeout: Option<Duration>) -> Vec<Readiness> {
     let count = poller.wait(events, timeout);
     assert_eq!(count, events.len());
     let mut all: Vec<_> = events.iter().collect();
-    all.sort_by_key(Event::token);
+    all.sort_by_key(Readiness::token);
     all
 }
 
-fn tokens(events: &[Event]) -> Vec<usize> {
+fn tokens(events: &[Readiness]) -> Vec<usize> {
     events.iter().map(|event| event.token().0).collect()
 }
 
@@ -151,7 +151,7 @@ fn a_connection_is_readable_at_its_end_and_when_it_failed() {
     drop(client);
     loop {
         let all = wait(&poller, &mut events, None);
-        if all.iter().any(Event::is_failed) {
+        if all.iter().any(Readiness::is_failed) {
             break;
         }
     }

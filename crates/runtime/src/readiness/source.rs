@@ -1,6 +1,6 @@
 //! Sources that can be registered, and the reading of their state.
 
-use super::events::Ready;
+use super::interest::Ready;
 use crate::net::UdpSocket;
 use crate::sync::channel::{Channel, Receiver, Sender};
 use crate::sync::{Differs, Event, Notify, mpsc};
@@ -58,7 +58,7 @@ pub trait Sealed {
 ///
 /// # Examples
 /// ```
-/// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+/// use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
 /// use tailwater::sync::channel;
 ///
 /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
