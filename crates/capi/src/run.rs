@@ -5,7 +5,7 @@ use crate::memory;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
-use tailwater::{AttachError, Builder, Class, StartError};
+use tailwater::{AttachError, Builder, ProgramClass, StartError};
 
 /// A class that the environment decides.
 pub const TW_CLASS_UNSET: u32 = 0;
@@ -173,8 +173,8 @@ unsafe fn builder(config: &tw_config) -> Result<Builder, Failure> {
     }
     builder = match config.allocation_class {
         TW_CLASS_UNSET => builder,
-        TW_CLASS_LATENCY_CRITICAL => builder.class(Class::LatencyCritical),
-        TW_CLASS_BEST_EFFORT => builder.class(Class::BestEffort),
+        TW_CLASS_LATENCY_CRITICAL => builder.class(ProgramClass::LatencyCritical),
+        TW_CLASS_BEST_EFFORT => builder.class(ProgramClass::BestEffort),
         other => {
             return Err(Failure::invalid(format!("tw_config.allocation_class is {other}: use TW_CLASS_...")));
         }

@@ -149,7 +149,7 @@ pub use verbs::switch::poll_keeping_registers as __poll_keeping_registers;
 pub use {
     alloc::Alloc,
     blocking::blocking,
-    config::{Builder, Class, OnIoKernelLoss},
+    config::{Builder, ProgramClass, OnIoKernelLoss},
     error::{AttachError, ConfigError, StartError},
     ground::memory::StackError,
     ground::tls::TlsError,

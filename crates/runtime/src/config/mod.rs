@@ -12,7 +12,7 @@ mod settings;
 pub(crate) mod sources;
 mod variables;
 
-pub use class::Class;
+pub use class::ProgramClass;
 pub use loss::OnIoKernelLoss;
 pub use settings::Config;
 
@@ -104,7 +104,7 @@ impl Builder {
     }
 
     /// Sets the allocation class.
-    pub fn class(mut self, class: Class) -> Self {
+    pub fn class(mut self, class: ProgramClass) -> Self {
         self.settings.class = Some(class);
         self
     }

@@ -198,7 +198,7 @@ pub(crate) fn request_exclusive(more: isize) {
 }
 
 /// Returns what the program requests: by [`request`], by its policy, and for its
-/// [exclusive](crate::thread::Class::Exclusive) threads.
+/// [exclusive](crate::thread::ThreadClass::Exclusive) threads.
 ///
 /// # Panics
 /// If there is no runtime.

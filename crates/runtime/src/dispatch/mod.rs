@@ -9,7 +9,7 @@
 //!
 //! ```standalone_crate
 //! use std::time::Duration;
-//! use tailwater::dispatch::{Class, Service, Settings, UdpServer};
+//! use tailwater::dispatch::{RequestClass, Service, Settings, UdpServer};
 //! use tailwater::net::UdpSocket;
 //!
 //! struct Length;
@@ -27,8 +27,8 @@
 //! #[tailwater::main]
 //! fn main() {
 //!     let settings = Settings::new("mq:5us".parse().unwrap())
-//!         .class(Class::new("short").slo(Duration::from_micros(50)))
-//!         .class(Class::new("long").slo(Duration::from_millis(5)));
+//!         .class(RequestClass::new("short").slo(Duration::from_micros(50)))
+//!         .class(RequestClass::new("long").slo(Duration::from_millis(5)));
 //!     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
 //!     let address = socket.local_addr().unwrap();
 //!     let server = UdpServer::start(socket, Length, settings).unwrap();
@@ -92,7 +92,7 @@ pub mod order {
 }
 
 pub use dispatcher::{Dispatcher, Refused, Request};
-pub use settings::{Class, Policy, PolicyError, Requeue, Settings};
+pub use settings::{RequestClass, Policy, PolicyError, Requeue, Settings};
 pub use stats::{ClassStats, Times};
 #[cfg(feature = "tcp")]
 pub use tcp::{ConnectionStats, Frame, Framing, TcpServer};

@@ -7,7 +7,7 @@
 //! * At most one thread waits in `leader`, and only while there are timers; if there are timers and
 //!   threads wait, one of them is the leader, or has been woken and will be.
 
-use super::events::{Events, Taken};
+use super::events::Events;
 use super::interest::{Interest, Mode, Readiness, Ready};
 use super::registration::{Place, Registration};
 use super::source::{Key, Object, Sealed, Side, Source};

@@ -26,7 +26,7 @@ mod spawn_blocking;
 
 pub use crate::time::sleep;
 pub use builder::Builder;
-pub use class::Class;
+pub use class::ThreadClass;
 pub(crate) use handle::UserThread;
 pub use handle::{Thread, ThreadId, current};
 pub use park::{park, park_timeout};

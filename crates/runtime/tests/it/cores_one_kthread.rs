@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::cores::{self, LoadMeter};
-use tailwater::thread::{self, Builder, Class};
+use tailwater::thread::{self, Builder, ThreadClass};
 use tailwater_testkit::{PATIENCE, own_process};
 
 #[test]
@@ -52,7 +52,7 @@ fn threads_that_yield_are_counted_once_each() {
 }
 
 fn an_exclusive_thread_is_refused() {
-    let refused = Builder::new().class(Class::Exclusive).spawn(|| ()).unwrap_err();
+    let refused = Builder::new().class(ThreadClass::Exclusive).spawn(|| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
     assert!(refused.to_string().contains("TAILWATER_KTHREADS"), "{refused}");
     assert_eq!(cores::requested().total(), 0);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
-use tailwater::dispatch::{Class, Dispatcher, Request, Settings};
+use tailwater::dispatch::{RequestClass, Dispatcher, Request, Settings};
 use tailwater::sync::mpsc;
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};
@@ -18,7 +18,7 @@ fn a_dispatcher_and_a_worker() {
             .kthreads(2)
             .run(|| {
                 let settings = Settings::new("sq:5us".parse().unwrap())
-                    .class(Class::new("all"))
+                    .class(RequestClass::new("all"))
                     .dispatchers(1)
                     .depth(2)
                     .preempted(8);

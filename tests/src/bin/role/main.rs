@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::cores::{self, Estimation, Priorities};
-use tailwater::dispatch::{Class, Service, Settings, UdpServer};
+use tailwater::dispatch::{RequestClass, Service, Settings, UdpServer};
 use tailwater::net::UdpSocket;
 use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
@@ -66,8 +66,8 @@ fn dispatch() {
 
     let socket = UdpSocket::bind("[::]:7").expect("port 7 is free");
     let settings = Settings::new("sq:5us".parse().expect("a policy"))
-        .class(Class::new("even"))
-        .class(Class::new("odd").slo(Duration::from_micros(50)));
+        .class(RequestClass::new("even"))
+        .class(RequestClass::new("odd").slo(Duration::from_micros(50)));
     let _server = UdpServer::start(socket, Echo, settings).expect("it starts");
     ready();
     loop {
@@ -234,7 +234,7 @@ fn estimate() {
 /// Prints why no exclusive thread can be made.
 fn exclusive() {
     ready();
-    match thread::Builder::new().class(thread::Class::Exclusive).spawn(|| ()) {
+    match thread::Builder::new().class(thread::ThreadClass::Exclusive).spawn(|| ()) {
         Err(why) => say(&format!("refused: {why}")),
         Ok(thread) => say(&format!("made: {:?}", thread.join())),
     }
@@ -249,7 +249,7 @@ fn compute_and_echo() {
             tailwater::poll();
         }
     };
-    drop(thread::Builder::new().class(thread::Class::Background).spawn(compute).expect("a thread"));
+    drop(thread::Builder::new().class(thread::ThreadClass::Background).spawn(compute).expect("a thread"));
     echo(Duration::ZERO);
 }
 
@@ -262,7 +262,7 @@ fn join_background() {
             tailwater::poll();
         }
     };
-    let background = thread::Builder::new().class(thread::Class::Background).spawn(compute);
+    let background = thread::Builder::new().class(thread::ThreadClass::Background).spawn(compute);
     background.expect("a thread").join().expect("it does not panic");
     say("joined");
 }

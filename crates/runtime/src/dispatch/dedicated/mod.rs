@@ -2,7 +2,7 @@
 //! workers through mailboxes (Shinjuku, NSDI'19, section 3.3; Concord, SOSP'23).
 //!
 //! Owns a *group* for each dispatcher: its lanes and their threads, the inbox of submitted
-//! requests, and the dispatcher's thread, which is alone on its kthread ([`Class::Exclusive`]).
+//! requests, and the dispatcher's thread, which is alone on its kthread ([`ThreadClass::Exclusive`]).
 //! Flows are divided among the groups by their hash, as receive-side scaling does.
 //!
 //! ```text
@@ -75,7 +75,7 @@ use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
 use crate::sync::Notify;
-use crate::thread::{self, Class};
+use crate::thread::{self, ThreadClass};
 use crate::verbs::ready::ready;
 use admission::Admission;
 use core::fmt;
@@ -239,7 +239,7 @@ impl<P: Send + 'static> Groups<P> {
                 let made = group.new_thread(Task::Begin(WorkerId(lane)));
                 threads.push(made.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?);
             }
-            let dispatcher = thread::Builder::new().name("dispatcher".to_owned()).class(Class::Exclusive);
+            let dispatcher = thread::Builder::new().name("dispatcher".to_owned()).class(ThreadClass::Exclusive);
             drop(dispatcher.spawn(move || group.serve()).map_err(|error| {
                 io::Error::new(
                     error.kind(),
