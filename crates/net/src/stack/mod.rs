@@ -50,7 +50,7 @@ use crate::addressing::{Addressing, Route};
 use crate::announcer::Announcer;
 use crate::config::{ConfigError, Mode, NetConfig};
 use crate::counters::Cells;
-use crate::counters::Counters;
+use crate::counters::NetCounters;
 use crate::error::SendError;
 use crate::error::destination;
 use crate::limiter::PeerLimiter;
@@ -179,7 +179,7 @@ impl<P: Platform> Stack<P> {
     }
 
     /// Returns all counters.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> NetCounters {
         let mut counters = self.counters.read();
         self.udp.count(&mut counters);
         #[cfg(feature = "tcp")]

@@ -19,7 +19,7 @@
 use super::endpoint::{Endpoint, Offer, SocketError};
 use super::ring::DatagramRing;
 use super::slab::Slab;
-use crate::counters::Counters;
+use crate::counters::NetCounters;
 use crate::hash::hash;
 use crate::platform::{Lock, Platform, Waiters};
 use alloc::boxed::Box;
@@ -248,7 +248,7 @@ impl<P: Platform> UdpTable<P> {
 
     /// Adds the counters of the sockets. An endpoint keeps its counters when it is recycled, so
     /// closed sockets are included.
-    pub fn count(&self, counters: &mut Counters) {
+    pub fn count(&self, counters: &mut NetCounters) {
         let admin = self.admin.lock();
         for endpoint in (0..admin.used).filter_map(|index| self.endpoints.get(index)) {
             let inbound = endpoint.inbound();
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(second.take_error(), None);
         assert_eq!(second.binding().peer, None);
         assert_eq!(second.inbound().receive(&mut [], Take::Remove), Ok(None));
-        let mut counters = Counters::default();
+        let mut counters = NetCounters::default();
         table.count(&mut counters);
         assert_eq!((counters.udp_received, counters.udp_sockets), (1, 1));
     }

@@ -40,7 +40,7 @@ pub use estimation::{Estimation, estimate};
 pub use load::{Load, LoadMeter};
 pub use placing::{Held, PerSocket, Pinned, PlacementPolicy, WholeCores, set_placement};
 pub(crate) use policy::check as check_requests;
-pub use policy::{CorePolicy, PolicyError, clear_policy, set_policy};
+pub use policy::{CorePolicy, CorePolicyError, clear_policy, set_policy};
 
 use crate::ground::spin::SpinLock;
 use crate::records::kthread::NO_CORE;

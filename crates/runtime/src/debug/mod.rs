@@ -28,11 +28,11 @@ mod stall;
 mod unwind;
 mod watch;
 
-pub use counters::{Counters, counters};
+pub use counters::{RuntimeCounters, counters};
 #[cfg(feature = "debug")]
 pub use dump::{Dump, ThreadInfo, ThreadState, dump};
 #[cfg(feature = "debug")]
 pub use signal::DumpSignal;
 #[cfg(feature = "debug")]
-pub use unwind::Frame;
+pub use unwind::StackFrame;
 pub(crate) use watch::start;

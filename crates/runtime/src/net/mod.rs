@@ -26,7 +26,7 @@ pub(crate) mod tcp;
 mod udp;
 
 pub use addr::ToSocketAddrs;
-pub use tailwater_net::Counters;
+pub use tailwater_net::NetCounters;
 #[cfg(feature = "tcp")]
 pub use tcp::{
     Congestion, Incoming, More, SharedBytes, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState,
@@ -147,6 +147,6 @@ pub fn is_local(ip: std::net::IpAddr) -> bool {
 ///     assert_eq!((counters().udp_sent, counters().udp_sockets), (1, 1));
 /// }
 /// ```
-pub fn counters() -> Counters {
+pub fn counters() -> NetCounters {
     stack().counters()
 }

@@ -33,7 +33,7 @@ use tailwater_shm::clock;
 ///
 /// A socket buffers 256 KiB of unread datagrams (8 bytes of each are bookkeeping, 24 of one from
 /// IPv6); what does not fit is dropped and counted in
-/// [`Counters::udp_overflows`](crate::net::Counters).
+/// [`NetCounters::udp_overflows`](crate::net::NetCounters).
 ///
 /// # Differences from `std`
 /// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).

@@ -174,7 +174,7 @@ fn limit(runtime: &Runtime) -> Limit {
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error("an exclusive thread requests a core: {0}")]
-    Requests(cores::PolicyError),
+    Requests(cores::CorePolicyError),
     #[error("{}", describe(*.0))]
     Limit(Limit),
 }
