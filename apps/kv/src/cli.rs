@@ -288,7 +288,7 @@ fn serve(
         .name("kv-signals".to_owned())
         .spawn(move || end_on_signal(&started, clock, pid_file.as_deref(), signals))
         .context("cannot start a thread")?;
-    let mut builder = tailwater::Builder::new();
+    let mut builder = tailwater::RuntimeBuilder::new();
     if let Some(threads) = options.threads {
         builder = builder.kthreads(threads);
     }

@@ -62,7 +62,7 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     measure(&mut criterion, "ordinary_thread", &path.join("ordinary"));
     criterion.final_summary();
-    let run = tailwater::Builder::new().kthreads(1).run(move || {
+    let run = tailwater::RuntimeBuilder::new().kthreads(1).run(move || {
         let measuring = tailwater::thread::Builder::new().stack_size(4 * STACK).spawn(move || {
             let mut criterion = Criterion::default().configure_from_args();
             measure(&mut criterion, "user_thread", &path.join("user"));

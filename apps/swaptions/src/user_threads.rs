@@ -17,7 +17,7 @@ use crate::job::{Job, Tally};
 /// If a worker panicked.
 pub fn run_user_threads(job: &Arc<Job>, threads: Option<usize>) -> Result<Tally, tailwater::StartError> {
     let job = Arc::clone(job);
-    tailwater::Builder::new().run(move || {
+    tailwater::RuntimeBuilder::new().run(move || {
         let threads = threads
             .unwrap_or_else(|| tailwater::thread::available_parallelism().map_or(1, usize::from))
             .max(1);

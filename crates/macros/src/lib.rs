@@ -6,7 +6,7 @@ mod preemptible;
 use proc_macro::TokenStream;
 
 /// Turns `fn main` into a Tailwater program: installs the allocator guard and runs the body as the
-/// first user thread of a runtime configured by `TAILWATER_*` variables (see `tailwater::Builder`).
+/// first user thread of a runtime configured by `TAILWATER_*` variables (see `tailwater::RuntimeBuilder`).
 ///
 /// A runtime that cannot start ends the program with exit code 1 and the reason on standard error.
 ///

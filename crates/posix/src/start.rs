@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use tailwater::sync::spin::SpinLock;
-use tailwater::{Builder, resident};
+use tailwater::{RuntimeBuilder, resident};
 
 /// Variable with the network of the IOKernel, which `tailwater run --posix` sets.
 const NETWORK: &str = "TAILWATER_POSIX_NETWORK";
@@ -82,7 +82,7 @@ pub fn ensure() -> bool {
 
 fn launch() -> bool {
     let before = own::open_descriptors();
-    if let Err(error) = resident::start(Builder::new()) {
+    if let Err(error) = resident::start(RuntimeBuilder::new()) {
         say(&format!("{error}; this program goes on with Linux's network alone"));
         return false;
     }

@@ -1,4 +1,4 @@
-//! Waits in the C library with and without `Builder::adopt_libc_waits`: four threads that pass a
+//! Waits in the C library with and without `RuntimeBuilder::adopt_libc_waits`: four threads that pass a
 //! turn by a mutex and a condition variable on one core, of `std` and of C, as OS threads and as
 //! user threads; a wake that no thread waits for; a system call through a redirected site.
 //!
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use tailwater::{Builder, thread};
+use tailwater::{RuntimeBuilder, thread};
 
 #[global_allocator]
 static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
@@ -81,7 +81,7 @@ fn measure(case: &str, count: u32) -> f64 {
 }
 
 fn adopted(main: impl FnOnce() -> f64 + Send + 'static) -> f64 {
-    Builder::new().kthreads(1).stall_timeout(Duration::ZERO).adopt_libc_waits().run(main).expect("it starts")
+    RuntimeBuilder::new().kthreads(1).stall_timeout(Duration::ZERO).adopt_libc_waits().run(main).expect("it starts")
 }
 
 fn bind_to_last_cpu() {

@@ -182,7 +182,7 @@ fn main() {
         c.final_summary();
     };
     // Criterion's analysis needs a stack like an ordinary thread's.
-    if let Err(e) = tailwater::Builder::new().kthreads(1).stack_size(8 << 20).run(run) {
+    if let Err(e) = tailwater::RuntimeBuilder::new().kthreads(1).stack_size(8 << 20).run(run) {
         panic!("{e}");
     }
 }

@@ -25,7 +25,7 @@ fn main() {
         false => LOOK,
     };
     let run =
-        tailwater::Builder::new().kthreads(1).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(move || {
+        tailwater::RuntimeBuilder::new().kthreads(1).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(move || {
             println!("{:>10} {:>14} {:>16}", "waiters", "ns per waiter", "longest turn us");
             for &waiters in sizes {
                 let (mut ns, mut longest): (Vec<_>, Vec<_>) = (0..rounds).map(|_| measure(waiters)).unzip();

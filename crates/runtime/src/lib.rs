@@ -36,7 +36,7 @@
 //!
 //! | feature | has |
 //! |---|---|
-//! | `libc-waits` | waits in the C library that give the core away: `Builder::adopt_libc_waits` |
+//! | `libc-waits` | waits in the C library that give the core away: `RuntimeBuilder::adopt_libc_waits` |
 //! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`] |
 //!
 //! # What a user thread may do
@@ -44,14 +44,14 @@
 //! user thread even when it is preempted and continues on another OS thread. Two things cost more
 //! than they seem to: a blocking system call holds up the core's other threads, and so does waiting
 //! for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`]; with the feature
-//! `libc-waits`, `Builder::adopt_libc_waits` makes the second cost little.
+//! `libc-waits`, `RuntimeBuilder::adopt_libc_waits` makes the second cost little.
 //!
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
 //! socket call, `spawn`, and [`poll`], which long loops should call every microsecond or
 //! so (it costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
 //! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
-//! [`quantum`](Builder::quantum) is set and over.
+//! [`quantum`](RuntimeBuilder::quantum) is set and over.
 
 // Under loom only the ground layer is built, for its models. The layers below do not ask for
 // features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks.
@@ -149,7 +149,7 @@ pub use verbs::switch::poll_keeping_registers as __poll_keeping_registers;
 pub use {
     alloc::Alloc,
     blocking::blocking,
-    config::{Builder, ProgramClass, OnIoKernelLoss},
+    config::{RuntimeBuilder, ProgramClass, OnIoKernelLoss},
     error::{AttachError, ConfigError, StartError},
     ground::memory::StackError,
     ground::tls::TlsError,

@@ -32,7 +32,7 @@
 //! # fork
 //! The child has the thread that called `fork`, at home, and no runtime: `enter` fails there.
 
-use crate::config::{Builder, sources};
+use crate::config::{RuntimeBuilder, sources};
 use crate::error::StartError;
 use crate::ground::guard::{NoPreempt, inside, set_inside};
 use crate::ground::memory::{PAGE, guard_page, map};
@@ -121,8 +121,8 @@ pub fn variable(name: &str) -> Option<OsString> {
 /// runtime's threads take no signals of the program but faults.
 ///
 /// # Errors
-/// As [`Builder::run`].
-pub fn start(mut builder: Builder) -> Result<(), StartError> {
+/// As [`RuntimeBuilder::run`].
+pub fn start(mut builder: RuntimeBuilder) -> Result<(), StartError> {
     let is_unset = |name: &str| variable(name).is_none();
     // The program's own signals, and its own long computations, are no matter of the runtime.
     #[cfg(feature = "debug")]

@@ -80,7 +80,7 @@ fn main() -> ExitCode {
             eprintln!("there is no check `{name}`");
             return ExitCode::from(2);
         };
-        tailwater::Builder::new().run(check).expect("the runtime starts");
+        tailwater::RuntimeBuilder::new().run(check).expect("the runtime starts");
         return ExitCode::SUCCESS;
     }
     let mut failures = 0;

@@ -151,7 +151,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream) {
 #[test]
 fn every_answered_write_is_at_every_live_backup() {
     own_process(|| {
-        let replicated = tailwater::Builder::new().kthreads(2).run(|| {
+        let replicated = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
             the_effect_of_every_command_is_at_the_backup();
             a_lost_backup_refuses_writes_and_is_brought_up_to_date();
             without_backups_writes_go_on_where_that_is_asked_for();

@@ -74,7 +74,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 #[test]
 fn the_store_serves_on_user_threads() {
     own_process(|| {
-        let served = tailwater::Builder::new().kthreads(2).run(|| {
+        let served = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
             for (mode, udp_port) in [(Mode::Threads, 11211), (Mode::Events, 11212)] {
                 connections_and_datagrams_are_served(mode, udp_port);
                 bad_input_ends_its_own_connection_only(mode);

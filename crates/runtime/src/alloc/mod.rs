@@ -39,13 +39,13 @@ pub fn is_installed() -> bool {
 /// unless chosen otherwise. [`#[tailwater::main]`](macro@crate::main) declares it.
 ///
 /// # Examples
-/// A program that starts its runtime with a [`Builder`](crate::Builder) declares it itself:
+/// A program that starts its runtime with a [`RuntimeBuilder`](crate::RuntimeBuilder) declares it itself:
 /// ```standalone_crate
 /// #[global_allocator]
 /// static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
 ///
 /// fn main() -> Result<(), tailwater::StartError> {
-///     let sum = tailwater::Builder::new().run(|| vec![1u8; 100].len())?;
+///     let sum = tailwater::RuntimeBuilder::new().run(|| vec![1u8; 100].len())?;
 ///     assert_eq!(sum, 100);
 ///     Ok(())
 /// }

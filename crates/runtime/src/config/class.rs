@@ -6,7 +6,7 @@ use tailwater_shm::control;
 ///
 /// # Examples
 /// ```
-/// let batch = tailwater::Builder::new().class(tailwater::ProgramClass::BestEffort);
+/// let batch = tailwater::RuntimeBuilder::new().class(tailwater::ProgramClass::BestEffort);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]

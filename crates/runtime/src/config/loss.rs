@@ -4,7 +4,7 @@
 ///
 /// # Examples
 /// ```
-/// let service = tailwater::Builder::new().on_iokernel_loss(tailwater::OnIoKernelLoss::Exit);
+/// let service = tailwater::RuntimeBuilder::new().on_iokernel_loss(tailwater::OnIoKernelLoss::Exit);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
@@ -12,7 +12,7 @@
 pub enum OnIoKernelLoss {
     /// Waits for another IOKernel at the same socket, on ordinary cores: sockets keep their state,
     /// and what is sent to other hosts waits. After the time set by
-    /// [`Builder::iokernel_wait`](crate::Builder::iokernel_wait), calls fail as with `Continue`
+    /// [`RuntimeBuilder::iokernel_wait`](crate::RuntimeBuilder::iokernel_wait), calls fail as with `Continue`
     /// until there is another IOKernel, which the program goes on to look for. If the IOKernel has
     /// ended the registration for a reason, goes on as with `Continue`, at once and for ever.
     #[default]

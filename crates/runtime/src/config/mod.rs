@@ -1,4 +1,4 @@
-//! The configuration of a runtime: [`Builder`] first, then `TAILWATER_*` variables, then a TOML
+//! The configuration of a runtime: [`RuntimeBuilder`] first, then `TAILWATER_*` variables, then a TOML
 //! file.
 //!
 //! The builder's settings are the program's decision and take precedence; variables are the
@@ -30,7 +30,7 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// Configures and starts the runtime of this process.
 ///
 /// ```no_run
-/// tailwater::Builder::new()
+/// tailwater::RuntimeBuilder::new()
 ///     .name("kv")
 ///     .kthreads(4)
 ///     .guaranteed(1)
@@ -64,14 +64,14 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// | `adopt_libc_waits` | `TAILWATER_ADOPT_LIBC_WAITS` | false |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
-pub struct Builder {
+pub struct RuntimeBuilder {
     settings: Settings,
     defaults: Settings,
     /// Why the program has no quantum.
     without_quantum: Option<String>,
 }
 
-impl Builder {
+impl RuntimeBuilder {
     /// Returns a builder without settings.
     pub fn new() -> Self {
         Self::default()
@@ -141,7 +141,7 @@ impl Builder {
     /// ```
     /// use std::time::Duration;
     ///
-    /// let job = tailwater::Builder::new().exit_linger(Duration::from_secs(5));
+    /// let job = tailwater::RuntimeBuilder::new().exit_linger(Duration::from_secs(5));
     /// ```
     pub fn exit_linger(mut self, time: Duration) -> Self {
         self.settings.exit_linger_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
@@ -196,7 +196,7 @@ impl Builder {
     ///
     /// fn main() -> Result<(), tailwater::StartError> {
     ///     // SAFETY: nothing in this program uses thread-locals on user threads.
-    ///     let builder = unsafe { tailwater::Builder::new().shared_tls() };
+    ///     let builder = unsafe { tailwater::RuntimeBuilder::new().shared_tls() };
     ///     assert_eq!(builder.run(|| tailwater::thread::spawn(|| 6 * 7).join().unwrap())?, 42);
     ///     Ok(())
     /// }
@@ -256,7 +256,7 @@ impl Builder {
     ///
     /// static DONE: AtomicBool = AtomicBool::new(false);
     ///
-    /// let runtime = tailwater::Builder::new().kthreads(1).quantum(Duration::from_millis(1));
+    /// let runtime = tailwater::RuntimeBuilder::new().kthreads(1).quantum(Duration::from_millis(1));
     /// let run = runtime.run(|| {
     ///     tailwater::thread::spawn(|| DONE.store(true, Ordering::Relaxed));
     ///     // Without a quantum, the only kthread would never get to the other thread.
@@ -277,7 +277,7 @@ impl Builder {
     ///
     /// # Examples
     /// ```
-    /// let builder = tailwater::Builder::new().without_quantum("one request runs at a time");
+    /// let builder = tailwater::RuntimeBuilder::new().without_quantum("one request runs at a time");
     /// assert!(format!("{builder:?}").contains("one request"));
     /// ```
     pub fn without_quantum(mut self, reason: impl Into<String>) -> Self {
@@ -310,7 +310,7 @@ impl Builder {
     /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
     /// use std::sync::mpsc;
     ///
-    /// let builder = tailwater::Builder::new().kthreads(1).adopt_libc_waits();
+    /// let builder = tailwater::RuntimeBuilder::new().kthreads(1).adopt_libc_waits();
     /// let sum = builder.run(|| {
     ///     let (sender, receiver) = mpsc::channel();
     ///     tailwater::thread::spawn(move || (1..=4).for_each(|n| sender.send(n).unwrap()));

@@ -183,7 +183,7 @@ pub fn held() -> Vec<usize> {
 /// IOKernel: the next one reads it, too.
 ///
 /// A request beyond the program's number of kthreads is cut, lowest priorities first. So is that of
-/// a program whose user was granted fewer [guaranteed cores](crate::Builder::guaranteed).
+/// a program whose user was granted fewer [guaranteed cores](crate::RuntimeBuilder::guaranteed).
 ///
 /// # Panics
 /// If there is no runtime.

@@ -6,7 +6,7 @@
 //!
 //! # The dump
 //! [`dump`] takes one when called; the signal chosen by
-//! [`dump_signal`](crate::Builder::dump_signal) (by default `SIGQUIT`: Ctrl-\, or `kill -QUIT`)
+//! [`dump_signal`](crate::RuntimeBuilder::dump_signal) (by default `SIGQUIT`: Ctrl-\, or `kill -QUIT`)
 //! prints one to standard error, after which the program continues.
 //!
 //! A dump is not a snapshot of one moment: the threads are read one after another. A suspended
@@ -14,7 +14,7 @@
 //! copies its own.
 //!
 //! # The stall detector
-//! See [`stall_timeout`](crate::Builder::stall_timeout). A thread that reaches no poll point for
+//! See [`stall_timeout`](crate::RuntimeBuilder::stall_timeout). A thread that reaches no poll point for
 //! that long keeps every other thread off its core; one line and a backtrace on standard error
 //! identify it.
 

@@ -66,7 +66,7 @@
 //! for each lane while they have nothing to do.
 //!
 //! A handler without poll points is preempted by a signal, after some milliseconds, unless user
-//! threads share their thread-locals (`Builder::shared_tls`).
+//! threads share their thread-locals (`RuntimeBuilder::shared_tls`).
 
 mod board;
 mod dedicated;

@@ -87,7 +87,7 @@ pub(crate) fn set_link_up() {
 /// ```standalone_crate
 /// #[tailwater::main]
 /// fn main() {
-///     // Standalone, unless `Builder::ip` or TAILWATER_IP says otherwise.
+///     // Standalone, unless `RuntimeBuilder::ip` or TAILWATER_IP says otherwise.
 ///     assert!(tailwater::net::local_ip().is_loopback());
 /// }
 /// ```

@@ -53,7 +53,7 @@ pub enum ThreadClass {
     /// # #[global_allocator]
     /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
     /// fn main() {
-    ///     let rounds = tailwater::Builder::new().kthreads(2).run(|| {
+    ///     let rounds = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
     ///         let stop = Arc::new(AtomicBool::new(false));
     ///         let stopped = Arc::clone(&stop);
     ///         let poller = Builder::new().class(ThreadClass::Exclusive).spawn(move || {
@@ -188,7 +188,7 @@ fn describe(limit: Limit) -> String {
         ),
         _ => format!(
             "no kthread for another exclusive thread: the program has {kthreads}, and one is for the other \
-             threads; raise TAILWATER_KTHREADS or tailwater::Builder::kthreads, or end an exclusive thread"
+             threads; raise TAILWATER_KTHREADS or tailwater::RuntimeBuilder::kthreads, or end an exclusive thread"
         ),
     }
 }

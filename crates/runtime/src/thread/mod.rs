@@ -6,7 +6,7 @@
 //!
 //! # Differences from `std::thread`
 //! * A thread starts when a kthread runs it, not when Linux does; a stack is 256 KiB unless
-//!   [configured](crate::Builder::stack_size) or [chosen](Builder::stack_size).
+//!   [configured](crate::RuntimeBuilder::stack_size) or [chosen](Builder::stack_size).
 //! * [`scope`] waits for thread-local destructors too.
 //! * [`std::thread::current`] in a user thread is a thread of its own, but without a name: use
 //!   [`current`].
@@ -83,7 +83,7 @@ pub fn is_user_thread() -> bool {
 /// ```standalone_crate
 /// fn main() -> Result<(), tailwater::StartError> {
 ///     let width = || tailwater::thread::available_parallelism().unwrap().get();
-///     assert_eq!(tailwater::Builder::new().kthreads(2).run(width)?, 2);
+///     assert_eq!(tailwater::RuntimeBuilder::new().kthreads(2).run(width)?, 2);
 ///     Ok(())
 /// }
 ///

@@ -11,7 +11,7 @@ use tailwater_testkit::own_process;
 #[test]
 fn background_threads_run_behind_all_others() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .stall_timeout(Duration::ZERO)
             .run(|| {

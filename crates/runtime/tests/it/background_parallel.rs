@@ -11,7 +11,7 @@ use tailwater_testkit::own_process;
 #[test]
 fn background_threads_beside_others() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .run(|| {
                 all_kthreads_in_the_background_give_way();

@@ -13,7 +13,7 @@ const LIMIT: usize = 3;
 fn blocking_calls_leave_the_core_to_others() {
     own_process(|| {
         assert_eq!(blocking(|| 1), 1, "without a runtime");
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .blocking_threads(LIMIT as u16)
             .run(|| {

@@ -10,7 +10,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn cores_and_load() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(KTHREADS)
             .run(|| {
                 requests_without_an_iokernel_are_words_only();

@@ -12,7 +12,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn one_kthread() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .stall_timeout(Duration::ZERO)
             .run(|| {

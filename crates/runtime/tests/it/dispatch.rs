@@ -15,7 +15,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[test]
 fn dispatchers_on_one_kthread() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             // A turn in which Linux does not run the kthread is not cut short.
             .stall_timeout(Duration::ZERO)

@@ -14,7 +14,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[test]
 fn a_dispatcher_and_a_worker() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 let settings = Settings::new("sq:5us".parse().unwrap())

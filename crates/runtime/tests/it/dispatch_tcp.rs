@@ -17,7 +17,7 @@ const LONG: usize = 64 << 10;
 #[test]
 fn tcp_servers_on_one_kthread() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             // A turn in which Linux does not run the kthread is not cut short.
             .stall_timeout(Duration::ZERO)

@@ -19,7 +19,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn event_loops_report_and_obey() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 a_connection_is_reported_from_its_arrival_to_its_close();

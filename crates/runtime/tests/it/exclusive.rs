@@ -18,7 +18,7 @@ const NONE: i32 = 0;
 #[test]
 fn exclusive_threads() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(KTHREADS)
             .stall_timeout(Duration::ZERO)
             .run(|| {

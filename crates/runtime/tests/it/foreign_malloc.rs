@@ -73,7 +73,7 @@ fn a_thread_preempted_in_malloc_stops_nobody() {
             }
         });
         let _storm = Storm::start(QUANTUM);
-        let run = tailwater::Builder::new().kthreads(3).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(
+        let run = tailwater::RuntimeBuilder::new().kthreads(3).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(
             move || {
                 let deadline = Instant::now() + PATIENCE;
                 let threads: Vec<_> = (0..6)

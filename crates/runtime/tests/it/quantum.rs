@@ -8,7 +8,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn a_quantum_shares_a_kthread_among_threads_that_never_poll() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .quantum(Duration::from_micros(200))
             .run(|| {

@@ -19,7 +19,7 @@ const WRITE: Interest = Interest::WRITABLE;
 #[test]
 fn pollers_report_what_is_ready() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 a_level_is_reported_until_it_is_used_up();

@@ -12,7 +12,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn streams_behave_like_those_of_std() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 bytes_come_back_as_they_were_sent();

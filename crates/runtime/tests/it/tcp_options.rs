@@ -12,7 +12,7 @@ use tailwater_testkit::own_process;
 #[test]
 fn options_do_what_they_do_on_linux() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 a_cork_makes_one_segment_of_several_writes();

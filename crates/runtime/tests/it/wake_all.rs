@@ -16,7 +16,7 @@ fn waking_everybody() {
         // One kthread: a running thread keeps all others from running.
         let quantum = Duration::from_micros(50);
         let _storm = Storm::start(quantum);
-        let run = tailwater::Builder::new().kthreads(1).quantum(quantum).run(|| {
+        let run = tailwater::RuntimeBuilder::new().kthreads(1).quantum(quantum).run(|| {
             a_thread_that_wakes_very_many_can_be_interrupted();
             each_wait_ends_by_the_wake_or_by_its_timeout();
             a_thread_that_waits_again_is_not_woken_twice();

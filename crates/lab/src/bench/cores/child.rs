@@ -123,7 +123,7 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
     }
     let placement = args.way.map_or(Placement::Parent, Way::placement);
     let (load, clock) = (args.load, Clock::calibrate(20));
-    let figures = tailwater::Builder::new().run(move || {
+    let figures = tailwater::RuntimeBuilder::new().run(move || {
         if matches!(load, Load::Background) {
             return give_way(clock);
         }

@@ -310,7 +310,7 @@ impl<P: Send + 'static> Groups<P> {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "dispatchers with kthreads of their own need as many workers: {dispatchers} of them need {} kthreads; the program has \
-     {kthreads}: raise TAILWATER_KTHREADS or tailwater::Builder::kthreads, or leave Settings::dispatchers and jbsq out, \
+     {kthreads}: raise TAILWATER_KTHREADS or tailwater::RuntimeBuilder::kthreads, or leave Settings::dispatchers and jbsq out, \
      and each worker schedules itself",
     2 * .dispatchers
 )]

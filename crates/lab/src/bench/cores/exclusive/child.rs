@@ -164,7 +164,7 @@ pub fn run() -> anyhow::Result<()> {
         reader.state.store(ENDS, Ordering::Relaxed);
     };
     std::thread::Builder::new().name("input".to_owned()).spawn(read)?;
-    let (periods, ending) = tailwater::Builder::new().run(move || {
+    let (periods, ending) = tailwater::RuntimeBuilder::new().run(move || {
         let body = {
             let shared = Arc::clone(&shared);
             move || compute(&shared)
