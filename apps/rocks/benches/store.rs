@@ -9,8 +9,7 @@ use criterion::{Criterion, Throughput};
 use tailwater_rocks::Store;
 use tailwater_rocks::store::{Config, STACK};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const KEYS: u64 = 100_000;
 const VALUE: usize = 64;

@@ -25,8 +25,7 @@ pub fn main(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
             };
         },
         None => quote! {
-            #[global_allocator]
-            static __TAILWATER_ALLOC: ::tailwater::Alloc = ::tailwater::Alloc::new();
+            ::tailwater::allocator!();
         },
     };
     Ok(quote! {
@@ -150,9 +149,9 @@ mod tests {
     #[test]
     fn a_program_declares_one_allocator() {
         let declared = |arguments| main(arguments, quote! { fn main() {} }).unwrap().to_string();
-        assert!(declared(quote!()).contains("global_allocator"));
+        assert!(declared(quote!()).contains("allocator !"));
         let own = declared(quote!(allocator = crate::memory::ALLOC));
-        assert!(!own.contains("global_allocator") && own.contains("crate :: memory :: ALLOC"), "{own}");
+        assert!(!own.contains("allocator !") && own.contains("crate :: memory :: ALLOC"), "{own}");
     }
 
     #[test]

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use tailwater::sync::Semaphore;
 use tailwater::thread;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// No timer fires while the benchmark runs.
 const HOUR: Duration = Duration::from_secs(3600);

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use tailwater::sync::Event;
 use tailwater::{debug, thread};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const QUANTUM: Duration = Duration::from_micros(100);
 const ROUNDS: usize = 5;

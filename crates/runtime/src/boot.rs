@@ -42,8 +42,7 @@ impl RuntimeBuilder {
     ///
     /// # Examples
     /// ```standalone_crate
-    /// # #[global_allocator]
-    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// # tailwater::allocator!();
     /// let answer = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
     ///     let thread = tailwater::thread::spawn(|| 42);
     ///     thread.join().unwrap()

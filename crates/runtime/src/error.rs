@@ -25,8 +25,8 @@ pub enum StartError {
     Config(#[from] ConfigError),
     /// The program has another global allocator.
     #[error(
-        "the program's global allocator is not Tailwater's: use #[tailwater::main], or add\n    \
-         #[global_allocator] static ALLOC: tailwater::Alloc = tailwater::Alloc::new();"
+        "the program's global allocator is not Tailwater's: use #[tailwater::main], or add the line\n    \
+         tailwater::allocator!();"
     )]
     NoAllocatorGuard,
     /// The process has a runtime already.
@@ -67,8 +67,7 @@ impl fmt::Debug for StartError {
 ///
 /// # Examples
 /// ```standalone_crate
-/// # #[global_allocator]
-/// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+/// # tailwater::allocator!();
 /// use tailwater::{RuntimeBuilder, ConfigError, StartError};
 ///
 /// let error = RuntimeBuilder::new().kthreads(0).run(|| ()).unwrap_err();
@@ -153,8 +152,7 @@ pub enum ConfigError {
 ///
 /// # Examples
 /// ```standalone_crate
-/// # #[global_allocator]
-/// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+/// # tailwater::allocator!();
 /// use tailwater::{AttachError, RuntimeBuilder, StartError};
 ///
 /// let error = RuntimeBuilder::new().iokernel("@no-iokernel-listens-here").run(|| ()).unwrap_err();

@@ -35,8 +35,7 @@ static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
 ///
 /// # Examples
 /// ```standalone_crate
-/// # #[global_allocator]
-/// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+/// # tailwater::allocator!();
 /// let name = tailwater::testing::run("adder", || {
 ///     tailwater::thread::current().name().map(str::to_owned)
 /// });

@@ -5,8 +5,7 @@ use std::process::Command;
 use tailwater::net::UdpSocket;
 use tailwater::{RuntimeBuilder, thread};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const CHILD: &str = "TAILWATER_TEST_CHILD";
 

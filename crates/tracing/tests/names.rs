@@ -10,8 +10,7 @@ use tailwater::{debug, thread};
 use tailwater_testkit::Storm;
 use tailwater_tracing::with_thread_names;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const THREADS: u64 = 12;
 const EVENTS: u64 = 200;

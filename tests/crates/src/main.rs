@@ -20,8 +20,7 @@ mod pool;
 mod pure;
 mod waits;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// How a check ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -191,8 +191,7 @@ impl RuntimeBuilder {
     ///
     /// # Examples
     /// ```standalone_crate
-    /// #[global_allocator]
-    /// static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// tailwater::allocator!();
     ///
     /// fn main() -> Result<(), tailwater::StartError> {
     ///     // SAFETY: nothing in this program uses thread-locals on user threads.
@@ -249,8 +248,7 @@ impl RuntimeBuilder {
     ///
     /// # Examples
     /// ```standalone_crate
-    /// # #[global_allocator]
-    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// # tailwater::allocator!();
     /// use std::sync::atomic::{AtomicBool, Ordering};
     /// use std::time::Duration;
     ///
@@ -306,8 +304,7 @@ impl RuntimeBuilder {
     ///
     /// # Examples
     /// ```standalone_crate
-    /// # #[global_allocator]
-    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// # tailwater::allocator!();
     /// use std::sync::mpsc;
     ///
     /// let builder = tailwater::RuntimeBuilder::new().kthreads(1).adopt_libc_waits();

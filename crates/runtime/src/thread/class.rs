@@ -50,8 +50,7 @@ pub enum ThreadClass {
     /// use std::sync::atomic::{AtomicBool, Ordering};
     /// use tailwater::thread::{self, Builder, ThreadClass};
     ///
-    /// # #[global_allocator]
-    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// # tailwater::allocator!();
     /// fn main() {
     ///     let rounds = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
     ///         let stop = Arc::new(AtomicBool::new(false));

@@ -87,8 +87,7 @@ pub fn is_user_thread() -> bool {
 ///     Ok(())
 /// }
 ///
-/// #[global_allocator]
-/// static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+/// tailwater::allocator!();
 /// ```
 pub fn available_parallelism() -> io::Result<NonZero<usize>> {
     match runtime::started() {

@@ -50,5 +50,4 @@ mod udp;
 mod udp_parallel;
 mod wake_all;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();

@@ -16,8 +16,7 @@ mod stress;
 use std::process::{Command, ExitCode, Stdio};
 use tailwater_testkit::{PATIENCE, Program, text};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// A test: its name and its function.
 type Case = (&'static str, fn());

@@ -12,8 +12,7 @@ use tailwater_shm::grant::PREEMPT_SIGNAL;
 
 // The sanitizers watch the allocations of their own.
 #[cfg(not(sanitizing))]
-#[global_allocator]
-static ALLOC: crate::Alloc = crate::Alloc::new();
+crate::allocator!();
 
 /// Signals sent at one step.
 const SIGNALS: u32 = 20;
