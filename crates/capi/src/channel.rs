@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_void};
 use tailwater::sync::channel::{
     self, Receiver, RecvTimeoutError, Select, SendTimeoutError, Sender, TryRecvError, TrySendError,
 };
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// A channel whose messages are addresses, for any number of threads.
 pub struct tw_channel {

@@ -6,7 +6,7 @@ use crate::net::{error, table};
 use core::ffi::c_int;
 use std::io;
 use tailwater::readiness::{Events, Interest, Mode, Poller, Source, Token};
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// A read, an accept or a receive would not wait. As `EPOLLIN`.
 pub const TW_IN: u32 = 0x1;

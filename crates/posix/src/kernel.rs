@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use tailwater::readiness::Poller;
 use tailwater::sync::Mutex;
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// Lowest number of the descriptors that the library has for itself: programs expect low ones.
 const LOWEST: libc::c_long = 512;

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 use tailwater::readiness::{Events, Interest, Mode, Nested, Poller, Token};
 use tailwater::resident::{self, Waited};
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// Events of the runtime that one wait returns at most.
 const BATCH: usize = 64;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use core::time::Duration;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 use tailwater::{RuntimeBuilder, resident};
 
 /// Variable with the network of the IOKernel, which `tailwater run --posix` sets.

@@ -179,8 +179,8 @@ impl BlockingPool {
 /// thread-locals are the pool thread's.
 ///
 /// # Panics
-/// If `f` panics, with its payload; if the caller holds a
-/// [`SpinLock`](crate::sync::spin::SpinLock).
+/// If `f` panics, with its payload; on a user thread within
+/// [`no_preempt`](crate::no_preempt).
 ///
 /// # Examples
 /// ```standalone_crate

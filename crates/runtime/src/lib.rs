@@ -104,6 +104,9 @@ mod exit;
 pub mod future;
 #[cfg(not(loom))]
 mod ingress;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod internals;
 #[cfg(all(feature = "libc-waits", not(loom)))]
 mod libc_waits;
 #[cfg(not(loom))]

@@ -19,7 +19,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 use tailwater::net::{TcpListener, TcpOptions, TcpStream, UdpSocket};
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// The runtime's socket behind a descriptor.
 #[derive(Debug)]

@@ -23,7 +23,7 @@
 //! | `task` | [`block_on`], [`spawn`] |
 //! | `remedy` | what a panic for want of Tokio's runtime says |
 //! | `timer` | [`sleep`], [`timeout`] |
-//! | `sync` | the asynchronous methods of [`Event`](crate::sync::Event), [`Notify`](crate::sync::Notify), [`Word`](crate::sync::Word) and channels |
+//! | `sync` | the asynchronous methods of [`Event`](crate::sync::Event), [`Notify`](crate::sync::Notify) and channels |
 //! | [`net`] | sockets |
 //!
 //! # Traits of other crates

@@ -1,4 +1,4 @@
-//! The asynchronous methods of events, notifications, words and channels.
+//! The asynchronous methods of events, notifications and channels.
 //!
 //! A change wakes all futures that wait for it, and each tries again: one that was woken and then
 //! dropped takes nothing with it.
@@ -7,7 +7,7 @@ use super::operation::{Operation, Wait};
 use crate::sync::channel::{
     Channel, Receiver, ReceivingEnd, RecvError, SendError, Sender, TryRecvError, TrySendError,
 };
-use crate::sync::{Event, Notify, Word, mpsc};
+use crate::sync::{Event, Notify, mpsc};
 use crate::verbs::watch::Watchers;
 use core::future::Future;
 
@@ -82,37 +82,6 @@ impl Notify {
     /// ```
     pub fn wait_async(&self) -> impl Future<Output = ()> + Send {
         Wait::new(Notified { notify: self, seen: None })
-    }
-}
-
-#[derive(Debug)]
-struct While<'a> {
-    word: &'a Word,
-    value: u32,
-}
-
-impl Operation for While<'_> {
-    type Output = ();
-
-    fn attempt(&mut self, arm: impl FnOnce(&mut Watchers)) -> Option<()> {
-        self.word.differs_or(self.value, arm).then_some(())
-    }
-
-    fn with_watchers(&self, change: impl FnOnce(&mut Watchers)) {
-        self.word.with_watchers(change);
-    }
-}
-
-impl Word {
-    /// As [`wait_while`](Self::wait_while), as a future.
-    ///
-    /// # Examples
-    /// ```
-    /// let word = tailwater::sync::Word::new(1);
-    /// tailwater::future::block_on(word.wait_while_async(0));
-    /// ```
-    pub fn wait_while_async(&self, value: u32) -> impl Future<Output = ()> + Send {
-        Wait::new(While { word: self, value })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Readiness: one thread waits for many objects.
 //!
-//! A [`Poller`] has registrations of [sources](Source): sockets, channels, events, notifications,
-//! words. It has timers of its own. [`Poller::wait`] returns what is ready. An event loop ported
+//! A [`Poller`] has registrations of [sources](Source): sockets, channels, events,
+//! notifications. It has timers of its own. [`Poller::wait`] returns what is ready. An event loop ported
 //! from `epoll` or `mio` keeps its shape; new programs have threads and [futures](crate::future),
 //! which are simpler.
 //!
@@ -34,8 +34,8 @@
 //!
 //! # Closing
 //! The last handle of a source may be dropped while it is registered: the registration ends, and
-//! its events with it. An [`Event`](crate::sync::Event), [`Notify`](crate::sync::Notify) or
-//! [`Word`](crate::sync::Word) is kept by its registration.
+//! its events with it. An [`Event`](crate::sync::Event) or
+//! [`Notify`](crate::sync::Notify) is kept by its registration.
 //!
 //! # epoll
 //! | epoll | here |

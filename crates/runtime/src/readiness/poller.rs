@@ -397,7 +397,7 @@ impl Poller {
     /// [`wake`](Self::wake) was called.
     ///
     /// # Panics
-    /// On a user thread that holds a spin lock.
+    /// On a user thread within [`no_preempt`](crate::no_preempt).
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> usize {
         events.list.clear();
         let deadline = timeout.map(deadline_after);

@@ -3,7 +3,7 @@
 use super::interest::Ready;
 use crate::net::UdpSocket;
 use crate::sync::channel::{Channel, Receiver, Sender};
-use crate::sync::{Differs, Event, Notify, mpsc};
+use crate::sync::{Event, Notify, mpsc};
 use crate::verbs::watch::Watchers;
 use std::sync::Arc;
 #[cfg(feature = "tcp")]
@@ -48,8 +48,7 @@ pub trait Sealed {
 }
 
 /// What a [`Poller`](super::Poller) can watch: TCP streams and listeners, UDP sockets, both ends of
-/// channels, an [`Event`] or [`Notify`] in an `Arc`, and a [`Word`](crate::sync::Word) by
-/// [`differs_from`](crate::sync::Word::differs_from).
+/// channels, and an [`Event`] or [`Notify`] in an `Arc`.
 ///
 /// An [`Event`] is readable while it is set, a [`Notify`] while a notification is stored. A UDP
 /// socket is always writable, also while a program waits for another IOKernel: a loop that gets
@@ -261,27 +260,5 @@ impl Sealed for Arc<Notify> {
 
     fn object(&self) -> Arc<dyn Object> {
         Arc::clone(self) as _
-    }
-}
-
-impl Object for Differs {
-    fn watchers(&self, side: Side, change: &mut dyn FnMut(&mut Watchers)) {
-        if side == Side::Read {
-            self.word().with_watchers(|watchers| change(watchers));
-        }
-    }
-
-    fn ready(&self) -> Ready {
-        Ready::READABLE.when(self.holds())
-    }
-}
-
-impl Sealed for Differs {
-    fn key(&self) -> Key {
-        (address(&**self.word()), None)
-    }
-
-    fn object(&self) -> Arc<dyn Object> {
-        Arc::new(self.clone())
     }
 }

@@ -72,7 +72,7 @@ fn the_limit_holds_and_everything_runs() {
 fn a_spin_lock_is_refused_before_anything_starts() {
     let started = AtomicUsize::new(0);
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        let lock = tailwater::sync::spin::SpinLock::new(());
+        let lock = tailwater::internals::SpinLock::new(());
         let _guard = lock.lock();
         blocking(|| started.fetch_add(1, Ordering::SeqCst));
     }));

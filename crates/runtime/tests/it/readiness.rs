@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
 use tailwater::readiness::{Events, Interest, Mode, Poller, Readiness, Token};
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 use tailwater::sync::{Notify, channel};
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};

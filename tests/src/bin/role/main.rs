@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tailwater::cores::{self, Estimation, Priorities};
 use tailwater::dispatch::{RequestClass, Service, Settings, UdpServer};
 use tailwater::net::UdpSocket;
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 use tailwater::thread;
 
 fn ready() {
