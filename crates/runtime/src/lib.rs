@@ -1,10 +1,8 @@
 //! Tailwater: user threads, synchronisation, timers and sockets for services that share a machine
 //! with batch work.
 //!
-//! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
-//! what has no counterpart here. Programs of futures have [`future`], event loops [`readiness`],
-//! servers that run each event to completion [`events`], servers of requests that differ in length
-//! [`dispatch`]. A program becomes a Tailwater program with one attribute:
+//! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`] is for what has no
+//! counterpart here. A program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
 //! #[tailwater::main]
@@ -19,6 +17,18 @@
 //! With `TAILWATER_IOKERNEL` naming the control socket of a `tailwater iokernel`, the same binary
 //! runs *attached*: on cores the IOKernel lends it from microsecond to microsecond, with an address
 //! of its own.
+//!
+//! # Which way to take
+//! Write threads, one for each connection or request: [`thread`] and [`net`], as with `std`. They
+//! cost a tenth of a microsecond each, and everything else works together with them. There are two
+//! reasons for another way, and two for code that exists:
+//!
+//! | if | take |
+//! |---|---|
+//! | requests differ much in length, and short ones wait behind long ones | [`dispatch`]: classified requests, preempted in the order of a policy |
+//! | a request costs less than a switch of threads, or there are very many connections | [`events`]: a loop that handles each event to completion |
+//! | the code is made of futures (hyper, tonic) | [`future`], a feature that is off by default |
+//! | the code is a loop around `epoll` or `mio` | [`readiness`], a feature that is off by default |
 //!
 //! # Features
 //! These are on by default. With `default-features = false` a program builds half as many crates.
@@ -36,6 +46,8 @@
 //!
 //! | feature | has |
 //! |---|---|
+//! | `future` | tasks, timers and sockets for async code in [`future`] |
+//! | `readiness` | a poller over many sockets, channels and timers in [`readiness`] |
 //! | `libc-waits` | waits in the C library that give the core away: `RuntimeBuilder::adopt_libc_waits` |
 //! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`] |
 //!
@@ -48,15 +60,21 @@
 //!
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
-//! socket call, `spawn`, and [`poll`], which long loops should call every microsecond or
+//! socket call, `spawn`, and [`poll()`], which long loops should call every microsecond or
 //! so (it costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
 //! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
 //! [`quantum`](RuntimeBuilder::quantum) is set and over.
+#![cfg_attr(not(feature = "future"), doc = "\n[`future`]: https://docs.rs/tailwater/latest/tailwater/future")]
+#![cfg_attr(not(feature = "readiness"), doc = "\n[`readiness`]: https://docs.rs/tailwater/latest/tailwater/readiness")]
 
 // Under loom only the ground layer is built, for its models. The layers below do not ask for
-// features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks.
+// features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks;
+// without `future` and `readiness`, what they read of sockets and channels.
 #![cfg_attr(
-    any(loom, not(all(feature = "debug", feature = "dispatch"))),
+    any(
+        loom,
+        not(all(feature = "debug", feature = "dispatch", feature = "future", feature = "readiness"))
+    ),
     allow(dead_code, reason = "the layers above use it")
 )]
 
@@ -100,7 +118,7 @@ mod error;
 pub mod events;
 #[cfg(not(loom))]
 mod exit;
-#[cfg(not(loom))]
+#[cfg(all(feature = "future", not(loom)))]
 pub mod future;
 #[cfg(not(loom))]
 mod ingress;
@@ -111,11 +129,11 @@ pub mod internals;
 mod libc_waits;
 #[cfg(not(loom))]
 pub mod net;
-#[cfg(not(loom))]
+#[cfg(all(feature = "readiness", not(loom)))]
 pub mod readiness;
 #[cfg(not(loom))]
 mod records;
-#[cfg(not(loom))]
+#[cfg(all(feature = "readiness", not(loom)))]
 #[doc(hidden)]
 pub mod resident;
 #[cfg(all(feature = "signal", not(loom)))]
@@ -128,7 +146,7 @@ pub mod testing;
 pub mod thread;
 #[cfg(not(loom))]
 pub mod time;
-#[cfg(not(loom))]
+#[cfg(all(any(feature = "readiness", feature = "tcp"), not(loom)))]
 mod token;
 #[cfg(not(loom))]
 mod verbs;

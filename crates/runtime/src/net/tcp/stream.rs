@@ -207,7 +207,7 @@ impl TcpStream {
     }
 
     /// Begins to connect to one address and returns at once a non-blocking stream, for a
-    /// [`Poller`](crate::readiness::Poller): it becomes writable when the handshake is over, and
+    /// `readiness::Poller`: it becomes writable when the handshake is over, and
     /// [`take_error`](Self::take_error) then returns why it failed, if it did.
     ///
     /// # Errors
