@@ -13,12 +13,11 @@
 //! Standalone there are no rings, and a datagram from one socket of the process to another goes
 //! directly from the sender's buffer into the receiver's queue, as it does attached.
 //!
-//! Not here: scheduling, steering of flows (the IOKernel's), queries to name servers (they block).
+//! Not here: scheduling, steering of flows (the IOKernel's).
 
 mod addr;
 mod driver;
 mod error;
-mod hosts;
 mod platform;
 mod settings;
 #[cfg(feature = "tcp")]

@@ -36,7 +36,6 @@ use tailwater_shm::clock;
 /// [`NetCounters::udp_overflows`](crate::net::NetCounters).
 ///
 /// # Differences from `std`
-/// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
 /// * There is one link: scope and flow label of IPv6 addresses are ignored, and reported as zero.
 ///
 /// # Both families

@@ -38,7 +38,6 @@ use tailwater_tcp::{Events, State};
 /// [`set_linger`](Self::set_linger) changes that.
 ///
 /// # Differences from `std`
-/// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
 /// * A failure is reported by the first call that encounters it, as on Linux; the addresses can be
 ///   read even after it.
 /// * [`TcpOptions`] sets what must be set before the handshake; [`info`](Self::info) and
