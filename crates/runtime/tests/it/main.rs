@@ -21,6 +21,7 @@ mod examples;
 mod exclusive;
 mod foreign_malloc;
 mod future;
+mod future_locks;
 mod gdb;
 mod membarrier;
 mod pinned;
