@@ -25,7 +25,8 @@ use tailwater::dispatch::Policy;
 use crate::accepted::Accepted;
 use crate::pid_file::PidFile;
 use crate::replicate::{self, Replication, Secret};
-use crate::server::{Clock, Listening, Sizes, Turns, kernel, user_threads};
+use crate::clock::Clock;
+use crate::server::{Listening, Sizes, Turns, kernel, user_threads};
 use crate::service::{Mode, Service, Settings};
 use crate::store::{Config, Store};
 

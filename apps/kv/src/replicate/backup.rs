@@ -16,7 +16,8 @@ use super::apply::{Applier, Ended};
 use super::origin::{self, Origin};
 use super::wire::{self, Ack, AckState, HELLO, Hello, Nonces, PREFACE, Verdict};
 use super::{HANDSHAKE, SEND, STRANGERS, nonce, report};
-use crate::server::{Clock, System};
+use crate::clock::Clock;
+use crate::system::System;
 use crate::service::Service;
 
 /// Pause after a failure to accept.

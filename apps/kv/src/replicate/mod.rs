@@ -64,7 +64,8 @@ use std::time::Duration;
 
 use tailwater::sync::Event;
 
-use crate::server::{Clock, System};
+use crate::clock::Clock;
+use crate::system::System;
 use crate::service::Service;
 use crate::store::{Horizon, Journal};
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use super::progress::Session;
 use super::wire::{self, ACK, Ack, AckState, Hello, Message, Nonces, PREFACE, VERDICT, Verdict};
 use super::{HANDSHAKE, Replication, SEND, described, nonce, report};
-use crate::server::{Clock, System};
+use crate::clock::Clock;
+use crate::system::System;
 use crate::service::Service;
 use crate::store::{Change, Crawl, Journal, MAX_KEY};
 

@@ -23,10 +23,11 @@ use slab::Slab;
 use tailwater::events::{Batch, CommandError, Condition, EventLoop, Handle, Token};
 use tailwater::net::{TcpListener, TcpOptions};
 
-use super::system::{System, Tailwater, keepalive};
-use super::{Clock, TOO_MANY};
+use super::TOO_MANY;
+use crate::clock::Clock;
 use crate::protocol::{Connection, Step};
 use crate::service::{Registered, Service};
+use crate::system::{System, Tailwater, keepalive};
 
 /// How often a loop looks for idle connections, if they are closed.
 const SWEEP: Duration = Duration::from_secs(1);

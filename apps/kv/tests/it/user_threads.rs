@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
-use tailwater_kv::server::{Clock, Listening, Sizes, user_threads};
+use tailwater_kv::clock::Clock;
+use tailwater_kv::server::{Listening, Sizes, user_threads};
 use tailwater_kv::service::{Mode, Service, Settings};
 use tailwater_kv::store::{Config, Store};
 use tailwater_testkit::{PATIENCE, own_process};
