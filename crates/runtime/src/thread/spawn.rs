@@ -26,7 +26,7 @@ use crate::thread::packet::{Completer, Joiner, packet};
 use crate::thread::placement::Placement;
 use crate::thread::scope_data::ScopeData;
 use crate::time::sleep;
-use crate::verbs::background;
+use crate::verbs::{background, hooks};
 use crate::verbs::place::ready_at;
 use crate::verbs::ready::ready;
 use crate::verbs::switch::{poll, uthread_main};
@@ -198,6 +198,7 @@ where
     let target = options.placement.target();
     let options = Options { class: options.class.or_else(ThreadClass::inherited), ..options };
     if options.class == Some(ThreadClass::Background) && class::begin_background() && runtime().loan.is_some() {
+        hooks::install_keeper(background::rouse_keeper);
         start_normal(run_keeper).inspect_err(|_| runtime().background.unbegin())?;
     }
     let reserved = match options.class {
