@@ -207,6 +207,22 @@ impl<P: Platform> Stack<P> {
         self.udp.close(endpoint);
     }
 
+    /// Has a UDP socket receive what is sent to a group on the link, or by this host.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn join_udp(&self, endpoint: &Endpoint<P>, group: IpAddr) -> Result<(), GroupError> {
+        self.udp.join(endpoint, group)
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// [`GroupError::NotJoined`].
+    pub fn leave_udp(&self, endpoint: &Endpoint<P>, group: IpAddr) -> Result<(), GroupError> {
+        self.udp.leave(endpoint, group)
+    }
+
     /// Connects a UDP socket: it receives only from `peer` from now on.
     ///
     /// # Errors

@@ -17,6 +17,7 @@
 //! Lock order: table, then endpoint.
 
 use super::endpoint::{Endpoint, Offer, SocketError};
+use super::groups::{GroupError, Groups};
 use super::ring::DatagramRing;
 use super::slab::Slab;
 use crate::counters::NetCounters;
@@ -69,6 +70,7 @@ pub struct UdpTable<P: Platform> {
     ports: Box<[AtomicU32]>,
     endpoints: Slab<P, Endpoint<P>>,
     admin: P::Lock<Admin>,
+    groups: Groups<P>,
     receive_bytes: usize,
     seed: u64,
 }
@@ -81,6 +83,7 @@ impl<P: Platform> UdpTable<P> {
             ports: (0..=u16::MAX).map(|_| AtomicU32::new(0)).collect(),
             endpoints: Slab::new(),
             admin: Lock::new(Admin { free: Vec::new(), used: 0, drawn: 0 }),
+            groups: Groups::new(),
             receive_bytes,
             seed,
         }
@@ -130,10 +133,37 @@ impl<P: Platform> UdpTable<P> {
             }
             link = &self.endpoint(here).expect("an open socket is in its port's chain").next;
         }
-        let queue = endpoint.close();
+        let (queue, groups) = endpoint.close();
         admin.free.push(endpoint.index);
         drop(admin);
+        groups.into_iter().for_each(|group| self.groups.leave(group));
         drop(queue);
+    }
+
+    /// Has a socket receive what is sent to a group.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn join(&self, endpoint: &Endpoint<P>, group: IpAddr) -> Result<(), GroupError> {
+        endpoint.join(group)?;
+        self.groups.join(group);
+        Ok(())
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// [`GroupError::NotJoined`].
+    pub fn leave(&self, endpoint: &Endpoint<P>, group: IpAddr) -> Result<(), GroupError> {
+        endpoint.leave(group)?;
+        self.groups.leave(group);
+        Ok(())
+    }
+
+    /// Returns the groups of all sockets.
+    #[inline]
+    pub fn groups(&self) -> &Groups<P> {
+        &self.groups
     }
 
     /// Wakes all threads that wait for a datagram.

@@ -18,6 +18,7 @@
 mod addr;
 mod driver;
 mod error;
+mod multicast;
 mod platform;
 mod settings;
 #[cfg(feature = "tcp")]

@@ -66,7 +66,7 @@ use tailwater_shm::clock;
 /// }
 /// ```
 pub struct UdpSocket {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// The stack's socket. The next socket may have the same one.
@@ -74,9 +74,9 @@ pub struct UdpSocket {
 pub(crate) struct UdpEndpoint(pub(crate) &'static Endpoint);
 
 /// What clones of a socket share; the last clone closes it.
-struct Shared {
-    stack: &'static Stack,
-    endpoint: &'static Endpoint,
+pub(super) struct Shared {
+    pub(super) stack: &'static Stack,
+    pub(super) endpoint: &'static Endpoint,
     /// The address as bound.
     bound: SocketAddr,
     /// Bound to an IPv6 address: IPv4 ones are reported as IPv4-mapped.
