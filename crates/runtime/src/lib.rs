@@ -1,8 +1,8 @@
 //! Tailwater: user threads, synchronisation, timers and sockets for services that share a machine
 //! with batch work.
 //!
-//! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`] is for what has no
-//! counterpart here. A program becomes a Tailwater program with one attribute:
+//! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
+//! what has no counterpart here. A program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
 //! #[tailwater::main]
