@@ -84,8 +84,8 @@ pub struct tw_condition {
     pub token: u64,
     /// The loop's name for the socket; for `TW_INCOMING` that of the new connection.
     pub handle: tw_handle,
-    /// Data on loan: all that a connection has received and `tw_loop_consume` has not returned, oldest
-    /// first, or a datagram. Valid until the next round, or until the socket is closed.
+    /// Data on loan: all that a connection has received and `tw_loop_consume` has not returned,
+    /// oldest first, or a datagram. Valid until the next round, or until the socket is closed.
     pub data: *const c_void,
     /// Bytes at `data`.
     pub len: usize,
@@ -402,9 +402,9 @@ pub unsafe extern "C" fn tw_loop_is_eof(events: *mut tw_loop, handle: tw_handle)
 /// Sends as many bytes as there is room for. They are copied, and leave at the end of the round. If
 /// those are not all, `TW_WINDOW` reports when there is room. Never switches threads.
 ///
-/// Returns the number of bytes taken, or a negative error number: `-EPIPE` after `tw_loop_shutdown`,
-/// `-ESHUTDOWN` if the connection is over, `-ENOTCONN` if it waits to be accepted, `-EBADF`,
-/// `-EOPNOTSUPP`.
+/// Returns the number of bytes taken, or a negative error number: `-EPIPE` after
+/// `tw_loop_shutdown`, `-ESHUTDOWN` if the connection is over, `-ENOTCONN` if it waits to be
+/// accepted, `-EBADF`, `-EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_loop_send(
     events: *mut tw_loop,

@@ -1,6 +1,6 @@
-//! Waits in the C library with and without `RuntimeBuilder::adopt_libc_waits`: four threads that pass a
-//! turn by a mutex and a condition variable on one core, of `std` and of C, as OS threads and as
-//! user threads; a wake that no thread waits for; a system call through a redirected site.
+//! Waits in the C library with and without `RuntimeBuilder::adopt_libc_waits`: four threads that
+//! pass a turn by a mutex and a condition variable on one core, of `std` and of C, as OS threads
+//! and as user threads; a wake that no thread waits for; a system call through a redirected site.
 //!
 //! Each figure is measured in processes of its own, which take turns: the C library's code cannot
 //! be changed twice.

@@ -5,10 +5,11 @@
 //! the runtime; it lives until the process ends. Threads that a test leaves running continue while
 //! other tests run, as with `std`.
 //!
-//! The runtime has two kthreads and a [quantum](crate::RuntimeBuilder::quantum) of 10 ms, so that tests
-//! run in parallel and one that does not reach a poll point does not hold up the others.
+//! The runtime has two kthreads and a [quantum](crate::RuntimeBuilder::quantum) of 10 ms, so that
+//! tests run in parallel and one that does not reach a poll point does not hold up the others.
 //! `TAILWATER_*` variables and the configuration file change that. A test that starts a runtime of
-//! its own with [`RuntimeBuilder::run`](crate::RuntimeBuilder::run) belongs in a test binary of its own.
+//! its own with [`RuntimeBuilder::run`](crate::RuntimeBuilder::run) belongs in a test binary of its
+//! own.
 
 use crate::RuntimeBuilder;
 use crate::ground::guard::NoPreempt;

@@ -16,8 +16,8 @@
 //! | class other than IN, a zone transfer, a name outside all zones | REFUSED |
 //! | any other type of questions or messages (RFC 6895, section 3.1) | NOTIMP |
 //!
-//! Bounds: [`MAX_CHAIN`](crate::zone::MAX_CHAIN) aliases, [`MAX_HOSTS`] hosts whose addresses are included, answers of
-//! [`MAX_UDP`] and 65,535 octets.
+//! Bounds: [`MAX_CHAIN`](crate::zone::MAX_CHAIN) aliases, [`MAX_HOSTS`] hosts whose addresses are
+//! included, answers of [`MAX_UDP`] and 65,535 octets.
 
 mod follow;
 mod request;

@@ -1,10 +1,10 @@
 //! Servers: one thread per connection, on [Tailwater](user_threads) or on the
 //! [kernel's sockets](kernel).
 //!
-//! Owns what both share: the threads, the life of a connection, and the crawler's pace, over the few calls that the two kinds of threads and sockets have in common (`System`). A
-//! connection that misbehaves, or whose client is gone, ends alone. On Tailwater a dispatcher may
-//! execute what connections ask for ([`Turns`]), or event loops serve them without threads
-//! (`events`).
+//! Owns what both share: the threads, the life of a connection, and the crawler's pace, over the
+//! few calls that the two kinds of threads and sockets have in common (`System`). A connection that
+//! misbehaves, or whose client is gone, ends alone. On Tailwater a dispatcher may execute what
+//! connections ask for ([`Turns`]), or event loops serve them without threads (`events`).
 
 mod events;
 pub mod kernel;

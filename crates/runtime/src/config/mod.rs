@@ -1,5 +1,5 @@
-//! The configuration of a runtime: [`RuntimeBuilder`] first, then `TAILWATER_*` variables, then a TOML
-//! file.
+//! The configuration of a runtime: [`RuntimeBuilder`] first, then `TAILWATER_*` variables, then a
+//! TOML file.
 //!
 //! The builder's settings are the program's decision and take precedence; variables are the
 //! operator's; the file (named by `TAILWATER_CONFIG`) holds what is the same on every start. All
@@ -254,7 +254,8 @@ impl RuntimeBuilder {
     ///
     /// static DONE: AtomicBool = AtomicBool::new(false);
     ///
-    /// let runtime = tailwater::RuntimeBuilder::new().kthreads(1).quantum(Duration::from_millis(1));
+    /// let quantum = Duration::from_millis(1);
+    /// let runtime = tailwater::RuntimeBuilder::new().kthreads(1).quantum(quantum);
     /// let run = runtime.run(|| {
     ///     tailwater::thread::spawn(|| DONE.store(true, Ordering::Relaxed));
     ///     // Without a quantum, the only kthread would never get to the other thread.
@@ -275,8 +276,9 @@ impl RuntimeBuilder {
     ///
     /// # Examples
     /// ```
-    /// let builder = tailwater::RuntimeBuilder::new().without_quantum("one request runs at a time");
-    /// assert!(format!("{builder:?}").contains("one request"));
+    /// let why = "one request runs at a time";
+    /// let builder = tailwater::RuntimeBuilder::new().without_quantum(why);
+    /// assert!(format!("{builder:?}").contains(why));
     /// ```
     pub fn without_quantum(mut self, reason: impl Into<String>) -> Self {
         self.without_quantum = Some(reason.into());

@@ -278,10 +278,10 @@ impl Settings {
     }
 
     /// Sets how many dispatchers have a kthread of their own, and with it a core, while requests
-    /// wait: each is an [exclusive](crate::thread::ThreadClass::Exclusive) thread. The other kthreads run
-    /// requests, which their dispatcher hands to them ahead of time; flows are divided among
-    /// several dispatchers by [`Request::flow`](super::Request::flow), and all bounds hold for each
-    /// of them. The default is 0: each worker schedules itself. With
+    /// wait: each is an [exclusive](crate::thread::ThreadClass::Exclusive) thread. The other
+    /// kthreads run requests, which their dispatcher hands to them ahead of time; flows are divided
+    /// among several dispatchers by [`Request::flow`](super::Request::flow), and all bounds hold
+    /// for each of them. The default is 0: each worker schedules itself. With
     /// [`bounded queues`](Policy::bounded_queues) it is 1.
     ///
     /// A dispatcher and a worker for each need two kthreads; with fewer, or if no core can be had

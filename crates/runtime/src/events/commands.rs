@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// Commands. None of them waits.
 impl EventLoop {
     /// Adds a listener: its clients are reported by
-    /// [`Condition::Incoming`](super::Condition::Incoming). Several loops may have clones of one; each
-    /// client is reported by one of them.
+    /// [`Condition::Incoming`](super::Condition::Incoming). Several loops may have clones of one;
+    /// each client is reported by one of them.
     pub fn listen(&mut self, listener: TcpListener, token: Token) -> Handle {
         let inbox = Arc::clone(&self.inbox);
         let make = |index| Kind::Listener(Listener::new(listener, Link::new(index, &inbox)));
@@ -126,8 +126,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Returns the data of a connection that is on loan and not consumed, oldest first, in one piece.
-    /// Until the next [`poll`](Self::poll) only [`consume`](Self::consume) changes it, which
+    /// Returns the data of a connection that is on loan and not consumed, oldest first, in one
+    /// piece. Until the next [`poll`](Self::poll) only [`consume`](Self::consume) changes it, which
     /// takes bytes off its beginning.
     ///
     /// # Errors

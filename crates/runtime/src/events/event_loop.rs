@@ -182,7 +182,8 @@ impl EventLoop {
     /// other than the condition's own must expect invalid handles behind it.
     ///
     /// # Panics
-    /// On a user thread within [`no_preempt`](crate::no_preempt), and in a handler of [`run`](Self::run).
+    /// On a user thread within [`no_preempt`](crate::no_preempt), and in a handler of
+    /// [`run`](Self::run).
     pub fn poll(&mut self, batch: &mut Batch, timeout: Option<Duration>) -> usize {
         check_may_block(&NoPreempt::new());
         let deadline = timeout.map(deadline_after);

@@ -10,7 +10,8 @@
 //! * **FS base** points to the thread control block of the running *user thread*, so
 //!   `thread_local!` belongs to it. Each switch writes it: 13 ns with `wrfsbase`, 170 ns by system
 //!   call where the processor or kernel lacks the instruction. Programs whose user threads share
-//!   their kthread's block ([`RuntimeBuilder::shared_tls`](crate::RuntimeBuilder::shared_tls)) never write it.
+//!   their kthread's block ([`RuntimeBuilder::shared_tls`](crate::RuntimeBuilder::shared_tls))
+//!   never write it.
 //! * A switch saves the callee-saved registers of the System V ABI (3.2.1) except the
 //!   floating-point control words, which all user threads share: a program that changes the
 //!   rounding mode must change it back before it blocks.

@@ -47,7 +47,8 @@ impl Builder {
 
     /// Sets the usable bytes of the thread's stack: 16 KiB to 128 GiB, rounded up. Memory is
     /// committed as it is touched, and kept for the next thread of the same size. For the part that
-    /// the preempt signal may take see [`stack_size`](crate::RuntimeBuilder::stack_size) of the runtime.
+    /// the preempt signal may take see [`stack_size`](crate::RuntimeBuilder::stack_size) of the
+    /// runtime.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_size = Some(bytes);
         self

@@ -2,8 +2,9 @@
 //! workers through mailboxes (Shinjuku, NSDI'19, section 3.3; Concord, SOSP'23).
 //!
 //! Owns a *group* for each dispatcher: its lanes and their threads, the inbox of submitted
-//! requests, and the dispatcher's thread, which is alone on its kthread ([`ThreadClass::Exclusive`]).
-//! Flows are divided among the groups by their hash, as receive-side scaling does.
+//! requests, and the dispatcher's thread, which is alone on its kthread
+//! ([`ThreadClass::Exclusive`]). Flows are divided among the groups by their hash, as receive-side
+//! scaling does.
 //!
 //! ```text
 //!  any thread            dispatcher's kthread                          a worker's kthread

@@ -1,8 +1,8 @@
 //! A counting semaphore, served first come, first served.
 //!
-//! Threads and futures wait in one queue. A thread that finds too few permits queues with the number it needs; a thread that returns
-//! permits gives them to the head of the queue for as long as they suffice. Small requests do not
-//! overtake a large one at the head.
+//! Threads and futures wait in one queue. A thread that finds too few permits queues with the
+//! number it needs; a thread that returns permits gives them to the head of the queue for as long
+//! as they suffice. Small requests do not overtake a large one at the head.
 
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::runtime::deadline_after;
