@@ -2,8 +2,8 @@
 //!
 //! A [`Poller`] has registrations of [sources](Source): sockets, channels, events,
 //! notifications. It has timers of its own. [`Poller::wait`] returns what is ready. An event loop
-//! ported from `epoll` or `mio` keeps its shape; new programs have threads and
-//! [futures](crate::future), which are simpler.
+//! ported from `epoll` or `mio` keeps its shape; new programs have threads and futures,
+//! which are simpler.
 //!
 //! # How it works
 //! A registration links a watcher into its source (the module `verbs::watch`). A change of the
