@@ -146,7 +146,7 @@ static void events() {
         auto data = tw::event_loop::data(it);
         if (it.token == 3) events.send(it.handle, data);
         else back.append(data.data(), data.size());
-        events.done(it.handle, data.size());
+        events.consume(it.handle, data.size());
         return back.size() < 4;
     });
     CHECK(back == "echo");
