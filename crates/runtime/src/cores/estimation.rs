@@ -152,7 +152,7 @@ impl CorePolicy for Normal {
     fn cores(&mut self, load: &Load) -> Priorities {
         let average = LoadAverage { utilisation: load.utilisation, runnable: load.runnable };
         let cores = self.estimator.decide(average, self.estimator.cores());
-        Priorities::default().at(self.settings.priority, cores.into())
+        Priorities::default().with(self.settings.priority, cores.into())
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
         // Three cores are busy, and no thread waits.
         let mut requested: Vec<usize> = (0..4).map(|_| policy.cores(&load(3.0, 3.0)).total()).collect();
         assert_eq!(requested, [2, 3, 3, 3], "three threads on two cores would wait");
-        assert_eq!(policy.cores(&load(3.0, 3.0)), Priorities::default().at(2, 3));
+        assert_eq!(policy.cores(&load(3.0, 3.0)), Priorities::default().with(2, 3));
         requested = (0..3).map(|_| policy.cores(&load(0.4, 0.4)).total()).collect();
         assert_eq!(requested, [2, 1, 1]);
     }

@@ -76,7 +76,7 @@ fn a_flush_sends_what_more_holds() {
     let (mut client, mut server) = pair();
     let began = Instant::now();
     for release in [false, true] {
-        let mut more = client.more();
+        let mut more = client.corked();
         more.write_all(b"head").unwrap();
         more.write_all(b"er").unwrap();
         if release { client.flush() } else { more.flush() }.unwrap();

@@ -197,7 +197,7 @@ fn beacon() {
 fn request() {
     ready();
     for cores in [1, 0, 1, 0] {
-        cores::request(Priorities::default().at(3, cores));
+        cores::request(Priorities::default().with(3, cores));
         while cores::granted() != cores {
             thread::sleep(Duration::from_millis(1));
         }
@@ -218,12 +218,12 @@ fn estimate() {
     match cores::estimate(Estimation::default().interval(Duration::from_millis(5)).priority(2).at_most(1)) {
         Err(why) => say(&format!("refused: {why}")),
         Ok(()) => {
-            let idle = Priorities::default().at(2, 1);
+            let idle = Priorities::default().with(2, 1);
             while cores::requested() != idle || cores::granted() != 1 {
                 thread::sleep(Duration::from_millis(1));
             }
             say("requested 1");
-            cores::request(Priorities::default().at(7, 1));
+            cores::request(Priorities::default().with(7, 1));
             say(&format!("requested {}", cores::requested().total()));
             cores::clear_policy();
             say(&format!("requested {}", cores::requested().total()));

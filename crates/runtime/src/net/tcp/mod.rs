@@ -6,7 +6,7 @@
 mod deferred;
 mod error;
 mod listener;
-mod more;
+mod corked;
 mod options;
 mod rounds;
 mod settings;
@@ -16,7 +16,7 @@ mod stream;
 mod tuning;
 
 pub use listener::{Incoming, TcpListener};
-pub use more::More;
+pub use corked::Corked;
 pub use options::{Congestion, TcpOptions};
 pub use stream::TcpStream;
 pub use tailwater_tcp::{

@@ -579,8 +579,8 @@ impl Read for &TcpStream {
 
 /// Waits for room, at most for the write timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); a
 /// closed direction is a [`BrokenPipe`](io::ErrorKind::BrokenPipe). Written data is sent without a
-/// flush; flushing only sends what [`More`](crate::net::More) holds. A second small write may wait
-/// for the peer's acknowledgment of the first: see [`set_nodelay`](TcpStream::set_nodelay).
+/// flush; flushing only sends what [`Corked`](crate::net::Corked) holds. A second small write may
+/// wait for the peer's acknowledgment of the first: see [`set_nodelay`](TcpStream::set_nodelay).
 impl Write for &TcpStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.send(|inner| inner.send(buf))
