@@ -23,9 +23,9 @@ use tailwater::cores::{self, Estimation};
 use tailwater::dispatch::Policy;
 
 use crate::accepted::Accepted;
+use crate::clock::Clock;
 use crate::pid_file::PidFile;
 use crate::replicate::{self, Replication, Secret};
-use crate::clock::Clock;
 use crate::server::{Listening, Sizes, Turns, kernel, user_threads};
 use crate::service::{Mode, Service, Settings};
 use crate::store::{Config, Store};

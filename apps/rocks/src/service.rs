@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater::dispatch::{RequestClass, ClassStats, Frame, Framing, Policy, Settings, TcpServer, UdpServer};
+use tailwater::dispatch::{ClassStats, Frame, Framing, Policy, RequestClass, Settings, TcpServer, UdpServer};
 use tailwater::net::{TcpListener, UdpSocket};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, SCAN_BODY};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tailwater::dispatch::{RequestClass, Policy, Service, Settings};
+use tailwater::dispatch::{Policy, RequestClass, Service, Settings};
 use tailwater_workload::spin::Request;
 use tailwater_workload::units::parse_duration_ns;
 

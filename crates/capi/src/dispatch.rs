@@ -7,7 +7,9 @@ use crate::run;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::time::Duration;
-use tailwater::dispatch::{RequestClass, ClassStats, Frame, Framing, Service, Settings, TcpServer, UdpServer};
+use tailwater::dispatch::{
+    ClassStats, Frame, Framing, RequestClass, Service, Settings, TcpServer, UdpServer,
+};
 
 /// Classes of a server at most.
 const CLASSES: usize = 64;

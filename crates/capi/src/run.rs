@@ -5,7 +5,7 @@ use crate::memory;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
-use tailwater::{AttachError, RuntimeBuilder, ProgramClass, StartError};
+use tailwater::{AttachError, ProgramClass, RuntimeBuilder, StartError};
 
 /// A class that the environment decides.
 pub const TW_CLASS_UNSET: u32 = 0;

@@ -5,7 +5,7 @@
 use crate::border::{Address, Call};
 use crate::{border, run};
 use core::ffi::{CStr, c_char, c_int, c_void};
-use tailwater::thread::{self, Builder, ThreadClass, JoinHandle, Placement};
+use tailwater::thread::{self, Builder, JoinHandle, Placement, ThreadClass};
 
 /// A handle to a user thread, which is joined or detached once.
 pub struct tw_thread {

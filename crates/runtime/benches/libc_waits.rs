@@ -80,7 +80,12 @@ fn measure(case: &str, count: u32) -> f64 {
 }
 
 fn adopted(main: impl FnOnce() -> f64 + Send + 'static) -> f64 {
-    RuntimeBuilder::new().kthreads(1).stall_timeout(Duration::ZERO).adopt_libc_waits().run(main).expect("it starts")
+    RuntimeBuilder::new()
+        .kthreads(1)
+        .stall_timeout(Duration::ZERO)
+        .adopt_libc_waits()
+        .run(main)
+        .expect("it starts")
 }
 
 fn bind_to_last_cpu() {

@@ -7,7 +7,7 @@
 //!    cores.
 
 use crate::attach::Connection;
-use crate::config::{RuntimeBuilder, Config};
+use crate::config::{Config, RuntimeBuilder};
 use crate::error::{ConfigError, StartError};
 use crate::ground::halt::Halt;
 use crate::ground::sleepers::Sleepers;

@@ -65,16 +65,15 @@
 //! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
 //! [`quantum`](RuntimeBuilder::quantum) is set and over.
 #![cfg_attr(not(feature = "future"), doc = "\n[`future`]: https://docs.rs/tailwater/latest/tailwater/future")]
-#![cfg_attr(not(feature = "readiness"), doc = "\n[`readiness`]: https://docs.rs/tailwater/latest/tailwater/readiness")]
-
+#![cfg_attr(
+    not(feature = "readiness"),
+    doc = "\n[`readiness`]: https://docs.rs/tailwater/latest/tailwater/readiness"
+)]
 // Under loom only the ground layer is built, for its models. The layers below do not ask for
 // features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks;
 // without `future` and `readiness`, what they read of sockets and channels.
 #![cfg_attr(
-    any(
-        loom,
-        not(all(feature = "debug", feature = "dispatch", feature = "future", feature = "readiness"))
-    ),
+    any(loom, not(all(feature = "debug", feature = "dispatch", feature = "future", feature = "readiness"))),
     allow(dead_code, reason = "the layers above use it")
 )]
 
@@ -170,7 +169,7 @@ pub use verbs::switch::poll_keeping_registers as __poll_keeping_registers;
 pub use {
     alloc::Alloc,
     blocking::blocking,
-    config::{RuntimeBuilder, ProgramClass, OnIoKernelLoss},
+    config::{OnIoKernelLoss, ProgramClass, RuntimeBuilder},
     error::{AttachError, ConfigError, StartError},
     ground::memory::StackError,
     ground::tls::TlsError,

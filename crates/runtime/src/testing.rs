@@ -44,8 +44,9 @@ static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
 /// ```
 #[track_caller]
 pub fn run<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
-    let started = STARTED
-        .get_or_init(|| RuntimeBuilder::defaults(KTHREADS, QUANTUM).run(|| ()).map_err(|error| error.to_string()));
+    let started = STARTED.get_or_init(|| {
+        RuntimeBuilder::defaults(KTHREADS, QUANTUM).run(|| ()).map_err(|error| error.to_string())
+    });
     if let Err(reason) = started {
         panic!("the runtime of the tests cannot start: {reason}");
     }

@@ -17,8 +17,8 @@ use super::origin::{self, Origin};
 use super::wire::{self, Ack, AckState, HELLO, Hello, Nonces, PREFACE, Verdict};
 use super::{HANDSHAKE, SEND, STRANGERS, nonce, report};
 use crate::clock::Clock;
-use crate::system::System;
 use crate::service::Service;
+use crate::system::System;
 
 /// Pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

@@ -65,9 +65,9 @@ use std::time::Duration;
 use tailwater::sync::Event;
 
 use crate::clock::Clock;
-use crate::system::System;
 use crate::service::Service;
 use crate::store::{Horizon, Journal};
+use crate::system::System;
 
 use backup::Replica;
 pub use backup::{Copy, PromotionRefused};

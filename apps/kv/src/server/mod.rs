@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::protocol::{Connection, Step, UdpServer};
 use crate::clock::Clock;
+use crate::protocol::{Connection, Step, UdpServer};
 use crate::replicate;
 use crate::service::{Registered, Service};
 use crate::store::Crawl;

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use tailwater::dispatch::{RequestClass, ClassStats, Dispatcher, Policy, Refused, Request, Settings};
+use tailwater::dispatch::{ClassStats, Dispatcher, Policy, Refused, Request, RequestClass, Settings};
 use tailwater::sync::mpsc;
 
 use crate::protocol::{Connection, Step};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpListener, TcpStream};
 use tailwater::sync::Mutex;
-use tailwater_kv::replicate::{self, Copy, Link, OnLoss, PromotionRefused, Replication, Secret};
 use tailwater_kv::clock::Clock;
+use tailwater_kv::replicate::{self, Copy, Link, OnLoss, PromotionRefused, Replication, Secret};
 use tailwater_kv::server::{Listening, user_threads};
 use tailwater_kv::service::{Service, Settings};
 use tailwater_kv::store::{Config, Image, Now, Store};

@@ -11,7 +11,8 @@ use crate::udp::Offer;
 use core::net::{Ipv4Addr, SocketAddr};
 use tailwater_wire::{
     Addresses, ArpPacket, Checksums, EtherType, EthernetHeader, ExtensionError, IPV6_HEADER, IcmpMessage,
-    Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, ND_HOP_LIMIT, Report, UdpDatagram, upper_layer,
+    Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, ND_HOP_LIMIT, Report, UdpDatagram,
+    upper_layer,
 };
 
 impl<P: Platform> Stack<P> {
@@ -52,8 +53,7 @@ impl<P: Platform> Stack<P> {
         checksums: Checksums,
     ) -> Result<(), Event> {
         let (ethernet, payload) = EthernetHeader::parse(frame)?;
-        let for_us =
-            ethernet.destination == self.addressing.mac() || self.hears(ethernet.destination);
+        let for_us = ethernet.destination == self.addressing.mac() || self.hears(ethernet.destination);
         if !for_us || !ethernet.source.is_station() {
             return Err(Event::ForeignMac);
         }
@@ -96,8 +96,7 @@ impl<P: Platform> Stack<P> {
         let header = packet.header;
         let (source, destination) = (header.source(), header.destination());
         let to_all = destination != self.addressing.ip();
-        let wrong =
-            if to_all { !self.is_to_us(destination) } else { ethernet.destination.is_group() };
+        let wrong = if to_all { !self.is_to_us(destination) } else { ethernet.destination.is_group() };
         if wrong {
             return Err(Event::ForeignAddress);
         }

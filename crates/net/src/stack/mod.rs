@@ -62,7 +62,7 @@ use crate::platform::{Lock, Platform};
 use crate::reassembly::Reassembly;
 #[cfg(feature = "tcp")]
 use crate::tcp::{Secrets, Tcp};
-use crate::udp::{BindError, Endpoint, UdpTable};
+use crate::udp::{BindError, Endpoint, GroupError, UdpTable};
 use core::hash::Hash;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};

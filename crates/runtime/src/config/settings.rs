@@ -1,6 +1,6 @@
 //! The settings as one source gives them, and all of them together, checked.
 
-use super::{ProgramClass, DEFAULT_RING, OnIoKernelLoss};
+use super::{DEFAULT_RING, OnIoKernelLoss, ProgramClass};
 #[cfg(feature = "debug")]
 use crate::debug::DumpSignal;
 use crate::error::ConfigError;

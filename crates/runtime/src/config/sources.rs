@@ -1,7 +1,7 @@
 //! The operator's settings: `TAILWATER_*` variables, and the file that one of them names.
 
 use super::settings::Settings;
-use super::{ProgramClass, OnIoKernelLoss, variables};
+use super::{OnIoKernelLoss, ProgramClass, variables};
 #[cfg(feature = "debug")]
 use crate::debug::DumpSignal;
 use crate::error::ConfigError;

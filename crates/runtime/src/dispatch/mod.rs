@@ -92,7 +92,7 @@ pub mod order {
 }
 
 pub use dispatcher::{Dispatcher, Refused, Request};
-pub use settings::{RequestClass, Policy, PolicyError, Requeue, Settings};
+pub use settings::{Policy, PolicyError, RequestClass, Requeue, Settings};
 pub use stats::{ClassStats, Times};
 #[cfg(feature = "tcp")]
 pub use tcp::{ConnectionStats, Frame, Framing, TcpServer};

@@ -468,7 +468,8 @@ mod tests {
     #[test]
     fn settings_out_of_range_are_refused_with_the_reason() {
         let new = || Settings::new(Policy::central_fcfs());
-        let many = (0..=MAX_CLASSES).fold(new(), |settings, i| settings.class(RequestClass::new(i.to_string())));
+        let many =
+            (0..=MAX_CLASSES).fold(new(), |settings, i| settings.class(RequestClass::new(i.to_string())));
         for (settings, fragment) in [
             (many, "use 1 to 64"),
             (new().class(RequestClass::new("GET").slo(Duration::ZERO)), "class GET"),

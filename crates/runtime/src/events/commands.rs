@@ -102,12 +102,7 @@ impl EventLoop {
     ///     events.connect_with(listener.local_addr().unwrap(), &options, Token(1)).unwrap();
     /// }
     /// ```
-    pub fn connect_with(
-        &mut self,
-        to: SocketAddr,
-        options: &TcpOptions,
-        token: Token,
-    ) -> io::Result<Handle> {
+    pub fn connect_with(&mut self, to: SocketAddr, options: &TcpOptions, token: Token) -> io::Result<Handle> {
         let stream = TcpStream::begin(to, options)?;
         stream.set_nodelay(true)?;
         Ok(self.insert_stream(stream, token, true))

@@ -133,7 +133,8 @@ fn host(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 /// Returns the addresses of a name in the order in which they should be tried.
 fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
     let lower = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    let is_in = |domain: &str| lower.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let is_in =
+        |domain: &str| lower.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
     // RFC 6761 sections 6.3 and 6.4: these are not looked up.
     if is_in("localhost") {
         return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);

@@ -29,7 +29,7 @@ pub use addr::ToSocketAddrs;
 pub use tailwater_net::NetCounters;
 #[cfg(feature = "tcp")]
 pub use tcp::{
-    Congestion, Incoming, Corked, SharedBytes, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState,
+    Congestion, Corked, Incoming, SharedBytes, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState,
     TcpStats, TcpStream,
 };
 pub use udp::UdpSocket;

@@ -20,17 +20,17 @@ use crate::records::identity;
 use crate::records::kthread::current_uthread;
 use crate::records::runtime::runtime;
 use crate::records::uthread::{Entry, Runnable, Uthread};
-use crate::thread::class::{self, ThreadClass, Reserved};
+use crate::thread::class::{self, Reserved, ThreadClass};
 use crate::thread::handle::{Thread, UserThread};
 use crate::thread::packet::{Completer, Joiner, packet};
 use crate::thread::placement::Placement;
 use crate::thread::scope_data::ScopeData;
 use crate::time::sleep;
-use crate::verbs::{background, hooks};
 use crate::verbs::place::ready_at;
 use crate::verbs::ready::ready;
 use crate::verbs::switch::{poll, uthread_main};
 use crate::verbs::trace;
+use crate::verbs::{background, hooks};
 use core::panic::AssertUnwindSafe;
 use std::io;
 use std::panic::catch_unwind;
@@ -197,7 +197,8 @@ where
     poll();
     let target = options.placement.target();
     let options = Options { class: options.class.or_else(ThreadClass::inherited), ..options };
-    if options.class == Some(ThreadClass::Background) && class::begin_background() && runtime().loan.is_some() {
+    if options.class == Some(ThreadClass::Background) && class::begin_background() && runtime().loan.is_some()
+    {
         hooks::install_keeper(background::rouse_keeper);
         start_normal(run_keeper).inspect_err(|_| runtime().background.unbegin())?;
     }

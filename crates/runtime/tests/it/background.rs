@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tailwater::sync::mpsc;
-use tailwater::thread::{self, Builder, ThreadClass, JoinHandle};
+use tailwater::thread::{self, Builder, JoinHandle, ThreadClass};
 use tailwater_testkit::own_process;
 
 #[test]

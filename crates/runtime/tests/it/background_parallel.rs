@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tailwater::sync::{Mutex, mpsc};
-use tailwater::thread::{self, Builder, ThreadClass, JoinHandle};
+use tailwater::thread::{self, Builder, JoinHandle, ThreadClass};
 use tailwater_testkit::own_process;
 
 #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tailwater::dispatch::{RequestClass, ClassStats, Dispatcher, Request, Settings};
+use tailwater::dispatch::{ClassStats, Dispatcher, Request, RequestClass, Settings};
 use tailwater::thread;
 pub use tailwater_testkit::PATIENCE;
 

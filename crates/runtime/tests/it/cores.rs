@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tailwater::cores::{self, CorePolicy, Load, LoadMeter, CorePolicyError, Priorities};
+use tailwater::cores::{self, CorePolicy, CorePolicyError, Load, LoadMeter, Priorities};
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};
 

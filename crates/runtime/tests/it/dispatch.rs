@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tailwater::dispatch::{RequestClass, Dispatcher, Request, Service, Settings, UdpServer};
+use tailwater::dispatch::{Dispatcher, Request, RequestClass, Service, Settings, UdpServer};
 use tailwater::net::UdpSocket;
 use tailwater::sync::{Mutex, mpsc};
 use tailwater::thread;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
-use tailwater::dispatch::{RequestClass, Dispatcher, Request, Settings};
+use tailwater::dispatch::{Dispatcher, Request, RequestClass, Settings};
 use tailwater::sync::mpsc;
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};

@@ -93,7 +93,9 @@ impl Bed {
     /// Accepts a new connection as `token`; returns both ends.
     fn connection(&mut self, token: u64) -> (TcpStream, Handle) {
         let client = TcpStream::connect(self.address).unwrap();
-        let Condition::Incoming { listener: Token(0), handle, peer } = self.one() else { panic!("nobody connects") };
+        let Condition::Incoming { listener: Token(0), handle, peer } = self.one() else {
+            panic!("nobody connects")
+        };
         assert_eq!(peer, client.local_addr().unwrap());
         self.events.accept(handle, Token(token)).unwrap();
         (client, handle)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 use tailwater::cores;
 use tailwater::sync::mpsc;
-use tailwater::thread::{self, Builder, ThreadClass, JoinHandle, Placement};
+use tailwater::thread::{self, Builder, JoinHandle, Placement, ThreadClass};
 use tailwater_testkit::{own_process, until};
 
 /// Kthreads of the program.

@@ -32,7 +32,10 @@ fn a_standalone_runtime_runs_ordinary_rust() {
                 large_captures_and_results_survive();
             })
             .unwrap();
-        assert!(matches!(tailwater::RuntimeBuilder::new().run(|| ()), Err(tailwater::StartError::AlreadyRunning)));
+        assert!(matches!(
+            tailwater::RuntimeBuilder::new().run(|| ()),
+            Err(tailwater::StartError::AlreadyRunning)
+        ));
     });
 }
 

@@ -111,5 +111,8 @@ fn run_adopted<T: Send + 'static>(kthreads: u16, main: impl FnOnce() -> T + Send
 
 /// Returns a builder of such a runtime.
 fn adopting(kthreads: u16) -> tailwater::RuntimeBuilder {
-    tailwater::RuntimeBuilder::new().kthreads(kthreads).stall_timeout(std::time::Duration::ZERO).adopt_libc_waits()
+    tailwater::RuntimeBuilder::new()
+        .kthreads(kthreads)
+        .stall_timeout(std::time::Duration::ZERO)
+        .adopt_libc_waits()
 }

@@ -2,9 +2,9 @@ use crate::support::{in_both_worlds, mixed, panic_message, spawn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tailwater::internals::SpinLock;
 use tailwater::sync::channel::{self, RecvError, Select, SendError};
 use tailwater::sync::mpsc;
-use tailwater::internals::SpinLock;
 use tailwater::thread;
 use tailwater_testkit::PATIENCE;
 

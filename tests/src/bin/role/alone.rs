@@ -79,7 +79,8 @@ pub fn run() {
         let shared = Arc::clone(&shared);
         move || body(&shared)
     };
-    let alone = Builder::new().class(ThreadClass::Exclusive).spawn(of(|shared| shared.compute())).expect("a core");
+    let alone =
+        Builder::new().class(ThreadClass::Exclusive).spawn(of(|shared| shared.compute())).expect("a core");
     let parents: Vec<_> = (0..3).map(|_| thread::spawn(of(Shared::create_threads))).collect();
     while cores::granted() == 0 || shared.place.load(Ordering::SeqCst) == 0 {
         thread::sleep(Duration::from_millis(1));

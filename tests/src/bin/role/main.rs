@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::cores::{self, Estimation, Priorities};
 use tailwater::dispatch::{RequestClass, Service, Settings, UdpServer};
-use tailwater::net::UdpSocket;
 use tailwater::internals::SpinLock;
+use tailwater::net::UdpSocket;
 use tailwater::thread;
 
 fn ready() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
-use tailwater::thread::{self, ThreadClass, Placement};
+use tailwater::thread::{self, Placement, ThreadClass};
 use tailwater_shm::{Clock, clock};
 
 use super::{estimator, exclusive, memory, request};

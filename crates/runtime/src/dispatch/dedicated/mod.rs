@@ -240,7 +240,8 @@ impl<P: Send + 'static> Groups<P> {
                 let made = group.new_thread(Task::Begin(WorkerId(lane)));
                 threads.push(made.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?);
             }
-            let dispatcher = thread::Builder::new().name("dispatcher".to_owned()).class(ThreadClass::Exclusive);
+            let dispatcher =
+                thread::Builder::new().name("dispatcher".to_owned()).class(ThreadClass::Exclusive);
             drop(dispatcher.spawn(move || group.serve()).map_err(|error| {
                 io::Error::new(
                     error.kind(),

@@ -1,7 +1,7 @@
 //! Random steps of a desk whose lanes lose their cores at any time: every request is answered once,
 //! no lane has more than its bound, and the policy's order is kept.
 
-use super::super::settings::{RequestClass, Policy, Requeue, Settings};
+use super::super::settings::{Policy, RequestClass, Requeue, Settings};
 use super::desk::{Handed, PATIENCE};
 use super::lanes::makes_way;
 use super::*;

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use tailwater::thread::{self, Builder, ThreadClass, JoinHandle, Placement};
+use tailwater::thread::{self, Builder, JoinHandle, Placement, ThreadClass};
 use tailwater_shm::clock;
 
 /// Threads that create others, at most so many at a time each, and rest in between.
@@ -169,7 +169,8 @@ pub fn run() -> anyhow::Result<()> {
             let shared = Arc::clone(&shared);
             move || compute(&shared)
         };
-        let alone = Builder::new().class(ThreadClass::Exclusive).spawn(body).context("no exclusive thread")?;
+        let alone =
+            Builder::new().class(ThreadClass::Exclusive).spawn(body).context("no exclusive thread")?;
         let parents: Vec<_> = (0..PARENTS)
             .map(|n| {
                 let shared = Arc::clone(&shared);
