@@ -93,7 +93,7 @@
 /// Changes what is reported of a descriptor. As `EPOLL_CTL_MOD`.
 #define TW_CTL_MOD 3
 
-/// A client has connected to a listener, whose token `token` is; `address` is the client's.
+/// A client has connected to a listener, which has the token `token`; `address` is the client's.
 /// Answer by `tw_loop_accept` or `tw_loop_close`; nothing else is reported of it before.
 #define TW_INCOMING 1
 
@@ -311,8 +311,8 @@ typedef struct tw_condition {
   uint64_t token;
   /// The loop's name for the socket; for `TW_INCOMING` that of the new connection.
   struct tw_handle handle;
-  /// Data on loan: all that a connection has received and `tw_loop_consume` has not returned, oldest
-  /// first, or a datagram. Valid until the next round, or until the socket is closed.
+  /// Data on loan: all that a connection has received and `tw_loop_consume` has not returned,
+  /// oldest first, or a datagram. Valid until the next round, or until the socket is closed.
   const void *data;
   /// Bytes at `data`.
   size_t len;
@@ -860,9 +860,9 @@ int tw_loop_is_eof(struct tw_loop *events, struct tw_handle handle);
 /// Sends as many bytes as there is room for. They are copied, and leave at the end of the round. If
 /// those are not all, `TW_WINDOW` reports when there is room. Never switches threads.
 ///
-/// Returns the number of bytes taken, or a negative error number: `-EPIPE` after `tw_loop_shutdown`,
-/// `-ESHUTDOWN` if the connection is over, `-ENOTCONN` if it waits to be accepted, `-EBADF`,
-/// `-EOPNOTSUPP`.
+/// Returns the number of bytes taken, or a negative error number: `-EPIPE` after
+/// `tw_loop_shutdown`, `-ESHUTDOWN` if the connection is over, `-ENOTCONN` if it waits to be
+/// accepted, `-EBADF`, `-EOPNOTSUPP`.
 ssize_t tw_loop_send(struct tw_loop *events, struct tw_handle handle, const void *data, size_t len);
 
 /// As `tw_loop_send`, with several pieces; `-EINVAL` for a negative count.

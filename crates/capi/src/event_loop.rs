@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use tailwater::events::{Batch, CommandError, Condition, EventLoop, Handle, Token, Waker};
 use tailwater::net::SharedBytes;
 
-/// A client has connected to a listener, whose token `token` is; `address` is the client's.
+/// A client has connected to a listener, which has the token `token`; `address` is the client's.
 /// Answer by `tw_loop_accept` or `tw_loop_close`; nothing else is reported of it before.
 pub const TW_INCOMING: u32 = 1;
 /// A connection that `tw_loop_connect` began is established.

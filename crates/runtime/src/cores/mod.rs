@@ -94,7 +94,7 @@ impl Priorities {
 impl From<usize> for Priorities {
     /// Returns this number of cores at priority 0.
     fn from(cores: usize) -> Self {
-        Self::default().at(0, cores)
+        Self::default().with(0, cores)
     }
 }
 

@@ -32,7 +32,7 @@ mod notify;
 mod once;
 mod once_lock;
 mod poison;
-mod queue;
+pub(crate) mod queue;
 mod rcu;
 mod rwlock;
 mod semaphore;

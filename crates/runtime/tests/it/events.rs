@@ -91,7 +91,7 @@ impl Bed {
     }
 
     /// Accepts a new connection as `token`; returns both ends.
-    fn connection(&mut self, token: u64) -> (TcpStream, Handle) {
+    fn connection(&mut self, token: usize) -> (TcpStream, Handle) {
         let client = TcpStream::connect(self.address).unwrap();
         let Condition::Incoming { listener: Token(0), handle, peer } = self.one() else {
             panic!("nobody connects")
@@ -283,7 +283,7 @@ fn shared_bytes_without_room_are_cut_and_leave_behind_copied_ones() {
 fn a_round_has_no_more_than_its_bound_and_passes_nobody_over() {
     const CLIENTS: usize = 5;
     let mut bed = Bed::listening();
-    let mut clients: Vec<_> = (0..CLIENTS).map(|i| bed.connection(i as u64)).collect();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|i| bed.connection(i)).collect();
     bed.events.set_batch(2).unwrap();
     // The loop takes a little of each connection, so each has more behind its first condition.
     for (client, _) in &mut clients {
@@ -571,12 +571,12 @@ fn a_handler_that_waits_panics() {
 }
 
 fn conditions_that_a_handler_leaves_are_not_lost() {
-    const CLIENTS: u64 = 4;
+    const CLIENTS: usize = 4;
     let mut bed = Bed::listening();
     let mut clients: Vec<_> = (0..CLIENTS).map(|i| bed.connection(i).0).collect();
     clients.iter_mut().for_each(|client| client.write_all(b"once").unwrap());
     let mut seen = 0;
-    while seen < CLIENTS as usize * 4 {
+    while seen < CLIENTS * 4 {
         seen += bed.events.run(|events, condition| {
             let Condition::Received { handle, .. } = condition else { panic!("{condition:?}") };
             let data = events.data(handle).unwrap().len();
