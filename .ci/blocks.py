@@ -144,9 +144,9 @@ def run_page(path, programs, prefix):
         environment = os.environ | {
             "BASH_ENV": str(helpers),
             "PATH": f"{programs}:{ROOT / 'target' / 'debug'}:{os.environ['PATH']}",
-            # Dependencies are built once for all runs, and are those that the workspace has
-            # fetched.
-            "CARGO_BUILD_BUILD_DIR": str(ROOT / "target" / "blocks"),
+            # Dependencies are built once for all runs and for the workspace, and are those that the
+            # workspace has fetched.
+            "CARGO_BUILD_BUILD_DIR": str(ROOT / "target"),
             "CARGO_NET_OFFLINE": "true",
         }
         environment.pop("CARGO_TARGET_DIR", None)

@@ -97,10 +97,7 @@ pure() {
 }
 
 loom() {
-    local crate
-    for crate in tailwater-shm tailwater; do
-        RUSTFLAGS="--cfg loom" cargo test --profile models -p "$crate" --lib --target-dir target/loom
-    done
+    RUSTFLAGS="--cfg loom" cargo test --profile models -p tailwater-shm -p tailwater --lib --target-dir target/loom
 }
 
 docs() {
@@ -108,14 +105,21 @@ docs() {
     # Every file that a page links to exists, and diagrams and tables are those of their sources.
     python3 .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs/src docs/lab
     python3 -B docs/diagrams/draw.py --check
-    cargo run --quiet -p tailwater-lab -- publish --check
+    debug_programs
+    target/debug/tailwater-lab publish --check
+}
+
+# All programs, as `tests` has built them: with `-p` cargo would build them again, with fewer
+# features of what they depend on.
+debug_programs() {
+    cargo test --workspace --no-run --quiet
 }
 
 # A program outside the workspace, with cargo's own profiles instead of the workspace's, as those of
 # the command blocks.
 outside() {
     cp Cargo.lock tests/outside/
-    CARGO_BUILD_BUILD_DIR=target/blocks \
+    CARGO_BUILD_BUILD_DIR=target \
         cargo build --release --quiet --manifest-path tests/outside/Cargo.toml --target-dir target/outside
     timeout --kill-after=10 300 target/outside/release/outside
 }
@@ -136,8 +140,8 @@ PYTHON
 # The command blocks of README and book, with the release build's programs.
 blocks() {
     cargo build --release --quiet -p tailwater-cli -p tailwater-spin -p tailwater-swaptions -p tailwater-kv -p tailwater-dns
-    # Its simulations are optimized in a debug build, too.
-    cargo build --quiet -p tailwater-lab
+    # For tailwater-lab, whose simulations are optimized in a debug build, too.
+    debug_programs
     .ci/blocks.py
 }
 

@@ -22,6 +22,7 @@ SERVES = "a connection is passed to a child by fork, and the child has Linux's n
 LOCAL = "a socket that was bound to a port before connects from another one"
 DIFFER = {
     "test.test_socketserver.SocketServerTest.test_ForkingTCPServer": SERVES,
+    "test.test_socket.NetworkConnectionAttributesTest.testSourceAddress": LOCAL,
     "test.test_asyncio.test_events.EPollEventLoopTests.test_create_connection_local_addr": LOCAL,
     "test.test_asyncio.test_events.PollEventLoopTests.test_create_connection_local_addr": LOCAL,
     "test.test_asyncio.test_events.SelectEventLoopTests.test_create_connection_local_addr": LOCAL,

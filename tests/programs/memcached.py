@@ -10,12 +10,17 @@ import sys
 
 import suite
 
+# The servers of a test have this address and those after it: one may start before another ends.
 ADDRESS = "10.77.0.60"
+HOST = """my $host = $ENV{TAILWATER_SUITE_HOST};
+    if ($host =~ m/^(10[.].*[.])(\\d+)$/) {
+        $host = $1 . ($2 + $main::servers++ % 16);
+        $ENV{TAILWATER_IP} = $host;
+    }"""
 # Tests that need a build with debugging, or TLS.
 LEFT_OUT = {"64bit.t", "proxy.t"}
 DIFFER = {
     "00-startup.t": "a server at 127.0.0.1 is reached by itself and by Linux's programs only",
-    "lru-maintainer.t": "the second server of the test starts while the first still has this script's one address",
 }
 SERVER = """#!/bin/sh
 if [ "$1" = -h ]; then exec memcached -h | grep -v unix-socket; fi
@@ -37,10 +42,10 @@ def prepare(folder):
     module = tree / "t/lib/MemcachedTest.pm"
     text = module.read_text()
     if "TAILWATER_SUITE_HOST" not in text:
-        text = text.replace('"127.0.0.1:$port"', '"$ENV{TAILWATER_SUITE_HOST}:$port"')
+        text = text.replace('"127.0.0.1:$port"', '"$host:$port"')
         # Only builds with seccomp know it.
         text = text.replace('$args .= " -o relaxed_privileges";', "")
-        module.write_text(text.replace("my $host = '127.0.0.1';", "my $host = $ENV{TAILWATER_SUITE_HOST};"))
+        module.write_text(text.replace("my $host = '127.0.0.1';", HOST))
     return tree
 
 
@@ -53,7 +58,7 @@ def main():
         for test in (test for test in tests if test not in LEFT_OUT):
             for mode, before, server, host in (
                 ("linux", [], [], "127.0.0.1"),
-                ("posix", suite.posix(), suite.posix("--ip", ADDRESS), ADDRESS),
+                ("posix", suite.posix(), suite.posix(), ADDRESS),
             ):
                 variables = {"TAILWATER_SUITE_SERVER": " ".join(server), "TAILWATER_SUITE_HOST": host}
                 environment = {**suite.os.environ, **variables}

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -41,6 +41,10 @@ const PORT: u16 = 53;
 /// Number of attempts to free what a reload has replaced, [`udp::REFRESH`] apart: by the second
 /// attempt each thread has used the new zones.
 const SWEEPS: u32 = 5;
+
+/// Time between two looks whether a connection is open, and how many find none before the end.
+const LOOK: Duration = Duration::from_millis(10);
+const QUIET_LOOKS: u32 = 10;
 
 /// Command-line arguments.
 #[derive(Debug, Clone, Args)]
@@ -87,7 +91,8 @@ impl FromStr for ZoneFile {
     }
 }
 
-/// Serves until SIGINT or SIGTERM, and then prints counters; reads the zones again at SIGHUP, and
+/// Serves until SIGINT or SIGTERM, and then prints counters, once the connections have ended if
+/// another instance has taken its place; reads the zones again at SIGHUP, and
 /// prints counters at SIGUSR1. On Tailwater it ends the process, because user threads end with it;
 /// on Linux it returns.
 ///
@@ -132,6 +137,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         .context("cannot start a thread")?;
     tailwater::RuntimeBuilder::new().run(move || {
         let service = Service::start(&listen, &shared)?;
+        tailwater::signal::end_earlier();
         // Fails only if the other thread cannot print, and then it ends the process.
         let _ = ready.send(service.addresses().to_vec());
         service.join()
@@ -143,10 +149,24 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shared: &Arc<Shared>) {
     // If the service failed to start, the other thread prints the reason.
     let Ok(addresses) = started.recv() else { return };
-    let printed = announce(&addresses)
-        .and_then(|()| follow_signals(&mut signals, shared))
-        .and_then(|()| print_counts(shared));
+    let printed = announce(&addresses).and_then(|()| follow_signals(&mut signals, shared));
+    if tailwater::signal::is_replaced() {
+        finish_connections(shared);
+    }
+    let printed = printed.and_then(|()| print_counts(shared));
     std::process::exit(i32::from(printed.is_err()));
+}
+
+/// Waits until no connection is open: the next ones are the later instance's. A client that goes on
+/// asking is cut off after the idle time.
+fn finish_connections(shared: &Shared) {
+    let began = Instant::now();
+    // One that is accepted shows a moment after the last one has ended.
+    let mut quiet = 0;
+    while quiet < QUIET_LOOKS && began.elapsed() < shared.limits().idle {
+        std::thread::sleep(LOOK);
+        quiet = if shared.connections() == 0 { quiet + 1 } else { 0 };
+    }
 }
 
 /// Reloads on SIGHUP and prints counters on SIGUSR1; returns at the other signals.

@@ -61,8 +61,9 @@ impl Stat {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?)
     }
 
-    /// Parses a line. The name is in parentheses, and may contain some.
-    fn parse(line: &str) -> Option<Self> {
+    /// Parses the file's line. The name is in parentheses, and may contain some.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Self> {
         let (before, after) = line.rsplit_once(')')?;
         let name = before.split_once('(')?.1.to_owned();
         let mut fields = after.split_ascii_whitespace();

@@ -149,7 +149,9 @@ fn is_same_socket(one: &str, other: &str) -> bool {
 /// Returns the batch jobs that Linux runs, and what they got; empty if there are none.
 fn batch_jobs(jobs: &Value) -> String {
     let jobs = jobs.as_array().map_or(&[][..], Vec::as_slice);
-    let mut table = Table::new("batch job | pid | processes | threads | core time s | of its cores now, %");
+    let mut table = Table::new(
+        "batch job | pid | processes | threads | core time s | of each core, s | of its cores now, %",
+    );
     for job in jobs {
         let usage = &job["usage"];
         let seconds = usage["core_ns"].as_f64().map(|ns| number(ns / 1e9));
@@ -157,6 +159,9 @@ fn batch_jobs(jobs: &Value) -> String {
             let part = usage["share"][cell(core)].as_f64().unwrap_or(0.0);
             format!("{}: {:.0}", cell(core), 100.0 * part)
         };
+        let times = usage["by_core_ns"].as_object().into_iter().flatten();
+        let times: Vec<String> =
+            times.filter_map(|(core, ns)| Some(format!("{core}: {}", number(ns.as_f64()? / 1e9)))).collect();
         let shares: Vec<String> = job["cores"].as_array().into_iter().flatten().map(share).collect();
         table.row([
             cell(&job["name"]),
@@ -164,6 +169,7 @@ fn batch_jobs(jobs: &Value) -> String {
             cell(&usage["processes"]),
             cell(&usage["threads"]),
             seconds.unwrap_or_else(|| "-".to_owned()),
+            times.join(", "),
             shares.join(", "),
         ]);
     }
@@ -259,7 +265,8 @@ mod tests {
                 "classes": [{ "name": "SCAN", "accepted": 1234, "slo_ratio": 0.25,
                     "queue_delay_ns": { "p50": 7100, "p99": 81_000 } }] }],
             "batch_jobs": [{ "name": "xz", "pid": 4711, "cores": [1, 2],
-                "usage": { "processes": 1, "threads": 5, "core_ns": 7_300_000_000u64, "share": { "1": 0.834 } } }],
+                "usage": { "processes": 1, "threads": 5, "core_ns": 7_300_000_000u64,
+                    "by_core_ns": { "1": 4_400_000_000u64, "2": 2_900_000_000u64 }, "share": { "1": 0.834 } } }],
             "firewall": { "denied_by_default": 4, "opaque": 0, "rules": [
                 { "name": "web", "runtime": null, "direction": "ingress", "action": "allow", "matched": 17 }] },
             "handoff": { "polling": { "running_ns": { "count": 3, "p50": 3600, "p99": 5100, "p999": 9000 } } },
@@ -272,6 +279,7 @@ mod tests {
             "2.50",
             "4711",
             "7.30",
+            "1: 4.40, 2: 2.90",
             "1: 83, 2: 0",
             "10.77.0.2 fd00:7477::2",
             "SCAN",

@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_shm::board::Board;
-use tailwater_shm::control::{self, Class, ClientMessage, ControlError, Register, ServerMessage, Welcome};
+use tailwater_shm::control::{
+    self, Class, ClientMessage, ControlError, Instance, Register, ServerMessage, Welcome,
+};
 use tailwater_shm::layout::{Region, RegionError, RuntimeEnds, VERSION};
 use tailwater_shm::memory::{Mapping, MemoryError};
 use tailwater_shm::priority;
@@ -67,6 +69,7 @@ impl RawSpec {
                 ring_bytes: 1 << 18,
                 ip: None,
                 returns: false,
+                instance: Instance::Only,
             },
             spin_us: 2,
             idle_us: 50,

@@ -12,13 +12,14 @@ pub use tailwater_sched::alloc::PolicyName;
 use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::ring::{LINE, MAX_LINES, MAX_PACKET, MIN_LINES};
 
-use crate::authority::{Grant, MAX_GRANTS};
+use crate::authority::grant::{Grant, MAX_GRANTS};
 use crate::firewall::FirewallConfig;
 use crate::macs::Macs;
 use crate::port::options::PortOptions;
 
 mod cores;
 mod ix;
+mod policy_name;
 mod reserve;
 mod unknown;
 
@@ -81,7 +82,7 @@ pub struct Config {
     pub mtu: u16,
     /// Policy that allocates cores: one of those tested on machines ([`PolicyName::is_live`]). The
     /// simulator has the others.
-    #[serde(with = "crate::policy")]
+    #[serde(with = "policy_name")]
     pub policy: PolicyName,
     /// Of the policies `ix-consolidation` and `ix-energy`.
     pub ix: IxSettings,
@@ -276,7 +277,7 @@ impl Config {
             value,
             expected,
         })?;
-        crate::policy::check(self.policy).map_err(|why| out_of_range("policy", self.policy, why))?;
+        policy_name::check(self.policy).map_err(|why| out_of_range("policy", self.policy, why))?;
         self.ix.check()?;
         self.reserve.check()?;
         if self.ix.state_file == self.reserve.state_file {

@@ -107,8 +107,8 @@ impl Arena {
         let mut allocator = Allocator::new(&config, parts);
         let now = tailwater_shm::clock::now();
         let mut enter = |id, kthreads| {
-            let (runtime, file) = admit(&config, id, kthreads, 0, Class::LatencyCritical);
-            switch.attach(&runtime);
+            let (mut runtime, file) = admit(&config, id, kthreads, 0, Class::LatencyCritical);
+            switch.attach(&mut runtime, &mut world);
             allocator.attach(&mut world, runtime, now);
             allocator.begin(&world, id);
             Mapping::new(file, "region").expect("a mapping")
@@ -155,7 +155,7 @@ impl Arena {
         }
         while let Some((id, reason)) = self.world.next_doomed() {
             assert_eq!(id, HOSTILE_ID, "the honest runtime lost its registration: {reason}");
-            self.switch.detach(id, Some(HOSTILE));
+            self.switch.detach(id, &mut self.world);
             assert!(self.allocator.detach(&mut self.world, id, self.now).is_some());
             self.registered = false;
         }

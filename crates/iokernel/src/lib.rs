@@ -50,6 +50,7 @@ mod reserve;
 mod runtime;
 mod socket_mode;
 pub mod stats;
+mod status_cache;
 mod switch;
 mod sys;
 mod tenant;

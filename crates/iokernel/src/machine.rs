@@ -2,19 +2,21 @@
 //! have.
 //!
 //! Owns the queries and changes at start (affinity, sysfs, nice, autogroup) and their undoing at
-//! the end. Nothing here runs while frames are switched.
+//! the end; and the processor time of a thread. Nothing else here runs while frames are switched.
 
 use rustix::process::{Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit};
 use rustix::thread::{
     CapabilitySet, CpuSet, capabilities, sched_getaffinity, sched_setaffinity, set_current_timer_slack,
 };
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::thread;
+use std::time::Duration;
 use tailwater_sched::CoreId;
 use tailwater_sched::topology::{Core, Topology, TopologyError};
-use tailwater_shm::priority::{self, HIGHEST, LOWEST, Rank};
+use tailwater_shm::priority::{self, HIGHEST, Rank};
 
 use crate::config::{Config, PolicyName, Priority};
 
@@ -24,6 +26,12 @@ pub(crate) fn memory_bytes() -> u64 {
     let kib = |text: &str| text.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok();
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     text.lines().find_map(kib).map_or(u64::MAX, |kib| kib * 1024)
+}
+
+/// Returns the processor time of the calling thread. Other threads may run for as long as they like
+/// when they are told of something, on a core that they share.
+pub(crate) fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Checks that `/proc` is mounted: the threads of programs are identified there.
@@ -267,7 +275,6 @@ pub struct SessionWeight {
     file: File,
     before: i32,
     now: i32,
-    wanted: i32,
 }
 
 impl SessionWeight {
@@ -282,7 +289,7 @@ impl SessionWeight {
         file.read_to_string(&mut text)?;
         let before = parse_autogroup(&text)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the process is in no autogroup"))?;
-        Ok(Self { file, before, now: before, wanted: before })
+        Ok(Self { file, before, now: before })
     }
 
     /// Opens the weight and sets the nice value of the session.
@@ -303,26 +310,6 @@ impl SessionWeight {
         self.file.write_all(nice.to_string().as_bytes())?;
         self.now = nice;
         Ok(())
-    }
-
-    /// Says what [`settle`](Self::settle) is to set: the lowest weight, or the former one.
-    pub(crate) fn want_lowest(&mut self, lowest: bool) {
-        self.wanted = if lowest { LOWEST } else { self.before };
-    }
-
-    /// Sets the value that is wanted, unless it is set already; returns whether it was not.
-    ///
-    /// # Errors
-    /// As for [`set`](Self::set). Where Linux takes no more changes for the moment, as without
-    /// `CAP_SYS_ADMIN`, this returns true as well, to be called again.
-    pub(crate) fn settle(&mut self) -> io::Result<bool> {
-        if self.now == self.wanted {
-            return Ok(false);
-        }
-        match self.set(self.wanted) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(true),
-        }
     }
 
     /// Sets the nice value that the session had before.

@@ -6,36 +6,12 @@
 //! their kthreads park and are woken for nothing, or starve the programs beside them. IX's loop,
 //! which keeps them in the paper, decides here which cores are lent, and lends them by congestion.
 
-use serde::{Deserialize, Deserializer, Serializer};
 use tailwater_sched::Nanos;
 use tailwater_sched::alloc::{
     self, Clocks, CongestionDetection, IxConfig, IxControl, Policy, PolicyName, Sequence, Static,
 };
 
 use crate::config::Config;
-
-/// Writes the policy's name.
-pub(crate) fn serialize<S: Serializer>(policy: &PolicyName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(policy.as_str())
-}
-
-/// Reads the name of any policy; [`check`] refuses those that are not live.
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyName, D::Error> {
-    let name = String::deserialize(deserializer)?;
-    name.parse().map_err(serde::de::Error::custom)
-}
-
-/// Checks that an IOKernel offers the policy; returns what is offered if not.
-pub(crate) fn check(policy: PolicyName) -> Result<(), String> {
-    let offered = || PolicyName::ALL.into_iter().filter(|policy| policy.is_live());
-    let names = || offered().map(PolicyName::as_str).collect::<Vec<_>>().join(", ");
-    match policy.is_live() {
-        true => Ok(()),
-        false => {
-            Err(format!("runs in the simulator only (tailwater-lab sim allocators); use one of {}", names()))
-        }
-    }
-}
 
 /// Returns whether a policy takes steps, of cores and clock rates.
 pub(crate) fn has_steps(policy: PolicyName) -> bool {

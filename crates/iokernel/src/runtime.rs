@@ -10,26 +10,33 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
-use tailwater_shm::control::{self, ControlError, Register};
+use tailwater_shm::control::{self, ControlError, Instance, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
-use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot};
+use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot, Version};
 
-use crate::allocator::board::knows_board;
-use crate::allocator::unbound::Unbound;
-use crate::allocator::words::Kept;
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
+use crate::control::process::Folder;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
 use crate::machine::SessionWeight;
 use crate::stats::{FirewallStats, RuntimeCounters, RuntimeStats, Stats};
+use crate::status_cache::StatusCache;
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
 use crate::switch::shares::Shares;
 use crate::tenant::{Key, Prices, Tenant, TenantId, Tenants};
+
+/// First minor version of the protocol whose programs know the board.
+const BOARD_MINOR: u16 = 1;
+
+/// Returns whether a program of this version knows the board.
+pub(crate) fn knows_board(version: u32) -> bool {
+    Version(version).minor() >= BOARD_MINOR
+}
 
 /// Why a registration ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -132,6 +139,14 @@ pub(crate) struct Kthread {
     pub(crate) rank: Option<Rank>,
 }
 
+/// The cores to which Linux does not bind a runtime's threads.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RefusedCores {
+    /// Time at which they are forgotten; `None` if there are none.
+    pub(crate) forget_at: Option<Cycles>,
+    pub(crate) has_warned: bool,
+}
+
 /// Frames that wait in the ingress ring of a kthread without waking its runtime: all that are in
 /// the ring.
 #[derive(Debug, Clone, Copy)]
@@ -176,9 +191,9 @@ pub(crate) struct Runtime {
     /// When its tenant has paid for the polling thread's time. Until then it waits.
     pub(crate) waits_until: Cycles,
     /// Cores to which Linux does not bind its threads.
-    pub(crate) unbound: Unbound,
+    pub(crate) refused_cores: RefusedCores,
     /// Its words as last read, where not all are at each look.
-    pub(crate) kept: Kept,
+    pub(crate) cache: StatusCache,
     /// Fingerprint of its words, as of the last look.
     pub(crate) mark: u64,
     /// The mark and its number of cores before the polling thread last announced that it sleeps.
@@ -188,8 +203,10 @@ pub(crate) struct Runtime {
     /// Counters of the rules that the guard was compiled from.
     pub(crate) rules: Arc<FirewallStats>,
     pub(crate) stats: Arc<RuntimeStats>,
-    /// The weight of its session, if that is to be lowered beside other programs; restored on drop.
-    pub(crate) session: Option<SessionWeight>,
+    /// The folder of its process, which shows as which user that runs.
+    pub(crate) folder: Option<Folder>,
+    /// The weight of its session, if that is lowered; restored on drop.
+    pub(crate) _session: Option<SessionWeight>,
     /// When it registered, its process was in a control group that is kept off reserved cores: it
     /// is lent none of these.
     pub(crate) confined: bool,
@@ -210,6 +227,11 @@ pub(crate) struct Runtime {
     pub(crate) held: Option<Held>,
     /// Set when the registration is about to end: nothing is delivered or granted any more.
     pub(crate) doomed: bool,
+    /// It registered as one that another instance has replaced.
+    pub(crate) replaced: bool,
+    /// The earlier instance of its program, which has the same address: frames for it that it
+    /// passes on go there.
+    pub(crate) earlier: Option<RuntimeId>,
 }
 
 /// What a runtime is made from.
@@ -233,6 +255,7 @@ impl Runtime {
         let Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules } = admission;
         let Place { id, ip, ip6, mac, first_place, .. } = place;
         let knows_board = knows_board(wish.version);
+        let replaced = wish.instance == Instance::Replaced;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
@@ -297,14 +320,15 @@ impl Runtime {
             key: None,
             tenant: TenantId::default(),
             waits_until: 0,
-            unbound: Unbound::default(),
-            kept: Kept::new(count),
+            refused_cores: RefusedCores::default(),
+            cache: StatusCache::new(count),
             mark: 0,
             noted: (0, 0),
             guard,
             rules,
             stats,
-            session: None,
+            folder: None,
+            _session: None,
             confined: false,
             board: None,
             first_place,
@@ -314,12 +338,20 @@ impl Runtime {
             woken: false,
             held: None,
             doomed: false,
+            replaced,
+            earlier: None,
         })
     }
 
     /// Returns whether its user is root, the IOKernel's own, or the one who started it by sudo.
     pub(crate) fn is_trusted(&self) -> bool {
         self.key.is_none()
+    }
+
+    /// Returns whether the process of a user without rights runs as another user by now, as the
+    /// set-user-ID program that a user has it become.
+    pub(crate) fn is_of_other_user(&self) -> bool {
+        !self.is_trusted() && self.folder.as_ref().is_some_and(|folder| !folder.is_of_user())
     }
 
     /// Makes it a program of this tenant: it waits until the tenant has paid.
@@ -367,19 +399,6 @@ impl Runtime {
     pub(crate) fn set_ranks(&mut self, ranks_differ: bool, real_time: bool) {
         let is_service = self.spec.class == Class::LatencyCritical;
         self.region.set_ranks(ranks_differ, real_time && self.is_trusted() && is_service);
-        if let Some(session) = &mut self.session {
-            session.want_lowest(ranks_differ);
-        }
-    }
-
-    /// Gives its session the weight that it is to have; returns whether it had another one.
-    pub(crate) fn weigh_session(&mut self) -> bool {
-        let Some(session) = &mut self.session else { return false };
-        let before = session.settle();
-        if before.is_err() {
-            self.session = None;
-        }
-        !matches!(before, Ok(false))
     }
 
     /// Returns the shared words of one kthread.
@@ -457,6 +476,16 @@ impl Runtimes {
         }
         debug_assert!(self.slots[slot].is_none(), "the control thread gave slot {slot} away twice");
         self.slots[slot] = Some(runtime);
+    }
+
+    /// Returns the other instance of the program with this number and address.
+    pub(crate) fn other_instance(&self, id: RuntimeId, ip: Ipv4Addr) -> Option<&Runtime> {
+        self.iter().find(|other| other.ip == ip && other.id != id)
+    }
+
+    /// As [`other_instance`](Self::other_instance), mutably.
+    pub(crate) fn other_instance_mut(&mut self, id: RuntimeId, ip: Ipv4Addr) -> Option<&mut Runtime> {
+        self.iter_mut().find(|other| other.ip == ip && other.id != id)
     }
 
     pub(crate) fn remove(&mut self, id: RuntimeId) -> Option<Box<Runtime>> {

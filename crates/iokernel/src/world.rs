@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use tailwater_sched::RuntimeId;
+use tailwater_sched::ledger::Class;
 use tailwater_shm::{Clock, Cycles};
 
 use crate::runtime::{Egress, EndReason, Runtime, Runtimes};
@@ -92,6 +93,35 @@ impl World {
             }
         }
         must_wait
+    }
+
+    /// Charges the tenant of a runtime for time of a core that the runtime had and others waited
+    /// for, or that it did not use; `cores` is the number of cores of the machine.
+    pub(crate) fn charge_cores(&mut self, id: RuntimeId, time: Cycles, cores: usize, now: Cycles) {
+        let Some(runtime) = self.runtimes.get(id) else { return };
+        let (payer, class, stats) = (runtime.tenant, runtime.spec.class, Arc::clone(&runtime.stats));
+        if self.runtimes.tenants.get_mut(payer).charge_cores(class, time, cores, now, &self.prices) {
+            stats.counters.late_ns.add(self.prices.clock.to_ns(time));
+        }
+    }
+
+    /// Records that a runtime had a core for this time until now.
+    pub(crate) fn note_held(&mut self, id: RuntimeId, time: Cycles, cores: usize, now: Cycles) {
+        let Some(runtime) = self.runtimes.get(id) else { return };
+        runtime.stats.counters.core_ns.add(self.prices.clock.to_ns(time));
+        if runtime.spec.class == Class::LatencyCritical {
+            let payer = runtime.tenant;
+            self.runtimes.tenants.get_mut(payer).note_held(time, cores, now, &self.prices);
+        }
+    }
+
+    /// Returns whether the tenant of a runtime owes too much time of cores for programs of its
+    /// class.
+    #[inline]
+    pub(crate) fn owes_cores(&self, id: RuntimeId, now: Cycles) -> bool {
+        self.runtimes.get(id).is_some_and(|runtime| {
+            self.runtimes.tenants.get(runtime.tenant).owes_cores(runtime.spec.class, now, &self.prices)
+        })
     }
 
     /// Marks a registration as ended: nothing is delivered or granted to it any more. The loop

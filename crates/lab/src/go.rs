@@ -17,9 +17,6 @@ pub struct GoProgram {
 
 impl GoProgram {
     /// Compiles the module `name` from these files and texts; `None` without a toolchain.
-    ///
-    /// # Errors
-    /// If the toolchain fails.
     pub fn build(name: &'static str, sources: &[(&str, &str)]) -> Result<Option<Self>> {
         let Ok(version) = go().arg("version").output() else { return Ok(None) };
         let folder = Folder::new()?;

@@ -3,6 +3,9 @@
 //!
 //! Owns the list of subcommands; each has a module or a crate. Exit codes: 0 success, 1 failure, 2
 //! wrong usage or a machine that lacks something, 130 interrupted, 141 closed output.
+//!
+//! What measures fails if a process does not start, fails or ends early, and on a signal, by
+//! [`Interrupted`](tailwater_testbed::interrupt::Interrupted); `# Errors` names others only.
 
 #![deny(unsafe_code)]
 

@@ -28,7 +28,7 @@ pub mod stub;
 mod sys;
 pub mod table;
 
-pub use sys::entry::{Call, Hook, Verdict, is_active};
+pub use sys::entry::{Call, Hook, Ruling, Verdict, is_active};
 pub use sys::patch::PatchError;
 
 use image::{Image, NoFunctions};
@@ -111,6 +111,7 @@ pub struct Redirected {
 ///    of the word ends the wait. It may return early.
 /// 3. Where it declares a private wait [`Verdict::Counted`], its wakes of that word make the system
 ///    call, too, if [`table::Bucket::waiters`] says that threads may wait in the kernel.
+/// 4. A [`Ruling::mask`] is one that the calling OS thread may have.
 pub unsafe fn redirect(hook: Hook) -> Result<Redirected, RedirectError> {
     let threads = std::fs::read_dir("/proc/self/task")
         .map_err(|source| RedirectError::System { action: "count the threads in /proc/self/task", source })?

@@ -103,6 +103,8 @@ counters! {
     ReassemblyFailed => reassemblies_failed,
     /// Packets sent in fragments, because they were longer than the path carries.
     Fragmented => fragmented,
+    /// Frames passed on to the earlier instance of this host: it may have the socket.
+    PassedOn => passed_on,
     /// Frames to another station's or a multicast MAC address, or from a group address.
     ForeignMac => foreign_macs,
     /// Frames of a type other than IPv4, ARP and, where it is configured, IPv6.
@@ -133,6 +135,9 @@ counters! {
     /// Neighbour discovery that breaks its rules: routed, in fragments, or about addresses that
     /// cannot be neighbours (RFC 4861 section 7.1).
     NdInvalid => nd_invalid,
+    /// Probes for this stack's addresses (duplicate address detection) that were not answered
+    /// because of the rate limit.
+    NdLimited => nd_limited,
     /// Neighbour advertisements of this stack's addresses by another station.
     NdConflict => nd_conflicts,
     /// Neighbour advertisements not accepted, and neighbours not learnt because the cache was full.

@@ -65,4 +65,4 @@ pub use outlet::{Outlet, OutletError, RETRY};
 pub use platform::{Outcome, Platform};
 pub use single::Single;
 pub use stack::ending::{Ending, Owed};
-pub use stack::{Progress, Stack};
+pub use stack::{Instance, Progress, Stack};

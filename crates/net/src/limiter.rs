@@ -8,7 +8,8 @@
 //! may have all of it.
 //!
 //! The sum over all peers is not limited: an answer is about as long as the packet that caused it,
-//! so the arriving packets bound it.
+//! so the arriving packets bound it. Answers that go to all hosts have a [`Limiter`] in common:
+//! each is as many packets as there are hosts.
 //!
 //! # Bounds
 //! [`BUCKETS`] numbers.
@@ -26,16 +27,64 @@ const EPOCH: Duration = Duration::from_secs(60);
 /// Bits of an IPv6 address that identify the network (RFC 4291 section 2.5.4).
 const NETWORK6: u32 = 64;
 
-/// A token bucket for each peer.
+/// How fast buckets gain tokens, and how many they hold.
 #[derive(Debug)]
-pub struct PeerLimiter {
+struct Rate {
     /// Time in which one token is added.
     interval_ns: u64,
     /// Time in which an empty bucket is filled.
     full_ns: u64,
+}
+
+impl Rate {
+    fn new(burst: u32, per_second: u32) -> Self {
+        assert!(burst > 0 && per_second > 0, "a limit of {burst} at once and {per_second} a second");
+        let interval_ns = 1_000_000_000 / u64::from(per_second);
+        Self { interval_ns, full_ns: interval_ns * u64::from(burst) }
+    }
+
+    /// Takes a token from a bucket; false if it is empty. `empty_at` is when it would have been
+    /// empty: it holds one token for each interval since. Relaxed: a count that orders nothing
+    /// else.
+    fn take(&self, empty_at: &AtomicU64, now: Duration) -> bool {
+        let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let taken = |empty_at: u64| {
+            // A bucket holds at most the tokens of `full_ns`. Until the clock has run that long the
+            // subtraction stops at zero.
+            let taken = empty_at.max(now_ns.saturating_sub(self.full_ns)).saturating_add(self.interval_ns);
+            (taken <= now_ns).then_some(taken)
+        };
+        empty_at.fetch_update(Relaxed, Relaxed, taken).is_ok()
+    }
+}
+
+/// One token bucket for all peers.
+#[derive(Debug)]
+pub struct Limiter {
+    rate: Rate,
+    empty_at: AtomicU64,
+}
+
+impl Limiter {
+    /// Makes a full bucket of `burst` tokens that gains `per_second` tokens a second.
+    ///
+    /// # Panics
+    /// If either is zero.
+    pub fn new(burst: u32, per_second: u32) -> Self {
+        Self { rate: Rate::new(burst, per_second), empty_at: AtomicU64::new(0) }
+    }
+
+    /// Takes a token; false if there is none.
+    pub fn take(&self, now: Duration) -> bool {
+        self.rate.take(&self.empty_at, now)
+    }
+}
+
+/// A token bucket for each peer.
+#[derive(Debug)]
+pub struct PeerLimiter {
+    rate: Rate,
     seed: u64,
-    /// When each bucket would have been empty: it holds one token for each interval since. Relaxed:
-    /// counts that order nothing else.
     empty_at: Box<[AtomicU64]>,
 }
 
@@ -46,23 +95,13 @@ impl PeerLimiter {
     /// # Panics
     /// If either is zero.
     pub fn new(burst: u32, per_second: u32, seed: u64) -> Self {
-        assert!(burst > 0 && per_second > 0, "a limit of {burst} at once and {per_second} a second");
-        let interval_ns = 1_000_000_000 / u64::from(per_second);
         let empty_at = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
-        Self { interval_ns, full_ns: interval_ns * u64::from(burst), seed, empty_at }
+        Self { rate: Rate::new(burst, per_second), seed, empty_at }
     }
 
     /// Takes a token from the bucket of `peer`; false if it is empty.
     pub fn take(&self, peer: IpAddr, now: Duration) -> bool {
-        let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = &self.empty_at[self.bucket(peer, now)];
-        let taken = |empty_at: u64| {
-            // A bucket holds at most the tokens of `full_ns`. Until the clock has run that long the
-            // subtraction stops at zero.
-            let taken = empty_at.max(now_ns.saturating_sub(self.full_ns)).saturating_add(self.interval_ns);
-            (taken <= now_ns).then_some(taken)
-        };
-        bucket.fetch_update(Relaxed, Relaxed, taken).is_ok()
+        self.rate.take(&self.empty_at[self.bucket(peer, now)], now)
     }
 
     fn bucket(&self, peer: IpAddr, now: Duration) -> usize {

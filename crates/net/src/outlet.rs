@@ -6,6 +6,7 @@ use crate::tcp::socket::Socket;
 #[cfg(feature = "tcp")]
 use alloc::sync::Arc;
 use core::time::Duration;
+use tailwater_wire::Checksums;
 
 /// Why a frame did not leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +38,13 @@ pub trait Outlet<P: Platform> {
     /// As [`transmit`](Self::transmit).
     fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         self.transmit(len, fill)
+    }
+
+    /// Sends a frame that this host has received, and that is for the earlier
+    /// [instance](crate::Instance) of it, to that one; `checksums` as it was received. Lost where
+    /// there is no room.
+    fn pass_on(&mut self, frame: &[u8], checksums: Checksums) {
+        let _ = (frame, checksums);
     }
 
     /// Holds back the frames transmitted from now on until [`uncork`](Self::uncork), so that they

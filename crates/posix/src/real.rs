@@ -49,7 +49,8 @@ macro_rules! real {
                     found = $crate::real::find(name);
                     FOUND.store(found, core::sync::atomic::Ordering::Relaxed);
                 }
-                type Function = unsafe extern "C" fn($($type),*) $(-> $returned)?;
+                // Points of cancellation unwind (pthreads(7)).
+                type Function = unsafe extern "C-unwind" fn($($type),*) $(-> $returned)?;
                 // SAFETY: the C library's function of this name has this type. The contract is the
                 // caller's.
                 unsafe { core::mem::transmute::<usize, Function>(found)($($arg),*) }

@@ -124,6 +124,8 @@ impl Set {
             };
         }
         let result = match &file.what {
+            // Clients such as redis-benchmark remove and add a connection twice for each request.
+            What::Stream(stream) if operation == libc::EPOLL_CTL_DEL => self.poller.suspend(&stream.tcp),
             What::Stream(stream) => change!(&stream.tcp),
             What::Listener(listener) => listener.tailwater().map_or(Ok(()), |tcp| change!(tcp)),
             What::Datagrams(datagrams) => datagrams.udp().map_or(Ok(()), |udp| change!(udp)),

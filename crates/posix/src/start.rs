@@ -80,7 +80,23 @@ pub fn ensure() -> bool {
     }
 }
 
+/// Makes waits of the C library waits of user threads, at the first call. That has to be before the
+/// process has a second thread: when it starts one, or the runtime. Nothing is said of a failure
+/// before a socket is served: see [`launch`].
+///
+/// # Errors
+/// Why threads go home for these waits.
+pub fn adopt_waits() -> Result<(), String> {
+    static TRIED: OnceLock<Result<(), String>> = OnceLock::new();
+    TRIED.get_or_init(|| resident::adopt_waits().map_err(|error| error.to_string())).clone()?;
+    let forked = || "the process was forked by one with threads".to_owned();
+    resident::has_adopted_waits().then_some(()).ok_or_else(forked)
+}
+
 fn launch() -> bool {
+    if let Err(why) = adopt_waits() {
+        say(&format!("threads that wait for each other go back to their OS threads, which is slower: {why}"));
+    }
     let before = own::open_descriptors();
     if let Err(error) = resident::start(RuntimeBuilder::new()) {
         say(&format!("{error}; this program goes on with Linux's network alone"));

@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -748,6 +749,33 @@ static void privilege_cases(void) {
     drop(s);
 }
 
+/* Waits for a connection's data, and returns the user that it has then. */
+static void *user_after(void *argument) {
+    take(*(int *)argument, 1);
+    return (void *)(intptr_t)geteuid();
+}
+
+/* Changes of the user are those of all threads. */
+static void user_cases(void) {
+    int s[2];
+    uid_t before = geteuid(), there;
+    pthread_t thread;
+    void *user;
+    pair(s);
+    pthread_create(&thread, 0, user_after, &s[1]);
+    usleep(MUST_NOT * 1000);
+    line("setgid: %s", error(setgid(getgid())));
+    line("another user: %s", before ? "ok" : error(seteuid(65534)));
+    put(s[0], "x");
+    pthread_join(thread, &user);
+    there = (uid_t)(intptr_t)user;
+    line("of all threads: %d", there == (before ? before : 65534));
+    line("and back: %s", error(seteuid(before)));
+    put(s[0], "x");
+    take(s[1], 1);
+    drop(s);
+}
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
 static int turns;
@@ -789,6 +817,140 @@ static void thread_cases(void) {
     line("threads take turns: %d", turns);
     drop(s);
     close(set);
+}
+
+/* What the threads of wait_cases wait for. Each calls for `served`, a connection, first. */
+static struct {
+    pthread_mutex_t mutex, inherits;
+    pthread_cond_t condition;
+    pthread_rwlock_t lock;
+    pthread_barrier_t barrier;
+    sem_t there, back, shared;
+    volatile int ready, ends;
+    long count;
+    int served;
+} waits = {.mutex = PTHREAD_MUTEX_INITIALIZER, .condition = PTHREAD_COND_INITIALIZER, .lock = PTHREAD_RWLOCK_INITIALIZER};
+
+static void call_served(void) {
+    char one;
+    if (recv(waits.served, &one, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN) abort();
+}
+
+static void *take_turns_served(void *argument) {
+    call_served();
+    return take_turns(argument);
+}
+
+static void *pass_on(void *argument) {
+    call_served();
+    for (int i = 0; i < 100; i++) {
+        sem_wait(argument ? &waits.there : &waits.back);
+        waits.count++;
+        sem_post(argument ? &waits.back : &waits.there);
+    }
+    return 0;
+}
+
+static void *share(void *argument) {
+    (void)argument;
+    call_served();
+    for (int i = 0; i < 100; i++) {
+        pthread_rwlock_wrlock(&waits.lock);
+        waits.count++;
+        pthread_rwlock_unlock(&waits.lock);
+        pthread_mutex_lock(&waits.inherits);
+        waits.count++;
+        call_served();
+        pthread_mutex_unlock(&waits.inherits);
+        sem_wait(&waits.shared);
+        waits.count++;
+        sem_post(&waits.shared);
+    }
+    pthread_barrier_wait(&waits.barrier);
+    return 0;
+}
+
+static void *await(void *argument) {
+    call_served();
+    long result = sem_wait(&waits.there);
+    *(const char **)argument = error(result);
+    waits.ends = 1;
+    return 0;
+}
+
+static void unlock(void *argument) { pthread_mutex_unlock(argument); }
+
+static void *await_condition(void *argument) {
+    call_served();
+    pthread_mutex_lock(&waits.mutex);
+    pthread_cleanup_push(unlock, &waits.mutex);
+    waits.ready = 1;
+    while (waits.ready != 2) pthread_cond_wait(&waits.condition, &waits.mutex);
+    pthread_cleanup_pop(1);
+    return argument;
+}
+
+/* Has a thread wait, and sends it signals until it ends, or some if `times` says how many. */
+static const char *interrupt(int flags, int times) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = flags};
+    const char *ended;
+    pthread_t thread;
+    sigaction(SIGALRM, &action, 0);
+    waits.ends = signals = 0;
+    pthread_create(&thread, 0, await, &ended);
+    for (int i = 0; times ? i < times : !waits.ends; i++) {
+        pthread_kill(thread, SIGALRM);
+        usleep(1000);
+    }
+    if (times) sem_post(&waits.there);
+    pthread_join(thread, 0);
+    return ended;
+}
+
+/* Threads that use sockets and wait for each other. */
+static void wait_cases(void) {
+    int s[2], who[2] = {0, 1};
+    pthread_t threads[4];
+    void *result;
+    pthread_mutexattr_t attributes;
+    pair(s);
+    waits.served = s[0];
+    turns = 0;
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, take_turns_served, &who[i]);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    line("condition: %d", turns);
+    sem_init(&waits.there, 0, 1);
+    sem_init(&waits.back, 0, 0);
+    sem_init(&waits.shared, 1, 1);
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, pass_on, i ? &waits : 0);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    line("semaphores: %ld", waits.count);
+    waits.count = 0;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+    pthread_mutex_init(&waits.inherits, &attributes);
+    pthread_barrier_init(&waits.barrier, 0, 4);
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, share, 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+    line("locks by four threads: %s", waits.count > 0 ? "ok" : "lost");
+    sem_wait(&waits.there);
+    line("a signal: %s", interrupt(0, 0));
+    line("its handler has run: %d", signals > 0);
+    line("SA_RESTART: %s", interrupt(SA_RESTART, 20));
+    line("its handler has run: %d", signals > 0);
+    pthread_create(threads, 0, await_condition, 0);
+    while (!waits.ready) usleep(1000);
+    pthread_mutex_lock(&waits.mutex);
+    pthread_mutex_unlock(&waits.mutex);
+    pthread_cancel(threads[0]);
+    pthread_join(threads[0], &result);
+    line("cancelled: %d, unlocked: %d", result == PTHREAD_CANCELED, pthread_mutex_trylock(&waits.mutex) == 0);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    call_served();
+    line("times out: %s", strerrorname_np(pthread_cond_timedwait(&waits.condition, &waits.mutex, &until)));
+    pthread_mutex_unlock(&waits.mutex);
+    drop(s);
 }
 
 static void fork_cases(void) {
@@ -878,10 +1040,12 @@ int main(int count, char **arguments) {
     signal_cases();
     restart_cases();
     thread_cases();
+    wait_cases();
     pipe_cases();
     accept_cases();
     fork_cases();
     closing_cases();
+    user_cases();
     privilege_cases();
     return 0;
 }

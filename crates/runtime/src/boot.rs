@@ -86,7 +86,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     // `RuntimeBuilder::shared_tls` is unsafe.
     unsafe { arch::choose_fs_writes(config.shared_tls) };
     #[cfg(feature = "libc-waits")]
-    if config.adopt_libc_waits {
+    if config.adopt_libc_waits && !tailwater_libc_waits::is_active() {
         // While the process has one thread.
         crate::libc_waits::adopt()?;
     }
@@ -132,7 +132,7 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     // Now this thread has left the managed cores, and the threads that it starts stay off them.
     blocking::start(config.blocking_threads).map_err(failed("start a thread for blocking calls"))?;
     #[cfg(feature = "libc-waits")]
-    if config.adopt_libc_waits {
+    if tailwater_libc_waits::is_active() {
         crate::libc_waits::keeper::start().map_err(failed("start a thread for late wakes"))?;
     }
     debug::start(config).map_err(failed("start the thread that watches for stalls"))?;

@@ -109,6 +109,12 @@ pub enum ConfigError {
         /// The largest possible value.
         max: u64,
     },
+    /// A program without a name of its own was to replace a running instance.
+    #[error(
+        "replace is set and name is not: a program replaces the instance that has its name, and the default is of this \
+         process alone; set name (TAILWATER_NAME, --name)"
+    )]
+    ReplacesNone,
     /// The file that `TAILWATER_CONFIG` names cannot be read.
     #[error("cannot read {path}, named by TAILWATER_CONFIG: {source}")]
     UnreadableFile {

@@ -3,8 +3,9 @@
 //! A thread that [enters](enter) leaves its OS thread, its *home*: its context (stack pointer and
 //! FS base) becomes a user thread, on its own stack and with its own thread-local storage, and
 //! waits without a core. It [goes home](go_home) for what belongs to the OS thread: signal
-//! handlers, `fork`, the end of the thread, waits of the C library. For programs that were not
-//! written for this runtime; `crates/posix` is the one user.
+//! handlers, `fork`, the end of the thread. Waits of the C library for words of the process are
+//! waits of user threads once they were `adopt_waits`ed. For programs that were not written for
+//! this runtime; `crates/posix` is the one user.
 //!
 //! Owns the two switches, and what a home does while its context is away. Knows nothing of sockets.
 //!
@@ -13,7 +14,8 @@
 //! context rings (`RING`), or a signal comes that the context has not blocked. A signal without a
 //! handler is handled there. For one with a handler the context's `wait` is interrupted; it goes
 //! home, where the kernel runs the handler on the context's own stack, as it would have. A context
-//! that does not wait within `PATIENCE` gets the handler run at home, beside it.
+//! that does not wait within `PATIENCE` gets the handler run at home, beside it. The C library's
+//! own, for changes of the user, needs the context's thread-local block: it waits for the context.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
@@ -22,7 +24,8 @@
 //! | `returning` | the context, with preemption off, before it leaves its kthread | the home |
 //! | `signalled` | true by the home; false by the home when the context is back | the context, around a wait |
 //! | `restarts` | true by the home when the context is back; false by the home for a handler without `SA_RESTART` | the context, after it read `signalled` |
-//! | `waits` | the context, around a wait | the home |
+//! | `waits` | the context, around a wait for a poller | the home |
+//! | `word` | the context, around a wait for a word of the C library: its address, else 0 | the home |
 //!
 //! # Why the preempt signal spares the C library
 //! A kthread allocates from the C library's heap. A context that was interrupted inside of that
@@ -34,7 +37,7 @@
 
 use crate::config::{RuntimeBuilder, sources};
 use crate::error::StartError;
-use crate::ground::guard::{NoPreempt, inside, set_inside};
+use crate::ground::guard::{Head, NoPreempt, inside, set_inside};
 use crate::ground::memory::{PAGE, guard_page, map};
 use crate::ground::spin::SpinLock;
 use crate::ground::{arch, tls};
@@ -42,6 +45,7 @@ use crate::readiness::{Events, Poller};
 use crate::records::identity;
 use crate::records::runtime::started;
 use crate::records::uthread::{Runnable, Uthread};
+use crate::verbs::credentials;
 use crate::verbs::ready::inject;
 use crate::verbs::switch::{Why, next_context};
 use core::cell::Cell;
@@ -95,6 +99,7 @@ struct Resident {
     signalled: AtomicBool,
     restarts: AtomicBool,
     waits: SpinLock<Option<Arc<Poller>>>,
+    word: AtomicUsize,
 }
 
 // SAFETY: the stack that `home_top` ends is used by the home alone.
@@ -117,6 +122,24 @@ pub fn variable(name: &str) -> Option<OsString> {
     sources::kept(name)
 }
 
+/// Makes waits of the C library (futex(2)) waits of user threads, for contexts that are away. The
+/// process has one thread. Before the runtime is started, and for threads at home, they stay the
+/// kernel's.
+///
+/// # Errors
+/// [`StartError::LibcWaits`] if they cannot be redirected; all is as it was then.
+#[cfg(feature = "libc-waits")]
+pub fn adopt_waits() -> Result<(), StartError> {
+    crate::libc_waits::adopt()
+}
+
+/// Returns whether this process has [adopted](adopt_waits) the waits of the C library. A forked
+/// child has not.
+#[cfg(feature = "libc-waits")]
+pub fn has_adopted_waits() -> bool {
+    tailwater_libc_waits::is_active()
+}
+
 /// Starts the runtime for threads that will enter; the caller stays an ordinary thread. The
 /// runtime's threads take no signals of the program but faults.
 ///
@@ -135,7 +158,8 @@ pub fn start(mut builder: RuntimeBuilder) -> Result<(), StartError> {
     // The allocator guard counts as installed once it was used.
     drop(Box::new(0_u64));
     LIBC.get_or_init(find_libc);
-    let mask = set_mask(!FAULTS);
+    // Changes of the user are made on all threads, by a signal of the C library.
+    let mask = set_mask(!FAULTS & !bit(credentials::SIGNAL));
     let allowed = rustix::thread::sched_getaffinity(None);
     let result = builder.launch();
     set_mask(mask);
@@ -165,9 +189,10 @@ pub extern "C" fn forget() {
 /// own threads, and where preemption is off, which is in the runtime itself.
 #[inline]
 pub fn is_away() -> bool {
-    inside()
-        && RESIDENT.get().is_some()
-        && NoPreempt::new().head().is_some_and(|head| head.preempt_depth() == 1)
+    let guard = NoPreempt::new();
+    let depth = guard.head().map_or(0, Head::preempt_depth);
+    let current = guard.kthread().and_then(|kthread| kthread.current());
+    depth == 1 && current.is_some_and(|me| me.resident)
 }
 
 /// Moves the caller's context to a kthread, if it is not on one. Returns false, and does nothing,
@@ -201,14 +226,22 @@ fn enter_from_home() -> bool {
 /// Moves the caller's context back to its OS thread, where handlers of signals run that came
 /// meanwhile. Does nothing unless the caller [is away](is_away).
 pub fn go_home() {
-    if !RUNS.load(Ordering::Relaxed) || !inside() {
-        return;
+    if let Some(mask) = go_home_unseen() {
+        set_mask(mask.load(Ordering::Relaxed));
     }
-    let Some(me) = RESIDENT.get() else { return };
+}
+
+/// As [`go_home`], but signals stay blocked. Returns the mask that opens them, for the caller to
+/// set; `None` unless the caller was away.
+pub(crate) fn go_home_unseen() -> Option<&'static AtomicU64> {
+    if !RUNS.load(Ordering::Relaxed) || !inside() {
+        return None;
+    }
+    let me = RESIDENT.get()?;
     let guard = NoPreempt::new();
     let kthread = guard.kthread().expect("a context that is away runs on a kthread");
     if kthread.head().preempt_depth() != 1 {
-        return;
+        return None;
     }
     // SAFETY: 1. it leaves the kthread below, before preemption is on. 2. A running context has no
     // other.
@@ -224,7 +257,7 @@ pub fn go_home() {
         core::mem::forget(guard);
         set_inside(false);
     }
-    set_mask(me.mask.load(Ordering::Relaxed));
+    Some(&me.mask)
 }
 
 /// Runs `f` at home. The caller stays there until it enters again.
@@ -274,6 +307,37 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
         }
     }
     Waited::Events(found)
+}
+
+/// Signals that came while their context waited for a word. The context is at home, with signals
+/// blocked, and is to open `mask`.
+#[cfg(feature = "libc-waits")]
+pub(crate) struct Arrived {
+    pub mask: &'static AtomicU64,
+    /// As in [`Waited::Interrupted`].
+    pub restarts: bool,
+}
+
+/// Calls `wait`, a wait of the current thread for the word at `address`, with the flag that ends it
+/// (`-EINTR`): a handler is to run.
+#[cfg(feature = "libc-waits")]
+pub(crate) fn wait_for_word(
+    address: usize,
+    wait: impl FnOnce(&AtomicBool) -> isize,
+) -> (isize, Option<Arrived>) {
+    static NEVER: AtomicBool = AtomicBool::new(false);
+    let Some(me) = RESIDENT.get() else { return (wait(&NEVER), None) };
+    // SeqCst, as the store of `signalled` in `arrived`: either the home finds the word, or the wait
+    // finds the flag.
+    me.word.store(address, Ordering::SeqCst);
+    let result = wait(&me.signalled);
+    me.word.store(0, Ordering::Relaxed);
+    if !me.signalled.load(Ordering::SeqCst) {
+        return (result, None);
+    }
+    // The home forgets it when this context is back.
+    let restarts = me.restarts.load(Ordering::Relaxed);
+    (result, go_home_unseen().map(|mask| Arrived { mask, restarts }))
 }
 
 /// Returns whether `address` is code of the C library or the dynamic linker.
@@ -346,6 +410,7 @@ fn make() -> Option<&'static Resident> {
         signalled: AtomicBool::new(false),
         restarts: AtomicBool::new(true),
         waits: SpinLock::new(None),
+        word: AtomicUsize::new(0),
     })))
 }
 
@@ -364,7 +429,13 @@ unsafe extern "sysv64" fn keep_home(me: *mut u8) -> ! {
         let runtime = started().expect("a context enters a runtime that was started");
         // SAFETY: 1. the context was saved by the switch that came here. 2. By the protocol above.
         inject(runtime, unsafe { Runnable::new(&me.record) });
-        let (record, rsp) = await_context(me).claim();
+        let (runnable, rung) = await_context(me);
+        let (record, rsp) = runnable.claim();
+        if !rung {
+            // The ring came before the context was saved. Left pending, its handler would be
+            // below that of a signal which cancels the thread, and could not be unwound.
+            next_signal(bit(RING), None);
+        }
         me.signalled.store(false, Ordering::SeqCst);
         me.restarts.store(true, Ordering::Relaxed);
         // SAFETY: 1. `claim` gave this thread the right to resume it. 2. Both are never freed. 3.
@@ -373,19 +444,20 @@ unsafe extern "sysv64" fn keep_home(me: *mut u8) -> ! {
     }
 }
 
-/// Waits until the context returns, and handles signals meanwhile.
-fn await_context(me: &Resident) -> Runnable {
-    let mut awaited = false;
+/// Waits until the context returns, and handles signals meanwhile. Returns whether the ring was
+/// taken.
+fn await_context(me: &Resident) -> (Runnable, bool) {
+    let (mut awaited, mut rung) = (false, false);
     loop {
         if let Some(runnable) = me.returning.lock().take() {
-            return runnable;
+            return (runnable, rung);
         }
         let of_program = if awaited { 0 } else { !me.mask.load(Ordering::Relaxed) & !FAULTS };
         match next_signal(bit(RING) | of_program, awaited.then_some(PATIENCE)) {
-            Some((RING, _)) => {}
+            Some((RING, _)) => rung = true,
             Some((signal, info)) => awaited = arrived(me, signal, &info),
             None if awaited => {
-                set_mask(me.mask.load(Ordering::Relaxed));
+                set_mask(me.mask.load(Ordering::Relaxed) | bit(credentials::SIGNAL));
                 set_mask(!FAULTS);
                 awaited = false;
             }
@@ -420,6 +492,10 @@ fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
     me.signalled.store(true, Ordering::SeqCst);
     if let Some(poller) = &*me.waits.lock() {
         poller.wake();
+    }
+    #[cfg(feature = "libc-waits")]
+    if let address @ 1.. = me.word.load(Ordering::SeqCst) {
+        crate::libc_waits::interrupt(&me.record, address);
     }
     true
 }

@@ -86,6 +86,38 @@ impl Signals {
     }
 }
 
+/// Asks the earlier instance of this program to end in good order, if this one has taken its
+/// place ([`RuntimeBuilder::replace`](crate::RuntimeBuilder::replace)): it gets SIGTERM. Call it
+/// when all sockets are open. No effect without an earlier instance.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() -> std::io::Result<()> {
+///     let _listener = tailwater::net::TcpListener::bind("0.0.0.0:80")?;
+///     tailwater::signal::end_earlier();
+///     Ok(())
+/// }
+/// ```
+pub fn end_earlier() {
+    crate::blocking(crate::attach::end_earlier);
+}
+
+/// Returns whether a later instance of this program has taken its place
+/// ([`RuntimeBuilder::replace`](crate::RuntimeBuilder::replace)): no new connection comes, and
+/// those that are open are to be finished before the program ends.
+///
+/// # Examples
+/// ```standalone_crate
+/// #[tailwater::main]
+/// fn main() {
+///     assert!(!tailwater::signal::is_replaced());
+/// }
+/// ```
+pub fn is_replaced() -> bool {
+    crate::attach::is_replaced()
+}
+
 /// Waits for SIGINT, which Ctrl-C sends. From the first call on it does not end the process.
 ///
 /// # Errors

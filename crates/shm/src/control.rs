@@ -100,6 +100,8 @@ pub enum ClientMessage {
     Takeover(Takeover),
     /// The client, which has had [`ServerMessage::Handover`], can serve: this IOKernel is to end.
     Succeed,
+    /// The earlier instance of this runtime is to end in good order: the later one serves.
+    EndEarlier,
 }
 
 /// On which side of a runtime or port a frame is seen.
@@ -189,6 +191,35 @@ pub struct Register {
     /// one itself.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub returns: bool,
+    /// Whether another instance of the program may have its name and address at the same time.
+    #[serde(default, skip_serializing_if = "Instance::is_only")]
+    pub instance: Instance,
+}
+
+/// How a runtime stands to another instance of the same program, which has its name and address.
+/// There are two at most. Frames for the address go to the later one, which passes on those that
+/// are not for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Instance {
+    /// There is no other. In a registration: and there may be none.
+    #[default]
+    Only,
+    /// There is no other that it knows of. It takes the place of one that runs, and lets another
+    /// one take its own.
+    Latest,
+    /// It has taken the place of one that has not ended yet.
+    Replaces,
+    /// Another one has taken its place.
+    Replaced,
+}
+
+impl Instance {
+    /// Returns whether it lets no other instance be.
+    #[must_use]
+    pub fn is_only(&self) -> bool {
+        *self == Self::Only
+    }
 }
 
 /// A message of the IOKernel.
@@ -200,6 +231,11 @@ pub enum ServerMessage {
     Welcome(Welcome),
     /// Kthreads accepted: cores may be granted from now on.
     Ready,
+    /// How the runtime stands to another instance from now on. Sent to one that has registered as
+    /// another than [`Instance::Only`], at any time after `Ready`.
+    Instance(Instance),
+    /// The runtime is to end in good order: the instance that replaces it serves.
+    End,
     /// Not accepted; the socket is closed after this.
     Refused {
         /// What was wrong and what to do.
@@ -319,7 +355,9 @@ pub enum ControlError {
     #[error("a message of more than {MAX_MESSAGE} bytes")]
     TooLong,
     /// More requests than the IOKernel answers.
-    #[error("statistics were asked for too often; ten answers a second are sent to one user")]
+    #[error(
+        "clients of this user have taken too much of the IOKernel's time with too many questions; ask again in a second"
+    )]
     TooOften,
     /// A message with descriptors where none are received.
     #[error("a message with descriptors; the IOKernel receives none")]

@@ -9,7 +9,7 @@ use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_shm::control::{
-    Class, ClientMessage, CoreRequest, Ipv6Place, Register, ServerMessage, Welcome,
+    Class, ClientMessage, CoreRequest, Instance, Ipv6Place, Register, ServerMessage, Welcome,
 };
 use tailwater_shm::layout::VERSION;
 use tailwater_tcp::Seq;
@@ -234,6 +234,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         ring_bytes: 1 << 18,
         ip: Some(HONEST),
         returns: true,
+        instance: Instance::Replaces,
     };
     let welcome = Welcome {
         ip: HONEST,

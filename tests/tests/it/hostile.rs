@@ -23,10 +23,11 @@ use tailwater_shm::control::{self, ClientMessage, ControlError, ServerMessage};
 use tailwater_shm::layout::Region;
 use tailwater_testkit::futex::Words;
 use tailwater_testkit::{
-    PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, is_installed, run, socket_name, until,
+    PATIENCE, Program, binary, children, cpu_numbers, eventually, has_two_cpus, is_installed, is_running,
+    run, socket_name, until,
 };
 use tailwater_tests::attack::{Offer, Target, as_user, dial};
-use tailwater_tests::turn;
+use tailwater_tests::{Role, turn};
 
 /// Ends an attack when it is dropped.
 struct StopOnDrop<'a>(&'a AtomicBool);
@@ -40,6 +41,31 @@ impl Drop for StopOnDrop<'_> {
 /// Users without rights.
 const MALLORY: u32 = 65_533;
 const BYSTANDER: u32 = 65_532;
+
+#[test]
+fn the_memory_of_a_killed_iokernel_outlives_its_descriptors_and_not_for_long() {
+    if !has_two_cpus() {
+        return;
+    }
+    let mut target = Target::start();
+    let program = Role::start(&target.socket, "echo", "program", &[]);
+    let name = |child: &u32| fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+    let holder = eventually("the process that has its memory, too", || {
+        children(target.program.pid()).into_iter().find(|child| name(child) == "tailwater-hold\n")
+    });
+    // So Linux closes those of the IOKernel at its end, whatever the memory takes.
+    until("it has no descriptor", || {
+        fs::read_dir(format!("/proc/{holder}/fd")).is_ok_and(|files| files.count() == 0)
+    });
+    let region = |process: u32| {
+        let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        maps.lines().filter(|line| line.contains("tailwater-region")).count()
+    };
+    assert_eq!((region(holder), region(target.program.pid())), (1, 1));
+    target.program.kill();
+    until("it has ended, too", || !is_running(holder));
+    drop(program);
+}
 
 #[test]
 fn a_doorbell_that_is_emptied_before_the_iokernel_looks_does_not_stop_it() {

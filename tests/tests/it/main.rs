@@ -15,6 +15,7 @@ mod pid_namespace;
 mod protocol;
 mod readme;
 mod rejoin;
+mod replace;
 mod restart;
 mod service_manager;
 mod takeover;

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use tailwater_iokernel::Config;
 use tailwater_shm::Version;
 use tailwater_shm::control::{
-    self, Class, ClientMessage, ControlError, Estate, Handover, HandoverProgram, Network, Register,
+    self, Class, ClientMessage, ControlError, Estate, Handover, HandoverProgram, Instance, Network, Register,
     ServerMessage, TAKEOVER_STEPS, Takeover,
 };
 use tailwater_shm::layout::VERSION;
@@ -353,6 +353,7 @@ fn a_successor_that_would_refuse_a_program_names_it_and_requests_no_end() {
         ring_bytes: 1 << 16,
         ip: None,
         returns: false,
+        instance: Instance::Only,
     };
     let ip = "10.77.0.2".parse().expect("an address");
     let program = HandoverProgram { register, ip, grant: None, uid: 0, groups: Vec::new() };

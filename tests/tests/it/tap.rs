@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_testkit::{PATIENCE, is_installed, run, text};
+use tailwater_testkit::{PATIENCE, is_installed, run, text, until};
 use tailwater_tests::Bench;
 use tailwater_tests::tap::{HOST, bench_with_tap, in_tap_namespace, settled_ip6};
 
@@ -178,5 +178,27 @@ fn linux_and_a_service_reach_each_other_over_ipv6() {
             assert_eq!(caller.line().as_deref(), Some("answered"));
             assert!(caller.succeeded());
         }
+    });
+}
+
+#[test]
+fn linux_has_its_ipv6_address_again_after_the_device_was_down_and_up_within_a_moment() {
+    in_tap_namespace(|| {
+        let _bench = bench_with_tap(1500);
+        settled_ip6();
+        let has_address = || {
+            let mut show = Command::new("ip");
+            let shown = run(show.args(["-6", "address", "show", "dev", "tw-test0", "scope", "global"]), b"");
+            text(&shown.stdout).contains("fd00:7477")
+        };
+        if !is_installed("ip", "iproute2") {
+            return;
+        }
+        assert!(has_address());
+        for state in ["down", "up"] {
+            let mut set = Command::new("ip");
+            assert!(run(set.args(["link", "set", "tw-test0", state]), b"").status.success());
+        }
+        until("the device has its address again", has_address);
     });
 }

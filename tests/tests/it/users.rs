@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tailwater_iokernel_testing::attack::{Attack, Event};
 use tailwater_iokernel_testing::roles::Echo;
-use tailwater_iokernel_testing::{RawRuntime, RawSpec};
+use tailwater_iokernel_testing::{RawRuntime, RawSpec, stats};
 use tailwater_shm::control::Register;
 use tailwater_shm::memory::Mapping;
 use tailwater_testkit::{Program, has_two_cpus, until};
@@ -285,8 +285,9 @@ fn what_a_program_says_of_a_path_that_needs_smaller_packets_reaches_no_other() {
     assert_eq!(own["counters"]["rx_frames"], 0, "{own}");
 }
 
-/// Returns the refusal of one registration too many; `ask` asks for one. Many threads ask at once:
-/// on a busy machine one alone may not take more than its part of the control thread's time.
+/// Returns the refusal of one registration or question too many; `ask` asks for one. Many threads
+/// ask at once: on a busy machine one alone may not take more than its part of the control thread's
+/// time.
 fn one_too_many(ask: impl Fn() -> Result<(), String> + Sync) -> String {
     const ASKING: usize = 8;
     let refusal = Mutex::new(None);
@@ -333,6 +334,22 @@ fn users_whom_a_grant_does_not_name_have_an_account_in_common() {
     // A user with a grant has an account of its own, and root none.
     until("the user of the first grant registers", || as_user(MALLORY, || ask(1)) == Some(Ok(())));
     until("root registers", || ask(2).is_ok());
+}
+
+#[test]
+fn questions_of_ever_new_users_whom_a_grant_does_not_name_are_paid_for_together() {
+    let folder = tempfile::tempdir().unwrap();
+    if !has_two_cpus() || as_user(MALLORY, || ()).is_none() {
+        return;
+    }
+    let file = folder.path().join("tailwater.toml");
+    fs::write(&file, format!("[[grant]]\nusers = {MALLORY}\n[[grant]]\nusers = \"*\"\n")).unwrap();
+    let target = Target::start_command_with(&["--config", file.to_str().unwrap()]);
+    let ask = || stats(&target.socket).map(drop).map_err(|error| error.to_string());
+    let users = AtomicU32::new(61_000);
+    let why = one_too_many(|| as_user(users.fetch_add(1, Ordering::Relaxed), ask).expect("as before"));
+    assert!(why.contains("[[grant]] number 2") && why.contains("questions"), "{why}");
+    until("the user of the first grant is answered", || as_user(MALLORY, ask) == Some(Ok(())));
 }
 
 #[test]

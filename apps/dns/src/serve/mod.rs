@@ -11,7 +11,7 @@ pub mod udp;
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, recvfrom};
@@ -150,6 +150,17 @@ impl Shared {
     /// Returns a server of these zones, without threads yet.
     pub fn new(store: Store, limits: Limits) -> Self {
         Self { store, limits, connections: AtomicUsize::new(0), counters: Counters::default() }
+    }
+
+    /// Returns the number of open connections.
+    pub fn connections(&self) -> usize {
+        // Relaxed: the number guards nothing but itself.
+        self.connections.load(Relaxed)
+    }
+
+    /// Returns the limits of connections.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Returns the counters.

@@ -30,12 +30,13 @@ use super::{find_program, wait};
 use crate::query;
 
 /// Options that only a program with the runtime has; refused with --batch.
-const RUNTIME_OPTIONS: [&str; 19] = [
+const RUNTIME_OPTIONS: [&str; 20] = [
     "standalone",
     "kthreads",
     "guaranteed",
     "class",
     "ip",
+    "replace",
     "on_iokernel_loss",
     "iokernel_wait",
     "exit_linger",

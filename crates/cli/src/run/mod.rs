@@ -73,6 +73,10 @@ pub struct RunArgs {
     /// Address to ask the IOKernel for [default: the IOKernel chooses]
     #[arg(long)]
     ip: Option<Ipv4Addr>,
+    /// Take the place of the instance of this name that runs, if it was started with this option,
+    /// too; its connections stay until it has ended, and new ones come to this one
+    #[arg(long, requires = "name", conflicts_with = "standalone")]
+    replace: bool,
     /// What it does when the IOKernel has ended: wait for another one at the same socket, go on
     /// without network, or exit with status 75 [default: wait]
     #[arg(long, value_name = "REACTION", value_parser = ["wait", "continue", "exit"])]
@@ -191,6 +195,7 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_GUARANTEED", args.guaranteed.map(|n| n.to_string())),
         ("TAILWATER_CLASS", class),
         ("TAILWATER_IP", args.ip.map(|ip| ip.to_string())),
+        ("TAILWATER_REPLACE", args.replace.then(|| true.to_string())),
         ("TAILWATER_ON_IOKERNEL_LOSS", args.on_iokernel_loss.clone()),
         ("TAILWATER_IOKERNEL_WAIT_MS", args.iokernel_wait.map(|n| n.to_string())),
         ("TAILWATER_EXIT_LINGER_MS", args.exit_linger.map(|n| n.to_string())),

@@ -16,8 +16,7 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
-use super::board::Promise;
-use super::phase::Phase;
+use super::phase::{Phase, Promise};
 use crate::machine::cpu_set;
 use crate::stats::HandoffKind;
 use crate::tenant::Work;
@@ -42,9 +41,6 @@ impl Allocator {
             return;
         }
         if world.runtimes.get(to.runtime).is_none_or(|runtime| runtime.doomed) {
-            return;
-        }
-        if victim.is_some_and(|victim| self.is_spared(world, victim, to.runtime, now)) {
             return;
         }
         if victim.is_none() && self.ledger.core(core) != Some(CoreState::Free) {

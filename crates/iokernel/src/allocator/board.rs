@@ -8,44 +8,16 @@
 //! A promise that is not kept costs the next owner the time until the IOKernel wakes it after all
 //! ([`REWAKE_US`](super::phase)). Only programs of one user promise each other anything.
 
+use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;
-use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::board::Place;
-use tailwater_shm::{Cycles, NextOwner, Slot, Version};
+use tailwater_shm::{Cycles, NextOwner, Slot};
 
 use super::Allocator;
+use super::phase::Promise;
 use crate::runtime::Runtime;
 use crate::tenant::Work;
 use crate::world::World;
-
-/// First minor version of the protocol whose programs know the board.
-const BOARD_MINOR: u16 = 1;
-
-/// The wake of a core's next owner, as agreed with the last request to cede.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Promise {
-    /// The IOKernel wakes it.
-    None,
-    /// `from` is to wake `to`.
-    Asked { from: KthreadId, to: KthreadId },
-    /// `from` has ceded, and wakes it.
-    Given { from: KthreadId },
-}
-
-impl Promise {
-    /// Forgets a promise of a runtime that is gone: another one may have its number.
-    pub(super) fn forget(&mut self, id: RuntimeId) {
-        let (Self::Asked { from, .. } | Self::Given { from }) = *self else { return };
-        if from.runtime == id {
-            *self = Self::None;
-        }
-    }
-}
-
-/// Returns whether a program of this version knows the board.
-pub(crate) fn knows_board(version: u32) -> bool {
-    Version(version).minor() >= BOARD_MINOR
-}
 
 impl Runtime {
     /// Returns where its kthread sleeps besides its slot.
@@ -68,7 +40,7 @@ impl Allocator {
         // A service does not stay awake for a program that keeps services waiting: the wake of a
         // kthread that sleeps preempts such a program, and Linux's turn for one that is awake comes
         // later.
-        let apart = giver.group != taker.group || self.is_too_slow(world, to.runtime, now);
+        let apart = giver.group != taker.group || world.owes_cores(to.runtime, now);
         let slot = world.runtimes.slot(to);
         let shared = giver.board.is_some() && giver.board == taker.board;
         let at_board = slot.is_at_board() && shared;

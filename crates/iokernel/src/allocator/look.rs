@@ -12,9 +12,10 @@ use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Cycles, KthreadState};
 
 use super::phase::Phase;
-use super::words::{self, Sum, WHOLE};
+use super::words;
 use super::{Allocator, holders};
 use crate::runtime::Runtime;
+use crate::status_cache::{Sum, WHOLE};
 use crate::tenant::Work;
 use crate::world::{Lender, World};
 
@@ -89,8 +90,8 @@ impl Allocator {
             self.sample(world, now);
             self.decide(world, now, |policy, view, actions| policy.tick(view, actions));
             self.follow_setting(world, now);
-        } else if !self.stranded.is_empty() {
-            self.wake_stranded(world, now);
+        } else if !self.runnable_without_core.is_empty() {
+            self.wake_runnable(world, now);
         }
     }
 
@@ -113,16 +114,16 @@ impl Allocator {
 
     /// Wakes runtimes that have work and no core, in the order in which the policy would serve
     /// them.
-    fn wake_stranded(&mut self, world: &mut World, now: Cycles) {
-        let stranded = core::mem::take(&mut self.stranded);
+    fn wake_runnable(&mut self, world: &mut World, now: Cycles) {
+        let runnable_without_core = core::mem::take(&mut self.runnable_without_core);
         for class in [Class::LatencyCritical, Class::BestEffort] {
-            for &id in &stranded {
+            for &id in &runnable_without_core {
                 if self.ledger.account(id).is_some_and(|account| account.spec().class == class) {
                     self.wakeup(world, id, now);
                 }
             }
         }
-        self.stranded = stranded;
+        self.runnable_without_core = runnable_without_core;
     }
 
     /// Returns when a tick must come earlier than its interval: at a timer of a runtime without a
@@ -146,7 +147,7 @@ impl Allocator {
         }
         let count = self.ledger.runtimes().len();
         self.cursor = if self.cursor < count { self.cursor } else { 0 };
-        self.stranded.clear();
+        self.runnable_without_core.clear();
         // Without a core, work is a reason to lend one whether or not it has waited: nothing is
         // compared, and each look may read slices.
         let without_core = if extent == Extent::Beside { Extent::Bounded } else { extent };
@@ -165,7 +166,7 @@ impl Allocator {
                 let look = self.observation.runtime(id);
                 let kthreads = look.map_or(0, |look| look.kthreads.len());
                 if look.is_some_and(RuntimeLook::has_work) {
-                    self.stranded.push(id);
+                    self.runnable_without_core.push(id);
                 }
                 budget.spend((read, kthreads), self.timing.cold_look, self.stopwatch);
                 self.note_timer(world, id, now);
@@ -246,8 +247,10 @@ impl Allocator {
         (extent, also): (Extent, Option<u16>),
         now: Cycles,
     ) -> usize {
+        let demoted = world.owes_cores(id, now);
         let Some(runtime) = world.runtimes.get_mut(id) else { return 0 };
         let left_alone = runtime.is_left_alone(now);
+        self.observation.set_demoted(id, demoted);
         if let Some(requests) = read_requests(runtime, left_alone) {
             self.observation.set_requests(id, requests);
         }
@@ -298,7 +301,7 @@ fn read_many(
     let read = |runtime: &mut Runtime, looks: &mut [KthreadLook], index: usize| {
         let Some(look) = looks.get_mut(index) else { return 0 };
         let words = words::read(runtime, index, look, now);
-        runtime.kept.set(index, words);
+        runtime.cache.set(index, words);
         1
     };
     if extent == Extent::Whole {
@@ -306,18 +309,18 @@ fn read_many(
     } else {
         let (stopwatch, most) = watch;
         let waiting = words::leave_out(runtime, looks);
-        if extent == Extent::Bounded && runtime.kept.is_slice_due(now) {
-            let slice = runtime.kept.next_slice().chain(waiting.into_iter().flatten());
+        if extent == Extent::Bounded && runtime.cache.is_slice_due(now) {
+            let slice = runtime.cache.next_slice().chain(waiting.into_iter().flatten());
             let began = stopwatch();
             slice.for_each(|index| count += read(runtime, looks, index));
             let cost = stopwatch().saturating_sub(began);
-            runtime.kept.end_slice((count, cost), most, now);
+            runtime.cache.end_slice((count, cost), most, now);
         }
         part.for_each(|index| count += read(runtime, looks, index));
     }
-    let sum = runtime.kept.sum();
+    let sum = runtime.cache.sum();
     if sum.earliest <= now {
-        runtime.kept.mark_due_timers(looks, now);
+        runtime.cache.mark_due_timers(looks, now);
     }
     (sum, count)
 }

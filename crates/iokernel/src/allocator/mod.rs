@@ -31,7 +31,7 @@
 
 mod account;
 mod apply;
-pub(crate) mod board;
+mod board;
 mod look;
 mod phase;
 mod presence;
@@ -41,16 +41,16 @@ mod reserved;
 mod rest;
 #[cfg(test)]
 mod tests;
-pub(crate) mod unbound;
+mod unbound;
 mod withdraw;
-pub(crate) mod words;
+mod words;
 
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
 use rustix::thread::CpuSet;
 use tailwater_sched::alloc::{Action, Clock as Rate, Observation, Policy, View};
-use tailwater_sched::ledger::{Class, Fate, Ledger, TransitionError};
+use tailwater_sched::ledger::{Class, Fate, Ledger, RuntimeSpec, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 use tailwater_shm::account::Account;
@@ -63,14 +63,12 @@ use crate::stats::HandoffKind;
 use crate::sys::Threads;
 use crate::trace::Tracer;
 use crate::world::{Lender, World};
-use board::Promise;
 use phase::{
-    BESIDE_US, BYPASS_US, CoreSlot, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, REWAKE_US,
-    SETTLING_US, Step, Timing, Withdrawn,
+    BESIDE_US, BYPASS_US, CoreSlot, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, Promise,
+    REWAKE_US, RealTime, SETTLING_US, Step, Timing, Withdrawn,
 };
+pub(crate) use phase::{Beside, Ranks};
 use reserved::Reserved;
-pub(crate) use rest::Ranks;
-use rest::RealTime;
 
 /// See the module documentation.
 pub(crate) struct Allocator {
@@ -92,14 +90,8 @@ pub(crate) struct Allocator {
     /// Time of the last look at withdrawn kthreads.
     watched_at: Cycles,
     ranks: Ranks,
-    /// Other programs compete for the cores.
-    contested: bool,
-    /// A batch job that Linux runs is on the cores.
-    beside_batch: bool,
-    /// Cores change hands so seldom that best-effort kthreads may run behind other programs anyway.
-    calm: bool,
-    /// A session may have another weight than it is to have.
-    weigh_sessions: bool,
+    /// The other programs on the cores.
+    beside: Beside,
     last_rest_look: Cycles,
     /// Time from which the log may warn of a program's cpuset again.
     next_warning: Cycles,
@@ -110,7 +102,7 @@ pub(crate) struct Allocator {
     /// Where the next look at runtimes without cores begins.
     cursor: usize,
     /// Runtimes that had work and no core at the last look.
-    stranded: Vec<RuntimeId>,
+    runnable_without_core: Vec<RuntimeId>,
     /// The clock rate of the policy, and whether it has not been taken yet.
     rate: (Option<Rate>, bool),
     /// `None` if ordinary threads are kept off no cores.
@@ -119,7 +111,7 @@ pub(crate) struct Allocator {
 
 /// How closely the cores need to be watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Attention {
+pub(crate) enum PollUrgency {
     /// No core is lent or wanted.
     None,
     /// Only best-effort runtimes hold cores or want them, and no core changes hands: doorbells and
@@ -190,16 +182,13 @@ impl Allocator {
             withdrawn: VecDeque::new(),
             watched_at: 0,
             ranks: Ranks::default(),
-            contested: false,
-            beside_batch: false,
-            calm: false,
-            weigh_sessions: false,
+            beside: Beside::Nothing,
             last_rest_look: 0,
             next_warning: 0,
             earliest_timer: Cycles::MAX,
             next_policy: 0,
             cursor: 0,
-            stranded: Vec::new(),
+            runnable_without_core: Vec::new(),
             rate: (None, false),
         }
     }
@@ -231,17 +220,32 @@ impl Allocator {
     /// its requests against those of all others.
     pub(crate) fn attach(&mut self, world: &mut World, mut runtime: Box<Runtime>, now: Cycles) {
         let (id, kthreads) = (runtime.id, runtime.spec.kthreads);
-        let refused = self.ledger.register(id, runtime.spec, self.nanos(now)).err();
+        let guaranteed = self.take_guarantee(world, &runtime);
+        let spec = RuntimeSpec { guaranteed, ..runtime.spec };
+        let refused = self.ledger.register(id, spec, self.nanos(now)).err();
         self.observation.attach(id, kthreads);
         self.observation.set_on_hold(id, true);
         look::publish_granted(&runtime, self.policy.takes_requests());
         runtime.set_ranks(self.ranks_differ(), self.gives_real_time());
-        self.weigh_sessions = true;
         world.insert(runtime, now);
         self.policy.attach(id, &self.ledger);
         if let Some(error) = refused {
             world.stats.cores.ledger_refusals.add(1);
             world.doom(id, error.into());
+        }
+    }
+
+    /// Returns how many cores a runtime is guaranteed that is about to be registered. The later of
+    /// two instances of a program takes them from the earlier one, which has what is left.
+    fn take_guarantee(&mut self, world: &World, runtime: &Runtime) -> u16 {
+        let own = runtime.spec.guaranteed;
+        match world.runtimes.other_instance(runtime.id, runtime.ip) {
+            Some(later) if runtime.replaced => own.saturating_sub(later.spec.guaranteed),
+            Some(earlier) => {
+                self.ledger.set_guaranteed(earlier.id, earlier.spec.guaranteed.saturating_sub(own));
+                own
+            }
+            None => own,
         }
     }
 
@@ -274,6 +278,9 @@ impl Allocator {
         self.policy.detach(id);
         self.observation.detach(id);
         let runtime = world.runtimes.remove(id);
+        if let Some(other) = runtime.as_ref().and_then(|own| world.runtimes.other_instance(id, own.ip)) {
+            self.ledger.set_guaranteed(other.id, other.spec.guaranteed);
+        }
         for &fate in &fates {
             self.settle(world, fate, now);
         }
@@ -375,26 +382,26 @@ impl Allocator {
     }
 
     /// Returns how closely the cores need to be watched, as of the last look.
-    pub(crate) fn attention(&self, world: &World, now: Cycles) -> Attention {
-        let mut most = Attention::None;
+    pub(crate) fn attention(&self, world: &World, now: Cycles) -> PollUrgency {
+        let mut most = PollUrgency::None;
         let of = |id: RuntimeId| match self.class_of(id) {
-            Class::BestEffort => Attention::Occasional,
-            Class::LatencyCritical => Attention::Constant,
+            Class::BestEffort => PollUrgency::Occasional,
+            Class::LatencyCritical => PollUrgency::Constant,
         };
         for slot in &self.cores {
             most = most.max(match slot.phase {
-                Phase::Free => Attention::None,
+                Phase::Free => PollUrgency::None,
                 Phase::Running { kthread, .. } => of(kthread.runtime),
                 Phase::Starting { kthread, .. } if now.saturating_sub(slot.since) > self.timing.settling => {
                     if world.runtimes.kthread(kthread).1.no_starts > 0 {
                         // It did not start the last time either: presumably it is stopped.
-                        Attention::Occasional
+                        PollUrgency::Occasional
                     } else {
                         // An ordinary program has the core for longer than any hand-off takes.
                         of(kthread.runtime)
                     }
                 }
-                Phase::Starting { .. } | Phase::Ceding { .. } => Attention::Constant,
+                Phase::Starting { .. } | Phase::Ceding { .. } => PollUrgency::Constant,
             });
         }
         // A runtime without a kthread to run, or without a core that it can get, gets none until
@@ -404,17 +411,17 @@ impl Allocator {
                 && self.ledger.account(**id).is_some_and(|account| account.room() > 0)
                 && (0..self.cores.len()).any(|at| self.may_be_lent(**id, at))
         };
-        let waiting = self.stranded.iter().filter(counts).map(|&id| of(id));
+        let waiting = self.runnable_without_core.iter().filter(counts).map(|&id| of(id));
         let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn {
             // It lost its core, runs elsewhere if at all, and may be stopped for ever.
-            Withdrawn { step: Step::Moved, .. } => Attention::Occasional,
-            Withdrawn { runs_since: Some(_), .. } => Attention::Constant,
+            Withdrawn { step: Step::Moved, .. } => PollUrgency::Occasional,
+            Withdrawn { runs_since: Some(_), .. } => PollUrgency::Constant,
             // The end of its pause is the time of the next look; see `next_readmission`.
-            Withdrawn { .. } => Attention::None,
+            Withdrawn { .. } => PollUrgency::None,
         });
-        let most = waiting.chain(withdrawn).fold(most, Attention::max);
-        if most < Attention::Constant && self.next_pending(now).is_some_and(|next| next <= now) {
-            return Attention::Constant;
+        let most = waiting.chain(withdrawn).fold(most, PollUrgency::max);
+        if most < PollUrgency::Constant && self.next_pending(now).is_some_and(|next| next <= now) {
+            return PollUrgency::Constant;
         }
         most
     }
@@ -464,11 +471,6 @@ impl Allocator {
         self.ledger.account(id).map_or(Class::LatencyCritical, |account| account.spec().class)
     }
 
-    /// Returns how many cores so many kthreads can hold at once.
-    fn most_cores(&self, kthreads: usize) -> u32 {
-        (self.cores.len().min(kthreads) as u32).max(1)
-    }
-
     /// Returns whether a runtime holds any core, or is promised one.
     fn has_core(&self, id: RuntimeId) -> bool {
         self.ledger.account(id).is_some_and(|account| account.held() > 0)
@@ -478,6 +480,12 @@ impl Allocator {
     #[cfg(test)]
     fn sees_idle(&self, at: usize) -> bool {
         matches!(self.cores[at].phase, Phase::Running { idle: true, .. })
+    }
+
+    /// Returns the number of cores that a runtime is guaranteed.
+    #[cfg(test)]
+    pub(crate) fn guaranteed_to(&self, id: RuntimeId) -> u16 {
+        self.ledger.account(id).map_or(0, |account| account.spec().guaranteed)
     }
 
     /// Checks that ledger, phases and former owners are consistent.

@@ -1,12 +1,10 @@
 //! The states that the allocator keeps about cores and kthreads, and its deadlines.
 
-use tailwater_sched::{CoreId, KthreadId};
+use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::Cycles;
 use tailwater_shm::account::Account;
 
-use super::board::Promise;
 use super::quantum::Watch;
-use super::rest::RealTime;
 use crate::stats::HandoffKind;
 
 /// Time after a kthread was seen to have given its core up in which it may still be runnable: it
@@ -75,6 +73,57 @@ pub(super) struct Timing {
     pub(super) kthread_look: Cycles,
     /// See [`IDLE_PACE_US`].
     pub(super) idle_pace: Cycles,
+}
+
+/// The wake of a core's next owner, as agreed with the last request to cede.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Promise {
+    /// The IOKernel wakes it.
+    None,
+    /// `from` is to wake `to`.
+    Asked { from: KthreadId, to: KthreadId },
+    /// `from` has ceded, and wakes it.
+    Given { from: KthreadId },
+}
+
+impl Promise {
+    /// Forgets a promise of a runtime that is gone: another one may have its number.
+    pub(super) fn forget(&mut self, id: RuntimeId) {
+        let (Self::Asked { from, .. } | Self::Given { from }) = *self else { return };
+        if from.runtime == id {
+            *self = Self::None;
+        }
+    }
+}
+
+/// A core's account of real time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RealTime {
+    /// Rest that is owed for real time.
+    pub(super) owed: Account,
+    pub(super) resting: Option<KthreadId>,
+}
+
+/// Which other programs of the machine are on its cores.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Beside {
+    #[default]
+    Nothing,
+    /// Only batch jobs that Linux runs.
+    BatchJobs,
+    /// Programs that compete for them.
+    Competitors,
+}
+
+/// Which ranks Linux lets the IOKernel give.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Ranks {
+    /// Kthreads may be put behind ordinary threads and back.
+    pub(crate) may_lower: bool,
+    /// They may not be put back: best-effort kthreads stay behind.
+    pub(crate) for_good: bool,
+    /// Services may have real-time rank.
+    pub(crate) real_time: bool,
 }
 
 /// Where a core is in the life of a grant. See the module documentation.

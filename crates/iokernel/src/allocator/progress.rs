@@ -6,15 +6,17 @@
 //! late, because Linux has not run the polling thread, it may not have run the owner, either. A
 //! state word of another generation is stale and ignored.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::Parked;
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Cycles, KthreadState, clock};
+use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
 use super::phase::{Phase, REWAKE_DOUBLINGS};
-use super::quantum::Watch;
+use super::quantum::{Change, Watch, something_waits};
 use super::withdraw::WATCHED;
 use crate::stats::HandoffKind;
 use crate::tenant::Work;
@@ -109,6 +111,27 @@ impl Allocator {
                 self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
                 self.set_activity(kthread, Activity::Running);
             }
+        }
+    }
+
+    /// Looks at the turn in progress on the core at `at`, whose kthread runs.
+    #[inline]
+    pub(super) fn watch_turn(&mut self, world: &World, at: usize, kthread: KthreadId, now: Cycles) {
+        if now >= self.cores[at].watch.next {
+            self.look_at_turn(world, at, kthread, now);
+        }
+    }
+
+    fn look_at_turn(&mut self, world: &World, at: usize, id: KthreadId, now: Cycles) {
+        let (runtime, kthread) = world.runtimes.kthread(id);
+        let words = runtime.shared(id.index);
+        let slot = &mut self.cores[at];
+        let turn = words.turn.turns.load(Relaxed);
+        let (core, generation) = (slot.id.0, kthread.generation);
+        match slot.watch.look(turn, now, || something_waits(runtime, id.index, now)) {
+            Change::Nothing => {}
+            Change::End(turn) => words.grant.0.end_turn(core, generation, turn),
+            Change::Plain => words.grant.0.store(Grant::Run { core }, generation),
         }
     }
 
@@ -238,11 +261,15 @@ impl Allocator {
         world.stats.cores.signals.add(1);
     }
 
-    pub(super) fn account_core_time(&mut self, world: &World, at: usize, kthread: KthreadId, now: Cycles) {
-        let ns = self.clock.to_ns(now.saturating_sub(self.cores[at].since));
-        if let Some(runtime) = world.runtimes.get(kthread.runtime) {
-            runtime.stats.counters.core_ns.add(ns);
-        }
+    pub(super) fn account_core_time(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        kthread: KthreadId,
+        now: Cycles,
+    ) {
+        let held = now.saturating_sub(self.cores[at].since);
+        world.note_held(kthread.runtime, held, self.cores.len(), now);
         self.cores[at].since = now;
     }
 }

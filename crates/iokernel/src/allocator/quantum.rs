@@ -15,12 +15,9 @@
 //! so that looking at it takes a bounded share of the polling thread's time.
 
 use core::sync::atomic::Ordering::Relaxed;
-use tailwater_sched::KthreadId;
-use tailwater_shm::{Clock, Cycles, Grant, KthreadShared};
+use tailwater_shm::{Clock, Cycles, KthreadShared};
 
-use super::Allocator;
 use crate::runtime::Runtime;
-use crate::world::World;
 
 /// Shortest quantum that is kept; a shorter one counts as this.
 const LEAST_QUANTUM_NS: u64 = 1_000;
@@ -38,14 +35,14 @@ pub(super) struct Watch {
     /// Time at which the turn was first seen.
     since: Cycles,
     /// Time of the next read.
-    next: Cycles,
+    pub(super) next: Cycles,
     /// The grant word ends the turn.
     ended: bool,
 }
 
 /// The new value of the grant word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+pub(super) enum Change {
     Nothing,
     /// End the turn with this number.
     End(u64),
@@ -76,7 +73,8 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, turn: u64, now: Cycles, waits: impl FnOnce() -> bool) -> Change {
+    /// Records a read of the number of the turn; returns what the grant word is to say.
+    pub(super) fn look(&mut self, turn: u64, now: Cycles, waits: impl FnOnce() -> bool) -> Change {
         self.next = now.saturating_add(self.sample);
         if turn != self.turn {
             (self.turn, self.since) = (turn, now);
@@ -93,32 +91,9 @@ impl Watch {
     }
 }
 
-impl Allocator {
-    /// Looks at the turn in progress on the core at `at`, whose kthread runs.
-    #[inline]
-    pub(super) fn watch_turn(&mut self, world: &World, at: usize, kthread: KthreadId, now: Cycles) {
-        if now >= self.cores[at].watch.next {
-            self.look_at_turn(world, at, kthread, now);
-        }
-    }
-
-    fn look_at_turn(&mut self, world: &World, at: usize, id: KthreadId, now: Cycles) {
-        let (runtime, kthread) = world.runtimes.kthread(id);
-        let words = runtime.shared(id.index);
-        let slot = &mut self.cores[at];
-        let turn = words.turn.turns.load(Relaxed);
-        let (core, generation) = (slot.id.0, kthread.generation);
-        match slot.watch.look(turn, now, || something_waits(runtime, id.index, now)) {
-            Change::Nothing => {}
-            Change::End(turn) => words.grant.0.end_turn(core, generation, turn),
-            Change::Plain => words.grant.0.store(Grant::Run { core }, generation),
-        }
-    }
-}
-
 /// Returns whether something waits that the kthread would turn to before it looked at others'
 /// queues.
-fn something_waits(runtime: &Runtime, index: u16, now: Cycles) -> bool {
+pub(super) fn something_waits(runtime: &Runtime, index: u16, now: Cycles) -> bool {
     // Relaxed, except for the ends of the run queue: hints; a stale value is read again at the next
     // look.
     let status = &runtime.shared(index).status;
@@ -136,6 +111,7 @@ mod tests {
     use crate::fixture::Sandbox;
     use crate::world::Lender;
     use tailwater_sched::RuntimeId;
+    use tailwater_shm::Grant;
     use tailwater_shm::control::Class::LatencyCritical;
 
     const SERVICE: u32 = 1;

@@ -1,9 +1,19 @@
 //! The ranks of kthreads on a machine that other programs use, too.
 //!
-//! Only while they compete for the cores ([`Allocator::set_contested`]) do kthreads have other
-//! ranks than those they start with: services real time, best-effort programs behind all ordinary
-//! threads. These also while cores hardly change hands ([`Allocator::set_calm`]). A kthread with a
-//! core gets its rank at once, the others when they are lent one.
+//! Only beside them ([`Allocator::set_beside`]) do kthreads have other ranks than those they start
+//! with. A kthread with a core gets its rank when that changes, the
+//! others when they are lent one:
+//!
+//! | | the polling thread | service | best-effort |
+//! |---|---|---|---|
+//! | alone | ordinary | ordinary | ordinary |
+//! | beside batch jobs that Linux runs | ordinary | real time | ordinary |
+//! | beside others that compete | real time | real time | behind all ordinary threads |
+//! | while the polling thread sleeps | | as before | behind them, until it is lent a core again |
+//!
+//! The last row is for a thread that may only run on a lent core, or a kernel thread of that core:
+//! Linux does not show that it waits for that core, so it would wait behind a best-effort kthread
+//! at nice -20 unnoticed. While the polling thread sleeps, no hand-off needs to be fast.
 //!
 //! Where Linux does not let the IOKernel raise a thread again, best-effort kthreads of its user are
 //! behind ordinary threads from their first core on, and nothing else has another rank.
@@ -27,34 +37,15 @@ use tailwater_shm::priority::Rank;
 use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
-use super::phase::{Phase, Step, Withdrawn};
+use super::phase::{Beside, Phase, Ranks, RealTime, Step, Withdrawn};
 use crate::runtime::Runtime;
 use crate::world::World;
 
-/// Time that services may hold a core in real time before a rest, in microseconds.
-const LIMIT_US: u64 = 10_000;
-/// Time in real time that a core pays for with one unit of rest, or of time without a service:
-/// services have real-time rank for at most 10/11 of the time.
+/// Time of rest that services owe at most, in microseconds: after 10 ms in real time they rest.
+const REST_US: u64 = 1_000;
+/// Real time that a core pays for with one unit of rest, or of time without a service: services
+/// have real-time rank for at most 10/11 of the time.
 const PER_REST: Cycles = 10;
-
-/// A core's account of real time.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RealTime {
-    /// Real time that is not paid for with rest yet.
-    used: Cycles,
-    resting: Option<KthreadId>,
-}
-
-/// Which ranks Linux lets the IOKernel give.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Ranks {
-    /// Kthreads may be put behind ordinary threads and back.
-    pub(crate) may_lower: bool,
-    /// They may not be put back: best-effort kthreads stay behind.
-    pub(crate) for_good: bool,
-    /// Services may have real-time rank.
-    pub(crate) real_time: bool,
-}
 
 impl Allocator {
     /// Sets which ranks may be given; called before the first attachment.
@@ -62,46 +53,40 @@ impl Allocator {
         self.ranks = ranks;
     }
 
-    /// Records whether other programs compete for the cores (`contested`), publishes it to all
-    /// programs, and ranks the kthreads that have cores.
-    pub(crate) fn set_contested(&mut self, world: &mut World, contested: bool) {
-        self.contested = contested;
+    /// Records which other programs are on the cores, publishes it to all programs, and ranks the
+    /// kthreads that have cores. `SCHED_IDLE` ranks a batch job behind services within one session
+    /// only, so these have real-time rank beside one.
+    pub(crate) fn set_beside(&mut self, world: &mut World, beside: Beside) {
+        if core::mem::replace(&mut self.beside, beside) == beside {
+            return;
+        }
         for slot in &mut self.cores {
             slot.real_time.resting = None;
         }
         self.rank_owners(world);
     }
 
-    /// Records whether a batch job that Linux runs is on the cores. Then services have real-time
-    /// rank, since `SCHED_IDLE` ranks the job behind them within one session only.
-    pub(crate) fn set_beside_batch(&mut self, world: &mut World, beside_batch: bool) {
-        self.beside_batch = beside_batch;
-        if !self.contested {
-            for slot in &mut self.cores {
-                slot.real_time.resting = None;
+    /// Puts best-effort kthreads with cores behind ordinary threads: the polling thread is about to
+    /// sleep beside them.
+    pub(crate) fn lower_best_effort(&mut self, world: &mut World) {
+        for at in 0..self.cores.len() {
+            if let Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } = self.cores[at].phase
+                && self.class_of(kthread.runtime) == Class::BestEffort
+                && !self.ranks.for_good
+            {
+                self.rank(world, kthread, Rank::Behind);
             }
-            self.rank_owners(world);
-        }
-    }
-
-    /// Records whether cores change hands seldom (`calm`). Then best-effort kthreads run behind
-    /// other programs.
-    pub(crate) fn set_calm(&mut self, world: &mut World, calm: bool) {
-        self.calm = calm;
-        if !self.contested {
-            self.rank_owners(world);
         }
     }
 
     /// Returns whether best-effort kthreads have another rank than services.
     pub(super) fn ranks_differ(&self) -> bool {
-        let differ = self.contested || self.calm || self.beside_batch;
-        self.ranks.for_good || (self.ranks.may_lower && differ)
+        self.ranks.for_good || (self.ranks.may_lower && self.beside != Beside::Nothing)
     }
 
     /// Returns whether trusted services have real-time rank.
     pub(super) fn gives_real_time(&self) -> bool {
-        (self.contested || self.beside_batch) && self.ranks.real_time
+        self.beside != Beside::Nothing && self.ranks.real_time
     }
 
     /// Tells all programs which ranks there are, and ranks the kthreads that have cores.
@@ -110,7 +95,6 @@ impl Allocator {
         for runtime in world.runtimes.iter_mut() {
             runtime.set_ranks(differ, real_time);
         }
-        self.weigh_sessions = true;
         for at in 0..self.cores.len() {
             let (owner, former) = match self.cores[at].phase {
                 Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => (Some(kthread), None),
@@ -128,7 +112,7 @@ impl Allocator {
         let trusted = world.runtimes.get(id.runtime).is_some_and(Runtime::is_trusted);
         let rank = match self.class_of(id.runtime) {
             Class::BestEffort if self.ranks.for_good => Rank::Last,
-            Class::BestEffort if self.contested || self.calm => Rank::Behind,
+            Class::BestEffort if self.beside == Beside::Competitors => Rank::Behind,
             Class::LatencyCritical if self.gives_real_time() && trusted => Rank::RealTime,
             Class::LatencyCritical | Class::BestEffort => Rank::Ordinary,
         };
@@ -146,22 +130,14 @@ impl Allocator {
         }
     }
 
-    /// Changes the weight of one session, if any has another than it is to have: Linux takes locks
-    /// of all cores for it. Called every few hundred microseconds.
-    pub(crate) fn weigh_a_session(&mut self, world: &mut World) {
-        if self.weigh_sessions {
-            self.weigh_sessions = world.runtimes.iter_mut().any(Runtime::weigh_session);
-        }
-    }
-
     /// Keeps the account of each core and lets kthreads rest; called every few hundred
     /// microseconds.
-    pub(crate) fn rest_services(&mut self, world: &mut World, now: Cycles) {
+    pub(crate) fn throttle_real_time(&mut self, world: &mut World, now: Cycles) {
         let passed = now.saturating_sub(core::mem::replace(&mut self.last_rest_look, now));
         if !self.gives_real_time() {
             return;
         }
-        let limit = self.clock.from_ns(LIMIT_US * 1_000);
+        let most = self.clock.from_ns(REST_US * 1_000);
         for at in 0..self.cores.len() {
             let holder = match self.cores[at].phase {
                 Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some(kthread),
@@ -169,23 +145,22 @@ impl Allocator {
                 Phase::Free => None,
             };
             let service = holder.filter(|holder| self.class_of(holder.runtime) == Class::LatencyCritical);
-            let RealTime { used, resting } = self.cores[at].real_time;
+            let RealTime { mut owed, resting } = self.cores[at].real_time;
             // One that has left the core gets its rank when it is lent another, or has ended.
             let resting = resting.filter(|&kthread| holder == Some(kthread));
             if let Some(kthread) = resting {
                 self.rank_for_core(world, kthread);
             }
-            let in_real_time = service.is_some() && service != resting;
-            let used = match in_real_time {
+            if service.is_some() && service != resting {
                 // Before a look that is late, the core may have been free.
-                true => used.saturating_add(passed.min(limit)),
-                false => used.saturating_sub(passed.saturating_mul(PER_REST)),
-            };
-            let resting = service.filter(|_| used > limit);
+                let passed = passed.min(most * PER_REST);
+                owed.charge(passed + passed / PER_REST, 1, now.saturating_sub(passed));
+            }
+            let resting = service.filter(|_| owed.is_over(most, now));
             if let Some(kthread) = resting {
                 self.rank(world, kthread, Rank::Ordinary);
             }
-            self.cores[at].real_time = RealTime { used, resting };
+            self.cores[at].real_time = RealTime { owed, resting };
         }
     }
 
@@ -195,7 +170,7 @@ impl Allocator {
             return;
         }
         let (runtime, kthread) = world.runtimes.kthread(id);
-        if kthread.rank == Some(rank) {
+        if kthread.rank == Some(rank) || runtime.is_of_other_user() {
             return;
         }
         // Linux may refuse it, or the thread is gone: then its rank stays. What Linux refuses for

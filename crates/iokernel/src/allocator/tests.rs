@@ -17,7 +17,7 @@ use tailwater_shm::priority::Rank;
 use tailwater_shm::{Generation, Grant, KthreadState, NextOwner};
 
 use super::phase::{BESIDE_US, REWAKE_US};
-use super::{Attention, Ranks};
+use super::{PollUrgency, Ranks};
 use crate::config::Config;
 use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED};
 use crate::stats::HandoffKind;
@@ -251,7 +251,7 @@ fn a_descheduled_owner_is_bypassed_and_runs_again_once_it_has_ceded() {
     sandbox.settle();
     assert_eq!(sandbox.peer(BATCH).state(0), KthreadState::Running);
     let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
-    assert!(!sandbox.alloc.is_too_slow(&sandbox.world, RuntimeId(BATCH), sandbox.now));
+    assert!(!sandbox.world.owes_cores(RuntimeId(BATCH), sandbox.now));
     // From the decision to the bypass, and from there until it is moved.
     assert_eq!(batch.stats.counters.late_ns.get(), 28_000 + BESIDE_US * 1_000);
 }
@@ -261,25 +261,25 @@ fn only_best_effort_runtimes_without_a_hand_off_need_a_look_now_and_then() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(BATCH, 1, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    assert_eq!(sandbox.attention(), Attention::None);
+    assert_eq!(sandbox.attention(), PollUrgency::None);
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.tick();
-    assert_eq!(sandbox.attention(), Attention::Constant, "the batch job starts");
+    assert_eq!(sandbox.attention(), PollUrgency::Constant, "the batch job starts");
     sandbox.obey();
     sandbox.tick();
-    assert_eq!(sandbox.attention(), Attention::Occasional);
+    assert_eq!(sandbox.attention(), PollUrgency::Occasional);
     arrival(&mut sandbox);
-    assert_eq!(sandbox.attention(), Attention::Constant, "the core changes hands");
+    assert_eq!(sandbox.attention(), PollUrgency::Constant, "the core changes hands");
     sandbox.obey();
     sandbox.pass(100);
     sandbox.obey();
     sandbox.pass(100);
-    assert_eq!(sandbox.attention(), Attention::Constant, "the service has the core");
+    assert_eq!(sandbox.attention(), PollUrgency::Constant, "the service has the core");
     sandbox.peer(BATCH).queue(0, 0);
     sandbox.tick();
     sandbox.peer(SERVICE).park(0);
     sandbox.tick();
-    assert_eq!(sandbox.attention(), Attention::None);
+    assert_eq!(sandbox.attention(), PollUrgency::None);
 }
 
 #[test]
@@ -524,26 +524,6 @@ fn a_batch_job_whose_wakes_do_nothing_gets_few_of_the_cores_that_a_service_leave
 }
 
 #[test]
-fn a_batch_job_gets_the_core_that_it_owns_whatever_it_did_not_start_on() {
-    const OWNER: u32 = 7;
-    let mut sandbox = Sandbox::new(2, Vec::new());
-    sandbox.add(BATCH, 1, 0, BestEffort);
-    sandbox.add(OWNER, 1, 1, BestEffort);
-    sandbox.add(SERVICE, 1, 0, LatencyCritical);
-    let spares = |sandbox: &mut Sandbox, id: u32, claims: u32| {
-        let (now, service) = (sandbox.now, RuntimeId(SERVICE));
-        for _ in 0..claims {
-            let kthread = KthreadId::new(RuntimeId(id), 0);
-            sandbox.alloc.charge_wait(&mut sandbox.world, kthread, service, 20_000, now);
-        }
-        sandbox.alloc.is_spared(&sandbox.world, KthreadId::new(service, 0), RuntimeId(id), now)
-    };
-    assert!(!spares(&mut sandbox, BATCH, 50));
-    assert!(spares(&mut sandbox, BATCH, 1));
-    assert!(!spares(&mut sandbox, OWNER, 60));
-}
-
-#[test]
 fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     let (mine, other, service) = ([0, 2], 3, RuntimeId(SERVICE));
@@ -554,9 +534,43 @@ fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
         let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(mine[claim % 2]), 0));
         sandbox.alloc.charge_wait(&mut sandbox.world, kthread, service, 20_000, now);
     }
-    let spares =
-        |id| sandbox.alloc.is_spared(&sandbox.world, KthreadId::new(service, 0), RuntimeId(id), sandbox.now);
-    assert_eq!([mine[0], mine[1], other].map(spares), [true, true, false]);
+    sandbox.tick();
+    let demoted = |id| sandbox.alloc.observation.runtime(RuntimeId(id)).unwrap().is_demoted();
+    assert_eq!([mine[0], mine[1], other].map(demoted), [true, true, false]);
+}
+
+#[test]
+fn services_pay_for_what_services_of_other_tenants_wait_and_not_for_their_batch_jobs() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    let [late, sibling, own_batch, other] = [0, 2, 3, 4];
+    for (user, id, class) in [
+        (7, late, LatencyCritical),
+        (7, sibling, LatencyCritical),
+        (7, own_batch, BestEffort),
+        (8, other, LatencyCritical),
+    ] {
+        sandbox.add_of(Some(user), id, 1, 0, class);
+    }
+    let waits = |sandbox: &mut Sandbox, from: u32, claimant: u32, claims: u32| {
+        let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(from), 0));
+        for _ in 0..claims {
+            sandbox.alloc.charge_wait(&mut sandbox.world, kthread, RuntimeId(claimant), 20_000, now);
+        }
+        sandbox.tick();
+        [late, sibling, own_batch, other].map(|id| sandbox.world.owes_cores(RuntimeId(id), now))
+    };
+    assert_eq!(waits(&mut sandbox, own_batch, other, 60), [false, false, true, false]);
+    assert_eq!(waits(&mut sandbox, late, sibling, 1_000), [false, false, true, false], "one tenant");
+    assert_eq!(waits(&mut sandbox, late, other, 1_000), [false, false, true, false], "within their share");
+    // Of 20 ms all, which is 5 ms more than its share.
+    sandbox.now += 20_000_000;
+    let now = sandbox.now;
+    sandbox.world.note_held(RuntimeId(sibling), 20_000_000, 1, now);
+    assert!(!waits(&mut sandbox, late, other, 50)[0]);
+    assert_eq!(waits(&mut sandbox, late, other, 2)[..2], [true, true]);
+    // Once they owe too much they pay for each wait, until they have paid.
+    sandbox.now += 900_000;
+    assert!(waits(&mut sandbox, late, other, 100)[0]);
 }
 
 #[test]
@@ -593,7 +607,7 @@ fn a_stopped_service_with_work_is_left_alone_ever_longer_and_gets_a_core_when_it
         assert!(matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. }), "not lent a core");
         sandbox.pass(1_500_000);
         sandbox.tick();
-        let watched = if round == 0 { Attention::Constant } else { Attention::Occasional };
+        let watched = if round == 0 { PollUrgency::Constant } else { PollUrgency::Occasional };
         assert_eq!(sandbox.attention(), watched, "start {round}");
         sandbox.pass(600_000);
         sandbox.tick();
@@ -610,7 +624,7 @@ fn a_stopped_service_with_work_is_left_alone_ever_longer_and_gets_a_core_when_it
     sandbox.tick();
     assert_eq!(
         (sandbox.attention(), sandbox.alloc.next_readmission(sandbox.now)),
-        (Attention::Constant, None)
+        (PollUrgency::Constant, None)
     );
 }
 
@@ -630,13 +644,13 @@ fn a_service_stopped_on_its_core_does_not_keep_the_polling_thread_awake_after_it
     sandbox.tick();
     sandbox.peer(SERVICE).park(0);
     sandbox.tick();
-    assert_eq!(sandbox.attention(), Attention::Constant, "it is about to be moved off");
+    assert_eq!(sandbox.attention(), PollUrgency::Constant, "it is about to be moved off");
     sandbox.pass(BESIDE_US * 1_000);
-    assert_eq!(sandbox.attention(), Attention::Occasional);
+    assert_eq!(sandbox.attention(), PollUrgency::Occasional);
     // At last it parks.
     sandbox.peer(BATCH).park(0);
     sandbox.tick();
-    assert_eq!(sandbox.attention(), Attention::None);
+    assert_eq!(sandbox.attention(), PollUrgency::None);
 }
 
 #[test]
@@ -858,7 +872,7 @@ enum Happening {
     End(u32),
     Add(u32, u16, bool),
     Contest(bool),
-    Calm(bool),
+    Sleep,
     Rest,
 }
 
@@ -877,7 +891,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0u32..4).prop_map(Happening::End),
         2 => (0u32..4, 1u16..=3, any::<bool>()).prop_map(|(r, k, be)| Happening::Add(r, k, be)),
         1 => any::<bool>().prop_map(Happening::Contest),
-        1 => any::<bool>().prop_map(Happening::Calm),
+        1 => Just(Happening::Sleep),
         6 => Just(Happening::Rest),
     ]
 }
@@ -940,7 +954,7 @@ fn play(sandbox: &mut Sandbox, happening: Happening) {
         Happening::Tick => sandbox.tick(),
         Happening::End(r) if sandbox.peers.contains_key(&r) => sandbox.end(RuntimeId(r)),
         Happening::Contest(contested) => contest(sandbox, contested),
-        Happening::Calm(calm) => sandbox.alloc.set_calm(&mut sandbox.world, calm),
+        Happening::Sleep => sandbox.alloc.lower_best_effort(&mut sandbox.world),
         Happening::Rest => rest(sandbox),
         Happening::Add(r, k, best_effort) if !sandbox.peers.contains_key(&r) => {
             sandbox.add(r, k, 0, if best_effort { BestEffort } else { LatencyCritical });

@@ -25,14 +25,6 @@ const REMEMBERED_US: u64 = 10_000_000;
 /// Time between two warnings about cpusets, in microseconds: programs come and go at will.
 const WARNING_US: u64 = 1_000_000;
 
-/// What is remembered of one runtime.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Unbound {
-    /// Time at which its refused cores are forgotten; `None` if there are none.
-    forget_at: Option<Cycles>,
-    has_warned: bool,
-}
-
 impl Allocator {
     /// Remembers that Linux does not bind a thread of the runtime to a core. A thread that is gone
     /// shows nothing about cores.
@@ -51,7 +43,7 @@ impl Allocator {
         self.remember_refused(world, id, at, now);
         let may_warn = now >= self.next_warning;
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
-        if may_warn && !core::mem::replace(&mut runtime.unbound.has_warned, true) {
+        if may_warn && !core::mem::replace(&mut runtime.refused_cores.has_warned, true) {
             self.next_warning = now.saturating_add(self.clock.from_ns(WARNING_US * 1_000));
             tracing::warn!(
                 name = runtime.stats.name, %core, %error,
@@ -66,7 +58,7 @@ impl Allocator {
         self.observation.refuse(id, at);
         let end = now.saturating_add(self.clock.from_ns(REMEMBERED_US * 1_000));
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
-        let end = *runtime.unbound.forget_at.get_or_insert(end);
+        let end = *runtime.refused_cores.forget_at.get_or_insert(end);
         self.earliest_timer = self.earliest_timer.min(end);
     }
 
@@ -81,7 +73,9 @@ impl Allocator {
     /// Forgets refused cores when their time has come.
     #[inline(always)]
     pub(super) fn end_refusals(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
-        let Some(next) = world.runtimes.get(id).and_then(|runtime| runtime.unbound.forget_at) else { return };
+        let Some(next) = world.runtimes.get(id).and_then(|runtime| runtime.refused_cores.forget_at) else {
+            return;
+        };
         if now < next {
             self.earliest_timer = self.earliest_timer.min(next);
             return;
@@ -92,7 +86,7 @@ impl Allocator {
     #[cold]
     pub(super) fn try_cores_again(&mut self, world: &mut World, id: RuntimeId) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
-        runtime.unbound.forget_at = None;
+        runtime.refused_cores.forget_at = None;
         self.observation.forget_refused(id);
     }
 }

@@ -10,18 +10,23 @@
 //! milliseconds. It is moved to unmanaged cores after [`BESIDE_US`](super::phase::BESIDE_US), and
 //! at once if its tenant owes too much for cores. There it competes like the thread of any program.
 //!
-//! The time in which a best-effort one runs on beside a service is charged as a wait, also if it
-//! parks before it is moved. So its tenant soon owes too much, and the service shares its core for
-//! no more of the time than it may wait for cores.
+//! The time in which it runs on beside a service is charged as a wait, also if it parks before it
+//! is moved. So its tenant soon owes too much, and the service shares its core for no more of the
+//! time than it may wait for cores.
 //!
-//! What a service has waited for a core of a best-effort program, because a kthread did not start
-//! on it or did not cede it before it was signalled, is charged to the program's tenant
-//! ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and did not use. A
-//! thread that is late now and then costs nothing. A tenant that owes too much gets no core on
-//! which a service idles, beyond those that it owns, and a service that claims another of its cores
-//! takes it at once if it has not started there. It still gets free cores and cores of other
-//! best-effort programs. Otherwise a program that is stopped would get each core that a service
-//! leaves for a moment, and the service would have to be woken for each request.
+//! What a service has waited for a core of a best-effort program or of another tenant, because a
+//! kthread did not start on it or did not cede it before it was signalled, is charged to the
+//! program's tenant ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and
+//! did not use. A service pays only if its tenant's services have had more than their share of the
+//! cores, or owe too much already. A thread that is late now and then costs nothing.
+//!
+//! Programs whose tenant owes too much are
+//! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they compete for cores as
+//! best-effort ones, and get no core on which a service idles, beyond those that they own. A
+//! service that claims another of their cores takes it at once if they have not started there. They
+//! still get free cores and cores of best-effort programs. Otherwise a program that is stopped
+//! would get each core that a service leaves for a moment, and the service would have to be woken
+//! for each request.
 //!
 //! A core from which several of a program were withdrawn is not lent to it
 //! ([`Account::is_withheld`](tailwater_sched::ledger::Account::is_withheld)), which bounds their
@@ -29,18 +34,17 @@
 
 use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::alloc::Activity;
-use tailwater_sched::ledger::{Account, Class, CoreState, KthreadState as Owned, Parked};
+use tailwater_sched::ledger::{Class, CoreState, KthreadState as Owned, Parked};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, KthreadState, clock};
 
 use super::Allocator;
-use super::board::Promise;
-use super::phase::{NO_START_DOUBLINGS, Step, Withdrawn};
-use super::words::WHOLE;
+use super::phase::{NO_START_DOUBLINGS, Promise, Step, Withdrawn};
 use crate::stats::HandoffKind;
-use crate::tenant::{CORE_DEPTH_US, CORE_PARTS, MOST_US, Work};
+use crate::status_cache::WHOLE;
+use crate::tenant::Work;
 use crate::world::World;
 
 /// Number of withdrawn kthreads that are looked at in an iteration.
@@ -179,7 +183,7 @@ impl Allocator {
                 self.signal(world, kthread);
                 withdrawn.step = Step::Signalled;
             }
-            Step::Signalled if ran > self.timing.beside || self.is_too_slow(world, kthread.runtime, now) => {
+            Step::Signalled if ran > self.timing.beside || world.owes_cores(kthread.runtime, now) => {
                 withdrawn.step = Step::Moved;
                 self.move_off(world, kthread, now);
             }
@@ -191,12 +195,12 @@ impl Allocator {
     /// Charges a kthread that ran at the last look for the time since, if a service owns its core:
     /// the service may have waited that long. It is charged at each look, not once at its end,
     /// because the owner of the core changes meanwhile.
-    fn charge_beside(&self, world: &mut World, withdrawn: &mut Withdrawn, now: Cycles) {
+    fn charge_beside(&mut self, world: &mut World, withdrawn: &mut Withdrawn, now: Cycles) {
         let Some(ran_at) = withdrawn.ran_at.take() else { return };
         let kthread = withdrawn.kthread;
         let core = self.ledger.last_core(kthread).and_then(|core| self.ledger.core(core));
         if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
-            && self.are_service_and_batch(owner.runtime, kthread.runtime)
+            && self.may_not_wait(world, owner.runtime, kthread.runtime)
         {
             let ran = now.saturating_sub(ran_at).min(self.timing.beside);
             self.charge_core(world, kthread.runtime, ran, now);
@@ -221,34 +225,30 @@ impl Allocator {
         true
     }
 
-    /// Charges what `claimant`, if it is a service, has waited until it started on a core that this
-    /// kthread, if it is a best-effort one, has not started on or not ceded in time.
+    /// Charges what `claimant` has waited until it started on a core that this kthread has not
+    /// started on or not ceded in time.
     pub(super) fn charge_wait(
-        &self,
+        &mut self,
         world: &mut World,
         kthread: KthreadId,
         claimant: RuntimeId,
         waited: Cycles,
         now: Cycles,
     ) {
-        if self.are_service_and_batch(claimant, kthread.runtime) {
+        if self.may_not_wait(world, claimant, kthread.runtime) {
             let waited = waited.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000));
             self.charge_core(world, kthread.runtime, waited, now);
         }
     }
 
     /// Charges time of a core to the tenant of a runtime.
-    fn charge_core(&self, world: &mut World, id: RuntimeId, time: Cycles, now: Cycles) {
-        let Some(runtime) = world.runtimes.get(id) else { return };
-        runtime.stats.counters.late_ns.add(self.clock.to_ns(time));
-        let tenant = world.runtimes.tenants.get_mut(runtime.tenant);
-        let cores = Cycles::from(self.most_cores(tenant.kthreads as usize));
-        tenant.cores.charge(time * CORE_PARTS / cores.clamp(1, CORE_PARTS), 1, now);
-        tenant.cores.limit(self.clock.from_ns((CORE_DEPTH_US + MOST_US) * 1_000), now);
+    fn charge_core(&mut self, world: &mut World, id: RuntimeId, time: Cycles, now: Cycles) {
+        world.charge_cores(id, time, self.cores.len(), now);
+        self.observation.set_demoted(id, world.owes_cores(id, now));
     }
 
     /// Returns for how long `claimant` leaves a core to a kthread that has not started on it: no
-    /// time at all if it is a service, and this program is too slow.
+    /// time at all if this program keeps it waiting, and its tenant owes too much for that.
     pub(super) fn time_to_start(
         &self,
         world: &World,
@@ -256,34 +256,21 @@ impl Allocator {
         claimant: RuntimeId,
         now: Cycles,
     ) -> Cycles {
-        let is_late = self.are_service_and_batch(claimant, kthread.runtime)
-            && self.is_too_slow(world, kthread.runtime, now);
+        let is_late =
+            self.may_not_wait(world, claimant, kthread.runtime) && world.owes_cores(kthread.runtime, now);
         if is_late { 0 } else { self.timing.overdue_start }
     }
 
-    /// Returns whether the first is latency-critical and the second best-effort.
-    fn are_service_and_batch(&self, service: RuntimeId, batch: RuntimeId) -> bool {
-        (self.class_of(service), self.class_of(batch)) == (Class::LatencyCritical, Class::BestEffort)
-    }
-
-    /// Returns whether the tenant of this runtime owes too much time of cores.
-    pub(super) fn is_too_slow(&self, world: &World, id: RuntimeId, now: Cycles) -> bool {
-        let Some(runtime) = world.runtimes.get(id) else { return false };
-        let depth = self.clock.from_ns(CORE_DEPTH_US * 1_000);
-        world.runtimes.tenants.get(runtime.tenant).cores.is_over(depth, now)
-    }
-
-    /// Returns whether `victim`, a service's kthread, keeps the core that it idles on, because `to`
-    /// is too slow.
-    pub(super) fn is_spared(&self, world: &World, victim: KthreadId, to: RuntimeId, now: Cycles) -> bool {
-        let owns = |account: &Account| account.guaranteed().max(self.policy.granted(to));
-        self.are_service_and_batch(victim.runtime, to)
-            && self.is_too_slow(world, to, now)
-            && self.ledger.account(to).is_some_and(|account| account.held() >= owns(account))
+    /// Returns whether `other` pays for what `claimant` waits because of it: a service waits for
+    /// best-effort programs, and for services of other tenants.
+    fn may_not_wait(&self, world: &World, claimant: RuntimeId, other: RuntimeId) -> bool {
+        let tenant = |id| world.runtimes.get(id).map(|runtime| runtime.tenant);
+        self.class_of(claimant) == Class::LatencyCritical
+            && (self.class_of(other) == Class::BestEffort || tenant(claimant) != tenant(other))
     }
 
     /// Charges a core that its kthread gave up unasked, after `held`, without having used it.
-    pub(super) fn charge_vain(&self, world: &mut World, id: RuntimeId, held: Cycles, now: Cycles) {
+    pub(super) fn charge_vain(&mut self, world: &mut World, id: RuntimeId, held: Cycles, now: Cycles) {
         if let Some(runtime) = world.runtimes.get(id) {
             runtime.stats.counters.vain_cores.add(1);
         }

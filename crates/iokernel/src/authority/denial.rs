@@ -5,8 +5,6 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use tailwater_shm::control::Class;
 
-use super::class_name;
-
 /// A limit of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
@@ -150,3 +148,11 @@ impl fmt::Display for Denial {
 }
 
 impl core::error::Error for Denial {}
+
+/// Returns a class as it is written in the configuration.
+pub(super) fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::LatencyCritical => "latency-critical",
+        Class::BestEffort => "best-effort",
+    }
+}

@@ -7,6 +7,8 @@ use tailwater_shm::control::Class;
 
 use crate::firewall::{Prefix, as_text, one_or_many};
 
+/// Maximum number of grants.
+pub(crate) const MAX_GRANTS: usize = 1024;
 /// Default of [`Grant::kthreads`].
 const KTHREADS: u32 = 256;
 /// Default of [`Grant::programs`].

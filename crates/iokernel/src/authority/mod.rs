@@ -11,7 +11,7 @@
 //! permits the registration. What a grant lists by name or address is kept for those it covers.
 
 mod denial;
-mod grant;
+pub(crate) mod grant;
 
 pub use denial::{Denial, Limit, Reason};
 pub(crate) use grant::MAX_CONNECTIONS;
@@ -21,13 +21,11 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use tailwater_shm::control::{Class, Register};
+use tailwater_shm::control::Register;
 
 use crate::config::{Config, ConfigError};
 use crate::sys::accounts;
-
-/// Maximum number of grants.
-pub(crate) const MAX_GRANTS: usize = 1024;
+use denial::class_name;
 
 /// The user of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,6 +166,17 @@ impl Authority {
     /// Returns whether a grant covers users of this group.
     pub(crate) fn names_group(&self, group: u32) -> bool {
         self.rules.iter().any(|rule| rule.groups.contains(&group))
+    }
+
+    /// Returns the first grant that covers this user, unless one names the user.
+    pub(crate) fn unnamed_by(&self, user: &User) -> Option<usize> {
+        let named = self.rules.iter().any(|rule| rule.users.contains(&user.uid));
+        self.covering(user).map(|(number, _)| number).find(|_| !named)
+    }
+
+    /// Returns whether a grant may cover users whom it does not name.
+    pub(crate) fn covers_unnamed(&self) -> bool {
+        self.rules.iter().any(|rule| rule.everyone || !rule.groups.is_empty())
     }
 
     fn covering<'a>(&'a self, user: &'a User) -> impl Iterator<Item = (usize, &'a Rule)> {
@@ -315,14 +324,6 @@ impl Rule {
             held.guaranteed,
             memory.unwrap_or_default(),
         )
-    }
-}
-
-/// Returns a class as it is written in the configuration.
-fn class_name(class: Class) -> &'static str {
-    match class {
-        Class::LatencyCritical => "latency-critical",
-        Class::BestEffort => "best-effort",
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use tailwater_shm::control::{Class, Instance};
 use tailwater_shm::layout::VERSION;
 
 const ALICE: u32 = 1000;
@@ -18,7 +19,17 @@ fn user(uid: u32, groups: &[u32]) -> User {
 
 fn wish(name: &str, class: Class) -> Register {
     let (name, version, ring_bytes) = (name.to_owned(), VERSION, 1 << 16);
-    Register { version, name, kthreads: 2, guaranteed: 0, class, ring_bytes, ip: None, returns: false }
+    Register {
+        version,
+        name,
+        kthreads: 2,
+        guaranteed: 0,
+        class,
+        ring_bytes,
+        ip: None,
+        returns: false,
+        instance: Instance::Only,
+    }
 }
 
 fn batch(name: &str) -> Register {
@@ -163,4 +174,21 @@ fn a_user_is_told_what_the_grants_permit() {
         assert!(words.contains(part), "{part:?}: {words}");
     }
     assert!(authority.describe(&user(BOB, &[]), held).contains("may register no programs"));
+}
+
+#[test]
+fn users_whom_a_grant_covers_without_naming_them_count_for_the_first_that_does() {
+    let grants = ["users = 1001", "groups = 501\nusers = 1000", "groups = 500", "users = \"*\""];
+    let of = authority(&grants.map(|keys| format!("[[grant]]\n{keys}\n")).concat());
+    for (uid, groups, by) in [
+        (ALICE, vec![STUDENTS], None),
+        (BOB, vec![], None),
+        (7, vec![STUDENTS], Some(2)),
+        (7, vec![STUDENTS, 501], Some(1)),
+        (7, vec![], Some(3)),
+    ] {
+        assert_eq!(of.unnamed_by(&user(uid, &groups)), by, "{uid} {groups:?}");
+    }
+    assert!(of.covers_unnamed());
+    assert!(!authority("[[grant]]\nusers = [1000, 1001]").covers_unnamed());
 }

@@ -10,6 +10,7 @@
 //! | `Fresh` | `RequestCores`, of the runtime's user, the IOKernel's, or root | `Fresh`: the polling thread enters the request, `CoresRequested` is sent |
 //! | `Fresh` | `Takeover`, of a process with the same rights | `Succeeding`: `Handover` and the descriptors are sent |
 //! | `Succeeding` | `Succeed` | `Leaving` is sent, and the IOKernel ends |
+//! | `Registered` | `EndEarlier` | the same: the [earlier instance](super::directory) of the program is sent `End` |
 //! | any | `Stats`, `Rights` | the same: the answer is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
@@ -30,31 +31,29 @@ use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
 use super::gate::Ruling;
 use super::owed::Owed;
-use super::session::{Offer, State};
+use super::process::Folder;
+use super::session::{Caller, Offer, State};
 use super::takeover::STEP_TIMEOUT;
-use super::{
-    Command, Control, Notice, PATIENCE, gate, in_ms, is_trusted, process, processor_time, rank, user_of,
-};
-use crate::allocator::board::knows_board;
+use super::{Command, Control, Notice, PATIENCE, is_trusted, process, rank, too_often, user_of};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PolicyName;
 use crate::firewall::Guard;
 use crate::frame::PREFIX_LEN6;
+use crate::machine::processor_time;
 use crate::port::pcap::unix_ns;
-use crate::runtime::{Admission, EndReason, Runtime};
-use crate::tenant::Key;
+use crate::runtime::{Admission, EndReason, Runtime, knows_board};
 use crate::trace::Tracer;
 
 impl Control {
     /// Serves an event on a connection, and charges the time to the client's user.
     pub(super) fn serve(&mut self, token: u64) {
-        let (uid, began) = (self.uid_of(token), processor_time());
+        let (caller, began) = (self.caller_of(token), processor_time());
         let is_fresh = self.sessions.get(&token).is_some_and(|session| matches!(session.state, State::Fresh));
-        match self.judge(uid) {
+        match self.judge(caller) {
             // What has begun is charged to its end.
             Ruling::Refuse(_) if is_fresh => {
                 self.serve_message(token);
-                self.charge_refusal(uid, began);
+                self.charge_refusal(caller, began);
             }
             Ruling::Close if is_fresh => {
                 self.parts.stats.polling.refused.add(1);
@@ -62,7 +61,7 @@ impl Control {
             }
             Ruling::Serve | Ruling::Refuse(_) | Ruling::Close => {
                 self.serve_message(token);
-                self.charge(uid, began);
+                self.charge(caller, began);
             }
         }
     }
@@ -93,6 +92,11 @@ impl Control {
             }
             (ClientMessage::Takeover(wish), State::Fresh) => self.hand_over(token, &socket, &wish),
             (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
+            (ClientMessage::EndEarlier, State::Registered(id)) => {
+                session.state = State::Registered(id);
+                let caller = session.caller;
+                self.end_earlier(caller, id);
+            }
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
             }
@@ -106,8 +110,7 @@ impl Control {
 
     /// Returns whether a client's user is served now; if not, ends the conversation.
     fn may_ask(&mut self, token: u64) -> bool {
-        let uid = self.uid_of(token);
-        let may = is_trusted(uid) || self.gate.check(gate::user(uid), Instant::now()).is_ok();
+        let may = self.judge(self.caller_of(token)) == Ruling::Serve;
         if !may {
             self.end(token, &ControlError::TooOften);
         }
@@ -148,9 +151,9 @@ impl Control {
         let Some(session) = self.sessions.get(&token) else { return };
         let State::Registered(id) = session.state else {
             if !Self::is_closed(error) {
-                let (socket, uid) = (Arc::clone(&session.socket), session.uid);
-                if self.may_log(uid) {
-                    tracing::info!(user = uid, %error, "dropped a connection");
+                let (socket, caller) = (Arc::clone(&session.socket), session.caller);
+                if self.may_log(caller) {
+                    tracing::info!(user = caller.uid, %error, "dropped a connection");
                 }
                 let why = error.to_string();
                 let _ = control::send(&*socket, &ServerMessage::Refused { why }, &[]);
@@ -166,14 +169,19 @@ impl Control {
         self.tell(Command::End(id, reason));
     }
 
+    /// Returns the client of a connection.
+    pub(super) fn caller_of(&self, token: u64) -> Caller {
+        self.sessions.get(&token).map_or(Caller::GONE, |session| session.caller)
+    }
+
     /// Returns the user of a client: root's number if the connection is gone.
-    pub(super) fn uid_of(&self, token: u64) -> u32 {
-        self.sessions.get(&token).map_or(0, |session| session.uid)
+    fn uid_of(&self, token: u64) -> u32 {
+        self.caller_of(token).uid
     }
 
     /// As [`Control::may_log`], of the client of a connection.
     pub(super) fn may_log_for(&mut self, token: u64) -> bool {
-        self.may_log(self.uid_of(token))
+        self.may_log(self.caller_of(token))
     }
 
     /// Starts a capture, or refuses it with a reason.
@@ -327,13 +335,14 @@ impl Control {
     }
 
     fn register(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: Register) {
-        match self.offer(socket, &wish) {
+        let caller = self.caller_of(token);
+        match self.offer(caller, socket, &wish) {
             Ok(offer) => self.set_state(token, State::Offered(offer)),
             Err(refusal) if is_about_others(&refusal) && self.a_runtime_leaves() => {
                 self.set_state(token, State::Waiting(wish));
             }
             Err(refusal) => {
-                self.refuse(self.uid_of(token), &**socket, &refusal);
+                self.refuse(caller, &**socket, &refusal);
                 self.drop_session(token);
             }
         }
@@ -362,56 +371,34 @@ impl Control {
     }
 
     /// Reserves a place, makes the memory and sends the welcome.
-    fn offer(&mut self, socket: &ClientSocket, wish: &Register) -> Result<Box<Offer>, Refusal> {
+    fn offer(
+        &mut self,
+        caller: Caller,
+        socket: &ClientSocket,
+        wish: &Register,
+    ) -> Result<Box<Offer>, Refusal> {
         let peer = Peer::of(socket).map_err(Refusal::Peer)?;
         process::check_control(peer.uid)?;
         let pid = peer.pid.ok_or(Refusal::Unseen)?;
         let process = process::at(socket, pid).map_err(Refusal::Peer)?;
         let user = user_of(socket).map_err(Refusal::Peer)?;
-        let (began, uid) = (processor_time(), user.uid);
-        if !is_trusted(uid)
-            && let Err(wait) = self.gate.check(gate::user(uid), Instant::now())
-        {
-            return Err(Refusal::TooOften { uid, ms: in_ms(wait) });
+        let uid = user.uid;
+        let mut payers = caller.payers().filter(|_| !is_trusted(uid));
+        if let Some(wait) = payers.find_map(|payer| self.gate.check(payer, Instant::now()).err()) {
+            return Err(too_often(caller, wait));
         }
         self.parts.directory.forgive(Owed::lives);
         let place = self.parts.directory.admit(&user, wish)?;
         let id = place.id;
-        let offer = self.check_grant(uid, id).and_then(|payer| {
-            let offer = self.make_offer(socket, wish, place, (uid, pid, process));
-            if let Some(payer) = payer {
-                let took = processor_time().saturating_sub(began);
-                self.gate.charge(payer, took, Instant::now());
-            }
-            offer
-        });
+        let offer = self.make_offer(socket, wish, place, (uid, pid, process));
         offer.inspect_err(|_| self.parts.directory.release(id))
     }
 
-    /// Enters a program of user `uid` that is ready in the list for the next IOKernel.
-    fn list_ready(&mut self, id: RuntimeId, uid: u32) {
-        let Some(list) = &mut self.list else { return };
-        let program = self.parts.stats.runtimes().into_iter().find(|runtime| runtime.id == id);
-        let program = program.and_then(|runtime| Owed::new(&runtime.name, runtime.ip, uid, runtime.pid));
-        if let Some(program) = program {
+    /// Enters a program that is ready in the list for the next IOKernel.
+    fn list_ready(&mut self, id: RuntimeId, program: Option<Owed>) {
+        if let (Some(list), Some(program)) = (&mut self.list, program) {
             list.add(id, program, self.parts.directory.owed());
         }
-    }
-
-    /// Checks that the users whom the grant of a place does not name are served, if `uid` is one of
-    /// them and no program returns.
-    fn check_grant(&self, uid: u32, id: RuntimeId) -> Result<Option<Key>, Refusal> {
-        let directory = &self.parts.directory;
-        let key = self.key_of(uid, id);
-        let (None, Some(grant), false) = (key.user, key.grant, directory.is_coming_back(id)) else {
-            return Ok(None);
-        };
-        let wait = self.gate.check(key, Instant::now());
-        wait.map(|()| Some(key)).map_err(|wait| Refusal::GrantTooOften {
-            grant: grant + 1,
-            uid,
-            ms: in_ms(wait),
-        })
     }
 
     fn make_offer(
@@ -468,13 +455,23 @@ impl Control {
     fn enlist(&mut self, token: u64, socket: &Arc<ClientSocket>, offer: Box<Offer>, tids: &[i32]) {
         let (id, pid) = (offer.place.id, offer.pid);
         let uid = self.uid_of(token);
-        let belongs = |tid: i32| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
-        let enlisted = self.parts.directory.enlist(id, pid, tids, belongs);
-        // Last: what was read of a process that still lives was not another one's.
-        if let Err(refusal) = enlisted.and_then(|()| process::check(&offer.process, pid, uid)) {
-            self.refuse(self.uid_of(token), &**socket, &refusal);
-            self.set_state(token, State::Offered(offer));
-            return self.drop_session(token);
+        let checked = Folder::open(pid, uid).and_then(|folder| {
+            let belongs = |tid: i32| std::path::Path::new(&folder.path(&format!("task/{tid}"))).exists();
+            self.parts.directory.enlist(id, pid, tids, belongs)?;
+            // Last: the folder was opened while the process lived that still does.
+            process::check(&offer.process, &folder).map(|()| folder)
+        });
+        let folder = match checked {
+            Ok(folder) => folder,
+            Err(refusal) => {
+                self.refuse(self.caller_of(token), &**socket, &refusal);
+                self.set_state(token, State::Offered(offer));
+                return self.drop_session(token);
+            }
+        };
+        let owed = Owed::new(&offer.wish.name, offer.place.ip, uid, (pid, &folder.read("stat")));
+        if let Some(session) = self.sessions.get_mut(&token) {
+            session.owed = owed;
         }
         self.set_state(token, State::Registered(id));
         let Offer { place, wish, region, ends, file, doorbell, has_board, pid, process } = *offer;
@@ -490,8 +487,8 @@ impl Control {
             runtime.may_request = runtime.spec.guaranteed;
             runtime.key = Some(self.key_of(uid, id));
         }
-        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        runtime.group = rank::group(pid, &groups);
+        let groups = folder.read("cgroup");
+        runtime.group = rank::group(&folder, &groups);
         runtime.board = has_board.then_some(uid);
         let group = self.parts.keeper.group_of(&groups).map(str::to_owned);
         runtime.confined = group.is_some();
@@ -504,7 +501,8 @@ impl Control {
             );
         }
         let class = runtime.stats.class;
-        runtime.session = rank::session(pid, class, self.parts.config.is_dedicated());
+        runtime._session = rank::session(&folder, class, self.parts.config.is_dedicated());
+        runtime.folder = Some(folder);
         if self.may_log_for(token) {
             tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");
         }
@@ -512,7 +510,7 @@ impl Control {
         self.parts.stats.add_runtime(Arc::clone(&runtime.stats));
         if let Err(error) = self.populate_and_attach(runtime, file) {
             self.parts.stats.remove_runtime(id);
-            self.refuse(uid, &**served, &Refusal::Thread(error.to_string()));
+            self.refuse(self.caller_of(token), &**served, &Refusal::Thread(error.to_string()));
             self.parts.directory.release(id);
             self.sessions.remove(&token);
         }
@@ -552,9 +550,9 @@ impl Control {
         // stays so then.
         let expected = self.parts.directory.expects();
         if control::send(&*session.socket, &ServerMessage::Ready, &[]).is_ok() {
-            let uid = session.uid;
+            let program = session.owed.clone();
             self.parts.directory.settle(id);
-            self.list_ready(id, uid);
+            self.list_ready(id, program);
         }
         // It may have been on its way to the polling thread when rules or grants changed.
         if self.rules_changed {
@@ -564,6 +562,7 @@ impl Control {
             self.replace_keys(|other| other == id);
         }
         self.tell(Command::Begin(id));
+        self.tell_instances(id);
         if expected && !self.parts.directory.expects() {
             // Last: from then on the polling thread may leave this one no time.
             self.tell(Command::Reunited);

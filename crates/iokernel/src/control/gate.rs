@@ -1,11 +1,12 @@
 //! Limits the control thread's time that clients of users without rights may take.
 //!
-//! Owns [`Gate`], with [`Account`]s for each user, and for all users whom a grant covers without
-//! naming them: such users may have tens of thousands of ids (subuid(5)). What the control thread
-//! does for a client is timed by its own processor time, which on a machine of two cores is that of
-//! the polling thread's core, and charged. A user may take one part in [`PARTS`] of the time, and
-//! [`DEPTH`] at once: some hundred registrations. One who owes more waits: connections,
-//! registrations and questions are refused.
+//! Owns [`Gate`], with [`Account`]s for each user, and one more for all users whom a grant covers
+//! without naming them: such users may have tens of thousands of ids (subuid(5)). Their clients are
+//! charged to both accounts, and wait for both. What the control thread does for a client is timed
+//! by its own processor time, which on a machine of two cores is that of the polling thread's core,
+//! and charged. A user may take one part in [`PARTS`] of the time, and [`DEPTH`] at once: some
+//! hundred registrations. One who owes more waits: connections, registrations and questions are
+//! refused.
 //!
 //! A refusal with a message takes as long as a service. It has an account of its own, with the same
 //! part of the time and [`MESSAGES`] at once, and beyond that connections are closed without a

@@ -22,11 +22,12 @@ pub(crate) mod client;
 mod conversation;
 pub(crate) mod directory;
 mod gate;
+mod instances;
 mod limits;
 pub(crate) mod owed;
 pub(crate) mod predecessor;
 pub(crate) mod presence;
-mod process;
+pub(crate) mod process;
 mod rank;
 pub(crate) mod reload;
 mod rests;
@@ -42,7 +43,6 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, geteuid};
 use rustix::thread::CpuSet;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +59,7 @@ use crate::capture::Tap;
 use crate::clocks::Setter;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
+use crate::machine::processor_time;
 use crate::port::PortInterface;
 use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
@@ -72,7 +73,7 @@ use directory::{Directory, Refusal};
 use gate::{Gate, Ruling};
 use presence::Presence;
 use rests::{REST, Rests, Round};
-use session::{Session, State};
+use session::{Caller, Session, State};
 use takeover::REUNION;
 use watch::{Heartbeat, Watch};
 
@@ -262,11 +263,6 @@ pub(crate) struct Parts {
     pub(crate) keeper: Keeper,
 }
 
-/// Returns the processor time of this thread.
-fn processor_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
-}
-
 /// Returns a time in milliseconds, rounded up.
 fn in_ms(time: Duration) -> u64 {
     time.as_micros().div_ceil(1_000) as u64
@@ -283,6 +279,15 @@ fn is_trusted(uid: u32) -> bool {
 fn started_by(is_root: bool, sudo_uid: Option<&str>) -> Option<u32> {
     // In a process of another user any program may have set the variable.
     if is_root { sudo_uid?.parse().ok() } else { None }
+}
+
+/// Returns the refusal of a client that has to wait for this time.
+fn too_often(caller: Caller, wait: Duration) -> Refusal {
+    let (uid, ms) = (caller.uid, in_ms(wait));
+    match caller.unnamed_by {
+        Some(grant) => Refusal::GrantTooOften { grant: grant + 1, uid, ms },
+        None => Refusal::TooOften { uid, ms },
+    }
 }
 
 /// Returns the user of a client when it connected.
@@ -425,6 +430,9 @@ impl Control {
         if !programs.is_empty() {
             tracing::info!(programs, "did not attach again: their names and addresses are free");
         }
+        for name in self.parts.directory.replaceable() {
+            self.tell_alone(&name);
+        }
     }
 
     /// Keeps ordinary threads off the reserved cores.
@@ -472,15 +480,16 @@ impl Control {
             let Ok(Peer { uid, .. }) = Peer::of(&socket) else { continue };
             let socket = ClientSocket::new(socket, self.closer.clone());
             let began = processor_time();
-            match self.judge(uid) {
+            let caller = self.caller(uid, &socket);
+            match self.judge(caller) {
                 Ruling::Serve => {
                     round.served += 1;
-                    self.admit(uid, socket);
+                    self.admit(caller, socket);
                 }
                 Ruling::Refuse(wait) => {
                     round.refused += 1;
-                    self.refuse(uid, &socket, &Refusal::TooOften { uid, ms: in_ms(wait) });
-                    self.charge_refusal(uid, began);
+                    self.refuse(caller, &socket, &too_often(caller, wait));
+                    self.charge_refusal(caller, began);
                     continue;
                 }
                 // It takes little and is not charged; the rests bound it.
@@ -490,44 +499,65 @@ impl Control {
                     continue;
                 }
             }
-            self.charge(uid, began);
+            self.charge(caller, began);
         }
     }
 
-    /// Begins a conversation with a client of user `uid`, if there is room for one.
-    fn admit(&mut self, uid: u32, socket: ClientSocket) {
+    /// Returns who the client of user `uid` is. Its groups are not read if the user owes too much,
+    /// for there may be tens of thousands, nor if programs of the user return to this IOKernel:
+    /// these do not wait for others.
+    fn caller(&self, uid: u32, socket: &ClientSocket) -> Caller {
+        let directory = &self.parts.directory;
+        let mut caller = Caller { uid, unnamed_by: None };
+        if !is_trusted(uid)
+            && directory.authority().covers_unnamed()
+            && self.judge(caller) == Ruling::Serve
+            && directory.expected(uid).0 == 0
+        {
+            caller.unnamed_by = user_of(socket).ok().and_then(|user| directory.authority().unnamed_by(&user));
+        }
+        caller
+    }
+
+    /// Begins a conversation with a client, if there is room for one.
+    fn admit(&mut self, caller: Caller, socket: ClientSocket) {
+        let uid = caller.uid;
         let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
         let closing = self.closer.as_ref().map_or(0, Closer::waiting);
         let expected = self.parts.directory.expected(uid);
         let client = limits::Client { uid, most: self.most_connections(&socket), expected };
-        if !limits::have_room(client, is_trusted, strangers.map(|session| session.uid), closing) {
-            return self.refuse(uid, &socket, &Refusal::TooManyConnections);
+        if !limits::have_room(client, is_trusted, strangers.map(|session| session.caller.uid), closing) {
+            return self.refuse(caller, &socket, &Refusal::TooManyConnections);
         }
         let token = self.next_token;
         self.next_token += 1;
         let watched = EventFlags::IN | EventFlags::RDHUP;
         if epoll::add(&self.epoll, &socket, EventData::new_u64(token), watched).is_ok() {
-            self.sessions.insert(token, Session::new(socket, uid, Instant::now() + PATIENCE));
+            self.sessions.insert(token, Session::new(socket, caller, Instant::now() + PATIENCE));
         }
     }
 
-    /// Charges the processor time of this thread since `began` to a user without rights.
-    fn charge(&mut self, uid: u32, began: Duration) {
-        if !is_trusted(uid) {
+    /// Charges the processor time of this thread since `began` to a client without rights.
+    fn charge(&mut self, caller: Caller, began: Duration) {
+        if !is_trusted(caller.uid) {
             let took = processor_time().saturating_sub(began);
-            self.gate.charge(gate::user(uid), took, Instant::now());
+            caller.payers().for_each(|payer| self.gate.charge(payer, took, Instant::now()));
         }
     }
 
     /// As [`charge`](Self::charge), for a refusal.
-    fn charge_refusal(&mut self, uid: u32, began: Duration) {
+    fn charge_refusal(&mut self, caller: Caller, began: Duration) {
         let took = processor_time().saturating_sub(began);
-        self.gate.charge_refusal(gate::user(uid), took, Instant::now());
+        caller.payers().for_each(|payer| self.gate.charge_refusal(payer, took, Instant::now()));
     }
 
-    /// Rules on a connection of user `uid`.
-    fn judge(&self, uid: u32) -> Ruling {
-        if is_trusted(uid) { Ruling::Serve } else { self.gate.judge(gate::user(uid), Instant::now()) }
+    /// Rules on a connection of a client.
+    fn judge(&self, caller: Caller) -> Ruling {
+        if is_trusted(caller.uid) {
+            return Ruling::Serve;
+        }
+        let mut rulings = caller.payers().map(|payer| self.gate.judge(payer, Instant::now()));
+        rulings.find(|&ruling| ruling != Ruling::Serve).unwrap_or(Ruling::Serve)
     }
 
     /// Returns how many connections the client's user may have.
@@ -548,7 +578,7 @@ impl Control {
         let accepted = accept_with(&self.parts.listener, flags).map(|socket| {
             let uid = Peer::of(&socket).map_or(0, |peer| peer.uid);
             let socket = ClientSocket::new(socket, self.closer.clone());
-            self.refuse(uid, &socket, &Refusal::NoDescriptors);
+            self.refuse(self.caller(uid, &socket), &socket, &Refusal::NoDescriptors);
         });
         self.spare = Some(new_spare()?);
         accepted
@@ -578,10 +608,12 @@ impl Control {
         }
     }
 
-    /// Returns whether a client of user `uid` may cause a line of the log; if not, counts it. None
-    /// may while another IOKernel waits for the end of this one.
-    fn may_log(&mut self, uid: u32) -> bool {
-        self.successor.is_none() && (is_trusted(uid) || self.gate.take_line(gate::user(uid), Instant::now()))
+    /// Returns whether a client may cause a line of the log; if not, counts it. None may while
+    /// another IOKernel waits for the end of this one.
+    fn may_log(&mut self, caller: Caller) -> bool {
+        let payer = caller.payers().last();
+        let may = |payer| self.gate.take_line(payer, Instant::now());
+        self.successor.is_none() && (is_trusted(caller.uid) || payer.is_some_and(may))
     }
 
     /// Logs how many lines were left out of the log, where that is due.
@@ -591,11 +623,11 @@ impl Control {
         }
     }
 
-    /// Refuses a client of user `uid`.
-    fn refuse(&mut self, uid: u32, socket: impl AsFd, refusal: &Refusal) {
+    /// Refuses a client.
+    fn refuse(&mut self, caller: Caller, socket: impl AsFd, refusal: &Refusal) {
         self.parts.stats.polling.refused.add(1);
-        if self.may_log(uid) {
-            tracing::info!(user = uid, %refusal, "refused a registration");
+        if self.may_log(caller) {
+            tracing::info!(user = caller.uid, %refusal, "refused a registration");
         }
         // Fails if the peer is gone and needs no answer.
         let _ = control::send(socket, &ServerMessage::Refused { why: refusal.to_string() }, &[]);
@@ -643,9 +675,9 @@ impl Control {
                 .map(|(token, _)| *token)
                 .collect();
             for token in waiting {
-                let (uid, began) = (self.uid_of(token), processor_time());
+                let (caller, began) = (self.caller_of(token), processor_time());
                 self.retry(token);
-                self.charge(uid, began);
+                self.charge(caller, began);
             }
         }
         true
@@ -657,8 +689,8 @@ impl Control {
         let began = processor_time();
         let (id, name, key) = (runtime.id, runtime.stats.name.clone(), runtime.key);
         let is_own = |session: &&Session| matches!(session.state, State::Registered(other) if other == id);
-        let uid = self.sessions.values().find(is_own).map_or(0, |session| session.uid);
-        if self.may_log(uid) {
+        let caller = self.sessions.values().find(is_own).map_or(Caller::GONE, |session| session.caller);
+        if self.may_log(caller) {
             tracing::info!(%id, name, %reason, "a registration ended");
         }
         // The end of the IOKernel itself has no message: programs wait for the next one.
@@ -683,15 +715,15 @@ impl Control {
         }
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
+        self.tell_alone(&name);
         // Unmaps its memory, which takes long if there is much of it, and restores the weight of
         // its session. Both happen here without a thread, and at the end, which waits for none.
         if *reason != EndReason::Shutdown {
             let name = "tailwater-memory".to_owned();
             let _ = std::thread::Builder::new().name(name).spawn(|| drop(runtime));
         }
-        let took = processor_time().saturating_sub(began);
-        if let Some(payer) = key.map(|key| key.user.map_or(key, gate::user)) {
-            self.gate.charge(payer, took, Instant::now());
+        if key.is_some() {
+            self.charge(caller, began);
         }
     }
 

@@ -53,9 +53,10 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// Returns that of a process; `None` if it has ended.
-    pub(crate) fn new(name: &str, ip: Ipv4Addr, uid: u32, pid: i32) -> Option<Self> {
-        Some(Self { name: name.to_owned(), ip, uid, pid, began: Stat::of_process(pid)?.start })
+    /// Returns that of the process with this number, whose `/proc/PID/stat` reads `stat`; `None` if
+    /// it has ended.
+    pub(crate) fn new(name: &str, ip: Ipv4Addr, uid: u32, (pid, stat): (i32, &str)) -> Option<Self> {
+        Some(Self { name: name.to_owned(), ip, uid, pid, began: Stat::parse(stat)?.start })
     }
 
     /// Returns whether it belongs to the program of user `uid` under this name.
@@ -171,7 +172,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     fn owed(name: &str, pid: u32) -> Owed {
-        Owed::new(name, Ipv4Addr::new(10, 77, 0, 2), 7, pid as i32).unwrap()
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        Owed::new(name, Ipv4Addr::new(10, 77, 0, 2), 7, (pid as i32, &stat)).unwrap()
     }
 
     #[test]

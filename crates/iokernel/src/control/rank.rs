@@ -9,25 +9,28 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tailwater_shm::control::Class;
+use tailwater_shm::priority::LOWEST;
 
+use super::process::Folder;
 use crate::machine::{SessionWeight, groups_sessions};
 
-/// Returns the weight of the session that `pid` leads if its program is of the best-effort class
-/// and the machine is shared: it is to be the lowest while other programs compete for the cores.
-/// Linux refuses it to other users than the program's and root.
-pub(super) fn session(pid: i32, class: Class, dedicated: bool) -> Option<SessionWeight> {
-    if class != Class::BestEffort || dedicated || !leads_session(pid) {
+/// Gives the session that a process leads the lowest weight, if its program is of the best-effort
+/// class and the machine is shared; returns what restores the former one. Linux refuses it to other
+/// users than the program's and root, and ten times a second at most to those without
+/// `CAP_SYS_ADMIN`.
+pub(super) fn session(process: &Folder, class: Class, dedicated: bool) -> Option<SessionWeight> {
+    if class != Class::BestEffort || dedicated || !leads_session(process) {
         return None;
     }
-    SessionWeight::open(&format!("/proc/{pid}/autogroup")).ok()
+    SessionWeight::open_and_set(&process.path("autogroup"), LOWEST).ok()
 }
 
-/// Returns a number for the group in which Linux ranks the threads of `pid`, whose file
+/// Returns a number for the group in which Linux ranks the threads of a process, whose file
 /// `/proc/PID/cgroup` reads `cgroups`: a `sched_yield` passes the core to threads of the same group
 /// only. Where it cannot be told whether a control group has the controller `cpu`, it is taken for
 /// one that has, and its sessions for groups as well.
-pub(super) fn group(pid: i32, cgroups: &str) -> u64 {
-    let session = std::fs::read_to_string(format!("/proc/{pid}/autogroup")).unwrap_or_default();
+pub(super) fn group(process: &Folder, cgroups: &str) -> u64 {
+    let session = process.read("autogroup");
     let session = session.split(" nice").next().unwrap_or_default();
     let mut hasher = DefaultHasher::new();
     group_of(cgroups, if groups_sessions() { session } else { "" }).hash(&mut hasher);
@@ -48,13 +51,12 @@ fn group_of<'a>(cgroups: &'a str, session: &'a str) -> (&'a str, &'a str) {
 
 /// Returns whether a process leads its session. One whose leader is in another PID namespace, as of
 /// a program started by `docker exec`, has session 0 here.
-fn leads_session(pid: i32) -> bool {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat);
+fn leads_session(process: &Folder) -> bool {
+    let stat = process.read("stat");
     // proc_pid_stat(5): the name, which may contain any byte, is in parentheses; the session is the
     // fourth field after it.
     let session = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(3));
-    session == Some(pid.to_string().as_str())
+    session == Some(process.pid().to_string().as_str())
 }
 
 #[cfg(test)]
@@ -72,9 +74,10 @@ mod tests {
 
     #[test]
     fn a_process_is_in_one_group_with_itself() {
-        let own = std::process::id() as i32;
-        let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap();
-        assert_eq!(group(own, &cgroups), group(own, &cgroups));
-        assert_ne!(group(own, &cgroups), group(own, "1:cpu:/elsewhere\n"));
+        let own = Folder::open(std::process::id() as i32, 0).unwrap();
+        let cgroups = own.read("cgroup");
+        assert!(!cgroups.is_empty());
+        assert_eq!(group(&own, &cgroups), group(&own, &cgroups));
+        assert_ne!(group(&own, &cgroups), group(&own, "1:cpu:/elsewhere\n"));
     }
 }

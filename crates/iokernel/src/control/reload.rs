@@ -97,6 +97,7 @@ impl Control {
         self.gate.forget_grants();
         self.parts.directory.reload(&config, authority);
         self.grants_changed = true;
+        self.replace_callers();
         self.replace_keys(|_| true);
         let same_rules = config.firewall == self.parts.config.firewall;
         self.parts.config = config;
@@ -106,6 +107,17 @@ impl Control {
             self.replace_rules(|_| true);
         }
         Ok(changes)
+    }
+
+    /// Enters the present grants of all clients.
+    fn replace_callers(&mut self) {
+        let sessions = self.sessions.iter();
+        let callers = sessions.map(|(&token, each)| (token, self.caller(each.caller.uid, &each.socket)));
+        for (token, caller) in callers.collect::<Vec<_>>() {
+            if let Some(session) = self.sessions.get_mut(&token) {
+                session.caller = caller;
+            }
+        }
     }
 
     /// Sends the polling thread the firewall rules of those registered programs that `which`
@@ -125,7 +137,9 @@ impl Control {
     /// chooses.
     pub(super) fn replace_keys(&self, which: impl Fn(RuntimeId) -> bool) {
         let registered = self.sessions.values().filter_map(|session| match session.state {
-            State::Registered(id) if !is_trusted(session.uid) && which(id) => Some((id, session.uid)),
+            State::Registered(id) if !is_trusted(session.caller.uid) && which(id) => {
+                Some((id, session.caller.uid))
+            }
             _ => None,
         });
         let keys: Vec<_> = registered.map(|(id, uid)| (id, self.key_of(uid, id))).collect();

@@ -9,14 +9,37 @@ use tailwater_shm::layout::{IoKernelEnds, Region};
 
 use super::client::ClientSocket;
 use super::directory::Place;
+use super::gate;
+use super::owed::Owed;
+use crate::tenant::Key;
+
+/// The client of a connection, as of when it connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub(super) uid: u32,
+    /// The grant that covers its user without naming it, whose other such users pay with it.
+    pub(super) unnamed_by: Option<usize>,
+}
+
+impl Caller {
+    /// The client of a connection that is gone, whom nothing is charged: a number of root's.
+    pub(super) const GONE: Self = Self { uid: 0, unnamed_by: None };
+
+    /// Returns the accounts that pay for it.
+    pub(super) fn payers(self) -> impl Iterator<Item = Key> {
+        let common = self.unnamed_by.map(|grant| Key { user: None, grant: Some(grant) });
+        core::iter::once(gate::user(self.uid)).chain(common)
+    }
+}
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) socket: Arc<ClientSocket>,
-    /// The client's user when it connected.
-    pub(super) uid: u32,
+    pub(super) caller: Caller,
     pub(super) state: State,
+    /// What the next IOKernel is to know of its program; `None` before it has sent its threads.
+    pub(super) owed: Option<Owed>,
     /// Time at which the connection is dropped for silence; `None` once registered.
     pub(super) deadline: Option<Instant>,
 }
@@ -52,7 +75,7 @@ pub(super) struct Offer {
 }
 
 impl Session {
-    pub(super) fn new(socket: ClientSocket, uid: u32, deadline: Instant) -> Self {
-        Self { socket: Arc::new(socket), uid, state: State::Fresh, deadline: Some(deadline) }
+    pub(super) fn new(socket: ClientSocket, caller: Caller, deadline: Instant) -> Self {
+        Self { socket: Arc::new(socket), caller, state: State::Fresh, owed: None, deadline: Some(deadline) }
     }
 }

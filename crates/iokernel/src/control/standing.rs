@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use tailwater_shm::control::Peer;
 
 use super::client::ClientSocket;
-use super::process;
+use super::process::{self, Folder};
 
 /// What to do about a refusal.
 const REMEDY: &str = "start it as that one was started, or stop that one and start this one without --takeover: its \
@@ -19,13 +19,13 @@ const REMEDY: &str = "start it as that one was started, or stop that one and sta
 
 /// The rights of a process besides those of its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Standing {
+struct Privileges {
     /// Permitted capabilities, one bit each.
     capabilities: u64,
     namespaces: Vec<PathBuf>,
 }
 
-impl Standing {
+impl Privileges {
     const NAMESPACES: [&str; 3] = ["pid", "user", "mnt"];
 
     /// Returns the rights of a process, by its number or `self`.
@@ -74,10 +74,11 @@ pub(super) fn check(socket: &ClientSocket) -> Result<(), String> {
     let gone = |why: String| format!("cannot look at the process that asks ({why}); {REMEDY}");
     let pid = peer.pid.ok_or_else(|| gone("it is in another PID namespace".to_owned()))?;
     let process = process::at(socket, pid).map_err(|e| gone(e.to_string()))?;
-    let lacks = || Ok::<_, String>(Standing::of(&pid.to_string())?.lacks_of(&Standing::of("self")?));
+    let folder = Folder::open(pid, ours).map_err(|e| gone(e.to_string()))?;
+    let lacks = || Ok::<_, String>(Privileges::of(&pid.to_string())?.lacks_of(&Privileges::of("self")?));
     let lacks = lacks().map_err(gone)?;
     // After the reading: it was of this process.
-    process::check(&process, pid, ours).map_err(|e| gone(e.to_string()))?;
+    process::check(&process, &folder).map_err(|e| gone(e.to_string()))?;
     match lacks {
         Some(lacks) => Err(format!("{lacks}, so that it would gain the rights of that one; {REMEDY}")),
         None => Ok(()),
@@ -90,13 +91,13 @@ mod tests {
 
     #[test]
     fn a_process_with_fewer_capabilities_or_in_another_namespace_lacks_something() {
-        let own = Standing::of("self").unwrap();
+        let own = Privileges::of("self").unwrap();
         assert_eq!(own.lacks_of(&own), None);
-        let old = Standing { capabilities: 0b1010, ..own.clone() };
-        assert_eq!(Standing { capabilities: 0b1011, ..own.clone() }.lacks_of(&old), None);
-        let lacks = Standing { capabilities: 0b0011, ..own.clone() }.lacks_of(&old).unwrap();
+        let old = Privileges { capabilities: 0b1010, ..own.clone() };
+        assert_eq!(Privileges { capabilities: 0b1011, ..own.clone() }.lacks_of(&old), None);
+        let lacks = Privileges { capabilities: 0b0011, ..own.clone() }.lacks_of(&old).unwrap();
         assert!(lacks.contains("CapPrm 8 "), "{lacks}");
-        for (index, kind) in Standing::NAMESPACES.into_iter().enumerate() {
+        for (index, kind) in Privileges::NAMESPACES.into_iter().enumerate() {
             let mut other = own.clone();
             other.namespaces[index] = "elsewhere".into();
             let lacks = other.lacks_of(&own).unwrap();
@@ -107,6 +108,6 @@ mod tests {
     #[test]
     fn the_rights_of_a_process_that_does_not_exist_cannot_be_learnt() {
         // No process has a number above 2^22.
-        assert!(Standing::of("99999999").unwrap_err().contains("99999999"));
+        assert!(Privileges::of("99999999").unwrap_err().contains("99999999"));
     }
 }

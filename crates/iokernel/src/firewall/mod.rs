@@ -26,11 +26,11 @@ mod facts;
 pub(crate) mod model;
 mod rules;
 pub(crate) mod stats;
-mod text;
+pub(crate) mod text;
 
 pub use config::{Action, Direction, FirewallConfig, Limit, MAX_TESTS, Multicast, Rule};
 pub use text::{PortRange, Prefix, Protocol};
-pub(crate) use text::{Text, as_text, one_or_many};
+pub(crate) use text::{as_text, one_or_many};
 
 use tailwater_shm::Cycles;
 

@@ -178,7 +178,7 @@ macro_rules! as_text {
 
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                from.deserialize_any($crate::firewall::Text::new($expected))
+                from.deserialize_any($crate::firewall::text::Text::new($expected))
             }
         }
     )*};

@@ -27,8 +27,7 @@ use tailwater_batch::runnable::{Runnable, count};
 use tailwater_shm::priority::{Rank, set_rank};
 use tailwater_shm::{Clock, Cycles};
 
-use super::processor_time;
-use crate::machine::{Cores, cpu_set};
+use crate::machine::{Cores, cpu_set, processor_time};
 
 /// Shortest time between two looks, in microseconds.
 pub(super) const LOOK_US: u64 = 200_000;

@@ -1,8 +1,8 @@
 //! Whether other programs of the machine compete for Tailwater's cores.
 //!
-//! Owns [`Contest`], a pure decision: times and counts are arguments. Kthreads, and the polling
-//! thread, have one rank while they have the cores for themselves, and another beside programs that
-//! want them (`tailwater_shm::priority`). Linux says how many threads are runnable
+//! Owns [`ContentionDetector`], a pure decision: times and counts are arguments. Kthreads, and the
+//! polling thread, have one rank while they have the cores for themselves, and another beside
+//! programs that want them (`tailwater_shm::priority`). Linux says how many threads are runnable
 //! (`/proc/loadavg`). When there are more than Tailwater's own and than other cores can take, for
 //! [`CONFIRM_US`], there is a contest. It ends when no look has found any for [`HOLD_US`], or few
 //! looks do. A compiler that starts one process after the other is one contest, and a daemon that
@@ -70,7 +70,7 @@ pub(super) struct Look {
 
 /// See the module documentation.
 #[derive(Debug, Clone)]
-pub(super) struct Contest {
+pub(super) struct ContentionDetector {
     durations: Durations,
     /// Cores that are not Tailwater's.
     elsewhere: usize,
@@ -94,7 +94,7 @@ struct Found {
     undecided: u32,
 }
 
-impl Contest {
+impl ContentionDetector {
     /// `elsewhere`: how many cores other programs have beside Tailwater's.
     pub(super) fn new(elsewhere: usize, durations: Durations) -> Self {
         Self { durations, elsewhere, is_on: false, next: 0, found: None, last: 0, average: 0 }
@@ -163,14 +163,14 @@ mod tests {
     }
 
     /// Looks whenever one is due until the judgement changes; returns when it did.
-    fn until_change(contest: &mut Contest, from: Cycles, runnable: usize) -> Option<Cycles> {
+    fn until_change(contest: &mut ContentionDetector, from: Cycles, runnable: usize) -> Option<Cycles> {
         let mut times = (from..from + 3_000_000).step_by(100);
         times.find(|&now| contest.is_due(now) && contest.judge(found(runnable), now).is_some())
     }
 
     #[test]
     fn a_program_that_computes_is_a_contest_until_a_second_or_less_after_its_end() {
-        let mut contest = Contest::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, DURATIONS);
         assert_eq!(until_change(&mut contest, 0, 3), Some(1_500));
         assert!(contest.is_on());
         // It stays on while threads come and go.
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_runs_for_a_moment_is_none() {
-        let mut contest = Contest::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, DURATIONS);
         for now in (0..1_000_000).step_by(1_500) {
             assert_eq!(contest.judge(found(3), now), None);
             assert_eq!(contest.judge(found(3), now + 500), None);
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn a_contest_ends_although_some_looks_find_a_thread_that_runs_for_a_moment() {
-        let mut contest = Contest::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, DURATIONS);
         assert_eq!(until_change(&mut contest, 0, 3), Some(1_500));
         let looks = |part: u64| (0..400).map(move |n| (n * 10_000, if n % part == 0 { 3 } else { 2 }));
-        let ends = |contest: &mut Contest, part| {
+        let ends = |contest: &mut ContentionDetector, part| {
             looks(part).find_map(|(at, runnable)| contest.judge(found(runnable), 10_000 + at))
         };
         assert_eq!(ends(&mut contest.clone(), 3), None, "a program that computes a third of the time");
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn looks_at_cores_that_change_hands_neither_begin_nor_prevent_a_contest() {
         let open = Look { own: (2, 4), ..found(3) };
-        let mut contest = Contest::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, DURATIONS);
         for now in (0..100_000).step_by(500) {
             assert_eq!(contest.judge(open, now), None, "it never is one alone");
         }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_thread_that_runs_for_a_moment_now_and_then_is_none_while_cores_change_hands() {
         let open = Look { own: (2, 4), ..found(3) };
-        let mut contest = Contest::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, DURATIONS);
         for round in 0..1_000 {
             let look = if round % 18 == 0 { found(3) } else { open };
             assert_eq!(contest.judge(look, round * 500), None);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn threads_that_other_cores_can_take_are_none() {
-        let mut contest = Contest::new(2, DURATIONS);
+        let mut contest = ContentionDetector::new(2, DURATIONS);
         assert_eq!(until_change(&mut contest, 0, 4), None);
         let asleep = Look { polls: false, ..found(5) };
         assert_eq!(contest.judge(asleep, 4_000_000), None, "the polling thread's core is free");
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_polling_thread_that_has_waited_for_its_core_is_in_a_contest_wherever_others_are_free() {
-        let mut contest = Contest::new(9, DURATIONS);
+        let mut contest = ContentionDetector::new(9, DURATIONS);
         assert_eq!(contest.judge(Look { waited: 999, ..found(3) }, 500), None);
         assert_eq!(contest.judge(Look { waited: 1_000, ..found(3) }, 5_000), Some(true));
         assert_eq!(contest.judge(found(3), 1_000_000), None);

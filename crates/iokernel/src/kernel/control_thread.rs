@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-use super::StartError;
+use super::start_error::StartError;
 use crate::control::watch::Heartbeat;
 use crate::control::{Bell, Control, Notice};
 use crate::machine::{Cores, cpu_set};

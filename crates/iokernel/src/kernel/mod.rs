@@ -8,102 +8,69 @@
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
 use rustix::thread::{gettid, nanosleep, sched_yield};
-use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tailwater_sched::{Nanos, RuntimeId};
-use tailwater_shm::control::{ControlError, SocketFile, serve};
+use tailwater_shm::control::{SocketFile, serve};
 use tailwater_shm::patience::Patience;
 use tailwater_shm::{Clock, Cycles, clock};
 
-use crate::allocator::{self, Allocator, Attention, Ranks};
+use crate::allocator::{self, Allocator, PollUrgency, Ranks};
 use crate::authority::Authority;
 use crate::clocks;
-use crate::config::{Config, ConfigError, Priority};
+use crate::config::{Config, Priority};
 use crate::control::directory::Directory;
 use crate::control::predecessor::Predecessor;
 use crate::control::reload::Reloader;
 use crate::control::watch::{Heartbeat, Place};
 use crate::control::{self, Bell, Command, Control, NewRules, Notice, Surroundings};
-use crate::machine::{self, CoreError, Cores, Pinned};
+use crate::machine::{self, Cores, Pinned, processor_time};
 use crate::policy;
-use crate::port::{Port, PortError};
+use crate::port::Port;
 use crate::real_time::real_time;
 use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
 use crate::socket_mode::admit_granted;
 use crate::stats::{Stats, StatsHandle};
 use crate::switch::Switch;
+use crate::sys::holder::Holder;
 use crate::sys::{LinuxThreads, peer};
 use crate::tenant::{self, Prices, TenantId};
 use crate::world::World;
 use control_thread::{ControlThread, Work};
-use courtesy::Courtesy;
-use margin::Margin;
+use local_peer::LocalPeerYield;
 use neighbours::Neighbours;
 pub(crate) use ports::{check_address, network_of};
 use ports::{devices_of, start_ports};
-use quiet::{Quiet, Step};
-use reunion::Reunion;
+use quiet::{IdlePolicy, Step, WakeLatency};
+pub use start_error::StartError;
 
 mod batch_jobs;
-mod calm;
 mod contest;
 mod control_thread;
-mod courtesy;
-mod margin;
+mod local_peer;
 mod neighbours;
 mod ports;
 mod quiet;
-mod reunion;
 mod share;
 mod sleep;
+mod start_error;
 
 /// Interval at which the polling thread checks for runtimes that died, in microseconds; a check is
 /// one system call of 0.3 us. A dead runtime's cores are back in the ledger within 1 ms of its end.
 const DEATH_CHECK_US: u64 = 250;
 /// Maximum number of looks per interval when timers come due in between.
 const TIMER_TICKS: u64 = 4;
+/// Length of a nap while programs come over from another IOKernel, in microseconds, and for how
+/// long there are naps if a program does not come.
+const NAP_US: u64 = 50;
+const NAPS_US: u64 = 100_000;
 /// Duration of the clock's calibration at start, in milliseconds.
 const CALIBRATION_MS: u64 = 20;
-
-/// Why an IOKernel could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A setting is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The cores cannot be used as configured.
-    #[error(transparent)]
-    Cores(#[from] CoreError),
-    /// The control socket cannot be opened.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// A port cannot work.
-    #[error(transparent)]
-    Port(#[from] PortError),
-    /// The running IOKernel keeps its place.
-    #[error("cannot take over from the IOKernel at {socket}: {why}")]
-    Takeover {
-        /// The control socket.
-        socket: String,
-        /// Its answer, and what to do.
-        why: String,
-    },
-    /// The kernel has no descriptors or threads left.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The kernel's error.
-        source: Errno,
-    },
-}
 
 /// Why an IOKernel ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -359,6 +326,10 @@ impl IoKernel {
     /// # Errors
     /// If the thread cannot be bound to the core.
     pub fn run(self, stop: &AtomicBool) -> Result<(), StartError> {
+        // Before the thread has its priority, which that process is not to have.
+        let holder = Holder::start().inspect_err(
+            |error| tracing::warn!(%error, "if this process is killed, programs and devices may notice late"),
+        );
         let pinned = Pinned::this_thread(&self.cores, self.config.priority)?;
         self.stats.set_facts(json!({
             "version": env!("CARGO_PKG_VERSION"),
@@ -385,20 +356,19 @@ impl IoKernel {
             real_time: false,
             neighbours,
             leaves: false,
-            reunion: Reunion::new(naps, clock::now(), us(reunion::LONGEST_US)),
-            quiet: Quiet::new(
+            naps_until: naps.then(|| clock::now().saturating_add(us(NAPS_US))),
+            quiet: IdlePolicy::new(
                 (idle_sleep > 0).then(|| Patience::new(us(quiet::SHORTEST_US), idle_sleep)),
-                Margin::new([sleep::LEAST_MARGIN_US, sleep::WAKE_MARGIN_US].map(us)),
+                WakeLatency::new([sleep::LEAST_MARGIN_US, sleep::WAKE_MARGIN_US].map(us)),
                 us(self.config.max_wake_delay_us),
                 clock::now(),
             ),
-            attention: Attention::None,
-            courtesy: Courtesy::new(courtesy::Durations {
-                recent: us(courtesy::RECENT_US),
-                long: us(courtesy::LONG_US),
-                alone: us(courtesy::ALONE_US),
-                tick: us(courtesy::TICK_US),
-                allowance: us(courtesy::ALLOWANCE_US),
+            attention: PollUrgency::None,
+            local_peer: LocalPeerYield::new(local_peer::Durations {
+                recent: us(local_peer::RECENT_US),
+                long: us(local_peer::LONG_US),
+                tick: us(local_peer::TICK_US),
+                allowance: us(local_peer::ALLOWANCE_US),
             }),
             interval: self.clock.from_ns(self.interval.0),
             death_check: us(DEATH_CHECK_US),
@@ -429,31 +399,27 @@ impl IoKernel {
         polling.end_all();
         // Then `pinned` restores its nice value.
         polling.leave_real_time();
+        // Last: until here the memory is in use.
+        drop(holder);
         Ok(())
     }
-}
-
-/// Returns the processor time of the calling thread. Other threads may run for as long as they like
-/// when they are told of something, on a core that they share.
-fn processor_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// The state of the polling thread.
 struct Polling {
     /// Another IOKernel takes over.
     leaves: bool,
-    /// Programs come over from another one.
-    reunion: Reunion,
+    /// Programs come over from another one: until then this thread naps between iterations.
+    naps_until: Option<Cycles>,
     clock: Clock,
     /// When to sleep.
-    quiet: Quiet,
+    quiet: IdlePolicy,
     /// As of the last look.
-    attention: Attention,
+    attention: PollUrgency,
     /// `None` on a dedicated machine, and where Linux keeps no account of waiting threads.
     neighbours: Option<Neighbours>,
     /// When ordinary threads of this core may run because frames of theirs are waited for.
-    courtesy: Courtesy,
+    local_peer: LocalPeerYield,
     /// This thread has real-time rank, except in rests: while other programs compete for the cores.
     real_time: bool,
     interval: Cycles,
@@ -517,9 +483,7 @@ impl Polling {
             if let Some(tracer) = self.world.trace.take_broken() {
                 self.tell(Notice::TraceEnded(tracer));
             }
-            self.allocator.rest_services(&mut self.world, now);
-            self.allocator.weigh_a_session(&mut self.world);
-            self.judge_calm(now);
+            self.allocator.throttle_real_time(&mut self.world, now);
             self.tell_reserved(now, false);
             self.switch.report_ends(&mut self.world, &mut self.allocator, now);
             self.next_death_check = now + self.death_check;
@@ -531,7 +495,7 @@ impl Polling {
             self.deaths_known_until = now;
         }
         self.world.stats.polling.iterations.add(1);
-        if self.reunion.wants_nap(now) {
+        if self.naps_until.is_some_and(|until| now < until) {
             return self.nap();
         }
         let busy = moved > 0 || !self.may_sleep();
@@ -556,7 +520,7 @@ impl Polling {
     fn give_way(&mut self, now: Cycles) {
         // A real-time thread yields to no ordinary one.
         let frames = self.switch.local_frames(&self.world.stats);
-        if self.real_time || !self.courtesy.may_yield(frames, now) {
+        if self.real_time || !self.local_peer.may_yield(frames, now) {
             return;
         }
         self.enter(Place::Slice);
@@ -566,7 +530,7 @@ impl Polling {
         self.enter(Place::Handoffs);
         let shared = self.world.runtimes.iter().nth(1).is_some();
         let counters = &self.world.stats.polling;
-        if let Some(pause) = self.courtesy.returned(left, back, shared) {
+        if let Some(pause) = self.local_peer.returned(left, back, shared) {
             counters.long_yields.add(1);
             counters.withheld_ns.add(self.clock.to_ns(pause));
         }
@@ -574,10 +538,14 @@ impl Polling {
         counters.yielded_ns.add(self.clock.to_ns(back.saturating_sub(left)));
     }
 
-    /// Lets the control thread run, which has no other core.
+    /// Lets the control thread run, which has no other core: the two compete while programs
+    /// register, and the first program that is back has work at once. Without naps Linux runs the
+    /// control thread beside this one once a timer tick; a takeover of three programs took ten such
+    /// waits of 4 ms, for whatever rank the control thread had. The programs that are served
+    /// already notice the length of a nap.
     #[cold]
     fn nap(&mut self) {
-        let nap = Timespec { tv_sec: 0, tv_nsec: (reunion::NAP_US * 1_000) as i64 };
+        let nap = Timespec { tv_sec: 0, tv_nsec: (NAP_US * 1_000) as i64 };
         self.enter(Place::Slice);
         // A signal ends it early.
         let _ = nanosleep(&nap);
@@ -589,10 +557,10 @@ impl Polling {
     /// changes hands, and nothing waits for the switch, the end of a registration or the tracer.
     fn may_sleep(&self) -> bool {
         match self.attention {
-            Attention::None => self.world.is_settled(),
+            PollUrgency::None => self.world.is_settled(),
             // The steps of traced requests are read at looks, from short buffers.
-            Attention::Occasional => self.world.is_settled() && !self.world.trace.is_on(),
-            Attention::Constant => false,
+            PollUrgency::Occasional => self.world.is_settled() && !self.world.trace.is_on(),
+            PollUrgency::Constant => false,
         }
     }
 
@@ -602,7 +570,7 @@ impl Polling {
             match command {
                 Command::Attach(runtime) => self.attach(runtime, now),
                 Command::Leave => self.leaves = true,
-                Command::Reunited => self.reunion.end(),
+                Command::Reunited => self.naps_until = None,
                 Command::Begin(id) => {
                     self.allocator.begin(&self.world, id);
                     if self.world.runtimes.get(id).is_some() {
@@ -649,7 +617,7 @@ impl Polling {
         }
     }
 
-    fn attach(&mut self, runtime: Box<Runtime>, now: Cycles) {
+    fn attach(&mut self, mut runtime: Box<Runtime>, now: Cycles) {
         let began = processor_time();
         let data = EventData::new_u64(runtime.id.0.into());
         // If this fails, the control thread notices the hang-up.
@@ -666,18 +634,18 @@ impl Polling {
             }
         }
         let id = runtime.id;
-        self.switch.attach(&runtime);
+        self.switch.attach(&mut runtime, &mut self.world);
         self.world.trace.handle_attached(&runtime.stats.name, id);
         self.allocator.attach(&mut self.world, runtime, now);
         self.tell(Notice::Attached(id));
         if let Some(payer) = self.world.runtimes.get(id).map(|runtime| runtime.tenant) {
-            self.count_registration(payer, began, now);
+            self.count_registration(payer, processor_time().saturating_sub(began), now);
         }
     }
 
-    /// Charges the time since `began`, in which a program was attached or its registration ended.
-    fn count_registration(&mut self, payer: TenantId, began: Duration, now: Cycles) {
-        let ns = processor_time().saturating_sub(began).as_nanos() as u64;
+    /// Charges the time in which a program was attached or its registration ended.
+    fn count_registration(&mut self, payer: TenantId, took: Duration, now: Cycles) {
+        let ns = took.as_nanos() as u64;
         self.world.charge_tenant(payer, tenant::Work::Registration, self.clock.from_ns(ns), now);
         self.world.stats.polling.registration_ns.add(ns);
     }
@@ -713,12 +681,11 @@ impl Polling {
     /// unmaps.
     fn end(&mut self, id: RuntimeId, reason: EndReason, now: Cycles) {
         let (noticed, began) = (clock::now(), processor_time());
-        let ip = self.world.runtimes.get(id).map(|runtime| runtime.ip);
-        self.switch.detach(id, ip);
+        self.switch.detach(id, &mut self.world);
         self.world.trace.handle_detached(id);
         self.muted.retain(|&muted| muted != id);
         let held = self.allocator.holds_since(id);
-        let Some(runtime) = self.allocator.detach(&mut self.world, id, now) else { return };
+        let Some(mut runtime) = self.allocator.detach(&mut self.world, id, now) else { return };
         if reason == EndReason::Departed {
             self.count_reclaimed(&held, noticed);
         }
@@ -727,7 +694,9 @@ impl Polling {
         {
             let _ = epoll::delete(&self.deaths, fd);
         }
-        self.switch.note_end(&runtime, &reason, &mut self.world, &mut self.allocator, now);
+        let told = processor_time();
+        let times = self.switch.note_end(&mut runtime, &reason, &mut self.world, &mut self.allocator, now);
+        let later = processor_time().saturating_sub(told) * (times - 1);
         // By hand: closing it does not, for the runtime has the same open file.
         let _ = epoll::delete(&self.doorbells, &runtime.doorbell);
         match reason {
@@ -736,7 +705,7 @@ impl Polling {
         }
         let payer = runtime.tenant;
         self.tell(Notice::Retired(runtime, reason));
-        self.count_registration(payer, began, now);
+        self.count_registration(payer, processor_time().saturating_sub(began) + later, now);
     }
 
     /// Records how long a dead runtime's cores took to come back: from when its death was

@@ -1,22 +1,23 @@
 //! The polling thread beside other programs of the machine.
 //!
 //! Owns what the polling thread does about them, with `neighbour-share` above 0: it looks whether
-//! they compete for the cores ([`Contest`]). While they do, kthreads have other ranks, the polling
-//! thread has real-time rank, and ordinary threads get their share of its core ([`Share`]). A
-//! machine of which no other program wants a core is used as a dedicated one.
+//! they compete for the cores ([`ContentionDetector`]). While they do, kthreads have other ranks,
+//! the polling thread has real-time rank, and ordinary threads get their share of its core
+//! ([`CpuShare`]). A machine of which no other program wants a core is used as a dedicated one.
 //!
 //! Threads of batch jobs that Linux runs ([`BatchJobs`]) do not compete. Beside them services have
 //! real-time rank, and nothing else changes.
 //!
-//! Best-effort kthreads run behind ordinary threads also while the polling thread sleeps beside a
-//! batch job ([`Calm`]).
+//! Best-effort kthreads run behind ordinary threads also while the polling thread sleeps beside
+//! them. The table of ranks is in `allocator::rest`.
 //!
 //! Ranks that change need `CAP_SYS_NICE`. Without it best-effort kthreads of the IOKernel's user
 //! run behind ordinary threads at all times, and services are ordinary threads, which take turns
 //! with those of other programs; the share is given all the same.
 //!
 //! While a port has peers on this machine, the polling thread yields to them
-//! ([`Courtesy`](super::courtesy::Courtesy)) and has no real-time rank, from which it could not.
+//! ([`LocalPeerYield`](super::local_peer::LocalPeerYield)) and has no real-time rank, from which it
+//! could not.
 
 use tailwater_shm::clock::Clock;
 use tailwater_shm::priority::{self, Rank};
@@ -24,11 +25,10 @@ use tailwater_shm::{Cycles, clock};
 
 use super::Polling;
 use super::batch_jobs::{self, BatchJobs};
-use super::calm::{self, Calm};
-use super::contest::{self, Contest, Look};
+use super::contest::{self, ContentionDetector, Look};
 use super::quiet;
-use super::share::{self, IDLE_LOOK_US, Moment, SLICE_US, Share, Step, Verdict, Waiting};
-use crate::allocator::{Attention, Ranks};
+use super::share::{CpuShare, SLICE_US, Step, Waiting};
+use crate::allocator::{Beside, PollUrgency, Ranks};
 use crate::config::Config;
 use crate::control::watch::Place;
 use crate::machine::{self, Cores};
@@ -37,15 +37,14 @@ use rustix::thread::{Timespec, nanosleep};
 
 /// The polling thread's knowledge of other programs on its cores.
 pub(super) struct Neighbours {
-    contest: Contest,
+    contest: ContentionDetector,
     /// `None` where there is no thread to look for them.
     batch_jobs: Option<BatchJobs>,
     /// Such a job runs.
     beside_batch: bool,
-    calm: Calm,
     /// Beginning of the present contest.
     since: Cycles,
-    share: Share,
+    share: CpuShare,
     waiting: Waiting,
     ranks: Ranks,
 }
@@ -58,7 +57,7 @@ impl Neighbours {
         if percent == 0 {
             return None;
         }
-        let Some(waiting) = Waiting::of_core(cores.iokernel.0) else {
+        let Some(waiting) = Waiting::new() else {
             tracing::warn!("neighbour-share has no effect: cannot read /proc/loadavg");
             return None;
         };
@@ -75,8 +74,6 @@ impl Neighbours {
             expires: us(batch_jobs::EXPIRES_US),
         };
         let elsewhere = machine::cores_elsewhere(1 + cores.managed_numbers().len());
-        let share = share::Durations { slice: us(SLICE_US), idle_look: us(IDLE_LOOK_US) };
-        let calm = calm::Durations { window: us(calm::WINDOW_US), hold: us(calm::HOLD_US) };
         let may_lower = machine::may_rank();
         let real_time = real_time::real_time(config, false);
         if real_time == Err(NoRealTime::Refused) {
@@ -86,12 +83,11 @@ impl Neighbours {
         }
         let real_time = real_time.is_ok();
         Some(Self {
-            contest: Contest::new(elsewhere, durations),
+            contest: ContentionDetector::new(elsewhere, durations),
             batch_jobs: BatchJobs::new(cores, jobs, clock),
             beside_batch: false,
-            calm: Calm::new(calm),
             since: 0,
-            share: Share::new(percent, share),
+            share: CpuShare::new(percent, us(SLICE_US)),
             waiting,
             ranks: Ranks { may_lower, for_good: !may_lower, real_time },
         })
@@ -136,15 +132,20 @@ impl Polling {
         let contested = neighbours.contest.judge(look, now);
         if beside_changes {
             self.world.stats.polling.batch_jobs.add(u64::from(beside_batch));
-            self.allocator.set_beside_batch(&mut self.world, beside_batch);
         }
+        let beside = match (neighbours.contest.is_on(), beside_batch) {
+            (true, _) => Beside::Competitors,
+            (false, true) => Beside::BatchJobs,
+            (false, false) => Beside::Nothing,
+        };
+        self.allocator.set_beside(&mut self.world, beside);
         if let Some(contested) = contested {
             self.set_contested(contested, now);
         }
     }
 
+    /// Ranks this thread, and counts the contest.
     fn set_contested(&mut self, contested: bool, now: Cycles) {
-        self.allocator.set_contested(&mut self.world, contested);
         let local = self.switch.has_local_peer();
         let Some(neighbours) = &mut self.neighbours else { return };
         let counters = &self.world.stats.polling;
@@ -158,24 +159,10 @@ impl Polling {
         }
     }
 
-    /// Puts best-effort kthreads behind ordinary threads, before this thread sleeps beside one that
-    /// has a core.
-    pub(super) fn begin_calm(&mut self, now: Cycles) {
-        if self.attention != Attention::Occasional {
-            return;
-        }
-        let changes = self.world.stats.cores.changes_of_hands();
-        if self.neighbours.as_mut().is_some_and(|neighbours| neighbours.calm.begins(changes, now)) {
-            self.allocator.set_calm(&mut self.world, true);
-        }
-    }
-
-    /// Ends that if cores change hands often.
-    #[inline]
-    pub(super) fn judge_calm(&mut self, now: Cycles) {
-        let changes = self.world.stats.cores.changes_of_hands();
-        if self.neighbours.as_mut().is_some_and(|neighbours| neighbours.calm.ends(changes, now)) {
-            self.allocator.set_calm(&mut self.world, false);
+    /// Puts best-effort kthreads behind ordinary threads, before this thread sleeps beside them.
+    pub(super) fn lower_best_effort(&mut self) {
+        if self.attention == PollUrgency::Occasional && self.neighbours.is_some() {
+            self.allocator.lower_best_effort(&mut self.world);
         }
     }
 
@@ -193,35 +180,31 @@ impl Polling {
         if step == quiet::Step::GiveShare {
             self.look_at_neighbours(true, now);
         }
-        let is_due =
-            |neighbours: &Neighbours| neighbours.contest.is_on() && neighbours.share.is_due(step, now);
-        if self.neighbours.as_ref().is_some_and(is_due) {
-            self.take_step(step, moved, now);
+        let Some(neighbours) = self.neighbours.as_mut().filter(|neighbours| neighbours.contest.is_on())
+        else {
+            return;
+        };
+        let busy = moved || self.allocator.hands_over(now);
+        match neighbours.share.step(step, busy, now) {
+            Step::Poll => {}
+            Step::EndRest => self.end_rest(now),
+            Step::Look => self.take_turn(now),
         }
     }
 
+    /// Sleeps for a slice if ordinary threads wait; else rests, if in real time.
     #[cold]
-    fn take_step(&mut self, step: quiet::Step, moved: bool, now: Cycles) {
-        let Some(moment) = Moment::of(step, moved, self.allocator.hands_over(now)) else { return };
+    fn take_turn(&mut self, now: Cycles) {
+        let (least, _) = self.allocator.runnable_kthreads(&self.world, now);
         let Some(Neighbours { share, waiting, batch_jobs, .. }) = &mut self.neighbours else { return };
-        match share.step(moment, now) {
-            Step::Poll => return,
-            Step::EndRest => return self.end_rest(now),
-            Step::Look => {}
-        }
-        if share.wants_idle_look(now) {
-            share.idled(self.clock.from_ns(waiting.idled()), now);
-        }
-        let (least, most) = self.allocator.runnable_kthreads(&self.world, now);
         let jobs = batch_jobs.as_ref().map_or(0, |jobs| jobs.jobs(now));
         let runnable = waiting.runnable().unwrap_or(0).saturating_sub(jobs);
-        match share.judge(runnable, (1 + least, 1 + most), now) {
-            Verdict::Give => self.give_slice(now),
-            Verdict::Rest if self.real_time && priority::set_rank(0, Rank::Ordinary) => share.rest(now),
-            Verdict::Rest => {
-                share.resume(now);
-            }
-            Verdict::Postpone => {}
+        if runnable > 1 + least {
+            self.give_slice(now);
+        } else if self.real_time && priority::set_rank(0, Rank::Ordinary) {
+            share.rest(now);
+        } else {
+            share.resume(now);
         }
     }
 
@@ -243,11 +226,8 @@ impl Polling {
         let _ = nanosleep(&slice);
         self.enter(Place::Handoffs);
         let after = clock::now();
-        if let Some(Neighbours { share, waiting, .. }) = &mut self.neighbours
-            && share.gave(after)
-        {
-            // Time idle before this does not count.
-            waiting.idled();
+        if let Some(Neighbours { share, .. }) = &mut self.neighbours {
+            share.gave(after);
         }
         self.world.stats.polling.slices.add(1);
         self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));

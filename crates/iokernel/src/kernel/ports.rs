@@ -4,7 +4,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use tailwater_shm::Clock;
 use tailwater_shm::control::Network;
 
-use super::StartError;
+use super::start_error::StartError;
 use crate::config::Config;
 use crate::control::directory::Directory;
 use crate::control::takeover::Devices;

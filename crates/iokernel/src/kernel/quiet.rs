@@ -1,8 +1,8 @@
 //! Decides what the polling thread does in a quiet time, while nothing happens: polling, giving
 //! ordinary threads their share of its core, or sleeping.
 //!
-//! Owns [`Quiet`], a pure decision: times are arguments. The thread sleeps when it has polled for
-//! as long as [`Patience`] says. Two rules hold whatever a program does with its timers:
+//! Owns [`IdlePolicy`], a pure decision: times are arguments. The thread sleeps when it has polled
+//! for as long as [`Patience`] says. Two rules hold whatever a program does with its timers:
 //!
 //! * **A known event ends a quiet time only when it is due.** Timers of runtimes and events of
 //!   ports are known before. A quiet time that one of them ends is
@@ -10,15 +10,14 @@
 //!   before is not its end. A runtime without a core may keep a timer that is overdue; if that
 //!   counted, the thread would learn to sleep after the shortest time, whatever the other programs
 //!   do.
-//! * **An event that is too near to sleep gives others their share.** A sleep ends a [`Margin`]
-//!   before the next known event, so there is none if that is nearer than two margins. A program
-//!   may keep an event so near at all times.
+//! * **An event that is too near to sleep gives others their share.** A sleep ends a
+//!   [`WakeLatency`] before the next known event, so there is none if that is nearer than two
+//!   margins. A program may keep an event so near at all times.
 
 use tailwater_shm::Cycles;
 use tailwater_shm::patience::Patience;
 
-use super::margin::Margin;
-use crate::allocator::Attention;
+use crate::allocator::PollUrgency;
 
 /// Least time without events after which the polling thread sleeps, in microseconds: the sleep and
 /// the wake take as long.
@@ -26,10 +25,10 @@ pub(super) const SHORTEST_US: u64 = 20;
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(super) struct Quiet {
+pub(super) struct IdlePolicy {
     /// When to sleep; `None`: never.
     patience: Option<Patience>,
-    margin: Margin,
+    margin: WakeLatency,
     max_wake_delay: Cycles,
     /// Time of the last activity.
     busy_at: Cycles,
@@ -49,11 +48,11 @@ pub(super) enum Step {
     Sleep,
 }
 
-impl Quiet {
+impl IdlePolicy {
     /// Begins one at `now`. A sleep that only looks now and then lasts for `max_wake_delay`.
     pub(super) fn new(
         patience: Option<Patience>,
-        margin: Margin,
+        margin: WakeLatency,
         max_wake_delay: Cycles,
         now: Cycles,
     ) -> Self {
@@ -66,7 +65,7 @@ impl Quiet {
     pub(super) fn step(
         &mut self,
         busy: bool,
-        attention: Attention,
+        attention: PollUrgency,
         now: Cycles,
         next_event: impl Fn() -> Cycles,
     ) -> Step {
@@ -102,10 +101,15 @@ impl Quiet {
     }
 
     /// Returns how long a sleep may last; `None` if the next event is too near.
-    pub(super) fn time_left(&self, next_event: Cycles, attention: Attention, now: Cycles) -> Option<Cycles> {
+    pub(super) fn time_left(
+        &self,
+        next_event: Cycles,
+        attention: PollUrgency,
+        now: Cycles,
+    ) -> Option<Cycles> {
         let margin = self.margin.get();
         let look = match attention {
-            Attention::None => Cycles::MAX,
+            PollUrgency::None => Cycles::MAX,
             _ => now + margin + self.max_wake_delay,
         };
         let left = next_event.min(look).saturating_sub(now).checked_sub(margin)?;
@@ -119,6 +123,45 @@ impl Quiet {
     }
 }
 
+/// Part of the distance to the last wake by which an early one shortens the margin: after some 30
+/// of them a single late one is forgotten.
+const DECAY: Cycles = 16;
+
+/// How long before a known event a sleep ends: an estimate of how late this machine wakes the
+/// thread, from how late it has woken it. A margin that is too long is polled away before each
+/// event; one that is too short delays the event. So one late wake lengthens it at once, and many
+/// early ones shorten it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WakeLatency {
+    least: Cycles,
+    most: Cycles,
+    now: Cycles,
+}
+
+impl WakeLatency {
+    /// Returns a margin between `least` and `most`; the most until a wake has been seen.
+    pub(super) fn new([least, most]: [Cycles; 2]) -> Self {
+        Self { least: least.min(most), most, now: most }
+    }
+
+    /// Returns the margin.
+    #[inline]
+    pub(super) fn get(&self) -> Cycles {
+        self.now
+    }
+
+    /// Records a sleep that ended `late` after its due time.
+    pub(super) fn record(&mut self, late: Cycles) {
+        // A quarter more than what was seen, for what was not.
+        let enough = late.saturating_add(late / 4).clamp(self.least, self.most);
+        if enough >= self.now {
+            self.now = enough;
+        } else {
+            self.now -= (self.now - enough).div_ceil(DECAY);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,18 +171,18 @@ mod tests {
     const MARGIN: Cycles = 60;
     const NEVER: Cycles = Cycles::MAX;
 
-    fn quiet(now: Cycles) -> Quiet {
+    fn quiet(now: Cycles) -> IdlePolicy {
         let patience = Patience::new(SHORTEST, LONGEST);
-        Quiet::new(Some(patience), Margin::new([MARGIN, MARGIN]), 5_000, now)
+        IdlePolicy::new(Some(patience), WakeLatency::new([MARGIN, MARGIN]), 5_000, now)
     }
 
     /// Polls at each time after `from` up to `to`, where something happens. `next_event` returns
     /// when the next event is due, of a time.
-    fn poll(quiet: &mut Quiet, from: Cycles, to: Cycles, next_event: impl Fn(Cycles) -> Cycles) {
+    fn poll(quiet: &mut IdlePolicy, from: Cycles, to: Cycles, next_event: impl Fn(Cycles) -> Cycles) {
         for now in from + 1..to {
-            quiet.step(false, Attention::None, now, || next_event(now));
+            quiet.step(false, PollUrgency::None, now, || next_event(now));
         }
-        quiet.step(true, Attention::None, to, || next_event(to));
+        quiet.step(true, PollUrgency::None, to, || next_event(to));
     }
 
     /// Returns after which quiet time the thread sleeps, when it has seen 20 of a length. Of each,
@@ -151,7 +194,7 @@ mod tests {
             poll(&mut quiet, from, from + length, |now| from.saturating_add(next_event(now - from)));
         }
         let from = 20 * length;
-        (from + 1..).find(|&now| quiet.step(false, Attention::None, now, || NEVER) == Step::Sleep).unwrap()
+        (from + 1..).find(|&now| quiet.step(false, PollUrgency::None, now, || NEVER) == Step::Sleep).unwrap()
             - from
     }
 
@@ -183,7 +226,7 @@ mod tests {
     #[test]
     fn an_event_that_is_always_near_gives_others_their_share() {
         let mut quiet = quiet(0);
-        let mut step = |now: Cycles, event: Cycles| quiet.step(false, Attention::None, now, || event);
+        let mut step = |now: Cycles, event: Cycles| quiet.step(false, PollUrgency::None, now, || event);
         assert_eq!(step(LONGEST, LONGEST + MARGIN), Step::Poll);
         for now in LONGEST + 1..3 * LONGEST {
             for distance in [0, MARGIN, 2 * MARGIN] {
@@ -197,18 +240,18 @@ mod tests {
     #[test]
     fn a_thread_that_looks_now_and_then_sleeps_until_the_next_look() {
         let quiet = quiet(0);
-        assert_eq!(quiet.time_left(NEVER, Attention::None, 7), Some(NEVER - 7 - MARGIN));
-        assert_eq!(quiet.time_left(NEVER, Attention::Occasional, 7), Some(5_000));
-        assert_eq!(quiet.time_left(1_007, Attention::Occasional, 7), Some(1_000 - MARGIN));
+        assert_eq!(quiet.time_left(NEVER, PollUrgency::None, 7), Some(NEVER - 7 - MARGIN));
+        assert_eq!(quiet.time_left(NEVER, PollUrgency::Occasional, 7), Some(5_000));
+        assert_eq!(quiet.time_left(1_007, PollUrgency::Occasional, 7), Some(1_000 - MARGIN));
     }
 
     #[test]
     fn a_thread_that_is_busy_or_never_sleeps_gives_others_their_share() {
-        let mut never = Quiet::new(None, Margin::new([MARGIN, MARGIN]), 0, 0);
+        let mut never = IdlePolicy::new(None, WakeLatency::new([MARGIN, MARGIN]), 0, 0);
         let mut quiet = quiet(0);
         for now in 1..3 * LONGEST {
-            assert_eq!(never.step(now % 2 == 0, Attention::None, now, || NEVER), Step::GiveShare);
-            assert_eq!(quiet.step(true, Attention::Constant, now, || NEVER), Step::GiveShare);
+            assert_eq!(never.step(now % 2 == 0, PollUrgency::None, now, || NEVER), Step::GiveShare);
+            assert_eq!(quiet.step(true, PollUrgency::Constant, now, || NEVER), Step::GiveShare);
         }
     }
 
@@ -216,7 +259,29 @@ mod tests {
     fn what_takes_time_is_no_quiet_time() {
         let mut quiet = quiet(0);
         quiet.restart(5_000);
-        assert_eq!(quiet.step(false, Attention::None, 5_000 + LONGEST, || NEVER), Step::Poll);
-        assert_eq!(quiet.step(false, Attention::None, 5_001 + LONGEST, || NEVER), Step::Sleep);
+        assert_eq!(quiet.step(false, PollUrgency::None, 5_000 + LONGEST, || NEVER), Step::Poll);
+        assert_eq!(quiet.step(false, PollUrgency::None, 5_001 + LONGEST, || NEVER), Step::Sleep);
+    }
+
+    /// Returns the margin after sleeps that ended so late.
+    fn after(late: impl IntoIterator<Item = Cycles>) -> Cycles {
+        let mut margin = WakeLatency::new([10, 60]);
+        late.into_iter().for_each(|late| margin.record(late));
+        margin.get()
+    }
+
+    #[test]
+    fn the_margin_is_the_longest_until_wakes_show_less() {
+        assert_eq!(after([]), 60);
+        assert!((30..40).contains(&after([24; 40])), "{}", after([24; 40]));
+        assert_eq!(after([0; 200]), 10);
+    }
+
+    #[test]
+    fn one_late_wake_lengthens_the_margin_at_once_and_a_stall_no_further_than_the_longest() {
+        assert_eq!(after([8; 200].into_iter().chain([40])), 50);
+        assert_eq!(after([8; 200].into_iter().chain([1_000_000])), 60);
+        assert_eq!(after([8; 200].into_iter().chain([Cycles::MAX])), 60);
+        assert!(after([8; 200].into_iter().chain([1_000_000]).chain([8; 40])) < 25);
     }
 }

@@ -49,7 +49,7 @@ use crate::tenant::Work;
 
 /// Longest and shortest time before a timer or a port's next event at which the sleep ends, in
 /// microseconds: waking a halted core takes 20 to 52 (2-vCPU VM), and sleeping must not delay an
-/// event. [`Margin`](super::margin::Margin) learns what this machine needs.
+/// event. [`WakeLatency`](super::quiet::WakeLatency) learns what this machine needs.
 pub(super) const WAKE_MARGIN_US: u64 = 60;
 pub(super) const LEAST_MARGIN_US: u64 = 10;
 /// How doorbells are watched: each write is an edge.
@@ -85,7 +85,7 @@ impl Polling {
             self.tell_reserved(now, true);
             // The wake must not wait behind ordinary threads.
             self.end_rest(now);
-            self.begin_calm(now);
+            self.lower_best_effort();
             self.world.stats.polling.sleeps.add(1);
             let awake_until = clock::now();
             self.enter(Place::Asleep);

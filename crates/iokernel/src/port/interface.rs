@@ -2,9 +2,10 @@
 //!
 //! Owns the looks of the control thread at it: once a second for what an administrator or a network
 //! manager does to an interface behind the port's back. An interface that goes down loses its IPv6
-//! addresses (ip-sysctl, `keep_addr_on_down`), so Linux's side gets its address back when it is up
-//! again. One that is deleted, or moved to another network namespace, is reported: the descriptors
-//! of an AF_XDP port stay valid, and nothing passes any more.
+//! addresses (ip-sysctl, `keep_addr_on_down`), and may be up again before the next look, so Linux's
+//! side gets its address back whenever it is missing. One that is deleted, or moved to another
+//! network namespace, is reported: the descriptors of an AF_XDP port stay valid, and nothing passes
+//! any more.
 
 use rustix::io::Errno;
 use std::net::Ipv6Addr;
@@ -58,15 +59,29 @@ impl PortInterface {
         let was_up = core::mem::replace(&mut self.is_up, self.interface.is_up());
         if was_up && !self.is_up {
             tracing::warn!(port, "the interface is down: no frames pass until `ip link set {port} up`");
-        } else if !was_up && self.is_up {
-            match self.ip6.map(|ip6| self.interface.add_ip6(ip6, PREFIX_LEN6)) {
-                None | Some(Ok(())) => tracing::info!(port, "the interface is up again"),
-                Some(Err(error @ (Errno::PERM | Errno::ACCESS))) => {
-                    tracing::warn!(port, %error, "the interface is up again, and may not get its IPv6 address back");
-                }
-                Some(Err(error)) => {
-                    tracing::warn!(port, %error, "the interface is up again, without its IPv6 address");
-                }
+        }
+        if self.is_up {
+            self.give_back_address(was_up);
+        }
+    }
+
+    /// Adds the IPv6 address if it is missing; `was_up` at the look before, the interface may have
+    /// been down since.
+    fn give_back_address(&self, was_up: bool) {
+        let port = &self.name;
+        let given = self.ip6.map_or(Ok(false), |ip6| self.interface.add_ip6(ip6, PREFIX_LEN6));
+        match given {
+            Ok(true) if was_up => {
+                tracing::info!(port, "the interface had lost its IPv6 address, and has it again");
+            }
+            // Without the right to add one it is not known whether one is missing.
+            _ if was_up => {}
+            Ok(_) => tracing::info!(port, "the interface is up again"),
+            Err(error @ (Errno::PERM | Errno::ACCESS)) => {
+                tracing::warn!(port, %error, "the interface is up again, and may not get its IPv6 address back");
+            }
+            Err(error) => {
+                tracing::warn!(port, %error, "the interface is up again, without its IPv6 address");
             }
         }
     }

@@ -132,13 +132,6 @@ counters! {
     }
 }
 
-impl CoreCounters {
-    /// Returns how often a core was lent or taken.
-    pub(crate) fn changes_of_hands(&self) -> u64 {
-        self.grants.get() + self.preemptions.get() + self.idle_takes.get()
-    }
-}
-
 counters! {
     /// Counters of the polling loop and the control thread.
     LoopCounters {

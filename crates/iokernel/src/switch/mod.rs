@@ -38,8 +38,9 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its turn takes | they wait in its rings |
+//! | a frame that it passes on to the [earlier instance](crate::control::directory) of its program, or says so of | it reaches that one alone, unchecked: both are of one tenant |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
-//! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`SERVICE_PARTS`]) |
+//! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`crate::tenant`]) |
 //! | refused frames without end | its rings are not read until its tenant has paid ([`crate::tenant`]) |
 
 mod absent;
@@ -65,7 +66,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
-use tailwater_shm::ring::{FirstLine, FrameBuffer, MAX_PACKET, Record};
+use tailwater_shm::ring::{FLAG_PASSED_ON, FirstLine, FrameBuffer, MAX_PACKET, Record};
 use tailwater_shm::trace::{Event, FLAG_TRACED};
 use tailwater_shm::{Clock, Cycles, clock};
 
@@ -77,7 +78,7 @@ use crate::port::{Attachment, Delivery, Port};
 use crate::runtime::{Egress, EndReason, Runtime, Sender};
 use crate::stats::Stats;
 use crate::tenant::turns::{Tag, Turns};
-use crate::tenant::{CORE_DEPTH_US, TenantId, Work};
+use crate::tenant::{TenantId, Work};
 use crate::trace;
 use crate::world::{Lender, World};
 use absent::Absent;
@@ -103,6 +104,9 @@ const TURN_FRAMES: usize = 64;
 const CLOCK_FRAMES: usize = 8;
 /// Number of bytes above which a frame is large: copying it takes as long as another frame.
 const LARGE: usize = 2_048;
+/// Number of egress rings above which the look at them is charged: 0.1 us, or 1 if each is a cache
+/// miss.
+const MANY_RINGS: usize = 16;
 /// Maximum time of a turn that is charged, in microseconds: a longer time is not the tenant's
 /// fault.
 const LONGEST_TURN_US: u64 = 50;
@@ -110,9 +114,6 @@ const LONGEST_TURN_US: u64 = 50;
 const SERVED_US: u64 = 1_000;
 /// Time in which a service reads and drops a frame, in nanoseconds.
 const READ_NS: u64 = 125;
-/// Part of a service's core that frames of best-effort programs of a tenant may take while the
-/// service is served.
-const SERVICE_PARTS: Cycles = 16;
 /// Length of the longest frame from a program. To a port or a group it is as long as the network's
 /// MTU allows.
 const MAX_LOCAL_FRAME: usize = MAX_PACKET as usize + ETHERNET_HEADER;
@@ -176,8 +177,6 @@ struct Timing {
     longest_turn: Cycles,
     served: Cycles,
     read: Cycles,
-    /// Unpaid time of cores, above which a tenant sends nothing while services are served.
-    core_depth: Cycles,
 }
 
 impl Timing {
@@ -189,7 +188,6 @@ impl Timing {
             longest_turn: us(LONGEST_TURN_US),
             served: us(SERVED_US),
             read: clock.from_ns(READ_NS),
-            core_depth: us(CORE_DEPTH_US),
         }
     }
 }
@@ -281,11 +279,18 @@ impl Switch {
         (self.ethertypes, self.multicast) = (ethertypes, multicast);
     }
 
-    pub(crate) fn attach(&mut self, runtime: &Runtime) {
-        self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
+    /// Adds a runtime. Of two instances with one address, the later one gets its frames.
+    pub(crate) fn attach(&mut self, runtime: &mut Runtime, world: &mut World) {
         self.absent.attach(runtime.mac);
-        self.locals.insert(runtime.ip, runtime.id);
-        self.ips.insert(runtime.ip, runtime.mac);
+        match world.runtimes.other_instance_mut(runtime.id, runtime.ip) {
+            Some(later) if runtime.replaced => later.earlier = Some(runtime.id),
+            Some(earlier) => {
+                self.give_up_address(earlier.id);
+                self.give_address(runtime);
+                runtime.earlier = Some(earlier.id);
+            }
+            None => self.give_address(runtime),
+        }
         self.captures.handle_attached(&runtime.stats.name, runtime.id);
         self.solicited.insert(runtime.id, runtime.identity.ipv6());
     }
@@ -296,16 +301,30 @@ impl Switch {
     }
 
     /// Removes a runtime: its rings are not accessed after this.
-    pub(crate) fn detach(&mut self, id: RuntimeId, ip: Option<Ipv4Addr>) {
-        self.macs.remove(Destination::Runtime(id));
+    pub(crate) fn detach(&mut self, id: RuntimeId, world: &mut World) {
         self.solicited.remove(id);
         self.moves.detach(id);
-        self.locals.remove(id);
-        if let Some(ip) = ip {
+        self.give_up_address(id);
+        if let Some(ip) = world.runtimes.get(id).map(|runtime| runtime.ip) {
             self.ips.remove(&ip);
+            if let Some(other) = world.runtimes.other_instance_mut(id, ip) {
+                other.earlier = None;
+                self.give_address(other);
+            }
         }
         self.polled.retain(|egress| egress.sender.owner.runtime != id);
         self.captures.handle_detached(id);
+    }
+
+    fn give_address(&mut self, runtime: &Runtime) {
+        self.macs.insert(runtime.mac, Destination::Runtime(runtime.id));
+        self.locals.insert(runtime.ip, runtime.id);
+        self.ips.insert(runtime.ip, runtime.mac);
+    }
+
+    fn give_up_address(&mut self, id: RuntimeId) {
+        self.macs.remove(Destination::Runtime(id));
+        self.locals.remove(id);
     }
 
     /// Returns the ports that have not failed.
@@ -329,7 +348,7 @@ impl Switch {
     /// Returns whether a frame waits in a ring that is polled, of a runtime that has paid.
     pub(crate) fn has_egress(&self, world: &World, now: Cycles) -> bool {
         let served = |id| world.runtimes.get(id).is_some_and(|runtime| now >= runtime.waits_until);
-        let waits = |egress: &Egress| egress.consumer.has_record() && served(egress.sender.owner.runtime);
+        let waits = |egress: &Egress| served(egress.sender.owner.runtime) && egress.consumer.has_record();
         self.polled.iter().any(waits)
     }
 
@@ -378,17 +397,27 @@ impl Switch {
     /// Finds the rings with frames that may be served, in the order of turns. Those of one tag
     /// begin with another ring each time. Puts aside empty rings of kthreads that have lost their
     /// cores.
+    ///
+    /// A program may leave frames in the rings of many kthreads without a core. Where there are
+    /// many rings, the time of the look is charged to the owner of the ring whose turn it is to
+    /// pay.
     fn find_waiting(&mut self, waiting: &mut Vec<(Tag, usize)>, world: &mut World, now: Cycles) {
+        let began = (self.polled.len() > MANY_RINGS).then(self.stopwatch);
         let mut ring = 0;
         while ring < self.polled.len() {
-            if !self.polled[ring].consumer.has_record() {
-                // What is put aside leaves its place to the last ring.
-                if self.put_aside(ring, world) {
-                    continue;
+            let owner = self.polled[ring].sender.owner.runtime;
+            // A ring of a tenant that has to pay is not even looked at: its program may write to it
+            // all the time.
+            if world.runtimes.get(owner).is_some_and(|runtime| !runtime.is_left_alone(now)) {
+                if !self.polled[ring].consumer.has_record() {
+                    // What is put aside leaves its place to the last ring.
+                    if self.put_aside(ring, world) {
+                        continue;
+                    }
+                } else if let Some((tenant, tag)) = self.turn_of(&self.polled[ring].sender, world, now) {
+                    self.polled[ring].sender.tenant = tenant;
+                    waiting.push((tag, ring));
                 }
-            } else if let Some((tenant, tag)) = self.turn_of(&self.polled[ring].sender, world, now) {
-                self.polled[ring].sender.tenant = tenant;
-                waiting.push((tag, ring));
             }
             ring += 1;
         }
@@ -397,9 +426,18 @@ impl Switch {
             let first = self.round % self.polled.len();
             waiting.sort_by_key(|&(tag, ring)| (tag, ring < first));
         }
+        if let Some(began) = began
+            && let Some(egress) = self.polled.get(self.round % self.polled.len().max(1))
+        {
+            let (runtime, kthread) = world.runtimes.kthread(egress.sender.owner);
+            if !kthread.may_run && !runtime.is_left_alone(now) {
+                let took = (self.stopwatch)().saturating_sub(began).min(self.timing.longest_turn);
+                world.charge(egress.sender.owner.runtime, Work::Look, took, now);
+            }
+        }
     }
 
-    /// Returns a sender's tenant and its tag, if its frames may be taken.
+    /// Returns the tenant of a sender that has paid, and its tag, if its frames may be taken.
     #[inline(always)]
     fn turn_of(&self, sender: &Sender, world: &World, now: Cycles) -> Option<(TenantId, Tag)> {
         let runtime = world.runtimes.get(sender.owner.runtime)?;
@@ -407,10 +445,9 @@ impl Switch {
         let keeps_services_waiting = || {
             runtime.spec.class == Class::BestEffort
                 && now < self.served_until
-                && tenant.cores.is_over(self.timing.core_depth, now)
+                && world.owes_cores(sender.owner.runtime, now)
         };
-        let may = now >= runtime.waits_until && !keeps_services_waiting();
-        may.then_some((runtime.tenant, tenant.tag))
+        (!keeps_services_waiting()).then_some((runtime.tenant, tenant.tag))
     }
 
     /// Stops polling the empty ring of a kthread that lost its core; returns whether it did.
@@ -471,10 +508,14 @@ impl Switch {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
                 world.trace.emit(clock::now(), &Event::Seen { id, who });
             }
-            let delivery = match self.judge(&first, &record, sender) {
-                Verdict::Pass(heading) => self.send(sender, &source, heading, world, lender, now),
-                Verdict::Inspect => self.send_whole(sender, &record, world, lender, now),
-                Verdict::Offence(offence) => self.refuse(offence, sender, world),
+            let delivery = if record.flags() & FLAG_PASSED_ON == 0 {
+                match self.judge(&first, &record, sender) {
+                    Verdict::Pass(heading) => self.send(sender, &source, heading, world, lender, now),
+                    Verdict::Inspect => self.send_whole(sender, &record, world, lender, now),
+                    Verdict::Offence(offence) => self.refuse(offence, sender, world),
+                }
+            } else {
+                self.pass_on(sender, &record, world, lender, now)
             };
             if traced {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
@@ -514,7 +555,7 @@ impl Switch {
         self.turns.charge(&mut tenant.tag, class, took);
         if self.to_services > 0 {
             let read = self.timing.read * Cycles::from(self.to_services);
-            tenant.cores.charge(read, SERVICE_PARTS, now);
+            tenant.charge_reading(read, now);
         }
         if self.refused > 0 {
             let refused = took * Cycles::from(self.refused) / taken.max(1) as Cycles;
@@ -588,6 +629,34 @@ impl Switch {
             }
             Err(offence) => self.refuse(offence, sender, world),
         };
+        self.whole = Some(buffer);
+        delivery
+    }
+
+    /// Delivers a frame that a program has received to the earlier instance of that program, as it
+    /// was received: no address of it is the sender's. Drops it if there is none any more, which
+    /// the sender may not have read yet.
+    #[inline(never)]
+    fn pass_on(
+        &mut self,
+        sender: &Sender,
+        record: &Record<'_>,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) -> Delivery {
+        self.slow = true;
+        let from = sender.owner.runtime;
+        let Some(earlier) = world.runtimes.get(from).and_then(|runtime| runtime.earlier) else {
+            world.stats.switch.dropped_unknown.add(1);
+            return Delivery::Unknown;
+        };
+        let Some(mut buffer) = self.whole.take() else { return Delivery::Unknown };
+        let frame = record.copy_frame(&mut buffer);
+        let source = Private::passed_on(frame, record.flags());
+        let hash = check::packet_hash(frame);
+        let route = (Origin::Runtime(from, sender.tenant), earlier);
+        let delivery = self.deliver::<false, _>(route, &source, hash, world, lender, now);
         self.whole = Some(buffer);
         delivery
     }

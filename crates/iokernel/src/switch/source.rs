@@ -104,6 +104,11 @@ impl<'a> Private<'a> {
         Self { frame, vouched: FLAG_CHECKSUM_OK, owed: false, arrival: None }
     }
 
+    /// Returns a copy of a frame that a runtime has received and passes on with these flags.
+    pub(super) fn passed_on(frame: &'a [u8], flags: u8) -> Self {
+        Self { frame, vouched: flags & FLAG_CHECKSUM_OK, owed: false, arrival: None }
+    }
+
     /// Returns a copy of a frame that a runtime put into its ring with these flags.
     pub(super) fn from_ring(frame: &'a [u8], flags: u8) -> Self {
         Self { frame, vouched: FLAG_CHECKSUM_OK, owed: flags & FLAG_CHECKSUM_OWED != 0, arrival: None }

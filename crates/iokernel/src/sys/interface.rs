@@ -51,12 +51,12 @@ impl Interface {
         ioctl(&self.socket, libc::SIOCSIFFLAGS, &mut change)
     }
 
-    /// Adds an IPv6 address; one that is there already stays.
+    /// Adds an IPv6 address; returns false if it is there already.
     ///
     /// # Errors
     /// [`Errno::PERM`] without `CAP_NET_ADMIN`, [`Errno::AFNOSUPPORT`] or [`Errno::ACCESS`] if IPv6
     /// is disabled, or another error of the kernel.
-    pub(crate) fn add_ip6(&self, ip: Ipv6Addr, prefix_len: u8) -> Result<(), Errno> {
+    pub(crate) fn add_ip6(&self, ip: Ipv6Addr, prefix_len: u8) -> Result<bool, Errno> {
         let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         let mut query = request(&self.name)?;
         ioctl(&self.socket, libc::SIOCGIFINDEX, &mut query)?;
@@ -68,8 +68,8 @@ impl Interface {
         };
         // SAFETY: on an IPv6 socket this request reads an in6_ifreq, which lives across the call.
         let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &raw const change) };
-        match if result == 0 { Ok(()) } else { Err(last_error()) } {
-            Err(Errno::EXIST) => Ok(()),
+        match if result == 0 { Ok(true) } else { Err(last_error()) } {
+            Err(Errno::EXIST) => Ok(false),
             other => other,
         }
     }

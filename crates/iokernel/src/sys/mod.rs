@@ -7,6 +7,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod bpf;
+pub(crate) mod holder;
 pub(crate) mod interface;
 pub(crate) mod peer;
 pub(crate) mod stack;

@@ -14,7 +14,7 @@
 //! |---|---|---|---|
 //! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::price`] | its rings are not read, its doorbells are not heard, it is lent no core |
 //! | `wakes` | the same thread's system calls for threads of best-effort programs, which sleepers of another program can make long | by their length | its best-effort programs wait as above, its services do not |
-//! | `cores` | time for which services wait for cores of a best-effort program, or read its frames, and of cores that it did not use | [`CORE_PARTS`] for each core | it gets no core of an idle service beyond its own; beside a service its rings are not read |
+//! | `cores`, one of its services and one of its best-effort programs | time for which services wait for its cores, of best-effort programs or of other tenants, or read its frames, and of cores that it did not use | [`CORE_PARTS`] for each core; services only once they have more than their [share](SHARE) of the cores | it competes for cores as best-effort programs do, and gets none of an idle service beyond its own; beside a service rings of best-effort programs are not read |
 //!
 //! No account owes more than its depth and [`MOST_US`]: the rest is forgiven, so no tenant waits
 //! for longer than a second once it has stopped.
@@ -39,7 +39,7 @@ use turns::Tag;
 /// Time that a tenant may owe, in microseconds: 2 ms of refused work, 20 ms of short wakes.
 const DEPTH_US: u64 = 200_000;
 /// Time that an account may owe beyond its depth, in microseconds.
-pub(crate) const MOST_US: u64 = 1_000_000;
+const MOST_US: u64 = 1_000_000;
 /// Largest cost of one piece of work, in microseconds: a longer time is the machine's doing.
 const LONGEST_US: u64 = 1_000;
 /// Length of a system call for a thread, in microseconds, for each of its parts: a wake of 1.2 us
@@ -50,11 +50,22 @@ const LEAST: Cycles = 10;
 const GREATEST: Cycles = 100;
 
 /// Time that a tenant may owe for cores, in microseconds: 50 late starts of 20 us at 2 % of a core.
-pub(crate) const CORE_DEPTH_US: u64 = 50_000;
+const CORE_DEPTH_US: u64 = 50_000;
 
 /// Parts of the time of cores, divided by the number of cores that the tenant can hold: late starts
-/// cost services 2 % of a core.
-pub(crate) const CORE_PARTS: Cycles = 50;
+/// and cedes cost services 2 % of a core.
+const CORE_PARTS: Cycles = 50;
+/// Part of the cores' time that is a tenant's share for its services: three quarters. One that has
+/// less owes nothing for late cedes: otherwise a service that wants every core could have a late
+/// one demoted that has half of the time beside it.
+const SHARE: (Cycles, Cycles) = (3, 4);
+/// Time by which services of a tenant may be over their share, and by which they count as over it
+/// at most, in microseconds.
+const SHARE_DEPTH_US: u64 = 2_000;
+const SHARE_MOST_US: u64 = 10_000;
+/// Part of a service's core that frames of best-effort programs of a tenant may take while the
+/// service is served.
+const READING_PARTS: Cycles = 16;
 
 /// The user and the grant by which programs are registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,7 +89,7 @@ pub(crate) enum Work {
     Thread,
     /// A program was attached, or its registration ended.
     Registration,
-    /// All words of a program were read for a verdict on what it did.
+    /// All words of a program were read for a verdict on what it did, or many rings were looked at.
     Look,
 }
 
@@ -92,6 +103,10 @@ pub(crate) struct Prices {
     most: Cycles,
     longest: Cycles,
     call: Cycles,
+    core_depth: Cycles,
+    core_most: Cycles,
+    share_depth: Cycles,
+    share_most: Cycles,
 }
 
 impl Prices {
@@ -106,6 +121,10 @@ impl Prices {
             most: us(DEPTH_US + MOST_US),
             longest: us(LONGEST_US),
             call: us(CALL_US).max(1),
+            core_depth: us(CORE_DEPTH_US),
+            core_most: us(CORE_DEPTH_US + MOST_US),
+            share_depth: us(SHARE_DEPTH_US),
+            share_most: us(SHARE_MOST_US),
         }
     }
 
@@ -129,7 +148,10 @@ pub(crate) struct Tenant {
     pub(crate) tag: Tag,
     pub(crate) polling: Account,
     pub(crate) wakes: Account,
-    pub(crate) cores: Account,
+    /// By class of its programs.
+    cores: [Account; 2],
+    /// Time of cores that its services have had, of which their share is paid.
+    held: Account,
     /// Copies of its frames to groups, in time; see [`crate::switch`].
     pub(crate) copies: Account,
 }
@@ -148,6 +170,48 @@ impl Tenant {
         !waited && account.is_over(prices.depth, now)
     }
 
+    /// Charges time of a core of a program of this class, on a machine of `cores` cores; returns
+    /// whether it had to.
+    pub(crate) fn charge_cores(
+        &mut self,
+        class: Class,
+        time: Cycles,
+        cores: usize,
+        now: Cycles,
+        prices: &Prices,
+    ) -> bool {
+        if class == Class::LatencyCritical
+            && !self.held.is_over(prices.share_depth, now)
+            && !self.owes_cores(class, now, prices)
+        {
+            return false;
+        }
+        let cores = (cores as Cycles).min(self.kthreads.into()).clamp(1, CORE_PARTS);
+        let account = &mut self.cores[class as usize];
+        account.charge(time * CORE_PARTS / cores, 1, now);
+        account.limit(prices.core_most, now);
+        true
+    }
+
+    /// Records that its services had a core for this time until now, on a machine of `cores` cores.
+    pub(crate) fn note_held(&mut self, time: Cycles, cores: usize, now: Cycles, prices: &Prices) {
+        let (part, whole) = SHARE;
+        let began = now.saturating_sub(time);
+        self.held.charge(time * whole / part / cores.max(1) as Cycles, 1, began);
+        self.held.limit(prices.share_most, now);
+    }
+
+    /// Charges the time in which services read frames of its best-effort programs.
+    pub(crate) fn charge_reading(&mut self, time: Cycles, now: Cycles) {
+        self.cores[Class::BestEffort as usize].charge(time, READING_PARTS, now);
+    }
+
+    /// Returns whether it owes too much time of cores for its programs of this class.
+    #[inline(always)]
+    pub(crate) fn owes_cores(&self, class: Class, now: Cycles, prices: &Prices) -> bool {
+        self.cores[class as usize].is_over(prices.core_depth, now)
+    }
+
     /// Returns when the polling thread does work again for its programs of this class.
     pub(crate) fn pays_at(&self, class: Class, prices: &Prices) -> Cycles {
         let for_all = self.polling.pays_at(prices.depth);
@@ -159,7 +223,8 @@ impl Tenant {
 
     /// Returns whether nothing of it is left.
     fn has_ended(&self, now: Cycles) -> bool {
-        let accounts = [self.polling, self.wakes, self.cores, self.copies];
+        let [services, batch] = self.cores;
+        let accounts = [self.polling, self.wakes, services, batch, self.held, self.copies];
         let owes = accounts.iter().any(|account| account.is_over(0, now));
         self.programs == 0 && (self.key.is_none() || !owes)
     }

@@ -12,6 +12,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tailwater_iokernel_testing::bench::{
     ECHO_NAME, HandoffOptions, HandoffReport, SwitchOptions, SwitchReport, handoff, switch,
 };
@@ -24,9 +26,11 @@ pub mod neighbour;
 pub mod ports;
 pub mod programs;
 pub mod services;
+mod spin;
 pub mod tcp;
 pub mod threads;
 
+use crate::measure::merge::merge;
 use tailwater_testbed::app;
 use tailwater_testbed::machine::{Machine, commit};
 use tailwater_testbed::requirements;
@@ -52,6 +56,9 @@ const ROUND_US: u64 = 1_000_000;
   tailwater-lab bench tcp                        TCP through the IOKernel, next to the kernel's
   tailwater-lab bench threads                    user threads next to OS threads, Tokio, may and Go")]
 pub struct BenchArgs {
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE", global = true)]
+    json: Option<PathBuf>,
     #[command(subcommand)]
     bench: Bench,
 }
@@ -65,7 +72,7 @@ enum Bench {
     /// Frames from one runtime to another through the IOKernel, and the round trip of an echo
     #[command(after_help = "Example:
   tailwater-lab bench switch --rounds 10 --json switch.json")]
-    Switch(Common),
+    Switch(Rounds),
     Cores(cores::CoresArgs),
     Dispatch(dispatch::DispatchArgs),
     Energy(energy::EnergyArgs),
@@ -82,7 +89,7 @@ enum Bench {
 #[derive(Debug, Clone, Args)]
 struct HandoffArgs {
     #[command(flatten)]
-    common: Common,
+    common: Rounds,
     /// Pause before each request to a service whose core a batch job has, in microseconds; after
     /// 10,000 and more its kthread sleeps
     #[arg(long, value_name = "US", default_value_t = 60, value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
@@ -100,13 +107,10 @@ impl HandoffArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-struct Common {
+struct Rounds {
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 /// Returns the names of all benchmarks.
@@ -125,64 +129,37 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     requirements::check()?;
     let machine = Machine::describe();
     writeln!(stdout(), "{machine}\n")?;
-    match &args.bench {
+    let document = match &args.bench {
         Bench::Handoff(args) => {
             // Not by path: a newer build may have replaced the file.
             let report = handoff(args.options(), &|| Command::new("/proc/self/exe"))?;
-            write(args.common.json.as_deref(), &machine, &report)?;
-            Ok(write!(stdout(), "{}", describe_handoff(&report))?)
+            write!(stdout(), "{}", describe_handoff(&report))?;
+            document(Ok(report))
         }
-        Bench::Switch(common) => {
-            let options = SwitchOptions { rounds: common.rounds.into(), ..SwitchOptions::default() };
+        Bench::Switch(args) => {
+            let options = SwitchOptions { rounds: args.rounds.into(), ..SwitchOptions::default() };
             let report = switch(options, &echo_service)?;
-            write(common.json.as_deref(), &machine, &report)?;
-            Ok(write!(stdout(), "{}", describe_switch(&report))?)
+            write!(stdout(), "{}", describe_switch(&report))?;
+            document(Ok(report))
         }
-        Bench::Cores(args) => {
-            let report = cores::run(args, &machine)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Dispatch(args) => {
-            let report = dispatch::run(args)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Energy(args) => {
-            let report = energy::run(args, &machine)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Events(args) => {
-            let report = tcp::events::run(args)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Hostile(args) => {
-            let report = hostile::run(args, &machine)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Neighbour(args) => {
-            let report = neighbour::run(args, &machine)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Ports(args) => {
-            let report = ports::run(args, &machine)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Programs(args) => {
-            let report = programs::run(args, &machine)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Services(args) => {
-            let report = services::run(args, &machine)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Tcp(args) => {
-            let report = tcp::run(args)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-        Bench::Threads(args) => {
-            let report = threads::run(args, &machine)?;
-            write(args.json.as_deref(), &machine, &report)
-        }
-    }
+        Bench::Cores(args) => document(cores::run(args, &machine)),
+        Bench::Dispatch(args) => document(dispatch::run(args)),
+        Bench::Energy(args) => document(energy::run(args, &machine)),
+        Bench::Events(args) => document(tcp::events::run(args)),
+        Bench::Hostile(args) => document(hostile::run(args, &machine)),
+        Bench::Neighbour(args) => document(neighbour::run(args, &machine)),
+        Bench::Ports(args) => document(ports::run(args, &machine)),
+        Bench::Programs(args) => document(programs::run(args, &machine)),
+        Bench::Services(args) => document(services::run(args, &machine)),
+        Bench::Tcp(args) => document(tcp::run(args)),
+        Bench::Threads(args) => document(threads::run(args, &machine)),
+    }?;
+    args.json.as_deref().map_or(Ok(()), |path| write(path, &machine, document))
+}
+
+/// Returns the keys of a report.
+fn document(report: anyhow::Result<impl Serialize>) -> anyhow::Result<Value> {
+    Ok(serde_json::to_value(report?)?)
 }
 
 /// Returns this program as an echo service that never parks.
@@ -254,13 +231,21 @@ fn describe_switch(report: &SwitchReport) -> String {
 }
 
 /// Writes the report's keys, with the machine and the commit beside them.
-fn write(path: Option<&Path>, machine: &Machine, report: &impl Serialize) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let mut document = serde_json::to_value(report)?;
+fn write(path: &Path, machine: &Machine, mut document: Value) -> anyhow::Result<()> {
     document["machine"] = serde_json::to_value(machine)?;
     document["commit"] = commit().into();
     std::fs::write(path, serde_json::to_string_pretty(&document)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Returns the median of each number over the rounds that have it.
+///
+/// # Errors
+/// If there is no round, or no round has a number that must be there.
+fn medians<R: Serialize + DeserializeOwned>(rounds: &[R]) -> anyhow::Result<R> {
+    let rounds: Result<Vec<Value>, _> = rounds.iter().map(serde_json::to_value).collect();
+    let merged = merge(&rounds?).context("nothing was measured")?;
+    Ok(serde_json::from_value(merged.median)?)
 }
 
 /// Returns the value below which this part of the values lies; NaN without values.
@@ -282,7 +267,7 @@ fn median_of_some(values: impl IntoIterator<Item = Option<f64>>) -> Option<f64> 
 }
 
 /// Returns the median of a figure over the rounds that have it; NaN if none does.
-fn median_of(rounds: &[serde_json::Value], key: &str) -> f64 {
+fn median_of(rounds: &[Value], key: &str) -> f64 {
     median(rounds.iter().filter_map(|round| round[key].as_f64()))
 }
 

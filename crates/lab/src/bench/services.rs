@@ -9,36 +9,29 @@
 //! turn; medians over the rounds count.
 
 use std::io::{Write, stdout};
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tailwater_loadgen::Plan;
-use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::child::{Service, Spec};
-use tailwater_testbed::cores::CorePlan;
+use tailwater_testbed::child::Service;
 use tailwater_testbed::embedded::{Embedded, lending};
-use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::note;
 use tailwater_testbed::port::{self, Generator};
-use tailwater_testbed::program::{Prepared, Program};
+use tailwater_testbed::program::Program;
 use tailwater_testbed::table::{Table, number};
-use tailwater_workload::{LoadSchedule, Rate};
 
-use super::median;
+use super::{medians, spin};
 
 /// Work of a request, and how many of them one core serves in a second.
 const SERVICE: &str = "exp:10us";
 const CORE_RPS: f64 = 100_000.0;
 /// First part of each load that is not counted: the loads begin one after the other.
 const WARM_UP: Duration = Duration::from_millis(500);
-const SERVICE_PORT: u16 = 5000;
 /// Loads of the services, in percent of the shared cores.
 const SITUATIONS: [&[f64]; 9] = [
     &[50.0],
@@ -69,9 +62,6 @@ pub struct ServicesArgs {
     /// Rounds, in which all situations are measured in turn
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
 }
 
 /// What was measured.
@@ -87,11 +77,11 @@ struct Situation {
 }
 
 /// What one service got: medians over the rounds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Share {
     /// In percent of the shared cores.
     load: f64,
-    /// `None`: at least half of the rounds have no such figure, since too few were answered.
+    /// `None`: no round has such a figure, since too few were answered.
     p50_us: Option<f64>,
     p99_us: Option<f64>,
     win_p999_us: Option<f64>,
@@ -99,33 +89,9 @@ struct Share {
     answered: f64,
 }
 
-impl Share {
-    /// Returns the median of each figure, as far as there are rounds. A figure that a round lacks
-    /// is larger than all others.
-    fn median(rounds: &[Self]) -> Option<Self> {
-        let load = rounds.first()?.load;
-        let middle = |of: fn(&Self) -> Option<f64>| {
-            let all = rounds.iter().map(|share| of(share).unwrap_or(f64::INFINITY));
-            Some(median(all)).filter(|figure| figure.is_finite())
-        };
-        Some(Self {
-            load,
-            p50_us: middle(|share| share.p50_us),
-            p99_us: middle(|share| share.p99_us),
-            win_p999_us: middle(|share| share.win_p999_us),
-            answered: middle(|share| Some(share.answered)).unwrap_or(0.0),
-        })
-    }
-}
-
 /// Measures, prints, and returns the figures.
-///
-/// # Errors
-/// When a process does not start or ends, or on a signal.
 pub fn run(args: &ServicesArgs, machine: &Machine) -> anyhow::Result<Report> {
-    let cores = CorePlan::new(machine.usable_cores.clone())?;
-    let interrupt = Arc::new(Interrupt::catch()?);
-    let testbed = Testbed { cores, interrupt, solo: Duration::ZERO, job: Vec::new() };
+    let testbed = spin::testbed(machine, Duration::ZERO)?;
     let speed = testbed.calibrate()?;
     let mut rounds = vec![Vec::new(); SITUATIONS.len()];
     for round in 1..=args.rounds {
@@ -134,24 +100,17 @@ pub fn run(args: &ServicesArgs, machine: &Machine) -> anyhow::Result<Report> {
             rounds.push(measure(&testbed, speed, loads, Duration::from_secs(args.seconds))?);
         }
     }
-    let situations = rounds.iter().map(|rounds| Situation { services: medians(rounds) }).collect();
-    let report = Report { situations };
+    let situation = |rounds: &Vec<Vec<Share>>| anyhow::Ok(Situation { services: medians(rounds)? });
+    let report = Report { situations: rounds.iter().map(situation).collect::<Result<_, _>>()? };
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
-}
-
-/// Returns the medians of each service over the rounds.
-fn medians(rounds: &[Vec<Share>]) -> Vec<Share> {
-    let services = rounds.iter().map(Vec::len).min().unwrap_or(0);
-    let of = |service: usize| rounds.iter().map(|round| round[service].clone()).collect::<Vec<_>>();
-    (0..services).filter_map(|service| Share::median(&of(service))).collect()
 }
 
 /// One service, its generator and its load.
 struct Party<'a> {
     generator: &'a Generator,
     service: Service,
-    server: SocketAddrV4,
+    ip: Ipv4Addr,
     plan: Plan,
     load: f64,
 }
@@ -175,13 +134,14 @@ fn measure(testbed: &Testbed, speed: u64, loads: &[f64], counted: Duration) -> a
     let program = Program::spin(speed, SERVICE.parse()?);
     let mut parties = Vec::new();
     for ((generator, ip), &load) in ends.iter().zip(loads) {
-        let service = start(testbed, &program, &socket, *ip)?;
-        let server = SocketAddrV4::new(*ip, SERVICE_PORT);
-        parties.push(Party { generator, service, server, plan: plan(load, cores, counted)?, load });
+        let name = format!("{}-{}", program.app, ip.octets()[3]);
+        let service = spin::start(testbed, &program, (&socket, &name, *ip), &[])?;
+        let rps = load / 100.0 * CORE_RPS * cores.managed.len() as f64;
+        let plan = spin::plan(SERVICE, rps, WARM_UP, counted)?;
+        parties.push(Party { generator, service, ip: *ip, plan, load });
     }
     for (party, seed) in parties.iter().zip(1..) {
-        let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
-        party.generator.begin(testbed, &party.plan, &load, party.server)?;
+        spin::begin(testbed, party.generator, &program, &party.plan, (party.ip, seed))?;
     }
     let finish = |party: Party<'_>| {
         let figures = party.generator.finish(testbed, &party.plan)?.summary.figures();
@@ -195,25 +155,6 @@ fn measure(testbed: &Testbed, speed: u64, loads: &[f64], counted: Duration) -> a
         })
     };
     parties.into_iter().map(finish).collect()
-}
-
-/// Starts a service at `ip` that may use all shared cores.
-fn start(testbed: &Testbed, program: &Program, socket: &str, ip: Ipv4Addr) -> anyhow::Result<Service> {
-    let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
-    let settings = vec![
-        ("TAILWATER_IOKERNEL", socket.to_owned()),
-        ("TAILWATER_NAME", format!("{}-{}", program.app, ip.octets()[3])),
-        ("TAILWATER_KTHREADS", testbed.cores.managed.len().to_string()),
-        ("TAILWATER_IP", ip.to_string()),
-    ];
-    let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
-    Ok(Service::start(&spec, &testbed.interrupt)?.with_folder(folder))
-}
-
-fn plan(load: f64, cores: &CorePlan, counted: Duration) -> anyhow::Result<Plan> {
-    let rate = Rate::new(load / 100.0 * CORE_RPS * cores.managed.len() as f64)?;
-    let schedule = LoadSchedule::constant(rate, (WARM_UP + counted).as_nanos() as u64);
-    Ok(Plan { warm_up_ns: WARM_UP.as_nanos() as u64, flows: 64, ..Plan::new(schedule, SERVICE.parse()?) })
 }
 
 fn describe(report: &Report) -> String {
@@ -242,19 +183,10 @@ mod tests {
 
     #[test]
     fn each_service_has_the_medians_of_its_own_rounds() {
-        let rounds = [[9.0, 1.0], [1.0, 2.0], [5.0, 3.0]].map(|round| round.map(share).to_vec());
-        assert_eq!(medians(&rounds), [share(5.0), share(2.0)]);
-        assert!(medians(&[]).is_empty());
-    }
-
-    #[test]
-    fn a_round_without_a_figure_counts_as_the_slowest() {
-        let none = Share { p50_us: None, ..share(1.0) };
-        let of = |rounds: &[&Share]| {
-            Share::median(&rounds.iter().map(|&share| share.clone()).collect::<Vec<_>>()).unwrap().p50_us
-        };
-        assert_eq!(of(&[&share(4.0), &none, &share(3.0)]), Some(4.0));
-        assert_eq!(of(&[&none, &none, &share(3.0)]), None);
+        let mut rounds = [[9.0, 1.0], [1.0, 2.0], [5.0, 3.0]].map(|round| round.map(share).to_vec());
+        rounds[1][0].p50_us = None;
+        let merged = medians(&rounds).unwrap();
+        assert_eq!((merged[0].p50_us, &merged[1]), (Some(9.0), &share(2.0)), "the upper one of two");
     }
 
     #[test]

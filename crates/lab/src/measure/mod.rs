@@ -20,7 +20,7 @@ use clap::builder::PossibleValuesParser;
 
 pub mod envelope;
 pub mod list;
-mod merge;
+pub mod merge;
 mod noise;
 mod program;
 mod session;
@@ -29,7 +29,7 @@ use list::{Experiment, Kind};
 use session::{Hands, Session};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, commit};
-use tailwater_testbed::table::Table;
+use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::{note, requirements};
 
 /// Length of each measurement of the host's noise.
@@ -108,7 +108,7 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<()> {
         args.machine.clone().unwrap_or_else(|| envelope::machine_name(&machine.cpu_model, machine.cores));
     let interrupt = Arc::new(Interrupt::catch()?);
     let folder = args.out.join(&machine_name);
-    let minutes: f64 = list.iter().map(|experiment| experiment.plan(args.quick).minutes).sum();
+    let minutes = minutes(&list, args.quick);
     note!("{machine}, commit {commit}: {} experiments, about {minutes:.0} minutes", list.len());
     let session = Session {
         commit: &commit,
@@ -136,13 +136,13 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<()> {
 
 fn print_list(list: &[Experiment], quick: bool) -> anyhow::Result<()> {
     let mut table =
-        Table::new(&["name", "kind", "min", "rounds", "title", "compares", "needs", "runs"].join(" | "));
+        Table::new(&["name", "kind", "s", "rounds", "title", "compares", "needs", "runs"].join(" | "));
     for experiment in list {
         let plan = experiment.plan(quick);
         table.row([
             experiment.name.to_owned(),
             experiment.kind.to_string(),
-            format!("{:.1}", plan.minutes),
+            number(plan.seconds),
             (plan.runs * plan.rounds).to_string(),
             experiment.title.to_owned(),
             experiment.systems.to_owned(),
@@ -150,8 +150,12 @@ fn print_list(list: &[Experiment], quick: bool) -> anyhow::Result<()> {
             plan.command(),
         ]);
     }
-    let minutes: f64 = list.iter().map(|experiment| experiment.plan(quick).minutes).sum();
-    Ok(writeln!(stdout(), "{table}{minutes:.0} minutes in all")?)
+    Ok(writeln!(stdout(), "{table}{:.0} minutes in all", minutes(list, quick))?)
+}
+
+/// Returns how many minutes a session takes.
+fn minutes(list: &[Experiment], quick: bool) -> f64 {
+    list.iter().map(|experiment| experiment.plan(quick).seconds).sum::<f64>() / 60.0
 }
 
 #[cfg(test)]

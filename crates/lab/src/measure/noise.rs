@@ -11,9 +11,6 @@ use super::envelope::CoreNoise;
 
 /// Measures the noise of all cores that experiments use, at the same time, for `duration`. On a
 /// machine with one core nothing is measured, and there is no noise.
-///
-/// # Errors
-/// If a core cannot be used, or on a signal.
 pub fn probe(
     machine: &Machine,
     interrupt: &Arc<Interrupt>,

@@ -26,10 +26,6 @@ const PATIENCE: f64 = 10.0;
 const LEAST: Duration = Duration::from_secs(300);
 
 /// Runs one round of an experiment and returns its report.
-///
-/// # Errors
-/// If the program does not start, fails, writes no report, or was built from another commit; on a
-/// signal.
 pub fn run(
     experiment: &Experiment,
     plan: &Plan,
@@ -59,7 +55,7 @@ pub fn run(
     let messages = folder.path().join("messages");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&messages)?);
     let child = command.spawn().with_context(|| format!("cannot run {}", plan.command()))?;
-    let longest = Duration::from_secs_f64(plan.minutes * 60.0 * PATIENCE).max(LEAST);
+    let longest = Duration::from_secs_f64(plan.seconds * PATIENCE).max(LEAST);
     let status = wait(child, longest, interrupt)?;
     let messages = std::fs::read(&messages)?;
     anyhow::ensure!(status.success(), "{}", reason(&String::from_utf8_lossy(&messages), &status.to_string()));

@@ -5,11 +5,12 @@
 //! of their own.
 
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime};
 
 use serde_json::Value;
 use tailwater_testbed::interrupt::Interrupted;
 use tailwater_testbed::note;
+use tailwater_testbed::table::number;
 
 use super::envelope::{CoreNoise, Envelope, SCHEMA, utc};
 use super::list::{Experiment, Kind, Plan};
@@ -55,7 +56,11 @@ impl Session<'_> {
                 note!("{progress}: is measured, --again measures it again");
                 continue;
             }
-            note!("{progress}: {}, about {:.1} min", experiment.title, experiment.plan(self.quick).minutes);
+            note!(
+                "{progress}: {}, about {} s",
+                experiment.title,
+                number(experiment.plan(self.quick).seconds)
+            );
             let result = self.one(experiment, hands)?;
             // A failure does not replace a result of the same code.
             if result.error.is_none() || !self.has_result(experiment) {
@@ -121,7 +126,7 @@ impl Session<'_> {
             kind: experiment.kind,
             title: experiment.title.to_owned(),
             commit: self.commit.to_owned(),
-            date: utc(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
+            date: utc(SystemTime::now()),
             machine_name: self.machine_name.to_owned(),
             machine: self.machine.clone(),
             noise_before,

@@ -1,4 +1,4 @@
-//! Tables whose cells are figures of one report, as data.
+//! Tables whose cells are figures of one report, as `tables.txt` has them.
 //!
 //! Owns the rule that a row without anything beside it is not published, the mark of a disturbed
 //! row, and the sentence above a table that says what ran. Pure.
@@ -8,34 +8,29 @@ use tailwater_plot::table::Table;
 use super::results::{Report, Results};
 use crate::measure::envelope::Envelope;
 
-/// A table of one experiment.
-#[derive(Debug, Clone, Copy)]
-pub struct Lines {
-    pub head: &'static [&'static str],
-    /// JSON pointer that all cells begin with.
-    pub at: &'static str,
-    pub rows: &'static [Line],
+/// Returns the tables of a region of a report: rows that have a figure and something beside it.
+pub fn tables(region: &str, report: &Report<'_>) -> Vec<Table> {
+    let mut regions =
+        include_str!("tables.txt").split("\n= ").skip(1).filter_map(|text| text.split_once('\n'));
+    let own = regions.find(|(name, _)| *name == region).map_or("", |(_, tables)| tables);
+    own.split("\n\n").filter_map(|text| table(text, report)).collect()
 }
 
-/// A row: its label, the factor of its figures, and a JSON pointer for each column; `=` begins a
-/// fixed text, such as an aim.
-pub type Line = (&'static str, f64, &'static [&'static str]);
-
-impl Lines {
-    /// Returns the rows that have a figure and something beside it.
-    pub fn table(&self, report: &Report<'_>) -> Table {
-        let mut table = Table::new(&self.head.join(" | "));
-        let report = report.part(self.at);
-        for &(label, scale, pointers) in self.rows {
-            let cell = |pointer: &&str| match pointer.strip_prefix('=') {
-                Some(text) => text.to_owned(),
-                None if pointer.is_empty() => String::new(),
-                None => report.figure(pointer, scale),
-            };
-            push(&mut table, &report, label.to_owned(), pointers.iter().map(cell).collect());
-        }
-        table
+/// Returns a table by its head and its rows; `None` without any.
+fn table(text: &str, report: &Report<'_>) -> Option<Table> {
+    let mut lines = text.trim().lines();
+    let mut table = Table::new(lines.next()?);
+    for line in lines {
+        let (label, cells) = line.split_once(" | ")?;
+        let cell = |cell: &str| match (cell.trim().strip_prefix('='), cell.trim().strip_prefix('k')) {
+            (Some(text), _) => text.to_owned(),
+            (_, Some(pointer)) => report.figure(pointer, 1e-3),
+            _ if cell.trim().is_empty() => String::new(),
+            _ => report.figure(cell.trim(), 1.0),
+        };
+        push(&mut table, report, label.to_owned(), cells.split(" |").map(cell).collect());
     }
+    Some(table)
 }
 
 /// Adds a row of a report, if at least two of its cells have something.
@@ -130,17 +125,14 @@ mod tests {
     use super::super::tests::result;
     use super::*;
 
-    const LINES: Lines = Lines {
-        head: &["us", "Tailwater", "Linux"],
-        at: "",
-        rows: &[("p99", 1.0, &["/p99", "/linux_p99"]), ("p50", 1.0, &["/p50", "/linux_p50"])],
-    };
+    const LINES: &str =
+        "us | Tailwater | Linux\np99 | /p99 | /linux_p99\np50 | /p50 | /linux_p50\naim | =4 | k/linux_p99";
 
     #[test]
     fn a_row_without_a_peer_is_left_out() {
         let results = Results::of([result("tcp", "abc", json!({"p99": 3.0, "linux_p99": 14.0, "p50": 1.5}))]);
-        let table = LINES.table(&results.report("tcp").unwrap());
-        assert_eq!(table.rows(), [["p99", "3.00", "14.0"]]);
+        let table = table(LINES, &results.report("tcp").unwrap()).unwrap();
+        assert_eq!(table.rows(), [["p99", "3.00", "14.0"], ["aim", "4", "0.01"]]);
     }
 
     #[test]
@@ -148,7 +140,7 @@ mod tests {
         let mut tcp = result("tcp", "abc", json!({"p99": 3.0, "linux_p99": 14.0}));
         tcp.noise_before[0].lost_percent = 5.1;
         let results = Results::of([tcp]);
-        let text = section(&results, "tcp", |report| vec![LINES.table(report)]);
+        let text = section(&results, "tcp", |report| table(LINES, report).into_iter().collect());
         assert!(text.contains("| p99, `disturbed` | 3.00 | 14.0 |"), "{text}");
     }
 

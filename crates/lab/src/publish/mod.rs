@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`region`] | the markers in a page |
 //! | [`results`] | the results of a machine, one commit, how a figure is written |
-//! | [`lines`] | tables as data; no row without a peer; the mark of a disturbed row |
+//! | [`lines`] | the tables of `tables.txt`; no row without a peer; the mark of a disturbed row |
 //! | [`benchmarks`], [`demo`], [`threads`] | which figures are published |
 //! | [`figures`] | the papers' figures: index, claims, verdicts |
 //! | [`readme`] | the five rows of README |
@@ -26,7 +26,7 @@ mod region;
 mod results;
 mod threads;
 
-use lines::{Lines, section};
+use lines::{section, tables};
 use results::{Report, Results, of_one_commit};
 use tailwater_plot::table::Table;
 use tailwater_testbed::note;
@@ -170,29 +170,21 @@ type Benchmark = (&'static str, &'static str, fn(&Report<'_>) -> Vec<Table>);
 /// Regions by name, with their experiment.
 const BENCHMARKS: [Benchmark; 15] = [
     ("demo", "demo", demo::tables),
-    ("handoff", "handoff", |report| tables(benchmarks::HANDOFF, report)),
-    ("request", "cores", |report| tables(benchmarks::REQUEST, report)),
-    ("cores", "cores", |report| {
-        [tables(benchmarks::CORES, report), vec![benchmarks::creation(report)]].concat()
-    }),
-    ("switch", "switch", |report| tables(benchmarks::SWITCH, report)),
-    ("tcp", "tcp", |report| tables(benchmarks::TCP, report)),
-    ("events", "events", |report| tables(benchmarks::EVENTS, report)),
+    ("handoff", "handoff", |report| tables("handoff", report)),
+    ("request", "cores", |report| tables("request", report)),
+    ("cores", "cores", |report| [tables("cores", report), vec![benchmarks::creation(report)]].concat()),
+    ("switch", "switch", |report| tables("switch", report)),
+    ("tcp", "tcp", |report| tables("tcp", report)),
+    ("events", "events", |report| tables("events", report)),
     ("threads", "threads", |report| vec![threads::table(report)]),
-    ("dispatch", "dispatch", |report| tables(benchmarks::DISPATCH, report)),
+    ("dispatch", "dispatch", |report| tables("dispatch", report)),
     ("services", "services", |report| vec![benchmarks::services(report)]),
-    ("neighbour", "neighbour", |report| tables(benchmarks::NEIGHBOUR, report)),
+    ("neighbour", "neighbour", |report| tables("neighbour", report)),
     ("programs", "programs", |report| vec![benchmarks::programs(report)]),
-    ("hostile", "hostile", |report| {
-        [vec![benchmarks::attacks(report)], tables(benchmarks::HOSTILE, report)].concat()
-    }),
-    ("ports", "ports", |report| tables(benchmarks::PORTS, report)),
+    ("hostile", "hostile", |report| [vec![benchmarks::attacks(report)], tables("hostile", report)].concat()),
+    ("ports", "ports", |report| tables("ports", report)),
     ("energy", "energy", benchmarks::energy),
 ];
-
-fn tables(lines: &[Lines], report: &Report<'_>) -> Vec<Table> {
-    lines.iter().map(|lines| lines.table(report)).collect()
-}
 
 /// Returns the names of the experiments of a region.
 ///

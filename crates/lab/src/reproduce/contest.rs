@@ -76,8 +76,10 @@ pub struct Contest {
     pub points: Vec<Point>,
     /// The unit of loads, [`PERCENT`] by default.
     pub unit: &'static str,
-    /// Hand-offs of cores on Tailwater, over all its points.
-    pub handoffs: HandoffRecord,
+    /// The figure's title.
+    title: &'static str,
+    /// The conditions of the run.
+    pub notes: Vec<String>,
 }
 
 /// Returns a case for each system, with its name: all in `panel`, at `load` under `plan`.
@@ -93,9 +95,6 @@ pub fn cases(panel: &str, systems: &[(&str, System)], load: f64, plan: &Plan) ->
 
 /// Returns the cases of `programs` in `panel`, one curve each, at all `loads` in thousand requests
 /// per second.
-///
-/// # Errors
-/// If a load is no possible rate.
 pub fn program_cases(
     panel: &str,
     programs: &[(&str, Program)],
@@ -113,9 +112,6 @@ pub fn program_cases(
 }
 
 /// Runs `cases`, in which the systems of a load are adjacent, in interleaved rounds.
-///
-/// # Errors
-/// If a process does not start or ends early, or on a signal.
 pub fn run(figure: &Figure, context: &Context, cases: Vec<Case>, pace: &Pace) -> anyhow::Result<Contest> {
     let rig = context.rig()?;
     let mut points: Vec<Point> =
@@ -129,11 +125,21 @@ pub fn run(figure: &Figure, context: &Context, cases: Vec<Case>, pace: &Pace) ->
         samples.push(Sample::new(&measured));
         Ok(())
     })?;
-    Ok(Contest { points, unit: PERCENT, handoffs })
+    let mut notes = rig.notes(pace, context.options.quick);
+    let HandoffFigures { p50, p99, count, .. } = handoffs.figures();
+    if count > 0 {
+        notes.push(format!(
+            "On Tailwater a core went from the running batch job to the service {count} times, in {} us at the median and {} us at \
+             p99.",
+            number(p50),
+            number(p99)
+        ));
+    }
+    Ok(Contest { points, unit: PERCENT, title: figure.title, notes })
 }
 
 /// Measures one point of a system, whose work is calibrated to `speed`.
-fn measure(
+pub fn measure(
     (testbed, speed): (&Testbed, u64),
     system: &System,
     (plan, seed): (&Plan, u64),
@@ -152,9 +158,6 @@ fn measure(
 }
 
 /// Measures one point of a program on Tailwater whose cores are its own.
-///
-/// # Errors
-/// If a process does not start or ends early, or on a signal.
 pub fn dedicated(
     testbed: &Testbed,
     program: &Program,
@@ -255,27 +258,15 @@ impl Contest {
         Self { unit, ..self }
     }
 
-    /// Returns the outcome of a figure that this contest is.
+    /// Returns the outcome of a figure that this contest is, with more notes.
     pub fn outcome(
         &self,
-        figure: &Figure,
         panels: &[Panel],
         claims: Vec<Claim>,
-        notes: Vec<String>,
+        more: impl IntoIterator<Item = String>,
     ) -> Outcome {
-        let svg = draw(figure.title(), panels);
-        Outcome { svg, data: self.data(), summary: self.summary(), claims, notes }
-    }
-
-    /// Returns the latency of hand-offs, for the notes.
-    pub fn handoff_note(&self) -> String {
-        let HandoffFigures { p50, p99, count, .. } = self.handoffs.figures();
-        format!(
-            "On Tailwater a core went from the running batch job to the service {count} times, in {} us at the median and {} us at \
-             p99.",
-            number(p50),
-            number(p99)
-        )
+        let notes = self.notes.iter().cloned().chain(more).collect();
+        Outcome { svg: draw(self.title, panels), data: self.data(), summary: self.summary(), claims, notes }
     }
 
     /// Points of one curve, by load.
@@ -489,7 +480,7 @@ pub mod tests {
 
     /// Returns a contest of these points.
     pub fn contest(points: Vec<Point>) -> Contest {
-        Contest { points, unit: PERCENT, handoffs: HandoffRecord::default() }
+        Contest { points, unit: PERCENT, title: "", notes: Vec::new() }
     }
 
     #[test]

@@ -28,8 +28,10 @@ pub const FLOWS: u16 = 64;
 /// Load in percent of the trial that chooses how the Linux server waits; both ways keep up there.
 const TRIAL_LOAD: f64 = 30.0;
 
+/// Time in which the testbed is made.
+pub const RIG: Duration = Duration::from_secs(4);
 /// Time a measured figure's points may take in all.
-pub const BUDGET: Duration = Duration::from_secs(200);
+const BUDGET: Duration = Duration::from_secs(200);
 /// The same of each round of a quick run.
 const QUICK_BUDGET: Duration = Duration::from_secs(12);
 
@@ -100,9 +102,6 @@ impl Context {
 
     /// Returns the testbed and its properties. The first call measures the machine's noise,
     /// calibrates the work, and tries how the Linux server should wait.
-    ///
-    /// # Errors
-    /// If a process does not start, or on a signal.
     pub fn rig(&self) -> anyhow::Result<&Rig> {
         if let Some(rig) = self.rig.get() {
             return Ok(rig);
@@ -172,9 +171,6 @@ impl Context {
 
     /// Returns a figure's `own` notes with those of every measured figure: the machine's noise and,
     /// of a quick run, how few `rounds` it had.
-    ///
-    /// # Errors
-    /// As [`rig`](Self::rig).
     pub fn notes(&self, own: impl IntoIterator<Item = String>, rounds: usize) -> anyhow::Result<Vec<String>> {
         let noise = self.rig()?.noise_notes();
         let quick = self.options.quick.then(|| quick_note(rounds));
@@ -212,7 +208,8 @@ fn withhold(claims: &mut [Claim], lost: f64) {
     }
 }
 
-fn pace(points: usize, rounds: usize, quick: bool) -> Pace {
+/// Returns the durations of `points` points in `rounds` rounds, which share a budget.
+pub fn pace(points: usize, rounds: usize, quick: bool) -> Pace {
     let ms = Duration::from_millis;
     let (rounds, as_u32) = (rounds.max(1), |count: usize| u32::try_from(count).unwrap_or(u32::MAX));
     let (budget, warm_up, solo, counted) = if quick {
@@ -237,9 +234,6 @@ impl Pace {
     }
 
     /// Returns a point's plan at `percent` of `cores` cores, spread over [`FLOWS`] flows.
-    ///
-    /// # Errors
-    /// If the load is no possible rate.
     pub fn plan(&self, service: &ServiceTime, percent: f64, cores: usize) -> anyhow::Result<Plan> {
         Ok(self.plan_at(Rate::for_load(percent / 100.0, cores as f64, service.mean_ns())?, service))
     }

@@ -10,65 +10,36 @@ pub use super::spread::{Spread, cell};
 /// A figure or table of a paper that can be run.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
-    pub(super) name: &'static str,
-    pub(super) parts: &'static [&'static str],
-    pub(super) title: &'static str,
-    pub(super) paper: &'static str,
-    pub(super) plan: &'static str,
-    pub(super) is_measured: fn() -> bool,
-    pub(super) run: fn(&Figure, &Context) -> anyhow::Result<Outcome>,
+    /// Its name on the command line and in the names of its files.
+    pub name: &'static str,
+    /// The names of other figures of its paper that are part of this one.
+    pub parts: &'static [&'static str],
+    /// Its content in a line.
+    pub title: &'static str,
+    /// Paper, year, number of the figure.
+    pub paper: &'static str,
+    /// Its page in `crates/lab/experiments`: what runs, what it needs, what shape is expected.
+    pub plan: &'static str,
+    /// Whether it runs on this machine's cores, and so needs the requirements of `tailwater
+    /// doctor`.
+    pub is_measured: fn() -> bool,
+    /// Runs it; fails by [`Interrupted`](tailwater_testbed::interrupt::Interrupted), or as a
+    /// process does.
+    pub run: fn(&Figure, &Context) -> anyhow::Result<Outcome>,
 }
 
 impl Figure {
-    /// A measured figure, without its name, texts and what it runs.
-    pub(super) const MEASURED: Self = Self {
-        name: "",
-        parts: &[],
-        title: "",
-        paper: "",
-        plan: "",
-        is_measured: || true,
-        run: |_, _| anyhow::bail!("the figure has nothing to run"),
-    };
-
-    /// Returns its name on the command line and in the names of its files.
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// Returns a measured figure.
+    pub const fn measured(
+        [name, title, paper, plan]: [&'static str; 4],
+        run: fn(&Figure, &Context) -> anyhow::Result<Outcome>,
+    ) -> Self {
+        Self { name, parts: &[], title, paper, plan, is_measured: || true, run }
     }
 
-    /// Returns the names of other figures of its paper that are part of this one.
-    pub fn parts(&self) -> &'static [&'static str] {
-        self.parts
-    }
-
-    /// Returns its content in a line.
-    pub fn title(&self) -> &'static str {
-        self.title
-    }
-
-    /// Paper, year, number of the figure.
-    pub fn paper(&self) -> &'static str {
-        self.paper
-    }
-
-    /// Returns its page in `crates/lab/experiments`: what runs, what it needs, what shape is
-    /// expected.
-    pub fn plan(&self) -> &'static str {
-        self.plan
-    }
-
-    /// Returns whether it runs on this machine's cores, and so needs the requirements of `tailwater
-    /// doctor`.
+    /// Returns whether it is measured.
     pub fn is_measured(&self) -> bool {
         (self.is_measured)()
-    }
-
-    /// Runs the figure.
-    ///
-    /// # Errors
-    /// [`Interrupted`](tailwater_testbed::interrupt::Interrupted), or the failure of a process.
-    pub fn run(&self, context: &Context) -> anyhow::Result<Outcome> {
-        (self.run)(self, context)
     }
 }
 

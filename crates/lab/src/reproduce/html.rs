@@ -55,7 +55,7 @@ fn overview(entries: &[Entry]) -> String {
             Ok(outcome) => outcome.claims.iter().filter(|c| c.verdict == verdict).count().to_string(),
             Err(_) => "failed".to_owned(),
         };
-        let (name, title) = (escape(figure.name()), escape(figure.title()));
+        let (name, title) = (escape(figure.name), escape(figure.title));
         let counts = [Verdict::Reached, Verdict::NotReached, Verdict::NotComparable].map(count);
         let [reached, missed, other] = counts;
         let _ = writeln!(
@@ -67,9 +67,9 @@ fn overview(entries: &[Entry]) -> String {
 }
 
 fn section(Entry { figure, outcome }: &Entry) -> String {
-    let name = escape(figure.name());
+    let name = escape(figure.name);
     let mut html =
-        format!("<h2 id=\"{name}\">{}</h2>\n<p>{}</p>\n", escape(figure.title()), escape(figure.paper()));
+        format!("<h2 id=\"{name}\">{}</h2>\n<p>{}</p>\n", escape(figure.title), escape(figure.paper));
     match outcome {
         Err(error) => {
             let _ = writeln!(html, "<p class=\"missed\">Failed: {}</p>", escape(&format!("{error:#}")));
@@ -87,7 +87,7 @@ fn section(Entry { figure, outcome }: &Entry) -> String {
             }
         }
     }
-    let plan = escape(figure.plan());
+    let plan = escape(figure.plan);
     html + &format!("<details><summary>What runs</summary>\n<pre>{plan}</pre>\n</details>\n")
 }
 
@@ -133,13 +133,10 @@ mod tests {
     use super::*;
     use tailwater_testbed::machine::Machine;
 
-    const HOSTILE: Figure = Figure {
-        name: "hostile",
-        title: "<script>alert('title')</script>",
-        paper: "\"A&B\"",
-        plan: "</pre><script>",
-        ..Figure::MEASURED
-    };
+    const HOSTILE: Figure = Figure::measured(
+        ["hostile", "<script>alert('title')</script>", "\"A&B\"", "</pre><script>"],
+        |_, _| anyhow::bail!("it is not run"),
+    );
 
     fn document(outcome: anyhow::Result<Outcome>) -> String {
         let options = Options { quick: true, quick_rounds: 1, seed: 1, threads: 1 };

@@ -45,9 +45,6 @@ pub struct Highest {
 }
 
 /// Searches for the highest loads of all `contenders`.
-///
-/// # Errors
-/// If a process does not start or ends early, or on a signal.
 pub fn highest(
     figure: &Figure,
     context: &Context,
@@ -55,7 +52,7 @@ pub fn highest(
 ) -> anyhow::Result<Vec<Highest>> {
     let rig = context.rig()?;
     let (plan, pace) = (search_plan(context.options.quick)?, pace(context.options.quick));
-    let progress = context.progress(figure.name(), u64::from(plan.max_trials) * contenders.len() as u64);
+    let progress = context.progress(figure.name, u64::from(plan.max_trials) * contenders.len() as u64);
     let mut handoffs = HandoffRecord::default();
     let mut trial = |program: &Program, rate: Rate, seed: u64| -> anyhow::Result<_> {
         let plan = pace.plan_at(rate, &ServiceTime::constant(0));

@@ -9,9 +9,10 @@
 //! | module | owns |
 //! |---|---|
 //! | [`figure`], [`claim`] | the interface of a figure, its outcome, claims and verdicts |
-//! | [`catalogue`] | the list of figures |
+//! | [`catalogue`] | the list of figures, as data |
 //! | [`context`] | the arguments of every figure: options, testbed, calibration, time |
 //! | [`contest`] | several systems under several loads, in interleaved rounds |
+//! | [`over_time`] | several systems under a load that changes, by windows of time |
 //! | [`limit`] | the highest load within a latency limit, for several programs in turn |
 //! | [`aims`] | this project's aims beside a batch job, and their verdicts |
 //! | [`arbiter`] | the arbiter's curve beside a batch job |
@@ -23,8 +24,8 @@
 //! | [`pages`], [`html`] | the files |
 //! | `shenango`, `shinjuku`, `arachne`, `ix`, `own`, [`simulated`] | the figures |
 //!
-//! A new figure is one file with a [`figure::Figure`], a line in the catalogue, and its
-//! plan in `crates/lab/experiments/`.
+//! A new figure is one file with a function `run`, a row in the catalogue, and its plan in
+//! `crates/lab/experiments/`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ mod figure;
 mod html;
 mod ix;
 mod limit;
+mod over_time;
 mod own;
 mod pages;
 mod primitives;
@@ -56,12 +58,10 @@ mod simulated;
 mod spread;
 mod stores;
 
-pub use context::BUDGET;
+pub use catalogue::{Row, all as rows};
 use context::{Context, Options};
-use figure::{Figure, Outcome, Table};
+use figure::{Figure, Outcome, Table, number};
 use html::Entry;
-
-use crate::measure::list;
 
 use tailwater_testbed::interrupt::Interrupted;
 use tailwater_testbed::machine::{Machine, commit};
@@ -75,9 +75,9 @@ const ALL: &str = "all";
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater-lab reproduce --list                   name, kind, duration and title of each figure
-  tailwater-lab reproduce                          everything: an hour and a half, an otherwise idle machine
-  tailwater-lab reproduce shenango-fig4            one figure, about four minutes
-  tailwater-lab reproduce all --quick              the shapes, in about two minutes
+  tailwater-lab reproduce                          everything, on an otherwise idle machine
+  tailwater-lab reproduce shenango-fig4            one figure
+  tailwater-lab reproduce all --quick              the shapes
   tailwater-lab reproduce ix-fig4 --quick --rounds 3 three short rounds, with their spread
   tailwater-lab reproduce shinjuku-fig1 --out /tmp/figures
 
@@ -108,29 +108,10 @@ pub struct ReproduceArgs {
     threads: usize,
 }
 
-/// A figure of the catalogue, for lists of experiments.
-#[derive(Debug, Clone, Copy)]
-pub struct About {
-    pub name: &'static str,
-    pub title: &'static str,
-    pub measured: bool,
-}
-
-/// Returns what the catalogue says about each figure.
-pub fn index() -> Vec<About> {
-    let about = |figure: &Figure| About {
-        name: figure.name(),
-        title: figure.title(),
-        measured: figure.is_measured(),
-    };
-    catalogue::all().iter().map(about).collect()
-}
-
 /// Returns the names of all figures; one that is part of another is a second name of that.
 fn names() -> Vec<PossibleValue> {
-    let figures = catalogue::all();
-    let names = figures.iter().map(|figure| PossibleValue::new(figure.name()).aliases(figure.parts()));
-    names.chain([PossibleValue::new(ALL)]).collect()
+    let name = |row: Row| PossibleValue::new(row.figure.name).aliases(row.figure.parts);
+    catalogue::all().into_iter().map(name).chain([PossibleValue::new(ALL)]).collect()
 }
 
 /// Runs the figures and writes their outcomes.
@@ -140,13 +121,14 @@ fn names() -> Vec<PossibleValue> {
 /// [`Interrupted`]; a file that cannot be written; or, after all others have run, the failed
 /// figures.
 pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
-    let figures = chosen(&args.figures);
+    let rows = chosen(&args.figures);
     if args.list {
-        return print_list(&figures);
+        return print_list(&rows);
     }
+    let figures: Vec<Figure> = rows.iter().map(|row| row.figure).collect();
     for figure in &figures {
-        let parts = figure.parts().iter().filter(|part| args.figures.iter().any(|name| name == *part));
-        parts.for_each(|part| note!("{part} is part of {}", figure.name()));
+        let parts = figure.parts.iter().filter(|part| args.figures.iter().any(|name| name == *part));
+        parts.for_each(|part| note!("{part} is part of {}", figure.name));
     }
     if figures.iter().any(Figure::is_measured) {
         requirements::check().inspect_err(|_| {
@@ -178,37 +160,33 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<()> {
     let path = args.out.join("report.html");
     write(&path, &html::report(&entries, &context))?;
     print(&format!("report in {}", path.display()))?;
-    let failed: Vec<&str> = entries.iter().filter(|e| e.outcome.is_err()).map(|e| e.figure.name()).collect();
+    let failed: Vec<&str> = entries.iter().filter(|e| e.outcome.is_err()).map(|e| e.figure.name).collect();
     anyhow::ensure!(failed.is_empty(), "not reproduced: {}; the reasons are above", failed.join(", "));
     Ok(())
 }
 
-fn print_list(figures: &[Figure]) -> anyhow::Result<()> {
-    let mut table = Table::new("name | kind | min | min, quick | title");
-    let mut total = [0.0; 2];
-    for figure in figures {
-        let minutes = list::minutes(figure.name()).unwrap_or_default();
-        total = [total[0] + minutes[0], total[1] + minutes[1]];
-        table.row([
-            figure.name().to_owned(),
-            if figure.is_measured() { "measured" } else { "simulated" }.to_owned(),
-            format!("{:.1}", minutes[0]),
-            format!("{:.1}", minutes[1]),
-            figure.title().to_owned(),
-        ]);
+fn print_list(rows: &[Row]) -> anyhow::Result<()> {
+    let mut table = Table::new("name | kind | s | s, quick | title");
+    for row in rows {
+        let kind = if row.figure.is_measured() { "measured" } else { "simulated" };
+        let seconds = [row.full_s(), row.quick_s].map(number);
+        let [name, kind, title] = [row.figure.name, kind, row.figure.title].map(str::to_owned);
+        table.row([name, kind].into_iter().chain(seconds).chain([title]));
     }
-    print(&format!("{table}{:.0} minutes in all, {:.0} quickly", total[0], total[1]))
+    let minutes = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>() / 60.0;
+    let (full, quick) = (minutes(Row::full_s), minutes(|row| row.quick_s));
+    print(&format!("{table}{full:.0} minutes in all, {quick:.0} quickly"))
 }
 
 /// Runs a figure; withdraws its verdicts if the machine was busy.
 fn outcome(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     if !figure.is_measured() {
-        return figure.run(context);
+        return (figure.run)(figure, context);
     }
     // Before the first measured figure, even if it needs no testbed: this measures how busy the
     // machine is.
     context.rig()?;
-    let mut outcome = figure.run(context)?;
+    let mut outcome = (figure.run)(figure, context)?;
     context.withhold_if_busy(&mut outcome.claims);
     Ok(outcome)
 }
@@ -219,32 +197,33 @@ fn report(entry: &Entry, context: &Context, out: &Path) -> anyhow::Result<()> {
     let outcome = match &entry.outcome {
         Ok(outcome) => outcome,
         Err(error) => {
-            note!("{}: {error:#}", figure.name());
+            note!("{}: {error:#}", figure.name);
             return Ok(());
         }
     };
-    let file = |extension: &str| out.join(format!("{}.{extension}", figure.name()));
+    let file = |extension: &str| out.join(format!("{}.{extension}", figure.name));
     write(&file("svg"), &outcome.svg)?;
     write(&file("csv"), &outcome.data.to_csv())?;
     write(&file("json"), &pages::json(figure, outcome, context)?)?;
     write(&file("md"), &pages::markdown(figure, outcome, context))?;
-    print(&format!("{}: {}\n{}", figure.name(), figure.title(), outcome.summary))?;
+    print(&format!("{}: {}\n{}", figure.name, figure.title, outcome.summary))?;
     for claim in &outcome.claims {
         print(&format!("  [{}] paper: {}\n      here: {}", claim.verdict, claim.paper, claim.ours))?;
     }
     print(&format!("  drawn in {}\n", file("svg").display()))
 }
 
-fn chosen(names: &[String]) -> Vec<Figure> {
+fn chosen(names: &[String]) -> Vec<Row> {
     let all = names.is_empty() || names.iter().any(|name| name == ALL);
-    let is_named = |figure: &Figure| {
-        names.iter().any(|name| name == figure.name() || figure.parts().contains(&name.as_str()))
+    let is_named = |Row { figure, .. }: &Row| {
+        names.iter().any(|name| name == figure.name || figure.parts.contains(&name.as_str()))
     };
-    catalogue::all().into_iter().filter(|figure| all || is_named(figure)).collect()
+    catalogue::all().into_iter().filter(|row| all || is_named(row)).collect()
 }
 
 fn simulated_names() -> Vec<&'static str> {
-    catalogue::all().iter().filter(|figure| !figure.is_measured()).map(Figure::name).collect()
+    let all = catalogue::all().into_iter().map(|row| row.figure);
+    all.filter(|figure| !figure.is_measured()).map(|figure| figure.name).collect()
 }
 
 fn print(line: &str) -> anyhow::Result<()> {
@@ -265,7 +244,7 @@ mod tests {
         assert_eq!(chosen(&[]).len(), count);
         assert_eq!(chosen(&["shinjuku-fig4".to_owned(), ALL.to_owned()]).len(), count);
         let twice = vec!["shinjuku-fig4".to_owned(); 2];
-        assert_eq!(chosen(&twice).iter().map(Figure::name).collect::<Vec<_>>(), ["shinjuku-fig4"]);
+        assert_eq!(chosen(&twice).iter().map(|row| row.figure.name).collect::<Vec<_>>(), ["shinjuku-fig4"]);
     }
 
     #[test]
@@ -276,6 +255,6 @@ mod tests {
         assert_eq!(parse("arachne-fig7").unwrap(), "arachne-fig7");
         assert!(parse("arachne-fig70").is_err());
         let chosen = chosen(&["arachne-fig7".to_owned()]);
-        assert_eq!(chosen.iter().map(Figure::name).collect::<Vec<_>>(), ["arachne-fig8"]);
+        assert_eq!(chosen.iter().map(|row| row.figure.name).collect::<Vec<_>>(), ["arachne-fig8"]);
     }
 }

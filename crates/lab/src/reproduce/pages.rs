@@ -11,9 +11,9 @@ use tailwater_testbed::machine::commit;
 /// Never, unless a field cannot be written as JSON.
 pub fn json(figure: &Figure, outcome: &Outcome, context: &Context) -> anyhow::Result<String> {
     let document = json!({
-        "name": figure.name(),
-        "title": figure.title(),
-        "paper": figure.paper(),
+        "name": figure.name,
+        "title": figure.title,
+        "paper": figure.paper,
         "measured": figure.is_measured(),
         "machine": context.machine,
         "commit": commit(),
@@ -42,14 +42,14 @@ fn rows(table: &Table) -> Vec<Value> {
 
 /// Returns the text of `NAME.md`.
 pub fn markdown(figure: &Figure, outcome: &Outcome, context: &Context) -> String {
-    let name = figure.name();
+    let name = figure.name;
     let mut text = format!(
         "# {}: {}\n\n`tailwater-lab reproduce {name}`, commit {}, on {}. What runs: `crates/lab/experiments/{name}.md`.\n\n![{}]({name}.svg)\n\n",
-        figure.paper(),
-        figure.title(),
+        figure.paper,
+        figure.title,
         commit(),
         context.machine,
-        figure.title()
+        figure.title
     );
     text += &claims_table(&outcome.claims).to_markdown();
     text += "\n## Conditions\n\n";

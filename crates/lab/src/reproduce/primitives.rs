@@ -10,9 +10,6 @@ use crate::bench::threads::{Operation, Published, Row, measure_rows};
 const QUICK_ROUNDS: usize = 3;
 
 /// Measures operations of all systems in turn; returns the rows and the notes, `own` ones first.
-///
-/// # Errors
-/// If a system does not start or fails, or on a signal.
 pub fn measure(
     context: &Context,
     operations: &[Operation],

@@ -14,16 +14,13 @@ pub fn turns(count: usize, round: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Calls `measure` with the number of each point and of the round, in all rounds.
-///
-/// # Errors
-/// Those of `measure`, and on a signal.
 pub fn in_turn(
     figure: &Figure,
     context: &Context,
     (count, rounds): (usize, usize),
     mut measure: impl FnMut(usize, usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let progress = context.progress(figure.name(), (count * rounds) as u64);
+    let progress = context.progress(figure.name, (count * rounds) as u64);
     for round in 0..rounds {
         for index in turns(count, round) {
             measure(index, round)?;

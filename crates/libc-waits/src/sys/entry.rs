@@ -10,6 +10,9 @@
 //! is counted in its bucket. A thread that is cancelled there is not counted down: its bucket keeps
 //! costing wakers a system call.
 //!
+//! A hook that has blocked signals has the entry open them ([`Ruling::mask`]): handlers run above
+//! no frame of Rust then, so that one which cancels its thread can unwind it.
+//!
 //! # States in which it runs
 //! | state | what happens |
 //! |---|---|
@@ -71,8 +74,23 @@ pub enum Verdict {
     Counted,
 }
 
+/// What a [`Hook`] returns.
+#[derive(Debug, Clone, Copy)]
+pub struct Ruling {
+    /// What becomes of the call.
+    pub verdict: Verdict,
+    /// A signal mask of the kernel's form that the calling OS thread gets before that.
+    pub mask: Option<&'static AtomicU64>,
+}
+
+impl From<Verdict> for Ruling {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, mask: None }
+    }
+}
+
 /// Decides about calls.
-pub type Hook = fn(&Call) -> Verdict;
+pub type Hook = fn(&Call) -> Ruling;
 
 /// Points to 1 while the hook is called, on a page of its own.
 static ACTIVE: AtomicPtr<AtomicU8> = AtomicPtr::new(core::ptr::null_mut());
@@ -153,13 +171,21 @@ struct Answer {
     value: isize,
     /// [`DONE`], [`KERNEL`], or the address of the count of the threads that wait in the kernel.
     way: usize,
+    /// The address of the mask to set first, or 0.
+    mask: usize,
 }
 
 /// Calls the hook.
 ///
 /// # Safety
-/// `arguments` are the six of a system call; `stack` is the caller's stack pointer.
-unsafe extern "sysv64" fn decide(arguments: *const [u64; 6], in_place: u64, stack: usize) -> Answer {
+/// `arguments` are the six of a system call; `stack` is the caller's stack pointer; `answer` is
+/// valid for writing.
+unsafe extern "sysv64" fn decide(
+    arguments: *const [u64; 6],
+    in_place: u64,
+    stack: usize,
+    answer: *mut Answer,
+) {
     // SAFETY: by the caller's contract.
     let [address, operation, value, timeout, address2, value3] = unsafe { *arguments };
     let call = Call {
@@ -174,18 +200,22 @@ unsafe extern "sysv64" fn decide(arguments: *const [u64; 6], in_place: u64, stac
     // SAFETY: `prepare` has stored a `Hook` before the first jump to a stub was written.
     let hook = unsafe { core::mem::transmute::<usize, Hook>(HOOK.load(Relaxed)) };
     let waits_in: &'static Bucket = bucket(bucket_of(call.address));
-    match hook(&call) {
-        Verdict::Done(value) => Answer { value, way: DONE },
-        Verdict::Kernel => Answer { value: 0, way: KERNEL },
+    let Ruling { verdict, mask } = hook(&call);
+    let (value, way) = match verdict {
+        Verdict::Done(value) => (value, DONE),
+        Verdict::Kernel => (0, KERNEL),
         Verdict::Counted if in_place != 0 => {
             waits_in.pin();
-            Answer { value: 0, way: KERNEL }
+            (0, KERNEL)
         }
         Verdict::Counted => {
             waits_in.add_kernel();
-            Answer { value: 0, way: core::ptr::from_ref(&waits_in.kernel) as usize }
+            (0, core::ptr::from_ref(&waits_in.kernel) as usize)
         }
-    }
+    };
+    let mask = mask.map_or(0, |mask| core::ptr::from_ref(mask) as usize);
+    // SAFETY: by the caller's contract.
+    unsafe { answer.write(Answer { value, way, mask }) };
 }
 
 /// The frame at the beginning of the entry: as if the `syscall` had called it, 128 bytes below its
@@ -290,8 +320,8 @@ unsafe extern "C" fn common() {
         "je 4f",
         // The arguments, the last one first: an array of six from rbp - 48 on.
         "push r9; push r8; push r10; push rdx; push rsi; push rdi",
-        // The answer: two words from rbp - 64 on.
-        "sub rsp, 16",
+        // The answer: three words from rbp - 72 on.
+        "sub rsp, 24",
         "sub rsp, [rip + {area}]",
         "and rsp, -64",
         "xor eax, eax",
@@ -305,17 +335,27 @@ unsafe extern "C" fn common() {
         "lea rdi, [rbp - 48]",
         "mov rsi, r11",
         "lea rdx, [rbp + 144]",
+        "lea rcx, [rbp - 72]",
         "call {decide}",
-        "mov [rbp - 64], rax",
-        "mov [rbp - 56], rdx",
         "mov eax, {saved}",
         "xor edx, edx",
         "xrstor [rsp]",
+        "mov rsi, [rbp - 56]",
+        "test rsi, rsi",
+        "jz 5f",
+        // rt_sigprocmask(SIG_SETMASK, mask, null, 8), with the answer above the stack pointer.
+        "lea rsp, [rbp - 72]",
+        "mov edi, {set_mask}",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "mov eax, {sigprocmask}",
+        "syscall",
+        "5:",
         "lea rsp, [rbp - 48]",
         "pop rdi; pop rsi; pop rdx; pop r10; pop r8; pop r9",
         // Below the stack pointer now, in the 128 bytes that a signal's frame leaves alone.
-        "mov rax, [rbp - 64]",
-        "mov rcx, [rbp - 56]",
+        "mov rax, [rbp - 72]",
+        "mov rcx, [rbp - 64]",
         "cmp rcx, {kernel}",
         "jb 2f",
         "je 4f",
@@ -349,5 +389,7 @@ unsafe extern "C" fn common() {
         kernel = const KERNEL,
         futex = const FUTEX,
         syscall = const SYSCALL,
+        set_mask = const libc::SIG_SETMASK,
+        sigprocmask = const libc::SYS_rt_sigprocmask,
     )
 }

@@ -30,6 +30,7 @@ impl<P: Platform> Stack<P> {
             return Err(Event::ArpForeign);
         }
         let mut result = Ok(());
+        let reply = packet.operation == ArpOperation::Reply;
         if neighbour {
             let evidence = if asks_for_us { Evidence::Request } else { Evidence::Answer };
             match self.neighbours.hear(sender_ip, sender_mac, evidence, outlet.now()) {
@@ -43,6 +44,7 @@ impl<P: Platform> Stack<P> {
             self.counters.count(Event::ArpAnswered);
             self.transmit_arp(outlet, ArpOperation::Reply, sender_mac, (sender_mac, sender_ip));
         }
+        self.share_answer(!reply)?;
         result
     }
 

@@ -33,7 +33,10 @@ impl<P: Platform> Stack<P> {
             {
                 Ok(())
             }
-            IcmpMessage::Error { .. } | IcmpMessage::Other { .. } => Err(Event::IcmpIgnored),
+            IcmpMessage::Error { .. } | IcmpMessage::Other { .. } => {
+                self.leave_to_other(Event::IcmpIgnored)?;
+                Err(Event::IcmpIgnored)
+            }
         }
     }
 

@@ -21,6 +21,9 @@ impl<P: Platform> Stack<P> {
     pub fn input(&self, outlet: &mut impl Outlet<P>, frame: &[u8], checksums: Checksums) {
         if let Err(event) = self.handle_frame(outlet, frame, checksums) {
             self.counters.count(event);
+            if event == Event::PassedOn {
+                outlet.pass_on(frame, checksums);
+            }
         }
     }
 
@@ -268,7 +271,10 @@ impl<P: Platform> Stack<P> {
             return Ok(());
         }
         match &arrived.origin {
-            Origin::Link(link) if !link.to_all => self.report(outlet, addresses, link, Report::Port),
+            Origin::Link(link) if !link.to_all => {
+                self.leave_to_other(Event::NoSocket)?;
+                self.report(outlet, addresses, link, Report::Port);
+            }
             _ => {}
         }
         Err(Event::NoSocket)

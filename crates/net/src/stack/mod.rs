@@ -35,6 +35,7 @@ pub mod ending;
 mod errors;
 mod icmp;
 mod input;
+mod instance;
 pub mod ip;
 mod nd;
 #[cfg(not(feature = "tcp"))]
@@ -44,6 +45,7 @@ mod pieces;
 #[cfg(feature = "tcp")]
 pub mod tcp;
 
+pub use instance::Instance;
 pub use ip::Progress;
 
 use crate::addressing::{Addressing, Route};
@@ -53,7 +55,7 @@ use crate::counters::Cells;
 use crate::counters::NetCounters;
 use crate::error::SendError;
 use crate::error::destination;
-use crate::limiter::PeerLimiter;
+use crate::limiter::{Limiter, PeerLimiter};
 use crate::loopback::Loopback;
 use crate::neighbour::NeighbourCache;
 use crate::outlet::Outlet;
@@ -67,11 +69,15 @@ use core::hash::Hash;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
+use instance::Standing;
 
 /// ICMP errors to a peer at once, and per second after that: Linux's limits for all peers together
 /// (icmp_msgs_burst, icmp_msgs_per_sec).
 const ICMP_ERRORS_BURST: u32 = 50;
 const ICMP_ERRORS_PER_SECOND: u32 = 1000;
+/// Answers to duplicate address detection at once, and per second: they go to all hosts, and a link
+/// has few that begin to use an address.
+const PROBE_ANSWERS: u32 = 10;
 
 /// One host's network stack.
 #[derive(Debug)]
@@ -87,7 +93,10 @@ pub struct Stack<P: Platform> {
     tcp: Tcp<P>,
     counters: Cells,
     icmp_errors: PeerLimiter,
+    probe_answers: Limiter,
     announcer: P::Lock<Announcer>,
+    /// How it stands to another instance of this host.
+    standing: Standing,
     /// True while frames can leave. Relaxed: a sender that reads an old value gets the outlet's
     /// error.
     link_up: AtomicBool,
@@ -120,7 +129,9 @@ impl<P: Platform> Stack<P> {
             seed,
             counters: Cells::new(),
             icmp_errors: PeerLimiter::new(ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND, seed),
+            probe_answers: Limiter::new(PROBE_ANSWERS, PROBE_ANSWERS),
             announcer: Lock::new(Announcer::new(attached)),
+            standing: Standing::default(),
             link_up: AtomicBool::new(attached),
             link_lost: AtomicBool::new(false),
         })

@@ -52,7 +52,9 @@ impl<P: Platform> Stack<P> {
                 // An answer to a unicast solicitation may omit the link-layer address (RFC 4861
                 // section 4.4).
                 let mac = mac.or(solicited.then_some(link.station)).ok_or(Event::NdInvalid)?;
-                self.handle_advertisement(outlet, target, mac, replaces)
+                let heard = self.handle_advertisement(outlet, target, mac, replaces);
+                self.share_answer(link.to_all)?;
+                heard
             }
             _ if source.is_unspecified() => Err(Event::MartianSource),
             Icmpv6Message::EchoRequest { identity, data } => {
@@ -75,7 +77,13 @@ impl<P: Platform> Stack<P> {
             {
                 Ok(())
             }
-            Icmpv6Message::Error { .. } | Icmpv6Message::Other { .. } => Err(Event::IcmpIgnored),
+            Icmpv6Message::Error { .. } | Icmpv6Message::Other { .. } if link.to_all => {
+                Err(Event::IcmpIgnored)
+            }
+            Icmpv6Message::Error { .. } | Icmpv6Message::Other { .. } => {
+                self.leave_to_other(Event::IcmpIgnored)?;
+                Err(Event::IcmpIgnored)
+            }
         }
     }
 
@@ -100,6 +108,9 @@ impl<P: Platform> Stack<P> {
                 return Err(Event::NdInvalid);
             }
             if ours {
+                if !self.probe_answers.take(outlet.now()) {
+                    return Err(Event::NdLimited);
+                }
                 self.counters.count(Event::NdAnswered);
                 let all_nodes = (target, ALL_NODES, MacAddr::of_group(ALL_NODES));
                 self.transmit_neighbour(outlet, all_nodes, advertisement(false));

@@ -198,6 +198,12 @@ impl<P: Platform> Listeners<P> {
         }
     }
 
+    /// Returns the number of handshakes under way.
+    pub(crate) fn handshakes(&self) -> usize {
+        let all: Vec<_> = self.ports.lock().values().flatten().cloned().collect();
+        all.iter().map(|listening| listening.lock().listener.pending()).sum()
+    }
+
     /// Returns the sum of the counters of all listeners, past and present.
     pub fn stats(&self) -> ListenStats {
         let all: Vec<_> = self.ports.lock().values().flatten().cloned().collect();

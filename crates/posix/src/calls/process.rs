@@ -1,12 +1,12 @@
 //! Threads, processes and signals: what a context does at home.
 //!
-//! Owns the rule for each call: waits of the C library, and calls that act on the calling OS
-//! thread, are made at home; locks are tried first, and waited for at home. Threads are marked, so
-//! that their ends are seen.
+//! Owns the rule for each call: calls that act on the calling OS thread, and those that wait for
+//! the kernel, are made at home. Waits for other threads are waits of user threads; where that
+//! could not be arranged (`resident::adopt_waits`), they are made at home, too. Threads are marked,
+//! so that their ends are seen.
 
 use crate::real::{self, ThreadFunction, ThreadMain};
 use crate::start;
-use core::sync::atomic::AtomicBool;
 use libc::{
     c_char, c_int, c_long, c_uint, c_ulong, c_void, gid_t, id_t, pid_t, pthread_attr_t, pthread_barrier_t,
     pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t, rusage, sem_t, siginfo_t, sigset_t, size_t,
@@ -14,17 +14,29 @@ use libc::{
 };
 use tailwater::resident;
 
+/// Defines a function that calls one that may move the caller home, and then the C library's. The
+/// latter unwinds where the thread is cancelled.
+macro_rules! preceded {
+    ($by:path => $name:ident($($arg:ident: $type:ty),*) $(-> $returned:ty)?;) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($arg: $type),*) $(-> $returned)? {
+            real::real! { $name($($arg: $type),*) $(-> $returned)?; }
+            $by();
+            // SAFETY: the caller's contract.
+            unsafe { $name($($arg),*) }
+        }
+    };
+}
+
 macro_rules! at_home {
     ($($name:ident($($arg:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name($($arg: $type),*) $(-> $returned)? {
-                real::real! { $name($($arg: $type),*) $(-> $returned)?; }
-                resident::go_home();
-                // SAFETY: the caller's contract.
-                unsafe { $name($($arg),*) }
-            }
-        )*
+        $(preceded! { resident::go_home => $name($($arg: $type),*) $(-> $returned)?; })*
+    };
+}
+
+macro_rules! waits {
+    ($($name:ident($($arg:ident: $type:ty),*) $(-> $returned:ty)?;)*) => {
+        $(preceded! { go_home_to_wait => $name($($arg: $type),*) $(-> $returned)?; })*
     };
 }
 
@@ -54,18 +66,12 @@ at_home! {
     popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
     posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
-    pthread_barrier_wait(barrier: *mut pthread_barrier_t) -> c_int;
-    pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: c_int, until: *const timespec) -> c_int;
-    pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int;
-    pthread_cond_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int;
     pthread_join(thread: pthread_t, value: *mut *mut c_void) -> c_int;
     pthread_kill(thread: pthread_t, signal: c_int) -> c_int;
     pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     raise(signal: c_int) -> c_int;
     sched_setaffinity(pid: pid_t, size: size_t, set: *const c_void) -> c_int;
     sched_setscheduler(pid: pid_t, policy: c_int, parameters: *const c_void) -> c_int;
-    sem_clockwait(semaphore: *mut sem_t, clock: c_int, until: *const timespec) -> c_int;
-    sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
     sigaltstack(stack: *const stack_t, before: *mut stack_t) -> c_int;
     sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     sigsuspend(mask: *const sigset_t) -> c_int;
@@ -80,6 +86,33 @@ at_home! {
     wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
     waitid(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
     waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t;
+    // The C library waits until all threads have made these.
+    initgroups(user: *const c_char, group: gid_t) -> c_int;
+    setegid(id: gid_t) -> c_int;
+    seteuid(id: uid_t) -> c_int;
+    setgid(id: gid_t) -> c_int;
+    setgroups(count: size_t, groups: *const gid_t) -> c_int;
+    setregid(real: gid_t, effective: gid_t) -> c_int;
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int;
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
+    setreuid(real: uid_t, effective: uid_t) -> c_int;
+    setuid(id: uid_t) -> c_int;
+}
+
+/// Moves the caller home before a wait for another thread that would hold its core.
+fn go_home_to_wait() {
+    if !resident::has_adopted_waits() {
+        resident::go_home();
+    }
+}
+
+waits! {
+    pthread_barrier_wait(barrier: *mut pthread_barrier_t) -> c_int;
+    pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: c_int, until: *const timespec) -> c_int;
+    pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int;
+    pthread_cond_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int;
+    sem_clockwait(semaphore: *mut sem_t, clock: c_int, until: *const timespec) -> c_int;
+    sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
 }
 
 /// The child would run in this process's memory on a kthread's stack, and close its descriptors in
@@ -148,7 +181,7 @@ macro_rules! tried_first {
             unsafe extern "C" fn $name($lock: *mut $type) -> c_int {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    if resident::is_away() {
+                    if !resident::has_adopted_waits() && resident::is_away() {
                         let result = libc::$try($lock);
                         if result != libc::EBUSY {
                             return result;
@@ -173,7 +206,7 @@ tried_first! {
 unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
-        if resident::is_away() {
+        if !resident::has_adopted_waits() && resident::is_away() {
             if libc::sem_trywait(semaphore) == 0 {
                 return 0;
             }
@@ -196,6 +229,7 @@ unsafe extern "C" fn sched_yield() -> c_int {
 /// Returns whether a system call neither waits nor is about the calling OS thread.
 fn stays_away(number: c_long, b: c_long, c: c_long) -> bool {
     match number {
+        libc::SYS_futex if resident::has_adopted_waits() => true,
         libc::SYS_futex => {
             let operation = b as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
             matches!(operation, libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET | libc::FUTEX_WAKE_OP)
@@ -284,6 +318,8 @@ unsafe extern "C" fn pthread_create(
     main: ThreadMain,
     argument: *mut c_void,
 ) -> c_int {
+    // A failure is said once a socket is served.
+    let _ = start::adopt_waits();
     // The new thread has the affinity, priority and mask of its creator's OS thread.
     resident::go_home();
     let start = Box::into_raw(Box::new(Start { main, argument }));
@@ -302,38 +338,4 @@ unsafe extern "C" fn pthread_exit(value: *mut c_void) -> ! {
     // SAFETY: the caller's contract.
     unsafe { real::pthread_exit(value) };
     unreachable!("pthread_exit does not return")
-}
-
-macro_rules! refused_once_running {
-    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-                real::real! { $name($($arg: $type),*) -> c_int; }
-                if start::is_running() {
-                    static SAID: AtomicBool = AtomicBool::new(false);
-                    start::say_once(&SAID, concat!(stringify!($name), " is refused (EPERM) once a socket is served; change the \
-                         user before that, or start the program as that user"));
-                    return real::fail(libc::EPERM);
-                }
-                // SAFETY: the caller's contract.
-                unsafe { $name($($arg),*) }
-            }
-        )*
-    };
-}
-
-// The C library runs these on every thread by a signal, whose handler needs the thread's own
-// thread-local block: a kthread has another one.
-refused_once_running! {
-    initgroups(user: *const c_char, group: gid_t);
-    setegid(id: gid_t);
-    seteuid(id: uid_t);
-    setgid(id: gid_t);
-    setgroups(count: size_t, groups: *const gid_t);
-    setregid(real: gid_t, effective: gid_t);
-    setresgid(real: gid_t, effective: gid_t, saved: gid_t);
-    setresuid(real: uid_t, effective: uid_t, saved: uid_t);
-    setreuid(real: uid_t, effective: uid_t);
-    setuid(id: uid_t);
 }

@@ -4,7 +4,11 @@
 //! Owns the control socket: when this socket closes, the IOKernel ends the registration. All of it
 //! runs on ordinary OS threads.
 
+mod instances;
 mod watch;
+
+#[cfg(feature = "signal")]
+pub use instances::{end_earlier, is_replaced};
 
 use crate::config::{Config, OnIoKernelLoss};
 use crate::error::AttachError;
@@ -17,7 +21,7 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use tailwater_shm::board::Board;
-use tailwater_shm::control::{self, ClientMessage, ControlError, Register, ServerMessage, Welcome};
+use tailwater_shm::control::{self, ClientMessage, ControlError, Instance, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
 use tailwater_shm::memory::Mapping;
 use tailwater_shm::ring::MAX_PACKET;
@@ -102,6 +106,7 @@ impl Connection {
             ring_bytes: config.ring_bytes,
             ip: config.ip,
             returns: false,
+            instance: if config.replace { Instance::Latest } else { Instance::Only },
         };
         let control = dial(path, ANSWER_TIMEOUT)?;
         let Accepted { welcome, region, doorbell, seat } = ask(&control, path, &wish)?;
@@ -167,6 +172,12 @@ impl Connection {
         if let Some(cores) = &self.others {
             // If this fails, the kthreads share their cores with this thread.
             let _ = sched_setaffinity(None, cores);
+        }
+        if !self.wish.instance.is_only() {
+            // Until the IOKernel says otherwise: from the first frame on, those for another
+            // instance are passed on.
+            instances::note(Instance::Replaces);
+            instances::keep(&self.registration.control);
         }
         announce(&self.registration.control, &self.path, tids)
     }

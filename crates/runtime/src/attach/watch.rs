@@ -17,8 +17,8 @@
 //! be a full pipe, and there may be no memory for a stack.
 
 use super::{
-    ANSWER_TIMEOUT, Accepted, Connection, Registration, announce, ask, broken, dial, limit_answers,
-    unmanaged, unusable,
+    ANSWER_TIMEOUT, Accepted, Connection, Registration, announce, ask, broken, dial, instances,
+    limit_answers, unmanaged, unusable,
 };
 use crate::config::OnIoKernelLoss;
 use crate::error::{AttachError, StartError};
@@ -140,13 +140,18 @@ impl Connection {
         true
     }
 
-    fn wait_for_loss(&self) -> Loss {
+    fn wait_for_loss(&mut self) -> Loss {
         let control = &self.registration.control;
         // If this fails, the call below returns after the limit of an answer, and is repeated.
         let _ = set_socket_timeout(control, Timeout::Recv, None);
         loop {
-            // The IOKernel sends nothing more, so this call returns when the connection ends.
+            // Returns when the connection ends, or if there is another instance of this program.
             match control::receive::<ServerMessage>(control) {
+                Ok((ServerMessage::Instance(instance), _)) => {
+                    self.wish.instance = instance;
+                    instances::note(instance);
+                }
+                Ok((ServerMessage::End, _)) => instances::end_soon(),
                 Ok((ServerMessage::Refused { why }, _)) => return Loss::Expelled(why),
                 Ok(_) => return Loss::Expelled("it broke the protocol".to_owned()),
                 Err(ControlError::Closed) => return Loss::Ended,
@@ -293,6 +298,9 @@ impl Connection {
             self.unbind(runtime);
             runtime.orphan(awaits);
             return Err(error);
+        }
+        if !self.wish.instance.is_only() {
+            instances::keep(&control);
         }
         self.registration = Registration { control, welcome };
         // Without memory for a stack, segments wait for the timers of their connections.

@@ -49,6 +49,7 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// | [`guaranteed`](Self::guaranteed) | `TAILWATER_GUARANTEED` | 0 |
 /// | [`class`](Self::class) | `TAILWATER_CLASS` | `latency-critical` |
 /// | [`ip`](Self::ip) | `TAILWATER_IP` | the IOKernel chooses |
+/// | [`replace`](Self::replace) | `TAILWATER_REPLACE` | false |
 /// | [`on_iokernel_loss`](Self::on_iokernel_loss) | `TAILWATER_ON_IOKERNEL_LOSS` | `wait` |
 /// | [`iokernel_wait`](Self::iokernel_wait) | `TAILWATER_IOKERNEL_WAIT_MS` | 60 s |
 /// | [`exit_linger`](Self::exit_linger) | `TAILWATER_EXIT_LINGER_MS` | 60 s |
@@ -112,6 +113,29 @@ impl RuntimeBuilder {
     /// Sets the IPv4 address to request from the IOKernel.
     pub fn ip(mut self, ip: Ipv4Addr) -> Self {
         self.settings.ip = Some(ip);
+        self
+    }
+
+    /// Sets whether this program takes the place of an instance of it that runs, which has its
+    /// [name](Self::name), its address and this setting, and lets a later one take its own. Clients
+    /// notice nothing: connections of the earlier instance stay there, and new ones come here, port
+    /// by port, once a socket is open.
+    ///
+    /// When all sockets are open, call [`end_earlier`](crate::signal::end_earlier). The earlier
+    /// instance then gets SIGTERM, which it has to [handle](crate::signal): it finishes its
+    /// connections and ends.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// tailwater::RuntimeBuilder::new().name("web").replace(true).run(|| {
+    ///     let listener = tailwater::net::TcpListener::bind("0.0.0.0:80")?;
+    ///     tailwater::signal::end_earlier();
+    ///     listener.incoming().for_each(drop);
+    ///     std::io::Result::Ok(())
+    /// }).unwrap().unwrap();
+    /// ```
+    pub fn replace(mut self, replaces: bool) -> Self {
+        self.settings.replace = Some(replaces);
         self
     }
 

@@ -33,6 +33,7 @@ pub struct Settings {
     pub guaranteed: Option<u16>,
     pub class: Option<ProgramClass>,
     pub ip: Option<Ipv4Addr>,
+    pub replace: Option<bool>,
     pub on_iokernel_loss: Option<OnIoKernelLoss>,
     pub iokernel_wait_ms: Option<u64>,
     pub exit_linger_ms: Option<u64>,
@@ -64,6 +65,7 @@ impl Settings {
             guaranteed: self.guaranteed.or(next.guaranteed),
             class: self.class.or(next.class),
             ip: self.ip.or(next.ip),
+            replace: self.replace.or(next.replace),
             on_iokernel_loss: self.on_iokernel_loss.or(next.on_iokernel_loss),
             iokernel_wait_ms: self.iokernel_wait_ms.or(next.iokernel_wait_ms),
             exit_linger_ms: self.exit_linger_ms.or(next.exit_linger_ms),
@@ -100,6 +102,8 @@ pub struct Config {
     pub class: ProgramClass,
     /// Requested address.
     pub ip: Option<Ipv4Addr>,
+    /// True if it takes the place of a running instance, and lets another take its own.
+    pub replace: bool,
     /// What happens when the IOKernel is lost.
     pub on_iokernel_loss: OnIoKernelLoss,
     /// How long another IOKernel is waited for; `None`: for ever.
@@ -153,6 +157,9 @@ impl Config {
         let stall_timeout = settings.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
         let iokernel_wait = settings.iokernel_wait_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
         let idle_timeout = settings.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
+        if settings.replace == Some(true) && settings.name.is_none() {
+            return Err(ConfigError::ReplacesNone);
+        }
         Ok(Self {
             iokernel: settings.iokernel,
             name: settings.name.unwrap_or_else(program_name),
@@ -160,6 +167,7 @@ impl Config {
             guaranteed: settings.guaranteed.unwrap_or(0),
             class: settings.class.unwrap_or_default(),
             ip: settings.ip,
+            replace: settings.replace.unwrap_or(false),
             on_iokernel_loss: settings.on_iokernel_loss.unwrap_or_default(),
             iokernel_wait: (!iokernel_wait.is_zero()).then_some(iokernel_wait),
             exit_linger,

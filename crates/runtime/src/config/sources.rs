@@ -51,6 +51,7 @@ pub fn environment() -> Result<Settings, ConfigError> {
         guaranteed: parsed("TAILWATER_GUARANTEED")?,
         class: variable("TAILWATER_CLASS", class)?,
         ip: parsed("TAILWATER_IP")?,
+        replace: parsed("TAILWATER_REPLACE")?,
         on_iokernel_loss: variable("TAILWATER_ON_IOKERNEL_LOSS", on_iokernel_loss)?,
         iokernel_wait_ms: parsed("TAILWATER_IOKERNEL_WAIT_MS")?,
         exit_linger_ms: parsed("TAILWATER_EXIT_LINGER_MS")?,

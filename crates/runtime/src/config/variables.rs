@@ -7,7 +7,7 @@
 const PREFIX: &str = "TAILWATER_";
 
 /// All variables, without the prefix.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "ADOPT_LIBC_WAITS",
     "BLOCKING_THREADS",
     "CLASS",
@@ -24,6 +24,7 @@ const NAMES: [&str; 20] = [
     "ON_IOKERNEL_LOSS",
     "PACKET_STEALING",
     "QUANTUM_US",
+    "REPLACE",
     "RING_BYTES",
     "STACK_SIZE",
     "STALL_TIMEOUT_MS",

@@ -16,7 +16,7 @@
 //!   floating-point control words, which all user threads share: a program that changes the
 //!   rounding mode must change it back before it blocks.
 
-use core::arch::{asm, naked_asm};
+use core::arch::{asm, global_asm, naked_asm};
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// `HWCAP2_FSGSBASE`: the kernel lets user mode write FS base (Linux 5.9,
@@ -74,6 +74,67 @@ pub fn fs_base() -> usize {
     // SAFETY: every thread's FS base points to a control block whose first word is its own address.
     unsafe { asm!("mov {}, fs:[0]", out(reg) base, options(nostack, preserves_flags, readonly)) };
     base
+}
+
+// The flag of `guard::inside`: a byte at a fixed distance from FS base, which each section with
+// preemption off reads. In a shared library `thread_local!` calls `__tls_get_addr` for each use.
+global_asm!(
+    ".pushsection .tbss.tailwater_inside, \"awT\", @nobits",
+    ".globl tailwater_inside",
+    ".hidden tailwater_inside",
+    ".type tailwater_inside, @tls_object",
+    ".size tailwater_inside, 1",
+    "tailwater_inside:",
+    ".zero 1",
+    ".popsection",
+);
+
+/// Returns the flag of the caller's thread-local block.
+#[inline(always)]
+pub fn inside_flag() -> bool {
+    let flag: u64;
+    // SAFETY: reads a byte that each thread-local block has.
+    unsafe {
+        asm!(
+            "mov {flag}, qword ptr [rip + tailwater_inside@gottpoff]",
+            "movzx {flag:e}, byte ptr fs:[{flag}]",
+            flag = out(reg) flag,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    flag != 0
+}
+
+/// Writes the flag of the caller's thread-local block.
+///
+/// # Safety
+/// As [`set_inside`](super::guard::set_inside).
+#[inline(always)]
+pub unsafe fn set_inside_flag(flag: bool) {
+    // SAFETY: writes a byte that each thread-local block has.
+    unsafe {
+        asm!(
+            "mov {offset}, qword ptr [rip + tailwater_inside@gottpoff]",
+            "mov byte ptr fs:[{offset}], {flag}",
+            offset = out(reg) _,
+            flag = in(reg_byte) u8::from(flag),
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Returns the address of the flag in the caller's thread-local block.
+pub fn inside_flag_address() -> usize {
+    let offset: usize;
+    // SAFETY: reads the distance of the flag from FS base.
+    unsafe {
+        asm!(
+            "mov {offset}, qword ptr [rip + tailwater_inside@gottpoff]",
+            offset = out(reg) offset,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    fs_base().wrapping_add(offset)
 }
 
 /// Points FS base of this OS thread at the control block `base`.

@@ -26,7 +26,6 @@
 
 use super::arch;
 use super::words::polled::Polled;
-use core::cell::Cell;
 use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -34,14 +33,10 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, compiler_fence};
 use std::sync::OnceLock;
 use tailwater_shm::grant::{GRANT_KIND_BYTE, GrantWord, POLL_BITS};
 
-thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
 /// True on a kthread: in a user thread or in the scheduler.
 #[inline(always)]
 pub fn inside() -> bool {
-    INSIDE.get()
+    arch::inside_flag()
 }
 
 /// Sets the flag in the caller's thread-local block, for a context that moves between an ordinary
@@ -51,13 +46,14 @@ pub fn inside() -> bool {
 /// The caller is about to be, or has just been, switched to where the flag is true, and uses
 /// nothing of this module in between.
 pub unsafe fn set_inside(is_inside: bool) {
-    INSIDE.set(is_inside);
+    // SAFETY: by the caller's contract.
+    unsafe { arch::set_inside_flag(is_inside) };
 }
 
 /// Returns the address of the flag in the caller's thread-local block, for the image of user
 /// threads' blocks.
 pub fn inside_flag_address() -> usize {
-    INSIDE.with(|flag| core::ptr::from_ref(flag) as usize)
+    arch::inside_flag_address()
 }
 
 /// Runs when preemption is on again and a preempt signal came while it was off.
@@ -152,7 +148,8 @@ impl Head {
         self.own_fs.store(arch::fs_base(), Relaxed);
         // SAFETY: 1. only this module sets GS. 2. The head lives as long as the process.
         unsafe { arch::set_gs(address) };
-        INSIDE.set(true);
+        // SAFETY: GS base points to a head from here on.
+        unsafe { arch::set_inside_flag(true) };
         NoPreempt { inside: true, _not_send: PhantomData }
     }
 

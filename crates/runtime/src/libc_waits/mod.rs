@@ -7,6 +7,7 @@
 //! | caller | waits | wakes user threads |
 //! |---|---|---|
 //! | user thread, preemption on, on its own stack | in [`waiters`], without a core | itself |
+//! | context of an ordinary thread, [away](crate::resident), preemption on | the same, until a handler is to run | itself |
 //! | user thread with preemption off, in a handler of an event loop, or on another stack (a signal handler with `SA_ONSTACK`); scheduler | in the kernel, with its core | as an ordinary thread |
 //! | ordinary thread, in a signal handler or not; before the runtime has started | in the kernel | if it gets the two locks within a bounded time, else by the [`keeper`] |
 //! | child of a fork | in the kernel | there are none |
@@ -21,10 +22,13 @@
 //!
 //! Calls for words that processes may share (no `FUTEX_PRIVATE_FLAG`) are the kernel's: it ends
 //! `pthread_join` that way. A user thread has a thread of the [`blocking`](fn@crate::blocking) pool
-//! wait for it. Priority inheritance (`FUTEX_LOCK_PI` and its like) is the kernel's, too.
+//! wait for it. Priority inheritance (`FUTEX_LOCK_PI` and its like) is the kernel's, too. For both,
+//! the context of an ordinary thread goes home: the kernel knows the owner by its OS thread.
 
 pub mod keeper;
 mod waiters;
+
+pub use waiters::interrupt;
 
 use crate::blocking::blocking;
 use crate::error::{ConfigError, StartError};
@@ -33,11 +37,12 @@ use crate::ground::guard::{Head, NoPreempt};
 use crate::ground::stderr::print;
 use crate::records::runtime::{deadline_after, started};
 use crate::records::uthread::Uthread;
+use crate::resident;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tailwater_libc_waits::table::{bucket, bucket_of};
-use tailwater_libc_waits::{Call, Verdict, redirect};
+use tailwater_libc_waits::{Call, Ruling, Verdict, redirect};
 use tailwater_shm::Cycles;
 
 /// All bits of a bitset: what `FUTEX_WAIT` and `FUTEX_WAKE` use.
@@ -55,7 +60,7 @@ pub fn adopt() -> Result<(), StartError> {
     }
     waiters::prepare();
     // SAFETY: 1. checked there; no thread is started here. 2. and 3. are what this module and
-    // `waiters` do.
+    // `waiters` do. 4. It is the one that the context had at home.
     let redirected = unsafe { redirect(hook) }?;
     if let Some(why) = redirected.gomp_left {
         print(&format!("tailwater: waits of OpenMP (libgomp) hold their core: {why}\n"));
@@ -64,31 +69,40 @@ pub fn adopt() -> Result<(), StartError> {
 }
 
 /// Decides about a call of the C library.
-fn hook(call: &Call) -> Verdict {
+fn hook(call: &Call) -> Ruling {
     let flags = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
     let operation = call.operation as i32 & !flags;
     let misplaced = call.address < LOWEST || !call.address.is_multiple_of(4);
     if misplaced {
-        return Verdict::Kernel;
+        return Verdict::Kernel.into();
     }
     if call.operation as i32 & libc::FUTEX_PRIVATE_FLAG == 0 {
         return match operation {
-            libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => wait_shared(call),
-            _ => Verdict::Kernel,
+            libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET => Verdict::Kernel.into(),
+            _ => wait_shared(call, operation),
         };
     }
     match operation {
         libc::FUTEX_WAIT => wait(call, ANY),
         libc::FUTEX_WAIT_BITSET if call.value3 != 0 => wait(call, call.value3),
-        libc::FUTEX_WAKE => Verdict::Done(wake(call.address, call.value, ANY)),
+        libc::FUTEX_WAKE => Verdict::Done(wake(call.address, call.value, ANY)).into(),
         libc::FUTEX_WAKE_BITSET if call.value3 != 0 => {
-            Verdict::Done(wake(call.address, call.value, call.value3))
+            Verdict::Done(wake(call.address, call.value, call.value3)).into()
         }
-        libc::FUTEX_REQUEUE => Verdict::Done(wake(call.address, wakes_and_moves(call), ANY)),
-        libc::FUTEX_CMP_REQUEUE => compare_and_wake(call),
-        libc::FUTEX_WAKE_OP => wake_and_change(call),
-        _ => Verdict::Kernel,
+        libc::FUTEX_REQUEUE => Verdict::Done(wake(call.address, wakes_and_moves(call), ANY)).into(),
+        libc::FUTEX_CMP_REQUEUE => compare_and_wake(call).into(),
+        libc::FUTEX_WAKE_OP => wake_and_change(call).into(),
+        _ => at_home(call.stack).unwrap_or_else(|| Verdict::Kernel.into()),
     }
+}
+
+/// Moves the context of an ordinary thread home, where the kernel does the call; `None` for other
+/// callers.
+fn at_home(stack: usize) -> Option<Ruling> {
+    if !is_free(stack) {
+        return None;
+    }
+    resident::go_home_unseen().map(|mask| Ruling { verdict: Verdict::Kernel, mask: Some(mask) })
 }
 
 /// Returns the thread that may wait without its core, if the caller is one. `guard` is its only
@@ -96,8 +110,9 @@ fn hook(call: &Call) -> Verdict {
 fn may_wait(guard: &NoPreempt, stack: usize) -> Option<&'static Uthread> {
     let depth = guard.head().map_or(0, Head::preempt_depth);
     let me = guard.kthread().and_then(|kthread| kthread.current())?;
-    let own = me.limit..core::ptr::from_ref(me) as usize;
-    (depth == 1 && own.contains(&stack) && !me.handles.load(Relaxed)).then_some(me)
+    // Handlers of the program run at the home of a context, never above it.
+    let on_own = me.resident || (me.limit..core::ptr::from_ref(me) as usize).contains(&stack);
+    (depth == 1 && on_own && !me.handles.load(Relaxed)).then_some(me)
 }
 
 /// Returns whether the caller may wait without its core, and run code of the scheduler.
@@ -109,23 +124,32 @@ fn is_free(stack: usize) -> bool {
     free
 }
 
-fn wait(call: &Call, bits: u32) -> Verdict {
+fn wait(call: &Call, bits: u32) -> Ruling {
     if !is_free(call.stack) {
-        return Verdict::Counted;
+        return Verdict::Counted.into();
     }
-    match deadline(call) {
-        Ok(deadline) => Verdict::Done(waiters::wait(call, bits, deadline)),
-        // The kernel says what is wrong with it.
-        Err(Invalid) => Verdict::Kernel,
-    }
+    // The kernel says what is wrong with the time.
+    let Ok(deadline) = deadline(call) else { return Verdict::Kernel.into() };
+    let (result, arrived) =
+        resident::wait_for_word(call.address, |ends| waiters::wait(call, bits, deadline, ends));
+    let Some(arrived) = arrived else { return Verdict::Done(result).into() };
+    // The kernel restarts a wait without a limit only (futex(2), signal(7)).
+    let restarts = result == -(libc::EINTR as isize) && arrived.restarts && deadline.is_none();
+    let verdict = if restarts { Verdict::Counted } else { Verdict::Done(result) };
+    Ruling { verdict, mask: Some(arrived.mask) }
 }
 
-fn wait_shared(call: &Call) -> Verdict {
-    if !is_free(call.stack) {
-        return Verdict::Kernel;
+/// Decides about a call for a word that processes may share, which is no wake.
+fn wait_shared(call: &Call, operation: i32) -> Ruling {
+    if let Some(ruling) = at_home(call.stack) {
+        return ruling;
+    }
+    let waits = matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET);
+    if !waits || !is_free(call.stack) {
+        return Verdict::Kernel.into();
     }
     // SAFETY: the caller of the library's function vouches for the words, on whichever thread.
-    Verdict::Done(blocking(|| unsafe { call.make() }))
+    Verdict::Done(blocking(|| unsafe { call.make() })).into()
 }
 
 /// A timeout is malformed.

@@ -7,6 +7,7 @@
 //! | event | holds | does |
 //! |---|---|---|
 //! | wake | bucket's lock | unlinks the waiter and counts it down; swaps `WAITING` for `WOKEN`, or stores it without a timeout; makes the thread runnable, after unlocking |
+//! | signal for the thread's home | bucket's lock | as a wake, with `INTERRUPTED` |
 //! | timeout | timer lock | swaps `WAITING` for `TIMED_OUT`; makes the thread runnable; the waiter stays linked |
 //! | the thread resumes, timed out | bucket's lock | unlinks the waiter and counts it down, unless a wake did |
 //!
@@ -35,6 +36,7 @@ use tailwater_shm::sync::spin_hint;
 const WAITING: u8 = 0;
 const WOKEN: u8 = 1;
 const TIMED_OUT: u8 = 2;
+const INTERRUPTED: u8 = 3;
 
 /// Looks at a lock before a wake is left to the keeper: a few microseconds. A bucket's lock is held
 /// for less than one, unless Linux runs another thread in its holder's place.
@@ -100,8 +102,9 @@ pub unsafe fn word<'a>(address: usize) -> &'a AtomicU32 {
 }
 
 /// Waits, on a user thread that may, while the word of `call` has the value expected; until a wake
-/// with one of `bits`, or the deadline. Returns what futex(2) does.
-pub fn wait(call: &Call, bits: u32, deadline: Option<Cycles>) -> isize {
+/// with one of `bits`, the deadline, or an [`interrupt`], before which `ends` is set. Returns what
+/// futex(2) does.
+pub fn wait(call: &Call, bits: u32, deadline: Option<Cycles>, ends: &AtomicBool) -> isize {
     let index = bucket_of(call.address);
     let (counts, lists) = (bucket(index), waiters(index));
     let thread = current_uthread().expect("a user thread waits here");
@@ -109,10 +112,13 @@ pub fn wait(call: &Call, bits: u32, deadline: Option<Cycles>) -> isize {
     let mut list = lists.list.lock();
     // SAFETY: the caller of the library's function vouches for the word. Acquire: pairs with
     // whatever changed it.
-    if unsafe { word(call.address) }.load(Ordering::Acquire) != call.value {
+    let changed = unsafe { word(call.address) }.load(Ordering::Acquire) != call.value;
+    // SeqCst: see `resident::wait_for_word`. Under the lock: an `interrupt` that finds the waiter
+    // not linked yet is seen here.
+    if changed || ends.load(Ordering::SeqCst) {
         drop(list);
         counts.remove_user();
-        return -(libc::EAGAIN as isize);
+        return -(if changed { libc::EAGAIN } else { libc::EINTR } as isize);
     }
     let waiter = Waiter {
         timer: TimerNode::new(time_out),
@@ -132,14 +138,35 @@ pub fn wait(call: &Call, bits: u32, deadline: Option<Cycles>) -> isize {
     block(list.unlock_keeping_preemption_off());
     drop(timer);
     // Acquire: pairs with the Release in `end_wait`.
-    if waiter.state.load(Ordering::Acquire) == WOKEN {
-        return 0;
+    match waiter.state.load(Ordering::Acquire) {
+        WOKEN => return 0,
+        INTERRUPTED => return -(libc::EINTR as isize),
+        _ => {}
     }
     // SAFETY: the waiter is in this list, or a wake has taken it out.
     if unsafe { lists.list.lock().remove(&waiter) } {
         counts.remove_user();
     }
     -(libc::ETIMEDOUT as isize)
+}
+
+/// Ends the wait of `thread` for the word at `address`, if it waits. On an ordinary thread with
+/// signals blocked.
+pub fn interrupt(thread: &Uthread, address: usize) {
+    let index = bucket_of(address);
+    let mut list = waiters(index).list.lock();
+    let waits = |waiter: &&Waiter| core::ptr::eq(waiter.thread, thread);
+    let Some(waiter) = list.iter().find(waits).map(NonNull::from) else { return };
+    // SAFETY: as in `take`.
+    let waiter = unsafe { waiter.as_ref() };
+    // SAFETY: it was found in this list.
+    unsafe { list.remove(waiter) };
+    bucket(index).remove_user();
+    let runnable = waiter.end_wait(INTERRUPTED);
+    drop(list);
+    if let Some(runnable) = runnable {
+        ready(runnable);
+    }
 }
 
 /// The callback of each waiter's timer.
@@ -163,7 +190,7 @@ impl Waiter {
             // Release: pairs with the Acquire load of the waiter.
             self.state.compare_exchange(WAITING, outcome, Ordering::Release, Ordering::Relaxed).is_ok()
         } else {
-            // Release: as above. There is no other that could end it.
+            // Release: as above. The one that has unlinked it alone ends it.
             self.state.store(outcome, Ordering::Release);
             true
         };

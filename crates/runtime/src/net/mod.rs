@@ -45,7 +45,8 @@ pub(crate) use tcp::window_of_ring;
 
 use driver::{KthreadOutlet, stack};
 use platform::Kthreads;
-use tailwater_net::{Ending, Owed};
+use tailwater_net::{Ending, Instance, Owed};
+use tailwater_shm::control;
 
 /// Sends what connections could not while there was no IOKernel. On a kthread.
 pub(crate) fn resume() {
@@ -70,6 +71,23 @@ pub(crate) fn poll_ending(ending: &mut Ending<Kthreads>, last: bool) -> Owed {
 /// Records that the IOKernel is gone: calls that need other hosts fail from now on.
 pub(crate) fn set_link_down() {
     stack().set_link_down(&mut KthreadOutlet);
+}
+
+/// Sets how this program stands to another instance of it.
+pub(crate) fn set_instance(instance: control::Instance) {
+    stack().set_instance(match instance {
+        control::Instance::Only | control::Instance::Latest => Instance::Only,
+        control::Instance::Replaces => Instance::Later,
+        control::Instance::Replaced => Instance::Earlier,
+    });
+}
+
+/// Returns whether a client is in the middle of connecting.
+pub(crate) fn has_handshakes() -> bool {
+    #[cfg(feature = "tcp")]
+    return stack().handshakes() > 0;
+    #[cfg(not(feature = "tcp"))]
+    false
 }
 
 /// Records that there is an IOKernel again.

@@ -9,7 +9,7 @@
 
 use super::events::Events;
 use super::interest::{Interest, Mode, Readiness, Ready};
-use super::registration::{Place, Registration};
+use super::registration::{Local, Place, Registration};
 use super::source::{Key, Object, Sealed, Side, Source};
 use super::timers::Timers;
 use crate::ground::list::List;
@@ -20,6 +20,8 @@ use crate::token::Token;
 use crate::verbs::wait::{WaitList, check_may_block, wait};
 use crate::verbs::watch::Watchers;
 use core::fmt;
+use core::hash::{BuildHasherDefault, Hasher};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
@@ -84,15 +86,20 @@ impl State {
 }
 
 /// What a poller's registrations share with it.
-pub struct Shared(SpinLock<State>);
+pub struct Shared {
+    state: SpinLock<State>,
+    /// Whether `gone` has registrations. Written under the lock, and read without it, so that calls
+    /// for the registry need not take it: one that closes meanwhile is found by the next call.
+    has_gone: AtomicBool,
+}
 
 impl Shared {
-    /// Puts a registration on the ready list and wakes a thread, unless both was done since the
-    /// list was last looked at.
-    pub(super) fn put(&self, registration: &Registration) {
-        let mut state = self.0.lock();
+    /// Puts a registration on the ready list for a change of one side, or of any, and wakes a
+    /// thread, unless both was done since the list was last looked at.
+    pub(super) fn put(&self, registration: &Registration, side: Option<Side>) {
+        let mut state = self.state.lock();
         let local = registration.local(&mut state);
-        if !local.enabled {
+        if !local.enabled || side.is_some_and(|side| !side.concerns(local.interest)) {
             return;
         }
         match local.place {
@@ -110,7 +117,7 @@ impl Shared {
 
     /// Puts a registration on the list of those gone.
     pub(super) fn close(&self, registration: &Registration) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if state.set_place(registration, Place::Gone) == Place::Gone {
             return;
         }
@@ -118,18 +125,25 @@ impl Shared {
         unsafe { state.ready.remove(registration) };
         // SAFETY: as in `put`.
         unsafe { state.gone.push_back(registration) };
+        self.has_gone.store(true, Relaxed);
     }
 
     /// Takes the next registration off the list of those gone; returns its key.
     fn take_gone(&self) -> Option<Key> {
-        let registration = self.0.lock().gone.pop_front()?;
+        if !self.has_gone.load(Relaxed) {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let registration = state.gone.pop_front();
+        self.has_gone.store(registration.is_some(), Relaxed);
+        let registration = registration?;
         // SAFETY: it is in the registry, from which the caller alone removes it.
         Some(unsafe { registration.as_ref() }.key())
     }
 
     /// Returns the registrations on the ready list, with what was asked of them.
     fn listed(&self) -> Vec<(Arc<Registration>, Interest)> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let mut all = Vec::with_capacity(state.listed);
         for _ in 0..state.listed {
             let Some(registration) = state.ready.pop_front() else { break };
@@ -148,7 +162,7 @@ impl Shared {
 
     /// Takes a registration off all lists, for ever.
     pub(super) fn forget(&self, registration: &Registration) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let before = state.set_place(registration, Place::Gone);
         let list = if before == Place::Gone { &mut state.gone } else { &mut state.ready };
         // SAFETY: it is on this list, or on none.
@@ -156,7 +170,27 @@ impl Shared {
     }
 }
 
-type Registry = HashMap<Key, Arc<Registration>>;
+type Registry = HashMap<Key, Arc<Registration>, BuildHasherDefault<AddressHasher>>;
+
+/// Hashes keys, which are addresses of the runtime's own objects: no peer chooses them.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_usize(byte.into()));
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        // 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming 6.4).
+        self.0 = (self.0 ^ value as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        // Tables use the lower bits, which a multiplication mixes least.
+        self.0.rotate_left(26)
+    }
+}
 
 /// Waits for several sources and timers at once.
 ///
@@ -200,7 +234,8 @@ impl Poller {
             leader: WaitList::new(),
             has_leader: false,
         };
-        Self { shared: Arc::new(Shared(SpinLock::new(state))), registry: Mutex::default() }
+        let shared = Shared { state: SpinLock::new(state), has_gone: AtomicBool::new(false) };
+        Self { shared: Arc::new(shared), registry: Mutex::default() }
     }
 
     /// Calls `change` with the registry, without the registrations of closed sources.
@@ -246,9 +281,15 @@ impl Poller {
         mode: Mode,
     ) -> io::Result<()> {
         self.with_registry(|registry| {
-            let Entry::Vacant(entry) = registry.entry(source.key()) else {
-                let why = "the source is registered with this poller already: use modify";
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+            let entry = match registry.entry(source.key()) {
+                Entry::Vacant(entry) => entry,
+                Entry::Occupied(entry) if self.change(entry.get(), (token, interest, mode), true) => {
+                    return Ok(());
+                }
+                Entry::Occupied(_) => {
+                    let why = "the source is registered with this poller already: use modify";
+                    return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+                }
             };
             let shared = Arc::clone(&self.shared);
             let registration = Registration::new(source, shared, token, interest, mode);
@@ -260,11 +301,33 @@ impl Poller {
         })
     }
 
+    /// Changes what is reported of a registration that is or is not suspended, as `suspended` says;
+    /// false if it is otherwise.
+    fn change(
+        &self,
+        registration: &Registration,
+        (token, interest, mode): (Token, Interest, Mode),
+        suspended: bool,
+    ) -> bool {
+        let mut state = self.shared.state.lock();
+        let local = registration.local(&mut state);
+        if local.suspended != suspended {
+            return false;
+        }
+        let place = local.place;
+        *local = Local { token, interest, mode, enabled: true, suspended: false, place };
+        drop(state);
+        // SAFETY: as in `register`.
+        unsafe { registration.link(interest) };
+        self.check(registration, interest);
+        true
+    }
+
     /// Puts a registration on the ready list if its source is ready. It is linked already, so no
     /// change is missed in between.
     fn check(&self, registration: &Registration, interest: Interest) {
         if registration.object().ready().of_interest(interest.ready()) != Ready::NONE {
-            self.shared.put(registration);
+            self.shared.put(registration, None);
         }
     }
 
@@ -298,14 +361,25 @@ impl Poller {
     ) -> io::Result<()> {
         self.with_registry(|registry| {
             let registration = registry.get(&source.key()).ok_or_else(not_found)?;
-            let mut state = self.shared.0.lock();
+            self.change(registration, (token, interest, mode), false).then_some(()).ok_or_else(not_found)
+        })
+    }
+
+    /// As [`deregister`](Self::deregister), for a source that is likely to be registered again: its
+    /// record stays, so that this needs no memory then. For `epoll` sets of unmodified programs.
+    ///
+    /// # Errors
+    /// As [`deregister`](Self::deregister).
+    #[doc(hidden)]
+    pub fn suspend(&self, source: &impl Source) -> io::Result<()> {
+        self.with_registry(|registry| {
+            let registration = registry.get(&source.key()).ok_or_else(not_found)?;
+            let mut state = self.shared.state.lock();
             let local = registration.local(&mut state);
-            let place = local.place;
-            *local = super::registration::Local { token, interest, mode, enabled: true, place };
-            drop(state);
-            // SAFETY: as in `register`.
-            unsafe { registration.link(interest) };
-            self.check(registration, interest);
+            if local.suspended {
+                return Err(not_found());
+            }
+            (local.suspended, local.enabled, local.interest) = (true, false, Interest::NONE);
             Ok(())
         })
     }
@@ -348,7 +422,7 @@ impl Poller {
     /// assert!(events.iter().all(|event| event.is_timer()));
     /// ```
     pub fn set_timer(&self, token: Token, at: Instant) {
-        let mut state = self.shared.0.lock();
+        let mut state = self.shared.state.lock();
         let earliest = state.timers.next().is_none_or(|next| at < next);
         state.timers.set(token, at);
         if !earliest {
@@ -372,7 +446,7 @@ impl Poller {
     /// assert!(poller.clear_timer(Token(9)) && !poller.clear_timer(Token(9)));
     /// ```
     pub fn clear_timer(&self, token: Token) -> bool {
-        self.shared.0.lock().timers.clear(token)
+        self.shared.state.lock().timers.clear(token)
     }
 
     /// Makes one [`wait`](Self::wait) return, now or later, maybe without events. Several calls
@@ -387,7 +461,7 @@ impl Poller {
     /// assert_eq!(poller.wait(&mut events, None), 0);
     /// ```
     pub fn wake(&self) {
-        let mut state = self.shared.0.lock();
+        let mut state = self.shared.state.lock();
         state.woken = true;
         state.wake_one();
     }
@@ -421,7 +495,7 @@ impl Poller {
     /// the ready list when it first called this. `looks_left` is the number of further looks, each
     /// of which takes at least one registration.
     fn has_seen_all(&self, looks_left: &mut Option<usize>) -> bool {
-        let listed = self.shared.0.lock().listed;
+        let listed = self.shared.state.lock().listed;
         let left = looks_left.map_or(listed, |left| listed.min(left - 1));
         *looks_left = Some(left);
         left == 0
@@ -431,7 +505,7 @@ impl Poller {
     /// [`wake`](Self::wake) was called.
     fn take(&self, events: &mut Events) -> bool {
         let room = events.list.capacity().min(BATCH).min(events.limit);
-        let mut state = self.shared.0.lock();
+        let mut state = self.shared.state.lock();
         if state.timers.next().is_some() {
             let now = Instant::now();
             while events.list.len() < room
@@ -465,7 +539,7 @@ impl Poller {
         for (registration, ready) in &mut events.taken {
             *ready = registration.object().ready();
         }
-        let mut state = self.shared.0.lock();
+        let mut state = self.shared.state.lock();
         for (registration, ready) in &events.taken {
             let local = registration.local(&mut state);
             let ready = ready.of_interest(local.interest.ready());
@@ -492,7 +566,7 @@ impl Poller {
     /// Waits until woken, until the first timer if no other thread waits for that, or until
     /// `deadline`.
     fn block(&self, deadline: Option<Cycles>) {
-        let mut state = self.shared.0.lock();
+        let mut state = self.shared.state.lock();
         if !state.ready.is_empty() || state.woken {
             return;
         }
@@ -508,12 +582,12 @@ impl Poller {
         state.has_leader = true;
         // SAFETY: as above, for `leader`.
         unsafe { wait(state, |state| &mut state.leader, Some(until)) };
-        self.shared.0.lock().has_leader = false;
+        self.shared.state.lock().has_leader = false;
     }
 
     /// Makes another waiting thread watch the timers, if none does.
     fn leave(&self) {
-        let mut state = self.shared.0.lock();
+        let mut state = self.shared.state.lock();
         if state.timers.next().is_some() && !state.has_leader {
             state.followers.wake_one();
         }
@@ -535,7 +609,7 @@ pub struct Nested<'a>(pub &'a Poller);
 impl Object for Shared {
     fn watchers(&self, side: Side, change: &mut dyn FnMut(&mut Watchers)) {
         if side == Side::Read {
-            change(&mut self.0.lock().watchers);
+            change(&mut self.state.lock().watchers);
         }
     }
 
@@ -562,7 +636,7 @@ impl Drop for Poller {
         for (_, registration) in registry.drain() {
             registration.unlink();
         }
-        self.shared.0.lock().watchers.close();
+        self.shared.state.lock().watchers.close();
     }
 }
 

@@ -20,6 +20,7 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::mem::offset_of;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// What the poller's lock guards.
@@ -30,6 +31,8 @@ pub struct Local {
     pub mode: Mode,
     /// False after a one-shot registration was reported.
     pub enabled: bool,
+    /// True after [`suspend`](super::Poller::suspend): for the program it is not there.
+    pub suspended: bool,
     pub place: Place,
 }
 
@@ -51,6 +54,8 @@ pub struct Registration {
     reads: Watcher,
     writes: Watcher,
     links: Links<Registration>,
+    /// The sides whose watchers it has joined, by [`Side::bit`]. Written under the registry's lock.
+    linked: AtomicU8,
     local: UnsafeCell<Local>,
     key: Key,
     object: Arc<dyn Object>,
@@ -87,7 +92,15 @@ impl Registration {
             reads: Watcher::new(change_to_read),
             writes: Watcher::new(change_to_write),
             links: Links::new(),
-            local: UnsafeCell::new(Local { token, interest, mode, enabled: true, place: Place::Nowhere }),
+            linked: AtomicU8::new(0),
+            local: UnsafeCell::new(Local {
+                token,
+                interest,
+                mode,
+                enabled: true,
+                suspended: false,
+                place: Place::Nowhere,
+            }),
             key: source.key(),
             object: source.object(),
             poller,
@@ -111,38 +124,36 @@ impl Registration {
         &*self.object
     }
 
-    /// Watches the directions of `interest`, and no others.
+    /// Watches the sides that `interest` is about. It goes on to watch others: programs change
+    /// their interest often, and a change of a side that is not asked for is ignored.
     ///
     /// # Safety
     /// [`unlink`](Self::unlink) is called before the registration dies.
     pub unsafe fn link(&self, interest: Interest) {
-        // The end of a connection, however it comes, is a change for readers.
-        let reads = [Interest::READABLE, Interest::READ_CLOSED, Interest::HANGUP];
-        let sides = [
-            (Side::Read, &self.reads, reads.iter().any(|&reads| interest.contains(reads))),
-            (Side::Write, &self.writes, interest.contains(Interest::WRITABLE)),
-        ];
-        for (side, watcher, wanted) in sides {
-            self.object.watchers(side, &mut |watchers| {
-                match (wanted, watcher.is_linked()) {
-                    // SAFETY: 1. by the caller's contract; an `Arc` does not move. 2. The lock is
-                    // held.
-                    (true, false) => unsafe { watchers.add(watcher) },
-                    // SAFETY: it is in these watchers: the object has one list for a direction.
-                    (false, true) => unsafe { watchers.remove(watcher) },
-                    _ => {}
-                }
-            });
+        for (side, watcher) in self.sides() {
+            if side.concerns(interest) && self.linked.load(Relaxed) & side.bit() == 0 {
+                // SAFETY: 1. by the caller's contract; an `Arc` does not move. 2. The lock is held.
+                self.object.watchers(side, &mut |watchers| unsafe { watchers.add(watcher) });
+                self.linked.fetch_or(side.bit(), Relaxed);
+            }
         }
     }
 
     /// Leaves the source's watchers and the poller's lists. The caller holds no lock but the
     /// registry's.
     pub fn unlink(&self) {
-        // SAFETY: with no interest it leaves all watchers.
-        unsafe { self.link(Interest::NONE) };
+        for (side, watcher) in self.sides() {
+            self.object.watchers(side, &mut |watchers| {
+                // SAFETY: it is in these watchers, or in none: the object has one list for a side.
+                unsafe { watchers.remove(watcher) };
+            });
+        }
         // No change reaches it from here on.
         self.poller.forget(self);
+    }
+
+    fn sides(&self) -> [(Side, &Watcher); 2] {
+        [(Side::Read, &self.reads), (Side::Write, &self.writes)]
     }
 }
 
@@ -150,23 +161,23 @@ impl Registration {
 /// `watcher` is `reads` of a live registration, and its source is locked.
 unsafe fn change_to_read(watcher: NonNull<Watcher>, signal: Signal) -> bool {
     // SAFETY: by the caller's contract: the first field of a repr(C) type.
-    unsafe { changed(watcher.cast(), signal) }
+    unsafe { changed(watcher.cast(), Side::Read, signal) }
 }
 
 /// # Safety
 /// `watcher` is `writes` of a live registration, and its source is locked.
 unsafe fn change_to_write(watcher: NonNull<Watcher>, signal: Signal) -> bool {
     // SAFETY: by the caller's contract: it lies that far behind the registration's start.
-    unsafe { changed(watcher.byte_sub(offset_of!(Registration, writes)).cast(), signal) }
+    unsafe { changed(watcher.byte_sub(offset_of!(Registration, writes)).cast(), Side::Write, signal) }
 }
 
 /// # Safety
 /// The registration is alive.
-unsafe fn changed(registration: NonNull<Registration>, signal: Signal) -> bool {
+unsafe fn changed(registration: NonNull<Registration>, side: Side, signal: Signal) -> bool {
     // SAFETY: by the caller's contract.
     let registration = unsafe { registration.as_ref() };
     match signal {
-        Signal::Changed => registration.poller.put(registration),
+        Signal::Changed => registration.poller.put(registration, Some(side)),
         Signal::Closed => registration.poller.close(registration),
     }
     true

@@ -1,6 +1,6 @@
 //! Sources that can be registered, and the reading of their state.
 
-use super::interest::Ready;
+use super::interest::{Interest, Ready};
 use crate::net::UdpSocket;
 use crate::sync::channel::{Channel, Receiver, Sender};
 use crate::sync::{Event, Notify, mpsc};
@@ -18,6 +18,26 @@ use {
 pub enum Side {
     Read,
     Write,
+}
+
+impl Side {
+    /// Returns whether changes of this side matter to `interest`.
+    pub fn concerns(self, interest: Interest) -> bool {
+        match self {
+            // The end of a connection, however it comes, is a change for readers.
+            Self::Read => {
+                interest.contains(Interest::READABLE)
+                    || interest.contains(Interest::READ_CLOSED)
+                    || interest.contains(Interest::HANGUP)
+            }
+            Self::Write => interest.contains(Interest::WRITABLE),
+        }
+    }
+
+    /// Returns the bit of this side in a set of sides.
+    pub fn bit(self) -> u8 {
+        1 << self as u8
+    }
 }
 
 /// What a registration watches. Implementors call `change` with their lock held.

@@ -10,7 +10,7 @@ use crate::ground::guard::NoPreempt;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// glibc's signal for the repetition (`SIGSETXID`, sysdeps/unix/sysv/linux/internal-signals.h).
-const SIGNAL: i32 = 33;
+pub const SIGNAL: i32 = 33;
 
 /// `struct sigaction` of the system call (rt_sigaction(2)); glibc's own refuses this signal.
 #[derive(Debug, Clone, Copy)]

@@ -35,6 +35,7 @@ fn pollers_report_what_is_ready() {
                 a_closed_source_is_reported_no_more();
                 a_place_that_was_closed_can_be_registered_anew();
                 a_deregistered_source_is_reported_no_more();
+                a_suspended_source_is_not_there_until_it_is_registered_again();
                 a_wait_returns_at_its_time_and_when_woken();
                 a_wait_without_time_sees_what_stands_behind_a_source_used_up();
                 a_wait_that_panics_leaves_the_timers_to_others();
@@ -287,6 +288,25 @@ fn a_deregistered_source_is_reported_no_more() {
     );
     poller.register(&receiver, Token(1), READ, Mode::Level).unwrap();
     assert_eq!(tokens(&wait(&poller, &mut events, None)), [1]);
+}
+
+fn a_suspended_source_is_not_there_until_it_is_registered_again() {
+    let (poller, mut events) = poller();
+    let (sender, receiver) = channel::unbounded();
+    poller.register(&receiver, Token(1), READ, Mode::Level).unwrap();
+    sender.send(1).unwrap();
+    poller.suspend(&receiver).unwrap();
+    assert!(wait(&poller, &mut events, AT_ONCE).is_empty());
+    let again = [poller.suspend(&receiver), poller.modify(&receiver, Token(1), READ, Mode::Level)];
+    assert!(again.iter().all(|result| result.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound)));
+    sender.send(2).unwrap();
+    assert!(wait(&poller, &mut events, AT_ONCE).is_empty());
+    poller.register(&receiver, Token(2), READ, Mode::Edge).unwrap();
+    assert_eq!(wait(&poller, &mut events, AT_ONCE)[0].token(), Token(2), "what came meanwhile");
+    let twice = poller.register(&receiver, Token(3), READ, Mode::Edge);
+    assert_eq!(twice.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    sender.send(3).unwrap();
+    assert_eq!(wait(&poller, &mut events, AT_ONCE).len(), 1);
 }
 
 fn a_wait_returns_at_its_time_and_when_woken() {

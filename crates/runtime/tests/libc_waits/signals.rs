@@ -100,7 +100,12 @@ fn posts(flags: libc::c_int) {
             .collect();
         let sender = tailwater::blocking(|| std::thread::spawn(send));
         let start = Instant::now();
-        while POSTED.load(Ordering::Relaxed) < 20_000 && start.elapsed() < Duration::from_secs(3) {
+        // Three seconds at most on an idle machine, and until some are handled on a busy one.
+        let goes_on = || match POSTED.load(Ordering::Relaxed) {
+            ..=100 => start.elapsed() < PATIENCE,
+            posted => posted < 20_000 && start.elapsed() < Duration::from_secs(3),
+        };
+        while goes_on() {
             tailwater::time::sleep(Duration::from_millis(5));
         }
         OVER.store(true, Ordering::Relaxed);

@@ -43,7 +43,7 @@
 //! - A requested core that the division gives a runtime is its *own*, like a guaranteed one: it is
 //!   granted at once, from a runtime that has more than it owns, and never preempted. No congestion
 //!   outweighs it.
-//! - It is granted without work, once for each raise of the request (see `pursuit`), and not lent
+//! - It is granted without work, once for each raise of the request (see `prefetch`), and not lent
 //!   to others while the kthread that has it idles. When that kthread parks for lack of work, the
 //!   core is lent until the runtime has work again: a runtime below its own is served first.
 //! - All other cores are lent by congestion, as above.
@@ -220,7 +220,8 @@ impl CongestionDetection {
     fn claim(&self, view: View<'_>, runtime: RuntimeId, spare: i32) -> Option<Claim> {
         let account = view.ledger.account(runtime)?;
         let claims = self.is_unmet(runtime) && account.room() > 0 && !view.obs.runtime(runtime)?.on_hold();
-        claims.then_some(Claim { runtime, class: account.spec().class, spare })
+        let (class, demoted) = (view.class(runtime), view.is_demoted(runtime));
+        claims.then_some(Claim { runtime, class, demoted, spare })
     }
 
     fn queue_key(&self, claim: &Claim) -> QueueKey {
@@ -302,7 +303,11 @@ impl CongestionDetection {
                 let account = view.ledger.account(runtime)?;
                 self.claim(view, runtime, spare(account, self.share(runtime, account)))
             })
-            .filter(|claim| holder.is_none_or(|h| !h.keeps || self.may_preempt(claim, h)))
+            .filter(|claim| {
+                holder.is_none_or(|h| {
+                    if h.keeps { self.may_preempt(claim, h) } else { claim.may_take_idle(h.class) }
+                })
+            })
             .filter(|claim| self.selector.reaches(view, claim, at));
         queue.extend(claims.map(|claim| self.queue_key(&claim)));
         queue.sort_unstable();
@@ -366,7 +371,7 @@ impl Holder {
         let has_work = view.obs.runtime(kthread.runtime).is_some_and(RuntimeLook::has_work);
         Some(Self {
             kthread,
-            class: account.spec().class,
+            class: view.class(kthread.runtime),
             spare: spare(account, share),
             tenure: view.now.since(since),
             keeps: has_work || lendable(account, share) <= 0,

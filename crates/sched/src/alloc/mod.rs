@@ -38,7 +38,7 @@ mod named;
 mod observe;
 pub mod optimal;
 mod per_runtime;
-mod pursuit;
+mod prefetch;
 mod requests;
 mod select;
 mod target;
@@ -56,7 +56,7 @@ pub use observe::{Activity, KthreadLook, Observation, RuntimeLook};
 pub use requests::{DIVISION_PAUSE, PRIORITIES, Requests};
 
 use crate::ids::{CoreId, Nanos, RuntimeId};
-use crate::ledger::Ledger;
+use crate::ledger::{Class, Ledger};
 use heap::vec::Vec;
 
 /// The input of a decision: the time, the observation and the ledger.
@@ -68,6 +68,20 @@ pub struct View<'a> {
     pub obs: &'a Observation,
     /// Which kthread owns which core.
     pub ledger: &'a Ledger,
+}
+
+impl View<'_> {
+    /// Returns the class as which a runtime competes for cores.
+    fn class(&self, runtime: RuntimeId) -> Class {
+        match self.ledger.account(runtime) {
+            Some(account) if !self.is_demoted(runtime) => account.spec().class,
+            _ => Class::BestEffort,
+        }
+    }
+
+    fn is_demoted(&self, runtime: RuntimeId) -> bool {
+        self.obs.runtime(runtime).is_some_and(RuntimeLook::is_demoted)
+    }
 }
 
 /// What a policy uses of the machine at present.

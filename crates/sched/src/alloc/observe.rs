@@ -71,6 +71,7 @@ pub(super) fn queued(head: u32, tail: u32) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeLook {
     pub(super) on_hold: bool,
+    pub(super) demoted: bool,
     pub(super) requests: Requests,
     /// By position: cores to which Linux does not bind its threads; empty if none are known.
     pub(super) refused: Vec<bool>,
@@ -84,6 +85,13 @@ impl RuntimeLook {
     #[must_use]
     pub fn on_hold(&self) -> bool {
         self.on_hold
+    }
+
+    /// Returns true if the runtime competes for cores as a best-effort one, whatever its class, and
+    /// takes no core on which a service idles beyond those that it owns.
+    #[must_use]
+    pub fn is_demoted(&self) -> bool {
+        self.demoted
     }
 
     /// Returns whether Linux is known not to bind its threads to the core at this position.
@@ -145,6 +153,14 @@ impl Observation {
         };
         look.on_hold = on_hold;
         self.revision += 1;
+    }
+
+    /// Sets whether a runtime is [demoted](RuntimeLook::is_demoted): it keeps others waiting for
+    /// cores for too long. Ignores one that is not attached.
+    pub fn set_demoted(&mut self, runtime: RuntimeId, demoted: bool) {
+        if let Some(look) = self.runtimes.get_mut(runtime) {
+            look.demoted = demoted;
+        }
     }
 
     /// Has the policies that run live lend a runtime the core at this position no more, because

@@ -13,11 +13,11 @@
 //! Requests are copied from memory that programs write. Any bit pattern is legal: what exceeds a
 //! program's limit is cut off, lowest priorities first, and a word that changes all the time causes
 //! one division per [`DIVISION_PAUSE`], or per pause that grows with the number of requests. What a
-//! raised request fetches without work is bounded by `pursuit`. A runtime on hold requests nothing,
-//! so that what it requests when the hold ends is a raise.
+//! raised request fetches without work is bounded by `prefetch`. A runtime on hold requests
+//! nothing, so that what it requests when the hold ends is a raise.
 
 use super::per_runtime::PerRuntime;
-use super::pursuit::{Have, Pursuit};
+use super::prefetch::{Have, PrefetchLimiter};
 use super::target::{Request, divide};
 use super::{Activity, KthreadLook, View};
 use crate::ids::{Nanos, RuntimeId};
@@ -92,7 +92,7 @@ struct Entry {
     /// As of the latest division.
     requests: Requests,
     share: Share,
-    pursuit: Pursuit,
+    limiter: PrefetchLimiter,
 }
 
 /// The division of the cores among those who request them.
@@ -141,8 +141,8 @@ impl Shares {
 
     /// Returns whether the runtime is to be granted a core for its request alone, as of this look.
     pub(super) fn pursue(&mut self, runtime: RuntimeId, view: View<'_>) -> bool {
-        let Some(Entry { share, pursuit, .. }) = self.entries.get_mut(runtime) else { return false };
-        pursuit.is_under_way() && pursuit.look(share.requested, have(view, runtime), view.now)
+        let Some(Entry { share, limiter, .. }) = self.entries.get_mut(runtime) else { return false };
+        limiter.is_under_way() && limiter.look(share.requested, have(view, runtime), view.now)
     }
 
     /// Divides the cores anew if a request has changed. Called at each look.
@@ -168,9 +168,9 @@ impl Shares {
             return Some(Nanos::ZERO);
         }
         let next = |&runtime: &RuntimeId| {
-            let pursuit = &self.entries.get(runtime)?.pursuit;
+            let limiter = &self.entries.get(runtime)?.limiter;
             // What a runtime has is counted over all of its kthreads: only if it matters.
-            if pursuit.is_under_way() { pursuit.next_fetch(have(view, runtime)) } else { None }
+            if limiter.is_under_way() { limiter.next_fetch(have(view, runtime)) } else { None }
         };
         view.ledger.runtimes().iter().filter_map(next).min()
     }
@@ -209,7 +209,7 @@ impl Shares {
             let found = self.targets.binary_search_by_key(&runtime, |target| target.0);
             let own = found.map_or(0, |at| self.targets[at].1);
             let requested = own.min(entry.requests.total());
-            entry.pursuit.change(entry.share.requested, requested, have(view, runtime), view.now);
+            entry.limiter.change(entry.share.requested, requested, have(view, runtime), view.now);
             entry.share = Share { own, requested };
         }
     }

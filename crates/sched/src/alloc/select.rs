@@ -13,6 +13,9 @@
 //!    [may preempt](Claim::may_preempt);
 //! 4. busy cores of bursting `LatencyCritical` runtimes that the claimant may preempt.
 //!
+//! A runtime that is [demoted](RuntimeLook::is_demoted) competes as a `BestEffort` one, and takes
+//! no core of pool 2 unless it has fewer cores than it owns.
+//!
 //! "Any" prefers the socket on which the claimant runs already, and there a core whose other
 //! hyperthreads no other runtime uses.
 //!
@@ -68,6 +71,7 @@ impl Quanta {
 pub(super) struct Claim {
     pub(super) runtime: RuntimeId,
     pub(super) class: Class,
+    pub(super) demoted: bool,
     /// Cores it has over those it owns; negative if it is entitled to more.
     pub(super) spare: i32,
 }
@@ -75,6 +79,11 @@ pub(super) struct Claim {
 impl Claim {
     pub(super) fn rank(&self) -> Rank {
         if self.spare < 0 { Rank::Entitled } else { Rank::Burst(self.class) }
+    }
+
+    /// Returns true if the claim may take a core on which a kthread of this class idles.
+    pub(super) fn may_take_idle(&self, owner: Class) -> bool {
+        owner == Class::BestEffort || !self.demoted || self.rank() == Rank::Entitled
     }
 
     /// Returns true if the claim justifies preempting a busy kthread that has had its core for
@@ -253,7 +262,7 @@ impl Selector {
             CoreState::Free => Use::Free,
             CoreState::Moving { .. } | CoreState::Absent => Use::Taken,
             CoreState::Owned { kthread, .. } => {
-                let class = class_of(ledger, kthread.runtime);
+                let class = view.class(kthread.runtime);
                 if idles(obs, kthread) && !has_work(kthread.runtime) {
                     Use::Idle(class)
                 } else {
@@ -343,7 +352,7 @@ impl Selector {
         self.loosest_for = None;
         let preempts = matches!(used, Use::Busy(_));
         self.available -= usize::from(!preempts);
-        let class = class_of(view.ledger, kthread.runtime);
+        let class = view.class(kthread.runtime);
         let (spare, lendable) = &mut self.spares[kthread.runtime.0 as usize];
         let entitled = claim.may_preempt(class, *spare, view.now.since(since), self.quanta);
         (*spare, *lendable) = (*spare - 1, *lendable - 1);
@@ -379,11 +388,13 @@ impl Selector {
             Class::LatencyCritical => [effort, Use::Free],
             Class::BestEffort => [Use::Free, effort],
         };
-        near(view, claim, |at| polite(at) && of_others(at))
+        let found = near(view, claim, |at| polite(at) && of_others(at))
             .or_else(|| first(sooner))
-            .or_else(|| first(later))
-            .or_else(|| near(view, claim, |at| self.uses[at] == critical && of_others(at)))
-            .or_else(|| first(critical))
+            .or_else(|| first(later));
+        if found.is_some() || !claim.may_take_idle(Class::LatencyCritical) {
+            return found;
+        }
+        near(view, claim, |at| self.uses[at] == critical && of_others(at)).or_else(|| first(critical))
     }
 
     /// Returns a core of pool 3 or 4.
@@ -473,10 +484,6 @@ pub(super) fn lacks_cores(view: View<'_>, runtime: RuntimeId) -> bool {
 /// Returns true if a kthread reports to be idle.
 pub(super) fn idles(obs: &Observation, kthread: KthreadId) -> bool {
     obs.activity(kthread) == Activity::Idle
-}
-
-fn class_of(ledger: &Ledger, runtime: RuntimeId) -> Class {
-    ledger.account(runtime).map_or(Class::BestEffort, |account| account.spec().class)
 }
 
 fn owner(ledger: &Ledger, at: usize) -> Option<RuntimeId> {

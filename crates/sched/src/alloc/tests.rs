@@ -372,6 +372,42 @@ fn between_equals_the_poorer_takes_from_the_richer_after_the_quantum() {
 }
 
 #[test]
+fn a_demoted_runtime_takes_no_core_on_which_a_service_idles_beyond_those_that_it_owns() {
+    for (class, guaranteed) in [(LatencyCritical, 0), (BestEffort, 0), (LatencyCritical, 1), (BestEffort, 1)]
+    {
+        let mut machine = Machine::of_cores(1);
+        let service = machine.runtime(LatencyCritical, 0, 1);
+        let late = machine.runtime(class, guaranteed, 1);
+        machine.idles(service, 0);
+        machine.obs.set_demoted(late, true);
+        machine.queue(late, 1);
+        if guaranteed == 0 {
+            assert_eq!(machine.look(), []);
+            assert_eq!(machine.idle(0), []);
+            machine.obs.set_demoted(late, false);
+        }
+        assert_eq!(machine.look().len(), 1, "{class:?}, {guaranteed} guaranteed");
+    }
+}
+
+#[test]
+fn a_demoted_service_loses_its_core_to_a_service_at_once_and_takes_none_from_it() {
+    let mut machine = Machine::of_cores(1);
+    let (late, service) = (machine.runtime(LatencyCritical, 0, 1), machine.runtime(LatencyCritical, 0, 1));
+    let kthread = machine.runs(late, 0);
+    assert_eq!(machine.wakeup(service), [], "its quantum lasts");
+    machine.obs.set_demoted(late, true);
+    assert_eq!(grants(&machine.look()), [(0, Some(kthread), false)]);
+    machine.cedes(0);
+    machine.queue(late, 1);
+    machine.wait(Nanos::from_millis(10));
+    assert_eq!(machine.look(), []);
+    // A free core is lent to it.
+    machine.ledger.release(KthreadId::new(service, 0), machine.now).unwrap();
+    assert_eq!(grants(&machine.idle(0)), [(0, None, false)]);
+}
+
+#[test]
 fn an_odd_core_goes_round() {
     let mut machine = Machine::of_cores(1);
     let runtimes = [0; 3].map(|_| machine.runtime(LatencyCritical, 0, 1));

@@ -8,8 +8,27 @@
 //! starve.
 
 use super::Ledger;
+use crate::ids::RuntimeId;
 
 impl Ledger {
+    /// Changes the number of cores that a runtime is guaranteed. Returns false, and changes
+    /// nothing, for an unknown runtime, and where the number exceeds what it may have or what is
+    /// left.
+    pub fn set_guaranteed(&mut self, runtime: RuntimeId, guaranteed: u16) -> bool {
+        let (all, managed) = (self.guaranteed, self.cores.len());
+        let Some(account) = self.slots.get_mut(runtime.0 as usize).and_then(Option::as_mut) else {
+            return false;
+        };
+        let all = all - usize::from(account.spec.guaranteed) + usize::from(guaranteed);
+        if guaranteed > account.spec.max || all > managed {
+            return false;
+        }
+        account.spec.guaranteed = guaranteed;
+        self.guaranteed = all;
+        self.divide_guarantees();
+        true
+    }
+
     /// Sets what each runtime is guaranteed. Called when a core leaves or returns, and when a
     /// runtime joins or leaves.
     pub(super) fn divide_guarantees(&mut self) {

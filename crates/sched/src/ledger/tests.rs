@@ -417,6 +417,23 @@ fn guarantees_are_what_the_cores_that_are_present_allow() {
     assert_eq!(guaranteed(&ledger), [1, 0, 5]);
 }
 
+#[test]
+fn a_guarantee_passes_from_one_runtime_to_another() {
+    let mut ledger = Ledger::new(Topology::uniform(2, 1, 1).unwrap());
+    let (one, two) = (RuntimeId(0), RuntimeId(1));
+    ledger.register(one, spec(2, 2, 2), T0).unwrap();
+    ledger.register(two, spec(0, 2, 2), T0).unwrap();
+    assert!(!ledger.set_guaranteed(two, 1), "there is no other core");
+    assert!(ledger.set_guaranteed(one, 0) && ledger.set_guaranteed(two, 2));
+    ledger.check().unwrap();
+    assert_eq!([one, two].map(|id| ledger.account(id).unwrap().guaranteed()), [0, 2]);
+    assert!(!ledger.set_guaranteed(two, 3) && !ledger.set_guaranteed(RuntimeId(7), 0));
+    ledger.unregister(two, T1).unwrap();
+    assert!(ledger.set_guaranteed(one, 2));
+    ledger.check().unwrap();
+    assert_eq!(ledger.guaranteed_cores(), 2);
+}
+
 proptest! {
     #[test]
     fn a_core_never_has_two_owners_whatever_is_asked(

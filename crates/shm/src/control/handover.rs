@@ -154,7 +154,7 @@ pub fn document_from_file<T: DeserializeOwned>(file: OwnedFd) -> io::Result<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::control::Class;
+    use crate::control::{Class, Instance};
 
     #[test]
     fn an_estate_is_read_as_it_was_written() {
@@ -167,6 +167,7 @@ mod tests {
             ring_bytes: 32_768,
             ip: Some(Ipv4Addr::new(10, 77, 0, 2)),
             returns: false,
+            instance: Instance::Only,
         };
         let ip = Ipv4Addr::new(10, 77, 0, 2);
         let program = HandoverProgram { register, ip, grant: Some(0), uid: 7, groups: (0..65_536).collect() };

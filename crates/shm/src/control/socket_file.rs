@@ -3,16 +3,17 @@
 //!
 //! A process that is killed leaves its file behind, and bind(2) refuses an address whose file
 //! exists. Whether a process listens is learnt by connecting. Between bind(2) and listen(2) a
-//! socket refuses connections like a dead one, so both happen under a lock of the directory
-//! (flock(2)), which leaves no file behind. Where the lock cannot be had (another user can hold it,
-//! too) no file is replaced.
+//! socket refuses connections like a dead one, so both happen under a lock: of a file `SOCKET.lock`
+//! (flock(2)), which only this user may open, and which is removed with the lock. The directory
+//! would not do: any user who may read it can lock it. Where the lock cannot be had (another user
+//! has put a file of that name there) no socket is replaced.
 
 use super::address;
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, lstat, openat, unlink};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat, openat, unlink};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-use std::path::Path;
+use rustix::process::geteuid;
 use std::time::Duration;
 
 /// Number of tries of the lock, and the time between two: a second together. It is held for
@@ -20,28 +21,49 @@ use std::time::Duration;
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Locks the directory of the socket file `path`; `None` for an abstract address, or if the lock
-/// cannot be had.
-pub(super) fn lock(path: &str) -> Option<OwnedFd> {
+/// The lock of a socket file; its own file is removed on drop.
+#[derive(Debug)]
+pub(super) struct Lock {
+    path: String,
+    _file: OwnedFd,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Before the lock goes with the descriptor: no other process has the lock of this file.
+        let _ = unlink(&self.path);
+    }
+}
+
+/// Locks the socket file `path`; `None` for an abstract address, or if the lock cannot be had.
+pub(super) fn lock(path: &str) -> Option<Lock> {
     if path.starts_with('@') {
         return None;
     }
-    let parent = Path::new(path).parent().filter(|parent| !parent.as_os_str().is_empty());
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = openat(CWD, parent.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
+    let path = format!("{path}.lock");
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     for _ in 0..TRIES {
-        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Some(directory),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(PAUSE),
-            Err(_) => return None,
+        let file = openat(CWD, &path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        let found = fstat(&file).ok()?;
+        if found.st_uid != geteuid().as_raw() || !FileType::from_raw_mode(found.st_mode).is_file() {
+            return None;
         }
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        // The file may have been removed since it was opened, with the lock of another process.
+        if locked.is_ok() && inode(&path) == Some((found.st_dev, found.st_ino)) {
+            return Some(Lock { path, _file: file });
+        }
+        if !matches!(locked, Ok(()) | Err(Errno::WOULDBLOCK | Errno::INTR)) {
+            return None;
+        }
+        std::thread::sleep(PAUSE);
     }
     None
 }
 
 /// Removes the file at `path` if it is a socket at which no process listens; returns whether it
-/// did. `_lock` is the lock of its directory.
-pub(super) fn remove_dead(path: &str, _lock: &OwnedFd) -> bool {
+/// did. `_lock` is its lock.
+pub(super) fn remove_dead(path: &str, _lock: &Lock) -> bool {
     is_dead(path) && unlink(path).is_ok()
 }
 
@@ -93,7 +115,7 @@ fn inode(path: &str) -> Option<(u64, u64)> {
 mod tests {
     use super::super::{dial, serve};
     use super::*;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     /// A directory of this test alone, removed on drop.
     struct Directory(PathBuf);
@@ -128,6 +150,48 @@ mod tests {
         let second = serve(&path, |_| ()).unwrap();
         dial(&path).unwrap();
         drop(second);
+    }
+
+    #[test]
+    fn whoever_locks_the_directory_stops_no_restart() {
+        let directory = Directory::new("locked");
+        let path = directory.socket();
+        drop(serve(&path, |_| ()).unwrap());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let held = openat(CWD, &directory.0, flags, Mode::empty()).unwrap();
+        flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let _second = serve(&path, |_| ()).unwrap();
+        dial(&path).unwrap();
+        let files = std::fs::read_dir(&directory.0).unwrap();
+        assert_eq!(files.map(|file| file.unwrap().file_name()).collect::<Vec<_>>(), ["socket"]);
+    }
+
+    #[test]
+    fn two_that_start_at_once_replace_a_dead_socket_once() {
+        let directory = Directory::new("race");
+        let path = directory.socket();
+        for _ in 0..20 {
+            drop(serve(&path, |_| ()));
+            let start = || {
+                std::thread::spawn({
+                    let path = path.clone();
+                    move || serve(&path, |_| ()).ok()
+                })
+            };
+            let started = [start(), start(), start()].map(|thread| thread.join().unwrap());
+            assert_eq!(started.iter().flatten().count(), 1);
+            dial(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_lock_in_the_name_of_another_is_not_taken() {
+        let directory = Directory::new("link");
+        let path = directory.socket();
+        std::os::unix::fs::symlink("/dev/null", format!("{path}.lock")).unwrap();
+        assert!(lock(&path).is_none());
+        // A socket is made all the same, if none is in its place.
+        serve(&path, |_| ()).unwrap();
     }
 
     #[test]

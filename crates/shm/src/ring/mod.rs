@@ -73,6 +73,10 @@ pub const FLAG_CHECKSUM_OK: u8 = 1 << 0;
 /// does that if the frame leaves through a port; another runtime gets it as it is, with the
 /// guarantee. On other frames the flag has no effect.
 pub const FLAG_CHECKSUM_OWED: u8 = 1 << 1;
+/// Flag of a record from a runtime: the frame is one that it has received, for the earlier
+/// [instance](crate::control::Instance) of its program. [`FLAG_CHECKSUM_OK`] is as received.
+/// `1 << 2` is [`FLAG_TRACED`](crate::trace::FLAG_TRACED).
+pub const FLAG_PASSED_ON: u8 = 1 << 3;
 
 /// One cache line of a ring.
 #[repr(C, align(64))]

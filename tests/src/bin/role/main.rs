@@ -5,6 +5,7 @@ mod alone;
 mod dns;
 mod kv;
 mod leave;
+mod replace;
 mod steady;
 mod tcp;
 
@@ -541,6 +542,8 @@ fn main() {
         Some("leave-open") => leave::keep_open(),
         Some("leave-watch") => leave::watch(),
         Some("part") => leave::part(),
+        Some("replace-serve") => replace::serve(&std::env::args().nth(2).expect("a number")),
+        Some("replace-call") => replace::call(),
         Some("steady") => {
             steady::call(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number"));
         }

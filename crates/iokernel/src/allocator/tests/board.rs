@@ -95,7 +95,7 @@ fn a_promise_for_a_tenancy_that_is_taken_back_is_judged_by_the_time_and_not_by_t
         let (service, now) = (KthreadId::new(RuntimeId(SERVICE), 0), sandbox.now);
         sandbox.alloc.take_back(&mut sandbox.world, 0, service, now, now + late);
         assert_eq!(sandbox.world.stats.cores.late_board_wakes.get(), counted);
-        assert_eq!(sandbox.alloc.cores[0].promise, crate::allocator::board::Promise::None);
+        assert_eq!(sandbox.alloc.cores[0].promise, crate::allocator::Promise::None);
     }
 }
 
@@ -126,7 +126,7 @@ fn a_promise_is_forgotten_with_the_program_that_gave_it() {
     sandbox.pass(100);
     let now = sandbox.now;
     sandbox.alloc.detach(&mut sandbox.world, RuntimeId(BATCH), now);
-    assert_eq!(sandbox.alloc.cores[0].promise, crate::allocator::board::Promise::None);
+    assert_eq!(sandbox.alloc.cores[0].promise, crate::allocator::Promise::None);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
 use crate::allocator::phase::{IDLE_BURST, KTHREAD_LOOK_NS};
-use crate::allocator::words::{SLICE, WAITING};
+use crate::allocator::words::WAITING;
 use crate::fixture::{Sandbox, measure_as};
+use crate::status_cache::SLICE;
 use crate::tenant::Work;
 use crate::world::Lender;
 
@@ -104,7 +105,7 @@ fn programs_without_cores_of_which_a_look_reads_no_kthread_cost_their_part_of_it
         sandbox.add(id, KTHREADS, 0, BestEffort);
         // No slice is due for a second.
         let (now, runtime) = (sandbox.now, sandbox.world.runtimes.get_mut(RuntimeId(id)).unwrap());
-        runtime.kept.end_slice((1, 1_000_000_000), 1_000_000_000, now);
+        runtime.cache.end_slice((1, 1_000_000_000), 1_000_000_000, now);
     }
     // Two each, of 64.
     for next in [32, 0, 32, 0] {

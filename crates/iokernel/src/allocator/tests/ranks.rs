@@ -6,9 +6,10 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 
 use super::{BATCH, SERVICE, arrival};
-use crate::allocator::Ranks;
 use crate::allocator::phase::{BESIDE_US, PARKING_US};
+use crate::allocator::{Beside, Ranks};
 use crate::config::Config;
+use crate::control::process::Folder;
 use crate::fixture::{Deed, Sandbox};
 use crate::tenant::Key;
 
@@ -16,7 +17,7 @@ use crate::tenant::Key;
 pub(super) fn rest(sandbox: &mut Sandbox) {
     sandbox.pass(250_000);
     let now = sandbox.now;
-    sandbox.alloc.rest_services(&mut sandbox.world, now);
+    sandbox.alloc.throttle_real_time(&mut sandbox.world, now);
 }
 
 /// Lets time pass as services' kthreads have it: looks every 250 us, for this many milliseconds;
@@ -60,7 +61,8 @@ fn told_that_wakes_preempt(sandbox: &mut Sandbox) -> Vec<u32> {
 }
 
 pub(super) fn contest(sandbox: &mut Sandbox, contested: bool) {
-    sandbox.alloc.set_contested(&mut sandbox.world, contested);
+    let beside = if contested { Beside::Competitors } else { Beside::Nothing };
+    sandbox.alloc.set_beside(&mut sandbox.world, beside);
 }
 
 #[test]
@@ -94,37 +96,41 @@ fn beside_a_batch_job_that_linux_runs_services_have_real_time_rank_and_nothing_e
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.settle();
     ranks(&mut sandbox);
-    sandbox.alloc.set_beside_batch(&mut sandbox.world, true);
+    sandbox.alloc.set_beside(&mut sandbox.world, Beside::BatchJobs);
     assert_eq!(ranks(&mut sandbox), [], "a best-effort kthread keeps its rank");
     assert_eq!(told_that_wakes_preempt(&mut sandbox), [SERVICE]);
     arrival(&mut sandbox);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)]);
     contest(&mut sandbox, true);
-    sandbox.alloc.set_beside_batch(&mut sandbox.world, false);
-    assert!(!ranks(&mut sandbox).contains(&(101, Rank::Ordinary)), "the contest goes on");
+    assert!(!ranks(&mut sandbox).contains(&(101, Rank::Ordinary)), "it keeps its rank");
     contest(&mut sandbox, false);
     assert!(ranks(&mut sandbox).contains(&(101, Rank::Ordinary)));
 }
 
 #[test]
-fn only_best_effort_kthreads_run_behind_others_while_cores_hardly_change_hands() {
+fn a_best_effort_kthread_beside_which_the_polling_thread_sleeps_is_behind_others_until_its_next_core() {
     let mut sandbox = shared_machine();
     sandbox.peer(BATCH).queue(0, 1);
     sandbox.settle();
     assert_eq!(ranks(&mut sandbox), [(1, Rank::Ordinary)]);
-    sandbox.alloc.set_calm(&mut sandbox.world, true);
-    assert_eq!(ranks(&mut sandbox), [(1, Rank::Behind)]);
-    assert!([BATCH, SERVICE].iter().all(|&id| sandbox.peer(id).region.ranks_differ()));
-    assert!(told_that_wakes_preempt(&mut sandbox).is_empty());
+    for _ in 0..2 {
+        sandbox.alloc.lower_best_effort(&mut sandbox.world);
+    }
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Behind)], "it has the core");
+    assert!(![BATCH, SERVICE].iter().any(|&id| sandbox.peer(id).region.ranks_differ()));
     arrival(&mut sandbox);
     assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary)]);
+    sandbox.settle();
+    sandbox.alloc.lower_best_effort(&mut sandbox.world);
+    assert_eq!(ranks(&mut sandbox), [], "a service");
+    sandbox.peer(SERVICE).park(0);
+    sandbox.settle();
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Ordinary)], "it has a core again");
+    sandbox.alloc.lower_best_effort(&mut sandbox.world);
     contest(&mut sandbox, true);
-    assert_eq!(ranks(&mut sandbox), [(101, Rank::RealTime)]);
-    sandbox.alloc.set_calm(&mut sandbox.world, false);
-    assert_eq!(ranks(&mut sandbox), [], "the contest goes on");
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Behind)]);
     contest(&mut sandbox, false);
-    assert_eq!(ranks(&mut sandbox), [(101, Rank::Ordinary), (1, Rank::Ordinary)]);
-    assert!(!sandbox.peer(SERVICE).region.ranks_differ());
+    assert_eq!(ranks(&mut sandbox), [(1, Rank::Ordinary)]);
 }
 
 #[test]
@@ -314,4 +320,21 @@ fn kthreads_that_were_moved_off_by_force_hide_no_thread_of_another_program() {
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 20);
     let (_, most) = sandbox.alloc.runnable_kthreads(&sandbox.world, sandbox.now);
     assert!(most <= 2, "{most} of one core");
+}
+
+#[test]
+fn a_thread_of_a_process_that_has_become_another_users_is_not_ranked() {
+    let own = std::process::id() as i32;
+    let user = rustix::process::geteuid().as_raw();
+    for (connected, ranked) in [(user, true), (user + 1, false)] {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        sandbox.alloc.allow_ranks(Ranks { may_lower: true, for_good: false, real_time: true });
+        sandbox.add_of(Some(7), BATCH, 1, 0, BestEffort);
+        let runtime = sandbox.world.runtimes.get_mut(RuntimeId(BATCH)).unwrap();
+        runtime.folder = Some(Folder::open(own, connected).unwrap());
+        contest(&mut sandbox, true);
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.settle();
+        assert_eq!(!ranks(&mut sandbox).is_empty(), ranked);
+    }
 }

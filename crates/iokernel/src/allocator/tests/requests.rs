@@ -9,7 +9,7 @@ use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Grant, KthreadState};
 
 use super::{Happening, happening, play};
-use crate::allocator::Attention;
+use crate::allocator::PollUrgency;
 use crate::config::{Config, PolicyName};
 use crate::fixture::Sandbox;
 
@@ -108,27 +108,27 @@ fn a_lowered_request_frees_idle_cores_and_a_raised_one_is_clamped_and_counted() 
 #[test]
 fn the_polling_thread_does_not_sleep_before_a_request_is_divided_and_served() {
     let mut sandbox = machine();
-    assert_eq!(sandbox.attention(), Attention::Occasional);
+    assert_eq!(sandbox.attention(), PollUrgency::Occasional);
     // The word changes between the last tick and the look before the sleep.
     sandbox.peer(BATCH).request(8 << 8);
     let now = sandbox.now;
     sandbox.alloc.look_at_all(&mut sandbox.world, now);
-    assert_eq!(sandbox.attention(), Attention::Constant);
+    assert_eq!(sandbox.attention(), PollUrgency::Constant);
     settle(&mut sandbox);
-    assert_eq!(sandbox.attention(), Attention::Occasional, "the batch job has what it requests");
+    assert_eq!(sandbox.attention(), PollUrgency::Occasional, "the batch job has what it requests");
     // The pause between two divisions is no reason to sleep either.
     sandbox.peer(BATCH).request(7 << 8);
     sandbox.tick();
     sandbox.peer(BATCH).request(8);
     sandbox.tick();
-    assert_eq!(sandbox.attention(), Attention::Constant);
+    assert_eq!(sandbox.attention(), PollUrgency::Constant);
     settle(&mut sandbox);
-    assert_eq!(sandbox.attention(), Attention::Occasional);
+    assert_eq!(sandbox.attention(), PollUrgency::Occasional);
     sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().may_request = 0;
     sandbox.peer(SERVICE).request(8);
     let now = sandbox.now;
     sandbox.alloc.look_at_all(&mut sandbox.world, now);
-    assert_eq!(sandbox.attention(), Attention::Occasional, "it may request nothing");
+    assert_eq!(sandbox.attention(), PollUrgency::Occasional, "it may request nothing");
 }
 
 #[test]
@@ -145,12 +145,12 @@ fn a_late_raise_ends_a_sleep_when_its_period_ends() {
         sandbox.peer(SERVICE).request(word);
         settle(&mut sandbox);
     }
-    assert_eq!((held(&sandbox, SERVICE), sandbox.attention()), (0, Attention::None));
+    assert_eq!((held(&sandbox, SERVICE), sandbox.attention()), (0, PollUrgency::None));
     let due = sandbox.alloc.next_pending(sandbox.now).expect("the raise is late");
     assert!(due > sandbox.now && due <= began + 10_000_000, "{due} after {began}");
     let rest = due - sandbox.now;
     sandbox.pass(rest);
-    assert_eq!(sandbox.attention(), Attention::Constant);
+    assert_eq!(sandbox.attention(), PollUrgency::Constant);
     sandbox.obey();
     settle(&mut sandbox);
     assert_eq!(held(&sandbox, SERVICE), 1);
@@ -169,9 +169,9 @@ fn a_request_that_stands_before_the_program_is_ready_is_a_raise_when_it_is() {
         settle(&mut sandbox);
     }
     assert!(sandbox.now > now + 2_000_000);
-    assert_eq!((held(&sandbox, SERVICE), sandbox.attention()), (0, Attention::Occasional));
+    assert_eq!((held(&sandbox, SERVICE), sandbox.attention()), (0, PollUrgency::Occasional));
     sandbox.alloc.begin(&sandbox.world, RuntimeId(SERVICE));
-    assert_eq!(sandbox.attention(), Attention::Constant);
+    assert_eq!(sandbox.attention(), PollUrgency::Constant);
     settle(&mut sandbox);
     assert_eq!(held(&sandbox, SERVICE), 2);
 }

@@ -63,10 +63,7 @@ fn a_program_that_keeps_its_cores_stays_registered_and_gets_none_of_an_idle_serv
     sandbox.add(0, 64, 0, BestEffort);
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
     (0..64).for_each(|k| sandbox.peer(0).queue(k, 1));
-    let late = |sandbox: &Sandbox| {
-        let now = sandbox.now;
-        sandbox.alloc.is_too_slow(&sandbox.world, RuntimeId(0), now)
-    };
+    let late = |sandbox: &Sandbox| sandbox.world.owes_cores(RuntimeId(0), sandbox.now);
     let mut claims = 0;
     while !late(&sandbox) {
         let now = sandbox.now;

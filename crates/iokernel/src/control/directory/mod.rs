@@ -6,14 +6,17 @@
 //! until the polling thread has detached the runtime. Entries of programs that are
 //! [expected](Directory::expect) after a takeover count like those of registered ones. Each is
 //! replaced when its program registers, and comes back if the program loses its new place before it
-//! was sent `Ready`: a program on a loaded machine may hang up and register again.
+//! was sent `Ready`: a program on a loaded machine may hang up and register again. Two instances of
+//! one program may have one name and one address ([`instances`]).
+
+pub(super) mod instances;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{ControlError, Estate, HandoverProgram, Register};
+use tailwater_shm::control::{ControlError, Estate, HandoverProgram, Instance, Register};
 use tailwater_shm::layout::{RegionSpec, SpecError};
 use tailwater_shm::memory::MemoryError;
 use tailwater_shm::{Version, board};
@@ -22,6 +25,7 @@ use super::owed::Owed;
 use crate::authority::{Authority, Denial, Held, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
+pub use instances::NotBeside;
 
 /// Maximum length of a runtime's name in characters.
 const MAX_NAME: usize = 64;
@@ -54,9 +58,9 @@ pub enum Refusal {
     },
     /// Users whom a grant does not name have taken too much of it.
     #[error(
-        "users whom [[grant]] number {grant} covers by a group, or as all users, have made too many registrations \
-         within a short time; another one of user {uid} is permitted in {ms} ms; those of users that the grant names \
-         do not count here"
+        "users whom [[grant]] number {grant} covers by a group, or as all users, have taken too much of the IOKernel's \
+         time with too many connections, registrations or questions within a short time; another one of user {uid} is \
+         permitted in {ms} ms; those of users that a grant names do not count here"
     )]
     GrantTooOften {
         /// The number of the grant in the configuration, from 1.
@@ -84,6 +88,14 @@ pub enum Refusal {
     /// The name is taken.
     #[error("a runtime named {0:?} is registered already; stop it or choose another name")]
     NameTaken(String),
+    /// The program of this name runs, and may not be replaced by this one.
+    #[error("a runtime named {name:?} is registered already, and this one cannot take its place: {why}")]
+    NotBeside {
+        /// The name.
+        name: String,
+        /// Why.
+        why: NotBeside,
+    },
     /// The name is kept for a program of another user.
     #[error(
         "the name {0:?} is kept for a program of the IOKernel that ran before, for half a minute at most; \
@@ -490,14 +502,18 @@ impl Directory {
     fn held(&self, grant: usize) -> Held {
         let mut held = Held::default();
         let theirs = self.entries.values().filter(|entry| entry.grant == Some(grant));
-        theirs.for_each(|entry| held.add(entry.held()));
+        theirs.for_each(|entry| {
+            held.add(Held { guaranteed: self.guaranteed_beyond(entry).into(), ..entry.held() });
+        });
         held
     }
 
     /// Returns the program of this name that the polling thread has.
     pub(crate) fn named(&self, name: &str) -> Option<Named> {
-        let is_there =
-            |(_, entry): &(&RuntimeId, &Entry)| !entry.expected && entry.ready && entry.wish.name == name;
+        let is_there = |(_, entry): &(&RuntimeId, &Entry)| {
+            let latest = entry.wish.instance != Instance::Replaced;
+            !entry.expected && entry.ready && latest && entry.wish.name == name
+        };
         let (&id, entry) = self.entries.iter().find(is_there)?;
         let Register { kthreads, guaranteed, .. } = entry.wish;
         Some(Named { id, uid: entry.user.uid, kthreads, guaranteed })
@@ -560,12 +576,20 @@ impl Directory {
     pub(crate) fn admit(&mut self, user: &User, wish: &Register) -> Result<Place, Refusal> {
         let is_kept =
             |entry: &Entry| entry.expected && entry.wish.name == wish.name && entry.user.uid == user.uid;
-        let kept = self.entries.iter().find_map(|(&id, entry)| is_kept(entry).then_some(id));
+        let kept = self.entries.iter().filter(|(_, entry)| is_kept(entry));
+        // Of two instances, one that was not told that it is replaced is the earlier one.
+        let instance =
+            |entry: &Entry| (entry.wish.instance == wish.instance, entry.wish.instance == Instance::Replaced);
+        let kept = kept.max_by_key(|(_, entry)| instance(entry)).map(|(&id, _)| id);
         let Some(kept) = kept.and_then(|id| self.take_out(id)) else {
             let ruled = self.as_returning(user, wish);
             return self.enter(user, &ruled, wish.ip, |this, bytes| this.rule_on(user, &ruled, bytes));
         };
-        let mut ruled = Register { returns: false, ..wish.clone() };
+        let instance = match kept.wish.instance {
+            Instance::Replaced => Instance::Replaced,
+            _ => wish.instance,
+        };
+        let mut ruled = Register { returns: false, instance, ..wish.clone() };
         let ip = wish.ip.unwrap_or(kept.place.ip);
         if ip == kept.place.ip {
             ruled.ip = kept.wish.ip;
@@ -599,11 +623,6 @@ impl Directory {
         let returns = wish.returns && had && wish.ip.is_some_and(in_pool);
         let ip = wish.ip.filter(|_| !returns);
         Register { ip, returns: false, ..wish.clone() }
-    }
-
-    /// Returns whether the program with this place was expected, and has not been sent `Ready` yet.
-    pub(crate) fn is_coming_back(&self, id: RuntimeId) -> bool {
-        self.entries.get(&id).is_some_and(|entry| entry.kept.is_some())
     }
 
     /// Keeps nothing any more for a program that was sent `Ready`.
@@ -697,7 +716,8 @@ impl Directory {
 
     /// Returns the grant by which a user may register a program now.
     fn rule_on(&self, user: &User, wish: &Register, bytes: u64) -> Result<Option<usize>, Denial> {
-        self.authority.rule_on(user, wish, bytes, |grant| self.held(grant))
+        let wish = self.beyond_other(user, wish);
+        self.authority.rule_on(user, &wish, bytes, |grant| self.held(grant))
     }
 
     /// As [`rule_on`](Self::rule_on), for a program that a previous IOKernel has registered by the
@@ -710,7 +730,8 @@ impl Directory {
         bytes: u64,
         before: Option<usize>,
     ) -> Result<Option<usize>, Denial> {
-        let permits = |&grant: &usize| self.authority.permits(grant, user, wish, bytes, self.held(grant));
+        let counted = self.beyond_other(user, wish);
+        let permits = |&grant: &usize| self.authority.permits(grant, user, &counted, bytes, self.held(grant));
         if let Some(grant) = before.filter(permits) {
             return Ok((!user.privileged).then_some(grant));
         }
@@ -727,15 +748,22 @@ impl Directory {
         ip: Option<Ipv4Addr>,
         rule: impl FnOnce(&Self, u64) -> Result<Option<usize>, Denial>,
     ) -> Result<Place, Refusal> {
-        let region = self.check_wish(wish)?;
+        let region = self.check_wish(user, wish)?;
         let region_len = region.region_len() as u64;
         let grant = rule(self, region_len)?;
+        let other = self.beside(user, wish)?.map(|other| (other.place.clone(), other.grant));
+        if other.as_ref().is_some_and(|(_, theirs)| *theirs != grant) {
+            return Err(Refusal::NotBeside { name: wish.name.clone(), why: NotBeside::Grant });
+        }
         self.check_owed(user, &wish.name, ip)?;
         self.check_memory(user, grant, region_len)?;
         let id = self.vacant_id()?;
         let own = |owed: &&Owed| owed.is_of(user.uid, &wish.name);
         let ip = ip.or_else(|| self.owed.iter().find(own).map(|owed| owed.ip));
-        let (ip, mac) = self.addresses(ip)?;
+        let (ip, mac) = match &other {
+            Some((place, _)) => (place.ip, place.mac),
+            None => self.addresses(ip)?,
+        };
         let asked = wish.kthreads;
         let taken: usize = self.entries.values().map(|entry| usize::from(entry.kthreads())).sum();
         let left = MACHINE_KTHREADS - taken;
@@ -754,6 +782,9 @@ impl Directory {
             kept: None,
             ready: false,
         });
+        if let Some((other, _)) = other {
+            self.pair(id, other.id);
+        }
         Ok(place)
     }
 
@@ -783,6 +814,9 @@ impl Directory {
     }
 
     fn free_addresses(&mut self, place: &Place) {
+        if self.entries.values().any(|entry| entry.place.ip == place.ip) {
+            return;
+        }
         self.ips.remove(&place.ip);
         self.macs.remove(&place.mac);
     }
@@ -796,7 +830,7 @@ impl Directory {
         Some(entry)
     }
 
-    fn check_wish(&self, wish: &Register) -> Result<RegionSpec, Refusal> {
+    fn check_wish(&self, user: &User, wish: &Register) -> Result<RegionSpec, Refusal> {
         let Register { version, name, kthreads, guaranteed, ring_bytes, .. } = wish;
         if !Version::OWN.serves(Version(*version)) {
             return Err(Refusal::Version { theirs: *version });
@@ -808,10 +842,7 @@ impl Directory {
         if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_plain) || outer_blank {
             return Err(Refusal::NameInvalid(name.chars().take(MAX_NAME).collect()));
         }
-        if let Some(owner) = self.entries.values().find(|entry| entry.wish.name == *name) {
-            let refusal = if owner.expected { Refusal::NameKept } else { Refusal::NameTaken };
-            return Err(refusal(name.clone()));
-        }
+        self.beside(user, wish)?;
         let most = self.config.max_kthreads;
         if !(1..=most).contains(kthreads) {
             return Err(Refusal::Kthreads { asked: *kthreads, most });
@@ -819,8 +850,8 @@ impl Directory {
         if guaranteed > kthreads {
             return Err(Refusal::GuaranteeOverKthreads { guaranteed: *guaranteed, kthreads: *kthreads });
         }
-        let (asked, managed) = (*guaranteed, self.managed);
-        let taken: u32 = self.entries.values().map(|entry| u32::from(entry.guaranteed())).sum();
+        let (asked, managed) = (self.beyond_other(user, wish).guaranteed, self.managed);
+        let taken: u32 = self.entries.values().map(|entry| u32::from(self.guaranteed_beyond(entry))).sum();
         if taken + u32::from(asked) > managed {
             return Err(Refusal::GuaranteeOversubscribed { asked, taken, managed });
         }
@@ -952,10 +983,13 @@ impl Directory {
 
     /// Removes a runtime; all it had can be assigned to others, or is kept for its program again.
     pub(crate) fn release(&mut self, id: RuntimeId) {
-        let Some(Entry { kept: Some(mut kept), grant, .. }) = self.take_out(id) else { return };
-        // Its former number may be another one's, and grants may have other numbers.
-        (kept.place.id, kept.grant) = (id, grant);
-        self.put_in(*kept);
+        let Some(Entry { wish, kept, grant, .. }) = self.take_out(id) else { return };
+        if let Some(mut kept) = kept {
+            // Its former number may be another one's, and grants may have other numbers.
+            (kept.place.id, kept.grant) = (id, grant);
+            self.put_in(*kept);
+        }
+        self.note_alone(&wish.name);
     }
 }
 

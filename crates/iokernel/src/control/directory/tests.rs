@@ -1,5 +1,5 @@
 use super::*;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::{Class, Instance};
 
 const ROOT: &User = &User { uid: 0, groups: Vec::new(), privileged: true };
 
@@ -27,6 +27,7 @@ fn wish(name: &str) -> Register {
         ring_bytes: 1 << 16,
         ip: None,
         returns: false,
+        instance: Instance::Only,
     }
 }
 
@@ -506,10 +507,11 @@ fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
     let free = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
     let at = |name: &str, ip: Ipv4Addr, returns| Register { ip: Some(ip), returns, ..free(name) };
     let own = std::process::id() as i32;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let [owner, other] = [7, 8].map(|uid| User { uid, groups: Vec::new(), privileged: false });
     let programs = [("first", 2), ("second", 5)];
-    let owed =
-        programs.map(|(name, host)| Owed::new(name, [10, 77, 0, host].into(), owner.uid, own).unwrap());
+    let owed = programs
+        .map(|(name, host)| Owed::new(name, [10, 77, 0, host].into(), owner.uid, (own, &stat)).unwrap());
     // Whatever registers, in any order: by another name, another user, or root.
     for seed in 0..64u32 {
         let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
@@ -553,4 +555,104 @@ fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
     // The others are free once their programs have ended.
     directory.forgive(|_| false);
     directory.admit(&other, &free("first")).unwrap();
+}
+
+/// Returns a registration of a program that replaces a running instance, and may be replaced.
+fn latest(name: &str) -> Register {
+    Register { instance: Instance::Latest, ..wish(name) }
+}
+
+#[test]
+fn two_instances_share_a_name_and_an_address_and_no_third_does() {
+    let mut directory = directory();
+    let first = directory.admit(ROOT, &Register { guaranteed: 2, ..latest("web") }).unwrap();
+    let second = directory.admit(ROOT, &Register { guaranteed: 2, ..latest("web") }).unwrap();
+    assert_eq!((second.ip, second.mac), (first.ip, first.mac));
+    assert_ne!(second.id, first.id);
+    assert_eq!(directory.earlier(second.id), Some(first.id));
+    let why = |refused: Result<Place, Refusal>| match refused {
+        Err(Refusal::NotBeside { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(why(directory.admit(ROOT, &latest("web"))), NotBeside::Replaced);
+    // The address is free once both have ended, in either order.
+    let taken = Register { ip: Some(first.ip), ..wish("other") };
+    directory.release(first.id);
+    assert!(matches!(directory.admit(ROOT, &taken), Err(Refusal::AddressTaken { .. })));
+    assert_eq!(directory.earlier(second.id), None);
+    let third = directory.admit(ROOT, &latest("web")).unwrap();
+    assert_eq!((third.ip, directory.earlier(third.id)), (first.ip, Some(second.id)));
+    directory.release(third.id);
+    assert_eq!(directory.earlier(second.id), None, "it is as it was");
+    directory.release(second.id);
+    assert_eq!(directory.admit(ROOT, &taken).unwrap().ip, first.ip);
+}
+
+#[test]
+fn an_instance_is_replaced_only_if_it_has_agreed_by_the_same_user_at_the_same_address() {
+    let mut directory = directory();
+    directory.admit(ROOT, &wish("firm")).unwrap();
+    let agreed = directory.admit(ROOT, &Register { guaranteed: 0, ..latest("web") }).unwrap();
+    let refusal = |directory: &mut Directory, user: &User, wish: &Register| {
+        directory.admit(user, &Register { guaranteed: 0, ..wish.clone() }).unwrap_err()
+    };
+    let not = |name: &str, why| Refusal::NotBeside { name: name.to_owned(), why };
+    assert_eq!(refusal(&mut directory, ROOT, &latest("firm")), not("firm", NotBeside::Disagrees));
+    assert_eq!(refusal(&mut directory, ROOT, &wish("web")), Refusal::NameTaken("web".to_owned()));
+    let other = User { uid: 7, ..ROOT.clone() };
+    assert_eq!(refusal(&mut directory, &other, &latest("web")), Refusal::NameTaken("web".to_owned()));
+    let elsewhere = Register { ip: Some([10, 77, 0, 99].into()), ..latest("web") };
+    assert_eq!(refusal(&mut directory, ROOT, &elsewhere), not("web", NotBeside::Address));
+    assert_eq!(directory.earlier(agreed.id), None, "nothing has changed");
+}
+
+#[test]
+fn guaranteed_cores_of_two_instances_count_once() {
+    let mut directory = directory();
+    let guaranteed = |guaranteed| Register { guaranteed, ..latest("web") };
+    let first = directory.admit(ROOT, &guaranteed(1)).unwrap();
+    directory.admit(ROOT, &guaranteed(2)).unwrap();
+    // Two of four are the pair's.
+    let rest = |guaranteed| Register { guaranteed, kthreads: 4, ..wish("rest") };
+    assert!(matches!(
+        directory.admit(ROOT, &rest(3)),
+        Err(Refusal::GuaranteeOversubscribed { taken: 2, .. })
+    ));
+    directory.admit(ROOT, &rest(2)).unwrap();
+    directory.release(first.id);
+    assert!(directory.admit(ROOT, &Register { guaranteed: 1, ..wish("more") }).is_err());
+}
+
+#[test]
+fn two_instances_come_back_in_either_order() {
+    for swapped in [false, true] {
+        let (mut before, mut after) = (directory(), directory());
+        let free = Register { guaranteed: 0, ..latest("web") };
+        let first = before.admit(ROOT, &free).unwrap();
+        let second = before.admit(ROOT, &free).unwrap();
+        for place in [&first, &second] {
+            let first_tid = place.id.0 as i32 * 10 + 1;
+            before.enlist(place.id, 1, &[first_tid, first_tid + 1], |_| true).unwrap();
+            before.settle(place.id);
+        }
+        let mut estate = before.registered();
+        if swapped {
+            estate.programs.reverse();
+        }
+        after.expect(&estate.programs, |_| true).unwrap();
+        // As each was told how it stands.
+        let back = |instance| Register { instance, ip: Some(first.ip), ..free.clone() };
+        let mut wishes = [back(Instance::Replaced), back(Instance::Replaces)];
+        if swapped {
+            wishes.reverse();
+        }
+        let places: Vec<Place> = wishes.iter().map(|wish| after.admit(ROOT, wish).unwrap()).collect();
+        places.iter().for_each(|place| after.settle(place.id));
+        let (earlier, later) = if swapped { (1, 0) } else { (0, 1) };
+        assert_eq!(after.earlier(places[later].id), Some(places[earlier].id), "{swapped}");
+        // Without the list, they say so themselves.
+        let mut anew = directory();
+        let places: Vec<Place> = wishes.iter().map(|wish| anew.admit(ROOT, wish).unwrap()).collect();
+        assert_eq!(anew.earlier(places[later].id), Some(places[earlier].id), "{swapped}");
+    }
 }

@@ -21,7 +21,10 @@
 //! An answer to a program is made in its own turn and takes its own share of its ring. Each program
 //! and each port has a [limit](ANSWERS_PER_SECOND) of answers: a flood of frames to absent
 //! addresses from one takes nothing from the others, and beyond it a frame costs a look into a
-//! table, as any frame that is dropped. Reports are charged with the end of the registration.
+//! table, as any frame that is dropped. Reports are charged with the end of the registration, those
+//! that are sent later at the price of those that are sent at once. Firewall rules and rate limits
+//! that the program had when it ended hold for answers in its name, but not for reports, which only
+//! programs of this machine get.
 //!
 //! # Crash and lie
 //!
@@ -38,6 +41,7 @@ mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::account::Account;
 use tailwater_shm::ring::ReserveError;
@@ -49,9 +53,13 @@ use super::check::Heading;
 use super::mac::MacTable;
 use super::source::{Origin, Private, Source};
 use crate::config::Config;
+use crate::firewall::stats::FirewallStats;
+use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
 use crate::port::{Attachment, Port};
 use crate::runtime::{EndReason, Runtime};
+use crate::stats::Stats;
+use crate::tenant::Key;
 use crate::world::{Lender, World};
 use answer::Resolution;
 
@@ -67,7 +75,8 @@ const REPORT_S: u64 = 60;
 /// 2 us of the polling thread.
 const ANSWERS_PER_SECOND: u64 = 5_000;
 const ANSWERS_AT_ONCE: u64 = 1_000;
-/// Maximum number of absent addresses of ended programs; the oldest one makes room.
+/// Maximum number of absent addresses of ended programs. The oldest one makes room of the user who
+/// has the most, so that no user's ends push out another's.
 const MOST_KEPT: usize = 1_024;
 /// Maximum number of reports that wait, and of those to one program.
 const MOST_REPORTS: usize = 16_384;
@@ -78,10 +87,15 @@ const RETRY_MS: u64 = 100;
 const REPORTS_AT_ONCE: usize = 64;
 
 /// An address that had a program.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Kept {
     ip: Ipv4Addr,
     mac: MacAddr,
+    /// Its user and grant; `None` for a trusted user.
+    owner: Option<Key>,
+    /// Its firewall rules when it ended, which hold for answers as they did for its own.
+    guard: Option<Box<Guard>>,
+    rules: Arc<FirewallStats>,
     /// Answered from then on.
     from: Cycles,
     until: Cycles,
@@ -211,22 +225,58 @@ impl Absent {
         self.begun.insert(id);
     }
 
-    /// Keeps the address of a program that has ended. Returns whether others are to be told.
-    fn keep(&mut self, id: RuntimeId, ip: Ipv4Addr, mac: MacAddr, now: Cycles) -> bool {
-        let begun = self.begun.remove(&id);
+    /// Forgets a program that has ended.
+    fn leave(&mut self, id: RuntimeId) {
+        self.begun.remove(&id);
         self.answers.remove(&Payer::Runtime(id));
         self.drop_reports(|report| report.to == id);
+    }
+
+    /// Keeps the address of a program that has ended. Returns whether others are to be told.
+    fn keep(&mut self, ended: &mut Runtime, now: Cycles) -> bool {
+        let begun = self.begun.contains(&ended.id);
+        self.leave(ended.id);
         self.kept.retain(|_, kept| now < kept.until);
-        if self.kept.len() >= MOST_KEPT
-            && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.until).map(|(&key, _)| key)
-        {
-            self.kept.remove(&oldest);
+        if self.kept.len() >= MOST_KEPT {
+            self.make_room();
         }
         // One that was never ready lives, as a rule, and tries again.
         let from = if begun { now } else { now + self.seconds(GRACE_S) };
         let until = from + self.seconds(KEPT_S);
-        self.kept.insert(mac.key(), Kept { ip, mac, from, until });
+        let (ip, mac, owner) = (ended.ip, ended.mac, ended.key);
+        let (guard, rules) = (ended.guard.take(), Arc::clone(&ended.rules));
+        self.kept.insert(mac.key(), Kept { ip, mac, owner, guard, rules, from, until });
         begun
+    }
+
+    /// Forgets the oldest address of the user who has the most.
+    fn make_room(&mut self) {
+        let mut counts: HashMap<Option<Key>, usize> = HashMap::new();
+        self.kept.values().for_each(|kept| *counts.entry(kept.owner).or_default() += 1);
+        let most = counts.values().max().copied();
+        let theirs = self.kept.iter().filter(|(_, kept)| counts.get(&kept.owner).copied() == most);
+        if let Some(oldest) = theirs.min_by_key(|(_, kept)| kept.until).map(|(&key, _)| key) {
+            self.kept.remove(&oldest);
+        }
+    }
+
+    /// Returns whether the rules of the program that had this address let a packet to or from it
+    /// pass; counts it if they do not.
+    fn permits(
+        &mut self,
+        mac: MacAddr,
+        direction: Direction,
+        packet: &[u8],
+        stats: &Stats,
+        now: Cycles,
+    ) -> bool {
+        let Some(Kept { guard: Some(guard), rules, .. }) = self.kept.get_mut(&mac.key()) else { return true };
+        match guard.judge(direction, packet, packet.len(), now, rules) {
+            Ruling::Pass => return true,
+            Ruling::Denied => stats.switch.dropped_denied.add(1),
+            Ruling::Limited => stats.switch.dropped_limited.add(1),
+        }
+        false
     }
 
     /// Returns whether the address may be absent: no frame for another one needs a closer look.
@@ -324,8 +374,16 @@ impl Switch {
             Origin::Runtime(..) => Checksums::Trust,
             Origin::Port(_) => Checksums::Verify,
         };
-        match source.copy(&mut self.buffer).and_then(|frame| answer::refusal(frame, checksums)) {
-            Some(frame) => self.send_answer(origin, frame, world, lender, now),
+        let Self { absent, buffer, .. } = self;
+        let mut may = |direction, frame: &[u8]| absent.permits(mac, direction, frame, &world.stats, now);
+        let Some(frame) = source.copy(buffer).filter(|frame| may(Direction::Ingress, frame)) else {
+            return true;
+        };
+        match answer::refusal(frame, checksums) {
+            Some(frame) if may(Direction::Egress, &frame) => {
+                self.send_answer(origin, frame, world, lender, now);
+            }
+            Some(_) => {}
             None => world.stats.switch.dropped_unknown.add(1),
         }
         true
@@ -390,27 +448,36 @@ impl Switch {
     }
 
     /// Handles the end of a program, which has been detached: tells the other programs, and answers
-    /// for its address from now on.
+    /// for its address from now on. Returns how many times as long as this call it takes to tell
+    /// them all: those beyond [`REPORTS_AT_ONCE`] are told later.
     pub(crate) fn note_end(
         &mut self,
-        ended: &Runtime,
+        ended: &mut Runtime,
         reason: &EndReason,
         world: &mut World,
         lender: &mut impl Lender,
         now: Cycles,
-    ) {
+    ) -> u32 {
+        // Another instance of the program has the address.
+        if world.runtimes.other_instance(ended.id, ended.ip).is_some() {
+            self.absent.leave(ended.id);
+            return 1;
+        }
         // At the end of the IOKernel, programs wait for the next one.
-        if *reason == EndReason::Shutdown || !self.absent.keep(ended.id, ended.ip, ended.mac, now) {
-            return;
+        if *reason == EndReason::Shutdown || !self.absent.keep(ended, now) {
+            return 1;
         }
         let until = now + self.absent.seconds(REPORT_S);
+        let waiting = self.absent.reports.len();
         for to in world.runtimes.iter().filter(|runtime| !runtime.doomed).map(|runtime| runtime.id) {
             let ips = [Some(IpAddr::V4(ended.ip)), self.absent.config.ip6_of(ended.ip).map(IpAddr::V6)];
             for ip in ips.into_iter().flatten().chain([ended.mac.link_local().into()]) {
                 self.absent.queue(Pending { to, gone: (ip, ended.mac), until, next: None });
             }
         }
+        let reports = self.absent.reports.len() - waiting;
         self.report_ends(world, lender, now);
+        reports.div_ceil(REPORTS_AT_ONCE).max(1) as u32
     }
 
     /// Delivers reports that wait, some at a time.

@@ -1,5 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use tailwater_sched::RuntimeId;
+use tailwater_shm::Clock;
 use tailwater_shm::control::Class::LatencyCritical;
 use tailwater_shm::ring::FLAG_CHECKSUM_OK;
 use tailwater_tcp::segment::Options;
@@ -10,13 +12,15 @@ use tailwater_wire::{
 };
 
 use super::{
-    ANSWERS_AT_ONCE, Absent, GRACE_S, KEPT_S, MOST_REPORTS_TO_ONE, Pending, REPORTS_AT_ONCE, RETRY_MS,
+    ANSWERS_AT_ONCE, Absent, GRACE_S, KEPT_S, Kept, MOST_KEPT, MOST_REPORTS_TO_ONE, Pending, REPORTS_AT_ONCE,
+    RETRY_MS,
 };
 use crate::config::Config;
-use crate::fixture::Sandbox;
+use crate::fixture::{HZ, Sandbox};
 use crate::port::memory::{MemoryPeer, pair};
 use crate::port::{Attachment, Port};
 use crate::switch::check::tests::{arp, udp};
+use crate::tenant::Key;
 
 const SECOND: u64 = 1_000_000_000;
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 9);
@@ -349,4 +353,92 @@ fn who_asks_without_end_takes_no_answer_from_others() {
     sandbox.peer(0).send(0, &syn);
     sandbox.pass(1);
     assert_eq!(received(&mut sandbox, 0).len(), 1);
+}
+
+#[test]
+fn ends_of_one_user_push_out_no_address_of_another() {
+    let mut absent = Absent::new(&Config::default(), Clock::from_hz(HZ), &[]);
+    let owner = |user| Some(Key { user: Some(user), grant: Some(0) });
+    let mut next = 0;
+    let mut enter = |absent: &mut Absent, user| {
+        next += 1;
+        let ip = Ipv4Addr::from_bits(Ipv4Addr::new(10, 77, 0, 0).to_bits() + next);
+        let (mac, owner) = (MacAddr::derived(ip), owner(user));
+        if absent.kept.len() >= MOST_KEPT {
+            absent.make_room();
+        }
+        let (guard, rules, from, until) = (None, Arc::default(), 0, next.into());
+        absent.kept.insert(mac.key(), Kept { ip, mac, owner, guard, rules, from, until });
+    };
+    let of = |absent: &Absent, user| absent.kept.values().filter(|kept| kept.owner == owner(user)).count();
+    (0..100).for_each(|_| enter(&mut absent, 1));
+    (0..5 * MOST_KEPT).for_each(|_| enter(&mut absent, 2));
+    assert_eq!((of(&absent, 1), of(&absent, 2)), (100, MOST_KEPT - 100), "the older ones stay");
+    (0..5 * MOST_KEPT).for_each(|_| enter(&mut absent, 3));
+    assert_eq!(of(&absent, 1), 100, "two others divide the rest");
+    assert!(of(&absent, 2).abs_diff(of(&absent, 3)) <= 2);
+    // Its own oldest one makes room for one that has as many as it may.
+    let oldest = absent.kept.values().filter(|kept| kept.owner == owner(3)).map(|kept| kept.until).min();
+    enter(&mut absent, 3);
+    enter(&mut absent, 3);
+    let later = absent.kept.values().filter(|kept| kept.owner == owner(3)).map(|kept| kept.until).min();
+    assert!(later > oldest);
+}
+
+#[test]
+fn rules_of_an_ended_program_hold_for_what_is_answered_in_its_name() {
+    let rules = r#"
+        [[firewall.rule]]
+        runtime = "r1"
+        direction = "ingress"
+        action = "allow"
+        protocol = "udp"
+        local-port = 7
+        [[firewall.rule]]
+        runtime = "r1"
+        direction = "ingress"
+        action = "deny"
+    "#;
+    let (port, wire) = uplink();
+    let mut sandbox = Sandbox::with_config(2, vec![port], &Config::from_toml(rules).unwrap());
+    (0..=1).for_each(|id| sandbox.add(id, 1, 0, LatencyCritical));
+    sandbox.peer(0).queue(0, 1);
+    sandbox.settle();
+    end(&mut sandbox, 1);
+    received(&mut sandbox, 0);
+    sandbox.peer(0).send(0, &local(0, ip(1), Flags::SYN, &[]));
+    sandbox.peer(0).send(0, &udp(ip(0), ip(1), (5, 8), 60));
+    sandbox.pass(100);
+    assert_eq!(received(&mut sandbox, 0), [], "as from the program itself");
+    assert_eq!(sandbox.world.stats.switch.dropped_denied.get(), 2);
+    sandbox.peer(0).send(0, &udp(ip(0), ip(1), (5, 7), 60));
+    sandbox.pass(100);
+    assert_eq!(received(&mut sandbox, 0).len(), 1);
+    let stations = (MacAddr::derived(OUTSIDE), MacAddr::derived(ip(1)));
+    assert!(wire.send(&segment(OUTSIDE.into(), ip(1).into(), stations, Flags::SYN, &[])));
+    sandbox.pass(100);
+    assert_eq!(wire.receive(), None);
+}
+
+#[test]
+fn reports_that_are_sent_later_are_charged_with_the_end() {
+    for (others, times) in [(1, 1), (21, 1), (22, 2), (64, 3)] {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        (0..=others).for_each(|id| sandbox.add(id, 1, 0, LatencyCritical));
+        end(&mut sandbox, 0);
+        assert_eq!(sandbox.reported, times, "{others}");
+    }
+}
+
+#[test]
+fn an_address_that_another_instance_has_is_not_absent() {
+    let mut sandbox = sandbox(Vec::new(), 1);
+    sandbox.add_instance(5, 1, false);
+    end(&mut sandbox, 1);
+    assert_eq!(received(&mut sandbox, 0), [], "no report");
+    let syn = local(0, ip(1), Flags::SYN, &[]);
+    sandbox.peer(0).send(0, &syn);
+    sandbox.pass(100);
+    assert_eq!(received(&mut sandbox, 0), []);
+    assert_eq!(sandbox.peer(5).receive(0), Some(syn));
 }

@@ -217,4 +217,6 @@ fn solicited_node(address: u128) -> u128 {
 }
 
 #[cfg(test)]
+mod answers;
+#[cfg(test)]
 mod tests;

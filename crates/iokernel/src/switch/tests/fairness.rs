@@ -12,6 +12,7 @@ use super::super::TURN_US;
 use super::{ELSEWHERE, TURN_FRAMES, ip, two_running};
 use crate::fixture::{Sandbox, measure_as};
 use crate::port::{Attachment, Context, Inject, Port, PortError, SendQueue};
+use crate::switch::check::tests::udp;
 
 /// Frames that the receiver reads in each iteration.
 const READ: u32 = 16;
@@ -267,4 +268,30 @@ fn a_turn_ends_with_the_frame_to_a_port_that_takes_as_long() {
         assert_eq!(came[0].load(Ordering::Relaxed), round);
     }
     measure_as(0);
+}
+
+#[test]
+fn looks_at_the_rings_of_many_kthreads_without_a_core_are_charged() {
+    for (kthreads, charged) in [(20, true), (10, false)] {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        sandbox.add(0, kthreads, 0, BestEffort);
+        let runtime = sandbox.world.runtimes.get_mut(RuntimeId(0)).unwrap();
+        let rings: Vec<_> = runtime.kthreads.iter_mut().filter_map(|kthread| kthread.egress.take()).collect();
+        sandbox.world.arriving.extend(rings);
+        let frame = udp(ip(0), ip(0), (5, 7), 60);
+        measure_as(TURN_US * 1_000);
+        // A look costs ten times the 2 us that it takes, and 200 ms may be unpaid.
+        for _ in 0..12_000 {
+            for kthread in &mut sandbox.peer(0).kthreads {
+                if let Ok(mut slot) = kthread.egress.reserve(frame.len()) {
+                    slot.write(0, &frame);
+                    slot.commit(0, 0, 0);
+                }
+            }
+            sandbox.pass(1_000);
+        }
+        measure_as(0);
+        let counters = &sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters;
+        assert_eq!(counters.throttled.get() > 0, charged, "{kthreads} rings");
+    }
 }

@@ -62,9 +62,6 @@ struct Samples {
 }
 
 /// Measures so many rounds.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub fn measure(machine: &Machine, interrupt: &Interrupt, rounds: u16) -> anyhow::Result<Figures> {
     let (mut raises, mut lowers, mut costs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {

@@ -9,10 +9,11 @@
 //! processes in the other.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
+use tailwater_loadgen::Measurement;
 use tailwater_loadgen::ideal::{self, Cores};
-use tailwater_loadgen::{Measurement, Plan};
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
@@ -21,16 +22,14 @@ use tailwater_testbed::machine::Machine;
 use tailwater_testbed::on_tailwater::{Setting, point};
 use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::{BatchRates, Measured};
-use tailwater_workload::{LoadSchedule, Rate};
 
 use super::ramp::{CORE_RPS, SERVICE, SOLO};
-use crate::bench::median;
+use crate::bench::{median, spin};
 
 /// Part of the cores' capacity that requests take.
 const LOAD: f64 = 0.5;
-const WARM_UP_NS: u64 = 200_000_000;
-const LENGTH_NS: u64 = 1_200_000_000;
-const FLOWS: u16 = 64;
+const WARM_UP: Duration = Duration::from_millis(200);
+const LENGTH: Duration = Duration::from_millis(1_200);
 
 /// The figures of both ways, of the service alone, and of a queue without overheads.
 #[derive(Debug, Serialize)]
@@ -54,17 +53,12 @@ struct Way {
 }
 
 /// Measures so many rounds.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub fn measure(machine: &Machine, interrupt: Arc<Interrupt>, rounds: u16) -> anyhow::Result<Figures> {
     let cores = CorePlan::new(machine.usable_cores.clone())?;
     let testbed = Testbed { cores, interrupt, solo: SOLO, job: Vec::new() };
     let speed = testbed.calibrate()?;
     let cores = testbed.cores.managed.len();
-    let rate = Rate::new(LOAD * CORE_RPS * cores as f64)?;
-    let schedule = LoadSchedule::constant(rate, WARM_UP_NS + LENGTH_NS);
-    let plan = Plan { warm_up_ns: WARM_UP_NS, flows: FLOWS, ..Plan::new(schedule, SERVICE.parse()?) };
+    let plan = spin::plan(SERVICE, LOAD * CORE_RPS * cores as f64, WARM_UP, LENGTH)?;
     let (mut two, mut one, mut alone, mut ideals) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let two_programs = Setting::default();
     let one_program = Setting { inside: true, ..two_programs };

@@ -41,9 +41,6 @@ struct Resident {
 }
 
 /// Measures.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub fn measure(machine: &Machine, interrupt: &Interrupt) -> anyhow::Result<Figures> {
     let resident = |kthreads| {
         let setup = Setup::new(machine)?;
@@ -66,9 +63,6 @@ fn figures(few: &Resident, many: &Resident) -> Figures {
 }
 
 /// Prints what is resident when the runtime has begun, and when `count` threads are parked.
-///
-/// # Errors
-/// If the runtime does not start.
 pub fn run_child(count: u32) -> anyhow::Result<()> {
     let resident = tailwater::RuntimeBuilder::new().run(move || {
         let begun_kib = tailwater::blocking(resident_kib);

@@ -12,7 +12,6 @@
 //! kthread.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,9 +116,6 @@ pub struct CoresArgs {
     /// most 50 us. A batch job that is lent the core makes it park all the same
     #[arg(long)]
     kthread_awake: bool,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -180,61 +176,56 @@ struct Quantiles {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// If a process does not start, or on a signal.
 pub fn run(args: &CoresArgs, machine: &Machine) -> anyhow::Result<Report> {
     let interrupt = Arc::new(Interrupt::catch()?);
     let wants = |part| args.only.is_none_or(|only| only == part);
-    let mut report = Report::default();
-    if wants(Part::Creation) {
-        let rows = measure_creation(args.rounds, &interrupt)?;
-        writeln!(stdout(), "{}", describe(&rows))?;
-        report.creation = Some(rows);
-    }
-    if wants(Part::Background) {
+    let conditions = request::Conditions {
+        rest_us: args.rest_us,
+        awake: args.iokernel_awake,
+        warm: args.warm_core,
+        kthread_awake: args.kthread_awake,
+    };
+    let count = (args.rounds, args.requests);
+    let switch_ns = || {
         let rounds = (0..args.rounds).map(|_| measure(Load::Background, None, 1, &interrupt));
-        let switch_ns = median_of(&rounds.collect::<anyhow::Result<Vec<_>>>()?, "switch_ns");
-        writeln!(stdout(), "a background thread gives way in {} ns\n", number(switch_ns))?;
-        report.background_switch_ns = Some(switch_ns);
-    }
-    if wants(Part::Request) {
-        let conditions = request::Conditions {
-            rest_us: args.rest_us,
-            awake: args.iokernel_awake,
-            warm: args.warm_core,
-            kthread_awake: args.kthread_awake,
-        };
-        let count = (args.rounds, args.requests);
-        let figures = request::measure(machine, &interrupt, conditions, count)?;
-        writeln!(stdout(), "{}", request::describe(&figures))?;
-        report.request_to_first_thread_us = Some(figures);
-    }
-    if wants(Part::Estimator) {
-        let figures = estimator::measure(machine, &interrupt, args.rounds)?;
-        writeln!(stdout(), "{}", estimator::describe(&figures))?;
-        report.estimator = Some(figures);
-    }
-    if wants(Part::Memory) {
-        let figures = memory::measure(machine, &interrupt)?;
-        writeln!(stdout(), "{}", memory::describe(&figures))?;
-        report.memory = Some(figures);
-    }
-    if wants(Part::DemoBackground) {
-        let figures = inside::measure(machine, Arc::clone(&interrupt), args.rounds)?;
-        writeln!(stdout(), "{}", inside::describe(&figures))?;
-        report.demo_background = Some(figures);
-    }
+        Ok(median_of(&rounds.collect::<anyhow::Result<Vec<_>>>()?, "switch_ns"))
+    };
+    let in_words = |ns: &f64| format!("a background thread gives way in {} ns\n", number(*ns));
+    let creation = || measure_creation(args.rounds, &interrupt);
+    let request = || request::measure(machine, &interrupt, conditions, count);
+    let estimator = || estimator::measure(machine, &interrupt, args.rounds);
+    let memory = || memory::measure(machine, &interrupt);
+    let inside = || inside::measure(machine, Arc::clone(&interrupt), args.rounds);
+    let length = Duration::from_secs(args.seconds.unwrap_or(RAMP_SECONDS));
+    let ramp = || ramp::measure(machine, Arc::clone(&interrupt), args.rounds, length);
+    let mut report = Report {
+        creation: part(wants(Part::Creation), creation, |rows| describe(rows).to_string())?,
+        background_switch_ns: part(wants(Part::Background), switch_ns, in_words)?,
+        request_to_first_thread_us: part(wants(Part::Request), request, request::describe)?,
+        estimator: part(wants(Part::Estimator), estimator, estimator::describe)?,
+        memory: part(wants(Part::Memory), memory, memory::describe)?,
+        demo_background: part(wants(Part::DemoBackground), inside, inside::describe)?,
+        ..Report::default()
+    };
     if wants(Part::Exclusive) {
         report.exclusive = measure_exclusive(args, machine, &interrupt)?;
     }
-    if wants(Part::Ramp) {
-        let length = Duration::from_secs(args.seconds.unwrap_or(RAMP_SECONDS));
-        let ramps = ramp::measure(machine, interrupt, args.rounds, length)?;
-        write!(stdout(), "{}", ramp::describe(&ramps))?;
-        (report.ramp, report.ramp_arbiter) = (Some(ramps.lent), Some(ramps.requested));
-    }
+    let ramps = part(wants(Part::Ramp), ramp, ramp::describe)?;
+    (report.ramp, report.ramp_arbiter) = ramps.map(|ramps| (ramps.lent, ramps.requested)).unzip();
     Ok(report)
+}
+
+/// Measures a part that is wanted, and prints it.
+fn part<T>(
+    wanted: bool,
+    measure: impl FnOnce() -> anyhow::Result<T>,
+    describe: impl FnOnce(&T) -> String,
+) -> anyhow::Result<Option<T>> {
+    let figures = wanted.then(measure).transpose()?;
+    if let Some(figures) = &figures {
+        writeln!(stdout(), "{}", describe(figures))?;
+    }
+    Ok(figures)
 }
 
 /// Measures what runs on the core of an exclusive thread, and prints it. Returns `None` if the

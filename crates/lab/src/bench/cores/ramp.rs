@@ -89,9 +89,6 @@ struct Steady {
 }
 
 /// Measures so many rounds with ramps of this length.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub fn measure(
     machine: &Machine,
     interrupt: Arc<Interrupt>,

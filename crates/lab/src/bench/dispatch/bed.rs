@@ -106,17 +106,11 @@ impl Bench {
     }
 
     /// Fails after a signal.
-    ///
-    /// # Errors
-    /// As [`Interrupt::check`].
     pub fn check(&self) -> anyhow::Result<()> {
         Ok(self.testbed.interrupt.check()?)
     }
 
     /// Measures a load of a server that is started anew.
-    ///
-    /// # Errors
-    /// If a process does not start or ends, or on a signal.
     pub fn point(&self, program: &Program, load: Load) -> anyhow::Result<Point> {
         let counted = Duration::from_secs_f64(load.seconds);
         let schedule = LoadSchedule::constant(Rate::new(load.rps)?, (WARM_UP + counted).as_nanos() as u64);

@@ -32,9 +32,6 @@ pub struct Bimodal {
 }
 
 /// Searches the highest loads.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub fn run(rounds: u16, bench: &Bench) -> anyhow::Result<Bimodal> {
     let packet_ns = saturated(rounds, bench)?.packet_ns();
     let servers = [bench.spin(BIMODAL, Some(PLAIN))?, bench.spin(BIMODAL, Some(PREEMPTIVE))?];

@@ -37,9 +37,6 @@ enum Part {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// If the runtime does not start.
 pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
     let (part, clock, count, quantum_ns) =
         (args.part, Clock::from_hz(args.tsc_hz), args.count, args.quantum_ns);

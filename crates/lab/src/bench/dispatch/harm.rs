@@ -52,9 +52,6 @@ impl Percentiles {
 }
 
 /// Measures all loads, `rounds` times each.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub fn measure(bench: &Bench, rounds: u16) -> anyhow::Result<Vec<Load>> {
     let mut loads = Vec::new();
     for service in SERVICES {

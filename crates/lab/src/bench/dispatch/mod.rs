@@ -8,7 +8,6 @@
 
 use std::io::{Write, stdout};
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::median_of;
@@ -64,9 +63,6 @@ pub struct DispatchArgs {
     /// Measure this part only
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

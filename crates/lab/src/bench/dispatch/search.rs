@@ -61,9 +61,6 @@ pub fn step_seconds(rps: f64) -> f64 {
 }
 
 /// Searches the highest loads for which `is_within` is true.
-///
-/// # Errors
-/// Those of `is_within`.
 pub fn search(
     rounds: u16,
     mut is_within: impl FnMut(Server, f64) -> anyhow::Result<bool>,
@@ -142,9 +139,6 @@ pub struct Simulated {
 
 impl Simulated {
     /// Searches the highest loads for which `is_within` is true.
-    ///
-    /// # Errors
-    /// Those of `is_within`.
     pub fn search(is_within: impl FnMut(Server, f64) -> anyhow::Result<bool>) -> anyhow::Result<Self> {
         let [plain, preemptive] = alternate([Bisection::new(LEAST_RPS, MOST_RPS, FINE); 2], is_within)?;
         Ok(Self { simulated_no_preempt_rps: plain, simulated_preempt_rps: preemptive })

@@ -60,9 +60,6 @@ struct BatchBeside {
 }
 
 /// Measures the server, `rounds` times each.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub fn run(rounds: u16, bench: &Bench) -> anyhow::Result<Server> {
     let fixed_1us_mrps = saturated(rounds, bench)?;
     let low_load = low_load(rounds, bench)?;

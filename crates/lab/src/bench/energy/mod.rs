@@ -11,31 +11,23 @@
 //! request wakes the polling thread.
 
 use std::io::{Write, stdout};
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
-use tailwater_loadgen::Plan;
-use tailwater_loadgen::kernel_udp::Load;
+use serde::{Deserialize, Serialize};
 use tailwater_loadgen::protocol::Medium;
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::child::{Service, Spec};
-use tailwater_testbed::cores::CorePlan;
+use tailwater_testbed::child::Service;
 use tailwater_testbed::embedded::{Embedded, lending};
-use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
-use tailwater_testbed::program::{Prepared, Program};
+use tailwater_testbed::program::Program;
 use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::unannounced::Unannounced;
-use tailwater_workload::{LoadSchedule, Rate};
 
-use super::median_of_some;
+use super::{medians, spin};
 
 /// Loads as fractions of the managed cores, each with the largest fraction of all cores that it may
 /// keep busy. Under the last one queues grow without bound, so its latency is not judged.
@@ -43,11 +35,9 @@ const LOADS: [(f64, f64); 5] = [(0.0, 0.01), (0.01, 0.08), (0.1, 0.3), (0.5, 0.7
 const FULL: f64 = 1.0;
 /// Bar: the p99, as a multiple of that of always polling.
 const MOST_P99: f64 = 1.5;
-/// The work of a request.
+/// The work of a request, and how many of them one core serves in a second.
 const SERVICE: &str = "exp:10us";
-const SERVICE_NS: f64 = 10_000.0;
-const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
-const SERVICE_PORT: u16 = 5000;
+const CORE_RPS: f64 = 100_000.0;
 /// First part of each measurement, which is not counted.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Unit of process times in /proc, in nanoseconds: USER_HZ is 100 on every Linux machine that the
@@ -75,9 +65,6 @@ pub struct EnergyArgs {
     /// Counted seconds of each load
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 /// The figures of a run: medians over the rounds.
@@ -102,7 +89,7 @@ struct Row {
     met_unannounced: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Figures {
     /// Fraction of all cores; `None` if this machine let the measurement begin too late.
     busy: Option<f64>,
@@ -120,13 +107,8 @@ enum Way {
 const WAYS: [Way; 3] = [Way::Sleeping, Way::Unannounced, Way::Polling];
 
 /// Measures, prints, and returns the figures.
-///
-/// # Errors
-/// When a process does not start or ends, or on a signal.
 pub fn run(args: &EnergyArgs, machine: &Machine) -> anyhow::Result<Report> {
-    let cores = CorePlan::new(machine.usable_cores.clone())?;
-    let interrupt = Arc::new(Interrupt::catch()?);
-    let testbed = Testbed { cores, interrupt, solo: Duration::ZERO, job: Vec::new() };
+    let testbed = spin::testbed(machine, Duration::ZERO)?;
     let speed = testbed.calibrate()?;
     let counted = Duration::from_secs(args.seconds);
     let mut seen = vec![[const { Vec::new() }; WAYS.len()]; LOADS.len()];
@@ -141,10 +123,10 @@ pub fn run(args: &EnergyArgs, machine: &Machine) -> anyhow::Result<Report> {
             target.service.end()?;
         }
     }
-    let row = |(&(load, busy_bar), ways): (&(f64, f64), &[Vec<Figures>; WAYS.len()])| {
-        Row::new(load, busy_bar, ways.each_ref().map(|rounds| middle(rounds)))
+    let row = |(&(load, busy_bar), [sleeping, unannounced, polling]): (&_, &[Vec<Figures>; WAYS.len()])| {
+        anyhow::Ok(Row::new(load, busy_bar, [medians(sleeping)?, medians(unannounced)?, medians(polling)?]))
     };
-    let report = Report { loads: LOADS.iter().zip(&seen).map(row).collect() };
+    let report = Report { loads: LOADS.iter().zip(&seen).map(row).collect::<Result<_, _>>()? };
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
 }
@@ -161,16 +143,6 @@ impl Row {
         };
         let (met, met_unannounced) = (met(sleeping), met(unannounced));
         Self { load, sleeping, unannounced, polling, busy_bar, met, met_unannounced }
-    }
-}
-
-/// Returns the median of each figure.
-fn middle(rounds: &[Figures]) -> Figures {
-    let of = |figure: fn(&Figures) -> Option<f64>| median_of_some(rounds.iter().map(figure));
-    Figures {
-        busy: of(|round| round.busy),
-        p50_us: of(|round| round.p50_us),
-        p99_us: of(|round| round.p99_us),
     }
 }
 
@@ -192,21 +164,14 @@ impl<'a> Target<'a> {
         let cores = &testbed.cores;
         let socket = format!("@tailwater-energy-{}", std::process::id());
         let mut config = lending(&socket, cores.polling, &cores.managed);
-        let mut settings = vec![
-            ("TAILWATER_IOKERNEL", socket),
-            ("TAILWATER_KTHREADS", cores.managed.len().to_string()),
-            ("TAILWATER_IP", SERVICE_IP.to_string()),
-        ];
+        let mut settings: &[_] = &[];
         if let Way::Polling = way {
             config.idle_sleep_us = 0;
-            settings.push(("TAILWATER_IDLE_TIMEOUT_US", "0".to_owned()));
+            settings = &[("TAILWATER_IDLE_TIMEOUT_US", "0")];
         }
         let iokernel = Embedded::start(config, port, Some(cores.usable.clone()))?;
         let program = Program::spin(speed, SERVICE.parse()?);
-        settings.push(("TAILWATER_NAME", program.app.to_owned()));
-        let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
-        let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
-        let service = Service::start(&spec, &testbed.interrupt)?.with_folder(folder);
+        let service = spin::start(testbed, &program, (&socket, program.app, spin::IP), settings)?;
         Ok(Self { testbed, service, program, _iokernel: iokernel, generator })
     }
 
@@ -216,13 +181,9 @@ impl<'a> Target<'a> {
             let busy = self.busy_from(Instant::now() + WARM_UP, counted)?;
             return Ok(Figures { busy, p50_us: None, p99_us: None });
         }
-        let rate = Rate::for_load(load, self.testbed.cores.managed.len() as f64, SERVICE_NS)?;
-        let schedule = LoadSchedule::constant(rate, (WARM_UP + counted).as_nanos() as u64);
-        let warm_up_ns = WARM_UP.as_nanos() as u64;
-        let plan = Plan { warm_up_ns, flows: 64, ..Plan::new(schedule, SERVICE.parse()?) };
-        let load = Load { protocol: Arc::clone(&self.program.protocol), seed: 1, preload: false };
-        let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
-        let began = self.generator.begin(self.testbed, &plan, &load, server)?;
+        let rps = load * CORE_RPS * self.testbed.cores.managed.len() as f64;
+        let plan = spin::plan(SERVICE, rps, WARM_UP, counted)?;
+        let began = spin::begin(self.testbed, &self.generator, &self.program, &plan, (spin::IP, 1))?;
         let busy = self.busy_from(began + WARM_UP, counted)?;
         let figures = self.generator.finish(self.testbed, &plan)?.summary.figures();
         Ok(Figures { busy, p50_us: figures.p50_us, p99_us: figures.p99_us })

@@ -41,9 +41,6 @@ pub(super) struct Attacked {
 }
 
 /// Measures the service beside each of these attackers.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub(super) fn measure(target: &Target, attacks: &[Attack], plan: &Plan) -> anyhow::Result<Vec<Attacked>> {
     let mut measured = Vec::new();
     let users = AtomicU32::new(0);

@@ -93,9 +93,6 @@ impl Pauses {
 }
 
 /// Kills the IOKernel so many times under two programs.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub(super) fn measure(times: u16, cores: &CorePlan, interrupt: &Interrupt) -> anyhow::Result<Fallback> {
     let mut bed = Bed::start(cores, interrupt)?;
     let (mut quiet, mut events) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);

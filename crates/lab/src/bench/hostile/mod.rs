@@ -7,8 +7,7 @@
 //! killed, taken over from ([`restart`]), and killed without another one ([`fallback`]).
 
 use std::io::{Write, stdout};
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,19 +18,19 @@ use tailwater_iokernel::port::tap::TapPort;
 use tailwater_iokernel::{Account, Config, Grant};
 use tailwater_iokernel_testing::attack::Attack;
 use tailwater_loadgen::Plan;
-use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::protocol::Medium;
 use tailwater_shm::control::Class;
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::child::{Service, Spec};
+use tailwater_testbed::child::Service;
 use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::note;
 use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
-use tailwater_testbed::program::{Prepared, Program};
-use tailwater_workload::{LoadSchedule, Rate};
+use tailwater_testbed::program::Program;
+
+use super::spin;
 
 mod attacks;
 mod fallback;
@@ -46,9 +45,6 @@ use restart::{Replaced, Way};
 /// Requests per second, and the work of each.
 const RPS: f64 = 50_000.0;
 const SERVICE: &str = "exp:2us";
-/// Outside the addresses that the IOKernel chooses.
-const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
-const SERVICE_PORT: u16 = 5000;
 /// The TAP device of attacks that [need one](Attack::needs_tap).
 const UPLINK: &str = "tw-hostile";
 const UPLINK_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -89,9 +85,6 @@ pub struct HostileArgs {
     /// Measure these attacks only
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = attack_of)]
     attack: Vec<Attack>,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -146,9 +139,6 @@ fn attack_of(name: &str) -> Result<Attack, String> {
 }
 
 /// Measures, prints, and returns the figures.
-///
-/// # Errors
-/// When a process does not start or ends, or on a signal.
 pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
     let cores = CorePlan::new(machine.usable_cores.clone())?;
     let interrupt = Arc::new(Interrupt::catch()?);
@@ -159,7 +149,7 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
         let testbed = Testbed { cores, interrupt, solo: Duration::ZERO, job: Vec::new() };
         let speed = testbed.calibrate()?;
         let target = Target::start(testbed, speed, None)?;
-        let plan = plan(Duration::from_secs(args.seconds))?;
+        let plan = spin::plan(SERVICE, RPS, WARM_UP, Duration::from_secs(args.seconds))?;
         let all = if args.attack.is_empty() { &Attack::ALL[..] } else { &args.attack };
         let (with_tap, others): (Vec<Attack>, Vec<Attack>) =
             all.iter().copied().partition(|attack| attack.needs_tap());
@@ -193,11 +183,6 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn plan(counted: Duration) -> anyhow::Result<Plan> {
-    let schedule = LoadSchedule::constant(Rate::new(RPS)?, (WARM_UP + counted).as_nanos() as u64);
-    Ok(Plan { warm_up_ns: WARM_UP.as_nanos() as u64, flows: 64, ..Plan::new(schedule, SERVICE.parse()?) })
-}
-
 /// An IOKernel with the generator as its port, and the service.
 struct Target {
     testbed: Testbed,
@@ -227,19 +212,10 @@ impl Target {
             }],
             ..Config::default()
         };
-        let kthreads = cores.managed.len().to_string();
         let ports = [port].into_iter().chain(uplink).collect();
         let iokernel = Embedded::with_ports(config, ports, Some(cores.usable.clone()))?;
         let program = Program::spin(speed, SERVICE.parse()?);
-        let Prepared { arguments, folder } = program.prepare(SERVICE_PORT)?;
-        let settings = vec![
-            ("TAILWATER_IOKERNEL", socket.clone()),
-            ("TAILWATER_NAME", program.app.to_owned()),
-            ("TAILWATER_KTHREADS", kthreads),
-            ("TAILWATER_IP", SERVICE_IP.to_string()),
-        ];
-        let spec = Spec { app: program.app, arguments, settings, raise: true, ..Spec::default() };
-        let service = Service::start(&spec, &testbed.interrupt)?.with_folder(folder);
+        let service = spin::start(&testbed, &program, (&socket, program.app, spin::IP), &[])?;
         Ok(Self { testbed, service, program, iokernel, socket, generator })
     }
 
@@ -251,9 +227,7 @@ impl Target {
     }
 
     fn latency(&self, plan: &Plan) -> anyhow::Result<Latency> {
-        let load = Load { protocol: Arc::clone(&self.program.protocol), seed: 1, preload: false };
-        let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
-        self.generator.begin(&self.testbed, plan, &load, server)?;
+        spin::begin(&self.testbed, &self.generator, &self.program, plan, (spin::IP, 1))?;
         let figures = self.generator.finish(&self.testbed, plan)?.summary.figures();
         Ok(Latency {
             p50_us: figures.p50_us,

@@ -143,9 +143,6 @@ pub struct Others(ChildProcess);
 
 impl Others {
     /// Starts them.
-    ///
-    /// # Errors
-    /// When the kernel refuses a process.
     pub fn start(place: &Where) -> anyhow::Result<Self> {
         let cores = place.cores.iter().flatten();
         let mut arguments = vec!["others".to_owned()];
@@ -155,9 +152,6 @@ impl Others {
     }
 
     /// Ends them and returns what they got.
-    ///
-    /// # Errors
-    /// When they have ended, or on a signal.
     pub fn end(mut self, interrupt: &Interrupt) -> anyhow::Result<Samples> {
         self.0.ask()?;
         let mut samples = Samples::default();
@@ -174,9 +168,6 @@ impl Others {
 }
 
 /// Plays a child's role.
-///
-/// # Errors
-/// When a process cannot be started.
 pub fn run_child(args: &ChildArgs) -> anyhow::Result<()> {
     match &args.role {
         Role::Others { pinned, cores } => {

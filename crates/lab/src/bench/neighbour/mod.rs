@@ -12,20 +12,15 @@
 //! [`report`] has the figures, [`turns`] a polling thread that leaves its share to Linux.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use tailwater_loadgen::Plan;
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
-use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::{BatchRates, Measured, note, on_linux, on_tailwater};
-use tailwater_workload::{LoadSchedule, Rate};
 
 mod batch;
 mod load;
@@ -38,7 +33,7 @@ pub use report::Report;
 use report::{BatchOnly, OnLinux, Service30, describe};
 use turns::Turns;
 
-use super::{median, median_of_some};
+use super::{median, median_of_some, spin};
 
 /// Rounds in which the situations with Tailwater and with Linux are measured in turn.
 const ROUNDS: u32 = 5;
@@ -81,9 +76,6 @@ pub struct NeighbourArgs {
     /// beside Linux, too
     #[arg(long, value_name = "CORES")]
     confine: Option<Confine>,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
 }
 
 /// The situations that are measured.
@@ -113,16 +105,8 @@ struct Setup {
 }
 
 /// Measures, prints, and returns the figures.
-///
-/// # Errors
-/// When a process does not start or ends, or on a signal.
 pub fn run(args: &NeighbourArgs, machine: &Machine) -> anyhow::Result<Report> {
-    let testbed = Testbed {
-        cores: CorePlan::new(machine.usable_cores.clone())?,
-        interrupt: Arc::new(Interrupt::catch()?),
-        solo: SOLO,
-        job: Vec::new(),
-    };
+    let testbed = spin::testbed(machine, SOLO)?;
     let cores = &testbed.cores;
     let others = Where {
         cores: args.confine.map(|confine| match confine {
@@ -182,7 +166,8 @@ fn measure_batch(setup: &Setup, time: Duration) -> anyhow::Result<BatchOnly> {
 fn measure_service(setup: &Setup, time: Duration) -> anyhow::Result<(Service30, f64)> {
     let Setup { testbed, share, turns, .. } = setup;
     let speed = testbed.calibrate()?;
-    let plan = plan(testbed, time)?;
+    let rps = LOAD * CORE_RPS * testbed.cores.managed.len() as f64;
+    let plan = spin::plan(SERVICE, rps, WARM_UP, time)?;
     let setting = match turns {
         Some(turns) => on_tailwater::Setting { polling_nice: Some(turns.nice()), ..Default::default() },
         None => on_tailwater::Setting { neighbour_share: *share, ..Default::default() },
@@ -255,12 +240,4 @@ impl Setup {
         let done = work()?;
         Ok((others.end(&self.testbed.interrupt)?, done))
     }
-}
-
-/// Returns the load of the service.
-fn plan(testbed: &Testbed, counted: Duration) -> anyhow::Result<Plan> {
-    let rate = Rate::new(LOAD * CORE_RPS * testbed.cores.managed.len() as f64)?;
-    let length = WARM_UP + counted;
-    let schedule = LoadSchedule::constant(rate, length.as_nanos() as u64);
-    Ok(Plan { warm_up_ns: WARM_UP.as_nanos() as u64, flows: 64, ..Plan::new(schedule, SERVICE.parse()?) })
 }

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | `tap` | Tailwater, a user thread for each connection | TAP device of the IOKernel | Linux |
 //! | `xdp_veth` | the same | veth pair, one end with AF_XDP | Linux, in another namespace |
-//! | `loopback` | Linux, one epoll thread ([`echo`]) | loopback device | Linux |
+//! | `loopback` | Linux, one epoll thread | loopback device | Linux |
 //! | `veth` | the same | veth pair | Linux, in another namespace |
 //!
 //! The client ([`client`]) is the same process in each. All have the same two cores: the client is
@@ -18,9 +18,8 @@
 //! with this process.
 
 use std::io::{Write, stdout};
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -37,10 +36,10 @@ use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, cpu_set};
 
 mod client;
-mod echo;
 pub mod network;
 mod report;
 
+use super::tcp::serve_echo;
 use client::Counted;
 use network::Namespace;
 pub use report::Report;
@@ -91,9 +90,6 @@ pub struct PortsArgs {
     /// Cores of the client [default: the first, which is the IOKernel's]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     client_cores: Vec<usize>,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
 }
 
 /// A way between client and service.
@@ -307,7 +303,11 @@ enum Role {
 /// A socket's, or if the service does not answer.
 pub fn run_child(args: &ChildArgs) -> Result<()> {
     match args.role {
-        Role::Serve { port } => echo::serve(port),
+        Role::Serve { port } => {
+            let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).context("cannot listen")?;
+            writeln!(stdout(), "ready")?;
+            Ok(serve_echo(&listener, REQUEST, &AtomicBool::new(false))?)
+        }
         Role::Ask { to, connections, lasts_ms, rate } => {
             let counted = client::run(to, connections, rate, Duration::from_millis(lasts_ms))?;
             Ok(writeln!(stdout(), "{}", serde_json::to_string(&counted)?)?)

@@ -37,9 +37,6 @@ impl Namespace {
     }
 
     /// Moves the calling thread into it; threads and processes that it starts are in it, too.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn enter(&self) -> Result<()> {
         let path = format!("/proc/{}/ns/net", self.holder.id());
         let file = File::open(&path).with_context(|| format!("cannot open {path}"))?;

@@ -120,7 +120,7 @@ impl Job {
 }
 
 /// Returns text that compresses as prose does: words, of which a few are frequent.
-fn text() -> String {
+pub(super) fn text() -> String {
     let mut state = 1u64;
     let mut next = move || {
         // Knuth's generator (MMIX), of which the upper bits are used.

@@ -4,11 +4,11 @@
 //! job, on Tailwater as `tailwater run --batch` starts it, and on Linux in `SCHED_IDLE` in the
 //! session of the service. Each round measures both systems in turn at each load; only figures of
 //! one round are compared, and the medians of their ratios count. *Idle*: the same job on an
-//! IOKernel without traffic, whose processor time is measured. [`jobs`] has the programs,
-//! [`report`] the figures.
+//! IOKernel without traffic, whose processor time is measured. *Posix*: unmodified services on
+//! Tailwater's network and on Linux's ([`posix`]). [`jobs`] has the batch jobs, [`report`] the
+//! figures.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,9 +25,11 @@ use tailwater_testbed::{Measured, note, on_linux, on_tailwater};
 use tailwater_workload::{LoadSchedule, Rate};
 
 pub mod jobs;
+mod posix;
 mod report;
 
 use jobs::{Files, Job};
+use posix::services::Service;
 pub use report::Report;
 use report::{Beside, Idle, Round, describe};
 
@@ -45,7 +47,8 @@ const SOLO: Duration = Duration::from_millis(300);
 #[command(after_help = "Examples:
   tailwater-lab bench programs --only batch --json programs.json
   tailwater-lab bench programs --jobs xz-1,xz-4 --loads 10,30,50 --rounds 3
-  tailwater-lab bench programs --only idle")]
+  tailwater-lab bench programs --only idle
+  tailwater-lab bench programs --only posix --services redis,memcached-1 --rounds 2")]
 pub struct ProgramsArgs {
     /// Seconds that are counted of each situation and round
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
@@ -53,7 +56,7 @@ pub struct ProgramsArgs {
     /// Rounds, in which all situations are measured in turn
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Measure beside a service, or beside an IOKernel without traffic
+    /// Measure beside a service, beside an IOKernel without traffic, or unmodified services
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// The batch jobs; those that are not installed are left out
@@ -65,9 +68,17 @@ pub struct ProgramsArgs {
     /// The setting `neighbour-share` of the IOKernel
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=50))]
     share: u8,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
+    /// The unmodified services; those that are not installed are left out
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "redis,redis-16,memcached-1,memcached-4,nginx,python"
+    )]
+    services: Vec<Service>,
+    /// Requests of a client of an unmodified service, where it counts them
+    #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
+    requests: u32,
 }
 
 /// The situations that are measured.
@@ -77,6 +88,8 @@ enum Part {
     Batch,
     /// A batch job and an IOKernel without traffic
     Idle,
+    /// Unmodified services on Tailwater's network and on Linux's
+    Posix,
 }
 
 /// Measures, prints, and returns the figures.
@@ -91,10 +104,14 @@ pub fn run(args: &ProgramsArgs, machine: &Machine) -> anyhow::Result<Report> {
         solo: SOLO,
         job: Vec::new(),
     };
-    let speed = testbed.calibrate()?;
     let mut report = Report::default();
     let of = |part: Part| args.only.is_none_or(|only| only == part);
-    for &job in &args.jobs {
+    if of(Part::Posix) {
+        report.posix = posix::run(&testbed.interrupt, &args.services, args.rounds, args.requests)?;
+    }
+    let jobs = if args.only == Some(Part::Posix) { &[][..] } else { &args.jobs };
+    let speed = testbed.calibrate()?;
+    for &job in jobs {
         let Some(command) = job.command(&files) else {
             note!("{} is not installed: left out", job.name());
             continue;

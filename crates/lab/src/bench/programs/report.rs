@@ -9,11 +9,17 @@ use tailwater_testbed::table::{Table, number};
 
 use crate::bench::{median, median_of_some};
 
+pub(super) mod posix;
+
+use posix::Posix;
+
 /// What was measured.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub(super) beside: Vec<Beside>,
     pub(super) idle: Vec<Idle>,
+    #[serde(flatten)]
+    pub(super) posix: Posix,
 }
 
 /// A service and a batch job on one system, in one round.
@@ -152,7 +158,7 @@ pub(super) fn describe(report: &Report) -> String {
         }
         text += &format!("{table}\n");
     }
-    text
+    text + &posix::describe(&report.posix)
 }
 
 #[cfg(test)]
@@ -174,7 +180,8 @@ mod tests {
         let beside = Beside::new("xz", 10.0, &[round(1.0), round(5.0), round(20.0)]);
         assert_eq!((beside.p50_gain, beside.win_p999_over_linux), (Some(2.0), Some(0.5)));
         assert_eq!((beside.job_over_linux, beside.tailwater.p50_us), (0.9, Some(5.0)));
-        let mut report = Report { beside: vec![beside], idle: vec![Idle::new("xz", &[(0.5, 1.0)])] };
+        let idle = vec![Idle::new("xz", &[(0.5, 1.0)])];
+        let mut report = Report { beside: vec![beside], idle, posix: Posix::default() };
         report.beside[0].p50_gain = None;
         let text = describe(&report);
         for part in ["xz", "10 %", "0.50", "0.90", "-", "without traffic"] {

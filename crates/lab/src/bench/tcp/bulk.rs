@@ -8,9 +8,6 @@ pub(super) const CHUNK: usize = 64 << 10;
 
 /// Sends for `warm_up`, which is not counted, and then for `lasts`; returns the counted rate in
 /// Gbit/s.
-///
-/// # Errors
-/// The connection's.
 pub(super) fn send(stream: &mut impl Write, warm_up: Duration, lasts: Duration) -> io::Result<f64> {
     let buffer = vec![0x5a; CHUNK];
     let begin = Instant::now() + warm_up;
@@ -26,9 +23,6 @@ pub(super) fn send(stream: &mut impl Write, warm_up: Duration, lasts: Duration) 
 }
 
 /// Reads to the end of the stream.
-///
-/// # Errors
-/// The connection's.
 pub(super) fn discard(stream: &mut impl Read) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     while stream.read(&mut buffer)? > 0 {}

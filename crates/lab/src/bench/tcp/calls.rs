@@ -85,7 +85,7 @@ fn watch(poll: &OwnedFd, stream: &TcpStream, number: u64) -> std::io::Result<()>
 }
 
 /// Echoes whole messages of any number of connections until `over`.
-fn serve(listener: &TcpListener, bytes: usize, over: &AtomicBool) -> std::io::Result<()> {
+pub fn serve(listener: &TcpListener, bytes: usize, over: &AtomicBool) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&poll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{Write, stderr, stdout};
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -58,9 +57,6 @@ pub struct EventsArgs {
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 /// The figures of a run: medians.
@@ -118,9 +114,6 @@ impl Ways {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// If a process does not start or answer, or on a signal.
 pub fn run(args: &EventsArgs) -> Result<Report> {
     let interrupt = Interrupt::catch()?;
     let mut figures = Figures::default();

@@ -55,9 +55,6 @@ impl Hello {
     }
 
     /// Measures with both ends on Tailwater.
-    ///
-    /// # Errors
-    /// If a process does not start, fails or does not answer, or on a signal.
     pub(super) fn on_tailwater(&self, interrupt: &Interrupt) -> Result<Answers> {
         let host = Host::start()?;
         let _server = self.serve_on_tailwater(host.service_settings(), interrupt)?;
@@ -67,9 +64,6 @@ impl Hello {
     }
 
     /// Measures with both ends on Linux, on a core each.
-    ///
-    /// # Errors
-    /// As [`on_tailwater`](Self::on_tailwater).
     pub(super) fn on_tokio(&self, interrupt: &Interrupt) -> Result<Answers> {
         let [client, server] = pair()?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).to_string();

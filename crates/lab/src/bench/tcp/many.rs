@@ -64,9 +64,6 @@ pub fn on_tailwater(connections: u32, length: Length, interrupt: &Interrupt) -> 
 }
 
 /// Measures the same over the kernel's loopback device with an epoll thread on either side.
-///
-/// # Errors
-/// As [`on_tailwater`].
 pub fn on_linux(connections: u32, length: Length, interrupt: &Interrupt) -> Result<Outcome> {
     let cores = tailwater_testbed::machine::usable_cores();
     let (first, last) = cores.first().zip(cores.last()).context("no core")?;

@@ -42,9 +42,6 @@ pub fn ping_pong(
 }
 
 /// Measures the same over the kernel's loopback device; both sides block, or both spin.
-///
-/// # Errors
-/// As [`ping_pong`].
 pub fn ping_pong_on_linux(bytes: usize, spins: bool, length: Length) -> Result<Outcome> {
     let Length { warm_up, lasts } = length;
     kernel::request_response(pair()?, spins, bytes, warm_up, lasts)
@@ -52,9 +49,6 @@ pub fn ping_pong_on_linux(bytes: usize, spins: bool, length: Length) -> Result<O
 
 /// Measures messages of each length, up to [`MAX_EVENT_MESSAGE`], one outstanding on each of many
 /// connections to an event loop.
-///
-/// # Errors
-/// As [`ping_pong`].
 pub fn echo(
     lengths: impl Iterator<Item = usize>,
     length: Length,
@@ -65,9 +59,6 @@ pub fn echo(
 }
 
 /// Measures the same with one epoll thread on either side.
-///
-/// # Errors
-/// As [`ping_pong`].
 pub fn echo_on_linux(bytes: usize, length: Length) -> Result<Outcome> {
     kernel::echo(pair()?, CONNECTIONS, bytes, length.warm_up, length.lasts)
 }
@@ -95,9 +86,6 @@ fn echo_each(
 
 /// Measures connections that are opened, send so many messages of 64 bytes, one after the other,
 /// and are reset, many at a time, to an event loop.
-///
-/// # Errors
-/// As [`ping_pong`].
 pub fn connections(
     counts: impl Iterator<Item = u32>,
     length: Length,
@@ -126,9 +114,6 @@ fn calls_of(host: &Host, messages: u32, length: Length) -> Result<Outcome> {
 
 /// Measures connections of one message each, many at a time, to an event loop on each of `cores`
 /// cores beside the client's.
-///
-/// # Errors
-/// As [`ping_pong`].
 pub fn connections_on_cores(cores: usize, length: Length, interrupt: &Interrupt) -> Result<Outcome> {
     let host = Host::start()?;
     let _service = host.serve_on(cores, interrupt)?;
@@ -140,9 +125,6 @@ pub fn connections_on_cores(cores: usize, length: Length, interrupt: &Interrupt)
 
 /// Measures what [`connections_on_cores`] does, with an epoll thread on each of those cores, all on
 /// one listener, and one on the client's.
-///
-/// # Errors
-/// As [`ping_pong`].
 pub fn connections_on_linux_cores(cores: usize, length: Length) -> Result<Outcome> {
     let usable = usable_cores();
     let (client, servers) = usable.split_first().context("no core")?;
@@ -156,9 +138,6 @@ pub fn max_serving_cores() -> usize {
 }
 
 /// Measures what [`connections`] does, with one epoll thread on either side.
-///
-/// # Errors
-/// As [`ping_pong`].
 pub fn connections_on_linux(messages: u32, length: Length) -> Result<Outcome> {
     let [client, server] = pair()?;
     calls::measure((client, &[server]), CONNECTIONS, messages, REQUEST, length)

@@ -7,7 +7,6 @@
 //! ([`kernel`]). Every figure is the median over the rounds, beside the lowest and the highest.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -30,6 +29,7 @@ mod service;
 mod soak;
 mod terms;
 
+pub use calls::serve as serve_echo;
 pub use figures::Figures;
 pub use service::{ServiceArgs, run as run_service};
 
@@ -62,9 +62,6 @@ pub struct TcpArgs {
     /// check that none is left
     #[arg(long, value_name = "MINUTES", value_parser = parse_minutes)]
     soak: Option<f64>,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 fn parse_minutes(text: &str) -> Result<f64, String> {

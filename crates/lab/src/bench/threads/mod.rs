@@ -7,7 +7,6 @@
 //! between the orders (`protocol`) that `rounds` gives to all in turn.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -62,9 +61,6 @@ pub struct ThreadsArgs {
     /// A million idle threads rather than 100,000; takes about 10 GiB
     #[arg(long)]
     million: bool,
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 impl ThreadsArgs {
@@ -88,9 +84,6 @@ impl ThreadsArgs {
 }
 
 /// Measures and prints.
-///
-/// # Errors
-/// If a system does not start or fails, or on a signal.
 pub fn run(args: &ThreadsArgs, machine: &Machine) -> Result<Report> {
     // The signal is caught so that the Go program's folder is removed.
     let interrupt = Interrupt::catch()?;
@@ -101,16 +94,13 @@ pub fn run(args: &ThreadsArgs, machine: &Machine) -> Result<Report> {
 
 /// Measures operations of all available systems, without printing. Also returns a note on the Go
 /// toolchain, unless no operation is one of goroutines. `quick` is as on the command line.
-///
-/// # Errors
-/// As [`run`].
 pub fn measure_rows(
     operations: &[Operation],
     quick: bool,
     machine: &Machine,
     interrupt: &Interrupt,
 ) -> Result<(Vec<Row>, Option<String>)> {
-    let args = ThreadsArgs { systems: Vec::new(), rounds: DEFAULT_ROUNDS, quick, million: false, json: None };
+    let args = ThreadsArgs { systems: Vec::new(), rounds: DEFAULT_ROUNDS, quick, million: false };
     let measure = || {
         let mut systems = args.chosen();
         systems.retain(|system| operations.iter().any(|&op| system.has(op)));

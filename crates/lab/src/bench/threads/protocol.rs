@@ -5,10 +5,11 @@
 //! it, or `error: ...`. Between orders the child sleeps in the read of its standard input, and ends
 //! when that is closed. The parent sleeps meanwhile, so one child at a time has the cores.
 
-use std::io::{BufRead, BufReader, Write, stdout};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{Write, stdout};
 
 use anyhow::{Context, Result, bail};
+use tailwater_testbed::child::ChildProcess;
+use tailwater_testbed::interrupt::Interrupt;
 
 use super::operation::Operation;
 
@@ -61,52 +62,18 @@ fn decode_order(line: &str) -> Option<(Operation, u64)> {
     Some((op.parse().ok()?, n.parse().ok().filter(|&n| n > 0)?))
 }
 
-/// The process of a system, on the parent's side; killed when this is dropped.
-#[derive(Debug)]
-pub struct Worker {
-    process: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Worker {
-    /// Starts `command`, which serves the protocol.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    pub fn start(mut command: Command) -> Result<Self> {
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {command:?}"))?;
-        let orders = process.stdin.take().context("the child has no standard input")?;
-        let answers = BufReader::new(process.stdout.take().context("the child has no standard output")?);
-        Ok(Self { process, orders, answers })
-    }
-
-    /// Makes the child perform `op` `n` times; `None` if the system cannot.
-    ///
-    /// # Errors
-    /// If the child fails or ends.
-    pub fn order(&mut self, op: Operation, n: u64) -> Result<Option<Answer>> {
-        let name = op.name();
-        writeln!(self.orders, "{name} {n}").context("the child does not read its orders")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line).context("the child does not answer")?;
-        if line.is_empty() {
-            bail!("the child ended during {name}: {}", self.process.wait()?);
-        }
-        decode_answer(&line).with_context(|| format!("{name} failed"))
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // The child may have ended by itself.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Makes the process of a system perform `op` `n` times; `None` if the system cannot.
+///
+/// # Errors
+/// If the process fails or ends, or on a signal.
+pub fn order(
+    process: &mut ChildProcess,
+    op: Operation,
+    n: u64,
+    interrupt: &Interrupt,
+) -> Result<Option<Answer>> {
+    process.tell(&format!("{} {n}", op.name()))?;
+    decode_answer(&process.read_line(interrupt)?).with_context(|| format!("{} failed", op.name()))
 }
 
 /// Serves orders until standard input ends. `read` reads a line without holding up the system's
@@ -132,9 +99,6 @@ pub fn serve(
 }
 
 /// Reads a line from standard input, sleeping in the kernel; empty at its end.
-///
-/// # Errors
-/// The kernel's.
 pub fn read_order() -> std::io::Result<String> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;

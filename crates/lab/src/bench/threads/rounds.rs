@@ -13,9 +13,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::operation::{Cores, Operation};
-use super::protocol::{Answer, Worker};
+use super::protocol::{Answer, order};
 use super::system::System;
 use crate::bench::median_of_some;
+use tailwater_testbed::child::ChildProcess;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 
@@ -56,7 +57,7 @@ pub struct Row {
 struct Seat {
     system: System,
     cores: usize,
-    worker: Worker,
+    process: ChildProcess,
 }
 
 /// An operation on a seat, and its figures so far.
@@ -90,9 +91,6 @@ fn row_name(op: Operation, cores: usize) -> String {
 }
 
 /// Measures operations of `systems` in rounds.
-///
-/// # Errors
-/// If a system does not start or fails, or on a signal.
 pub fn measure(
     operations: &[Operation],
     systems: &[System],
@@ -105,15 +103,14 @@ pub fn measure(
     for cores in scale(machine.usable_cores.len()) {
         for &system in [System::Machine].iter().chain(systems) {
             let last = &machine.usable_cores[machine.usable_cores.len() - cores..];
-            let worker = Worker::start(system.command(last, machine, go))?;
-            seats.push(Seat { system, cores, worker });
+            seats.push(Seat { system, cores, process: system.start(last, machine, go)? });
         }
     }
     let mut courses = Vec::new();
     for &op in operations {
         for (index, seat) in seats.iter_mut().enumerate() {
             if seat.system.has(op) && runs_on(op, seat.cores) {
-                courses.extend(calibrate(op, index, seat, effort.order)?);
+                courses.extend(calibrate(op, index, seat, (effort.order, interrupt))?);
             }
         }
     }
@@ -122,7 +119,7 @@ pub fn measure(
         for course in &mut courses {
             interrupt.check()?;
             let seat = &mut seats[course.seat];
-            course.ns.extend(seat.order(course.op, course.n)?.map(|answer| answer.ns));
+            course.ns.extend(seat.order(course.op, course.n, interrupt)?.map(|answer| answer.ns));
             progress.inc(1);
         }
     }
@@ -136,19 +133,25 @@ pub fn measure(
 }
 
 impl Seat {
-    fn order(&mut self, op: Operation, n: u64) -> Result<Option<Answer>> {
-        self.worker.order(op, n).with_context(|| format!("{} cannot be measured", self.system.name()))
+    fn order(&mut self, op: Operation, n: u64, interrupt: &Interrupt) -> Result<Option<Answer>> {
+        order(&mut self.process, op, n, interrupt)
+            .with_context(|| format!("{} cannot be measured", self.system.name()))
     }
 }
 
 /// Warms the system up and returns the number of repetitions that take as long as an order should;
 /// `None` if the system cannot perform the operation.
-fn calibrate(op: Operation, index: usize, seat: &mut Seat, order: Duration) -> Result<Option<Course>> {
+fn calibrate(
+    op: Operation,
+    index: usize,
+    seat: &mut Seat,
+    (order, interrupt): (Duration, &Interrupt),
+) -> Result<Option<Course>> {
     let least = op.least();
     let mut n = least;
     loop {
         let start = Instant::now();
-        let Some(answer) = seat.order(op, n)? else { return Ok(None) };
+        let Some(answer) = seat.order(op, n, interrupt)? else { return Ok(None) };
         // Some systems take milliseconds to wake up for an order; the repetitions have to outweigh
         // that.
         let took = match op.is_sampled() {
@@ -169,9 +172,6 @@ fn calibrate(op: Operation, index: usize, seat: &mut Seat, order: Duration) -> R
 }
 
 /// Measures idle threads in fresh processes: first on new stacks, then again on the same stacks.
-///
-/// # Errors
-/// If a system does not start or fails, or on a signal.
 pub fn measure_idle(
     systems: &[System],
     effort: Effort,
@@ -183,11 +183,11 @@ pub fn measure_idle(
     let mut answers: Vec<[Vec<Answer>; 2]> = systems.iter().map(|_| Default::default()).collect();
     for _ in 0..effort.idle_rounds {
         for (system, waves) in systems.iter().zip(&mut answers) {
-            let mut worker = Worker::start(system.command(last, machine, go))?;
+            let mut process = system.start(last, machine, go)?;
             for wave in waves {
                 interrupt.check()?;
-                let answer = worker
-                    .order(Operation::Idle, effort.idle.min(system.max_idle()))
+                let count = effort.idle.min(system.max_idle());
+                let answer = order(&mut process, Operation::Idle, count, interrupt)
                     .with_context(|| format!("{} cannot be measured", system.name()))?;
                 wave.extend(answer);
             }

@@ -1,12 +1,12 @@
 //! The systems that are measured, the operations of each, and its process.
 
 use std::path::Path;
-use std::process::Command;
 
+use anyhow::Result;
 use clap::ValueEnum;
 
 use super::operation::Operation;
-use tailwater_testbed::app;
+use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::machine::Machine;
 
 /// A library of threads, or the bare machine.
@@ -86,16 +86,15 @@ impl System {
         }
     }
 
-    /// Returns the command of its process on `cores`. `go` is the compiled Go program.
-    pub fn command(self, cores: &[usize], machine: &Machine, go: Option<&Path>) -> Command {
-        // The process runs standalone with default settings, whatever the environment says.
-        let mut command = app::command(cores);
-        let (kthreads, hz) = (cores.len().to_string(), machine.tsc_hz.to_string());
-        match go.filter(|_| self == Self::Go) {
-            Some(program) => command.arg("exec").arg(program).args([kthreads, hz]),
-            None => command.args(["threads", self.name(), &kthreads, &hz]),
+    /// Starts its process on `cores`, which runs standalone with default settings, whatever the
+    /// environment says. `go` is the compiled Go program.
+    pub fn start(self, cores: &[usize], machine: &Machine, go: Option<&Path>) -> Result<ChildProcess> {
+        let (app, first) = match go.filter(|_| self == Self::Go) {
+            Some(program) => ("exec", program.display().to_string()),
+            None => ("threads", self.name().to_owned()),
         };
-        command
+        let arguments = vec![first, cores.len().to_string(), machine.tsc_hz.to_string()];
+        ChildProcess::start(&Spec { app, arguments, cores: cores.to_vec(), ..Spec::default() })
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 fn experiment(name: &'static str, runs: u16) -> Experiment {
-    let plan = Plan { arguments: vec!["bench", name], runs, rounds: 1, minutes: 0.1 };
+    let plan = Plan { arguments: vec!["bench", name], runs, rounds: 1, seconds: 6.0 };
     Experiment {
         name,
         kind: Kind::Benchmark,

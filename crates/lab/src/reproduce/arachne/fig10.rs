@@ -20,9 +20,6 @@ pub fn size(quick: bool) -> (usize, u32) {
 }
 
 /// Returns what both figures say about this run; `more` is one's own.
-///
-/// # Errors
-/// As [`Context::notes`].
 pub fn notes(context: &Context, more: Option<&str>) -> anyhow::Result<Vec<String>> {
     let (rounds, count) = size(context.options.quick);
     let both = [
@@ -34,17 +31,7 @@ pub fn notes(context: &Context, more: Option<&str>) -> anyhow::Result<Vec<String
     context.notes(both.into_iter().chain(more.map(str::to_owned)), rounds)
 }
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig10",
-    title: "Latency of a core request, free and held",
-    paper: "Arachne (OSDI'18), figure 10",
-    plan: include_str!("../../../experiments/arachne-fig10.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let clock = Clock::from_hz(context.machine.tsc_hz);
     let (rounds, count) = size(context.options.quick);
     let mut all = SITUATIONS.map(|_| Vec::new());
@@ -56,7 +43,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     })?;
     all.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
     Ok(Outcome {
-        svg: draw(figure.title(), &[panel(&all)]),
+        svg: draw(figure.title, &[panel(&all)]),
         data: data(&all),
         summary: summary(&all),
         claims: claims(&all),

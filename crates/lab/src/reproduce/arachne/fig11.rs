@@ -24,17 +24,7 @@ const STEPS: [(&str, Time); 5] = [
 /// The requests of each situation.
 type Requests = [Vec<Steps>; SITUATIONS.len()];
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig11",
-    title: "Timeline of a core request",
-    paper: "Arachne (OSDI'18), figure 11",
-    plan: include_str!("../../../experiments/arachne-fig11.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let clock = Clock::from_hz(context.machine.tsc_hz);
     let (rounds, count) = size(context.options.quick);
     let mut all = Requests::default();
@@ -47,7 +37,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let steps = "Each step's median over the requests that have it, so steps need not be in order. The IOKernel looks every 5 us: \
         it may see a kthread run after its user thread has.";
     Ok(Outcome {
-        svg: draw(figure.title(), &panels(&all)),
+        svg: draw(figure.title, &panels(&all)),
         data: data(&all),
         summary: summary(&all),
         claims: claims(&all),

@@ -15,22 +15,12 @@ const SCALED: f64 = 1.5;
 /// Arachne's throughput over that of kernel threads.
 const PAPERS_TIMES: f64 = 100.0;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig2",
-    title: "Threads created per second, over the number of cores",
-    paper: "Arachne (OSDI'18), figure 2b",
-    plan: include_str!("../../../experiments/arachne-fig2.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let own = "All systems in turn, round by round. The spread is the distance between the quartiles.";
     let (rows, notes) = primitives::measure(context, &[Operation::Throughput], vec![own.to_owned()])?;
     let points: Vec<Point> = rows.iter().filter_map(Point::of).collect();
     Ok(Outcome {
-        svg: draw(figure.title(), &[panel(&points)]),
+        svg: draw(figure.title, &[panel(&points)]),
         data: data(&points),
         summary: summary(&points),
         claims: claims(&points),

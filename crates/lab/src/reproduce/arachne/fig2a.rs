@@ -15,17 +15,7 @@ const PAPERS_RATE: f64 = 5e6;
 const PAPERS_TIMES_GO: f64 = 2.5;
 const PAPERS_TIMES_KERNEL: f64 = 10.0;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig2a",
-    title: "Threads of 1 us that one thread creates per second, over the number of cores",
-    paper: "Arachne (OSDI'18), figure 2a",
-    plan: include_str!("../../../experiments/arachne-fig2a.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let operations = [Operation::Dispatch, Operation::DispatchPlaced];
     let own = format!(
         "All systems in turn, round by round. Threads are created in batches of {LIVE} for each core; the next batch \
@@ -34,7 +24,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let (rows, notes) = primitives::measure(context, &operations, vec![own])?;
     let points: Vec<Point> = rows.iter().filter_map(point).collect();
     Ok(Outcome {
-        svg: draw(figure.title(), &[bounded(&points)]),
+        svg: draw(figure.title, &[bounded(&points)]),
         data: data(&points),
         summary: summary(&points),
         claims: claims(&points),

@@ -25,31 +25,14 @@ const PAPERS_TAIL: f64 = 3.0;
 const DOUBLED: f64 = 2.0;
 const UNAFFECTED: f64 = 1.25;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig3",
-    title: "Latency of a key-value store under ETC, alone and beside a batch job",
-    paper: "Arachne (OSDI'18), figures 3 and 4",
-    plan: include_str!("../../../experiments/arachne-fig3.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let loads: &[f64] =
         if context.options.quick { &[50.0] } else { &[10.0, 25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0] };
     let pace = context.pace(loads.len() * 5, ROUNDS);
     let contest = contest::run(figure, context, cases(rig, &pace, loads)?, &pace)?.per(UNIT);
-    let mut notes = rig.notes(&pace, context.options.quick);
-    notes.push(contest.handoff_note());
-    notes.extend(conditions());
-    Ok(contest.outcome(
-        figure,
-        &panels(&contest),
-        [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat(),
-        notes,
-    ))
+    let claims = [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat();
+    Ok(contest.outcome(&panels(&contest), claims, conditions()))
 }
 
 fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {

@@ -8,7 +8,7 @@ use tailwater_workload::keyvalue::Workload;
 
 use super::super::compare::{self, listed, middle, times};
 use super::super::contest::{self, Contest, Point, program_cases};
-use super::super::figure::{Claim, Context, Figure, Outcome, Panel};
+use super::super::figure::{Claim, Context, Figure, Outcome};
 use super::super::stores::{MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
 
@@ -25,17 +25,7 @@ const SAME: f64 = 1.25;
 /// "Significant increases".
 const MORE: f64 = 1.5;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig3b",
-    title: "Latency of a key-value store under ETC with fewer cores than threads",
-    paper: "Arachne (OSDI'18), figure 3b",
-    plan: include_str!("../../../experiments/arachne-fig3b.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let loads: &[f64] =
         if context.options.quick { &[50.0] } else { &[10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0] };
@@ -43,18 +33,13 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let pace = context.pace(loads.len() * programs.len(), ROUNDS);
     let cases = program_cases(PANEL, &programs, &pace, loads)?;
     let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
-    let mut notes = rig.notes(&pace, context.options.quick);
-    notes.extend(conditions());
-    notes.push(
-        "The paper halves the cores and keeps the threads; here the cores stay and the threads are doubled. Latency \
-         with as many threads as cores stands for part a."
-            .to_owned(),
-    );
+    let doubled = "The paper halves the cores and keeps the threads; here the cores stay and the threads are doubled. Latency \
+        with as many threads as cores stands for part a.";
     let panels = [
         contest.panel_of(PANEL, "p50 (us)", Point::p50_us, Vec::new()),
         contest.panel_of(PANEL, "p99 (us)", Point::p99_us, Vec::new()),
     ];
-    Ok(contest.outcome(figure, &panels as &[Panel], claims(&contest), notes))
+    Ok(contest.outcome(&panels, claims(&contest), conditions().into_iter().chain([doubled.to_owned()])))
 }
 
 fn programs(cores: usize) -> Vec<(&'static str, Program)> {

@@ -1,7 +1,7 @@
 //! Figure 5: latency while load rises and falls, with and without the core arbiter, alone and
 //! beside a background job.
 //!
-//! Owns the ramp, the windows over time, and the claims. Without the arbiter Linux divides the
+//! Owns the ramp and the claims. Without the arbiter Linux divides the
 //! managed cores between the service's kthreads and a background job of ordinary threads at nice
 //! 10: the IOKernel assigns user threads to kthreads that Linux may have descheduled. With it the
 //! service requests the cores of its estimate, and the same job is lent what is left.
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tailwater_loadgen::Plan;
 use tailwater_workload::schedule::{Segment, Shape};
-use tailwater_workload::{Intervals, LoadSchedule, Rate};
+use tailwater_workload::{LoadSchedule, Rate};
 
+use super::super::contest::System;
 use super::super::figure::{
-    Claim, Context, FLOWS, Figure, Line, Outcome, Pace, Panel, Rig, Spread, Table, cell, draw, number,
+    Claim, Context, FLOWS, Figure, Outcome, Pace, Panel, Rig, Spread, Table, draw, number,
 };
-use super::super::rounds::in_turn;
-use tailwater_testbed::handoffs::HandoffRecord;
-use tailwater_testbed::{BatchRates, Measured, on_linux, on_tailwater};
+use super::super::over_time::{self, Course, Window};
+use tailwater_testbed::{on_linux, on_tailwater};
 
 /// About what a request to memcached takes (section 2).
 const SERVICE: &str = "exp:10us";
@@ -49,47 +49,17 @@ const BARE: usize = 2;
 const BARE_BESIDE: usize = 3;
 const LINUX_BESIDE: usize = 4;
 
-/// How a system is measured.
-#[derive(Debug, Clone, Copy)]
-enum Way {
-    Tailwater(on_tailwater::Setting),
-    Linux(on_linux::Setting),
-}
+/// The length of a window, which is that of a plan by default.
+const WINDOW: Duration = Duration::from_millis(100);
 
-/// A window of 100 ms.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Window {
-    /// Its number.
-    index: u64,
-    completed: u64,
-    p50_us: f64,
-    p99_us: f64,
-}
-
-/// The rounds of one system.
-#[derive(Debug, Default)]
-struct Course {
-    rounds: Vec<Vec<Window>>,
-    shares: Vec<f64>,
-}
-
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig5",
-    title: "Latency while the load rises and falls, with and without dedicated cores",
-    paper: "Arachne (OSDI'18), figure 5",
-    plan: include_str!("../../../experiments/arachne-fig5.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let quick = context.options.quick;
     let length = Duration::from_millis(if quick { 200 } else { 8_000 });
     let rounds = context.rounds(ROUNDS);
     let plan = plan(rig.testbed.cores.managed.len(), length)?;
-    let all = measure(figure, context, rig, &plan, rounds)?;
+    let windows = (length.as_nanos() / WINDOW.as_nanos()) as usize;
+    let all = over_time::measure(figure, context, &systems(rig), (&plan, windows), rounds)?;
     let pace = Pace { rounds, warm_up: WARM_UP, counted: length };
     let mut notes = rig.notes(&pace, quick);
     notes.extend(rig.linux_notes());
@@ -98,14 +68,11 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         plan.schedule.rate_at(0).per_second(),
         number(plan.schedule.rate_at(plan.warm_up_ns + length.as_nanos() as u64 / 2).per_second())
     ));
-    for (name, course) in NAMES.iter().zip(&all) {
-        if !course.shares.is_empty() {
-            let share = cell(Spread::of(course.shares.iter().copied()));
-            notes.push(format!("{name}: the job ran at {share} of its full speed."));
-        }
+    for course in all.iter().filter(|course| !course.shares.is_empty()) {
+        notes.push(format!("{}: the job ran at {} of its full speed.", course.name, course.share()));
     }
     Ok(Outcome {
-        svg: draw(figure.title(), &panels(&all)),
+        svg: draw(figure.title, &panels(&all)),
         data: data(&all),
         summary: summary(&all),
         claims: claims(&all),
@@ -113,17 +80,18 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     })
 }
 
-fn systems(rig: &Rig) -> [Way; NAMES.len()] {
+fn systems(rig: &Rig) -> Vec<(&'static str, System)> {
     let threads = on_tailwater::Setting { spawns: true, ..Default::default() };
     let alone = on_tailwater::Setting { batch: false, ..threads };
     let linux = on_linux::Setting::threads(rig.wait.mode());
-    [
-        Way::Tailwater(on_tailwater::Setting { estimates: true, ..alone }),
-        Way::Tailwater(on_tailwater::Setting { estimates: true, ..threads }),
-        Way::Tailwater(alone),
-        Way::Tailwater(on_tailwater::Setting { ordinary_batch: true, ..threads }),
-        Way::Linux(on_linux::Setting { batch: Some(on_linux::Rank::Nice), ..linux }),
-    ]
+    let systems = [
+        System::Tailwater(on_tailwater::Setting { estimates: true, ..alone }),
+        System::Tailwater(on_tailwater::Setting { estimates: true, ..threads }),
+        System::Tailwater(alone),
+        System::Tailwater(on_tailwater::Setting { ordinary_batch: true, ..threads }),
+        System::Linux(on_linux::Setting { batch: Some(on_linux::Rank::Nice), ..linux }),
+    ];
+    NAMES.into_iter().zip(systems).collect()
 }
 
 fn plan(cores: usize, length: Duration) -> anyhow::Result<Plan> {
@@ -138,65 +106,18 @@ fn plan(cores: usize, length: Duration) -> anyhow::Result<Plan> {
     Ok(Plan { warm_up_ns, flows: FLOWS, intervals: true, ..whole })
 }
 
-fn measure(
-    figure: &Figure,
-    context: &Context,
-    rig: &Rig,
-    plan: &Plan,
-    rounds: usize,
-) -> anyhow::Result<Vec<Course>> {
-    let systems = systems(rig);
-    let mut all: Vec<Course> = NAMES.iter().map(|_| Course::default()).collect();
-    in_turn(figure, context, (NAMES.len(), rounds), |index, round| {
-        let seed = context.options.seed.wrapping_add(round as u64);
-        let measured: Measured = match systems[index] {
-            Way::Tailwater(setting) => {
-                let mut handoffs = HandoffRecord::default();
-                on_tailwater::point(&rig.testbed, rig.speed, plan, seed, setting, &mut handoffs)?
-            }
-            Way::Linux(setting) => on_linux::point(&rig.testbed, rig.speed, plan, seed, setting)?,
-        };
-        all[index].shares.extend(measured.batch.map(BatchRates::share));
-        all[index].rounds.push(windows(measured.measurement.summary.intervals()));
-        Ok(())
-    })?;
-    Ok(all)
+/// Returns the mean over all windows of all rounds; `None` without any.
+fn mean(course: &Course, of: fn(&Window) -> f64) -> Option<f64> {
+    let all = course.rounds.iter().flatten().map(of);
+    let values: Vec<f64> = all.filter(|us| us.is_finite()).collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Returns the windows with an answer.
-fn windows(intervals: &Intervals) -> Vec<Window> {
-    let window = |interval: &tailwater_workload::Interval| {
-        let us = |part| interval.latency_ns(part).map(|ns| ns as f64 / 1e3);
-        let (p50_us, p99_us) = (us(0.5)?, us(0.99)?);
-        Some(Window { index: interval.index, completed: interval.counts.completed, p50_us, p99_us })
-    };
-    let mut windows: Vec<Window> = intervals.list.iter().filter_map(window).collect();
-    windows.sort_by_key(|window| window.index);
-    windows
-}
-
-impl Course {
-    /// Returns the mean over all windows of all rounds; `None` without any.
-    fn mean(&self, of: fn(&Window) -> f64) -> Option<f64> {
-        let values: Vec<f64> = self.rounds.iter().flatten().map(of).collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-    }
-
-    /// Returns the median over the rounds of the worst window's 99th percentile.
-    fn worst_us(&self) -> Option<f64> {
-        let worst = |windows: &Vec<Window>| windows.iter().map(p99).reduce(f64::max);
-        Spread::of(self.rounds.iter().filter_map(worst)).map(|spread| spread.median)
-    }
-
-    /// Returns the median over the rounds of a figure, by window.
-    fn line(&self, of: fn(&Window) -> f64) -> Vec<(f64, f64)> {
-        let last = self.rounds.iter().flatten().map(|window| window.index).max().unwrap_or(0);
-        let median = |index: u64| {
-            let values = self.rounds.iter().flatten().filter(|window| window.index == index).map(of);
-            Some((index as f64 / 10.0, Spread::of(values)?.median))
-        };
-        (0..=last).filter_map(median).collect()
-    }
+/// Returns the median over the rounds of the worst window's 99th percentile.
+fn worst_us(course: &Course) -> Option<f64> {
+    // NaN, of a window without an answer, is not larger than any.
+    let worst = |windows: &Vec<Window>| windows.iter().map(p99).reduce(f64::max);
+    Spread::of(course.rounds.iter().filter_map(worst)).map(|spread| spread.median)
 }
 
 fn p50(window: &Window) -> f64 {
@@ -209,19 +130,18 @@ fn p99(window: &Window) -> f64 {
 
 fn panels(all: &[Course]) -> [Panel; 2] {
     [("Median latency", p50 as fn(&Window) -> f64), ("Tail latency", p99)].map(|(title, of)| {
-        let line = |(name, course): (&&str, &Course)| Line::new(*name, course.line(of));
-        let lines: Vec<Line> = NAMES.iter().zip(all).map(line).collect();
+        let lines = all.iter().map(|course| course.line(WINDOW, of)).collect();
         Panel::new(title, "s", "us", lines).decades()
     })
 }
 
 fn data(all: &[Course]) -> Table {
     let mut table = Table::new("system | round | window | completed | p50_us | p99_us");
-    for (name, course) in NAMES.iter().zip(all) {
+    for course in all {
         for (round, windows) in course.rounds.iter().enumerate() {
-            for window in windows {
-                let mut cells = vec![(*name).to_owned()];
-                cells.extend([round as u64, window.index, window.completed].map(|n| n.to_string()));
+            for (index, window) in windows.iter().enumerate().filter(|(_, window)| window.completed > 0) {
+                let mut cells = vec![course.name.to_owned()];
+                cells.extend([round as u64, index as u64, window.completed].map(|n| n.to_string()));
                 cells.extend([window.p50_us, window.p99_us].map(|us| format!("{us:.3}")));
                 table.row(cells);
             }
@@ -233,10 +153,9 @@ fn data(all: &[Course]) -> Table {
 fn summary(all: &[Course]) -> Table {
     let mut table = Table::new("system | mean p50, us | mean p99 | worst p99 | batch share");
     let text = |us: Option<f64>| us.map_or_else(String::new, number);
-    for (name, course) in NAMES.iter().zip(all) {
-        let figures = [course.mean(p50), course.mean(p99), course.worst_us()].map(text);
-        let share = cell(Spread::of(course.shares.iter().copied()));
-        table.row([(*name).to_owned()].into_iter().chain(figures).chain([share]));
+    for course in all {
+        let figures = [mean(course, p50), mean(course, p99), worst_us(course)].map(text);
+        table.row([course.name.to_owned()].into_iter().chain(figures).chain([course.share()]));
     }
     table
 }
@@ -274,7 +193,7 @@ fn claims(all: &[Course]) -> Vec<Claim> {
 
 /// Judges the mean median and mean 99th percentile of a system over those of another one.
 fn compare(all: &[Course], paper: &str, [one, other]: [usize; 2], holds: impl Fn([f64; 2]) -> bool) -> Claim {
-    let times = |of: fn(&Window) -> f64| Some((all.get(one)?.mean(of)?, all.get(other)?.mean(of)?));
+    let times = |of: fn(&Window) -> f64| Some((mean(all.get(one)?, of)?, mean(all.get(other)?, of)?));
     let (Some(p50), Some(p99)) = (times(p50), times(p99)) else {
         return Claim::not_comparable(paper, "a system answered no request".to_owned());
     };
@@ -295,7 +214,7 @@ fn compare(all: &[Course], paper: &str, [one, other]: [usize; 2], holds: impl Fn
 fn stranded(all: &[Course]) -> Claim {
     const PAPER: &str =
         "without them user threads are stranded on descheduled kernel threads for many milliseconds";
-    let worst = |index: usize| all.get(index).and_then(Course::worst_us);
+    let worst = |index: usize| all.get(index).and_then(worst_us);
     let (Some(bare), Some(arbiter)) = (worst(BARE_BESIDE), worst(ARBITER_BESIDE)) else {
         return Claim::not_comparable(PAPER, "a system answered no request".to_owned());
     };
@@ -316,12 +235,12 @@ mod tests {
     /// is a hundred times as long.
     fn course(us: f64) -> Course {
         let window = |index| Window {
-            index,
             completed: 9,
             p50_us: us,
             p99_us: if index == 2 { 100.0 * us } else { us },
+            ..Window::EMPTY
         };
-        Course { rounds: vec![(0..3).map(window).collect(); 2], shares: vec![0.5] }
+        Course { name: "a", rounds: vec![(0..3).map(window).collect(); 2], shares: vec![0.5] }
     }
 
     fn verdicts(us: [f64; NAMES.len()]) -> Vec<Verdict> {
@@ -337,12 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_median_of_each_window() {
+    fn windows_without_an_answer_count_for_nothing() {
         let mut one = course(8.0);
-        one.rounds[1][0].p50_us = 10.0;
-        assert_eq!(one.line(p50), [(0.0, 10.0), (0.1, 8.0), (0.2, 8.0)]);
-        assert_eq!(one.worst_us(), Some(800.0));
-        let all = [course(8.0)];
+        one.rounds[1].push(Window::EMPTY);
+        assert_eq!((mean(&one, p50), worst_us(&one)), (Some(8.0), Some(800.0)));
+        let all = [one];
         assert_eq!(data(&all).rows().len(), 6);
         assert_eq!(panels(&all)[1].lines.len(), 1);
         assert_eq!(summary(&all).rows()[0][1], "8.00");

@@ -46,18 +46,7 @@ const PAPERS_WRITES: f64 = 2.5;
 const PAPERS_A: f64 = 1.54;
 const PAPERS_C: f64 = 0.85;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig8",
-    parts: &["arachne-fig7"],
-    title: "Throughput of a store whose writes wait for two backups",
-    paper: "Arachne (OSDI'18), figures 7 and 8",
-    plan: include_str!("../../../experiments/arachne-fig8.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let quick = context.options.quick;
     let mixes = if quick { &MIXES[..QUICK_MIXES] } else { &MIXES };
@@ -69,12 +58,11 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         cases.extend(mix.cases(rig, &pace, loads(mix))?);
     }
     let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
-    let mut notes = rig.notes(&pace, quick);
-    notes.push(format!(
+    let note = format!(
         "A primary and {BACKUPS} backups, three programs, share the worker core(s) of this machine; the paper has 12 servers. \
          {KEYS} keys are stored, at all three, before each point, and every answer is checked."
-    ));
-    Ok(contest.outcome(figure, &panels(&contest), claims(&contest), notes))
+    );
+    Ok(contest.outcome(&panels(&contest), claims(&contest), [note]))
 }
 
 impl Mix {

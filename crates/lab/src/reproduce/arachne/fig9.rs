@@ -13,17 +13,7 @@ const PAPERS_MOST: u64 = 56;
 /// By how many nanoseconds they make a signal longer in the paper, at most.
 const PAPERS_MORE_NS: f64 = 100.0;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-fig9",
-    title: "Cost of a signal to a parked thread, over the number of parked threads",
-    paper: "Arachne (OSDI'18), figure 9",
-    plan: include_str!("../../../experiments/arachne-fig9.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let quick = context.options.quick;
     let is_chosen = |op: &Operation| !quick || others(*op).is_some_and(|n| n == 0 || n == PAPERS_MOST);
     let operations: Vec<Operation> = Operation::crowded().filter(is_chosen).collect();
@@ -31,7 +21,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         signal comes from a core that is busy, so the parked thread runs on the other one.";
     let (rows, notes) = primitives::measure(context, &operations, vec![own.to_owned()])?;
     Ok(Outcome {
-        svg: draw(figure.title(), &[panel(&rows)]),
+        svg: draw(figure.title, &[panel(&rows)]),
         data: data(&rows),
         summary: summary(&rows),
         claims: claims(&rows),

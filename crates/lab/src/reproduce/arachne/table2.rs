@@ -28,17 +28,7 @@ const HYPERTHREAD: [(Operation, f64, Option<f64>); 6] = [
     (Operation::ExitTurnaround, 449.0, Some(484.0)),
 ];
 
-/// The table.
-pub const FIGURE: Figure = Figure {
-    name: "arachne-table2",
-    title: "Nanoseconds of scheduling primitives",
-    paper: "Arachne (OSDI'18), table 2",
-    plan: include_str!("../../../experiments/arachne-table2.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let own = vec![
         "All systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
         "The paper's Arachne, its variant with ready queues and uThreads were not run here; the paper's machine was a Xeon D-1548 \
@@ -47,7 +37,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     ];
     let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
     Ok(Outcome {
-        svg: draw(figure.title(), &primitives::panels(&rows, &OPERATIONS, is_drawn)),
+        svg: draw(figure.title, &primitives::panels(&rows, &OPERATIONS, is_drawn)),
         data: primitives::data(&rows, &ARACHNE),
         summary: summary(&rows),
         claims: claims(&rows),

@@ -22,17 +22,7 @@ const PAPERS_REST: f64 = 0.41;
 /// Ratio of IX's peak to that of Linux in the paper.
 const PAPERS_RATIO: f64 = 11.0;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "ix-connections",
-    title: "Throughput over the number of established connections",
-    paper: "IX (TOCS'17), figure 6",
-    plan: include_str!("../../../experiments/ix-connections.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let pace = context.fixed_pace(PACE, QUICK_PACE);
     let most = [many::max_on_tailwater(), many::max_on_linux()];
     let points = measure(figure, context, &pace, most)?;
@@ -51,7 +41,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         ),
     ];
     Ok(Outcome {
-        svg: draw(figure.title(), &[panel(&points)]),
+        svg: draw(figure.title, &[panel(&points)]),
         data: rounds::data(&points, "system | connections", cells, &VALUES),
         summary: rounds::summary(
             &points,

@@ -19,17 +19,7 @@ const PAPERS_GAIN: f64 = 1.29;
 /// "No impact" and "no gain": within the spread of a virtual machine.
 const EQUAL: f64 = 0.15;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "ix-fig13",
-    title: "Latency over throughput, by the bound of batches",
-    paper: "IX (TOCS'17), figure 13",
-    plan: include_str!("../../../experiments/ix-fig13.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let pace = context.fixed_pace(PACE, QUICK_PACE);
     let points = measure(figure, context, &pace)?;
     let own = [
@@ -41,7 +31,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
             .to_owned(),
     ];
     Ok(Outcome {
-        svg: draw(figure.title(), &[panel(&points)]),
+        svg: draw(figure.title, &[panel(&points)]),
         data: rounds::data(&points, "bound | outstanding", cells, &VALUES),
         summary: rounds::summary(&points, "bound | outstanding", cells, &SHOWN),
         claims: claims(&points),
@@ -92,7 +82,7 @@ fn measure(figure: &Figure, context: &Context, pace: &Pace) -> anyhow::Result<Ve
     for &bound in all {
         points.extend(loads.iter().map(|&outstanding| Point::new((bound, outstanding))));
     }
-    let progress = context.progress(figure.name(), (points.len() * pace.rounds) as u64);
+    let progress = context.progress(figure.name, (points.len() * pace.rounds) as u64);
     for round in 0..pace.rounds {
         let in_turn = turns(all.len(), round).map(|index| all[index]);
         bounds::round(in_turn, loads, pace.length(), interrupt, |bound, outstanding, echoed| {

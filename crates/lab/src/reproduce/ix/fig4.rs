@@ -17,19 +17,9 @@ const QUICK_PACE: Pace =
 /// One-way latency of 64 bytes in the paper.
 const PAPERS_LATENCY: [f64; 2] = [5.8, 19.0];
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "ix-fig4",
-    title: "Latency and goodput of one flow by the length of messages",
-    paper: "IX (TOCS'17), figure 4",
-    plan: include_str!("../../../experiments/ix-fig4.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let pace = context.fixed_pace(PACE, QUICK_PACE);
-    let points = measure(figure.name(), context, &pace)?;
+    let points = measure(figure.name, context, &pace)?;
     let own = [
         pace.note("in each round all lengths on Tailwater, then on Linux, in every second one Linux first"),
         "Both ends are on the same machine, with a core each: Tailwater's client in the IOKernel's port and its service a user \
@@ -38,7 +28,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
             .to_owned(),
     ];
     Ok(Outcome {
-        svg: draw(figure.title(), &panels(&points)),
+        svg: draw(figure.title, &panels(&points)),
         data: points.data("bytes"),
         summary: points.summary("bytes"),
         claims: claims(&points),

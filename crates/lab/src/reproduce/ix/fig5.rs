@@ -33,19 +33,9 @@ const PAPERS_RATIO: f64 = 6.6;
 /// Bytes of a message of parts a and b.
 const BYTES: usize = 64;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "ix-fig5",
-    title: "Throughput by cores, by messages on a connection and by their length",
-    paper: "IX (TOCS'17), figure 5",
-    plan: include_str!("../../../experiments/ix-fig5.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let pace = context.fixed_pace(PACE, QUICK_PACE);
-    let mut points = measure(figure.name(), context, &pace)?;
+    let mut points = measure(figure.name, context, &pace)?;
     let rows = simulate(context)?;
     let of = |row: &scaling::ByCores| Sample::of(row.rate_rps, BYTES, row.p50_us, row.p99_us);
     for row in &rows {
@@ -67,7 +57,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         ),
     ];
     Ok(Outcome {
-        svg: draw(figure.title(), &panels(&points)),
+        svg: draw(figure.title, &panels(&points)),
         data: points.data("cores_messages_or_bytes"),
         summary: points.summary("cores, messages or bytes"),
         claims: claims(&points, &rows),

@@ -29,17 +29,7 @@ const AT_ONCE: f64 = 4.0;
 /// Cycles of a message in the paper, at the lowest load and at the least.
 const PAPERS_CYCLES: [f64; 2] = [9_000.0, 4_000.0];
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "ix-fig6b",
-    title: "Size of adaptive batches and cycles of a message",
-    paper: "IX (TOCS'17), figure 6(b)",
-    plan: include_str!("../../../experiments/ix-fig6b.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let pace = context.fixed_pace(PACE, QUICK_PACE);
     let points = measure(figure, context, &pace)?;
     let own = [
@@ -54,7 +44,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
             .to_owned(),
     ];
     Ok(Outcome {
-        svg: draw(figure.title(), &panels(&points)),
+        svg: draw(figure.title, &panels(&points)),
         data: rounds::data(&points, "connections | outstanding", cells, &VALUES),
         summary: rounds::summary(&points, "connections | outstanding", cells, &SHOWN),
         claims: claims(&points, context.machine.tsc_hz as f64),
@@ -135,7 +125,7 @@ fn measure(figure: &Figure, context: &Context, pace: &Pace) -> anyhow::Result<Ve
         }
     }
     let loads: Vec<Key> = points.iter().map(|point| point.key).collect();
-    let progress = context.progress(figure.name(), (points.len() * pace.rounds) as u64);
+    let progress = context.progress(figure.name, (points.len() * pace.rounds) as u64);
     for _ in 0..pace.rounds {
         messages::rounds(loads.iter().copied(), pace.length(), interrupt, |load, measured| {
             let point = points.iter_mut().find(|point| point.key == load);

@@ -17,17 +17,7 @@ const LOADS: [f64; 8] = [5.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0];
 const QUICK_LOADS: [f64; 1] = [25.0];
 const ROUNDS: usize = 3;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "ix-fig7",
-    title: "Latency of a key-value store over its throughput",
-    paper: "IX (TOCS'17), figure 7",
-    plan: include_str!("../../../experiments/ix-fig7.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let threads = rig.testbed.cores.managed.len();
     let loads: &[f64] = if context.options.quick { &QUICK_LOADS } else { &LOADS };
@@ -41,19 +31,13 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         cases.extend(program_cases(name, programs, &pace, loads)?);
     }
     let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
-    let mut notes = rig.notes(&pace, context.options.quick);
-    notes.extend(conditions());
     let panels = workloads.iter().flat_map(|&(name, ..)| {
         let mean = contest.panel_of(name, "mean (us)", Point::mean_us, Vec::new());
         [mean, contest.panel_of(name, "p99 (us)", Point::p99_us, Vec::new())]
     });
     let panels: Vec<_> = panels.collect();
-    Ok(contest.outcome(
-        figure,
-        &panels,
-        workloads.iter().flat_map(|(name, _, ratio)| claims(&contest, name, *ratio)).collect(),
-        notes,
-    ))
+    let claims = workloads.iter().flat_map(|(name, _, ratio)| claims(&contest, name, *ratio)).collect();
+    Ok(contest.outcome(&panels, claims, conditions()))
 }
 
 /// Returns the stores, with nothing beside them.

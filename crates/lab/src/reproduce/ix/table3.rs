@@ -26,17 +26,7 @@ const PAPERS_LATENCIES: [(&str, f64, f64); 2] = [("USR", 33.0, 66.0), ("ETC", 34
 const NO_LOAD: f64 = 1.0;
 const ROUNDS: usize = 3;
 
-/// The table.
-pub const FIGURE: Figure = Figure {
-    name: "ix-table3",
-    title: "Latency of a key-value store without load, and its highest load within a limit",
-    paper: "IX (TOCS'17), table III",
-    plan: include_str!("../../../experiments/ix-table3.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let contenders = contenders(rig.testbed.cores.managed.len(), context.options.quick)?;
     let unloaded = unloaded(figure, context, &contenders)?;
@@ -50,7 +40,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         unloaded.points.iter().map(latency).collect::<Vec<_>>().join("; ")
     ));
     Ok(Outcome {
-        svg: draw(figure.title(), &panels(&all)),
+        svg: draw(figure.title, &panels(&all)),
         data: data(&all),
         summary: summary(&all),
         claims: latencies(&unloaded).into_iter().chain(claims(&all)).collect(),

@@ -26,17 +26,7 @@ const PAPERS_P95_US: f64 = 1_227.0;
 /// Flows of the generator: two for each flow group.
 const FLOWS: u16 = 256;
 
-/// The table.
-pub const FIGURE: Figure = Figure {
-    name: "ix-table5",
-    title: "Flow groups that move to another kthread",
-    paper: "IX (TOCS'17), table V",
-    plan: include_str!("../../../experiments/ix-table5.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let cores = rig.testbed.cores.managed.len();
     let loads: &[f64] = if context.options.quick { &QUICK_LOADS } else { &LOADS };
@@ -76,7 +66,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         ));
     }
     Ok(Outcome {
-        svg: draw(figure.title(), &[panel(&points)]),
+        svg: draw(figure.title, &[panel(&points)]),
         data: rounds::data(&points, "load", cells, &VALUES),
         summary: rounds::summary(&points, "load (% of the shared cores)", cells, &SHOWN),
         claims: claims(&points, cores),

@@ -18,17 +18,7 @@ const KNOT: &str = "Knot DNS on Linux";
 const RIVALS: [&str; 2] = [NSD, KNOT];
 const ROUNDS: usize = 3;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "dns-slo",
-    title: "Tail latency of name servers beside a batch job",
-    paper: "A figure of this project's own",
-    plan: include_str!("../../../experiments/dns-slo.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let (rig, quick) = (context.rig()?, context.options.quick);
     let threads = rig.testbed.cores.managed.len();
     let loads: &[f64] =
@@ -37,15 +27,8 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let pace = context.pace(loads.len() * programs.len(), ROUNDS);
     let contest =
         contest::run(figure, context, program_cases(DNS, &programs, &pace, loads)?, &pace)?.per(UNIT);
-    let mut notes = rig.notes(&pace, quick);
-    notes.push(contest.handoff_note());
-    notes.extend(conditions(threads));
-    Ok(contest.outcome(
-        figure,
-        &[contest.latency_panel(DNS, Vec::new()), contest.batch_panel(DNS, Vec::new())],
-        claims(&contest, quick),
-        notes,
-    ))
+    let panels = [contest.latency_panel(DNS, Vec::new()), contest.batch_panel(DNS, Vec::new())];
+    Ok(contest.outcome(&panels, claims(&contest, quick), conditions(threads)))
 }
 
 /// Returns the programs; a quick run has Tailwater's and at most one rival.

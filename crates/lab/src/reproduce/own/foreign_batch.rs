@@ -25,17 +25,7 @@ const MEDIAN: f64 = 2.0;
 const TAIL: f64 = 1.0;
 const SPEED: f64 = 0.95;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "foreign-batch",
-    title: "A service beside a compiler or a video encoder as the batch job",
-    paper: "A figure of this project's own",
-    plan: include_str!("../../../experiments/foreign-batch.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let (rig, quick) = (context.rig()?, context.options.quick);
     let loads: &[f64] = if quick { &[30.0] } else { &[10.0, 30.0, 50.0, 70.0] };
     let files = Files::new()?;
@@ -52,13 +42,12 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         }
     }
     let contest = contest::run(figure, context, all, &pace)?;
-    let mut notes = rig.notes(&pace, quick);
-    notes.push(
+    let mut notes = vec![
         "The job runs as by `tailwater run --batch`, and on Linux in SCHED_IDLE in the session of the service, whose threads \
          block. IOKernels have the default `neighbour-share`, and the generator's port does not state when requests are due, as \
          no network card does."
             .to_owned(),
-    );
+    ];
     let absent = installed.iter().filter(|(_, command)| command.is_none());
     notes.extend(absent.map(|(job, _)| format!("{}: not installed, left out.", job.name())));
     let panels: Vec<_> = contest
@@ -66,7 +55,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         .iter()
         .flat_map(|panel| [contest.latency_panel(panel, Vec::new()), contest.batch_panel(panel, Vec::new())])
         .collect();
-    Ok(contest.outcome(figure, &panels, claims(&contest), notes))
+    Ok(contest.outcome(&panels, claims(&contest), notes))
 }
 
 /// Returns both systems, with this program as the batch job.

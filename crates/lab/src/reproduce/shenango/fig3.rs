@@ -31,17 +31,7 @@ const FAR: f64 = 2.0;
 /// Load in thousands up to which Linux leaves the batch job more in the paper, too.
 const LOWEST: f64 = 25.0;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "shenango-fig3",
-    title: "A key-value store under USR beside a batch job",
-    paper: "Shenango (NSDI'19), figure 3",
-    plan: include_str!("../../../experiments/shenango-fig3.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let loads: &[f64] = if context.options.quick {
         &[25.0, 100.0]
@@ -54,16 +44,10 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let quick = context.options.quick;
     cases.retain(|case| case.curve != ARBITER || arbiter::has_load(quick, loads, case.load));
     let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
-    let mut notes = rig.notes(&pace, context.options.quick);
-    notes.push(contest.handoff_note());
-    notes.extend(conditions());
-    Ok(contest.outcome(
-        figure,
-        &[contest.latency_panel(USR, Vec::new()), contest.batch_panel(USR, Vec::new())],
-        [claims(&contest, rig.testbed.cores.managed.len()), vec![arbiter::claim(&contest, TAILWATER)]]
-            .concat(),
-        notes,
-    ))
+    let panels = [contest.latency_panel(USR, Vec::new()), contest.batch_panel(USR, Vec::new())];
+    let mut claims = claims(&contest, rig.testbed.cores.managed.len());
+    claims.push(arbiter::claim(&contest, TAILWATER));
+    Ok(contest.outcome(&panels, claims, conditions()))
 }
 
 fn usr() -> Arc<dyn Protocol> {

@@ -30,17 +30,7 @@ const MILLISECONDS_US: f64 = 1_000.0;
 /// "Varies drastically": Linux's highest tail is at least this many times its lowest.
 const DRASTICALLY: f64 = 3.0;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "shenango-fig4",
-    title: "Tail latency and batch throughput for three service-time distributions",
-    paper: "Shenango (NSDI'19), figure 4",
-    plan: include_str!("../../../experiments/shenango-fig4.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let loads: &[f64] =
         if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 80.0, 90.0] };
@@ -53,20 +43,14 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         case.curve != ARBITER || is_there
     });
     let contest = contest::run(figure, context, cases, &pace)?;
-    let mut notes = rig.notes(&pace, context.options.quick);
-    notes.push(contest.handoff_note());
-    notes.extend(rig.linux_notes());
+    let mut notes = rig.linux_notes().to_vec();
     notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
     notes.push(
         "The batch job's share is of the shared cores; the polling core is Tailwater's price and counts for neither."
             .to_owned(),
     );
-    Ok(contest.outcome(
-        figure,
-        &panels(&contest, rig, context.options.seed)?,
-        [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat(),
-        notes,
-    ))
+    let claims = [claims(&contest), vec![arbiter::claim(&contest, TAILWATER)]].concat();
+    Ok(contest.outcome(&panels(&contest, rig, context.options.seed)?, claims, notes))
 }
 
 fn cases(rig: &Rig, pace: &Pace, loads: &[f64]) -> anyhow::Result<Vec<Case>> {

@@ -50,17 +50,7 @@ const LINUX_POLLING: &str = "Linux, polling";
 const LINUX_WOKEN: &str = "Linux, woken";
 const LINUX_PREEMPTING: &str = "Linux, preempting";
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "shenango-fig6",
-    title: "Round trip by a raw port, a polling, a woken and a preempting runtime",
-    paper: "Shenango (NSDI'19), figure 6",
-    plan: include_str!("../../../experiments/shenango-fig6.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let mut ways = ways();
     let mut pace = context.pace(ways.len(), ROUNDS);
@@ -73,7 +63,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         GAP.as_micros()
     ));
     Ok(Outcome {
-        svg: draw(figure.title(), &panels(&ways)),
+        svg: draw(figure.title, &panels(&ways)),
         data: rounds::data(&ways, "way", cells, &[("p50_us", 3, P50), ("p99_us", 3, P99)]),
         summary: rounds::summary(&ways, "way", cells, &[("p50 us", P50), ("p99 us", P99)]),
         claims: claims(&ways),

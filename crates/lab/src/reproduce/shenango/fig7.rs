@@ -21,36 +21,20 @@ const SIGNIFICANTLY: f64 = 2.0;
 /// Least number of shared cores with which there is another core to steal from.
 const MIN_CORES: usize = 2;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "shenango-fig7",
-    title: "Tail latency with few connections, packet stealing on and off",
-    paper: "Shenango (NSDI'19), figure 7",
-    plan: include_str!("../../../experiments/shenango-fig7.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let cores = rig.testbed.cores.managed.len();
     let loads: &[f64] = if context.options.quick { &[60.0] } else { &[10.0, 30.0, 50.0, 70.0, 85.0] };
     let pace = context.pace(loads.len() * 5, ROUNDS);
     let few = few_connections(cores);
     let contest = contest::run(figure, context, cases(rig, &pace, loads, few)?, &pace)?;
-    let mut notes = rig.notes(&pace, context.options.quick);
-    notes.push(contest.handoff_note());
-    notes.extend(rig.linux_notes());
+    let mut notes = rig.linux_notes().to_vec();
     notes.push(format!(
         "Connections are UDP flows: {few} for the paper's {PAPER_FEW} over {PAPER_THREADS} hyperthreads, {MAX_FLOWS} for its 1200. \
          Without packet stealing user threads are still stolen, as in ZygOS. Linux has one socket, whatever the flows."
     ));
-    Ok(contest.outcome(
-        figure,
-        &[contest.latency_panel(SERVICE, Vec::new())],
-        claims(&contest, loads, cores, few),
-        notes,
-    ))
+    let panel = contest.latency_panel(SERVICE, Vec::new());
+    Ok(contest.outcome(&[panel], claims(&contest, loads, cores, few), notes))
 }
 
 /// Returns the number of few connections: as many per core as in the paper, rounded up.

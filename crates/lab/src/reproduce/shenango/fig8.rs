@@ -15,33 +15,17 @@ const PAPER_COST_US: f64 = 150.0;
 /// speed.
 const PAPER_BATCH_COST: f64 = 0.06;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "shenango-fig8",
-    title: "Tail latency and batch throughput over the interval between core allocations",
-    paper: "Shenango (NSDI'19), figure 8",
-    plan: include_str!("../../../experiments/shenango-fig8.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let loads: &[f64] = if context.options.quick { &[20.0, 60.0] } else { &[10.0, 30.0, 50.0, 70.0, 85.0] };
     let pace = context.pace(loads.len() * (INTERVALS_US.len() + 2), ROUNDS);
     let (mut cases, quick) = (cases(rig, &pace, loads)?, context.options.quick);
     cases.retain(|case| case.curve != ARBITER || arbiter::has_load(quick, loads, case.load));
     let contest = contest::run(figure, context, cases, &pace)?;
-    let mut notes = rig.notes(&pace, quick);
-    notes.push(contest.handoff_note());
-    notes.extend(rig.linux_notes());
-    notes.push("Requests are UDP datagrams; the paper's are over TCP.".to_owned());
-    Ok(contest.outcome(
-        figure,
-        &[contest.latency_panel(SERVICE, Vec::new()), contest.batch_panel(SERVICE, Vec::new())],
-        [claims(&contest, loads), vec![arbiter::claim(&contest, &curve(INTERVALS_US[0]))]].concat(),
-        notes,
-    ))
+    let udp = "Requests are UDP datagrams; the paper's are over TCP.".to_owned();
+    let panels = [contest.latency_panel(SERVICE, Vec::new()), contest.batch_panel(SERVICE, Vec::new())];
+    let claims = [claims(&contest, loads), vec![arbiter::claim(&contest, &curve(INTERVALS_US[0]))]].concat();
+    Ok(contest.outcome(&panels, claims, rig.linux_notes().into_iter().chain([udp])))
 }
 
 fn curve(interval_us: u64) -> String {

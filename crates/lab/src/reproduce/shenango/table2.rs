@@ -15,17 +15,7 @@ const OWN: &str = "tailwater";
 /// The systems of the paper that are measured here.
 const OTHERS: [&str; 2] = ["std", "go"];
 
-/// The table.
-pub const FIGURE: Figure = Figure {
-    name: "shenango-table2",
-    title: "Nanoseconds of common thread operations",
-    paper: "Shenango (NSDI'19), table 2",
-    plan: include_str!("../../../experiments/shenango-table2.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let own = vec![
         "One core; all systems in turn, round by round. The spread is the distance between the quartiles.".to_owned(),
         "The paper's systems without a column of their own here (Arachne) were not run; its machine was a Xeon E5-2650v4 at \
@@ -34,7 +24,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     ];
     let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
     Ok(Outcome {
-        svg: draw(figure.title(), &primitives::panels(&rows, &OPERATIONS, is_drawn)),
+        svg: draw(figure.title, &primitives::panels(&rows, &OPERATIONS, is_drawn)),
         data: primitives::data(&rows, &SHENANGO),
         summary: summary(&rows),
         claims: claims(&rows),

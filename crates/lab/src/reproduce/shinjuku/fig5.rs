@@ -67,17 +67,7 @@ const PAPERS_TIMES: f64 = 5.0;
 /// "Close": the highest load sustained is at least this part of the other's.
 const CLOSE: f64 = 0.9;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "shinjuku-fig5",
-    title: "99th percentile of a single queue with preemption, and without",
-    paper: "Shinjuku (NSDI'19), figure 5",
-    plan: include_str!("../../../experiments/shinjuku-fig5.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let rig = context.rig()?;
     let quick = context.options.quick;
     let loads = |part: &Part| if quick { part.quick } else { part.loads };
@@ -90,19 +80,14 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         cases.extend(part.cases(rig, &pace, loads(part), go.as_ref())?);
     }
     let contest = contest::run(figure, context, cases, &pace)?.per(UNIT);
-    let mut notes = rig.notes(&pace, quick);
-    notes.extend(rig.linux_notes());
+    let mut notes = rig.linux_notes().to_vec();
     notes.push(go.map_or("No Go toolchain in PATH: Go is not measured.".to_owned(), |go| go.version + "."));
     notes.push(
         "Worker cores are the service's own, without a batch job, as in the paper; the load is that of all worker cores."
             .to_owned(),
     );
-    Ok(contest.outcome(
-        figure,
-        &PARTS.map(|part| contest.panel_of(part.panel, "p99 (us)", Point::p99_us, Vec::new())),
-        claims(&contest),
-        notes,
-    ))
+    let panels = PARTS.map(|part| contest.panel_of(part.panel, "p99 (us)", Point::p99_us, Vec::new()));
+    Ok(contest.outcome(&panels, claims(&contest), notes))
 }
 
 impl Part {

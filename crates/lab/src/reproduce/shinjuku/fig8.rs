@@ -66,23 +66,12 @@ const SIGNIFICANTLY: f64 = 1.5;
 /// Least number of worker cores with which one can steal from another.
 const MIN_CORES: usize = 2;
 
-/// The figure.
-pub const FIGURE: Figure = Figure {
-    name: "shinjuku-fig8",
-    title: "GETs beside SCANs: one queue, a queue for each type, no preemption",
-    paper: "Shinjuku (NSDI'19), figure 8",
-    plan: include_str!("../../../experiments/shinjuku-fig8.md"),
-    is_measured,
-    run,
-    ..Figure::MEASURED
-};
-
 /// Returns whether the service is there: the rest runs anywhere.
-fn is_measured() -> bool {
+pub fn is_measured() -> bool {
     matches!(service(PLAIN_POLICY, HALF.mixture), Ok(Some(_)))
 }
 
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let result = simulated::simulate(figure, context)?;
     let measured = match figure.is_measured() {
         true => measure(figure, context)?,
@@ -98,7 +87,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
         Ok(measured) => {
             panels.extend(measured.panels());
             claims.extend(measured.claims());
-            notes.extend(measured.notes(context)?);
+            notes.extend(measured.notes());
             (result.data.joined(&measured.contest.data()), measured.contest.summary())
         }
         Err(why) => {
@@ -113,7 +102,6 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
 /// What was measured.
 struct Measured {
     contest: Contest,
-    pace: Pace,
     /// Median latencies of a GET and of a SCAN that are alone, in microseconds.
     rare_us: [f64; 2],
     half_us: [f64; 2],
@@ -139,7 +127,7 @@ fn measure(figure: &Figure, context: &Context) -> anyhow::Result<Result<Measured
     let mut cases = RARE.cases(&pace, loads(&RARE), rare_us, cores)?;
     cases.extend(HALF.cases(&pace, loads(&HALF), half_us, cores)?);
     let contest = contest::run(figure, context, cases, &pace)?;
-    Ok(Ok(Measured { contest, pace, rare_us, half_us, cores }))
+    Ok(Ok(Measured { contest, rare_us, half_us, cores }))
 }
 
 /// Returns the median latencies of a GET and of a SCAN of so many entries, each alone, in
@@ -196,8 +184,8 @@ impl Measured {
         ]
     }
 
-    fn notes(&self, context: &Context) -> anyhow::Result<Vec<String>> {
-        let mut notes = context.rig()?.notes(&self.pace, context.options.quick);
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.contest.notes.clone();
         let [get, scan] = self.rare_us.map(number);
         let [_, long] = self.half_us.map(number);
         notes.push(format!(
@@ -210,7 +198,7 @@ impl Measured {
                 "With one worker stealing is a queue without preemption: nothing can be stolen.".to_owned(),
             );
         }
-        Ok(notes)
+        notes
     }
 
     fn claims(&self) -> Vec<Claim> {
@@ -327,8 +315,6 @@ impl Measured {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::super::claim::Verdict::{self, NotComparable, NotReached, Reached};
     use super::super::super::contest::tests::{contest, point};
     use super::*;
@@ -355,9 +341,8 @@ mod tests {
             point.samples[0].by_class_us = Some(by_class_us);
             point
         };
-        let pace = Pace { rounds: 1, warm_up: Duration::ZERO, counted: Duration::from_secs(1) };
         let (rare_us, half_us) = ([4.0, 200.0], [4.0, 1_000.0]);
-        Measured { contest: contest(rows.iter().map(make).collect()), pace, rare_us, half_us, cores }
+        Measured { contest: contest(rows.iter().map(make).collect()), rare_us, half_us, cores }
     }
 
     fn verdicts(rows: &[Row], cores: usize) -> Vec<Verdict> {

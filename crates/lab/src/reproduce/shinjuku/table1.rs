@@ -60,17 +60,7 @@ struct Cost {
     total_ns: f64,
 }
 
-/// The table.
-pub const FIGURE: Figure = Figure {
-    name: "shinjuku-table1",
-    title: "Preemption mechanisms: cost for sender and receiver",
-    paper: "Shinjuku (NSDI'19), table 1",
-    plan: include_str!("../../../experiments/shinjuku-table1.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let clock = Clock::from_hz(context.machine.tsc_hz);
     let (rounds, count) = (context.rounds(ROUNDS), context.choose(NOTIFICATIONS, QUICK_NOTIFICATIONS));
     let mut costs = MECHANISMS.map(Point::new);
@@ -96,7 +86,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
             .to_owned(),
     ];
     Ok(Outcome {
-        svg: draw(figure.title(), &panels(&costs)),
+        svg: draw(figure.title, &panels(&costs)),
         data: rounds::data(&costs, "mechanism", cells, &VALUES),
         summary: summary(&costs, hz),
         claims: claims(&costs, hz),

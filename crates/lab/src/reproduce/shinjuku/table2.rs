@@ -11,17 +11,7 @@ const PAPERS_CYCLES: (f64, f64) = (36.0, 109.0);
 /// "Significant": a switch by the kernel costs at least this many of ours.
 const SIGNIFICANT: f64 = 2.0;
 
-/// The table.
-pub const FIGURE: Figure = Figure {
-    name: "shinjuku-table2",
-    title: "Context switches from thread to thread",
-    paper: "Shinjuku (NSDI'19), table 2",
-    plan: include_str!("../../../experiments/shinjuku-table2.md"),
-    run,
-    ..Figure::MEASURED
-};
-
-fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
+pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let own = vec![
         "One core; all systems in turn, round by round. A yield is one switch with what the scheduler does for it.".to_owned(),
         "The paper's swapcontext of ucontext is not run.".to_owned(),
@@ -29,7 +19,7 @@ fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let (rows, notes) = primitives::measure(context, &[Operation::Yield], own)?;
     let hz = context.machine.tsc_hz as f64;
     Ok(Outcome {
-        svg: draw(figure.title(), &[panel(&rows)]),
+        svg: draw(figure.title, &[panel(&rows)]),
         data: data(&rows, hz),
         summary: data(&rows, hz),
         claims: claims(&rows, hz),

@@ -178,8 +178,11 @@ impl<P: Platform> Stack<P> {
         {
             return Ok(());
         }
-        let Some(reset) = answer_closed(segment) else { return Err(Event::TcpNoConnection) };
         let link = matches!(arrived.origin, Origin::Link(_));
+        if link {
+            self.leave_to_other(Event::TcpNoConnection)?;
+        }
+        let Some(reset) = answer_closed(segment) else { return Err(Event::TcpNoConnection) };
         if link && !self.tcp.resets.take(flow.remote, outlet.now()) {
             return Err(Event::TcpResetLimited);
         }

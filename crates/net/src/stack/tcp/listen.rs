@@ -14,11 +14,12 @@ use crate::tcp::{Due, Key, ListenInner, Listening, add};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 use tailwater_tcp::listen::Arrival;
-use tailwater_tcp::{Answer, EcnCodepoint, Events, Flow, Full, Instant, Segment, Seq};
+use tailwater_tcp::{Answer, EcnCodepoint, Events, Flags, Flow, Full, Instant, Segment, Seq};
 use tailwater_wire::{Addresses, DEFAULT_TTL, IpProtocol, PacketInfo};
 
 impl<P: Platform> Stack<P> {
-    /// Handles a segment to a listening port; false if the listener is closed.
+    /// Handles a segment to a listening port; false if the listener is closed, or the segment is of
+    /// no handshake here and may be for the earlier instance of this host.
     #[expect(clippy::too_many_arguments, reason = "one call, from the step before it")]
     pub(super) fn handle_listening(
         &self,
@@ -44,7 +45,11 @@ impl<P: Platform> Stack<P> {
         let room = inner.queue.len() < listening.backlog && self.tcp.has_room();
         let path_mss = self.path_mss(flow.remote);
         let arrival = Arrival { flow: *flow, segment: *segment, ecn, path_mss, room, iss };
+        let is_new = !inner.listener.is_under_way(flow);
         let answer = inner.listener.handle_segment(now, &arrival);
+        if self.passes_on() && is_of_other(&answer, segment, is_new) {
+            return false;
+        }
         match answer {
             Answer::Ignore => {}
             Answer::Reply(header) => {
@@ -145,5 +150,16 @@ impl<P: Platform> Stack<P> {
         self.stop_listening(listening);
         let waiting = core::mem::take(&mut listening.lock().queue);
         waiting.iter().for_each(|socket| self.abort_tcp(outlet, socket));
+    }
+}
+
+/// Returns whether a segment may be one of a connection, or of a handshake, of the earlier instance
+/// of this host: the listener refuses it by a reset, or ignores what opens nothing.
+fn is_of_other(answer: &Answer, segment: &Segment<'_>, is_new: bool) -> bool {
+    let opens = segment.header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
+    match answer {
+        Answer::Ignore => is_new && !opens,
+        Answer::Reply(header) => header.flags.contains(Flags::RST),
+        Answer::Accept(..) => false,
     }
 }

@@ -8,6 +8,7 @@ mod frames;
 mod hostile;
 mod hub;
 mod icmp;
+mod instances;
 mod ipv6;
 mod paths;
 mod platform;
@@ -58,6 +59,8 @@ struct Catch {
     /// Frames caught when it was corked, while it is, and how many left together at each uncorking.
     corked: Option<usize>,
     together: Vec<usize>,
+    /// Frames passed on to an earlier instance.
+    passed_on: Vec<(Vec<u8>, Checksums)>,
 }
 
 impl Catch {
@@ -73,6 +76,7 @@ impl Catch {
             incomplete: 0,
             corked: None,
             together: Vec::new(),
+            passed_on: Vec::new(),
         }
     }
 
@@ -102,6 +106,10 @@ impl Outlet<Threads> for Catch {
     fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
         self.incomplete += 1;
         self.transmit(len, fill)
+    }
+
+    fn pass_on(&mut self, frame: &[u8], checksums: Checksums) {
+        self.passed_on.push((frame.to_vec(), checksums));
     }
 
     fn cork(&mut self) -> bool {

@@ -91,7 +91,7 @@ proptest! {
         );
         for (number, spare) in claims {
             let runtime = RuntimeId(number);
-            let claim = Claim { runtime, class: class_of(&ledger, runtime), spare };
+            let claim = Claim { runtime, class: view.class(runtime), demoted: false, spare };
             selector.note_ties(view, &claim);
             for at in 0..cores.len() {
                 let is_reached = |other| selector.reaches(view, &claim, other);

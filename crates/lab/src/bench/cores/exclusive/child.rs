@@ -48,30 +48,13 @@ pub const READY: &str = "ready ";
 
 /// A time for which the exclusive thread was on one kthread and core, in cycles of the machine's
 /// clock: from its first loop there to its last one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Period {
     pub core: u32,
     /// The kthread's thread id.
     pub tid: u32,
     pub from: u64,
     pub to: u64,
-}
-
-impl Period {
-    /// Reads the line that the program prints.
-    pub fn parse(line: &str) -> Option<Self> {
-        let mut words = line.strip_prefix("period ")?.split(' ');
-        let mut next = || words.next()?.parse::<u64>().ok();
-        let (core, tid) = (u32::try_from(next()?).ok()?, u32::try_from(next()?).ok()?);
-        let (from, to) = (next()?, next()?);
-        (from <= to).then_some(Self { core, tid, from, to })
-    }
-}
-
-impl std::fmt::Display for Period {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "period {} {} {} {}", self.core, self.tid, self.from, self.to)
-    }
 }
 
 /// The last line.
@@ -193,7 +176,7 @@ pub fn run() -> anyhow::Result<()> {
         anyhow::Ok((periods, ending))
     })??;
     for period in periods.iter().map(|(_, period)| period) {
-        println!("{period}");
+        println!("{}", serde_json::to_string(period)?);
     }
     println!("{}", serde_json::to_string(&ending)?);
     Ok(())
@@ -297,14 +280,5 @@ mod tests {
         // Two within; one after the last loop there, one of a period that does not count.
         let suspects = [suspect(3, 15), suspect(4, 40), suspect(3, 25), suspect(2, 15)];
         assert_eq!(confirmed(&suspects, &periods), 2);
-    }
-
-    #[test]
-    fn a_period_is_read_as_it_is_printed() {
-        let period = Period { core: 2, tid: 9, from: 10, to: 20 };
-        assert_eq!(Period::parse(&period.to_string()), Some(period));
-        for line in ["period 2 9 20 10", "period 2 9 10", "period a 9 10 20", "2 9 10 20"] {
-            assert_eq!(Period::parse(line), None, "{line}");
-        }
     }
 }

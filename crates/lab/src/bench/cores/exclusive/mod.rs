@@ -225,12 +225,12 @@ fn await_kept_off(ordinary: &Batch, core: usize, interrupt: &Interrupt) -> anyho
 
 /// Reads what the program prints at its end.
 fn read_ending(program: &mut ChildProcess, interrupt: &Interrupt) -> anyhow::Result<(Vec<Period>, Ending)> {
-    let mut periods = Vec::new();
+    let mut periods: Vec<Period> = Vec::new();
     loop {
         let line = program.read_line(interrupt)?;
-        match Period::parse(&line) {
-            Some(period) => periods.push(period),
-            None => {
+        match serde_json::from_str(&line) {
+            Ok(period) => periods.push(period),
+            Err(_) => {
                 let ending = serde_json::from_str(&line);
                 return Ok((periods, ending.with_context(|| format!("the child printed {line:?}"))?));
             }

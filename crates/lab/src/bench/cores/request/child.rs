@@ -58,8 +58,8 @@ pub fn run(count: u32, rest: Duration, requests: bool) -> anyhow::Result<()> {
         }
     })?;
     let samples = requester.join().expect("it does not panic")?;
-    for Sample { requested, runnable, ran } in samples {
-        println!("{requested} {runnable} {ran}");
+    for sample in samples {
+        println!("{}", serde_json::to_string(&sample)?);
     }
     Ok(())
 }

@@ -89,9 +89,6 @@ pub(super) struct Replaced {
 }
 
 /// Replaces the IOKernel so many times under busy programs.
-///
-/// # Errors
-/// If a process does not start or ends, or on a signal.
 pub(super) fn measure(
     way: Way,
     times: u16,

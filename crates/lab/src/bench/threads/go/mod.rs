@@ -8,9 +8,6 @@ const SOURCES: [(&str, &str); 2] =
     [("main.go", include_str!("main.go")), ("stamp_amd64.s", include_str!("stamp_amd64.s"))];
 
 /// Compiles the program; `None` without a toolchain.
-///
-/// # Errors
-/// If the toolchain fails.
 pub fn build() -> Result<Option<GoProgram>> {
     GoProgram::build("threads", &SOURCES)
 }

@@ -38,7 +38,7 @@ pub(super) struct Have {
 
 /// See the module header.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pursuit {
+pub(super) struct PrefetchLimiter {
     /// Looks left.
     looks: u16,
     /// Number of cores below which one more is fetched.
@@ -52,7 +52,7 @@ pub(super) struct Pursuit {
     is_late: bool,
 }
 
-impl Pursuit {
+impl PrefetchLimiter {
     /// Records a change of the runtime's request from `before` to `requested` cores.
     pub(super) fn change(&mut self, before: u16, requested: u16, have: Have, now: Nanos) {
         self.count_given_up(have.given_up);
@@ -136,104 +136,104 @@ mod tests {
 
     #[test]
     fn a_raise_is_pursued_for_a_while_and_until_it_is_met() {
-        let mut pursuit = Pursuit::default();
-        pursuit.change(0, 3, has(0, 0), T0);
-        assert!((1..LOOKS).all(|_| pursuit.look(3, has(2, 0), T0)));
-        assert!(!pursuit.look(3, has(2, 0), T0), "it cannot be met");
+        let mut limiter = PrefetchLimiter::default();
+        limiter.change(0, 3, has(0, 0), T0);
+        assert!((1..LOOKS).all(|_| limiter.look(3, has(2, 0), T0)));
+        assert!(!limiter.look(3, has(2, 0), T0), "it cannot be met");
         let t = T0 + PERIOD;
-        pursuit.change(3, 4, has(2, 0), t);
-        assert!(pursuit.look(4, has(3, 0), t));
-        assert!(!pursuit.look(4, has(4, 0), t), "it has them");
-        assert!(!pursuit.look(4, has(3, 0), t), "one was taken by force");
+        limiter.change(3, 4, has(2, 0), t);
+        assert!(limiter.look(4, has(3, 0), t));
+        assert!(!limiter.look(4, has(4, 0), t), "it has them");
+        assert!(!limiter.look(4, has(3, 0), t), "one was taken by force");
     }
 
     #[test]
     fn a_raise_waits_for_a_kthread_that_can_be_lent_a_core() {
-        let mut pursuit = Pursuit::default();
-        pursuit.change(0, 1, has(0, 0), T0);
+        let mut limiter = PrefetchLimiter::default();
+        limiter.change(0, 1, has(0, 0), T0);
         let withdrawn = Have { has_room: false, ..has(0, 0) };
-        assert!((0..2 * LOOKS).all(|_| !pursuit.look(1, withdrawn, T0)));
-        assert_eq!(pursuit.next_fetch(withdrawn), None, "until one comes back, no look can help");
-        assert_eq!(pursuit.next_fetch(has(0, 0)), Some(Nanos::ZERO));
-        assert!(pursuit.look(1, has(0, 0), T0));
+        assert!((0..2 * LOOKS).all(|_| !limiter.look(1, withdrawn, T0)));
+        assert_eq!(limiter.next_fetch(withdrawn), None, "until one comes back, no look can help");
+        assert_eq!(limiter.next_fetch(has(0, 0)), Some(Nanos::ZERO));
+        assert!(limiter.look(1, has(0, 0), T0));
     }
 
     #[test]
     fn a_core_on_which_the_kthread_did_not_start_is_fetched_again() {
-        let mut pursuit = Pursuit::default();
-        pursuit.change(0, 1, has(0, 0), T0);
-        assert!(pursuit.look(1, has(0, 0), T0));
+        let mut limiter = PrefetchLimiter::default();
+        limiter.change(0, 1, has(0, 0), T0);
+        assert!(limiter.look(1, has(0, 0), T0));
         let arriving = Have { running: 0, ..has(1, 0) };
-        assert!((0..2 * LOOKS).all(|_| !pursuit.look(1, arriving, T0)), "one is on its way");
-        assert_eq!(pursuit.next_fetch(arriving), None);
-        assert!(pursuit.look(1, has(0, 0), T0), "it was taken back");
-        assert!(!pursuit.look(1, has(1, 0), T0) && !pursuit.look(1, has(0, 0), T0), "met for good");
+        assert!((0..2 * LOOKS).all(|_| !limiter.look(1, arriving, T0)), "one is on its way");
+        assert_eq!(limiter.next_fetch(arriving), None);
+        assert!(limiter.look(1, has(0, 0), T0), "it was taken back");
+        assert!(!limiter.look(1, has(1, 0), T0) && !limiter.look(1, has(0, 0), T0), "met for good");
     }
 
     #[test]
     fn a_late_raise_is_due_at_the_end_of_the_period() {
-        let mut pursuit = Pursuit::default();
-        pursuit.change(0, 1, has(0, 0), T0);
-        assert!(!pursuit.look(1, has(1, 0), T0) && !pursuit.look(1, has(0, 1), T0));
-        pursuit.change(1, 0, has(0, 1), T0);
-        pursuit.change(0, 1, has(0, 1), T0);
-        assert!(!pursuit.look(1, has(0, 1), T0));
+        let mut limiter = PrefetchLimiter::default();
+        limiter.change(0, 1, has(0, 0), T0);
+        assert!(!limiter.look(1, has(1, 0), T0) && !limiter.look(1, has(0, 1), T0));
+        limiter.change(1, 0, has(0, 1), T0);
+        limiter.change(0, 1, has(0, 1), T0);
+        assert!(!limiter.look(1, has(0, 1), T0));
         let end = T0 + PERIOD;
-        assert_eq!(pursuit.next_fetch(has(0, 1)), Some(end));
-        assert!(pursuit.look(1, has(0, 1), end));
-        assert!(!pursuit.look(1, has(1, 1), end));
-        assert_eq!(pursuit.next_fetch(has(1, 1)), None);
+        assert_eq!(limiter.next_fetch(has(0, 1)), Some(end));
+        assert!(limiter.look(1, has(0, 1), end));
+        assert!(!limiter.look(1, has(1, 1), end));
+        assert_eq!(limiter.next_fetch(has(1, 1)), None);
     }
 
     #[test]
     fn cores_given_up_before_a_raise_are_not_subtracted_from_it() {
-        let mut pursuit = Pursuit::default();
-        pursuit.change(0, 2, has(0, 5), T0);
-        assert!(pursuit.look(2, has(1, 5), T0));
+        let mut limiter = PrefetchLimiter::default();
+        limiter.change(0, 2, has(0, 5), T0);
+        assert!(limiter.look(2, has(1, 5), T0));
     }
 
     #[test]
     fn a_core_that_was_given_up_is_not_fetched_again() {
-        let mut pursuit = Pursuit::default();
-        pursuit.change(0, 2, has(0, 0), T0);
-        assert!(pursuit.look(2, has(0, 0), T0));
+        let mut limiter = PrefetchLimiter::default();
+        limiter.change(0, 2, has(0, 0), T0);
+        assert!(limiter.look(2, has(0, 0), T0));
         // One came and went between two looks.
-        assert!(pursuit.look(2, has(0, 1), T0));
-        assert!(!pursuit.look(2, has(0, 2), T0));
+        assert!(limiter.look(2, has(0, 1), T0));
+        assert!(!limiter.look(2, has(0, 2), T0));
         // Cores come and go with work.
-        assert!(!pursuit.look(2, has(0, 100_002), T0));
+        assert!(!limiter.look(2, has(0, 100_002), T0));
     }
 
     #[test]
     fn steps_are_pursued_at_once_and_ups_and_downs_once_per_period() {
-        let mut pursuit = Pursuit::default();
-        pursuit.change(0, 1, has(0, 0), T0);
-        assert!(pursuit.look(1, has(0, 0), T0) && !pursuit.look(1, has(1, 0), T0));
-        pursuit.change(1, 2, has(1, 0), T0);
-        assert!(pursuit.look(2, has(1, 0), T0), "the second step");
-        assert!(!pursuit.look(2, has(0, 2), T0), "both are given up");
-        pursuit.change(2, 0, has(0, 2), T0);
-        pursuit.change(0, 2, has(0, 2), T0);
-        assert!(!pursuit.look(2, has(0, 2), T0));
-        pursuit.change(2, 3, has(0, 2), T0);
-        assert!(pursuit.look(3, has(0, 2), T0), "a third");
-        assert!(!pursuit.look(3, has(1, 2), T0), "and no more than that");
+        let mut limiter = PrefetchLimiter::default();
+        limiter.change(0, 1, has(0, 0), T0);
+        assert!(limiter.look(1, has(0, 0), T0) && !limiter.look(1, has(1, 0), T0));
+        limiter.change(1, 2, has(1, 0), T0);
+        assert!(limiter.look(2, has(1, 0), T0), "the second step");
+        assert!(!limiter.look(2, has(0, 2), T0), "both are given up");
+        limiter.change(2, 0, has(0, 2), T0);
+        limiter.change(0, 2, has(0, 2), T0);
+        assert!(!limiter.look(2, has(0, 2), T0));
+        limiter.change(2, 3, has(0, 2), T0);
+        assert!(limiter.look(3, has(0, 2), T0), "a third");
+        assert!(!limiter.look(3, has(1, 2), T0), "and no more than that");
         let end = T0 + PERIOD + Nanos(2 * PER_CORE.0);
-        assert!(!pursuit.look(3, has(1, 2), Nanos(end.0 - 1)));
-        assert!(pursuit.look(3, has(1, 2), end), "the others are fetched after the period");
-        assert!(!pursuit.look(3, has(3, 2), end));
+        assert!(!limiter.look(3, has(1, 2), Nanos(end.0 - 1)));
+        assert!(limiter.look(3, has(1, 2), end), "the others are fetched after the period");
+        assert!(!limiter.look(3, has(3, 2), end));
     }
 
     #[test]
     fn a_late_raise_that_was_lowered_meanwhile_fetches_nothing() {
-        let mut pursuit = Pursuit::default();
+        let mut limiter = PrefetchLimiter::default();
         for (before, requested) in [(0, 2), (2, 0), (0, 2), (2, 0)] {
-            pursuit.change(before, requested, has(0, 0), T0);
+            limiter.change(before, requested, has(0, 0), T0);
         }
         let end = T0 + PERIOD;
-        assert!(!pursuit.look(0, has(0, 0), end));
-        pursuit.change(0, 1, has(0, 0), end);
-        assert!(pursuit.look(1, has(0, 0), end), "a new period");
+        assert!(!limiter.look(0, has(0, 0), end));
+        limiter.change(0, 1, has(0, 0), end);
+        assert!(limiter.look(1, has(0, 0), end), "a new period");
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % n
         };
-        let (mut all, mut few) = (Pursuit::default(), Pursuit::default());
+        let (mut all, mut few) = (PrefetchLimiter::default(), PrefetchLimiter::default());
         let (mut requested, mut given_up, mut now, mut skipped, mut fetched) = (0, 0, T0, 0, 0);
         for step in 0..100_000 {
             now = now + Nanos(below(2 * PERIOD.0 / 50));

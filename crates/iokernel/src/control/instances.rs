@@ -1,0 +1,54 @@
+//! What the two instances of a program are sent about each other.
+//!
+//! Owns the messages; who may stand beside whom, and which of two is the later one, is decided in
+//! the [`directory`](super::directory::instances).
+
+use tailwater_sched::RuntimeId;
+use tailwater_shm::control::{self, ServerMessage};
+
+use super::Control;
+use super::session::{Caller, State};
+
+impl Control {
+    /// Sends a program that is ready, and the other instance of it, how they stand to each other.
+    pub(super) fn tell_instances(&mut self, id: RuntimeId) {
+        let Some(name) = self.parts.directory.name_of(id).map(str::to_owned) else { return };
+        // Until then the other instance may come back.
+        if self.reunion_ends.is_none() {
+            self.parts.directory.note_alone(&name);
+        }
+        self.send_instances(&name);
+    }
+
+    /// Sends the one program of this name that it has no counterpart, if that is so.
+    pub(super) fn tell_alone(&mut self, name: &str) {
+        self.parts.directory.note_alone(name);
+        self.send_instances(name);
+    }
+
+    fn send_instances(&self, name: &str) {
+        for (id, instance) in self.parts.directory.instances(name) {
+            self.send_to(id, &ServerMessage::Instance(instance));
+        }
+    }
+
+    /// Sends the earlier instance of a program of this client that it is to end.
+    pub(super) fn end_earlier(&mut self, caller: Caller, id: RuntimeId) {
+        let Some(earlier) = self.parts.directory.earlier(id) else { return };
+        if self.may_log(caller)
+            && let Some(name) = self.parts.directory.name_of(id)
+        {
+            tracing::info!(%id, %earlier, name, "serves in the place of an earlier instance, which is to end");
+        }
+        self.send_to(earlier, &ServerMessage::End);
+    }
+
+    /// Sends a message to a registered program. It is lost if the program is gone, or reads none.
+    fn send_to(&self, id: RuntimeId, message: &ServerMessage) {
+        let mut sessions = self.sessions.values();
+        let is_its = |state: &State| matches!(state, State::Registered(other) if *other == id);
+        if let Some(session) = sessions.find(|session| is_its(&session.state)) {
+            let _ = control::send(&*session.socket, message, &[]);
+        }
+    }
+}

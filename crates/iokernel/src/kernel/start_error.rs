@@ -1,0 +1,43 @@
+//! The errors of a start.
+//!
+//! Owns [`StartError`], which the parts of a start share.
+
+use rustix::io::Errno;
+use tailwater_shm::control::ControlError;
+
+use crate::config::ConfigError;
+use crate::machine::CoreError;
+use crate::port::PortError;
+
+/// Why an IOKernel could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A setting is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The cores cannot be used as configured.
+    #[error(transparent)]
+    Cores(#[from] CoreError),
+    /// The control socket cannot be opened.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A port cannot work.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The running IOKernel keeps its place.
+    #[error("cannot take over from the IOKernel at {socket}: {why}")]
+    Takeover {
+        /// The control socket.
+        socket: String,
+        /// Its answer, and what to do.
+        why: String,
+    },
+    /// The kernel has no descriptors or threads left.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's error.
+        source: Errno,
+    },
+}

@@ -1,0 +1,301 @@
+//! Unmodified programs on Tailwater's network (`tailwater run --posix`) and on Linux, in turn.
+//!
+//! Owns the order, the processes and the figures. *Served*: a service and its client, both on the
+//! same side; [`services`] has them. *Computing*: programs that use no socket must cost no more
+//! than on Linux, by user time. *Waits*: hand-offs between threads by the C library. *Idle*: a
+//! service without clients. Ratios are of one round, and their medians count.
+//!
+//! The IOKernel is the `tailwater` beside this program, with all CPUs; on Linux a service and its
+//! client use all CPUs as well.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tailwater_testbed::START_TIMEOUT;
+use tailwater_testbed::folder::Folder;
+use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::note;
+use tailwater_testbed::program::{find, find_own};
+
+pub mod services;
+
+use super::jobs;
+use super::report::posix::{Posix, Ratio, Served, ServedFigures};
+use services::Service;
+
+const ADDRESS: &str = "10.77.0.50";
+const HANDOFF: &str = include_str!("handoff.c");
+const REGIONS: &str = include_str!("regions.c");
+/// Hand-offs of a round.
+const TURNS: &str = "300000";
+/// Parallel regions of a round.
+const REGION_COUNT: &str = "20000";
+/// Requests of a first client, which is repeated until the service answers.
+const FIRST: u32 = 1_000;
+/// Clock ticks of `/proc/PID/stat` in a second (proc(5); `USER_HZ` on x86-64).
+const TICKS: f64 = 100.0;
+
+/// Where a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Tailwater,
+    Linux,
+}
+
+/// What all measurements need.
+struct Bed<'a> {
+    tailwater: PathBuf,
+    socket: String,
+    folder: Folder,
+    interrupt: &'a Interrupt,
+    iokernel: Process,
+}
+
+/// A child that ends with this.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Measures services with their clients, computing programs, waits and an idle service.
+///
+/// # Errors
+/// If a program does not start or prints no figures, or on a signal.
+pub fn run(interrupt: &Interrupt, services: &[Service], rounds: u16, requests: u32) -> anyhow::Result<Posix> {
+    let bed = Bed::start(interrupt)?;
+    let mut report = Posix::default();
+    for &service in services {
+        if let Some(program) = service.missing() {
+            note!("{}: {program} is not installed: left out", service.name());
+            continue;
+        }
+        let mut all = Vec::new();
+        for round in 1..=rounds {
+            note!("{}: round {round} of {rounds}", service.name());
+            all.push((
+                bed.serve(service, Side::Tailwater, requests)?,
+                bed.serve(service, Side::Linux, requests)?,
+            ));
+        }
+        report.served.push(Served::new(service.name(), service.aim(), &all));
+    }
+    for (name, command, aim) in bed.computing()? {
+        let measure = |side| bed.user_seconds(&command, side);
+        report.computing.push(Ratio::new(&name, Some(aim), &bed.in_turn(rounds, measure)?));
+    }
+    if let Some(handoff) = bed.handoff()? {
+        let measure = |side| bed.handoff_ns(&handoff, side);
+        report.waits.push(Ratio::new(
+            "mutex and condition variable, C",
+            None,
+            &bed.in_turn(rounds, measure)?,
+        ));
+    }
+    if Service::Redis.missing().is_none() {
+        report.idle_percent = Some(bed.idle_percent()?);
+    }
+    Ok(report)
+}
+
+impl<'a> Bed<'a> {
+    fn start(interrupt: &'a Interrupt) -> anyhow::Result<Self> {
+        let build = "build it: cargo build --release -p tailwater-cli -p tailwater-posix";
+        let tailwater = find_own("tailwater").with_context(|| format!("there is no tailwater; {build}"))?;
+        let socket = format!("@tailwater-programs.{}", std::process::id());
+        let mut command = Command::new(&tailwater);
+        command.args(["iokernel", "--socket", &socket, "--share-cores", "--log", "warn"]);
+        let iokernel = Process(command.spawn().context("cannot start the IOKernel")?);
+        let bed = Self { tailwater, socket, folder: Folder::new()?, interrupt, iokernel };
+        bed.await_success("the IOKernel", || bed.stats())?;
+        Ok(bed)
+    }
+
+    fn stats(&self) -> Command {
+        let mut command = Command::new(&self.tailwater);
+        command.args(["stats", "--iokernel", &self.socket, "--json"]);
+        command
+    }
+
+    /// Returns a program on one side; `ip` is the address that it serves.
+    fn command(&self, words: &[String], side: Side, ip: Option<&str>) -> Command {
+        let mut command = match side {
+            Side::Linux => Command::new(&words[0]),
+            Side::Tailwater => {
+                let mut command = Command::new(&self.tailwater);
+                command.args(["run", "--posix", "--iokernel", &self.socket, "--kthreads", "1"]);
+                command.args(ip.map(|ip| ["--ip", ip]).into_iter().flatten()).arg("--").arg(&words[0]);
+                command
+            }
+        };
+        command.args(&words[1..]);
+        command
+    }
+
+    /// Runs a command until it succeeds.
+    fn await_success(&self, what: &str, command: impl Fn() -> Command) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let output = command().output().with_context(|| format!("cannot start a client of {what}"))?;
+            if output.status.success() {
+                return Ok(());
+            }
+            let why = String::from_utf8_lossy(&output.stderr);
+            anyhow::ensure!(Instant::now() < deadline, "{what} does not answer: {}", why.trim());
+            self.interrupt.sleep_until(Instant::now() + Duration::from_millis(100))?;
+        }
+    }
+
+    fn start_service(&self, service: Service, side: Side) -> anyhow::Result<Process> {
+        let words = service.server(self.folder.path())?;
+        let mut command = self.command(&words, side, Some(ADDRESS));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Process(command.spawn().with_context(|| format!("cannot start {}", service.name()))?))
+    }
+
+    /// Runs a service and its client once.
+    fn serve(&self, service: Service, side: Side, requests: u32) -> anyhow::Result<ServedFigures> {
+        let host = if side == Side::Tailwater { ADDRESS } else { "127.0.0.1" };
+        let server = self.start_service(service, side)?;
+        let client = |requests| self.command(&service.client(self.folder.path(), host, requests), side, None);
+        self.await_success(service.name(), || client(FIRST))?;
+        let (own, others) = (cpu_seconds(server.0.id())?, children_seconds()?.0);
+        let text = printed(&mut client(requests))?;
+        let answered = service.read(&text, requests)?;
+        let spent = cpu_seconds(server.0.id())? - own + children_seconds()?.0 - others;
+        self.interrupt.check()?;
+        Ok(ServedFigures {
+            requests_s: answered.requests_s,
+            p99_us: answered.p99_us,
+            cpu_us: spent * 1e6 / answered.requests,
+        })
+    }
+
+    /// Measures both sides in turn.
+    fn in_turn(
+        &self,
+        rounds: u16,
+        measure: impl Fn(Side) -> anyhow::Result<f64>,
+    ) -> anyhow::Result<Vec<(f64, f64)>> {
+        let both = |_| {
+            self.interrupt.check()?;
+            Ok((measure(Side::Tailwater)?, measure(Side::Linux)?))
+        };
+        (0..rounds).map(both).collect()
+    }
+
+    /// Returns the computing programs that are installed, each with its aim: user time over that on
+    /// Linux.
+    fn computing(&self) -> anyhow::Result<Vec<(String, Vec<String>, f64)>> {
+        let text = self.folder.path().join("text");
+        fs::write(&text, jobs::text()).with_context(|| format!("cannot write {}", text.display()))?;
+        let text = text.display().to_string();
+        let mut all = Vec::new();
+        for words in [&["xz", "-T4", "-1", "-kc"][..], &["pigz", "-p4", "-kc"], &["zstd", "-T4", "-6", "-qc"]]
+        {
+            if find(words[0]).is_some() {
+                let command = words.iter().map(|&word| word.to_owned()).chain([text.clone()]);
+                all.push((words[..2].join(" "), command.collect(), 1.0));
+            } else {
+                note!("{} is not installed: left out", words[0]);
+            }
+        }
+        if find("cc").is_some() {
+            let program = compile(self.folder.path(), "regions", REGIONS, &["-fopenmp"])?;
+            all.push(("OpenMP, parallel regions".to_owned(), vec![program, REGION_COUNT.to_owned()], 1.05));
+        }
+        Ok(all)
+    }
+
+    fn user_seconds(&self, command: &[String], side: Side) -> anyhow::Result<f64> {
+        let before = children_seconds()?.1;
+        let mut command = self.command(command, side, None);
+        let status = command.stdout(Stdio::null()).status().context("cannot start a program")?;
+        anyhow::ensure!(status.success(), "{command:?} failed: {status}");
+        Ok(children_seconds()?.1 - before)
+    }
+
+    /// Returns the program of hand-offs; `None` without a compiler.
+    fn handoff(&self) -> anyhow::Result<Option<String>> {
+        find("cc").map(|_| compile(self.folder.path(), "handoff", HANDOFF, &["-pthread"])).transpose()
+    }
+
+    fn handoff_ns(&self, program: &str, side: Side) -> anyhow::Result<f64> {
+        let words = [program.to_owned(), TURNS.to_owned()];
+        let text = printed(&mut self.command(&words, side, None))?;
+        text.trim().parse().with_context(|| format!("handoff printed no figure: {text}"))
+    }
+
+    /// Returns the processor time of a service without clients, and of the IOKernel, in percent of
+    /// a core.
+    fn idle_percent(&self) -> anyhow::Result<(f64, f64)> {
+        const TIME: Duration = Duration::from_secs(5);
+        let server = self.start_service(Service::Redis, Side::Tailwater)?;
+        let folder = self.folder.path();
+        let client = || self.command(&Service::Redis.client(folder, ADDRESS, FIRST), Side::Tailwater, None);
+        self.await_success("redis", client)?;
+        // The client's end is over.
+        self.interrupt.sleep_until(Instant::now() + Duration::from_secs(2))?;
+        let used =
+            || Ok::<_, anyhow::Error>((cpu_seconds(server.0.id())?, cpu_seconds(self.iokernel.0.id())?));
+        let (before, began) = (used()?, Instant::now());
+        self.interrupt.sleep_until(began + TIME)?;
+        let (after, time) = (used()?, began.elapsed().as_secs_f64());
+        Ok((100.0 * (after.0 - before.0) / time, 100.0 * (after.1 - before.1) / time))
+    }
+}
+
+/// Runs a program; returns what it prints.
+fn printed(command: &mut Command) -> anyhow::Result<String> {
+    let Output { status, stdout, stderr } =
+        command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let errors = String::from_utf8_lossy(&stderr);
+    anyhow::ensure!(status.success(), "{command:?} failed: {status}\n{errors}");
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+/// Compiles a C program; returns its path.
+fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) -> anyhow::Result<String> {
+    let (program, file) = (folder.join(name), folder.join(format!("{name}.c")));
+    fs::write(&file, source).with_context(|| format!("cannot write {}", file.display()))?;
+    let mut command = Command::new("cc");
+    printed(command.args(["-O2", "-o"]).args([&program, &file]).args(options))?;
+    Ok(program.display().to_string())
+}
+
+/// Returns the processor time of a process and of its children that run.
+fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let mut seconds = 0.0;
+    let mut pids = vec![pid.to_string()];
+    while let Some(pid) = pids.pop() {
+        let tasks = format!("/proc/{pid}/task");
+        let failed = || format!("{tasks}: the program has ended");
+        for task in fs::read_dir(&tasks).with_context(failed)? {
+            let task = task.with_context(failed)?.path();
+            // A thread that has ended meanwhile has no files; its time is lost.
+            let time = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+            let ns = time.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());
+            seconds += ns.unwrap_or_default() / 1e9;
+            let children = fs::read_to_string(task.join("children")).unwrap_or_default();
+            pids.extend(children.split_whitespace().map(str::to_owned));
+        }
+    }
+    Ok(seconds)
+}
+
+/// Returns the processor time, and the part of it that is user time, of this process's children
+/// that have ended.
+fn children_seconds() -> anyhow::Result<(f64, f64)> {
+    let stat = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
+    // The program's name, in parentheses, may have spaces; cutime and cstime are fields 16 and 17.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let seconds = |field: usize| Some(fields.get(field - 3)?.parse::<f64>().ok()? / TICKS);
+    let times = seconds(16).zip(seconds(17)).context("/proc/self/stat has no times of children")?;
+    Ok((times.0 + times.1, times.0))
+}

@@ -1,0 +1,69 @@
+//! The other instance of this program: the earlier one is asked to end, or this one is.
+//!
+//! Owns a second descriptor of the control socket, for threads that send while the
+//! [watch](super::watch) thread receives. What a stack does beside another instance is in
+//! [`tailwater_net`].
+
+use crate::net;
+use rustix::fd::OwnedFd;
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Signal, getpid, kill_process};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tailwater_shm::control::{self, ClientMessage, Instance};
+
+/// Maximum time that a request to end waits until no client is in the middle of connecting: a
+/// client repeats its acknowledgment after one and three seconds.
+const HANDSHAKES: Duration = Duration::from_secs(5);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The socket of the present registration, of a program that may have another instance.
+static CONTROL: Mutex<Option<OwnedFd>> = Mutex::new(None);
+
+/// Another instance has taken the place of this one.
+static REPLACED: AtomicBool = AtomicBool::new(false);
+
+/// Notes how this program stands to another instance.
+pub(super) fn note(instance: Instance) {
+    // Relaxed: it orders nothing else.
+    REPLACED.store(instance == Instance::Replaced, Relaxed);
+    net::set_instance(instance);
+}
+
+/// Returns whether another instance has taken the place of this one, and serves or is about to.
+#[cfg(feature = "signal")]
+pub fn is_replaced() -> bool {
+    REPLACED.load(Relaxed)
+}
+
+/// Keeps a descriptor of the control socket. Without one, the earlier instance is not asked to end.
+pub(super) fn keep(control: &OwnedFd) {
+    *CONTROL.lock().unwrap_or_else(PoisonError::into_inner) = fcntl_dupfd_cloexec(control, 0).ok();
+}
+
+/// Asks the earlier instance to end, if there is one.
+#[cfg(feature = "signal")]
+pub fn end_earlier() {
+    if let Some(control) = &*CONTROL.lock().unwrap_or_else(PoisonError::into_inner) {
+        // Fails without an IOKernel, and then there is none to ask.
+        let _ = control::send(control, &ClientMessage::EndEarlier, &[]);
+    }
+}
+
+/// Sends SIGTERM to this process once no client is in the middle of connecting: a listener that is
+/// closed forgets such clients.
+pub(super) fn end_soon() {
+    let wait = || {
+        let began = Instant::now();
+        while net::has_handshakes() && began.elapsed() < HANDSHAKES {
+            std::thread::sleep(LOOK);
+        }
+        // A process may send itself any signal.
+        let _ = kill_process(getpid(), Signal::TERM);
+    };
+    if std::thread::Builder::new().name("tailwater/end".to_owned()).spawn(wait).is_err() {
+        wait();
+    }
+}
