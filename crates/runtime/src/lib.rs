@@ -71,9 +71,19 @@
 )]
 // Under loom only the ground layer is built, for its models. The layers below do not ask for
 // features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks;
-// without `future` and `readiness`, what they read of sockets and channels.
+// without `future` and `readiness`, what they read of sockets and channels; without `libc-waits`,
+// the word that a resident waits for.
 #![cfg_attr(
-    any(loom, not(all(feature = "debug", feature = "dispatch", feature = "future", feature = "readiness"))),
+    any(
+        loom,
+        not(all(
+            feature = "debug",
+            feature = "dispatch",
+            feature = "future",
+            feature = "libc-waits",
+            feature = "readiness"
+        ))
+    ),
     allow(dead_code, reason = "the layers above use it")
 )]
 

@@ -84,7 +84,7 @@ pub fn call() {
         let (seen, tcp) = (Arc::clone(&seen), tcp.clone());
         thread::spawn(move || {
             while !seen.ending.load(Relaxed) {
-                note(connect_once(&tcp, &seen))
+                note(connect_once(&tcp, &seen));
             }
         })
     };
