@@ -302,7 +302,7 @@ fn a_datagram_to_a_group_leaves_with_a_time_to_live_of_its_own_and_is_heard_here
             stack.send_udp(&mut catch, endpoint, everywhere(7), SocketAddr::new(GROUP.into(), 7), b"all");
         (sent, catch)
     };
-    let (sent, catch) = send(1);
+    let (sent, mut catch) = send(1);
     sent.unwrap();
     let frame = catch.only();
     let (ethernet, payload) = EthernetHeader::parse(&frame).unwrap();
