@@ -238,8 +238,9 @@ memcached_source() {
 # crates.
 features() {
     local features crates
-    for features in "" config-file debug dispatch estimation tcp; do
-        cargo clippy --quiet -p tailwater --lib --test features --no-default-features --features "$features" -- -D warnings
+    for features in "" config-file debug dispatch estimation future readiness tcp; do
+        # The library alone: its tests have `future` and `readiness` in any case.
+        cargo clippy --quiet -p tailwater --lib --no-default-features --features "$features" -- -D warnings
         cargo test -p tailwater --test features --no-default-features --features "$features"
     done
     cargo clippy --quiet -p tailwater --lib --features futures-io,hyper,tokio-io -- -D warnings

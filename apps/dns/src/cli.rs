@@ -135,7 +135,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         .name("dns-signals".to_owned())
         .spawn(move || end_on_signal(&started, signals, &signalled))
         .context("cannot start a thread")?;
-    tailwater::Builder::new().run(move || {
+    tailwater::RuntimeBuilder::new().run(move || {
         let service = Service::start(&listen, &shared)?;
         tailwater::signal::end_earlier();
         // Fails only if the other thread cannot print, and then it ends the process.

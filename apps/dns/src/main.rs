@@ -3,8 +3,7 @@
 use clap::Parser;
 use tailwater_dns::cli::{EXAMPLES, Options, run};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// Serve zones: an authoritative DNS server over UDP and TCP
 #[derive(Debug, Parser)]

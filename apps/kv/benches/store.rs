@@ -7,8 +7,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use tailwater_kv::clock::Clock;
 use tailwater_kv::protocol::Connection;
-use tailwater_kv::server::{Clock, kernel};
+use tailwater_kv::server::kernel;
 use tailwater_kv::service::{Service, Settings};
 use tailwater_kv::store::{Config, Expiry, Get, Mode, Now, Put, Store};
 

@@ -23,9 +23,10 @@ use tailwater::cores::{self, Estimation};
 use tailwater::dispatch::Policy;
 
 use crate::accepted::Accepted;
+use crate::clock::Clock;
 use crate::pid_file::PidFile;
 use crate::replicate::{self, Replication, Secret};
-use crate::server::{Clock, Listening, Sizes, Turns, kernel, user_threads};
+use crate::server::{Listening, Sizes, Turns, kernel, user_threads};
 use crate::service::{Mode, Service, Settings};
 use crate::store::{Config, Store};
 
@@ -288,7 +289,7 @@ fn serve(
         .name("kv-signals".to_owned())
         .spawn(move || end_on_signal(&started, clock, pid_file.as_deref(), signals))
         .context("cannot start a thread")?;
-    let mut builder = tailwater::Builder::new();
+    let mut builder = tailwater::RuntimeBuilder::new();
     if let Some(threads) = options.threads {
         builder = builder.kthreads(threads);
     }

@@ -12,6 +12,7 @@
 
 mod accepted;
 pub mod cli;
+pub mod clock;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod pid_file;
@@ -20,3 +21,4 @@ pub mod replicate;
 pub mod server;
 pub mod service;
 pub mod store;
+mod system;

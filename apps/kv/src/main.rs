@@ -3,8 +3,7 @@
 use clap::Parser;
 use tailwater_kv::cli::{EXAMPLES, Options, run};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// Keep items in memory for clients of memcached
 #[derive(Debug, Parser)]

@@ -9,8 +9,7 @@ use criterion::{Criterion, Throughput};
 use tailwater_rocks::Store;
 use tailwater_rocks::store::{Config, STACK};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const KEYS: u64 = 100_000;
 const VALUE: usize = 64;
@@ -62,7 +61,7 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     measure(&mut criterion, "ordinary_thread", &path.join("ordinary"));
     criterion.final_summary();
-    let run = tailwater::Builder::new().kthreads(1).run(move || {
+    let run = tailwater::RuntimeBuilder::new().kthreads(1).run(move || {
         let measuring = tailwater::thread::Builder::new().stack_size(4 * STACK).spawn(move || {
             let mut criterion = Criterion::default().configure_from_args();
             measure(&mut criterion, "user_thread", &path.join("user"));

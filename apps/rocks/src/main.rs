@@ -3,8 +3,7 @@
 use clap::Parser;
 use tailwater_rocks::cli::{EXAMPLES, Options, run};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// Serve GET, SCAN and PUT of a RocksDB store
 #[derive(Debug, Parser)]

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tailwater::dispatch::{Class, ClassStats, Frame, Framing, Policy, Settings, TcpServer, UdpServer};
+use tailwater::dispatch::{ClassStats, Frame, Framing, Policy, RequestClass, Settings, TcpServer, UdpServer};
 use tailwater::net::{TcpListener, UdpSocket};
 use tailwater_workload::rocks::{HEADER_LEN, Header, Operation, SCAN_BODY};
 
@@ -169,9 +169,9 @@ fn settings(policy: Policy, dispatchers: usize) -> io::Result<Settings> {
     }
     Ok(Settings::new(policy)
         .dispatchers(dispatchers)
-        .class(Class::new("GET").slo(SHORT_SLO))
-        .class(Class::new("PUT").slo(SHORT_SLO))
-        .class(Class::new("SCAN").slo(SCAN_SLO))
+        .class(RequestClass::new("GET").slo(SHORT_SLO))
+        .class(RequestClass::new("PUT").slo(SHORT_SLO))
+        .class(RequestClass::new("SCAN").slo(SCAN_SLO))
         .queue(PLACES)
         .preempted(PREEMPTED)
         .blocked(BLOCKED)

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use tailwater::cores;
-use tailwater::thread::{Builder, Class, available_parallelism};
+use tailwater::thread::{Builder, ThreadClass, available_parallelism};
 use tailwater_swaptions::cli::report_on_input;
 use tailwater_swaptions::{Job, Portfolio};
 
@@ -40,7 +40,7 @@ impl Background {
         cores::request(kthreads);
         for _ in 0..kthreads {
             let job = Arc::clone(&job);
-            let thread = Builder::new().class(Class::Background);
+            let thread = Builder::new().class(ThreadClass::Background);
             let started = thread.spawn(move || job.work(&mut tailwater::poll));
             drop(started.context("cannot make a background thread")?);
         }

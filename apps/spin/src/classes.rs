@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use tailwater::dispatch::{Class, Policy, Service, Settings};
+use tailwater::dispatch::{Policy, RequestClass, Service, Settings};
 use tailwater_workload::spin::Request;
 use tailwater_workload::units::parse_duration_ns;
 
@@ -58,7 +58,7 @@ impl Classes {
 
     /// Returns the settings of a dispatcher.
     pub(crate) fn settings(&self) -> Settings {
-        let class = |class: &WorkClass| Class::new(&class.text).slo(class.slo);
+        let class = |class: &WorkClass| RequestClass::new(&class.text).slo(class.slo);
         let settings = Settings::new(self.policy).dispatchers(self.dispatchers);
         self.classes.iter().map(class).fold(settings, Settings::class)
     }

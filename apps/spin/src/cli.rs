@@ -137,8 +137,8 @@ fn serve(options: &Options, spinner: Spinner, signals: Signals) -> anyhow::Resul
         .context("cannot start a thread")?;
     let (in_background, estimates) = (options.background, options.estimate_cores);
     let builder = match why_no_quantum(&dispatch) {
-        Some(reason) => tailwater::Builder::new().without_quantum(reason),
-        None => tailwater::Builder::new(),
+        Some(reason) => tailwater::RuntimeBuilder::new().without_quantum(reason),
+        None => tailwater::RuntimeBuilder::new(),
     };
     builder.run(move || {
         if estimates {

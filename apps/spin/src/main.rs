@@ -3,8 +3,7 @@
 use clap::Parser;
 use tailwater_spin::cli::{EXAMPLES, Options, run};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// Serve spin requests: compute for as long as each asks, then answer
 #[derive(Debug, Parser)]

@@ -1,7 +1,7 @@
 //! The spin service on Tailwater: user threads on one socket of the runtime's own network stack.
 //!
 //! Owns the threads and their counts. Requests are handled by [`crate::handle`], as everywhere,
-//! with [`tailwater::poll()`] as poll point, so that a long request yields the core when the
+//! with [`tailwater::poll`] as poll point, so that a long request yields the core when the
 //! IOKernel reclaims it. The service runs until its process ends. No cleanup is needed, because the
 //! IOKernel reclaims what a process held.
 //!

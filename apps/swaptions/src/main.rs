@@ -4,8 +4,7 @@
 use clap::Parser;
 use tailwater_swaptions::cli::{EXAMPLES, Options, run};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// Price a portfolio of European swaptions by Monte Carlo under a three-factor HJM model
 #[derive(Debug, Parser)]

@@ -1,6 +1,6 @@
 //! The job on user threads: one per kthread, on the cores that the IOKernel lends.
 //!
-//! Owns the threads. [`tailwater::poll()`] is their poll point, so that a core is ceded within a
+//! Owns the threads. [`tailwater::poll`] is their poll point, so that a core is ceded within a
 //! fraction of a microsecond of a request.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::job::{Job, Tally};
 /// If a worker panicked.
 pub fn run_user_threads(job: &Arc<Job>, threads: Option<usize>) -> Result<Tally, tailwater::StartError> {
     let job = Arc::clone(job);
-    tailwater::Builder::new().run(move || {
+    tailwater::RuntimeBuilder::new().run(move || {
         let threads = threads
             .unwrap_or_else(|| tailwater::thread::available_parallelism().map_or(1, usize::from))
             .max(1);

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use tailwater_swaptions::user_threads::run_user_threads;
 use tailwater_swaptions::{Job, Portfolio};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 #[test]
 fn user_threads_compute_what_one_worker_computes() {

@@ -184,7 +184,7 @@ fn compile(prefix: &Path) -> [PathBuf; 2] {
 
 fn main() {
     if std::env::var_os(CHILD).is_some() {
-        return tailwater::Builder::new().kthreads(1).run(loops).expect("the runtime starts");
+        return tailwater::RuntimeBuilder::new().kthreads(1).run(loops).expect("the runtime starts");
     }
     // `cargo test --benches` passes no `--bench`: there is nothing to test in it.
     if !std::env::args().any(|argument| argument == "--bench") {

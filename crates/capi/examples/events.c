@@ -10,19 +10,19 @@
 /* Sends back what there is room for. An error is that the connection is over, which is reported. */
 static void echo(tw_loop *events, const tw_condition *it) {
     ssize_t sent = tw_loop_send(events, it->handle, it->data, it->len);
-    if (sent < 0 || tw_loop_done(events, it->handle, (size_t)sent) < 0) return;
-    if ((size_t)sent == it->len && tw_loop_has_ended(events, it->handle) == 1) tw_loop_finish(events, it->handle);
+    if (sent < 0 || tw_loop_consume(events, it->handle, (size_t)sent) < 0) return;
+    if ((size_t)sent == it->len && tw_loop_is_eof(events, it->handle) == 1) tw_loop_shutdown(events, it->handle);
 }
 
 static int handle(void *argument, tw_loop *events, const tw_condition *it) {
     (void)argument;
     switch (it->kind) {
-    case TW_KNOCK:
+    case TW_INCOMING:
         tw_loop_accept(events, it->handle, 0);
         break;
     case TW_RECEIVED:
     case TW_WINDOW:
-    case TW_ENDED:
+    case TW_EOF:
         echo(events, it);
         break;
     }

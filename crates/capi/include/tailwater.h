@@ -93,9 +93,9 @@
 /// Changes what is reported of a descriptor. As `EPOLL_CTL_MOD`.
 #define TW_CTL_MOD 3
 
-/// A client has connected to a listener, whose cookie `cookie` is; `address` is the client's.
+/// A client has connected to a listener, which has the token `token`; `address` is the client's.
 /// Answer by `tw_loop_accept` or `tw_loop_close`; nothing else is reported of it before.
-#define TW_KNOCK 1
+#define TW_INCOMING 1
 
 /// A connection that `tw_loop_connect` began is established.
 #define TW_CONNECTED 2
@@ -110,7 +110,7 @@
 #define TW_WINDOW 5
 
 /// The peer has ended its stream, and all its data was reported. This side may still send.
-#define TW_ENDED 6
+#define TW_EOF 6
 
 /// An earlier datagram was not delivered, because of `error`. The socket goes on.
 #define TW_UNDELIVERED 7
@@ -303,22 +303,22 @@ typedef struct tw_handle {
 
 /// What has happened to a socket.
 typedef struct tw_condition {
-  /// `TW_KNOCK`, `TW_RECEIVED` and the others.
+  /// `TW_INCOMING`, `TW_RECEIVED` and the others.
   uint32_t kind;
   /// Number of the error for `TW_CLOSED` and `TW_UNDELIVERED`, positive; 0 for none.
   int error;
-  /// The program's name for the socket; for `TW_KNOCK` that of the listener.
-  uint64_t cookie;
-  /// The loop's name for the socket; for `TW_KNOCK` that of the new connection.
+  /// The program's name for the socket; for `TW_INCOMING` that of the listener.
+  uint64_t token;
+  /// The loop's name for the socket; for `TW_INCOMING` that of the new connection.
   struct tw_handle handle;
-  /// Data on loan: all that a connection has received and `tw_loop_done` has not returned, oldest
-  /// first, or a datagram. Valid until the next round, or until the socket is closed.
+  /// Data on loan: all that a connection has received and `tw_loop_consume` has not returned,
+  /// oldest first, or a datagram. Valid until the next round, or until the socket is closed.
   const void *data;
   /// Bytes at `data`.
   size_t len;
   /// New bytes at the end of `data` for `TW_RECEIVED`, room for `TW_WINDOW`.
   size_t count;
-  /// Of the peer, for `TW_KNOCK` and `TW_DATAGRAM`; undefined for others.
+  /// Of the peer, for `TW_INCOMING` and `TW_DATAGRAM`; undefined for others.
   struct sockaddr_storage address;
   /// Bytes of `address`; 0 if it is undefined.
   socklen_t address_len;
@@ -796,7 +796,7 @@ void tw_loop_free(struct tw_loop *events);
 ///
 /// Returns 0, `-EBADF`, `-EALREADY` for a connection that is not established yet, or `-ENOTCONN`
 /// for a TCP socket that neither listens nor is connected.
-int tw_loop_add(struct tw_loop *events, int fd, uint64_t cookie, struct tw_handle *handle);
+int tw_loop_add(struct tw_loop *events, int fd, uint64_t token, struct tw_handle *handle);
 
 /// Begins a TCP connection; `TW_CONNECTED` or `TW_CLOSED` reports what became of it. What is sent
 /// before leaves when it is established. `handle` may be NULL. Never switches threads.
@@ -806,13 +806,13 @@ int tw_loop_add(struct tw_loop *events, int fd, uint64_t cookie, struct tw_handl
 int tw_loop_connect(struct tw_loop *events,
                     const struct sockaddr *peer,
                     socklen_t len,
-                    uint64_t cookie,
+                    uint64_t token,
                     struct tw_handle *handle);
 
-/// Accepts a connection that `TW_KNOCK` has reported, and names it. Never switches threads.
+/// Accepts a connection that `TW_INCOMING` has reported, and names it. Never switches threads.
 ///
 /// Returns 0, `-EBADF` for a handle of no socket, `-EISCONN` if it was accepted before.
-int tw_loop_accept(struct tw_loop *events, struct tw_handle handle, uint64_t cookie);
+int tw_loop_accept(struct tw_loop *events, struct tw_handle handle, uint64_t token);
 
 /// Ends the round and begins the next: what was sent in it leaves, and data that it lent is taken
 /// back. Waits for `timeout_ns` nanoseconds at most (`TW_FOREVER`: for ever), and stores up to
@@ -851,18 +851,18 @@ ssize_t tw_loop_data(struct tw_loop *events, struct tw_handle handle, const void
 /// this round. Never switches threads.
 ///
 /// Returns 0, `-EINVAL` if fewer are on loan, `-EBADF`, `-EOPNOTSUPP`.
-int tw_loop_done(struct tw_loop *events, struct tw_handle handle, size_t bytes);
+int tw_loop_consume(struct tw_loop *events, struct tw_handle handle, size_t bytes);
 
-/// Returns 1 if `TW_ENDED` or `TW_CLOSED` was reported of a connection, 0 if not, `-EBADF` or
+/// Returns 1 if `TW_EOF` or `TW_CLOSED` was reported of a connection, 0 if not, `-EBADF` or
 /// `-EOPNOTSUPP`. Never switches threads.
-int tw_loop_has_ended(struct tw_loop *events, struct tw_handle handle);
+int tw_loop_is_eof(struct tw_loop *events, struct tw_handle handle);
 
 /// Sends as many bytes as there is room for. They are copied, and leave at the end of the round. If
 /// those are not all, `TW_WINDOW` reports when there is room. Never switches threads.
 ///
-/// Returns the number of bytes taken, or a negative error number: `-EPIPE` after `tw_loop_finish`,
-/// `-ESHUTDOWN` if the connection is over, `-ENOTCONN` if it waits to be accepted, `-EBADF`,
-/// `-EOPNOTSUPP`.
+/// Returns the number of bytes taken, or a negative error number: `-EPIPE` after
+/// `tw_loop_shutdown`, `-ESHUTDOWN` if the connection is over, `-ENOTCONN` if it waits to be
+/// accepted, `-EBADF`, `-EOPNOTSUPP`.
 ssize_t tw_loop_send(struct tw_loop *events, struct tw_handle handle, const void *data, size_t len);
 
 /// As `tw_loop_send`, with several pieces; `-EINVAL` for a negative count.
@@ -904,11 +904,11 @@ int tw_loop_sendto(struct tw_loop *events,
 /// reports that. Never switches threads.
 ///
 /// Returns 0, or a negative error number, as `tw_loop_send`.
-int tw_loop_finish(struct tw_loop *events, struct tw_handle handle);
+int tw_loop_shutdown(struct tw_loop *events, struct tw_handle handle);
 
-/// Closes a socket, or rejects a connection that has knocked. Nothing more is reported of it,
+/// Closes a socket, or rejects one that waits to be accepted. Nothing more is reported of it,
 /// except what the present batch has already. What was sent is delivered; if data that was received
-/// is not done, the peer gets a reset instead. Never switches threads.
+/// is not consumed, the peer gets a reset instead. Never switches threads.
 ///
 /// Returns 0, or `-EBADF` for a handle of no socket.
 int tw_loop_close(struct tw_loop *events, struct tw_handle handle);

@@ -630,15 +630,15 @@ public:
     ~event_loop() { tw_loop_free(native_); }
 
     /// Adds a listener, a connection or a UDP socket, which the loop keeps.
-    tw_handle add(const descriptor &socket, std::uint64_t cookie) {
+    tw_handle add(const descriptor &socket, std::uint64_t token) {
         tw_handle handle;
-        detail::check(tw_loop_add(native_, socket.native_handle(), cookie, &handle), "add a socket to a loop");
+        detail::check(tw_loop_add(native_, socket.native_handle(), token, &handle), "add a socket to a loop");
         return handle;
     }
     /// Begins a connection.
-    tw_handle connect(const address &peer, std::uint64_t cookie) {
+    tw_handle connect(const address &peer, std::uint64_t token) {
         tw_handle handle;
-        detail::check(tw_loop_connect(native_, peer.data(), peer.size(), cookie, &handle), "connect");
+        detail::check(tw_loop_connect(native_, peer.data(), peer.size(), token, &handle), "connect");
         return handle;
     }
 
@@ -661,8 +661,8 @@ public:
     // The functions below return a negative error number of tailwater.h if they fail, mostly because
     // the connection is over, which a condition reports as well.
 
-    /// Accepts a connection that has knocked, and names it.
-    int accept(tw_handle handle, std::uint64_t cookie) noexcept { return tw_loop_accept(native_, handle, cookie); }
+    /// Accepts a connection that waits to be accepted, and names it.
+    int accept(tw_handle handle, std::uint64_t token) noexcept { return tw_loop_accept(native_, handle, token); }
     /// Sends as many bytes as there is room for; returns their number.
     ssize_t send(tw_handle handle, std::span<const char> data) noexcept {
         return tw_loop_send(native_, handle, data.data(), data.size());
@@ -672,13 +672,13 @@ public:
         return tw_loop_sendto(native_, handle, data.data(), data.size(), to.data(), to.size());
     }
     /// Ends the loan of the first bytes of a connection's data.
-    int done(tw_handle handle, std::size_t bytes) noexcept { return tw_loop_done(native_, handle, bytes); }
+    int consume(tw_handle handle, std::size_t bytes) noexcept { return tw_loop_consume(native_, handle, bytes); }
     /// Ends this side's stream behind what was sent.
-    int finish(tw_handle handle) noexcept { return tw_loop_finish(native_, handle); }
-    /// Closes a socket, or rejects a connection that has knocked.
+    int shutdown(tw_handle handle) noexcept { return tw_loop_shutdown(native_, handle); }
+    /// Closes a socket, or rejects a connection that waits to be accepted.
     int close(tw_handle handle) noexcept { return tw_loop_close(native_, handle); }
     /// Returns whether the end of the peer's stream was reported.
-    [[nodiscard]] bool has_ended(tw_handle handle) noexcept { return tw_loop_has_ended(native_, handle) == 1; }
+    [[nodiscard]] bool is_eof(tw_handle handle) noexcept { return tw_loop_is_eof(native_, handle) == 1; }
 
     /// Returns the data of a connection that is on loan.
     [[nodiscard]] std::span<const char> data(tw_handle handle) noexcept {

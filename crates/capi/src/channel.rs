@@ -6,10 +6,10 @@
 
 use crate::border::{Address, limit};
 use core::ffi::{c_int, c_void};
+use tailwater::internals::SpinLock;
 use tailwater::sync::channel::{
     self, Receiver, RecvTimeoutError, Select, SendTimeoutError, Sender, TryRecvError, TrySendError,
 };
-use tailwater::sync::spin::SpinLock;
 
 /// A channel whose messages are addresses, for any number of threads.
 pub struct tw_channel {

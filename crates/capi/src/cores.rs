@@ -40,7 +40,7 @@ pub unsafe extern "C" fn tw_cores_request(counts: *const u32, priorities: usize)
     }
     let wanted = (0..priorities).fold(Priorities::default(), |wanted, priority| {
         // SAFETY: by C's contract.
-        wanted.at(priority, unsafe { counts.add(priority).read() } as usize)
+        wanted.with(priority, unsafe { counts.add(priority).read() } as usize)
     });
     cores::request(wanted);
     0

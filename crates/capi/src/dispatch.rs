@@ -7,7 +7,9 @@ use crate::run;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::time::Duration;
-use tailwater::dispatch::{Class, ClassStats, Frame, Framing, Service, Settings, TcpServer, UdpServer};
+use tailwater::dispatch::{
+    ClassStats, Frame, Framing, RequestClass, Service, Settings, TcpServer, UdpServer,
+};
 
 /// Classes of a server at most.
 const CLASSES: usize = 64;
@@ -181,7 +183,7 @@ unsafe fn read(service: *const tw_service) -> io::Result<(Functions, Settings)> 
         // SAFETY: by the caller's contract there are so many classes.
         let class = unsafe { service.classes.add(index).read() };
         // SAFETY: as above.
-        let mut named = Class::new(unsafe { text_or(class.name, &index.to_string()) }?);
+        let mut named = RequestClass::new(unsafe { text_or(class.name, &index.to_string()) }?);
         if class.slo_ns > 0 {
             named = named.slo(Duration::from_nanos(class.slo_ns));
         }

@@ -16,12 +16,12 @@ use core::ptr;
 use libc::{sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use tailwater::events::{Batch, CommandError, Condition, Cookie, EventLoop, Handle, Waker};
+use tailwater::events::{Batch, CommandError, Condition, EventLoop, Handle, Token, Waker};
 use tailwater::net::SharedBytes;
 
-/// A client has connected to a listener, whose cookie `cookie` is; `address` is the client's.
+/// A client has connected to a listener, which has the token `token`; `address` is the client's.
 /// Answer by `tw_loop_accept` or `tw_loop_close`; nothing else is reported of it before.
-pub const TW_KNOCK: u32 = 1;
+pub const TW_INCOMING: u32 = 1;
 /// A connection that `tw_loop_connect` began is established.
 pub const TW_CONNECTED: u32 = 2;
 /// A connection has `count` new bytes.
@@ -31,7 +31,7 @@ pub const TW_DATAGRAM: u32 = 4;
 /// A connection that did not take all bytes of a send has room for `count` bytes again.
 pub const TW_WINDOW: u32 = 5;
 /// The peer has ended its stream, and all its data was reported. This side may still send.
-pub const TW_ENDED: u32 = 6;
+pub const TW_EOF: u32 = 6;
 /// An earlier datagram was not delivered, because of `error`. The socket goes on.
 pub const TW_UNDELIVERED: u32 = 7;
 /// A connection is over: both sides have ended their streams, or it has failed with `error`. Its
@@ -76,22 +76,22 @@ impl tw_handle {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tw_condition {
-    /// `TW_KNOCK`, `TW_RECEIVED` and the others.
+    /// `TW_INCOMING`, `TW_RECEIVED` and the others.
     pub kind: u32,
     /// Number of the error for `TW_CLOSED` and `TW_UNDELIVERED`, positive; 0 for none.
     pub error: c_int,
-    /// The program's name for the socket; for `TW_KNOCK` that of the listener.
-    pub cookie: u64,
-    /// The loop's name for the socket; for `TW_KNOCK` that of the new connection.
+    /// The program's name for the socket; for `TW_INCOMING` that of the listener.
+    pub token: u64,
+    /// The loop's name for the socket; for `TW_INCOMING` that of the new connection.
     pub handle: tw_handle,
-    /// Data on loan: all that a connection has received and `tw_loop_done` has not returned, oldest
-    /// first, or a datagram. Valid until the next round, or until the socket is closed.
+    /// Data on loan: all that a connection has received and `tw_loop_consume` has not returned,
+    /// oldest first, or a datagram. Valid until the next round, or until the socket is closed.
     pub data: *const c_void,
     /// Bytes at `data`.
     pub len: usize,
     /// New bytes at the end of `data` for `TW_RECEIVED`, room for `TW_WINDOW`.
     pub count: usize,
-    /// Of the peer, for `TW_KNOCK` and `TW_DATAGRAM`; undefined for others.
+    /// Of the peer, for `TW_INCOMING` and `TW_DATAGRAM`; undefined for others.
     pub address: MaybeUninit<sockaddr_storage>,
     /// Bytes of `address`; 0 if it is undefined.
     pub address_len: socklen_t,
@@ -117,7 +117,7 @@ fn refusal(refused: CommandError) -> c_int {
         CommandError::WrongKind => libc::EOPNOTSUPP,
         CommandError::NotAccepted => libc::ENOTCONN,
         CommandError::Accepted => libc::EISCONN,
-        CommandError::Finished => libc::EPIPE,
+        CommandError::ShutDown => libc::EPIPE,
         CommandError::Over => libc::ESHUTDOWN,
         CommandError::Full => libc::ENOBUFS,
         CommandError::Refused(kind) => number(&kind.into()),
@@ -176,17 +176,17 @@ pub unsafe extern "C" fn tw_loop_free(events: *mut tw_loop) {
 pub unsafe extern "C" fn tw_loop_add(
     events: *mut tw_loop,
     fd: c_int,
-    cookie: u64,
+    token: u64,
     handle: *mut tw_handle,
 ) -> c_int {
     // SAFETY: 1. and 2. by C's contract.
     let events = unsafe { self::events(events) };
-    let cookie = Cookie(cookie);
+    let token = Token(token as usize);
     let added = table::find(fd).and_then(|socket| match socket.transfers()? {
-        Kind::Udp(udp) => Ok(events.bind(udp.try_clone()?, cookie)),
-        Kind::Listener(listener) => Ok(events.listen(listener.try_clone()?, cookie)),
+        Kind::Udp(udp) => Ok(events.bind(udp.try_clone()?, token)),
+        Kind::Listener(listener) => Ok(events.listen(listener.try_clone()?, token)),
         Kind::Stream(stream) if stream.peer_addr().is_err() => Err(error(libc::EALREADY)),
-        Kind::Stream(stream) => Ok(events.adopt(stream.try_clone()?, cookie)),
+        Kind::Stream(stream) => Ok(events.register(stream.try_clone()?, token)),
     });
     // SAFETY: by C's contract.
     unsafe { store(added, handle) }
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn tw_loop_connect(
     events: *mut tw_loop,
     peer: *const sockaddr,
     len: socklen_t,
-    cookie: u64,
+    token: u64,
     handle: *mut tw_handle,
 ) -> c_int {
     // SAFETY: by C's contract.
@@ -227,25 +227,25 @@ pub unsafe extern "C" fn tw_loop_connect(
     // SAFETY: 1. and 2. by C's contract.
     let events = unsafe { self::events(events) };
     // SAFETY: by C's contract.
-    unsafe { store(peer.and_then(|peer| events.connect(peer, Cookie(cookie))), handle) }
+    unsafe { store(peer.and_then(|peer| events.connect(peer, Token(token as usize))), handle) }
 }
 
-/// Accepts a connection that `TW_KNOCK` has reported, and names it. Never switches threads.
+/// Accepts a connection that `TW_INCOMING` has reported, and names it. Never switches threads.
 ///
 /// Returns 0, `-EBADF` for a handle of no socket, `-EISCONN` if it was accepted before.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_loop_accept(events: *mut tw_loop, handle: tw_handle, cookie: u64) -> c_int {
+pub unsafe extern "C" fn tw_loop_accept(events: *mut tw_loop, handle: tw_handle, token: u64) -> c_int {
     // SAFETY: 1. and 2. by C's contract.
-    status(unsafe { self::events(events) }.accept(handle.get(), Cookie(cookie)))
+    status(unsafe { self::events(events) }.accept(handle.get(), Token(token as usize)))
 }
 
 /// Returns the data on loan that C sees with a condition.
 fn lent(events: &EventLoop, condition: &Condition) -> (*const c_void, usize) {
     let data = match *condition {
-        Condition::Datagram { handle, place, .. } => events.datagram(handle, place),
+        Condition::Datagram { handle, range, .. } => events.datagram(handle, range),
         Condition::Received { handle, .. }
         | Condition::Window { handle, .. }
-        | Condition::Ended { handle, .. }
+        | Condition::Eof { handle, .. }
         | Condition::Closed { handle, .. } => events.data(handle),
         _ => Ok(&[][..]),
     };
@@ -259,17 +259,17 @@ fn lent(events: &EventLoop, condition: &Condition) -> (*const c_void, usize) {
 /// `out` is valid for writing.
 unsafe fn show(events: &EventLoop, condition: &Condition, out: *mut tw_condition) {
     let failure = |kind: io::ErrorKind| number(&kind.into());
-    let (kind, cookie, count, error, address) = match *condition {
-        Condition::Knock { listener, peer, .. } => (TW_KNOCK, listener, 0, 0, Some(peer)),
-        Condition::Connected { cookie, .. } => (TW_CONNECTED, cookie, 0, 0, None),
-        Condition::Received { cookie, fresh, .. } => (TW_RECEIVED, cookie, fresh, 0, None),
-        Condition::Datagram { cookie, from, .. } => (TW_DATAGRAM, cookie, 0, 0, Some(from)),
-        Condition::Window { cookie, room, .. } => (TW_WINDOW, cookie, room, 0, None),
-        Condition::Ended { cookie, .. } => (TW_ENDED, cookie, 0, 0, None),
-        Condition::Undelivered { cookie, reason, .. } => (TW_UNDELIVERED, cookie, 0, failure(reason), None),
-        Condition::Closed { cookie, reason, .. } => (TW_CLOSED, cookie, 0, reason.map_or(0, failure), None),
+    let (kind, token, count, error, address) = match *condition {
+        Condition::Incoming { listener, peer, .. } => (TW_INCOMING, listener, 0, 0, Some(peer)),
+        Condition::Connected { token, .. } => (TW_CONNECTED, token, 0, 0, None),
+        Condition::Received { token, fresh, .. } => (TW_RECEIVED, token, fresh, 0, None),
+        Condition::Datagram { token, from, .. } => (TW_DATAGRAM, token, 0, 0, Some(from)),
+        Condition::Window { token, room, .. } => (TW_WINDOW, token, room, 0, None),
+        Condition::Eof { token, .. } => (TW_EOF, token, 0, 0, None),
+        Condition::Undelivered { token, reason, .. } => (TW_UNDELIVERED, token, 0, failure(reason), None),
+        Condition::Closed { token, reason, .. } => (TW_CLOSED, token, 0, reason.map_or(0, failure), None),
         // Others are of a later version of the runtime, which is built together with this crate.
-        _ => (TW_WOKEN, Cookie(0), 0, 0, None),
+        _ => (TW_WOKEN, Token(0), 0, 0, None),
     };
     let handle =
         condition.handle().map_or(tw_handle { opaque: [const { MaybeUninit::zeroed() }; 2] }, Into::into);
@@ -278,7 +278,7 @@ unsafe fn show(events: &EventLoop, condition: &Condition, out: *mut tw_condition
     unsafe {
         (&raw mut (*out).kind).write(kind);
         (&raw mut (*out).error).write(error);
-        (&raw mut (*out).cookie).write(cookie.0);
+        (&raw mut (*out).token).write(token.0 as u64);
         (&raw mut (*out).handle).write(handle);
         (&raw mut (*out).data).write(data);
         (&raw mut (*out).len).write(len);
@@ -385,26 +385,26 @@ pub unsafe extern "C" fn tw_loop_data(
 ///
 /// Returns 0, `-EINVAL` if fewer are on loan, `-EBADF`, `-EOPNOTSUPP`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_loop_done(events: *mut tw_loop, handle: tw_handle, bytes: usize) -> c_int {
+pub unsafe extern "C" fn tw_loop_consume(events: *mut tw_loop, handle: tw_handle, bytes: usize) -> c_int {
     // SAFETY: 1. and 2. by C's contract.
-    status(unsafe { self::events(events) }.recv_done(handle.get(), bytes))
+    status(unsafe { self::events(events) }.consume(handle.get(), bytes))
 }
 
-/// Returns 1 if `TW_ENDED` or `TW_CLOSED` was reported of a connection, 0 if not, `-EBADF` or
+/// Returns 1 if `TW_EOF` or `TW_CLOSED` was reported of a connection, 0 if not, `-EBADF` or
 /// `-EOPNOTSUPP`. Never switches threads.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_loop_has_ended(events: *mut tw_loop, handle: tw_handle) -> c_int {
+pub unsafe extern "C" fn tw_loop_is_eof(events: *mut tw_loop, handle: tw_handle) -> c_int {
     // SAFETY: 1. and 2. by C's contract.
-    let ended = unsafe { self::events(events) }.has_ended(handle.get());
-    ended.map_or_else(|refused| -refusal(refused), c_int::from)
+    let is_eof = unsafe { self::events(events) }.is_eof(handle.get());
+    is_eof.map_or_else(|refused| -refusal(refused), c_int::from)
 }
 
 /// Sends as many bytes as there is room for. They are copied, and leave at the end of the round. If
 /// those are not all, `TW_WINDOW` reports when there is room. Never switches threads.
 ///
-/// Returns the number of bytes taken, or a negative error number: `-EPIPE` after `tw_loop_finish`,
-/// `-ESHUTDOWN` if the connection is over, `-ENOTCONN` if it waits to be accepted, `-EBADF`,
-/// `-EOPNOTSUPP`.
+/// Returns the number of bytes taken, or a negative error number: `-EPIPE` after
+/// `tw_loop_shutdown`, `-ESHUTDOWN` if the connection is over, `-ENOTCONN` if it waits to be
+/// accepted, `-EBADF`, `-EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_loop_send(
     events: *mut tw_loop,
@@ -518,14 +518,14 @@ pub unsafe extern "C" fn tw_loop_sendto(
 ///
 /// Returns 0, or a negative error number, as `tw_loop_send`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tw_loop_finish(events: *mut tw_loop, handle: tw_handle) -> c_int {
+pub unsafe extern "C" fn tw_loop_shutdown(events: *mut tw_loop, handle: tw_handle) -> c_int {
     // SAFETY: 1. and 2. by C's contract.
-    status(unsafe { self::events(events) }.finish(handle.get()))
+    status(unsafe { self::events(events) }.shutdown(handle.get()))
 }
 
-/// Closes a socket, or rejects a connection that has knocked. Nothing more is reported of it,
+/// Closes a socket, or rejects one that waits to be accepted. Nothing more is reported of it,
 /// except what the present batch has already. What was sent is delivered; if data that was received
-/// is not done, the peer gets a reset instead. Never switches threads.
+/// is not consumed, the peer gets a reset instead. Never switches threads.
 ///
 /// Returns 0, or `-EBADF` for a handle of no socket.
 #[unsafe(no_mangle)]

@@ -6,7 +6,7 @@
 use crate::border;
 use core::cell::RefCell;
 use core::ffi::{c_int, c_void};
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// Number of keys at most.
 const KEYS: usize = 1024;

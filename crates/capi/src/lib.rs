@@ -46,6 +46,5 @@ pub mod rcu;
 pub mod run;
 pub mod thread;
 
-/// The allocator guard of a C program, for what the runtime allocates.
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+// The allocator guard of a C program, for what the runtime allocates.
+tailwater::allocator!();

@@ -10,8 +10,7 @@ use crate::fits;
 use crate::lock::timed;
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
-use tailwater::sync::spin::SpinLock;
-use tailwater::sync::wait::{WaitList, wait, wake_all};
+use tailwater::internals::{SpinLock, WaitList, wait, wake_all};
 use tailwater::sync::{Barrier, Once, Semaphore};
 
 /// Runs a function once. Initialise it by `TW_ONCE_INIT`.

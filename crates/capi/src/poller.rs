@@ -5,8 +5,8 @@ use crate::net::socket::Kind;
 use crate::net::{error, table};
 use core::ffi::c_int;
 use std::io;
-use tailwater::poll::{Events, Interest, Mode, Poller, Source, Token};
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
+use tailwater::readiness::{Events, Interest, Mode, Poller, Source, Token};
 
 /// A read, an accept or a receive would not wait. As `EPOLLIN`.
 pub const TW_IN: u32 = 0x1;

@@ -5,7 +5,7 @@ use crate::memory;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
-use tailwater::{AttachError, Builder, Class, StartError};
+use tailwater::{AttachError, ProgramClass, RuntimeBuilder, StartError};
 
 /// A class that the environment decides.
 pub const TW_CLASS_UNSET: u32 = 0;
@@ -148,8 +148,8 @@ fn time(nanoseconds: u64) -> Duration {
 ///
 /// # Safety
 /// The texts of `config` are null or end with a NUL byte.
-unsafe fn builder(config: &tw_config) -> Result<Builder, Failure> {
-    let mut builder = Builder::new();
+unsafe fn builder(config: &tw_config) -> Result<RuntimeBuilder, Failure> {
+    let mut builder = RuntimeBuilder::new();
     // SAFETY: by the caller's contract.
     let [iokernel, name, ip] =
         unsafe { [text("iokernel", config.iokernel)?, text("name", config.name)?, text("ip", config.ip)?] };
@@ -173,8 +173,8 @@ unsafe fn builder(config: &tw_config) -> Result<Builder, Failure> {
     }
     builder = match config.allocation_class {
         TW_CLASS_UNSET => builder,
-        TW_CLASS_LATENCY_CRITICAL => builder.class(Class::LatencyCritical),
-        TW_CLASS_BEST_EFFORT => builder.class(Class::BestEffort),
+        TW_CLASS_LATENCY_CRITICAL => builder.class(ProgramClass::LatencyCritical),
+        TW_CLASS_BEST_EFFORT => builder.class(ProgramClass::BestEffort),
         other => {
             return Err(Failure::invalid(format!("tw_config.allocation_class is {other}: use TW_CLASS_...")));
         }
@@ -183,7 +183,7 @@ unsafe fn builder(config: &tw_config) -> Result<Builder, Failure> {
 }
 
 /// Adds sizes, times and flags.
-fn numbers(config: &tw_config, mut builder: Builder) -> Result<Builder, Failure> {
+fn numbers(config: &tw_config, mut builder: RuntimeBuilder) -> Result<RuntimeBuilder, Failure> {
     if config.flags & !(TW_FOREIGN_MALLOC | TW_NO_PACKET_STEALING) != 0 || config.reserved != 0 {
         return Err(Failure::invalid(format!("tw_config.flags is {:#x}: unknown flags", config.flags)));
     }

@@ -5,7 +5,7 @@
 use crate::border::{Address, Call};
 use crate::{border, run};
 use core::ffi::{CStr, c_char, c_int, c_void};
-use tailwater::thread::{self, Builder, Class, JoinHandle, Placement};
+use tailwater::thread::{self, Builder, JoinHandle, Placement, ThreadClass};
 
 /// A handle to a user thread, which is joined or detached once.
 pub struct tw_thread {
@@ -74,9 +74,9 @@ unsafe fn builder(options: *const tw_thread_options) -> Result<Builder, c_int> {
     }
     match options.thread_class {
         TW_THREAD_INHERIT => Ok(builder),
-        TW_THREAD_NORMAL => Ok(builder.class(Class::Normal)),
-        TW_THREAD_BACKGROUND => Ok(builder.class(Class::Background)),
-        TW_THREAD_EXCLUSIVE => Ok(builder.class(Class::Exclusive)),
+        TW_THREAD_NORMAL => Ok(builder.class(ThreadClass::Normal)),
+        TW_THREAD_BACKGROUND => Ok(builder.class(ThreadClass::Background)),
+        TW_THREAD_EXCLUSIVE => Ok(builder.class(ThreadClass::Exclusive)),
         _ => Err(libc::EINVAL),
     }
 }

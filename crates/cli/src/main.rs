@@ -32,8 +32,7 @@ mod stats;
 mod trace;
 
 // The services that `demo` starts are this program.
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// Microsecond tail latency for services, every other cycle for batch work, on the cores of one
 /// machine

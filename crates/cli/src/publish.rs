@@ -95,7 +95,7 @@ pub fn run(args: &PublishArgs) -> anyhow::Result<()> {
     }
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
     let threads = usize::from(args.connections) * 2 + listeners.len() + 1;
-    let mut builder = tailwater::Builder::new()
+    let mut builder = tailwater::RuntimeBuilder::new()
         .iokernel(args.iokernel.clone())
         .kthreads(1)
         .blocking_threads(u16::try_from(threads).context("too many services")?);

@@ -50,7 +50,7 @@ pub fn run(args: &AppArgs) -> anyhow::Result<()> {
         App::Common(service) => service.run(),
         App::Kv(options) => tailwater_kv::cli::run(options),
         App::Dns(options) => tailwater_dns::cli::run(options),
-        App::Echo => Ok(tailwater::Builder::new().run(echo)??),
+        App::Echo => Ok(tailwater::RuntimeBuilder::new().run(echo)??),
         App::TokioSpin(options) => tokio_spin::run(options),
         App::Cores(args) => cores::run_child(args),
         App::Dispatch(args) => dispatch::run_child(args),

@@ -25,8 +25,7 @@ mod rocks;
 mod tokio_spin;
 
 // The services that measurements start are this program.
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// Measure Tailwater's mechanisms, reproduce the papers' figures, simulate policies
 #[derive(Debug, Parser)]

@@ -49,10 +49,9 @@ pub mod station;
 mod target;
 pub mod tcp;
 
-/// The runtime of [`attached`] needs it; here for its tests.
+// The runtime of `attached` needs it; here for its tests.
 #[cfg(test)]
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 pub use control::Control;
 pub use generator::{Generator, Outgoing, ReplyOutcome};

@@ -25,8 +25,7 @@ pub fn main(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
             };
         },
         None => quote! {
-            #[global_allocator]
-            static __TAILWATER_ALLOC: ::tailwater::Alloc = ::tailwater::Alloc::new();
+            ::tailwater::allocator!();
         },
     };
     Ok(quote! {
@@ -35,7 +34,7 @@ pub fn main(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
         #(#attrs)*
         #vis fn main() -> ::std::process::ExitCode {
             let body = move || #output #block;
-            match ::tailwater::Builder::new().run(move || ::std::process::Termination::report(body())) {
+            match ::tailwater::RuntimeBuilder::new().run(move || ::std::process::Termination::report(body())) {
                 ::core::result::Result::Ok(code) => code,
                 ::core::result::Result::Err(error) => {
                     ::std::eprintln!("tailwater: {error}");
@@ -59,7 +58,7 @@ impl Parse for Main {
         }
         let name: Ident = input.parse()?;
         if name != "allocator" {
-            let message = "the only argument is `allocator = STATIC`: configure the runtime with tailwater::Builder or \
+            let message = "the only argument is `allocator = STATIC`: configure the runtime with tailwater::RuntimeBuilder or \
                            TAILWATER_* variables";
             return Err(Error::new(name.span(), message));
         }
@@ -143,16 +142,16 @@ mod tests {
         {
             assert!(main(arguments, function()).is_err());
         }
-        assert!(refusal(main(quote!(threads = 4), function())).contains("Builder"));
+        assert!(refusal(main(quote!(threads = 4), function())).contains("RuntimeBuilder"));
         assert!(refusal(test(&quote!(allocator = ALLOC), function())).contains("takes no arguments"));
     }
 
     #[test]
     fn a_program_declares_one_allocator() {
         let declared = |arguments| main(arguments, quote! { fn main() {} }).unwrap().to_string();
-        assert!(declared(quote!()).contains("global_allocator"));
+        assert!(declared(quote!()).contains("allocator !"));
         let own = declared(quote!(allocator = crate::memory::ALLOC));
-        assert!(!own.contains("global_allocator") && own.contains("crate :: memory :: ALLOC"), "{own}");
+        assert!(!own.contains("allocator !") && own.contains("crate :: memory :: ALLOC"), "{own}");
     }
 
     #[test]

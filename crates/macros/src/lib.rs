@@ -6,7 +6,8 @@ mod preemptible;
 use proc_macro::TokenStream;
 
 /// Turns `fn main` into a Tailwater program: installs the allocator guard and runs the body as the
-/// first user thread of a runtime configured by `TAILWATER_*` variables (see `tailwater::Builder`).
+/// first user thread of a runtime configured by `TAILWATER_*` variables (see
+/// `tailwater::RuntimeBuilder`).
 ///
 /// A runtime that cannot start ends the program with exit code 1 and the reason on standard error.
 ///
@@ -24,8 +25,7 @@ pub fn main(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// implements `std::process::Termination`, and may have `#[ignore]` and `#[should_panic]`.
 ///
 /// The test binary needs the allocator guard, once. A program with `#[tailwater::main]` has it; a
-/// library and a file in `tests/` declare it:
-/// `#[global_allocator] static ALLOC: tailwater::Alloc = tailwater::Alloc::new();`
+/// library and a file in `tests/` declare it by `tailwater::allocator!();`
 ///
 /// The test harness does not capture the output of user threads.
 #[proc_macro_attribute]

@@ -24,6 +24,8 @@ pub enum Route {
     Local,
     /// To all hosts on the link; IPv4 only.
     Broadcast,
+    /// To the hosts of this group on the link.
+    Group,
     /// To this neighbour: the destination or the gateway, of the destination's family.
     Via(IpAddr),
     /// No route.
@@ -221,6 +223,8 @@ impl Addressing {
     pub fn route(&self, destination: IpAddr) -> Route {
         if destination.is_unspecified() || self.is_local(destination) {
             Route::Local
+        } else if destination.is_multicast() {
+            Route::Group
         } else if self.config.mode == Mode::Standalone {
             Route::Unreachable
         } else {
@@ -334,7 +338,7 @@ mod tests {
             ("192.0.2.1", gateway),
             ("10.1.2.255", Route::Broadcast),
             ("255.255.255.255", Route::Broadcast),
-            ("224.0.0.1", Route::Unreachable),
+            ("224.0.0.1", Route::Group),
             ("0.1.2.3", Route::Unreachable),
             ("250.0.0.1", Route::Unreachable),
         ] {
@@ -356,7 +360,7 @@ mod tests {
             ("fe80::9", via("fe80::9")),
             ("fd00:0:0:1::9", via("fd00::1:1")),
             ("2001:db8::1", via("fd00::1:1")),
-            ("ff02::1", Route::Unreachable),
+            ("ff02::1", Route::Group),
             ("::ffff:10.1.2.9", Route::Unreachable),
             ("::2", Route::Unreachable),
         ] {

@@ -19,12 +19,12 @@ macro_rules! counters {
         ///
         /// # Examples
         /// ```
-        /// let counters = tailwater_net::Counters::default();
+        /// let counters = tailwater_net::NetCounters::default();
         /// assert_eq!((counters.udp_received, counters.udp_overflows), (0, 0));
         /// ```
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
-        pub struct Counters {
+        pub struct NetCounters {
             $($(#[doc = $doc])+ pub $field: u64,)+
             /// UDP: datagrams put into sockets.
             pub udp_received: u64,
@@ -78,9 +78,9 @@ macro_rules! counters {
 
         impl Cells {
             /// Returns the cells as numbers; the counters of UDP and TCP sockets are zero.
-            pub fn read(&self) -> Counters {
+            pub fn read(&self) -> NetCounters {
                 // Relaxed: statistics.
-                Counters { $($field: self.0[Event::$event as usize].load(Relaxed),)+ ..Counters::default() }
+                NetCounters { $($field: self.0[Event::$event as usize].load(Relaxed),)+ ..NetCounters::default() }
             }
         }
     };

@@ -15,7 +15,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tailwater::net::{TcpListener, TcpOptions, TcpStream};
-use tailwater::poll::{self, Nested};
+use tailwater::readiness::{self, Nested};
 use tailwater::sync::{Mutex, OnceLock};
 
 /// A failed call: what `errno` becomes.
@@ -48,16 +48,16 @@ impl File {
     /// Returns what poll(2) reports of the Tailwater side, all that is so.
     pub fn readiness(&self) -> c_short {
         match &self.what {
-            What::Stream(stream) => of_event(poll::readiness(&stream.tcp)),
-            What::Listener(listener) => listener.tailwater().map_or(0, |tcp| of_event(poll::readiness(tcp))),
-            What::Datagrams(datagrams) => datagrams.udp().map_or(0, |udp| of_event(poll::readiness(udp))),
-            What::Set(set) => of_event(poll::readiness(&Nested(set.poller()))),
+            What::Stream(stream) => of_event(readiness::of(&stream.tcp)),
+            What::Listener(listener) => listener.tailwater().map_or(0, |tcp| of_event(readiness::of(tcp))),
+            What::Datagrams(datagrams) => datagrams.udp().map_or(0, |udp| of_event(readiness::of(udp))),
+            What::Set(set) => of_event(readiness::of(&Nested(set.poller()))),
         }
     }
 }
 
 /// Returns the bits of poll(2) for an event; epoll's are the same.
-pub fn of_event(event: poll::Event) -> c_short {
+pub fn of_event(event: readiness::Readiness) -> c_short {
     let when = |condition, bits| if condition { bits } else { 0 };
     when(event.is_readable(), POLLIN | POLLRDNORM)
         | when(event.is_writable(), POLLOUT | POLLWRNORM)

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use libc::epoll_event;
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// A registration that the kernel alone has.
 #[derive(Clone, Copy)]

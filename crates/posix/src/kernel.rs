@@ -17,9 +17,9 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use tailwater::poll::Poller;
+use tailwater::internals::SpinLock;
+use tailwater::readiness::Poller;
 use tailwater::sync::Mutex;
-use tailwater::sync::spin::SpinLock;
 
 /// Lowest number of the descriptors that the library has for itself: programs expect low ones.
 const LOWEST: libc::c_long = 512;

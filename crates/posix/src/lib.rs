@@ -49,5 +49,4 @@ mod set;
 mod start;
 mod table;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();

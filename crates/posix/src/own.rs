@@ -6,7 +6,7 @@
 use crate::real;
 use libc::{c_int, c_uint};
 use std::fs;
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 static OWN: SpinLock<Vec<i32>> = SpinLock::new(Vec::new());
 

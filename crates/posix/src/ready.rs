@@ -16,7 +16,7 @@ use libc::{
 };
 use std::sync::Arc;
 use std::time::Instant;
-use tailwater::poll::{Events, Interest, Mode, Nested, Poller, Token};
+use tailwater::readiness::{Events, Interest, Mode, Nested, Poller, Token};
 use tailwater::resident::{self, Waited};
 
 static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };

@@ -17,9 +17,9 @@ use libc::{
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
-use tailwater::poll::{Events, Interest, Mode, Nested, Poller, Token};
+use tailwater::internals::SpinLock;
+use tailwater::readiness::{Events, Interest, Mode, Nested, Poller, Token};
 use tailwater::resident::{self, Waited};
-use tailwater::sync::spin::SpinLock;
 
 /// Events of the runtime that one wait returns at most.
 const BATCH: usize = 64;

@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use core::time::Duration;
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use tailwater::sync::spin::SpinLock;
-use tailwater::{Builder, resident};
+use tailwater::internals::SpinLock;
+use tailwater::{RuntimeBuilder, resident};
 
 /// Variable with the network of the IOKernel, which `tailwater run --posix` sets.
 const NETWORK: &str = "TAILWATER_POSIX_NETWORK";
@@ -98,7 +98,7 @@ fn launch() -> bool {
         say(&format!("threads that wait for each other go back to their OS threads, which is slower: {why}"));
     }
     let before = own::open_descriptors();
-    if let Err(error) = resident::start(Builder::new()) {
+    if let Err(error) = resident::start(RuntimeBuilder::new()) {
         say(&format!("{error}; this program goes on with Linux's network alone"));
         return false;
     }

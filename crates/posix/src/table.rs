@@ -11,7 +11,7 @@
 use crate::file::File;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// Descriptors that can be served.
 pub const MAX: usize = 1 << 16;

@@ -1,6 +1,6 @@
-//! Waits in the C library with and without `Builder::adopt_libc_waits`: four threads that pass a
-//! turn by a mutex and a condition variable on one core, of `std` and of C, as OS threads and as
-//! user threads; a wake that no thread waits for; a system call through a redirected site.
+//! Waits in the C library with and without `RuntimeBuilder::adopt_libc_waits`: four threads that
+//! pass a turn by a mutex and a condition variable on one core, of `std` and of C, as OS threads
+//! and as user threads; a wake that no thread waits for; a system call through a redirected site.
 //!
 //! Each figure is measured in processes of its own, which take turns: the C library's code cannot
 //! be changed twice.
@@ -10,10 +10,9 @@ use std::process::Command;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-use tailwater::{Builder, thread};
+use tailwater::{RuntimeBuilder, thread};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const THREADS: usize = 4;
 /// What a child measures.
@@ -81,7 +80,12 @@ fn measure(case: &str, count: u32) -> f64 {
 }
 
 fn adopted(main: impl FnOnce() -> f64 + Send + 'static) -> f64 {
-    Builder::new().kthreads(1).stall_timeout(Duration::ZERO).adopt_libc_waits().run(main).expect("it starts")
+    RuntimeBuilder::new()
+        .kthreads(1)
+        .stall_timeout(Duration::ZERO)
+        .adopt_libc_waits()
+        .run(main)
+        .expect("it starts")
 }
 
 fn bind_to_last_cpu() {

@@ -25,8 +25,7 @@ use tailwater_tcp::listen::ListenConfig;
 use tailwater_tcp::{Config, Events};
 use tailwater_wire::Checksums::Verify;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 const PORT: u16 = 7;
@@ -206,7 +205,7 @@ fn main() {
         c.final_summary();
     };
     // Criterion's analysis needs a stack like an ordinary thread's.
-    if let Err(e) = tailwater::Builder::new().kthreads(1).stack_size(8 << 20).run(run) {
+    if let Err(e) = tailwater::RuntimeBuilder::new().kthreads(1).stack_size(8 << 20).run(run) {
         panic!("{e}");
     }
 }

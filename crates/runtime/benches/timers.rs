@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use tailwater::sync::Semaphore;
 use tailwater::thread;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// No timer fires while the benchmark runs.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -27,7 +26,8 @@ fn main() {
         true => (ROUNDS, TURNS, &[1_000, 1_000_000][..]),
         false => LOOK,
     };
-    let builder = tailwater::Builder::new().kthreads(1).stack_size(16 * 1024).stall_timeout(Duration::ZERO);
+    let builder =
+        tailwater::RuntimeBuilder::new().kthreads(1).stack_size(16 * 1024).stall_timeout(Duration::ZERO);
     let run = builder.run(move || {
         println!("{:>10} {:>16} {:>20}", "pending", "ns per wait", "ns with a timeout");
         let mut pending = 0;

@@ -22,8 +22,7 @@ use tailwater_net::{Mode, NetConfig, Outlet, OutletError};
 use tailwater_wire::Checksums::Verify;
 use tailwater_wire::{Sum, checksum};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -182,7 +181,7 @@ fn main() {
         c.final_summary();
     };
     // Criterion's analysis needs a stack like an ordinary thread's.
-    if let Err(e) = tailwater::Builder::new().kthreads(1).stack_size(8 << 20).run(run) {
+    if let Err(e) = tailwater::RuntimeBuilder::new().kthreads(1).stack_size(8 << 20).run(run) {
         panic!("{e}");
     }
 }

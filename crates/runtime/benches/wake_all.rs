@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use tailwater::sync::Event;
 use tailwater::{debug, thread};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const QUANTUM: Duration = Duration::from_micros(100);
 const ROUNDS: usize = 5;
@@ -24,8 +23,11 @@ fn main() {
         true => (ROUNDS, &[1_000, 100_000, 1_000_000][..]),
         false => LOOK,
     };
-    let run =
-        tailwater::Builder::new().kthreads(1).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(move || {
+    let run = tailwater::RuntimeBuilder::new()
+        .kthreads(1)
+        .quantum(QUANTUM)
+        .stall_timeout(Duration::ZERO)
+        .run(move || {
             println!("{:>10} {:>14} {:>16}", "waiters", "ns per waiter", "longest turn us");
             for &waiters in sizes {
                 let (mut ns, mut longest): (Vec<_>, Vec<_>) = (0..rounds).map(|_| measure(waiters)).unzip();

@@ -10,7 +10,7 @@
 use std::io::{self, BufRead, BufReader, IoSlice, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::ops::ControlFlow;
-use tailwater::events::{CommandError, Condition, Cookie, EventLoop, Handle};
+use tailwater::events::{CommandError, Condition, EventLoop, Handle, Token};
 use tailwater::net::{TcpListener, TcpStream};
 use tailwater::thread;
 
@@ -46,7 +46,7 @@ fn main() -> io::Result<()> {
 /// Serves for ever.
 fn serve(listener: TcpListener) {
     let mut events = EventLoop::new();
-    events.listen(listener, Cookie(0));
+    events.listen(listener, Token(0));
     events.run(|events, condition| {
         // A command that fails is about a connection that is over, which is reported.
         let _ = handle(events, condition);
@@ -56,10 +56,10 @@ fn serve(listener: TcpListener) {
 
 fn handle(events: &mut EventLoop, condition: Condition) -> Result<(), CommandError> {
     match condition {
-        Condition::Knock { handle, .. } => events.accept(handle, Cookie(1)),
+        Condition::Incoming { handle, .. } => events.accept(handle, Token(1)),
         Condition::Received { handle, .. }
         | Condition::Window { handle, .. }
-        | Condition::Ended { handle, .. } => echo(events, handle),
+        | Condition::Eof { handle, .. } => echo(events, handle),
         _ => Ok(()),
     }
 }
@@ -67,9 +67,9 @@ fn handle(events: &mut EventLoop, condition: Condition) -> Result<(), CommandErr
 /// Sends what there is room for. The rest stays on loan, and with it the client waits.
 fn echo(events: &mut EventLoop, handle: Handle) -> Result<(), CommandError> {
     let sent = events.send(handle, &[IoSlice::new(events.data(handle)?)])?;
-    events.recv_done(handle, sent)?;
-    if events.has_ended(handle)? && events.data(handle)?.is_empty() {
-        events.finish(handle)?;
+    events.consume(handle, sent)?;
+    if events.is_eof(handle)? && events.data(handle)?.is_empty() {
+        events.shutdown(handle)?;
     }
     Ok(())
 }

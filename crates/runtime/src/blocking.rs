@@ -174,13 +174,13 @@ impl BlockingPool {
 /// libraries and other calls that block in the kernel. `f` may borrow. On an ordinary thread this
 /// simply calls `f`.
 ///
-/// A pool of up to [`blocking_threads`](crate::Builder::blocking_threads) threads runs such calls,
-/// off the managed cores; further calls wait their turn. These threads are not user threads:
+/// A pool of up to [`blocking_threads`](crate::RuntimeBuilder::blocking_threads) threads runs such
+/// calls, off the managed cores; further calls wait their turn. These threads are not user threads:
 /// thread-locals are the pool thread's.
 ///
 /// # Panics
-/// If `f` panics, with its payload; if the caller holds a
-/// [`SpinLock`](crate::sync::spin::SpinLock).
+/// If `f` panics, with its payload; on a user thread within
+/// [`no_preempt`](crate::no_preempt).
 ///
 /// # Examples
 /// ```standalone_crate

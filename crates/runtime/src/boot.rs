@@ -7,7 +7,7 @@
 //!    cores.
 
 use crate::attach::Connection;
-use crate::config::{Builder, Config};
+use crate::config::{Config, RuntimeBuilder};
 use crate::error::{ConfigError, StartError};
 use crate::ground::halt::Halt;
 use crate::ground::sleepers::Sleepers;
@@ -29,7 +29,7 @@ use tailwater_shm::{Clock, Cycles};
 
 static STARTING: AtomicBool = AtomicBool::new(false);
 
-impl Builder {
+impl RuntimeBuilder {
     /// Starts the runtime, runs `main` as its first user thread and returns the result. The other
     /// user threads end with the process, as threads do when `main` returns. What sockets have
     /// accepted is sent before that: see [`exit_linger`](Self::exit_linger).
@@ -42,9 +42,8 @@ impl Builder {
     ///
     /// # Examples
     /// ```standalone_crate
-    /// # #[global_allocator]
-    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
-    /// let answer = tailwater::Builder::new().kthreads(2).run(|| {
+    /// # tailwater::allocator!();
+    /// let answer = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
     ///     let thread = tailwater::thread::spawn(|| 42);
     ///     thread.join().unwrap()
     /// });
@@ -84,7 +83,7 @@ struct Attachment {
 
 fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     // SAFETY: 1. `STARTING` lets one caller through, before the first user thread. 2.
-    // `Builder::shared_tls` is unsafe.
+    // `RuntimeBuilder::shared_tls` is unsafe.
     unsafe { arch::choose_fs_writes(config.shared_tls) };
     #[cfg(feature = "libc-waits")]
     if config.adopt_libc_waits && !tailwater_libc_waits::is_active() {

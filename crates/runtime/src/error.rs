@@ -12,7 +12,7 @@ use std::io;
 /// # Examples
 /// ```standalone_crate
 /// // This program has the system's allocator.
-/// let error = tailwater::Builder::new().run(|| ()).unwrap_err();
+/// let error = tailwater::RuntimeBuilder::new().run(|| ()).unwrap_err();
 /// assert!(matches!(error, tailwater::StartError::NoAllocatorGuard));
 /// assert!(error.to_string().contains("#[tailwater::main]"), "it says what to do");
 /// assert!(format!("{error:?}").contains("#[tailwater::main]"), "under `unwrap`, too");
@@ -25,8 +25,8 @@ pub enum StartError {
     Config(#[from] ConfigError),
     /// The program has another global allocator.
     #[error(
-        "the program's global allocator is not Tailwater's: use #[tailwater::main], or add\n    \
-         #[global_allocator] static ALLOC: tailwater::Alloc = tailwater::Alloc::new();"
+        "the program's global allocator is not Tailwater's: use #[tailwater::main], or add the line\n    \
+         tailwater::allocator!();"
     )]
     NoAllocatorGuard,
     /// The process has a runtime already.
@@ -67,11 +67,10 @@ impl fmt::Debug for StartError {
 ///
 /// # Examples
 /// ```standalone_crate
-/// # #[global_allocator]
-/// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
-/// use tailwater::{Builder, ConfigError, StartError};
+/// # tailwater::allocator!();
+/// use tailwater::{RuntimeBuilder, ConfigError, StartError};
 ///
-/// let error = Builder::new().kthreads(0).run(|| ()).unwrap_err();
+/// let error = RuntimeBuilder::new().kthreads(0).run(|| ()).unwrap_err();
 /// let StartError::Config(ConfigError::OutOfRange { setting, min, .. }) = error else {
 ///     panic!("{error}")
 /// };
@@ -159,11 +158,10 @@ pub enum ConfigError {
 ///
 /// # Examples
 /// ```standalone_crate
-/// # #[global_allocator]
-/// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
-/// use tailwater::{AttachError, Builder, StartError};
+/// # tailwater::allocator!();
+/// use tailwater::{AttachError, RuntimeBuilder, StartError};
 ///
-/// let error = Builder::new().iokernel("@no-iokernel-listens-here").run(|| ()).unwrap_err();
+/// let error = RuntimeBuilder::new().iokernel("@no-iokernel-listens-here").run(|| ()).unwrap_err();
 /// assert!(matches!(error, StartError::Attach(AttachError::Socket { action: "connect", .. })));
 /// assert!(error.to_string().contains("start one with `tailwater iokernel`"));
 /// ```

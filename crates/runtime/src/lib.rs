@@ -2,9 +2,7 @@
 //! with batch work.
 //!
 //! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
-//! what has no counterpart here. Programs of futures have [`future`], event loops [`mod@poll`],
-//! servers that run each event to completion [`events`], servers of requests that differ in length
-//! [`dispatch`]. A program becomes a Tailwater program with one attribute:
+//! what has no counterpart here. A program becomes a Tailwater program with one attribute:
 //!
 //! ```no_run
 //! #[tailwater::main]
@@ -19,6 +17,18 @@
 //! With `TAILWATER_IOKERNEL` naming the control socket of a `tailwater iokernel`, the same binary
 //! runs *attached*: on cores the IOKernel lends it from microsecond to microsecond, with an address
 //! of its own.
+//!
+//! # Which way to take
+//! Write threads, one for each connection or request: [`thread`] and [`net`], as with `std`. They
+//! cost a tenth of a microsecond each, and everything else works together with them. There are two
+//! reasons for another way, and two for code that exists:
+//!
+//! | if | take |
+//! |---|---|
+//! | requests differ much in length, and short ones wait behind long ones | [`dispatch`]: classified requests, preempted in the order of a policy |
+//! | a request costs less than a switch of threads, or there are very many connections | [`events`]: a loop that handles each event to completion |
+//! | the code is made of futures (hyper, tonic) | [`future`], a feature that is off by default |
+//! | the code is a loop around `epoll` or `mio` | [`readiness`], a feature that is off by default |
 //!
 //! # Features
 //! These are on by default. With `default-features = false` a program builds half as many crates.
@@ -36,7 +46,9 @@
 //!
 //! | feature | has |
 //! |---|---|
-//! | `libc-waits` | waits in the C library that give the core away: `Builder::adopt_libc_waits` |
+//! | `future` | tasks, timers and sockets for async code in [`future`] |
+//! | `readiness` | a poller over many sockets, channels and timers in [`readiness`] |
+//! | `libc-waits` | waits in the C library that give the core away: `RuntimeBuilder::adopt_libc_waits` |
 //! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`] |
 //!
 //! # What a user thread may do
@@ -44,19 +56,34 @@
 //! user thread even when it is preempted and continues on another OS thread. Two things cost more
 //! than they seem to: a blocking system call holds up the core's other threads, and so does waiting
 //! for a `std::sync::Mutex` whose holder is not running. Use [`sync`] and [`net`]; with the feature
-//! `libc-waits`, `Builder::adopt_libc_waits` makes the second cost little.
+//! `libc-waits`, `RuntimeBuilder::adopt_libc_waits` makes the second cost little.
 //!
 //! # Poll points
 //! A thread gives its core up quickly when it reaches a poll point: every blocking call, every
-//! socket call, `spawn`, and [`poll`](fn@poll), which long loops should call every microsecond or
+//! socket call, `spawn`, and [`poll()`], which long loops should call every microsecond or
 //! so (it costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
 //! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
-//! [`quantum`](Builder::quantum) is set and over.
-
-// Under loom only the ground layer is built, for its models. The layers below do not ask for
-// features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks.
+//! [`quantum`](RuntimeBuilder::quantum) is set and over.
+#![cfg_attr(not(feature = "future"), doc = "\n[`future`]: https://docs.rs/tailwater/latest/tailwater/future")]
 #![cfg_attr(
-    any(loom, not(all(feature = "debug", feature = "dispatch"))),
+    not(feature = "readiness"),
+    doc = "\n[`readiness`]: https://docs.rs/tailwater/latest/tailwater/readiness"
+)]
+// Under loom only the ground layer is built, for its models. The layers below do not ask for
+// features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks;
+// without `future` and `readiness`, what they read of sockets and channels; without `libc-waits`,
+// the word that a resident waits for.
+#![cfg_attr(
+    any(
+        loom,
+        not(all(
+            feature = "debug",
+            feature = "dispatch",
+            feature = "future",
+            feature = "libc-waits",
+            feature = "readiness"
+        ))
+    ),
     allow(dead_code, reason = "the layers above use it")
 )]
 
@@ -100,19 +127,22 @@ mod error;
 pub mod events;
 #[cfg(not(loom))]
 mod exit;
-#[cfg(not(loom))]
+#[cfg(all(feature = "future", not(loom)))]
 pub mod future;
 #[cfg(not(loom))]
 mod ingress;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod internals;
 #[cfg(all(feature = "libc-waits", not(loom)))]
 mod libc_waits;
 #[cfg(not(loom))]
 pub mod net;
-#[cfg(not(loom))]
-pub mod poll;
+#[cfg(all(feature = "readiness", not(loom)))]
+pub mod readiness;
 #[cfg(not(loom))]
 mod records;
-#[cfg(not(loom))]
+#[cfg(all(feature = "readiness", not(loom)))]
 #[doc(hidden)]
 pub mod resident;
 #[cfg(all(feature = "signal", not(loom)))]
@@ -125,6 +155,8 @@ pub mod testing;
 pub mod thread;
 #[cfg(not(loom))]
 pub mod time;
+#[cfg(all(any(feature = "readiness", feature = "tcp"), not(loom)))]
+mod token;
 #[cfg(not(loom))]
 mod verbs;
 
@@ -147,7 +179,7 @@ pub use verbs::switch::poll_keeping_registers as __poll_keeping_registers;
 pub use {
     alloc::Alloc,
     blocking::blocking,
-    config::{Builder, Class, OnIoKernelLoss},
+    config::{OnIoKernelLoss, ProgramClass, RuntimeBuilder},
     error::{AttachError, ConfigError, StartError},
     ground::memory::StackError,
     ground::tls::TlsError,

@@ -35,13 +35,13 @@
 //! # fork
 //! The child has the thread that called `fork`, at home, and no runtime: `enter` fails there.
 
-use crate::config::{Builder, sources};
+use crate::config::{RuntimeBuilder, sources};
 use crate::error::StartError;
 use crate::ground::guard::{Head, NoPreempt, inside, set_inside};
 use crate::ground::memory::{PAGE, guard_page, map};
 use crate::ground::spin::SpinLock;
 use crate::ground::{arch, tls};
-use crate::poll::{Events, Poller};
+use crate::readiness::{Events, Poller};
 use crate::records::identity;
 use crate::records::runtime::started;
 use crate::records::uthread::{Runnable, Uthread};
@@ -144,8 +144,8 @@ pub fn has_adopted_waits() -> bool {
 /// runtime's threads take no signals of the program but faults.
 ///
 /// # Errors
-/// As [`Builder::run`].
-pub fn start(mut builder: Builder) -> Result<(), StartError> {
+/// As [`RuntimeBuilder::run`].
+pub fn start(mut builder: RuntimeBuilder) -> Result<(), StartError> {
     let is_unset = |name: &str| variable(name).is_none();
     // The program's own signals, and its own long computations, are no matter of the runtime.
     #[cfg(feature = "debug")]

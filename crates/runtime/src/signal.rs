@@ -87,8 +87,8 @@ impl Signals {
 }
 
 /// Asks the earlier instance of this program to end in good order, if this one has taken its
-/// place ([`Builder::replace`](crate::Builder::replace)): it gets SIGTERM. Call it when all sockets
-/// are open. No effect without an earlier instance.
+/// place ([`RuntimeBuilder::replace`](crate::RuntimeBuilder::replace)): it gets SIGTERM. Call it
+/// when all sockets are open. No effect without an earlier instance.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -104,8 +104,8 @@ pub fn end_earlier() {
 }
 
 /// Returns whether a later instance of this program has taken its place
-/// ([`Builder::replace`](crate::Builder::replace)): no new connection comes, and those that are
-/// open are to be finished before the program ends.
+/// ([`RuntimeBuilder::replace`](crate::RuntimeBuilder::replace)): no new connection comes, and
+/// those that are open are to be finished before the program ends.
 ///
 /// # Examples
 /// ```standalone_crate

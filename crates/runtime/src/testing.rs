@@ -5,12 +5,13 @@
 //! the runtime; it lives until the process ends. Threads that a test leaves running continue while
 //! other tests run, as with `std`.
 //!
-//! The runtime has two kthreads and a [quantum](crate::Builder::quantum) of 10 ms, so that tests
-//! run in parallel and one that does not reach a poll point does not hold up the others.
+//! The runtime has two kthreads and a [quantum](crate::RuntimeBuilder::quantum) of 10 ms, so that
+//! tests run in parallel and one that does not reach a poll point does not hold up the others.
 //! `TAILWATER_*` variables and the configuration file change that. A test that starts a runtime of
-//! its own with [`Builder::run`](crate::Builder::run) belongs in a test binary of its own.
+//! its own with [`RuntimeBuilder::run`](crate::RuntimeBuilder::run) belongs in a test binary of its
+//! own.
 
-use crate::Builder;
+use crate::RuntimeBuilder;
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::NO_CORE;
 use crate::records::runtime::runtime;
@@ -35,8 +36,7 @@ static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
 ///
 /// # Examples
 /// ```standalone_crate
-/// # #[global_allocator]
-/// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+/// # tailwater::allocator!();
 /// let name = tailwater::testing::run("adder", || {
 ///     tailwater::thread::current().name().map(str::to_owned)
 /// });
@@ -44,8 +44,9 @@ static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
 /// ```
 #[track_caller]
 pub fn run<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> T {
-    let started = STARTED
-        .get_or_init(|| Builder::defaults(KTHREADS, QUANTUM).run(|| ()).map_err(|error| error.to_string()));
+    let started = STARTED.get_or_init(|| {
+        RuntimeBuilder::defaults(KTHREADS, QUANTUM).run(|| ()).map_err(|error| error.to_string())
+    });
     if let Err(reason) = started {
         panic!("the runtime of the tests cannot start: {reason}");
     }

@@ -179,8 +179,18 @@ impl Interval {
 
     /// Waits for the next tick. Returns when it was due, which may be a while ago.
     pub fn tick(&mut self) -> Instant {
+        sleep_until(self.due());
+        self.advance()
+    }
+
+    /// Returns when the next tick is due.
+    pub(crate) fn due(&self) -> Instant {
+        self.next
+    }
+
+    /// Takes the tick that is due; returns when it was.
+    pub(crate) fn advance(&mut self) -> Instant {
         let due = self.next;
-        sleep_until(due);
         self.next = next_tick(due, Instant::now(), self.period, self.missed);
         due
     }

@@ -3,10 +3,9 @@
 
 use std::process::Command;
 use tailwater::net::UdpSocket;
-use tailwater::{Builder, thread};
+use tailwater::{RuntimeBuilder, thread};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const CHILD: &str = "TAILWATER_TEST_CHILD";
 
@@ -48,7 +47,7 @@ fn echo_over_tcp() {
 
 #[test]
 fn an_echo_service_works() {
-    let run = Builder::new().kthreads(2).run(|| {
+    let run = RuntimeBuilder::new().kthreads(2).run(|| {
         echo_over_udp();
         #[cfg(feature = "tcp")]
         echo_over_tcp();
@@ -71,7 +70,7 @@ fn start_with(variable: &str, value: &str) -> String {
 #[test]
 fn a_variable_of_a_feature_that_is_left_out_is_refused() {
     if std::env::var_os(CHILD).is_some() {
-        match Builder::new().kthreads(1).run(|| ()) {
+        match RuntimeBuilder::new().kthreads(1).run(|| ()) {
             Ok(()) => eprintln!("started"),
             Err(error) => eprintln!("{error}"),
         }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use tailwater::{Builder, thread};
+use tailwater::{RuntimeBuilder, thread};
 use tailwater_testkit::Storm;
 
 /// Writes each block's layout before it, and finds it there again when the block comes back.
@@ -102,7 +102,7 @@ fn blocks_come_back_as_they_were_given_out_and_calls_do_not_nest() {
     let before = GIVEN.load(Relaxed);
     let quantum = Duration::from_micros(50);
     let _storm = Storm::start(quantum);
-    let runtime = Builder::new().kthreads(2).quantum(quantum);
+    let runtime = RuntimeBuilder::new().kthreads(2).quantum(quantum);
     let run = runtime.run(|| {
         let threads: Vec<_> = (0..64).map(|seed| thread::spawn(move || churn(seed))).collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());

@@ -10,8 +10,7 @@ use tailwater::{debug, thread};
 use tailwater_testkit::Storm;
 use tailwater_tracing::with_thread_names;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 const THREADS: u64 = 12;
 const EVENTS: u64 = 200;
@@ -63,7 +62,7 @@ fn an_event_carries_the_name_of_its_thread_under_preemption() {
         .init();
     let quantum = Duration::from_micros(25);
     let _storm = Storm::start(quantum);
-    let rounds = tailwater::Builder::new().kthreads(3).quantum(quantum).run(|| {
+    let rounds = tailwater::RuntimeBuilder::new().kthreads(3).quantum(quantum).run(|| {
         let id = thread::spawn(|| {
             tracing::info!("nameless");
             thread::current().id()

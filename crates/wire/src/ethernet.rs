@@ -3,7 +3,7 @@
 use crate::error::{Layer, WireError};
 use crate::layout::{layout, newtypes};
 use core::fmt;
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bytes of header.
 pub const ETHERNET_HEADER: usize = 14;
@@ -56,6 +56,19 @@ impl MacAddr {
     pub const fn of_group(group: Ipv6Addr) -> Self {
         let [.., a, b, c, d] = group.octets();
         Self([0x33, 0x33, a, b, c, d])
+    }
+
+    /// Returns the group address of a multicast address of either family: for IPv4 its last 23 bits
+    /// after 01:00:5e (RFC 1112 section 6.4), for IPv6 that of [`of_group`](Self::of_group).
+    #[inline]
+    pub const fn of_ip_group(group: IpAddr) -> Self {
+        match group {
+            IpAddr::V4(group) => {
+                let [_, b, c, d] = group.octets();
+                Self([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+            }
+            IpAddr::V6(group) => Self::of_group(group),
+        }
     }
 
     /// True for multicast and broadcast: the I/G bit is set (IEEE 802 section 8.2).

@@ -20,8 +20,7 @@ mod pool;
 mod pure;
 mod waits;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// How a check ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +79,7 @@ fn main() -> ExitCode {
             eprintln!("there is no check `{name}`");
             return ExitCode::from(2);
         };
-        tailwater::Builder::new().run(check).expect("the runtime starts");
+        tailwater::RuntimeBuilder::new().run(check).expect("the runtime starts");
         return ExitCode::SUCCESS;
     }
     let mut failures = 0;

@@ -14,7 +14,7 @@ use crate::{Load, Result, Role};
 /// # Errors
 /// The runtime's, a socket's, or [`http::ask`]'s.
 pub fn run(role: Role) -> Result<()> {
-    tailwater::Builder::new().run(move || match role {
+    tailwater::RuntimeBuilder::new().run(move || match role {
         Role::Serve(address) => block_on(serve(address)),
         Role::Ask(load) => block_on(ask(load)),
     })?

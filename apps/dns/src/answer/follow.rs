@@ -3,11 +3,10 @@
 //! Owns RFC 1034, section 4.3.2, step 3, with aliases (CNAME) and redirections of all names below
 //! another (DNAME, RFC 6672). It ends after [`MAX_CHAIN`] of them, and at a name that it has seen.
 
-use super::MAX_CHAIN;
 use super::write::{Full, Out, Owner, Set};
 use crate::name::FlatName;
 use crate::zone::denial::Proofs;
-use crate::zone::{Found, Node, RrSet, Zone};
+use crate::zone::{Found, MAX_CHAIN, Node, RrSet, Zone};
 use domain::base::iana::Rtype;
 use domain::base::message_builder::AnswerBuilder;
 

@@ -16,8 +16,8 @@
 //! | class other than IN, a zone transfer, a name outside all zones | REFUSED |
 //! | any other type of questions or messages (RFC 6895, section 3.1) | NOTIMP |
 //!
-//! Bounds: [`MAX_CHAIN`] aliases, [`MAX_HOSTS`] hosts whose addresses are included, answers of
-//! [`MAX_UDP`] and 65,535 octets.
+//! Bounds: [`MAX_CHAIN`](crate::zone::MAX_CHAIN) aliases, [`MAX_HOSTS`] hosts whose addresses are
+//! included, answers of [`MAX_UDP`] and 65,535 octets.
 
 mod follow;
 mod request;
@@ -42,9 +42,6 @@ pub const MAX_UDP: u16 = 1232;
 /// Maximum length of an answer to a client that announces no size, in octets (RFC 1035, section
 /// 4.2.1).
 pub const MIN_UDP: u16 = 512;
-
-/// Maximum number of aliases followed for one question.
-pub const MAX_CHAIN: usize = 16;
 
 /// Maximum number of hosts of an answer whose addresses are looked up. Glue of delegations has no
 /// such bound.

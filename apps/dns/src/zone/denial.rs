@@ -15,7 +15,7 @@ use domain::base::name::ToName;
 
 use super::hash::{LEN, sha1};
 use super::problem::Fault;
-use super::{Node, RrSet, Zone};
+use super::{MAX_CHAIN, Node, RrSet, Zone};
 use crate::name::{FlatName, StoredName, store};
 use crate::rdata::Rdata;
 
@@ -26,7 +26,7 @@ pub const MAX_ITERATIONS: u16 = 150;
 
 /// Maximum number of sets that one answer needs: one for each wildcard on the way, and those of its
 /// end.
-const MAX_PROOFS: usize = crate::answer::MAX_CHAIN + 4;
+const MAX_PROOFS: usize = MAX_CHAIN + 4;
 
 /// A hash of a name.
 type Hash = [u8; LEN];

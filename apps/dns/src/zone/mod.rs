@@ -31,6 +31,9 @@ use crate::rdata::Rdata;
 use denial::Denial;
 use problem::Fault;
 
+/// Maximum number of aliases followed for one question, which bounds the proofs of an answer.
+pub const MAX_CHAIN: usize = 16;
+
 /// Records of one name and type.
 #[derive(Debug, Clone)]
 pub struct RrSet {

@@ -11,5 +11,4 @@ mod server;
 mod types;
 mod zone_files;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();

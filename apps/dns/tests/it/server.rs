@@ -136,7 +136,7 @@ fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
             reload(&folder.path().join("example.zone"), &shared, &current);
         }
     });
-    tailwater::Builder::new()
+    tailwater::RuntimeBuilder::new()
         .kthreads(2)
         .run(move || {
             let service = Service::start(&loopback(), &shared).unwrap();

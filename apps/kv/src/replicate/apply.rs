@@ -9,7 +9,7 @@ use std::io::{self, BufReader, Read, Write};
 use super::backup::{Copy, Replica};
 use super::wire::{self, Ack, AckState, Invalid, Message};
 use super::{SEND, described};
-use crate::server::Clock;
+use crate::clock::Clock;
 use crate::service::Service;
 use crate::store::{Image, MAX_KEY, Now, Refusal};
 

@@ -16,8 +16,9 @@ use super::apply::{Applier, Ended};
 use super::origin::{self, Origin};
 use super::wire::{self, Ack, AckState, HELLO, Hello, Nonces, PREFACE, Verdict};
 use super::{HANDSHAKE, SEND, STRANGERS, nonce, report};
-use crate::server::{Clock, System};
+use crate::clock::Clock;
 use crate::service::Service;
+use crate::system::System;
 
 /// Pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);

@@ -64,9 +64,10 @@ use std::time::Duration;
 
 use tailwater::sync::Event;
 
-use crate::server::{Clock, System};
+use crate::clock::Clock;
 use crate::service::Service;
 use crate::store::{Horizon, Journal};
+use crate::system::System;
 
 use backup::Replica;
 pub use backup::{Copy, PromotionRefused};

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use super::progress::Session;
 use super::wire::{self, ACK, Ack, AckState, Hello, Message, Nonces, PREFACE, VERDICT, Verdict};
 use super::{HANDSHAKE, Replication, SEND, described, nonce, report};
-use crate::server::{Clock, System};
+use crate::clock::Clock;
 use crate::service::Service;
 use crate::store::{Change, Crawl, Journal, MAX_KEY};
+use crate::system::System;
 
 /// Pauses before a connection is tried again: doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

@@ -10,7 +10,7 @@ use super::origin::Origin;
 use super::primary::Sender;
 use super::wire::{self, ACK, Ack, AckState, Invalid, Message};
 use super::{Copy, OnLoss, Replication, SEND, Secret, Settings};
-use crate::server::Clock;
+use crate::clock::Clock;
 use crate::service::Service;
 use crate::store::{
     Config, Crawl, Expiry, Horizon, Image, Journal, MAX_KEY, Mode, Pinned, Put, Room, Stored,

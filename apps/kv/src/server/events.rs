@@ -7,10 +7,10 @@
 //! another machine: there are no backups here. Commands and store are those of the threads.
 //!
 //! ```text
-//! Knock ----> accept, register
+//! Incoming -> accept, register
 //! Received -> Connection::space -> process -> output -> send --- all taken ---> next step
 //! Window ------------------------------------> send         \-- some left ----> until Window
-//! Ended, Step::Close, idle for too long -----> close
+//! Eof, Step::Close, idle for too long -----> close
 //! ```
 
 use std::io::{self, IoSlice};
@@ -20,18 +20,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use slab::Slab;
-use tailwater::events::{Batch, CommandError, Condition, Cookie, EventLoop, Handle};
+use tailwater::events::{Batch, CommandError, Condition, EventLoop, Handle, Token};
 use tailwater::net::{TcpListener, TcpOptions};
 
-use super::system::{System, Tailwater, keepalive};
-use super::{Clock, TOO_MANY};
+use super::TOO_MANY;
+use crate::clock::Clock;
 use crate::protocol::{Connection, Step};
 use crate::service::{Registered, Service};
+use crate::system::{System, Tailwater, keepalive};
 
 /// How often a loop looks for idle connections, if they are closed.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Cookie of the listener and of refused clients: no client has this number.
-const NO_CLIENT: Cookie = Cookie(u64::MAX);
+/// Token of the listener and of refused clients: no client has this number.
+const NO_CLIENT: Token = Token(usize::MAX);
 
 /// Opens the TCP port that the settings name, with a loop for each kthread.
 pub(super) fn start(service: &Arc<Service>, clock: Clock) -> io::Result<SocketAddr> {
@@ -46,7 +47,7 @@ pub(super) fn start(service: &Arc<Service>, clock: Clock) -> io::Result<SocketAd
     Ok(address)
 }
 
-/// A loop and its clients, which their cookies number.
+/// A loop and its clients, which their tokens number.
 struct Loop {
     events: EventLoop,
     clients: Slab<Client>,
@@ -98,11 +99,11 @@ impl Loop {
 
     fn handle(&mut self, condition: Condition) {
         match condition {
-            Condition::Knock { handle, peer, .. } => self.admit(handle, peer),
-            Condition::Received { cookie, handle, .. }
-            | Condition::Window { cookie, handle, .. }
-            | Condition::Ended { cookie, handle } => self.serve(cookie.0 as usize, handle),
-            Condition::Closed { cookie, handle, .. } => self.forget(cookie.0 as usize, handle),
+            Condition::Incoming { handle, peer, .. } => self.admit(handle, peer),
+            Condition::Received { token, handle, .. }
+            | Condition::Window { token, handle, .. }
+            | Condition::Eof { token, handle } => self.serve(token.0, handle),
+            Condition::Closed { token, handle, .. } => self.forget(token.0, handle),
             // Only of sockets that the loop does not have.
             _ => {}
         }
@@ -119,7 +120,7 @@ impl Loop {
         let client =
             Client { handle, connection, registered, sent: 0, next: Step::Read, progress: now.seconds };
         let number = self.clients.insert(client);
-        if self.events.accept(handle, Cookie(number as u64)).is_err() {
+        if self.events.accept(handle, Token(number)).is_err() {
             self.clients.remove(number);
         }
     }
@@ -183,14 +184,14 @@ impl Client {
                 Step::Read => {
                     let data = events.data(self.handle)?;
                     if data.is_empty() {
-                        let has_ended = events.has_ended(self.handle)?;
-                        return Ok(if has_ended { Fate::Closes } else { Fate::Stays });
+                        let is_eof = events.is_eof(self.handle)?;
+                        return Ok(if is_eof { Fate::Closes } else { Fate::Stays });
                     }
                     let space = self.connection.space();
                     let len = data.len().min(space.len());
                     space[..len].copy_from_slice(&data[..len]);
                     self.connection.received(len);
-                    events.recv_done(self.handle, len)?;
+                    events.consume(self.handle, len)?;
                     service.bytes_read.fetch_add(len as u64, Relaxed);
                     self.registered.peer.last.store(now.seconds, Relaxed);
                 }

@@ -8,9 +8,10 @@
 use std::io;
 use std::sync::Arc;
 
-use super::system::Kernel;
-use super::{Clock, Listening, serve_by_threads};
+use super::{Listening, serve_by_threads};
+use crate::clock::Clock;
 use crate::service::{Mode, Service};
+use crate::system::Kernel;
 
 /// Opens the ports that the service's settings name and serves on them until the process ends.
 ///

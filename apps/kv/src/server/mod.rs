@@ -1,15 +1,13 @@
 //! Servers: one thread per connection, on [Tailwater](user_threads) or on the
 //! [kernel's sockets](kernel).
 //!
-//! Owns what both share: the threads, the life of a connection, the clock, and the crawler's pace,
-//! over the few calls that the two kinds of threads and sockets have in common (`System`). A
-//! connection that misbehaves, or whose client is gone, ends alone. On Tailwater a dispatcher may
-//! execute what connections ask for ([`Turns`]), or event loops serve them without threads
-//! (`events`).
+//! Owns what both share: the threads, the life of a connection, and the crawler's pace, over the
+//! few calls that the two kinds of threads and sockets have in common (`System`). A connection that
+//! misbehaves, or whose client is gone, ends alone. On Tailwater a dispatcher may execute what
+//! connections ask for ([`Turns`]), or event loops serve them without threads (`events`).
 
 mod events;
 pub mod kernel;
-mod system;
 mod turns;
 pub mod user_threads;
 
@@ -17,13 +15,14 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::protocol::{Connection, Step, UdpServer};
 use crate::replicate;
 use crate::service::{Registered, Service};
-use crate::store::{Crawl, Now};
-pub(crate) use system::System;
+use crate::store::Crawl;
+use crate::system::System;
 pub use turns::{LARGE_SLO, SHORT_SLO, Sizes, Turns};
 
 /// Answer to a client that exceeds the connection limit, in memcached's words.
@@ -46,29 +45,6 @@ pub struct Listening {
     pub udp: Option<SocketAddr>,
     /// Where a backup takes copies of its primary.
     pub backup: Option<SocketAddr>,
-}
-
-/// Clock of whole seconds. Cheap to copy; all threads of a server use the same.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    start: Instant,
-    start_unix: i64,
-}
-
-impl Clock {
-    /// Returns a clock whose first second is now.
-    #[must_use]
-    pub fn start() -> Self {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Self { start: Instant::now(), start_unix: unix as i64 - i64::from(Now::FIRST) }
-    }
-
-    /// Returns the present second.
-    #[must_use]
-    pub fn now(&self) -> Now {
-        let seconds = u32::try_from(self.start.elapsed().as_secs()).unwrap_or(u32::MAX);
-        Now { seconds: seconds.saturating_add(Now::FIRST), start_unix: self.start_unix }
-    }
 }
 
 /// Opens the ports that the service's settings name, that for connections by `serve_tcp`, and
@@ -219,21 +195,5 @@ fn crawl(service: &Service, clock: Clock, sleep: impl Fn(Duration)) -> ! {
         for _ in 0..steps {
             service.store.crawl(&mut progress, clock.now());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clock_begins_at_the_first_second_and_knows_the_date() {
-        let begin = Instant::now();
-        let now = Clock::start().now();
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
-        // The machine may stand still between any two of these lines.
-        let late = begin.elapsed().as_secs() + 1;
-        assert!((Now::FIRST..Now::FIRST + late as u32).contains(&now.seconds));
-        assert!((0..=late as i64).contains(&(unix - now.unix())));
     }
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use tailwater::dispatch::{Class, ClassStats, Dispatcher, Policy, Refused, Request, Settings};
+use tailwater::dispatch::{ClassStats, Dispatcher, Policy, Refused, Request, RequestClass, Settings};
 use tailwater::sync::mpsc;
 
 use crate::protocol::{Connection, Step};
@@ -82,8 +82,8 @@ impl Turns {
         // Each connection has one turn at most, so none is refused.
         let settings = Settings::new(sizes.policy)
             .dispatchers(sizes.dispatchers)
-            .class(Class::new("short").slo(SHORT_SLO))
-            .class(Class::new("large").slo(LARGE_SLO))
+            .class(RequestClass::new("short").slo(SHORT_SLO))
+            .class(RequestClass::new("large").slo(LARGE_SLO))
             .queue(connections.max(1) as usize);
         let dispatcher = Dispatcher::start(settings, |_| (), Turn::run)?;
         Ok(Self { dispatcher, large: sizes.large, connections: AtomicU32::new(0) })

@@ -9,9 +9,10 @@
 use std::io;
 use std::sync::Arc;
 
-use super::system::Tailwater;
-use super::{Clock, Listening, Turns, events, serve_by_threads};
+use super::{Listening, Turns, events, serve_by_threads};
+use crate::clock::Clock;
 use crate::service::{Mode, Service};
+use crate::system::Tailwater;
 
 /// Opens the ports that the service's settings name and serves on them until the process ends. Call
 /// it on a user thread.

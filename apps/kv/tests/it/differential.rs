@@ -8,7 +8,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::Command;
 
-use tailwater_kv::server::{Clock, kernel};
+use tailwater_kv::clock::Clock;
+use tailwater_kv::server::kernel;
 use tailwater_kv::service::{Service, Settings, VERSION};
 use tailwater_kv::store::{Config, Store};
 use tailwater_testkit::{PATIENCE, Program, is_installed, loopback_address, until};

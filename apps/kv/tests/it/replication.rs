@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpListener, TcpStream};
 use tailwater::sync::Mutex;
+use tailwater_kv::clock::Clock;
 use tailwater_kv::replicate::{self, Copy, Link, OnLoss, PromotionRefused, Replication, Secret};
-use tailwater_kv::server::{Clock, Listening, user_threads};
+use tailwater_kv::server::{Listening, user_threads};
 use tailwater_kv::service::{Service, Settings};
 use tailwater_kv::store::{Config, Image, Now, Store};
 use tailwater_testkit::{PATIENCE, own_process};
@@ -151,7 +152,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream) {
 #[test]
 fn every_answered_write_is_at_every_live_backup() {
     own_process(|| {
-        let replicated = tailwater::Builder::new().kthreads(2).run(|| {
+        let replicated = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
             the_effect_of_every_command_is_at_the_backup();
             a_lost_backup_refuses_writes_and_is_brought_up_to_date();
             without_backups_writes_go_on_where_that_is_asked_for();

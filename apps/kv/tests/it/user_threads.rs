@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
-use tailwater_kv::server::{Clock, Listening, Sizes, user_threads};
+use tailwater_kv::clock::Clock;
+use tailwater_kv::server::{Listening, Sizes, user_threads};
 use tailwater_kv::service::{Mode, Service, Settings};
 use tailwater_kv::store::{Config, Store};
 use tailwater_testkit::{PATIENCE, own_process};
@@ -74,7 +75,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 #[test]
 fn the_store_serves_on_user_threads() {
     own_process(|| {
-        let served = tailwater::Builder::new().kthreads(2).run(|| {
+        let served = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
             for (mode, udp_port) in [(Mode::Threads, 11211), (Mode::Events, 11212)] {
                 connections_and_datagrams_are_served(mode, udp_port);
                 bad_input_ends_its_own_connection_only(mode);

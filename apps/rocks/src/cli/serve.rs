@@ -60,7 +60,7 @@ fn serve(options: &Options, signals: Signals) -> anyhow::Result<()> {
         .context("cannot start a thread")?;
     let options = options.clone();
     let why = "requests run in the order of --dispatch, whose policy has a quantum of its own, or none";
-    tailwater::Builder::new().without_quantum(why).run(move || -> anyhow::Result<()> {
+    tailwater::RuntimeBuilder::new().without_quantum(why).run(move || -> anyhow::Result<()> {
         // On a thread off the runtime's cores, where RocksDB's own threads then stay.
         let store = tailwater::blocking(|| open(&options))?;
         let config = service::Config {

@@ -9,7 +9,7 @@
 //! *Never preempted inside.* RocksDB takes pthread locks and forms queues of writers whose first
 //! works for the others. A user thread preempted inside would leave them locked, and a thread that
 //! needs one sleeps in the kernel, on the core on which the holder should continue. So each call
-//! runs with preemption off (`undisturbed`). Then a holder is always a running thread or one of
+//! runs with preemption off (`no_preempt`). Then a holder is always a running thread or one of
 //! RocksDB's own, and a wait is short. A GET or a PUT takes microseconds. A SCAN enables preemption
 //! after every [`STEPS`] entries, so it yields within a microsecond or two of a request.
 //!
@@ -44,8 +44,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
+use tailwater::no_preempt;
 use tailwater::sync::RwLock;
-use tailwater::sync::spin::SpinLock;
 use tailwater_workload::rocks::{ScanSum, write_value};
 
 use cursor::Cursor;
@@ -148,15 +148,6 @@ pub struct Store {
     finished: RwLock<bool>,
 }
 
-/// Runs `call` with preemption off, on user threads and ordinary ones.
-#[inline]
-fn undisturbed<R>(call: impl FnOnce() -> R) -> R {
-    // A lock of its own, which no other thread can hold: only its effect on preemption is wanted.
-    let lock = SpinLock::new(());
-    let _preemption_is_off = lock.lock();
-    call()
-}
-
 impl Store {
     /// Opens the store, or makes it. Call on an ordinary thread, in a runtime by
     /// [`tailwater::blocking`]: it takes milliseconds and much stack, and the threads that RocksDB
@@ -193,7 +184,7 @@ impl Store {
         let key = key.to_be_bytes();
         let (mut found, mut found_len) = (ptr::null_mut(), 0);
         let mut failure = Failure::default();
-        undisturbed(|| {
+        no_preempt(|| {
             let (keys, lens) = ([chars(&key)], [KEY_LEN]);
             // SAFETY: an open database, lists of one entry each, both results in writable places.
             unsafe {
@@ -230,7 +221,7 @@ impl Store {
         if *finished {
             return Err(StoreError::Finished);
         }
-        let hasty = undisturbed(|| self.write(&self.hasty, key, value));
+        let hasty = no_preempt(|| self.write(&self.hasty, key, value));
         // Whatever failed: repeating the write does no harm, and reports the error.
         hasty.or_else(|_| tailwater::blocking(|| self.write(&self.patient, key, value)))
     }
@@ -263,16 +254,16 @@ impl Store {
         if count == 0 {
             return Ok(scan);
         }
-        let mut cursor = undisturbed(|| Cursor::new(&self.db, &self.read, first));
+        let mut cursor = no_preempt(|| Cursor::new(&self.db, &self.read, first));
         let read = loop {
             let until = count.min(scan.entries.saturating_add(STEPS));
-            match undisturbed(|| cursor.read(&mut scan, until)) {
+            match no_preempt(|| cursor.read(&mut scan, until)) {
                 Ok(true) if scan.entries < count => poll(),
                 Ok(_) => break Ok(scan),
                 Err(error) => break Err(error),
             }
         };
-        undisturbed(|| drop(cursor));
+        no_preempt(|| drop(cursor));
         read
     }
 

@@ -7,5 +7,4 @@ mod quantum;
 mod restart;
 mod user_threads;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();

@@ -73,7 +73,7 @@ fn preempted_threads_see_their_own_entries_and_their_own_thread_locals() {
         // The last owner is outside the runtime: closing is for ordinary threads.
         let inside = Arc::clone(&store);
         let _storm = Storm::start(Duration::from_micros(25));
-        let run = tailwater::Builder::new().kthreads(2).quantum(QUANTUM).run(move || {
+        let run = tailwater::RuntimeBuilder::new().kthreads(2).quantum(QUANTUM).run(move || {
             scans_see_all_loaded_keys_and_writers_their_own(&inside);
             thread_locals_of_the_library_belong_to_the_user_thread(&inside);
             tailwater::debug::counters().preemptions

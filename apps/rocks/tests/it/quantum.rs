@@ -26,7 +26,7 @@ fn a_get_beside_scans_is_answered_before_one_of_them_ends() {
         let store = Arc::new(store);
         // The last owner is outside the runtime: closing is for ordinary threads.
         let inside = Arc::clone(&store);
-        let run = tailwater::Builder::new().kthreads(1).quantum(QUANTUM).run(move || {
+        let run = tailwater::RuntimeBuilder::new().kthreads(1).quantum(QUANTUM).run(move || {
             let ended = Arc::new(AtomicBool::new(false));
             let scans_ended = Arc::new(AtomicU32::new(0));
             let scanners: Vec<_> = (0..SCANS)

@@ -56,7 +56,7 @@ fn the_service_answers() {
     own_process(|| {
         let folder = memory_folder();
         let store = loaded(&folder);
-        let run = tailwater::Builder::new().kthreads(2).run(move || {
+        let run = tailwater::RuntimeBuilder::new().kthreads(2).run(move || {
             let service = start(Arc::clone(&store), PATIENCE);
             let server = service.local_addr();
             let counts = service.clone();

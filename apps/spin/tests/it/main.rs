@@ -4,5 +4,4 @@ mod command;
 mod loopback;
 mod user_threads;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();

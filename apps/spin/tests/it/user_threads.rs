@@ -47,7 +47,7 @@ fn serve(dispatch: Dispatch) -> Counts {
 #[test]
 fn requests_are_answered_by_workers_by_threads_of_their_own_by_class_and_beside_a_background() {
     own_process(|| {
-        let counts = tailwater::Builder::new().kthreads(2).run(|| {
+        let counts = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
             let classes = ["500ns=50us", "10us=1ms"].map(|class| class.parse().unwrap());
             let by_class = Classes::new("mq:5us".parse().unwrap(), classes.into());
             let ahead = Classes::new("jbsq:2,5us".parse().unwrap(), Vec::new());

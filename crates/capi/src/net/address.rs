@@ -43,25 +43,20 @@ pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> io::Result<Socke
 ///
 /// # Safety
 /// `len` is null or valid, and `address` null or of `*len` bytes.
+#[inline]
 pub unsafe fn write(value: SocketAddr, address: *mut sockaddr, len: *mut socklen_t) {
     if address.is_null() || len.is_null() {
         return;
     }
-    // SAFETY: zeros are valid addresses; the copy stays within both structures, by the caller's
-    // contract.
+    // SAFETY: zeros are valid addresses; the rest by the caller's contract.
     unsafe {
-        let room = *len as usize;
-        let copy = |bytes: *const u8, size: usize| {
-            core::ptr::copy_nonoverlapping(bytes, address.cast::<u8>(), size.min(room));
-            *len = size as socklen_t;
-        };
         match value {
             SocketAddr::V4(v4) => {
                 let mut out: sockaddr_in = mem::zeroed();
                 out.sin_family = AF_INET as u16;
                 out.sin_port = v4.port().to_be();
                 out.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                copy((&raw const out).cast(), size_of::<sockaddr_in>());
+                put(out, address, len);
             }
             SocketAddr::V6(v6) => {
                 let mut out: sockaddr_in6 = mem::zeroed();
@@ -70,9 +65,29 @@ pub unsafe fn write(value: SocketAddr, address: *mut sockaddr, len: *mut socklen
                 out.sin6_flowinfo = v6.flowinfo();
                 out.sin6_scope_id = v6.scope_id();
                 out.sin6_addr.s6_addr = v6.ip().octets();
-                copy((&raw const out).cast(), size_of::<sockaddr_in6>());
+                put(out, address, len);
             }
         }
+    }
+}
+
+/// Stores an address, cut off at `*len` bytes, and its length in `*len`. Room for all of it is the
+/// common case, which has no call of `memcpy`.
+///
+/// # Safety
+/// `len` is valid, and `address` has `*len` bytes.
+#[inline]
+unsafe fn put<T>(value: T, address: *mut sockaddr, len: *mut socklen_t) {
+    let size = size_of::<T>();
+    // SAFETY: by the caller's contract, each store only if there is room for it.
+    unsafe {
+        let room = (*len) as usize;
+        if room >= size {
+            address.cast::<T>().write_unaligned(value);
+        } else {
+            core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), address.cast(), room);
+        }
+        *len = size as socklen_t;
     }
 }
 

@@ -32,7 +32,7 @@
 use super::table::{self, Slot};
 use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 use std::collections::BTreeMap;
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 #[cfg(test)]
 mod model;

@@ -18,8 +18,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
+use tailwater::internals::SpinLock;
 use tailwater::net::{TcpListener, TcpOptions, TcpStream, UdpSocket};
-use tailwater::sync::spin::SpinLock;
 
 /// The runtime's socket behind a descriptor.
 #[derive(Debug)]

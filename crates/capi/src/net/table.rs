@@ -28,7 +28,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::io;
 use std::sync::OnceLock;
-use tailwater::sync::spin::SpinLock;
+use tailwater::internals::SpinLock;
 
 /// The first descriptor. Programs with arrays by descriptor subtract it.
 pub const TW_FD_BASE: c_int = 1 << 30;

@@ -349,10 +349,10 @@ static void dispatch(void) {
     tw_close(client);
 }
 
-static int on_knock(void *argument, tw_loop *events, const tw_condition *it) {
-    if (it->kind != TW_KNOCK) return 0;
-    CHECK(it->cookie == 1 && it->address_len == sizeof(struct sockaddr_in) && it->address.ss_family == AF_INET);
-    CHECK(tw_loop_done(events, it->handle, 1) == -EINVAL && tw_loop_accept(events, it->handle, 3) == 0);
+static int on_incoming(void *argument, tw_loop *events, const tw_condition *it) {
+    if (it->kind != TW_INCOMING) return 0;
+    CHECK(it->token == 1 && it->address_len == sizeof(struct sockaddr_in) && it->address.ss_family == AF_INET);
+    CHECK(tw_loop_consume(events, it->handle, 1) == -EINVAL && tw_loop_accept(events, it->handle, 3) == 0);
     CHECK(tw_loop_accept(events, it->handle, 3) == -EISCONN);
     *(tw_handle *)argument = it->handle;
     return 42;
@@ -365,13 +365,13 @@ static void *wake(void *events) {
 
 static bool has_room;
 
-/* Polls until there is a condition of this kind with this cookie; notes that there was room. */
-static tw_condition expect(tw_loop *events, uint32_t kind, uint64_t cookie) {
+/* Polls until there is a condition of this kind with this token; notes that there was room. */
+static tw_condition expect(tw_loop *events, uint32_t kind, uint64_t token) {
     tw_condition it;
     do {
         CHECK(tw_loop_poll(events, &it, 1, TW_FOREVER) == 1);
         if (it.kind == TW_WINDOW) has_room = it.count > 0;
-    } while (it.kind != kind || it.cookie != cookie);
+    } while (it.kind != kind || it.token != token);
     return it;
 }
 
@@ -397,14 +397,14 @@ static void event_loop(void) {
     CHECK(tw_loop_add(events, listener, 1, NULL) == 0);
     CHECK(tw_loop_connect(events, (struct sockaddr *)&own, 1, 2, NULL) == -EINVAL);
     CHECK(tw_loop_connect(events, ADDRESS(own), 2, &client) == 0);
-    CHECK(tw_loop_run(events, on_knock, &server) == 42);
+    CHECK(tw_loop_run(events, on_incoming, &server) == 42);
     struct iovec pieces[2] = {{"ab", 2}, {"c", 1}};
     CHECK(tw_loop_sendv(events, client, pieces, 2) == 3 && tw_loop_sendv(events, client, pieces, -1) == -EINVAL);
     it = expect(events, TW_RECEIVED, 3);
     CHECK(it.count == 3 && it.len == 3 && memcmp(it.data, "abc", 3) == 0);
-    CHECK(tw_loop_done(events, it.handle, 1) == 0 && tw_loop_data(events, server, &data) == 2);
-    CHECK(memcmp(data, "bc", 2) == 0 && tw_loop_has_ended(events, server) == 0);
-    CHECK(tw_loop_done(events, server, 2) == 0 && tw_loop_sendto(events, client, "x", 1, NULL, 0) == -EOPNOTSUPP);
+    CHECK(tw_loop_consume(events, it.handle, 1) == 0 && tw_loop_data(events, server, &data) == 2);
+    CHECK(memcmp(data, "bc", 2) == 0 && tw_loop_is_eof(events, server) == 0);
+    CHECK(tw_loop_consume(events, server, 2) == 0 && tw_loop_sendto(events, client, "x", 1, NULL, 0) == -EOPNOTSUPP);
 
     /* More than a send buffer has room for, from shared bytes: TW_WINDOW reports room. */
     size_t sent = 0, got = 0;
@@ -416,13 +416,13 @@ static void event_loop(void) {
     while (got < sent) {
         it = expect(events, TW_RECEIVED, 3);
         got += it.count;
-        CHECK(tw_loop_done(events, server, it.len) == 0);
+        CHECK(tw_loop_consume(events, server, it.len) == 0);
     }
     if (!has_room) expect(events, TW_WINDOW, 2);
-    CHECK(has_room && tw_loop_finish(events, client) == 0);
+    CHECK(has_room && tw_loop_shutdown(events, client) == 0);
     CHECK(tw_loop_send(events, client, "x", 1) == -EPIPE);
-    expect(events, TW_ENDED, 3);
-    CHECK(tw_loop_has_ended(events, server) == 1 && tw_loop_finish(events, server) == 0);
+    expect(events, TW_EOF, 3);
+    CHECK(tw_loop_is_eof(events, server) == 1 && tw_loop_shutdown(events, server) == 0);
     CHECK(expect(events, TW_CLOSED, 2).error == 0);
     tw_loop_close(events, server);
     CHECK(tw_loop_close(events, server) == -EBADF && tw_loop_data(events, server, &data) == -EBADF);

@@ -141,12 +141,12 @@ static void events() {
     CHECK(events.send(client, std::string_view("echo")) == 4);
     std::string back;
     events.run([&](const tw_condition &it) {
-        if (it.kind == TW_KNOCK) events.accept(it.handle, 3);
+        if (it.kind == TW_INCOMING) events.accept(it.handle, 3);
         if (it.kind != TW_RECEIVED) return true;
         auto data = tw::event_loop::data(it);
-        if (it.cookie == 3) events.send(it.handle, data);
+        if (it.token == 3) events.send(it.handle, data);
         else back.append(data.data(), data.size());
-        events.done(it.handle, data.size());
+        events.consume(it.handle, data.size());
         return back.size() < 4;
     });
     CHECK(back == "echo");

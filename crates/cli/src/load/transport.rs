@@ -148,7 +148,7 @@ fn socket_of(way: &Way) -> String {
 /// variables win.
 fn attach(way: &Way) -> anyhow::Result<Attached> {
     let unset = |name: &str| std::env::var_os(name).is_none();
-    let mut builder = tailwater::Builder::new();
+    let mut builder = tailwater::RuntimeBuilder::new();
     if way.iokernel.is_some() || unset("TAILWATER_IOKERNEL") {
         builder = builder.iokernel(socket_of(way));
     }

@@ -11,5 +11,4 @@ mod tap;
 mod trace;
 mod xdp;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();

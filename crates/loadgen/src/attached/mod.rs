@@ -13,7 +13,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use tailwater::{Builder, StartError};
+use tailwater::{RuntimeBuilder, StartError};
 
 use crate::clock::Clock;
 use crate::control::Control;
@@ -67,7 +67,7 @@ impl Attached {
     ///
     /// # Errors
     /// [`AttachedError::Start`] if it cannot be had, [`AttachedError::Thread`].
-    pub fn start(builder: Builder) -> Result<Self, AttachedError> {
+    pub fn start(builder: RuntimeBuilder) -> Result<Self, AttachedError> {
         let (end, ended) = channel::<()>();
         let (told, started) = channel();
         let first = told.clone();

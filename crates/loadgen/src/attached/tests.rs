@@ -17,7 +17,7 @@ use crate::protocol::{Medium, Protocol};
 
 /// There can be only one per process.
 static RUNTIME: LazyLock<Attached> =
-    LazyLock::new(|| Attached::start(Builder::new().kthreads(2)).expect("it starts"));
+    LazyLock::new(|| Attached::start(RuntimeBuilder::new().kthreads(2)).expect("it starts"));
 
 /// Starts a server for the life of the process; `fate` is given the number of each request, from 0.
 fn serve(name: &'static str, medium: Medium, fate: fn(u64) -> Fate) -> SocketAddr {
@@ -258,6 +258,6 @@ fn a_missing_server_is_an_error_that_names_the_address() {
 #[test]
 fn there_is_one_runtime_to_a_process() {
     LazyLock::force(&RUNTIME);
-    let error = Attached::start(Builder::new()).unwrap_err();
+    let error = Attached::start(RuntimeBuilder::new()).unwrap_err();
     assert!(matches!(error, AttachedError::Start(StartError::AlreadyRunning)), "{error}");
 }

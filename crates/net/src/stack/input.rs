@@ -8,10 +8,11 @@ use crate::outlet::Outlet;
 use crate::platform::Platform;
 use crate::reassembly::{Key, Piece};
 use crate::udp::Offer;
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, SocketAddr};
 use tailwater_wire::{
     Addresses, ArpPacket, Checksums, EtherType, EthernetHeader, ExtensionError, IPV6_HEADER, IcmpMessage,
-    Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet, ND_HOP_LIMIT, Report, UdpDatagram, upper_layer,
+    Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, ND_HOP_LIMIT, Report, UdpDatagram,
+    upper_layer,
 };
 
 impl<P: Platform> Stack<P> {
@@ -55,8 +56,7 @@ impl<P: Platform> Stack<P> {
         checksums: Checksums,
     ) -> Result<(), Event> {
         let (ethernet, payload) = EthernetHeader::parse(frame)?;
-        let for_us =
-            ethernet.destination == self.addressing.mac() || self.addressing.hears(ethernet.destination);
+        let for_us = ethernet.destination == self.addressing.mac() || self.hears(ethernet.destination);
         if !for_us || !ethernet.source.is_station() {
             return Err(Event::ForeignMac);
         }
@@ -74,6 +74,18 @@ impl<P: Platform> Stack<P> {
         }
     }
 
+    /// Returns whether frames to `mac`, a group address, may be for this host.
+    #[inline]
+    fn hears(&self, mac: MacAddr) -> bool {
+        self.addressing.hears(mac) || self.udp.groups().hears(mac)
+    }
+
+    /// Returns whether an IPv4 packet to several hosts is for this one, too.
+    #[inline]
+    fn is_to_us(&self, destination: Ipv4Addr) -> bool {
+        self.addressing.is_broadcast(destination) || self.udp.groups().has(destination.into())
+    }
+
     /// RFC 1122 section 3.2.1.3 for the addresses, section 3.3.6 for packets to one host in frames
     /// to all.
     #[inline]
@@ -87,8 +99,7 @@ impl<P: Platform> Stack<P> {
         let header = packet.header;
         let (source, destination) = (header.source(), header.destination());
         let to_all = destination != self.addressing.ip();
-        let wrong =
-            if to_all { !self.addressing.is_broadcast(destination) } else { ethernet.destination.is_group() };
+        let wrong = if to_all { !self.is_to_us(destination) } else { ethernet.destination.is_group() };
         if wrong {
             return Err(Event::ForeignAddress);
         }
@@ -140,7 +151,7 @@ impl<P: Platform> Stack<P> {
         let (source, destination) = (header.source(), header.destination());
         let to_all = destination.is_multicast();
         let wrong = if to_all {
-            !self.addressing.is_group_member(destination)
+            !(self.addressing.is_group_member(destination) || self.udp.groups().has(destination.into()))
         } else {
             !self.addressing.has_ip6(destination) || ethernet.destination.is_group()
         };

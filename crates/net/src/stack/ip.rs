@@ -84,7 +84,7 @@ impl<P: Platform> Stack<P> {
                 let fragmenting = self.fragmenting(packet);
                 self.transmit_via(outlet, Hop::Neighbour(hop), packet, fragmenting, len, fill)
             }
-            Route::Broadcast | Route::Unreachable => Err(SendError::NetworkUnreachable),
+            Route::Broadcast | Route::Group | Route::Unreachable => Err(SendError::NetworkUnreachable),
         }
     }
 

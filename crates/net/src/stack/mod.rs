@@ -52,7 +52,7 @@ use crate::addressing::{Addressing, Route};
 use crate::announcer::Announcer;
 use crate::config::{ConfigError, Mode, NetConfig};
 use crate::counters::Cells;
-use crate::counters::Counters;
+use crate::counters::NetCounters;
 use crate::error::SendError;
 use crate::error::destination;
 use crate::limiter::{Limiter, PeerLimiter};
@@ -64,7 +64,7 @@ use crate::platform::{Lock, Platform};
 use crate::reassembly::Reassembly;
 #[cfg(feature = "tcp")]
 use crate::tcp::{Secrets, Tcp};
-use crate::udp::{BindError, Endpoint, UdpTable};
+use crate::udp::{BindError, Endpoint, GroupError, UdpTable};
 use core::hash::Hash;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -190,7 +190,7 @@ impl<P: Platform> Stack<P> {
     }
 
     /// Returns all counters.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> NetCounters {
         let mut counters = self.counters.read();
         self.udp.count(&mut counters);
         #[cfg(feature = "tcp")]
@@ -216,6 +216,22 @@ impl<P: Platform> Stack<P> {
     /// Closes a socket that [`bind_udp`](Self::bind_udp) opened. Called once for each.
     pub fn close_udp(&self, endpoint: &Endpoint<P>) {
         self.udp.close(endpoint);
+    }
+
+    /// Has a UDP socket receive what is sent to a group on the link, or by this host.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn join_udp(&self, endpoint: &Endpoint<P>, group: IpAddr) -> Result<(), GroupError> {
+        self.udp.join(endpoint, group)
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// [`GroupError::NotJoined`].
+    pub fn leave_udp(&self, endpoint: &Endpoint<P>, group: IpAddr) -> Result<(), GroupError> {
+        self.udp.leave(endpoint, group)
     }
 
     /// Connects a UDP socket: it receives only from `peer` from now on.

@@ -3,6 +3,7 @@
 use super::Stack;
 use super::ip::{Hop, Progress};
 use crate::addressing::Route;
+use crate::config::Mode;
 use crate::counters::Event;
 use crate::error::{MAX_DATAGRAM, SendError, destination};
 use crate::outlet::Outlet;
@@ -67,23 +68,66 @@ impl<P: Platform> Stack<P> {
                 return Err(SendError::BroadcastForbidden);
             }
             Route::Broadcast => Hop::Station(MacAddr::BROADCAST),
+            Route::Group => {
+                let ports = (local.port(), to.port());
+                return self.send_to_group(outlet, endpoint, &addresses, ports, data, progress);
+            }
             Route::Unreachable => return Err(SendError::NetworkUnreachable),
         };
-        let (protocol, hop_limit) = (IpProtocol::UDP, endpoint.ttl.load(Relaxed));
-        let packet = PacketInfo { addresses, protocol, hop_limit, traffic_class: 0 };
-        self.check_exit(&packet)?;
-        let header = UdpHeader::new(&addresses, (local.port(), to.port()), data);
+        let ports = (local.port(), to.port());
+        let packet = udp_packet(addresses, endpoint.ttl.load(Relaxed));
+        self.send_datagram(outlet, hop, &packet, ports, data, progress)?;
+        endpoint.count_sent();
+        Ok(())
+    }
+
+    /// Sends a datagram to the link, whole or in fragments.
+    #[inline]
+    fn send_datagram(
+        &self,
+        outlet: &mut impl Outlet<P>,
+        hop: Hop,
+        packet: &PacketInfo,
+        ports: (u16, u16),
+        data: &[u8],
+        progress: &mut Progress,
+    ) -> Result<(), SendError> {
+        self.check_exit(packet)?;
+        let header = UdpHeader::new(&packet.addresses, ports, data);
         let len = UDP_HEADER + data.len();
-        let mtu = self.path_mtu(to.ip()).into();
+        let mtu = self.path_mtu(packet.addresses.destination()).into();
         if packet.addresses.header_len() + len <= mtu {
             let fill = |out: &mut [u8], _| {
                 let (front, rest) = out.split_at_mut(UDP_HEADER);
                 front.copy_from_slice(&header.to_bytes());
                 rest.copy_from_slice(data);
             };
-            self.transmit_via(outlet, hop, &packet, self.fragmenting(&packet), len, fill)?;
+            self.transmit_via(outlet, hop, packet, self.fragmenting(packet), len, fill)
         } else {
-            self.transmit_parts(outlet, hop, &packet, [&header.to_bytes(), data, &[]], mtu, progress)?;
+            self.transmit_parts(outlet, hop, packet, [&header.to_bytes(), data, &[]], mtu, progress)
+        }
+    }
+
+    /// Sends a datagram to a group: to the link, unless its time to live is zero or there is no
+    /// link, and to the socket of this host that has joined the group.
+    #[cold]
+    fn send_to_group(
+        &self,
+        outlet: &mut impl Outlet<P>,
+        endpoint: &Endpoint<P>,
+        addresses: &Addresses,
+        ports: (u16, u16),
+        data: &[u8],
+        progress: &mut Progress,
+    ) -> Result<(), SendError> {
+        let (source, group) = (addresses.source(), addresses.destination());
+        let ttl = endpoint.multicast_ttl.load(Relaxed);
+        if ttl > 0 && self.addressing.config().mode == Mode::Attached {
+            let hop = Hop::Station(MacAddr::of_ip_group(group));
+            self.send_datagram(outlet, hop, &udp_packet(*addresses, ttl), ports, data, progress)?;
+        }
+        if endpoint.multicast_loop.load(Relaxed) && self.udp.groups().has(group) {
+            self.udp.deliver(SocketAddr::new(source, ports.0), SocketAddr::new(group, ports.1), data);
         }
         endpoint.count_sent();
         Ok(())
@@ -97,4 +141,8 @@ impl<P: Platform> Stack<P> {
             self.udp.post_error(source, to, SocketError::Refused);
         }
     }
+}
+
+fn udp_packet(addresses: Addresses, hop_limit: u8) -> PacketInfo {
+    PacketInfo { addresses, protocol: IpProtocol::UDP, hop_limit, traffic_class: 0 }
 }

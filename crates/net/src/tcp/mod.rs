@@ -53,7 +53,7 @@ pub use listen::{DEFAULT_BACKLOG, ListenError, ListenInner, Listeners, Listening
 pub use socket::{Failure, Inner, Refusal, Settings, Socket};
 pub use timers::Due;
 
-use crate::counters::Counters;
+use crate::counters::NetCounters;
 use crate::limiter::PeerLimiter;
 use crate::platform::{Lock, Platform};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -188,7 +188,7 @@ impl<P: Platform> Tcp<P> {
     }
 
     /// Adds the counters of all connections and listeners, locking each.
-    pub fn count(&self, counters: &mut Counters) {
+    pub fn count(&self, counters: &mut NetCounters) {
         let mut totals = *self.gone.lock();
         let mut open = 0;
         self.table.for_each(|socket| {

@@ -17,9 +17,10 @@
 //! Lock order: table, then endpoint.
 
 use super::endpoint::{Endpoint, Offer, SocketError};
+use super::groups::{GroupError, Groups};
 use super::ring::DatagramRing;
 use super::slab::Slab;
-use crate::counters::Counters;
+use crate::counters::NetCounters;
 use crate::hash::hash;
 use crate::platform::{Lock, Platform, Waiters};
 use alloc::boxed::Box;
@@ -69,6 +70,7 @@ pub struct UdpTable<P: Platform> {
     ports: Box<[AtomicU32]>,
     endpoints: Slab<P, Endpoint<P>>,
     admin: P::Lock<Admin>,
+    groups: Groups<P>,
     receive_bytes: usize,
     seed: u64,
 }
@@ -81,6 +83,7 @@ impl<P: Platform> UdpTable<P> {
             ports: (0..=u16::MAX).map(|_| AtomicU32::new(0)).collect(),
             endpoints: Slab::new(),
             admin: Lock::new(Admin { free: Vec::new(), used: 0, drawn: 0 }),
+            groups: Groups::new(),
             receive_bytes,
             seed,
         }
@@ -130,10 +133,37 @@ impl<P: Platform> UdpTable<P> {
             }
             link = &self.endpoint(here).expect("an open socket is in its port's chain").next;
         }
-        let queue = endpoint.close();
+        let (queue, groups) = endpoint.close();
         admin.free.push(endpoint.index);
         drop(admin);
+        groups.into_iter().for_each(|group| self.groups.leave(group));
         drop(queue);
+    }
+
+    /// Has a socket receive what is sent to a group.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn join(&self, endpoint: &Endpoint<P>, group: IpAddr) -> Result<(), GroupError> {
+        endpoint.join(group)?;
+        self.groups.join(group);
+        Ok(())
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// [`GroupError::NotJoined`].
+    pub fn leave(&self, endpoint: &Endpoint<P>, group: IpAddr) -> Result<(), GroupError> {
+        endpoint.leave(group)?;
+        self.groups.leave(group);
+        Ok(())
+    }
+
+    /// Returns the groups of all sockets.
+    #[inline]
+    pub fn groups(&self) -> &Groups<P> {
+        &self.groups
     }
 
     /// Wakes all threads that wait for a datagram.
@@ -248,7 +278,7 @@ impl<P: Platform> UdpTable<P> {
 
     /// Adds the counters of the sockets. An endpoint keeps its counters when it is recycled, so
     /// closed sockets are included.
-    pub fn count(&self, counters: &mut Counters) {
+    pub fn count(&self, counters: &mut NetCounters) {
         let admin = self.admin.lock();
         for endpoint in (0..admin.used).filter_map(|index| self.endpoints.get(index)) {
             let inbound = endpoint.inbound();
@@ -369,7 +399,7 @@ mod tests {
         assert_eq!(second.take_error(), None);
         assert_eq!(second.binding().peer, None);
         assert_eq!(second.inbound().receive(&mut [], Take::Remove), Ok(None));
-        let mut counters = Counters::default();
+        let mut counters = NetCounters::default();
         table.count(&mut counters);
         assert_eq!((counters.udp_received, counters.udp_sockets), (1, 1));
     }

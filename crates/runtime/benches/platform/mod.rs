@@ -2,8 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::OnceLock;
-use tailwater::sync::spin::{SpinGuard, SpinLock};
-use tailwater::sync::wait::WaitList;
+use tailwater::internals::{SpinGuard, SpinLock, WaitList};
 use tailwater_net::platform::{Lock, Once, Platform, Waiters};
 
 #[derive(Debug)]

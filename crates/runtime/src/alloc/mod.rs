@@ -36,21 +36,10 @@ pub fn is_installed() -> bool {
 }
 
 /// The global allocator of a Tailwater program: a guard around another allocator, the system's
-/// unless chosen otherwise. [`#[tailwater::main]`](macro@crate::main) declares it.
+/// unless chosen otherwise. [`#[tailwater::main]`](macro@crate::main) declares it, and
+/// [`allocator!`](crate::allocator) in programs without that attribute.
 ///
 /// # Examples
-/// A program that starts its runtime with a [`Builder`](crate::Builder) declares it itself:
-/// ```standalone_crate
-/// #[global_allocator]
-/// static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
-///
-/// fn main() -> Result<(), tailwater::StartError> {
-///     let sum = tailwater::Builder::new().run(|| vec![1u8; 100].len())?;
-///     assert_eq!(sum, 100);
-///     Ok(())
-/// }
-/// ```
-///
 /// Another allocator beneath, where jemalloc or mimalloc would be `Zeroing`:
 /// ```standalone_crate
 /// use std::alloc::{GlobalAlloc, Layout, System};
@@ -79,6 +68,30 @@ pub fn is_installed() -> bool {
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Alloc<A = System> {
     beneath: A,
+}
+
+/// Makes [`Alloc`] around the system's allocator the program's global allocator.
+///
+/// A program has it once: as `#[tailwater::main]`, as this line, or, for another allocator beneath,
+/// as a static of its own (see [`Alloc`]). Without it a runtime does not start.
+///
+/// # Examples
+/// A program that starts its runtime by a [`RuntimeBuilder`](crate::RuntimeBuilder):
+/// ```standalone_crate
+/// tailwater::allocator!();
+///
+/// fn main() -> Result<(), tailwater::StartError> {
+///     let sum = tailwater::RuntimeBuilder::new().run(|| vec![1u8; 100].len())?;
+///     assert_eq!(sum, 100);
+///     Ok(())
+/// }
+/// ```
+#[macro_export]
+macro_rules! allocator {
+    () => {
+        #[global_allocator]
+        static __TAILWATER_ALLOC: $crate::Alloc = $crate::Alloc::new();
+    };
 }
 
 impl Alloc {

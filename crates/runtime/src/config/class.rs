@@ -6,12 +6,12 @@ use tailwater_shm::control;
 ///
 /// # Examples
 /// ```
-/// let batch = tailwater::Builder::new().class(tailwater::Class::BestEffort);
+/// let batch = tailwater::RuntimeBuilder::new().class(tailwater::ProgramClass::BestEffort);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
-pub enum Class {
+pub enum ProgramClass {
     /// May take burstable cores from best-effort programs at once.
     #[default]
     LatencyCritical,
@@ -19,11 +19,11 @@ pub enum Class {
     BestEffort,
 }
 
-impl From<Class> for control::Class {
-    fn from(class: Class) -> Self {
+impl From<ProgramClass> for control::Class {
+    fn from(class: ProgramClass) -> Self {
         match class {
-            Class::LatencyCritical => Self::LatencyCritical,
-            Class::BestEffort => Self::BestEffort,
+            ProgramClass::LatencyCritical => Self::LatencyCritical,
+            ProgramClass::BestEffort => Self::BestEffort,
         }
     }
 }

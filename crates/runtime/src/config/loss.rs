@@ -4,7 +4,9 @@
 ///
 /// # Examples
 /// ```
-/// let service = tailwater::Builder::new().on_iokernel_loss(tailwater::OnIoKernelLoss::Exit);
+/// use tailwater::{OnIoKernelLoss, RuntimeBuilder};
+///
+/// let service = RuntimeBuilder::new().on_iokernel_loss(OnIoKernelLoss::Exit);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
@@ -12,9 +14,10 @@
 pub enum OnIoKernelLoss {
     /// Waits for another IOKernel at the same socket, on ordinary cores: sockets keep their state,
     /// and what is sent to other hosts waits. After the time set by
-    /// [`Builder::iokernel_wait`](crate::Builder::iokernel_wait), calls fail as with `Continue`
-    /// until there is another IOKernel, which the program goes on to look for. If the IOKernel has
-    /// ended the registration for a reason, goes on as with `Continue`, at once and for ever.
+    /// [`RuntimeBuilder::iokernel_wait`](crate::RuntimeBuilder::iokernel_wait), calls fail as with
+    /// `Continue` until there is another IOKernel, which the program goes on to look for. If the
+    /// IOKernel has ended the registration for a reason, goes on as with `Continue`, at once and
+    /// for ever.
     #[default]
     Wait,
     /// Goes on, on ordinary cores and without network: calls that need other hosts fail with

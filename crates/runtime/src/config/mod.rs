@@ -1,5 +1,5 @@
-//! The configuration of a runtime: [`Builder`] first, then `TAILWATER_*` variables, then a TOML
-//! file.
+//! The configuration of a runtime: [`RuntimeBuilder`] first, then `TAILWATER_*` variables, then a
+//! TOML file.
 //!
 //! The builder's settings are the program's decision and take precedence; variables are the
 //! operator's; the file (named by `TAILWATER_CONFIG`) holds what is the same on every start. All
@@ -12,7 +12,7 @@ mod settings;
 pub(crate) mod sources;
 mod variables;
 
-pub use class::Class;
+pub use class::ProgramClass;
 pub use loss::OnIoKernelLoss;
 pub use settings::Config;
 
@@ -30,7 +30,7 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// Configures and starts the runtime of this process.
 ///
 /// ```no_run
-/// tailwater::Builder::new()
+/// tailwater::RuntimeBuilder::new()
 ///     .name("kv")
 ///     .kthreads(4)
 ///     .guaranteed(1)
@@ -65,14 +65,14 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// | `adopt_libc_waits` | `TAILWATER_ADOPT_LIBC_WAITS` | false |
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `run`"]
-pub struct Builder {
+pub struct RuntimeBuilder {
     settings: Settings,
     defaults: Settings,
     /// Why the program has no quantum.
     without_quantum: Option<String>,
 }
 
-impl Builder {
+impl RuntimeBuilder {
     /// Returns a builder without settings.
     pub fn new() -> Self {
         Self::default()
@@ -105,7 +105,7 @@ impl Builder {
     }
 
     /// Sets the allocation class.
-    pub fn class(mut self, class: Class) -> Self {
+    pub fn class(mut self, class: ProgramClass) -> Self {
         self.settings.class = Some(class);
         self
     }
@@ -127,7 +127,7 @@ impl Builder {
     ///
     /// # Examples
     /// ```no_run
-    /// tailwater::Builder::new().name("web").replace(true).run(|| {
+    /// tailwater::RuntimeBuilder::new().name("web").replace(true).run(|| {
     ///     let listener = tailwater::net::TcpListener::bind("0.0.0.0:80")?;
     ///     tailwater::signal::end_earlier();
     ///     listener.incoming().for_each(drop);
@@ -165,7 +165,7 @@ impl Builder {
     /// ```
     /// use std::time::Duration;
     ///
-    /// let job = tailwater::Builder::new().exit_linger(Duration::from_secs(5));
+    /// let job = tailwater::RuntimeBuilder::new().exit_linger(Duration::from_secs(5));
     /// ```
     pub fn exit_linger(mut self, time: Duration) -> Self {
         self.settings.exit_linger_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
@@ -208,19 +208,18 @@ impl Builder {
     /// No user thread uses the reference or address of a thread-local after a point where it may
     /// have been switched: every call into this crate that can wait,
     /// [`spawn`](crate::thread::spawn), [`yield_now`](crate::thread::yield_now) and
-    /// [`poll`](crate::poll()). In particular it holds no borrow of a thread-local `RefCell` there,
+    /// [`poll`](crate::poll). In particular it holds no borrow of a thread-local `RefCell` there,
     /// and it reaches no such point while it unwinds. This applies to all libraries in the program,
     /// and to the code the compiler generates for functions that use a thread-local before and
     /// after such a point.
     ///
     /// # Examples
     /// ```standalone_crate
-    /// #[global_allocator]
-    /// static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// tailwater::allocator!();
     ///
     /// fn main() -> Result<(), tailwater::StartError> {
     ///     // SAFETY: nothing in this program uses thread-locals on user threads.
-    ///     let builder = unsafe { tailwater::Builder::new().shared_tls() };
+    ///     let builder = unsafe { tailwater::RuntimeBuilder::new().shared_tls() };
     ///     assert_eq!(builder.run(|| tailwater::thread::spawn(|| 6 * 7).join().unwrap())?, 42);
     ///     Ok(())
     /// }
@@ -266,21 +265,21 @@ impl Builder {
     /// kthread must let them run. Zero, the default, lets every thread run until it blocks. Rounded
     /// down to microseconds.
     ///
-    /// A thread gives way at its next [poll point](crate::poll()). One that reaches none is
+    /// A thread gives way at its next [poll point](crate::poll). One that reaches none is
     /// interrupted by a signal after one to two quanta, or after one to two ticks of the kernel,
     /// which take 1 to 10 ms each, if that is longer. If a preempted thread holds a lock of `std`,
     /// others wait for it in the kernel: see the guide on threads.
     ///
     /// # Examples
     /// ```standalone_crate
-    /// # #[global_allocator]
-    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// # tailwater::allocator!();
     /// use std::sync::atomic::{AtomicBool, Ordering};
     /// use std::time::Duration;
     ///
     /// static DONE: AtomicBool = AtomicBool::new(false);
     ///
-    /// let runtime = tailwater::Builder::new().kthreads(1).quantum(Duration::from_millis(1));
+    /// let quantum = Duration::from_millis(1);
+    /// let runtime = tailwater::RuntimeBuilder::new().kthreads(1).quantum(quantum);
     /// let run = runtime.run(|| {
     ///     tailwater::thread::spawn(|| DONE.store(true, Ordering::Relaxed));
     ///     // Without a quantum, the only kthread would never get to the other thread.
@@ -301,8 +300,9 @@ impl Builder {
     ///
     /// # Examples
     /// ```
-    /// let builder = tailwater::Builder::new().without_quantum("one request runs at a time");
-    /// assert!(format!("{builder:?}").contains("one request"));
+    /// let why = "one request runs at a time";
+    /// let builder = tailwater::RuntimeBuilder::new().without_quantum(why);
+    /// assert!(format!("{builder:?}").contains(why));
     /// ```
     pub fn without_quantum(mut self, reason: impl Into<String>) -> Self {
         self.without_quantum = Some(reason.into());
@@ -330,11 +330,10 @@ impl Builder {
     ///
     /// # Examples
     /// ```standalone_crate
-    /// # #[global_allocator]
-    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// # tailwater::allocator!();
     /// use std::sync::mpsc;
     ///
-    /// let builder = tailwater::Builder::new().kthreads(1).adopt_libc_waits();
+    /// let builder = tailwater::RuntimeBuilder::new().kthreads(1).adopt_libc_waits();
     /// let sum = builder.run(|| {
     ///     let (sender, receiver) = mpsc::channel();
     ///     tailwater::thread::spawn(move || (1..=4).for_each(|n| sender.send(n).unwrap()));

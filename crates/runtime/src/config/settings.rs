@@ -1,6 +1,6 @@
 //! The settings as one source gives them, and all of them together, checked.
 
-use super::{Class, DEFAULT_RING, OnIoKernelLoss};
+use super::{DEFAULT_RING, OnIoKernelLoss, ProgramClass};
 #[cfg(feature = "debug")]
 use crate::debug::DumpSignal;
 use crate::error::ConfigError;
@@ -31,7 +31,7 @@ pub struct Settings {
     pub name: Option<String>,
     pub kthreads: Option<u16>,
     pub guaranteed: Option<u16>,
-    pub class: Option<Class>,
+    pub class: Option<ProgramClass>,
     pub ip: Option<Ipv4Addr>,
     pub replace: Option<bool>,
     pub on_iokernel_loss: Option<OnIoKernelLoss>,
@@ -99,7 +99,7 @@ pub struct Config {
     /// Number of cores that are never taken away while in use.
     pub guaranteed: u16,
     /// Allocation class.
-    pub class: Class,
+    pub class: ProgramClass,
     /// Requested address.
     pub ip: Option<Ipv4Addr>,
     /// True if it takes the place of a running instance, and lets another take its own.

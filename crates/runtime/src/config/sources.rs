@@ -1,7 +1,7 @@
 //! The operator's settings: `TAILWATER_*` variables, and the file that one of them names.
 
 use super::settings::Settings;
-use super::{Class, OnIoKernelLoss, variables};
+use super::{OnIoKernelLoss, ProgramClass, variables};
 #[cfg(feature = "debug")]
 use crate::debug::DumpSignal;
 use crate::error::ConfigError;
@@ -123,10 +123,10 @@ fn refuse(variable: &'static str, feature: &'static str) -> Result<(), ConfigErr
 
 type Cause = Box<dyn Error + Send + Sync>;
 
-fn class(text: &str) -> Result<Class, Cause> {
+fn class(text: &str) -> Result<ProgramClass, Cause> {
     match text {
-        "latency-critical" => Ok(Class::LatencyCritical),
-        "best-effort" => Ok(Class::BestEffort),
+        "latency-critical" => Ok(ProgramClass::LatencyCritical),
+        "best-effort" => Ok(ProgramClass::BestEffort),
         _ => Err("expected latency-critical or best-effort".into()),
     }
 }

@@ -1,7 +1,7 @@
 //! [`Estimation`]: the supplied core policy, by Arachne's estimate of the cores that a program
 //! needs (section 6.1). The estimate itself is `tailwater_sched::estimate`.
 
-use super::policy::{CorePolicy, PolicyError, set_policy};
+use super::policy::{CorePolicy, CorePolicyError, set_policy};
 use super::{Load, PRIORITIES, Priorities};
 use crate::records::runtime::runtime;
 use core::ops::RangeInclusive;
@@ -77,7 +77,7 @@ impl Estimation {
         self
     }
 
-    fn check(&self) -> Result<(), PolicyError> {
+    fn check(&self) -> Result<(), CorePolicyError> {
         within("load_factor", &self.load_factor, 1.05..=100.0, "1.05 to 100")?;
         within("hysteresis", &self.hysteresis, 0.0..=1.0, "0 to 1")?;
         within("priority", &self.priority, 0..=PRIORITIES - 1, "0 to 7")?;
@@ -97,12 +97,12 @@ fn within<T: PartialOrd + ToString>(
     value: &T,
     allowed: RangeInclusive<T>,
     range: &'static str,
-) -> Result<(), PolicyError> {
+) -> Result<(), CorePolicyError> {
     // Also false for a float that is not a number.
     if allowed.contains(value) {
         Ok(())
     } else {
-        Err(PolicyError::OutOfRange { setting, value: value.to_string(), range })
+        Err(CorePolicyError::OutOfRange { setting, value: value.to_string(), range })
     }
 }
 
@@ -130,7 +130,7 @@ fn within<T: PartialOrd + ToString>(
 ///     }
 /// }
 /// ```
-pub fn estimate(settings: Estimation) -> Result<(), PolicyError> {
+pub fn estimate(settings: Estimation) -> Result<(), CorePolicyError> {
     settings.check()?;
     set_policy(settings.policy(runtime().kthreads.len()))
 }
@@ -152,7 +152,7 @@ impl CorePolicy for Normal {
     fn cores(&mut self, load: &Load) -> Priorities {
         let average = LoadAverage { utilisation: load.utilisation, runnable: load.runnable };
         let cores = self.estimator.decide(average, self.estimator.cores());
-        Priorities::default().at(self.settings.priority, cores.into())
+        Priorities::default().with(self.settings.priority, cores.into())
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
         // Three cores are busy, and no thread waits.
         let mut requested: Vec<usize> = (0..4).map(|_| policy.cores(&load(3.0, 3.0)).total()).collect();
         assert_eq!(requested, [2, 3, 3, 3], "three threads on two cores would wait");
-        assert_eq!(policy.cores(&load(3.0, 3.0)), Priorities::default().at(2, 3));
+        assert_eq!(policy.cores(&load(3.0, 3.0)), Priorities::default().with(2, 3));
         requested = (0..3).map(|_| policy.cores(&load(0.4, 0.4)).total()).collect();
         assert_eq!(requested, [2, 1, 1]);
     }

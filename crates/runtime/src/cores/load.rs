@@ -21,7 +21,7 @@ use tailwater_shm::{Cycles, clock};
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
     /// Busy kthreads: 1.0 if one was busy all the time. At most the number of kthreads. Time of
-    /// [background threads](crate::thread::Class) is left out, and that of exclusive ones.
+    /// [background threads](crate::thread::ThreadClass) is left out, and that of exclusive ones.
     pub utilisation: f64,
     /// Runnable user threads, running ones included. Not counted are threads that wait for a
     /// kthread without a core, those that ordinary threads have just made runnable, and exclusive

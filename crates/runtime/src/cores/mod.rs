@@ -21,7 +21,7 @@
 //! #[tailwater::main]
 //! fn main() {
 //!     // Two cores before all others, two more if they are not needed elsewhere.
-//!     cores::request(Priorities::default().at(0, 2).at(7, 2));
+//!     cores::request(Priorities::default().with(0, 2).with(7, 2));
 //!     println!("{} of 4 granted; running on {:?}", cores::granted(), cores::held());
 //!     cores::request(Priorities::default());
 //! }
@@ -40,7 +40,7 @@ pub use estimation::{Estimation, estimate};
 pub use load::{Load, LoadMeter};
 pub use placing::{Held, PerSocket, Pinned, PlacementPolicy, WholeCores, set_placement};
 pub(crate) use policy::check as check_requests;
-pub use policy::{CorePolicy, PolicyError, clear_policy, set_policy};
+pub use policy::{CorePolicy, CorePolicyError, clear_policy, set_policy};
 
 use crate::ground::spin::SpinLock;
 use crate::records::kthread::NO_CORE;
@@ -57,9 +57,9 @@ pub const PRIORITIES: usize = 8;
 /// use tailwater::cores::Priorities;
 ///
 /// // Two cores before all others, two more if they are not needed elsewhere.
-/// let wanted = Priorities::default().at(0, 2).at(7, 2);
+/// let wanted = Priorities::default().with(0, 2).with(7, 2);
 /// assert_eq!(wanted.total(), 4);
-/// assert_eq!(Priorities::from(2), Priorities::default().at(0, 2));
+/// assert_eq!(Priorities::from(2), Priorities::default().with(0, 2));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Priorities([u8; PRIORITIES]);
@@ -70,7 +70,7 @@ impl Priorities {
     /// # Panics
     /// If there is no such priority.
     #[must_use]
-    pub fn at(mut self, priority: usize, cores: usize) -> Self {
+    pub fn with(mut self, priority: usize, cores: usize) -> Self {
         assert!(priority < PRIORITIES, "priority {priority}: priorities are 0 to {}", PRIORITIES - 1);
         self.0[priority] = u8::try_from(cores).unwrap_or(u8::MAX);
         self
@@ -94,7 +94,7 @@ impl Priorities {
 impl From<usize> for Priorities {
     /// Returns this number of cores at priority 0.
     fn from(cores: usize) -> Self {
-        Self::default().at(0, cores)
+        Self::default().with(0, cores)
     }
 }
 
@@ -183,7 +183,7 @@ pub fn held() -> Vec<usize> {
 /// IOKernel: the next one reads it, too.
 ///
 /// A request beyond the program's number of kthreads is cut, lowest priorities first. So is that of
-/// a program whose user was granted fewer [guaranteed cores](crate::Builder::guaranteed).
+/// a program whose user was granted fewer [guaranteed cores](crate::RuntimeBuilder::guaranteed).
 ///
 /// # Panics
 /// If there is no runtime.
@@ -198,7 +198,7 @@ pub(crate) fn request_exclusive(more: isize) {
 }
 
 /// Returns what the program requests: by [`request`], by its policy, and for its
-/// [exclusive](crate::thread::Class::Exclusive) threads.
+/// [exclusive](crate::thread::ThreadClass::Exclusive) threads.
 ///
 /// # Panics
 /// If there is no runtime.
@@ -223,14 +223,14 @@ mod tests {
 
     #[test]
     fn requests_add_up_and_saturate() {
-        let wanted = Priorities::default().at(0, 2).at(7, 1000);
+        let wanted = Priorities::default().with(0, 2).with(7, 1000);
         assert_eq!(wanted.total(), 257);
         assert_eq!(
-            wanted.and(Priorities::default().at(0, 3).at(7, 1)),
-            Priorities::default().at(0, 5).at(7, 255)
+            wanted.and(Priorities::default().with(0, 3).with(7, 1)),
+            Priorities::default().with(0, 5).with(7, 255)
         );
-        assert_eq!(Priorities::from(3), Priorities::default().at(0, 3));
-        assert!(std::panic::catch_unwind(|| Priorities::default().at(8, 1)).is_err());
+        assert_eq!(Priorities::from(3), Priorities::default().with(0, 3));
+        assert!(std::panic::catch_unwind(|| Priorities::default().with(8, 1)).is_err());
     }
     #[test]
     fn only_the_latest_policy_decides_and_what_it_requested_ends_with_it() {

@@ -40,7 +40,7 @@ const NAP: Duration = Duration::from_millis(100);
 /// }
 ///
 /// #[tailwater::main]
-/// fn main() -> Result<(), cores::PolicyError> {
+/// fn main() -> Result<(), cores::CorePolicyError> {
 ///     cores::set_policy(OneToSpare)
 /// }
 /// ```
@@ -58,18 +58,18 @@ pub trait CorePolicy: Send + 'static {
 ///
 /// # Examples
 /// ```standalone_crate
-/// use tailwater::cores::{self, Estimation, PolicyError};
+/// use tailwater::cores::{self, Estimation, CorePolicyError};
 ///
 /// #[tailwater::main]
 /// fn main() {
 ///     // There is no IOKernel to request cores from.
 ///     let refused = cores::estimate(Estimation::default());
-///     assert!(matches!(refused, Err(PolicyError::NoIoKernel)));
+///     assert!(matches!(refused, Err(CorePolicyError::NoIoKernel)));
 /// }
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PolicyError {
+pub enum CorePolicyError {
     /// The program runs standalone.
     #[error("there is no IOKernel to request cores from: run the program with TAILWATER_IOKERNEL")]
     NoIoKernel,
@@ -108,12 +108,12 @@ pub enum PolicyError {
 ///
 /// # Panics
 /// If there is no runtime.
-pub fn set_policy(policy: impl CorePolicy) -> Result<(), PolicyError> {
+pub fn set_policy(policy: impl CorePolicy) -> Result<(), CorePolicyError> {
     check()?;
     let interval = policy.interval();
     if !(SHORTEST..=LONGEST).contains(&interval) {
         let value = format!("{interval:?}");
-        return Err(PolicyError::OutOfRange { setting: "interval", value, range: "1 ms to 10 s" });
+        return Err(CorePolicyError::OutOfRange { setting: "interval", value, range: "1 ms to 10 s" });
     }
     let number = WISHES.lock().begin_policy();
     let name = "tailwater/cores".to_owned();
@@ -146,7 +146,7 @@ pub fn clear_policy() {
 }
 
 /// Returns an error if requests for cores can have no effect.
-pub(crate) fn check() -> Result<(), PolicyError> {
+pub(crate) fn check() -> Result<(), CorePolicyError> {
     let runtime = runtime();
     // Relaxed: written before the program was told that it may begin.
     let word = runtime.loan.map(|loan| loan.region.granted().load(core::sync::atomic::Ordering::Relaxed));
@@ -155,12 +155,12 @@ pub(crate) fn check() -> Result<(), PolicyError> {
 
 /// The same, of a program with this word of granted cores. Whether the next IOKernel grants
 /// requests is not known while the program waits for it.
-fn judge(granted: Option<u64>, is_attached: bool, awaits: bool) -> Result<(), PolicyError> {
+fn judge(granted: Option<u64>, is_attached: bool, awaits: bool) -> Result<(), CorePolicyError> {
     match granted {
-        None => Err(PolicyError::NoIoKernel),
+        None => Err(CorePolicyError::NoIoKernel),
         Some(_) if awaits => Ok(()),
-        Some(_) if !is_attached => Err(PolicyError::IoKernelEnded),
-        Some(word) if word & TAKES_REQUESTS == 0 => Err(PolicyError::NoArbiter),
+        Some(_) if !is_attached => Err(CorePolicyError::IoKernelEnded),
+        Some(word) if word & TAKES_REQUESTS == 0 => Err(CorePolicyError::NoArbiter),
         Some(_) => Ok(()),
     }
 }
@@ -204,10 +204,10 @@ mod tests {
     fn a_policy_may_be_set_where_requests_have_an_effect_now_or_later() {
         let (arbiter, other) = (Some(TAKES_REQUESTS | 2), Some(0));
         assert!(judge(arbiter, true, false).is_ok());
-        assert!(matches!(judge(other, true, false), Err(PolicyError::NoArbiter)));
+        assert!(matches!(judge(other, true, false), Err(CorePolicyError::NoArbiter)));
         // The IOKernel has ended: the next one may have another policy.
         assert!(judge(arbiter, false, true).is_ok() && judge(other, false, true).is_ok());
-        assert!(matches!(judge(arbiter, false, false), Err(PolicyError::IoKernelEnded)));
-        assert!(matches!(judge(None, false, false), Err(PolicyError::NoIoKernel)));
+        assert!(matches!(judge(arbiter, false, false), Err(CorePolicyError::IoKernelEnded)));
+        assert!(matches!(judge(None, false, false), Err(CorePolicyError::NoIoKernel)));
     }
 }

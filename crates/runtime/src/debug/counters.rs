@@ -8,12 +8,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 ///
 /// # Examples
 /// ```
-/// let before = tailwater::debug::Counters::default();
+/// let before = tailwater::debug::RuntimeCounters::default();
 /// assert_eq!(before.switches, 0);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct RuntimeCounters {
     /// User threads resumed.
     pub switches: u64,
     /// User threads that a kthread took from another.
@@ -46,8 +46,8 @@ pub struct Counters {
 ///     assert!(debug::counters().switches > before.switches);
 /// }
 /// ```
-pub fn counters() -> Counters {
-    let mut sum = Counters::default();
+pub fn counters() -> RuntimeCounters {
+    let mut sum = RuntimeCounters::default();
     let Some(runtime) = runtime::started() else { return sum };
     for kthread in &runtime.kthreads {
         let kthread::Counters { stolen_threads, frames, stolen_frames, cedes, parks, preemptions, yields } =

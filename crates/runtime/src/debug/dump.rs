@@ -1,6 +1,6 @@
 //! The dump of all user threads.
 
-use super::unwind::{Frame, Unwinder};
+use super::unwind::{StackFrame, Unwinder};
 use crate::blocking::blocking;
 use crate::records::kthread::Kthread;
 use crate::records::registry;
@@ -74,7 +74,7 @@ pub struct ThreadInfo {
     /// Its state.
     pub state: ThreadState,
     /// Its backtrace, youngest frame first; empty if it moved while it was read.
-    pub backtrace: Vec<Frame>,
+    pub backtrace: Vec<StackFrame>,
     label: String,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for Dump {
     }
 }
 
-pub fn write_backtrace(out: &mut impl fmt::Write, frames: &[Frame]) -> fmt::Result {
+pub fn write_backtrace(out: &mut impl fmt::Write, frames: &[StackFrame]) -> fmt::Result {
     frames.iter().enumerate().try_for_each(|(number, frame)| writeln!(out, "{number:>4}: {frame}"))
 }
 

@@ -6,16 +6,16 @@
 //!
 //! # The dump
 //! [`dump`] takes one when called; the signal chosen by
-//! [`dump_signal`](crate::Builder::dump_signal) (by default `SIGQUIT`: Ctrl-\, or `kill -QUIT`)
-//! prints one to standard error, after which the program continues.
+//! [`dump_signal`](crate::RuntimeBuilder::dump_signal) (by default `SIGQUIT`: Ctrl-\, or `kill
+//! -QUIT`) prints one to standard error, after which the program continues.
 //!
 //! A dump is not a snapshot of one moment: the threads are read one after another. A suspended
 //! thread's stack is copied and unwound; a running one is interrupted by the preempt signal and
 //! copies its own.
 //!
 //! # The stall detector
-//! See [`stall_timeout`](crate::Builder::stall_timeout). A thread that reaches no poll point for
-//! that long keeps every other thread off its core; one line and a backtrace on standard error
+//! See [`stall_timeout`](crate::RuntimeBuilder::stall_timeout). A thread that reaches no poll point
+//! for that long keeps every other thread off its core; one line and a backtrace on standard error
 //! identify it.
 
 mod counters;
@@ -28,11 +28,11 @@ mod stall;
 mod unwind;
 mod watch;
 
-pub use counters::{Counters, counters};
+pub use counters::{RuntimeCounters, counters};
 #[cfg(feature = "debug")]
 pub use dump::{Dump, ThreadInfo, ThreadState, dump};
 #[cfg(feature = "debug")]
 pub use signal::DumpSignal;
 #[cfg(feature = "debug")]
-pub use unwind::Frame;
+pub use unwind::StackFrame;
 pub(crate) use watch::start;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// # Examples
 /// ```no_run
-/// tailwater::Builder::new().dump_signal(tailwater::DumpSignal::Usr1).run(|| ()).unwrap();
+/// tailwater::RuntimeBuilder::new().dump_signal(tailwater::DumpSignal::Usr1).run(|| ()).unwrap();
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "config-file", derive(serde::Deserialize), serde(rename_all = "lowercase"))]

@@ -37,7 +37,7 @@ const MAX_FRAMES: usize = 128;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Frame {
+pub struct StackFrame {
     /// Address at which it continues.
     pub address: usize,
     /// Name of the function, if there are symbols.
@@ -47,7 +47,7 @@ pub struct Frame {
 }
 
 /// Writes `function`, and `at file:line` on a line of its own.
-impl fmt::Display for Frame {
+impl fmt::Display for StackFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.function {
             Some(name) => f.write_str(name)?,
@@ -66,7 +66,7 @@ pub struct Unwinder {
     cache: CacheX86_64,
     /// Return address of signal handlers: it identifies a signal frame.
     restorer: u64,
-    names: HashMap<usize, Arc<[Frame]>>,
+    names: HashMap<usize, Arc<[StackFrame]>>,
 }
 
 impl Unwinder {
@@ -80,7 +80,7 @@ impl Unwinder {
     }
 
     /// Returns the frames of a snapshot, youngest first.
-    pub fn backtrace(&mut self, snapshot: &Snapshot) -> Vec<Frame> {
+    pub fn backtrace(&mut self, snapshot: &Snapshot) -> Vec<StackFrame> {
         self.addresses(snapshot).into_iter().flat_map(|address| self.name(address).to_vec()).collect()
     }
 
@@ -117,11 +117,11 @@ impl Unwinder {
         addresses
     }
 
-    fn name(&mut self, address: usize) -> Arc<[Frame]> {
+    fn name(&mut self, address: usize) -> Arc<[StackFrame]> {
         let name = || {
             let mut frames = Vec::new();
             backtrace::resolve(address as *mut c_void, |symbol| {
-                frames.push(Frame {
+                frames.push(StackFrame {
                     address,
                     function: symbol.name().map(|name| format!("{name:#}")),
                     location: symbol
@@ -130,7 +130,7 @@ impl Unwinder {
                 });
             });
             if frames.is_empty() {
-                frames.push(Frame { address, function: None, location: None });
+                frames.push(StackFrame { address, function: None, location: None });
             }
             frames.into()
         };

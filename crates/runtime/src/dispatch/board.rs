@@ -206,7 +206,7 @@ impl<P, S> Board<P, S> {
             of_share.try_reserve_exact(preempted.most() / shares)?;
             suspended.push(of_share);
         }
-        let stats = |class: &super::Class| ClassStats::new(class.name.clone(), class.slo);
+        let stats = |class: &super::RequestClass| ClassStats::new(class.name.clone(), class.slo);
         Ok(Self {
             policy,
             entries,

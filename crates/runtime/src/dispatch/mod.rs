@@ -2,14 +2,14 @@
 //!
 //! A [`Dispatcher`] runs requests on threads of its own, in the order of a [`Policy`]: the same
 //! code that the simulator runs. A request that has used up its quantum while others wait gives way
-//! at its next poll point ([`poll`](crate::poll()), [`preemptible`](crate::preemptible)); it keeps
+//! at its next poll point ([`poll`](crate::poll), [`preemptible`](crate::preemptible)); it keeps
 //! its stack, and runs on when the policy says so. [`UdpServer`] feeds one from a socket, and
 //! `TcpServer` (feature `tcp`) from connections; any other source does so with
 //! [`Dispatcher::submit`].
 //!
 //! ```standalone_crate
 //! use std::time::Duration;
-//! use tailwater::dispatch::{Class, Service, Settings, UdpServer};
+//! use tailwater::dispatch::{RequestClass, Service, Settings, UdpServer};
 //! use tailwater::net::UdpSocket;
 //!
 //! struct Length;
@@ -27,8 +27,8 @@
 //! #[tailwater::main]
 //! fn main() {
 //!     let settings = Settings::new("mq:5us".parse().unwrap())
-//!         .class(Class::new("short").slo(Duration::from_micros(50)))
-//!         .class(Class::new("long").slo(Duration::from_millis(5)));
+//!         .class(RequestClass::new("short").slo(Duration::from_micros(50)))
+//!         .class(RequestClass::new("long").slo(Duration::from_millis(5)));
 //!     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
 //!     let address = socket.local_addr().unwrap();
 //!     let server = UdpServer::start(socket, Length, settings).unwrap();
@@ -66,7 +66,7 @@
 //! for each lane while they have nothing to do.
 //!
 //! A handler without poll points is preempted by a signal, after some milliseconds, unless user
-//! threads share their thread-locals (`Builder::shared_tls`).
+//! threads share their thread-locals (`RuntimeBuilder::shared_tls`).
 
 mod board;
 mod dedicated;
@@ -92,7 +92,7 @@ pub mod order {
 }
 
 pub use dispatcher::{Dispatcher, Refused, Request};
-pub use settings::{Class, Policy, PolicyError, Requeue, Settings};
+pub use settings::{Policy, PolicyError, RequestClass, Requeue, Settings};
 pub use stats::{ClassStats, Times};
 #[cfg(feature = "tcp")]
 pub use tcp::{ConnectionStats, Frame, Framing, TcpServer};

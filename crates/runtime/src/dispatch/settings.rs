@@ -150,19 +150,19 @@ pub enum PolicyError {
 /// # Examples
 /// ```
 /// use std::time::Duration;
-/// use tailwater::dispatch::Class;
+/// use tailwater::dispatch::RequestClass;
 ///
-/// let class = Class::new("GET").slo(Duration::from_micros(50));
-/// assert_ne!(class, Class::new("GET"));
+/// let class = RequestClass::new("GET").slo(Duration::from_micros(50));
+/// assert_ne!(class, RequestClass::new("GET"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Class {
+pub struct RequestClass {
     pub(super) name: String,
     pub(super) slo: Duration,
     requeue: Option<Requeue>,
 }
 
-impl Class {
+impl RequestClass {
     /// A class with an SLO of 1 ms.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), slo: DEFAULT_SLO, requeue: None }
@@ -207,11 +207,11 @@ pub(super) struct Dispatchers {
 /// # Examples
 /// ```
 /// use std::time::Duration;
-/// use tailwater::dispatch::{Class, Settings};
+/// use tailwater::dispatch::{RequestClass, Settings};
 ///
 /// let settings = Settings::new("mq:5us".parse().unwrap())
-///     .class(Class::new("GET").slo(Duration::from_micros(50)))
-///     .class(Class::new("SCAN").slo(Duration::from_millis(5)))
+///     .class(RequestClass::new("GET").slo(Duration::from_micros(50)))
+///     .class(RequestClass::new("SCAN").slo(Duration::from_millis(5)))
 ///     .queue(1_000);
 /// assert!(format!("{settings:?}").contains("SCAN"));
 /// ```
@@ -222,7 +222,7 @@ pub struct Settings {
     own: Option<Own>,
     dispatchers: usize,
     depth: Option<usize>,
-    pub(super) classes: Vec<Class>,
+    pub(super) classes: Vec<RequestClass>,
     pub(super) queue: usize,
     pub(super) preempted: usize,
     pub(super) blocked: usize,
@@ -272,16 +272,16 @@ impl Settings {
     /// Adds a class; classes are numbered from 0. A request of a class beyond the last is one of
     /// the last.
     #[must_use]
-    pub fn class(mut self, class: Class) -> Self {
+    pub fn class(mut self, class: RequestClass) -> Self {
         self.classes.push(class);
         self
     }
 
     /// Sets how many dispatchers have a kthread of their own, and with it a core, while requests
-    /// wait: each is an [exclusive](crate::thread::Class::Exclusive) thread. The other kthreads run
-    /// requests, which their dispatcher hands to them ahead of time; flows are divided among
-    /// several dispatchers by [`Request::flow`](super::Request::flow), and all bounds hold for each
-    /// of them. The default is 0: each worker schedules itself. With
+    /// wait: each is an [exclusive](crate::thread::ThreadClass::Exclusive) thread. The other
+    /// kthreads run requests, which their dispatcher hands to them ahead of time; flows are divided
+    /// among several dispatchers by [`Request::flow`](super::Request::flow), and all bounds hold
+    /// for each of them. The default is 0: each worker schedules itself. With
     /// [`bounded queues`](Policy::bounded_queues) it is 1.
     ///
     /// A dispatcher and a worker for each need two kthreads; with fewer, or if no core can be had
@@ -351,7 +351,7 @@ impl Settings {
     /// Adds what was left out.
     pub(super) fn complete(mut self) -> Self {
         if self.classes.is_empty() {
-            self.classes.push(Class::new("all"));
+            self.classes.push(RequestClass::new("all"));
         }
         self
     }
@@ -468,10 +468,11 @@ mod tests {
     #[test]
     fn settings_out_of_range_are_refused_with_the_reason() {
         let new = || Settings::new(Policy::central_fcfs());
-        let many = (0..=MAX_CLASSES).fold(new(), |settings, i| settings.class(Class::new(i.to_string())));
+        let many =
+            (0..=MAX_CLASSES).fold(new(), |settings, i| settings.class(RequestClass::new(i.to_string())));
         for (settings, fragment) in [
             (many, "use 1 to 64"),
-            (new().class(Class::new("GET").slo(Duration::ZERO)), "class GET"),
+            (new().class(RequestClass::new("GET").slo(Duration::ZERO)), "class GET"),
             (new().queue(0), "allow 1"),
             (new().queue(MAX_QUEUE + 1), "at most 16777216"),
             (new().preempted(MAX_THREADS + 1), "preempted requests at once: allow at most 1048576"),

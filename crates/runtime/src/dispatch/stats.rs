@@ -98,11 +98,11 @@ fn upper_end(bucket: usize) -> u64 {
 ///
 /// # Examples
 /// ```standalone_crate
-/// use tailwater::dispatch::{Class, Dispatcher, Request, Settings};
+/// use tailwater::dispatch::{RequestClass, Dispatcher, Request, Settings};
 ///
 /// #[tailwater::main]
 /// fn main() {
-///     let settings = Settings::new("sq:5us".parse().unwrap()).class(Class::new("GET"));
+///     let settings = Settings::new("sq:5us".parse().unwrap()).class(RequestClass::new("GET"));
 ///     let dispatcher = Dispatcher::start(settings, |_| (), |key: u32| println!("{key}")).unwrap();
 ///     dispatcher.submit(Request::new(0), 7).unwrap();
 ///     for class in dispatcher.stats() {

@@ -1,12 +1,13 @@
 //! Commands of an event loop: adding sockets, sending, closing.
 
-use super::condition::{CommandError, Cookie, Handle, Place};
+use super::condition::{CommandError, DatagramRange, Handle};
 use super::datagrams::Datagrams;
 use super::event_loop::EventLoop;
 use super::inbox::Link;
 use super::slots::{Kind, Listener};
 use super::stream::Stream;
 use crate::net::{SharedBytes, TcpListener, TcpOptions, TcpStream, UdpSocket};
+use crate::token::Token;
 use core::net::SocketAddr;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use std::sync::Arc;
 /// Commands. None of them waits.
 impl EventLoop {
     /// Adds a listener: its clients are reported by
-    /// [`Condition::Knock`](super::Condition::Knock). Several loops may have clones of one; each
-    /// client is reported by one of them.
-    pub fn listen(&mut self, listener: TcpListener, cookie: Cookie) -> Handle {
+    /// [`Condition::Incoming`](super::Condition::Incoming). Several loops may have clones of one;
+    /// each client is reported by one of them.
+    pub fn listen(&mut self, listener: TcpListener, token: Token) -> Handle {
         let inbox = Arc::clone(&self.inbox);
         let make = |index| Kind::Listener(Listener::new(listener, Link::new(index, &inbox)));
-        self.insert(cookie, make)
+        self.insert(token, make)
     }
 
     /// Adds a UDP socket: its datagrams are reported by
@@ -29,7 +30,7 @@ impl EventLoop {
     /// # Examples
     /// ```standalone_crate
     /// use std::io::IoSlice;
-    /// use tailwater::events::{Batch, Condition, Cookie, EventLoop};
+    /// use tailwater::events::{Batch, Condition, EventLoop, Token};
     /// use tailwater::net::UdpSocket;
     ///
     /// #[tailwater::main]
@@ -37,27 +38,27 @@ impl EventLoop {
     ///     let (mut events, mut batch) = (EventLoop::new(), Batch::new());
     ///     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     ///     let address = socket.local_addr().unwrap();
-    ///     let handle = events.bind(socket, Cookie(1));
+    ///     let handle = events.bind(socket, Token(1));
     ///     events.send_to(handle, Some(address), &[IoSlice::new(b"to myself")]).unwrap();
     ///     events.poll(&mut batch, None);
-    ///     let Some(Condition::Datagram { from, place, .. }) = batch.iter().next() else {
+    ///     let Some(Condition::Datagram { from, range, .. }) = batch.iter().next() else {
     ///         panic!("{batch:?}");
     ///     };
     ///     assert_eq!(from, address);
-    ///     assert_eq!(events.datagram(handle, place).unwrap(), b"to myself");
+    ///     assert_eq!(events.datagram(handle, range).unwrap(), b"to myself");
     /// }
     /// ```
-    pub fn bind(&mut self, socket: UdpSocket, cookie: Cookie) -> Handle {
+    pub fn bind(&mut self, socket: UdpSocket, token: Token) -> Handle {
         let inbox = Arc::clone(&self.inbox);
         let make = |index| Kind::Datagrams(Datagrams::new(socket, Link::new(index, &inbox)));
-        self.insert(cookie, make)
+        self.insert(token, make)
     }
 
     /// Adds an established connection. Threads that read a clone of it take data away.
     ///
     /// # Examples
     /// ```standalone_crate
-    /// use tailwater::events::{Cookie, EventLoop};
+    /// use tailwater::events::{EventLoop, Token};
     /// use tailwater::net::{TcpListener, TcpStream};
     ///
     /// #[tailwater::main]
@@ -65,12 +66,12 @@ impl EventLoop {
     ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     ///     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     ///     let mut events = EventLoop::new();
-    ///     let handle = events.adopt(stream, Cookie(1));
+    ///     let handle = events.register(stream, Token(1));
     ///     assert!(events.data(handle).unwrap().is_empty());
     /// }
     /// ```
-    pub fn adopt(&mut self, stream: TcpStream, cookie: Cookie) -> Handle {
-        self.insert_stream(stream, cookie, false)
+    pub fn register(&mut self, stream: TcpStream, token: Token) -> Handle {
+        self.insert_stream(stream, token, false)
     }
 
     /// Begins a connection. [`Condition::Connected`](super::Condition::Connected) or
@@ -79,8 +80,8 @@ impl EventLoop {
     ///
     /// # Errors
     /// Those of [`TcpStream::connect`] that are known before the peer answers.
-    pub fn connect(&mut self, to: SocketAddr, cookie: Cookie) -> io::Result<Handle> {
-        self.connect_with(to, &TcpOptions::default(), cookie)
+    pub fn connect(&mut self, to: SocketAddr, token: Token) -> io::Result<Handle> {
+        self.connect_with(to, &TcpOptions::default(), token)
     }
 
     /// As [`connect`](Self::connect), with options.
@@ -90,7 +91,7 @@ impl EventLoop {
     ///
     /// # Examples
     /// ```standalone_crate
-    /// use tailwater::events::{Cookie, EventLoop};
+    /// use tailwater::events::{EventLoop, Token};
     /// use tailwater::net::{TcpListener, TcpOptions};
     ///
     /// #[tailwater::main]
@@ -98,34 +99,30 @@ impl EventLoop {
     ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     ///     let options = TcpOptions::new().receive_buffer(1 << 20);
     ///     let mut events = EventLoop::new();
-    ///     events.connect_with(listener.local_addr().unwrap(), &options, Cookie(1)).unwrap();
+    ///     events.connect_with(listener.local_addr().unwrap(), &options, Token(1)).unwrap();
     /// }
     /// ```
-    pub fn connect_with(
-        &mut self,
-        to: SocketAddr,
-        options: &TcpOptions,
-        cookie: Cookie,
-    ) -> io::Result<Handle> {
+    pub fn connect_with(&mut self, to: SocketAddr, options: &TcpOptions, token: Token) -> io::Result<Handle> {
         let stream = TcpStream::begin(to, options)?;
         stream.set_nodelay(true)?;
-        Ok(self.insert_stream(stream, cookie, true))
+        Ok(self.insert_stream(stream, token, true))
     }
 
-    /// Accepts a connection that has [knocked](super::Condition::Knock), and names it.
+    /// Accepts a connection that was reported as [incoming](super::Condition::Incoming), and names
+    /// it.
     ///
     /// # Errors
     /// [`CommandError`].
-    pub fn accept(&mut self, handle: Handle, cookie: Cookie) -> Result<(), CommandError> {
+    pub fn accept(&mut self, handle: Handle, token: Token) -> Result<(), CommandError> {
         self.slots.stream_mut(handle)?.accept()?;
-        self.slots.get_mut(handle)?.cookie = cookie;
+        self.slots.get_mut(handle)?.token = token;
         // Data may be there already.
         self.visit_later(handle);
         Ok(())
     }
 
-    /// Returns the data of a connection that is on loan and not done, oldest first, in one piece.
-    /// Until the next [`poll`](Self::poll) only [`recv_done`](Self::recv_done) changes it, which
+    /// Returns the data of a connection that is on loan and not consumed, oldest first, in one
+    /// piece. Until the next [`poll`](Self::poll) only [`consume`](Self::consume) changes it, which
     /// takes bytes off its beginning.
     ///
     /// # Errors
@@ -135,13 +132,13 @@ impl EventLoop {
         self.slots.stream(handle).map(Stream::data)
     }
 
-    /// Returns whether [`Condition::Ended`](super::Condition::Ended) or
+    /// Returns whether [`Condition::Eof`](super::Condition::Eof) or
     /// [`Condition::Closed`](super::Condition::Closed) was reported of a connection.
     ///
     /// # Errors
     /// [`CommandError::UnknownHandle`], [`CommandError::WrongKind`].
-    pub fn has_ended(&self, handle: Handle) -> Result<bool, CommandError> {
-        self.slots.stream(handle).map(Stream::has_ended)
+    pub fn is_eof(&self, handle: Handle) -> Result<bool, CommandError> {
+        self.slots.stream(handle).map(Stream::is_eof)
     }
 
     /// Ends the loan of the first `bytes` of [`data`](Self::data): the peer may send as many more
@@ -150,9 +147,9 @@ impl EventLoop {
     /// # Errors
     /// [`CommandError::NotLent`] if fewer are lent, and those of `data`.
     #[inline]
-    pub fn recv_done(&mut self, handle: Handle, bytes: usize) -> Result<(), CommandError> {
+    pub fn consume(&mut self, handle: Handle, bytes: usize) -> Result<(), CommandError> {
         let stream = self.slots.stream_mut(handle)?;
-        stream.recv_done(bytes)?;
+        stream.consume(bytes)?;
         if stream.list() {
             self.commanded.get_mut().push(handle);
         }
@@ -193,7 +190,7 @@ impl EventLoop {
     /// A header that is made for each answer, and a body that all answers share:
     /// ```standalone_crate
     /// use std::io::{IoSlice, Read};
-    /// use tailwater::events::{Batch, Condition, Cookie, EventLoop};
+    /// use tailwater::events::{Batch, Condition, EventLoop, Token};
     /// use tailwater::net::{SharedBytes, TcpListener, TcpStream};
     ///
     /// #[tailwater::main]
@@ -202,12 +199,12 @@ impl EventLoop {
     ///     let (mut events, mut batch) = (EventLoop::new(), Batch::new());
     ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     ///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    ///     events.listen(listener, Cookie(0));
+    ///     events.listen(listener, Token(0));
     ///     events.poll(&mut batch, None);
-    ///     let Some(Condition::Knock { handle, .. }) = batch.iter().next() else {
+    ///     let Some(Condition::Incoming { handle, .. }) = batch.iter().next() else {
     ///         panic!("{batch:?}");
     ///     };
-    ///     events.accept(handle, Cookie(1)).unwrap();
+    ///     events.accept(handle, Token(1)).unwrap();
     ///     let header = format!("length: {}\n", body.len());
     ///     events.send(handle, &[IoSlice::new(header.as_bytes())]).unwrap();
     ///     assert_eq!(events.send_shared(handle, &body), Ok(body.len()));
@@ -242,11 +239,11 @@ impl EventLoop {
     /// # Errors
     /// [`CommandError::Returned`] for one of an earlier round,
     /// [`CommandError::OtherSocket`] for one that another socket has received.
-    pub fn datagram(&self, handle: Handle, place: Place) -> Result<&[u8], CommandError> {
+    pub fn datagram(&self, handle: Handle, range: DatagramRange) -> Result<&[u8], CommandError> {
         match self.slots.get(handle)? {
-            Kind::Datagrams(_) if place.generation != handle.generation => Err(CommandError::OtherSocket),
-            Kind::Datagrams(_) if !self.lends_round(place.round) => Err(CommandError::Returned),
-            Kind::Datagrams(datagrams) => Ok(datagrams.data(place.range())),
+            Kind::Datagrams(_) if range.generation != handle.generation => Err(CommandError::OtherSocket),
+            Kind::Datagrams(_) if !self.lends_round(range.round) => Err(CommandError::Returned),
+            Kind::Datagrams(datagrams) => Ok(datagrams.data(range.bytes())),
             _ => Err(CommandError::WrongKind),
         }
     }
@@ -283,34 +280,34 @@ impl EventLoop {
     /// # Examples
     /// ```standalone_crate
     /// use std::io::IoSlice;
-    /// use tailwater::events::{CommandError, Cookie, EventLoop};
+    /// use tailwater::events::{CommandError, EventLoop, Token};
     /// use tailwater::net::TcpListener;
     ///
     /// #[tailwater::main]
     /// fn main() {
     ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     ///     let mut events = EventLoop::new();
-    ///     let handle = events.connect(listener.local_addr().unwrap(), Cookie(1)).unwrap();
+    ///     let handle = events.connect(listener.local_addr().unwrap(), Token(1)).unwrap();
     ///     events.send(handle, &[IoSlice::new(b"all there is")]).unwrap();
-    ///     events.finish(handle).unwrap();
+    ///     events.shutdown(handle).unwrap();
     ///     let more = events.send(handle, &[IoSlice::new(b"more")]);
-    ///     assert_eq!(more, Err(CommandError::Finished));
+    ///     assert_eq!(more, Err(CommandError::ShutDown));
     /// }
     /// ```
-    pub fn finish(&mut self, handle: Handle) -> Result<(), CommandError> {
-        self.slots.stream_mut(handle)?.finish()?;
+    pub fn shutdown(&mut self, handle: Handle) -> Result<(), CommandError> {
+        self.slots.stream_mut(handle)?.shutdown()?;
         self.visit_later(handle);
         Ok(())
     }
 
-    /// Closes a socket, or rejects a connection that has knocked; nothing more is reported of it,
+    /// Closes a socket, or rejects an incoming connection; nothing more is reported of it,
     /// except what a [`Batch`](super::Batch) has already: its conditions keep the handle, which is
-    /// invalid, and the cookie. A program whose cookies find state that it frees here must look at
+    /// invalid, and the token. A program whose tokens find state that it frees here must look at
     /// the handle first. [`run`](Self::run) drops such conditions.
     ///
     /// What was sent is delivered in the background, as by a dropped
     /// [`TcpStream`]. If data was received and is not
-    /// [done](Self::recv_done), the peer gets a reset instead. A linger time
+    /// [consumed](Self::consume), the peer gets a reset instead. A linger time
     /// ([`TcpStream::set_linger`]) of zero resets as well; a longer one is cleared, so that nothing
     /// waits here.
     ///
@@ -321,23 +318,23 @@ impl EventLoop {
     }
 
     /// Adds a connection that waits to be accepted.
-    pub(super) fn insert_knocking(&mut self, stream: TcpStream) -> Handle {
+    pub(super) fn insert_incoming(&mut self, stream: TcpStream) -> Handle {
         // Fails for a connection that is over already, which is reported once it is accepted.
         let _ = stream.set_nodelay(true);
         let inbox = &self.inbox;
-        let make = |index| Kind::Stream(Stream::knocking(stream, Link::new(index, inbox)));
-        self.slots.insert(Cookie::default(), make)
+        let make = |index| Kind::Stream(Stream::incoming(stream, Link::new(index, inbox)));
+        self.slots.insert(Token::default(), make)
     }
 
-    fn insert_stream(&mut self, stream: TcpStream, cookie: Cookie, connecting: bool) -> Handle {
+    fn insert_stream(&mut self, stream: TcpStream, token: Token, connecting: bool) -> Handle {
         let inbox = Arc::clone(&self.inbox);
         let make = |index| Kind::Stream(Stream::watched(stream, Link::new(index, &inbox), connecting));
-        self.insert(cookie, make)
+        self.insert(token, make)
     }
 
     /// Adds a socket, which is visited in the next round for what it has already.
-    fn insert(&mut self, cookie: Cookie, make: impl FnOnce(u32) -> Kind) -> Handle {
-        let handle = self.slots.insert(cookie, make);
+    fn insert(&mut self, token: Token, make: impl FnOnce(u32) -> Kind) -> Handle {
+        let handle = self.slots.insert(token, make);
         self.visit_later(handle);
         handle
     }

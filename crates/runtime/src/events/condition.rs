@@ -1,34 +1,23 @@
 //! The types that a round reports, and the errors of commands.
 
+use crate::token::Token;
 use core::fmt;
 use core::net::SocketAddr;
 use core::ops::Range;
 use std::io;
-
-/// An application-chosen value that comes back with every event of a socket, usually an index into
-/// the application's own table.
-///
-/// # Examples
-/// ```
-/// use tailwater::events::Cookie;
-///
-/// assert_ne!(Cookie(1), Cookie(2));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Cookie(pub u64);
 
 /// The loop's identifier of a socket, unique in the process. The handle of a closed socket stays
 /// invalid.
 ///
 /// # Examples
 /// ```standalone_crate
-/// use tailwater::events::{CommandError, Cookie, EventLoop};
+/// use tailwater::events::{CommandError, EventLoop, Token};
 ///
 /// #[tailwater::main]
 /// fn main() {
 ///     let mut events = EventLoop::new();
 ///     let listener = tailwater::net::TcpListener::bind("127.0.0.1:0").unwrap();
-///     let handle = events.listen(listener, Cookie(0));
+///     let handle = events.listen(listener, Token(0));
 ///     events.close(handle).unwrap();
 ///     assert_eq!(events.close(handle), Err(CommandError::UnknownHandle));
 /// }
@@ -50,18 +39,18 @@ impl fmt::Debug for Handle {
 ///
 /// # Examples
 /// ```
-/// use tailwater::events::{Condition, Place};
+/// use tailwater::events::{Condition, DatagramRange};
 ///
-/// fn place(condition: Condition) -> Option<Place> {
+/// fn range(condition: Condition) -> Option<DatagramRange> {
 ///     match condition {
-///         Condition::Datagram { place, .. } => Some(place),
+///         Condition::Datagram { range, .. } => Some(range),
 ///         _ => None,
 ///     }
 /// }
-/// assert_eq!(place(Condition::Woken), None);
+/// assert_eq!(range(Condition::Woken), None);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct DatagramRange {
     pub(super) start: u32,
     pub(super) len: u32,
     pub(super) round: u64,
@@ -69,13 +58,13 @@ pub struct Place {
     pub(super) generation: u64,
 }
 
-impl Place {
+impl DatagramRange {
     pub(super) fn new(socket: Handle, range: &Range<usize>, round: u64) -> Self {
         let generation = socket.generation;
         Self { start: range.start as u32, len: range.len() as u32, round, generation }
     }
 
-    pub(super) fn range(self) -> Range<usize> {
+    pub(super) fn bytes(self) -> Range<usize> {
         self.start as usize..self.start as usize + self.len as usize
     }
 }
@@ -94,10 +83,10 @@ pub enum Condition {
     /// A peer has connected to a listener (knock). Nothing of the connection is reported until
     /// [`accept`](super::EventLoop::accept); [`close`](super::EventLoop::close) rejects it.
     /// The loop has taken it out of the listener's backlog, which bounds it no more: call one of
-    /// both at once. A knocking connection that its peer resets is not reported.
-    Knock {
+    /// both at once. One that its peer resets before is not reported.
+    Incoming {
         /// The listener's.
-        listener: Cookie,
+        listener: Token,
         /// Of the new connection.
         handle: Handle,
         /// Address of the peer.
@@ -107,15 +96,15 @@ pub enum Condition {
     /// [`Closed`](Self::Closed) instead.
     Connected {
         /// The program's name for it.
-        cookie: Cookie,
+        token: Token,
         /// The loop's name for it.
         handle: Handle,
     },
     /// Data has arrived (recv): [`data`](super::EventLoop::data) returns it, behind what was lent
-    /// before and is not done.
+    /// before and is not consumed.
     Received {
         /// The program's name for it.
-        cookie: Cookie,
+        token: Token,
         /// The loop's name for it.
         handle: Handle,
         /// Number of new bytes, at least one.
@@ -124,35 +113,35 @@ pub enum Condition {
     /// A datagram has arrived.
     Datagram {
         /// The program's name for the socket.
-        cookie: Cookie,
+        token: Token,
         /// The loop's name for the socket.
         handle: Handle,
         /// Address of its sender.
         from: SocketAddr,
         /// What [`datagram`](super::EventLoop::datagram) returns its data for, in this round.
-        place: Place,
+        range: DatagramRange,
     },
     /// A connection of which a [`send`](super::EventLoop::send) was not accepted in full has room
     /// again (sent).
     Window {
         /// The program's name for it.
-        cookie: Cookie,
+        token: Token,
         /// The loop's name for it.
         handle: Handle,
         /// Bytes that a `send` would accept now.
         room: usize,
     },
     /// The peer has closed its direction, and all its data was reported. This side may still send.
-    Ended {
+    Eof {
         /// The program's name for it.
-        cookie: Cookie,
+        token: Token,
         /// The loop's name for it.
         handle: Handle,
     },
     /// An earlier datagram of a connected UDP socket was not delivered. The socket goes on.
     Undelivered {
         /// The program's name for the socket.
-        cookie: Cookie,
+        token: Token,
         /// The loop's name for the socket.
         handle: Handle,
         /// As `std`'s sockets report it.
@@ -162,7 +151,7 @@ pub enum Condition {
     /// data can be read in this round; after that the handle is invalid.
     Closed {
         /// The program's name for it.
-        cookie: Cookie,
+        token: Token,
         /// The loop's name for it.
         handle: Handle,
         /// Why it failed, as `std`'s sockets report it; `None` if it did not.
@@ -183,12 +172,12 @@ impl Condition {
     /// ```
     pub fn handle(&self) -> Option<Handle> {
         match *self {
-            Self::Knock { handle, .. }
+            Self::Incoming { handle, .. }
             | Self::Connected { handle, .. }
             | Self::Received { handle, .. }
             | Self::Datagram { handle, .. }
             | Self::Window { handle, .. }
-            | Self::Ended { handle, .. }
+            | Self::Eof { handle, .. }
             | Self::Undelivered { handle, .. }
             | Self::Closed { handle, .. } => Some(handle),
             Self::Woken => None,
@@ -264,18 +253,18 @@ pub enum CommandError {
     #[error("the connection was accepted before, or was opened by this side")]
     Accepted,
     /// This side has closed its sending direction.
-    #[error("the sending direction was closed by finish: nothing can be sent after it")]
-    Finished,
+    #[error("the sending direction was closed by shutdown: nothing can be sent after it")]
+    ShutDown,
     /// The connection has failed or ended.
     #[error(
-        "the connection is over, and its condition Closed has the reason; or a clone of an adopted \
+        "the connection is over, and its condition Closed has the reason; or a clone of a registered \
          stream has closed the sending direction"
     )]
     Over,
     /// More bytes than there are.
-    #[error("{asked} bytes cannot be done, for {lent} are lent: count those of `data` alone")]
+    #[error("{asked} bytes cannot be consumed, for {lent} are lent: count those of `data` alone")]
     NotLent {
-        /// The bytes to be done.
+        /// The bytes to be consumed.
         asked: usize,
         /// The bytes on loan.
         lent: usize,
@@ -284,7 +273,7 @@ pub enum CommandError {
     #[error("a datagram is lent until the next round: copy what is needed longer")]
     Returned,
     /// The datagram was received by another socket.
-    #[error("the place is of another socket: pass the handle of the same condition")]
+    #[error("the range is of another socket: pass the handle of the same condition")]
     OtherSocket,
     /// There is no room for a datagram now.
     #[error("the egress ring is full: send the datagram in a later round, or drop it")]

@@ -8,7 +8,7 @@
 //!   the program looks.
 //! * A queue of datagrams is exchanged in a round in which none of it was reported.
 
-use super::condition::{Batch, CommandError, Condition, Handle, Place};
+use super::condition::{Batch, CommandError, Condition, DatagramRange, Handle};
 use super::datagrams::{Arrival, Next};
 use super::inbox::Inbox;
 use super::slots::{Kind, Slots};
@@ -48,7 +48,7 @@ const WAKER: u32 = u32::MAX;
 /// A connection to oneself:
 /// ```standalone_crate
 /// use std::io::IoSlice;
-/// use tailwater::events::{Batch, Condition, Cookie, EventLoop};
+/// use tailwater::events::{Batch, Condition, EventLoop, Token};
 /// use tailwater::net::TcpListener;
 ///
 /// #[tailwater::main]
@@ -56,17 +56,17 @@ const WAKER: u32 = u32::MAX;
 ///     let mut events = EventLoop::new();
 ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
 ///     let address = listener.local_addr().unwrap();
-///     events.listen(listener, Cookie(0));
-///     let client = events.connect(address, Cookie(1)).unwrap();
+///     events.listen(listener, Token(0));
+///     let client = events.connect(address, Token(1)).unwrap();
 ///     events.send(client, &[IoSlice::new(b"to "), IoSlice::new(b"myself")]).unwrap();
 ///     let mut batch = Batch::new();
 ///     loop {
 ///         events.poll(&mut batch, None);
 ///         for condition in batch.iter() {
 ///             match condition {
-///                 Condition::Knock { handle, .. } => events.accept(handle, Cookie(2)).unwrap(),
-///                 Condition::Received { cookie, handle, .. } => {
-///                     assert_eq!(cookie, Cookie(2));
+///                 Condition::Incoming { handle, .. } => events.accept(handle, Token(2)).unwrap(),
+///                 Condition::Received { token, handle, .. } => {
+///                     assert_eq!(token, Token(2));
 ///                     assert_eq!(events.data(handle).unwrap(), b"to myself");
 ///                     return;
 ///                 }
@@ -182,7 +182,8 @@ impl EventLoop {
     /// other than the condition's own must expect invalid handles behind it.
     ///
     /// # Panics
-    /// On a user thread that holds a spin lock, and in a handler of [`run`](Self::run).
+    /// On a user thread within [`no_preempt`](crate::no_preempt), and in a handler of
+    /// [`run`](Self::run).
     pub fn poll(&mut self, batch: &mut Batch, timeout: Option<Duration>) -> usize {
         check_may_block(&NoPreempt::new());
         let deadline = timeout.map(deadline_after);
@@ -347,7 +348,7 @@ impl EventLoop {
         let handle = self.slots.handle(index);
         let round = self.round;
         let slot = self.slots.at(index);
-        let cookie = slot.cookie;
+        let token = slot.token;
         match &mut slot.kind {
             None => (None, Next::Change),
             Some(Kind::Stream(_)) if slot.reported == round => (None, Next::Round),
@@ -356,13 +357,13 @@ impl EventLoop {
                 let Some(change) = change else { return (None, Next::Change) };
                 slot.reported = round;
                 let condition = match change {
-                    Change::Connected => Condition::Connected { cookie, handle },
-                    Change::Received(fresh) => Condition::Received { cookie, handle, fresh },
-                    Change::Window(room) => Condition::Window { cookie, handle, room },
-                    Change::Ended => Condition::Ended { cookie, handle },
+                    Change::Connected => Condition::Connected { token, handle },
+                    Change::Received(fresh) => Condition::Received { token, handle, fresh },
+                    Change::Window(room) => Condition::Window { token, handle, room },
+                    Change::Eof => Condition::Eof { token, handle },
                     Change::Closed(reason) => {
                         self.over.push(handle);
-                        Condition::Closed { cookie, handle, reason }
+                        Condition::Closed { token, handle, reason }
                     }
                 };
                 (Some(condition), if again { Next::Round } else { Next::Change })
@@ -370,10 +371,11 @@ impl EventLoop {
             Some(Kind::Datagrams(datagrams)) => {
                 let (arrival, next) = datagrams.visit(round);
                 let condition = arrival.map(|arrival| match arrival {
-                    Arrival::Datagram(from, place) => {
-                        Condition::Datagram { cookie, handle, from, place: Place::new(handle, &place, round) }
+                    Arrival::Datagram(from, bytes) => {
+                        let range = DatagramRange::new(handle, &bytes, round);
+                        Condition::Datagram { token, handle, from, range }
                     }
-                    Arrival::Undelivered(reason) => Condition::Undelivered { cookie, handle, reason },
+                    Arrival::Undelivered(reason) => Condition::Undelivered { token, handle, reason },
                 });
                 (condition, next)
             }
@@ -381,8 +383,8 @@ impl EventLoop {
                 let Some(stream) = listener.get().accept_or(drop) else { return (None, Next::Change) };
                 let peer = stream.peer();
                 // A connection reports nothing before the program accepts it.
-                let handle = self.insert_knocking(stream);
-                (Some(Condition::Knock { listener: cookie, handle, peer }), Next::Turn)
+                let handle = self.insert_incoming(stream);
+                (Some(Condition::Incoming { listener: token, handle, peer }), Next::Turn)
             }
         }
     }

@@ -11,7 +11,7 @@
 //!   frames of this kthread -> TCP, UDP -> changed sockets (inbox)
 //!                                              |
 //!   +-> visit them, at most B conditions -> batch -> program's code --+
-//!   |                                                                 | send, recv_done, accept, ...
+//!   |                                                                 | send, consume, accept, ...
 //!   +--- one segment for each connection <- commands of the round <---+
 //! ```
 //!
@@ -27,13 +27,13 @@
 //!   the scheduler, and with it timers and new frames, has its turn after the round in which 50 us
 //!   have passed: small batches and short handlers make that soon.
 //! * Replies leave at the end of the round, a few connections' at a time. A reply acknowledges the
-//!   request, and opens the window by what was done.
+//!   request, and opens the window by what was consumed.
 //!
 //! # What is copied
 //! | step | copies |
 //! |---|---|
 //! | from the ingress ring to the connection | one: frames are freed in the order of the ring, so one that a program held would hold all |
-//! | from the connection to the program | none: its receive buffer and an empty one change places; new bytes are copied if older ones are not done, or if a gap in the stream lies behind them |
+//! | from the connection to the program | none: its receive buffer and an empty one change places; new bytes are copied if older ones are not consumed, or if a gap in the stream lies behind them |
 //! | UDP, from the socket to the program | none: its queue and an empty one change places |
 //! | from the program's slices to the connection | one with [`send`](EventLoop::send): TCP keeps bytes until they are acknowledged, and the program has its memory back when it returns. None with [`send_shared`](EventLoop::send_shared), which keeps a reference |
 //! | from the connection, or the shared bytes, to the egress ring | one, in place: the ring is the IOKernel's memory too |
@@ -43,7 +43,7 @@
 //! programs keep what they send unchanged until it is acknowledged, as shared bytes are kept.
 //!
 //! # Backpressure
-//! Data on loan has its room in the window: a program that does not finish stops its peer.
+//! Data on loan has its room in the window: a program that does not consume it stops its peer.
 //! [`send`](EventLoop::send) and [`send_shared`](EventLoop::send_shared) return how many bytes were
 //! taken, the loop keeps none of the others, and [`Condition::Window`] reports room.
 //!
@@ -62,29 +62,29 @@
 //! ```no_run
 //! use std::io::IoSlice;
 //! use std::ops::ControlFlow;
-//! use tailwater::events::{CommandError, Condition, Cookie, EventLoop, Handle};
+//! use tailwater::events::{CommandError, Condition, EventLoop, Handle, Token};
 //! use tailwater::net::TcpListener;
 //!
 //! /// Sends back what there is room for; the rest stays on loan.
 //! fn echo(events: &mut EventLoop, handle: Handle) -> Result<(), CommandError> {
 //!     let sent = events.send(handle, &[IoSlice::new(events.data(handle)?)])?;
-//!     events.recv_done(handle, sent)?;
-//!     if events.has_ended(handle)? && events.data(handle)?.is_empty() {
-//!         events.finish(handle)?;
+//!     events.consume(handle, sent)?;
+//!     if events.is_eof(handle)? && events.data(handle)?.is_empty() {
+//!         events.shutdown(handle)?;
 //!     }
 //!     Ok(())
 //! }
 //!
 //! # fn serve() -> std::io::Result<()> {
 //! let mut events = EventLoop::new();
-//! events.listen(TcpListener::bind("0.0.0.0:7")?, Cookie(0));
+//! events.listen(TcpListener::bind("0.0.0.0:7")?, Token(0));
 //! events.run(|events, condition| {
 //!     // An error is that the connection is over, which is reported.
 //!     let _ = match condition {
-//!         Condition::Knock { handle, .. } => events.accept(handle, Cookie(1)),
+//!         Condition::Incoming { handle, .. } => events.accept(handle, Token(1)),
 //!         Condition::Received { handle, .. }
 //!         | Condition::Window { handle, .. }
-//!         | Condition::Ended { handle, .. } => echo(events, handle),
+//!         | Condition::Eof { handle, .. } => echo(events, handle),
 //!         _ => Ok(()),
 //!     };
 //!     ControlFlow::<()>::Continue(())
@@ -103,6 +103,7 @@ mod slots;
 mod stream;
 mod waker;
 
-pub use condition::{Batch, CommandError, Condition, Cookie, Handle, Place};
+pub use crate::token::Token;
+pub use condition::{Batch, CommandError, Condition, DatagramRange, Handle};
 pub use event_loop::EventLoop;
 pub use waker::Waker;

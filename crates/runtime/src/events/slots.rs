@@ -1,11 +1,12 @@
 //! The sockets of a loop by handle. A handle has the generation of its socket, a number that no
 //! other socket of the process has, so neither an old handle nor another loop's finds anything.
 
-use super::condition::{CommandError, Cookie, Handle};
+use super::condition::{CommandError, Handle};
 use super::datagrams::Datagrams;
 use super::inbox::Link;
 use super::stream::Stream;
 use crate::net::TcpListener;
+use crate::token::Token;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ pub enum Kind {
 pub struct Slot {
     /// Of the socket that was here last.
     generation: u64,
-    pub cookie: Cookie,
+    pub token: Token,
     /// True while one of the loop's lists of slots to visit has it.
     pub queued: bool,
     /// The last round in which the connection here reported something.
@@ -83,14 +84,14 @@ impl Slots {
     ///
     /// # Panics
     /// With more than 2^32 sockets.
-    pub fn insert(&mut self, cookie: Cookie, make: impl FnOnce(u32) -> Kind) -> Handle {
+    pub fn insert(&mut self, token: Token, make: impl FnOnce(u32) -> Kind) -> Handle {
         let generation = self.next_generation();
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             u32::try_from(self.slots.len() - 1).expect("there are fewer ports")
         });
         let slot = &mut self.slots[index as usize];
-        slot.cookie = cookie;
+        slot.token = token;
         slot.generation = generation;
         slot.reported = 0;
         slot.kind = Some(make(index));

@@ -5,10 +5,10 @@
 //! # States
 //! | state | reports | leaves it by |
 //! |---|---|---|
-//! | `Knocking` | nothing | `accept` |
+//! | `Incoming` | nothing | `accept` |
 //! | `Connecting` | - | `Connected`, or `Closed` |
-//! | `Open` | `Received`, `Window` | `Ended`, or `Closed` |
-//! | `Ended` | `Window` | `Closed` |
+//! | `Open` | `Received`, `Window` | `Eof`, or `Closed` |
+//! | `Eof` | `Window` | `Closed` |
 //! | `Over` | nothing | - |
 //!
 //! A visit reports one condition at most, in this order: the end of the handshake, data, the end of
@@ -36,10 +36,10 @@ const LARGE: usize = 8 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Knocking,
+    Incoming,
     Connecting,
     Open,
-    Ended,
+    Eof,
     Over,
 }
 
@@ -49,7 +49,7 @@ pub enum Change {
     Connected,
     Received(usize),
     Window(usize),
-    Ended,
+    Eof,
     Closed(Option<io::ErrorKind>),
 }
 
@@ -60,7 +60,7 @@ pub struct Stream {
     link: Arc<Link>,
     state: State,
     /// This side has closed its direction.
-    finished: bool,
+    shut_down: bool,
     lent: Buffer,
     /// Bytes at the beginning of `lent` that are done.
     done: usize,
@@ -78,7 +78,7 @@ impl Stream {
             stream,
             link,
             state,
-            finished: false,
+            shut_down: false,
             lent: Buffer::default(),
             done: 0,
             sent: Cell::new(0),
@@ -88,8 +88,8 @@ impl Stream {
     }
 
     /// Returns a connection that waits to be accepted.
-    pub fn knocking(stream: TcpStream, link: Arc<Link>) -> Self {
-        Self::new(stream, link, State::Knocking)
+    pub fn incoming(stream: TcpStream, link: Arc<Link>) -> Self {
+        Self::new(stream, link, State::Incoming)
     }
 
     /// Returns a connection that may still be connecting.
@@ -116,7 +116,7 @@ impl Stream {
     /// # Errors
     /// [`CommandError::Accepted`].
     pub fn accept(&mut self) -> Result<(), CommandError> {
-        if self.state != State::Knocking {
+        if self.state != State::Incoming {
             return Err(CommandError::Accepted);
         }
         self.state = State::Open;
@@ -129,7 +129,7 @@ impl Stream {
         let (change, again) = self.look(spares);
         match change {
             Some(Change::Connected) => self.state = State::Open,
-            Some(Change::Ended) => self.state = State::Ended,
+            Some(Change::Eof) => self.state = State::Eof,
             Some(Change::Closed(_)) => self.state = State::Over,
             Some(Change::Window(_)) => self.wants_room.set(false),
             Some(Change::Received(_)) | None => {}
@@ -138,8 +138,8 @@ impl Stream {
     }
 
     fn look(&mut self, spares: &mut Vec<Buffer>) -> (Option<Change>, bool) {
-        let Self { stream, lent, state, finished, wants_room, .. } = self;
-        if matches!(state, State::Knocking | State::Over) {
+        let Self { stream, lent, state, shut_down, wants_room, .. } = self;
+        if matches!(state, State::Incoming | State::Over) {
             return (None, false);
         }
         stream.with_inner(|inner| {
@@ -151,7 +151,7 @@ impl Stream {
                 }
                 Some(Change::Closed(_)) => (change, false),
                 Some(_) => (change, true),
-                None if *state == State::Ended && *finished => (Some(Change::Closed(None)), false),
+                None if *state == State::Eof && *shut_down => (Some(Change::Closed(None)), false),
                 None if wants_room.get() && inner.connection.poll_writable() => {
                     match inner.connection.writable_bytes() {
                         // A clone of the stream has closed the direction: there will be no room.
@@ -173,15 +173,15 @@ impl Stream {
     }
 
     /// Returns whether the end of the peer's data was reported.
-    pub fn has_ended(&self) -> bool {
-        matches!(self.state, State::Ended | State::Over)
+    pub fn is_eof(&self) -> bool {
+        matches!(self.state, State::Eof | State::Over)
     }
 
     /// Ends the loan of the first `bytes`.
     ///
     /// # Errors
     /// [`CommandError::NotLent`].
-    pub fn recv_done(&mut self, bytes: usize) -> Result<(), CommandError> {
+    pub fn consume(&mut self, bytes: usize) -> Result<(), CommandError> {
         let lent = self.data().len();
         if bytes > lent {
             return Err(CommandError::NotLent { asked: bytes, lent });
@@ -243,10 +243,10 @@ impl Stream {
     /// Checks that this side's direction is open.
     fn check_sends(&self) -> Result<(), CommandError> {
         match self.state {
-            State::Knocking => Err(CommandError::NotAccepted),
+            State::Incoming => Err(CommandError::NotAccepted),
             State::Over => Err(CommandError::Over),
-            State::Connecting | State::Open | State::Ended if self.finished => Err(CommandError::Finished),
-            State::Connecting | State::Open | State::Ended => Ok(()),
+            State::Connecting | State::Open | State::Eof if self.shut_down => Err(CommandError::ShutDown),
+            State::Connecting | State::Open | State::Eof => Ok(()),
         }
     }
 
@@ -254,11 +254,11 @@ impl Stream {
     ///
     /// # Errors
     /// [`CommandError`].
-    pub fn finish(&mut self) -> Result<(), CommandError> {
+    pub fn shutdown(&mut self) -> Result<(), CommandError> {
         self.check_sends()?;
         // Otherwise it has failed, which the next round reports.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
-        self.finished = true;
+        self.shut_down = true;
         self.wants_room.set(false);
         Ok(())
     }
@@ -333,7 +333,7 @@ fn first_change(
         }
         match inner.lend(lent) {
             Ok(fresh @ 1..) => return Some(Change::Received(fresh)),
-            Ok(_) if !inner.has_failed() => return Some(Change::Ended),
+            Ok(_) if !inner.has_failed() => return Some(Change::Eof),
             Err(Refusal::Failed(failure)) => return Some(Change::Closed(Some(TcpStream::kind_of(failure)))),
             Ok(_) | Err(_) => {}
         }

@@ -22,8 +22,10 @@
 //! | `operation` | one operation on one object as a future |
 //! | `task` | [`block_on`], [`spawn`] |
 //! | `remedy` | what a panic for want of Tokio's runtime says |
-//! | `timer` | [`sleep`], [`timeout`] |
-//! | `sync` | the asynchronous methods of [`Event`](crate::sync::Event), [`Notify`](crate::sync::Notify), [`Word`](crate::sync::Word) and channels |
+//! | `join_set` | [`JoinSet`] |
+//! | `timer` | [`sleep`], [`timeout`], [`Interval::tick_async`](crate::time::Interval::tick_async) |
+//! | `lock` | [`Mutex`], [`RwLock`] |
+//! | `sync` | the asynchronous methods of [`Semaphore`](crate::sync::Semaphore), [`Event`](crate::sync::Event), [`Notify`](crate::sync::Notify) and channels |
 //! | [`net`] | sockets |
 //!
 //! # Traits of other crates
@@ -56,6 +58,8 @@
 
 #[cfg(feature = "hyper")]
 pub mod hyper;
+mod join_set;
+mod lock;
 pub mod net;
 mod operation;
 mod relay;
@@ -65,5 +69,7 @@ mod task;
 mod timer;
 pub(crate) mod waker;
 
+pub use join_set::JoinSet;
+pub use lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use task::{Task, block_on, spawn, yield_now};
 pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};

@@ -1,15 +1,18 @@
-//! The asynchronous methods of events, notifications, words and channels.
+//! The asynchronous methods of events, notifications, semaphores and channels.
 //!
 //! A change wakes all futures that wait for it, and each tries again: one that was woken and then
-//! dropped takes nothing with it.
+//! dropped takes nothing with it. Futures that wait for a semaphore have a place in its queue
+//! instead, and one that is dropped gives back what it was granted.
 
 use super::operation::{Operation, Wait};
 use crate::sync::channel::{
     Channel, Receiver, ReceivingEnd, RecvError, SendError, Sender, TryRecvError, TrySendError,
 };
-use crate::sync::{Event, Notify, Word, mpsc};
+use crate::sync::queue::Queued;
+use crate::sync::{Event, Notify, Semaphore, SemaphorePermit, mpsc};
 use crate::verbs::watch::Watchers;
 use core::future::Future;
+use std::sync::Arc;
 
 #[derive(Debug)]
 struct Set<'a>(&'a Event);
@@ -86,33 +89,71 @@ impl Notify {
 }
 
 #[derive(Debug)]
-struct While<'a> {
-    word: &'a Word,
-    value: u32,
+struct Acquire<'a> {
+    semaphore: &'a Semaphore,
+    permits: usize,
+    /// While the future waits.
+    queued: Option<Arc<Queued<usize>>>,
 }
 
-impl Operation for While<'_> {
-    type Output = ();
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        if let Some(queued) = self.queued.take() {
+            self.semaphore.leave(&queued, self.permits);
+        }
+    }
+}
 
-    fn attempt(&mut self, arm: impl FnOnce(&mut Watchers)) -> Option<()> {
-        self.word.differs_or(self.value, arm).then_some(())
+impl<'a> Operation for Acquire<'a> {
+    type Output = SemaphorePermit<'a>;
+
+    fn attempt(&mut self, arm: impl FnOnce(&mut Watchers)) -> Option<SemaphorePermit<'a>> {
+        if self.queued.is_none() {
+            self.queued = self.semaphore.take_or_queue(self.permits);
+        }
+        let granted = self.queued.as_ref().is_none_or(|queued| queued.granted_or(arm));
+        granted.then(|| {
+            self.queued = None;
+            self.semaphore.permit(self.permits)
+        })
     }
 
     fn with_watchers(&self, change: impl FnOnce(&mut Watchers)) {
-        self.word.with_watchers(change);
+        // A call that was granted has no watchers any more.
+        if let Some(queued) = &self.queued {
+            queued.with_watchers(change);
+        }
     }
 }
 
-impl Word {
-    /// As [`wait_while`](Self::wait_while), as a future.
+impl Semaphore {
+    /// As [`acquire`](Self::acquire), as a future. Futures and threads are served in the order in
+    /// which they began to wait. One that is dropped leaves the queue.
     ///
     /// # Examples
     /// ```
-    /// let word = tailwater::sync::Word::new(1);
-    /// tailwater::future::block_on(word.wait_while_async(0));
+    /// use tailwater::future::block_on;
+    ///
+    /// let tables = tailwater::sync::Semaphore::new(1);
+    /// let permit = block_on(tables.acquire_async());
+    /// assert!(tables.try_acquire().is_none());
+    /// drop(permit);
     /// ```
-    pub fn wait_while_async(&self, value: u32) -> impl Future<Output = ()> + Send {
-        Wait::new(While { word: self, value })
+    pub fn acquire_async(&self) -> impl Future<Output = SemaphorePermit<'_>> + Send {
+        self.acquire_many_async(1)
+    }
+
+    /// As [`acquire_many`](Self::acquire_many), as a future: see
+    /// [`acquire_async`](Self::acquire_async).
+    ///
+    /// # Examples
+    /// ```
+    /// let semaphore = tailwater::sync::Semaphore::new(5);
+    /// let permit = tailwater::future::block_on(semaphore.acquire_many_async(3));
+    /// assert_eq!((permit.permits(), semaphore.available_permits()), (3, 2));
+    /// ```
+    pub fn acquire_many_async(&self, permits: usize) -> impl Future<Output = SemaphorePermit<'_>> + Send {
+        Wait::new(Acquire { semaphore: self, permits, queued: None })
     }
 }
 

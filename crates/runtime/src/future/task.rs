@@ -25,7 +25,7 @@ use std::thread::Result;
 /// thread gives its core away; an ordinary thread parks.
 ///
 /// # Panics
-/// On a user thread that would wait while it holds a spin lock.
+/// On a user thread that would wait within [`no_preempt`](crate::no_preempt).
 ///
 /// # Examples
 /// ```

@@ -14,6 +14,7 @@ use crate::ground::spin::SpinLock;
 use crate::ground::timer::TimerNode;
 use crate::records::runtime::about;
 use crate::sync::Event;
+use crate::time::Interval;
 use crate::verbs::timers;
 use core::fmt;
 use core::future::Future;
@@ -221,6 +222,33 @@ impl Drop for Sleep {
 impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sleep").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+impl Interval {
+    /// As [`tick`](Self::tick), as a future. One that is dropped before it is ready has taken no
+    /// tick.
+    ///
+    /// # Panics
+    /// As [`sleep`].
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use tailwater::future::block_on;
+    /// use tailwater::time::{Duration, interval};
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let mut ticks = interval(Duration::from_micros(200));
+    ///     block_on(async {
+    ///         let first = ticks.tick_async().await;
+    ///         assert_eq!(ticks.tick_async().await - first, Duration::from_micros(200));
+    ///     });
+    /// }
+    /// ```
+    pub async fn tick_async(&mut self) -> Instant {
+        sleep_until(self.due()).await;
+        self.advance()
     }
 }
 

@@ -10,7 +10,8 @@
 //! * **FS base** points to the thread control block of the running *user thread*, so
 //!   `thread_local!` belongs to it. Each switch writes it: 13 ns with `wrfsbase`, 170 ns by system
 //!   call where the processor or kernel lacks the instruction. Programs whose user threads share
-//!   their kthread's block ([`Builder::shared_tls`](crate::Builder::shared_tls)) never write it.
+//!   their kthread's block ([`RuntimeBuilder::shared_tls`](crate::RuntimeBuilder::shared_tls))
+//!   never write it.
 //! * A switch saves the callee-saved registers of the System V ABI (3.2.1) except the
 //!   floating-point control words, which all user threads share: a program that changes the
 //!   rounding mode must change it back before it blocks.
@@ -26,14 +27,14 @@ const HWCAP2_FSGSBASE: u64 = 1 << 1;
 pub(super) static FS_WRITES: AtomicU8 = AtomicU8::new(BY_SYSCALL);
 const BY_SYSCALL: u8 = 0;
 pub(super) const BY_INSTRUCTION: u8 = 1;
-/// User threads have no block of their own (`Builder::shared_tls`).
+/// User threads have no block of their own (`RuntimeBuilder::shared_tls`).
 const NEVER: u8 = 2;
 
 /// Chooses how FS base is written, by what processor and kernel can do.
 ///
 /// # Safety
 /// 1. No user thread exists yet.
-/// 2. If `shared_tls`, the program keeps the contract of `Builder::shared_tls`.
+/// 2. If `shared_tls`, the program keeps the contract of `RuntimeBuilder::shared_tls`.
 pub unsafe fn choose_fs_writes(shared_tls: bool) {
     // SAFETY: getauxval reads the auxiliary vector and has no precondition.
     let bits = unsafe { libc::getauxval(libc::AT_HWCAP2) };

@@ -18,7 +18,7 @@ const SPINS_BEFORE_YIELD: u32 = 1000;
 ///
 /// # Examples
 /// ```
-/// use tailwater::sync::spin::SpinLock;
+/// use tailwater::internals::SpinLock;
 ///
 /// static SUM: SpinLock<u64> = SpinLock::new(0);
 /// std::thread::scope(|s| {
@@ -127,7 +127,7 @@ impl<T: ?Sized> SpinLock<T> {
 ///
 /// # Examples
 /// ```
-/// let pair = tailwater::sync::spin::SpinLock::new((1, 2));
+/// let pair = tailwater::internals::SpinLock::new((1, 2));
 /// let mut guard = pair.lock();
 /// *guard = (guard.1, guard.0);
 /// assert_eq!(*guard, (2, 1));

@@ -1,13 +1,21 @@
-//! Conversion of addresses in the forms that callers write.
+//! Conversion of addresses in the forms that callers write, names included.
+//!
+//! Owns the trait [`ToSocketAddrs`]. Literals and `localhost` need no lookup. Other names are the C
+//! library's to resolve, on an ordinary thread ([`crate::blocking`]), because that reads files and
+//! waits for name servers. Nothing is kept: `nscd` or `systemd-resolved` cache for all programs.
 
-use super::hosts;
 use super::platform::Stack;
+use core::fmt::Display;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::io;
 
-/// A value that can be converted to socket addresses, as `std::net::ToSocketAddrs` but without name
-/// servers, which may take seconds to answer: literal addresses, `localhost`, and the names in
-/// /etc/hosts are understood. The file is read once, when the first name is looked up.
+/// A value that can be converted to socket addresses, as `std::net::ToSocketAddrs`.
+///
+/// Names are resolved as every program of the machine resolves them (/etc/nsswitch.conf: the hosts
+/// file, then name servers), over Linux's network, and each time anew. That may take seconds, for
+/// which the calling user thread waits without a core, also if its socket does not block. Elsewhere
+/// the calling thread itself waits: under another executor, resolve names outside of futures.
+/// `localhost` and literal addresses take no time.
 ///
 /// # Examples
 /// ```
@@ -27,7 +35,12 @@ pub trait ToSocketAddrs {
     ///
     /// # Errors
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for text that is not an address,
-    /// [`NotFound`](io::ErrorKind::NotFound) for an unknown name.
+    /// [`NotFound`](io::ErrorKind::NotFound) for a name without an address, or if no name server
+    /// answers.
+    ///
+    /// # Panics
+    /// For a name that has to be looked up, on a user thread within
+    /// [`no_preempt`](crate::no_preempt) or in a handler of an event loop.
     ///
     /// # Examples
     /// ```
@@ -114,15 +127,25 @@ fn host(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
             "it is neither an IP address nor a possible name; IPv6 with a port is [address]:port",
         ));
     }
-    let found = hosts::look_up(name);
-    if found.is_empty() {
-        let why = format!(
-            "{name:?} is not in /etc/hosts, and name servers are not asked here, because that may take seconds: resolve it with \
-             std::net::ToSocketAddrs inside tailwater::blocking and pass the address"
-        );
-        return Err(io::Error::new(io::ErrorKind::NotFound, why));
+    Ok(resolve(name)?.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
+/// Returns the addresses of a name in the order in which they should be tried.
+fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
+    let lower = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    let is_in =
+        |domain: &str| lower.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    // RFC 6761 sections 6.3 and 6.4: these are not looked up.
+    if is_in("localhost") {
+        return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
     }
-    Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+    let not_found = |why: &dyn Display| io::Error::new(io::ErrorKind::NotFound, format!("{name:?}: {why}"));
+    if is_in("invalid") {
+        return Err(not_found(&"no host has a name that ends in .invalid"));
+    }
+    let found = crate::blocking(|| std::net::ToSocketAddrs::to_socket_addrs(&(name, 0)));
+    let addresses: Vec<_> = found.map_err(|error| not_found(&error))?.map(|address| address.ip()).collect();
+    if addresses.is_empty() { Err(not_found(&"the name has no address")) } else { Ok(addresses) }
 }
 
 fn not_an_address(text: &str, why: &str) -> io::Error {
@@ -182,8 +205,23 @@ mod tests {
 
     #[test]
     fn localhost_has_both_addresses_ipv4_first() {
-        let all: Vec<_> = ("localhost", 7).to_socket_addrs().unwrap().collect();
-        assert_eq!(all, ["127.0.0.1:7", "[::1]:7"].map(|a| a.parse().unwrap()));
+        for name in ["localhost", "LocalHost.", "a.localhost"] {
+            let all: Vec<_> = (name, 7).to_socket_addrs().unwrap().collect();
+            assert_eq!(all, ["127.0.0.1:7", "[::1]:7"].map(|a| a.parse().unwrap()), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_machine() {
+        let hosts = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+        let lines = hosts.lines().map(|line| line.split('#').next().unwrap_or_default());
+        let mut names = lines.flat_map(|line| line.split_ascii_whitespace().skip(1));
+        let Some(name) = names.find(|name| !name.starts_with("localhost")) else {
+            return println!("skipped: /etc/hosts has no name but localhost");
+        };
+        let expected = std::net::ToSocketAddrs::to_socket_addrs(&(name, 7)).unwrap();
+        let found = (name, 7).to_socket_addrs().unwrap();
+        assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{name}");
     }
 
     fn first(address: impl ToSocketAddrs) -> io::Result<SocketAddr> {
@@ -210,7 +248,7 @@ mod tests {
             ("10.0.0.1:70000", io::ErrorKind::InvalidInput, "65535"),
             (":80", io::ErrorKind::InvalidInput, "possible name"),
             ("", io::ErrorKind::InvalidInput, "port"),
-            ("no-such-host.invalid:80", io::ErrorKind::NotFound, "/etc/hosts"),
+            ("no-such-host.invalid:80", io::ErrorKind::NotFound, ".invalid"),
         ] {
             let error = first(text).unwrap_err();
             assert_eq!(error.kind(), kind, "{text}");

@@ -82,7 +82,7 @@ pub fn note_bound(local: SocketAddr) {
 /// If no runtime has been started.
 #[inline]
 pub fn stack() -> &'static Stack {
-    STACK.get().expect("sockets need a runtime: use #[tailwater::main] or tailwater::Builder::run")
+    STACK.get().expect("sockets need a runtime: use #[tailwater::main] or tailwater::RuntimeBuilder::run")
 }
 
 /// Returns whether `ip` is an address of the network that the stack is attached to.

@@ -2,7 +2,7 @@
 
 use std::io;
 use tailwater_net::SendError;
-use tailwater_net::udp::{BindError, SocketError};
+use tailwater_net::udp::{BindError, GroupError, SocketError};
 
 /// An error of the stack that `std` on Linux reports too.
 pub trait IntoIo {
@@ -54,6 +54,18 @@ impl IntoIo for BindError {
         let kind = match self {
             BindError::InUse(_) | BindError::Crowded(_) | BindError::NoPort(_) => io::ErrorKind::AddrInUse,
             BindError::TooMany => io::ErrorKind::QuotaExceeded,
+        };
+        io::Error::new(kind, self)
+    }
+}
+
+impl IntoIo for GroupError {
+    fn into_io(self) -> io::Error {
+        let kind = match self {
+            GroupError::NoGroup(_) | GroupError::Bound(_) => io::ErrorKind::InvalidInput,
+            GroupError::Joined(_) => io::ErrorKind::AddrInUse,
+            GroupError::NotJoined(_) => io::ErrorKind::AddrNotAvailable,
+            GroupError::TooMany => io::ErrorKind::QuotaExceeded,
         };
         io::Error::new(kind, self)
     }

@@ -13,12 +13,12 @@
 //! Standalone there are no rings, and a datagram from one socket of the process to another goes
 //! directly from the sender's buffer into the receiver's queue, as it does attached.
 //!
-//! Not here: scheduling, steering of flows (the IOKernel's), queries to name servers (they block).
+//! Not here: scheduling, steering of flows (the IOKernel's).
 
 mod addr;
 mod driver;
 mod error;
-mod hosts;
+mod multicast;
 mod platform;
 mod settings;
 #[cfg(feature = "tcp")]
@@ -26,10 +26,10 @@ pub(crate) mod tcp;
 mod udp;
 
 pub use addr::ToSocketAddrs;
-pub use tailwater_net::Counters;
+pub use tailwater_net::NetCounters;
 #[cfg(feature = "tcp")]
 pub use tcp::{
-    Congestion, Incoming, More, SharedBytes, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState,
+    Congestion, Corked, Incoming, SharedBytes, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState,
     TcpStats, TcpStream,
 };
 pub use udp::UdpSocket;
@@ -105,7 +105,7 @@ pub(crate) fn set_link_up() {
 /// ```standalone_crate
 /// #[tailwater::main]
 /// fn main() {
-///     // Standalone, unless `Builder::ip` or TAILWATER_IP says otherwise.
+///     // Standalone, unless `RuntimeBuilder::ip` or TAILWATER_IP says otherwise.
 ///     assert!(tailwater::net::local_ip().is_loopback());
 /// }
 /// ```
@@ -165,6 +165,6 @@ pub fn is_local(ip: std::net::IpAddr) -> bool {
 ///     assert_eq!((counters().udp_sent, counters().udp_sockets), (1, 1));
 /// }
 /// ```
-pub fn counters() -> Counters {
+pub fn counters() -> NetCounters {
     stack().counters()
 }

@@ -33,10 +33,9 @@ use tailwater_shm::clock;
 ///
 /// A socket buffers 256 KiB of unread datagrams (8 bytes of each are bookkeeping, 24 of one from
 /// IPv6); what does not fit is dropped and counted in
-/// [`Counters::udp_overflows`](crate::net::Counters).
+/// [`NetCounters::udp_overflows`](crate::net::NetCounters).
 ///
 /// # Differences from `std`
-/// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
 /// * There is one link: scope and flow label of IPv6 addresses are ignored, and reported as zero.
 ///
 /// # Both families
@@ -67,7 +66,7 @@ use tailwater_shm::clock;
 /// }
 /// ```
 pub struct UdpSocket {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// The stack's socket. The next socket may have the same one.
@@ -75,9 +74,9 @@ pub struct UdpSocket {
 pub(crate) struct UdpEndpoint(pub(crate) &'static Endpoint);
 
 /// What clones of a socket share; the last clone closes it.
-struct Shared {
-    stack: &'static Stack,
-    endpoint: &'static Endpoint,
+pub(super) struct Shared {
+    pub(super) stack: &'static Stack,
+    pub(super) endpoint: &'static Endpoint,
     /// The address as bound.
     bound: SocketAddr,
     /// Bound to an IPv6 address: IPv4 ones are reported as IPv4-mapped.

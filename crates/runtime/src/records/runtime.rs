@@ -146,7 +146,9 @@ static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 /// If none has been started.
 #[inline]
 pub fn runtime() -> &'static Runtime {
-    RUNTIME.get().expect("no Tailwater runtime in this process: use #[tailwater::main] or tailwater::Builder")
+    RUNTIME
+        .get()
+        .expect("no Tailwater runtime in this process: use #[tailwater::main] or tailwater::RuntimeBuilder")
 }
 
 /// Returns the runtime of this process, if one has been started.

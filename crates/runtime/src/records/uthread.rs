@@ -46,7 +46,7 @@ const NO_STACK: usize = 1 << 62;
 /// that both share, the other kthread would otherwise wait for the end of this one's time slice.
 const LOOKS_BEFORE_YIELD: u32 = 1000;
 
-/// What a thread is to its program, as [`thread::Class`](crate::thread::Class).
+/// What a thread is to its program, as [`thread::ThreadClass`](crate::thread::ThreadClass).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Class {

@@ -13,14 +13,12 @@
 //! | a limit on how many at once | [`Semaphore`] |
 //! | waiting for one another | [`Barrier`], [`WaitGroup`] |
 //! | signalling an event | [`Notify`] (one thread, once), [`Event`] (all threads, until it is reset) |
-//! | synchronisation of one's own on an atomic word, as with `futex(2)` | [`Word`]; on a list of waiting threads, [`wait`] |
 //! | initialising once | [`Once`], [`OnceLock`], [`LazyLock`] |
-//! | a few dozen instructions | [`spin::SpinLock`] |
 //!
 //! All of them may be used from user threads and from ordinary OS threads, also mixed on one
 //! object, and whether or not a runtime has been started. Waiting threads are served first come,
-//! first served unless a type says otherwise. To wait for anything here while holding a
-//! [`SpinLock`](spin::SpinLock), or inside [`Rcu::with`], is a bug, and panics on a user thread.
+//! first served unless a type says otherwise. To wait for anything here within
+//! [`no_preempt`](crate::no_preempt) or [`Rcu::with`] is a bug, and panics on a user thread.
 
 mod barrier;
 pub mod channel;
@@ -34,15 +32,12 @@ mod notify;
 mod once;
 mod once_lock;
 mod poison;
-mod queue;
+pub(crate) mod queue;
 mod rcu;
 mod rwlock;
 mod semaphore;
-pub mod wait;
 mod wait_group;
-mod word;
 
-pub use crate::ground::spin;
 pub use barrier::{Barrier, BarrierWaitResult};
 pub use condvar::{Condvar, WaitTimeoutResult};
 pub use event::Event;
@@ -56,7 +51,6 @@ pub use rwlock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use semaphore::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
 pub use wait_group::{WaitGroup, WaitGroupTask};
-pub use word::{Differs, Word};
 
 #[cfg(test)]
 mod test_support {

@@ -4,7 +4,8 @@
 //! payload that the two sides exchange under the queue's lock (a message, a number of permits). The
 //! thread that makes room pops the oldest entry, does the waiter's work for it and wakes it: no
 //! third thread can take what is handed over, so queues are fair by construction. Entries lie on
-//! the stacks of the waiting threads; nothing allocates.
+//! the stacks of the waiting threads; nothing allocates. A future has its own on the heap
+//! ([`Queued`]).
 //!
 //! One blocked call may have entries in several queues (a select). Its [`Sleeper`] lets exactly one
 //! of them be granted.
@@ -27,9 +28,12 @@
 use crate::ground::list::{Linked, Links, List};
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::verbs::wait::{self, WaitList, WaitOutcome};
+use crate::verbs::watch::Watchers;
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(feature = "future")]
+use std::sync::Arc;
 use tailwater_shm::Cycles;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,8 @@ enum Phase {
 struct SleepState {
     phase: Phase,
     list: WaitList,
+    /// Of a call that is a future: see [`Queued`].
+    watchers: Watchers,
 }
 
 /// One blocked call, at most one of whose entries is granted.
@@ -59,7 +65,7 @@ pub(crate) struct Sleeper {
 
 impl Sleeper {
     pub(crate) const fn new() -> Self {
-        let state = SleepState { phase: Phase::Open, list: WaitList::new() };
+        let state = SleepState { phase: Phase::Open, list: WaitList::new(), watchers: Watchers::new() };
         Self { state: SpinLock::new(state), granted: AtomicUsize::new(0) }
     }
 
@@ -158,7 +164,8 @@ impl<P> Grant<'_, P> {
 impl<P> Drop for Grant<'_, P> {
     fn drop(&mut self) {
         // SAFETY: it is not used again.
-        let sleeper = unsafe { ManuallyDrop::take(&mut self.sleeper) };
+        let mut sleeper = unsafe { ManuallyDrop::take(&mut self.sleeper) };
+        sleeper.watchers.notify();
         wait::wake_one_and_unlock(sleeper, |s| &mut s.list);
     }
 }
@@ -296,4 +303,75 @@ pub(crate) unsafe fn wait_in<S, P>(
         unsafe { queue(&mut lock.lock()).remove(&entry) };
     }
     (granted, entry.into_payload())
+}
+
+/// A call of a future in one queue: a [`Sleeper`] without a thread, whose watchers are notified of
+/// the grant, and its entry.
+#[cfg(feature = "future")]
+#[derive(Debug)]
+pub(crate) struct Queued<P> {
+    sleeper: Sleeper,
+    entry: Entry<P>,
+}
+
+// SAFETY: the entry is used under its queue's lock, and by no other thread once it has left.
+#[cfg(feature = "future")]
+unsafe impl<P: Send> Send for Queued<P> {}
+// SAFETY: as above; a shared reference gives no access to the payload.
+#[cfg(feature = "future")]
+unsafe impl<P: Send> Sync for Queued<P> {}
+
+#[cfg(feature = "future")]
+impl<P> Queued<P> {
+    /// Returns a call that is in no queue.
+    pub(crate) fn new(payload: P) -> Arc<Self> {
+        let entry = Entry::new(payload, core::ptr::null(), 0);
+        let mut queued = Arc::new(Self { sleeper: Sleeper::new(), entry });
+        let sleeper = &raw const queued.sleeper;
+        Arc::get_mut(&mut queued).expect("it is new").entry.sleeper = sleeper;
+        queued
+    }
+
+    /// Appends the call to a queue.
+    ///
+    /// # Safety
+    /// 1. It is in no queue, and not moved out of its `Arc`.
+    /// 2. It dies after it was granted, as [`is_granted`](Self::is_granted) or
+    ///    [`granted_or`](Self::granted_or) say, or after [`leave`](Self::leave). All grants of the
+    ///    queue are dropped under its lock.
+    pub(crate) unsafe fn join(&self, queue: &mut Queue<P>) {
+        // SAFETY: it neither moves nor dies by both points; a grant is over when it can be seen,
+        // because it ends by unlocking the sleeper.
+        unsafe { queue.push_back(&self.entry) };
+    }
+
+    /// Leaves the queue, if it is still there.
+    ///
+    /// # Safety
+    /// `queue` is the one that it has joined.
+    pub(crate) unsafe fn leave(&self, queue: &mut Queue<P>) {
+        // SAFETY: by the caller's contract.
+        unsafe { queue.remove(&self.entry) };
+    }
+
+    /// Returns whether it was granted.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.granted_or(|_| {})
+    }
+
+    /// Returns whether it was granted; if not, calls `arm` with what is notified of the grant,
+    /// locked.
+    pub(crate) fn granted_or(&self, arm: impl FnOnce(&mut Watchers)) -> bool {
+        let mut state = self.sleeper.state.lock();
+        let granted = state.phase == Phase::Granted;
+        if !granted {
+            arm(&mut state.watchers);
+        }
+        granted
+    }
+
+    /// Calls `change` with what is notified of the grant, locked.
+    pub(crate) fn with_watchers(&self, change: impl FnOnce(&mut Watchers)) {
+        change(&mut self.sleeper.state.lock().watchers);
+    }
 }

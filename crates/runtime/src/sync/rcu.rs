@@ -209,8 +209,8 @@ impl<T> Rcu<T> {
     /// of [`get`](Self::get)'s result.
     ///
     /// # Panics
-    /// On a user thread in [`with`](Self::with) of any [`Rcu`], which it would wait for, or that
-    /// holds a [`SpinLock`](crate::sync::spin::SpinLock).
+    /// On a user thread in [`with`](Self::with) of any [`Rcu`], which it would wait for, or
+    /// within [`no_preempt`](crate::no_preempt).
     ///
     /// # Examples
     /// ```

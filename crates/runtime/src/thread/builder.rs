@@ -1,7 +1,7 @@
 //! [`Builder`]: a thread's name, stack size, placement and class.
 
 use crate::records::stack::{MAX_STACK, MIN_STACK};
-use crate::thread::class::Class;
+use crate::thread::class::ThreadClass;
 use crate::thread::placement::Placement;
 use crate::thread::scope::{Scope, ScopedJoinHandle};
 use crate::thread::spawn::{JoinHandle, Options, start};
@@ -28,7 +28,7 @@ pub struct Builder {
     name: Option<String>,
     stack_size: Option<usize>,
     placement: Placement,
-    class: Option<Class>,
+    class: Option<ThreadClass>,
 }
 
 impl Builder {
@@ -47,7 +47,8 @@ impl Builder {
 
     /// Sets the usable bytes of the thread's stack: 16 KiB to 128 GiB, rounded up. Memory is
     /// committed as it is touched, and kept for the next thread of the same size. For the part that
-    /// the preempt signal may take see [`stack_size`](crate::Builder::stack_size) of the runtime.
+    /// the preempt signal may take see [`stack_size`](crate::RuntimeBuilder::stack_size) of the
+    /// runtime.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.stack_size = Some(bytes);
         self
@@ -73,15 +74,15 @@ impl Builder {
     }
 
     /// Sets what the thread is to the program. By default that is what its creator is, and
-    /// [`Class::Normal`] if the creator is exclusive.
+    /// [`ThreadClass::Normal`] if the creator is exclusive.
     ///
     /// # Examples
     /// ```standalone_crate
-    /// use tailwater::thread::{self, Class};
+    /// use tailwater::thread::{self, ThreadClass};
     ///
     /// #[tailwater::main]
     /// fn main() -> std::io::Result<()> {
-    ///     let sum = thread::Builder::new().class(Class::Background).spawn(|| {
+    ///     let sum = thread::Builder::new().class(ThreadClass::Background).spawn(|| {
     ///         let add = |sum: u64, n: u64| {
     ///             // Gives way to ordinary threads.
     ///             tailwater::poll();
@@ -93,7 +94,7 @@ impl Builder {
     ///     Ok(())
     /// }
     /// ```
-    pub fn class(mut self, class: Class) -> Self {
+    pub fn class(mut self, class: ThreadClass) -> Self {
         self.class = Some(class);
         self
     }

@@ -1,4 +1,4 @@
-//! [`Class`]: what a thread is to its program.
+//! [`ThreadClass`]: what a thread is to its program.
 //!
 //! Owns what the first background thread and each exclusive thread need, and the error if an
 //! exclusive thread cannot have a core of its own.
@@ -16,17 +16,17 @@ use std::io;
 ///
 /// # Examples
 /// ```standalone_crate
-/// use tailwater::thread::{Builder, Class};
+/// use tailwater::thread::{Builder, ThreadClass};
 ///
 /// #[tailwater::main]
 /// fn main() {
-///     let batch = Builder::new().class(Class::Background).spawn(|| 6 * 7).unwrap();
+///     let batch = Builder::new().class(ThreadClass::Background).spawn(|| 6 * 7).unwrap();
 ///     assert_eq!(batch.join().unwrap(), 42);
 /// }
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Class {
+pub enum ThreadClass {
     /// It runs before all background threads.
     #[default]
     Normal,
@@ -48,15 +48,14 @@ pub enum Class {
     /// ```standalone_crate
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tailwater::thread::{self, Builder, Class};
+    /// use tailwater::thread::{self, Builder, ThreadClass};
     ///
-    /// # #[global_allocator]
-    /// # static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+    /// # tailwater::allocator!();
     /// fn main() {
-    ///     let rounds = tailwater::Builder::new().kthreads(2).run(|| {
+    ///     let rounds = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
     ///         let stop = Arc::new(AtomicBool::new(false));
     ///         let stopped = Arc::clone(&stop);
-    ///         let poller = Builder::new().class(Class::Exclusive).spawn(move || {
+    ///         let poller = Builder::new().class(ThreadClass::Exclusive).spawn(move || {
     ///             let mut rounds = 0u64;
     ///             while !stopped.load(Ordering::Relaxed) {
     ///                 tailwater::poll();
@@ -74,7 +73,7 @@ pub enum Class {
     Exclusive,
 }
 
-impl Class {
+impl ThreadClass {
     /// Returns the class of the calling thread, if threads that it creates are of that class and it
     /// is not the usual one.
     pub(crate) fn inherited() -> Option<Self> {
@@ -174,7 +173,7 @@ fn limit(runtime: &Runtime) -> Limit {
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error("an exclusive thread requests a core: {0}")]
-    Requests(cores::PolicyError),
+    Requests(cores::CorePolicyError),
     #[error("{}", describe(*.0))]
     Limit(Limit),
 }
@@ -188,7 +187,7 @@ fn describe(limit: Limit) -> String {
         ),
         _ => format!(
             "no kthread for another exclusive thread: the program has {kthreads}, and one is for the other \
-             threads; raise TAILWATER_KTHREADS or tailwater::Builder::kthreads, or end an exclusive thread"
+             threads; raise TAILWATER_KTHREADS or tailwater::RuntimeBuilder::kthreads, or end an exclusive thread"
         ),
     }
 }

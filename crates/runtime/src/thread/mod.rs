@@ -6,7 +6,7 @@
 //!
 //! # Differences from `std::thread`
 //! * A thread starts when a kthread runs it, not when Linux does; a stack is 256 KiB unless
-//!   [configured](crate::Builder::stack_size) or [chosen](Builder::stack_size).
+//!   [configured](crate::RuntimeBuilder::stack_size) or [chosen](Builder::stack_size).
 //! * [`scope`] waits for thread-local destructors too.
 //! * [`std::thread::current`] in a user thread is a thread of its own, but without a name: use
 //!   [`current`].
@@ -26,7 +26,7 @@ mod spawn_blocking;
 
 pub use crate::time::sleep;
 pub use builder::Builder;
-pub use class::Class;
+pub use class::ThreadClass;
 pub(crate) use handle::UserThread;
 pub use handle::{Thread, ThreadId, current};
 pub use park::{park, park_timeout};
@@ -83,12 +83,11 @@ pub fn is_user_thread() -> bool {
 /// ```standalone_crate
 /// fn main() -> Result<(), tailwater::StartError> {
 ///     let width = || tailwater::thread::available_parallelism().unwrap().get();
-///     assert_eq!(tailwater::Builder::new().kthreads(2).run(width)?, 2);
+///     assert_eq!(tailwater::RuntimeBuilder::new().kthreads(2).run(width)?, 2);
 ///     Ok(())
 /// }
 ///
-/// #[global_allocator]
-/// static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+/// tailwater::allocator!();
 /// ```
 pub fn available_parallelism() -> io::Result<NonZero<usize>> {
     match runtime::started() {

@@ -9,8 +9,8 @@ use crate::verbs::place::Target;
 /// A placement is where the thread waits, not a binding, unless the program's policy
 /// [binds](crate::cores::PlacementPolicy::binds): a kthread without work takes it, as any other,
 /// and where it runs on after it has blocked depends on who wakes it. An
-/// [exclusive](crate::thread::Class::Exclusive) or
-/// [background](crate::thread::Class::Background) thread is queued for any kthread.
+/// [exclusive](crate::thread::ThreadClass::Exclusive) or
+/// [background](crate::thread::ThreadClass::Background) thread is queued for any kthread.
 ///
 /// # Examples
 /// ```standalone_crate

@@ -20,17 +20,17 @@ use crate::records::identity;
 use crate::records::kthread::current_uthread;
 use crate::records::runtime::runtime;
 use crate::records::uthread::{Entry, Runnable, Uthread};
-use crate::thread::class::{self, Class, Reserved};
+use crate::thread::class::{self, Reserved, ThreadClass};
 use crate::thread::handle::{Thread, UserThread};
 use crate::thread::packet::{Completer, Joiner, packet};
 use crate::thread::placement::Placement;
 use crate::thread::scope_data::ScopeData;
 use crate::time::sleep;
-use crate::verbs::background;
 use crate::verbs::place::ready_at;
 use crate::verbs::ready::ready;
 use crate::verbs::switch::{poll, uthread_main};
 use crate::verbs::trace;
+use crate::verbs::{background, hooks};
 use core::panic::AssertUnwindSafe;
 use std::io;
 use std::panic::catch_unwind;
@@ -93,7 +93,7 @@ pub(crate) struct Options {
     pub stack_size: Option<usize>,
     pub placement: Placement,
     /// That of the creator if `None`.
-    pub class: Option<Class>,
+    pub class: Option<ThreadClass>,
     /// True if the thread does nothing for the request that its creator carries, if that is traced.
     pub unrelated: bool,
 }
@@ -122,7 +122,7 @@ where
         Some(bytes) => stacks.custom.take(bytes, &guard)?,
     };
     let record: &'static Uthread = stack.uthread();
-    record.set_class(Class::recorded(options.class));
+    record.set_class(ThreadClass::recorded(options.class));
     record.pin_to(None);
     let id = match guard.kthread() {
         Some(kthread) => kthread.private().thread_ids.next(),
@@ -164,7 +164,7 @@ pub(crate) fn spawn_normal(main: impl FnOnce() + Send + 'static) {
 /// # Errors
 /// `OutOfMemory`.
 fn start_normal(main: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let options = Options { class: Some(Class::Normal), unrelated: true, ..Options::default() };
+    let options = Options { class: Some(ThreadClass::Normal), unrelated: true, ..Options::default() };
     // SAFETY: everything is 'static.
     unsafe { start(main, options, None) }.map(drop)
 }
@@ -196,12 +196,14 @@ where
 {
     poll();
     let target = options.placement.target();
-    let options = Options { class: options.class.or_else(Class::inherited), ..options };
-    if options.class == Some(Class::Background) && class::begin_background() && runtime().loan.is_some() {
+    let options = Options { class: options.class.or_else(ThreadClass::inherited), ..options };
+    if options.class == Some(ThreadClass::Background) && class::begin_background() && runtime().loan.is_some()
+    {
+        hooks::install_keeper(background::rouse_keeper);
         start_normal(run_keeper).inspect_err(|_| runtime().background.unbegin())?;
     }
     let reserved = match options.class {
-        Some(Class::Exclusive) => Some(Reserved::new()?),
+        Some(ThreadClass::Exclusive) => Some(Reserved::new()?),
         _ => None,
     };
     // SAFETY: the caller's contract is the callee's.

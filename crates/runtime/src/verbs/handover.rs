@@ -11,8 +11,7 @@
 //!
 //! Never here: sleeping ([`local`](super::local)), holding a core ([`lease`](super::lease)).
 
-use super::host;
-use super::look::any_work_visible;
+use super::look::{any_work_visible, host_work_visible};
 use crate::ground::runq::Token;
 use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::Runtime;
@@ -84,7 +83,7 @@ fn look_around(
     loop {
         let now = clock::now();
         let has_work = if kthread.hosts() {
-            host::work_visible(&kthread, runtime, now)
+            host_work_visible(&kthread, runtime, now)
         } else {
             runtime.pollers.announce(kthread.index);
             any_work_visible(&kthread, runtime, now)

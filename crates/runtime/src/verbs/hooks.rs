@@ -1,7 +1,8 @@
 //! Functions of the layers above that the scheduler calls.
 //!
-//! [`boot`](crate::boot) sets the functions before the first kthread runs. Each is called at most
-//! once per visit to the scheduler, so an indirect call costs nothing that can be measured.
+//! [`boot`](crate::boot) sets those of the network before the first kthread runs, and the first
+//! background thread sets the keeper's. Each is called at most once per visit to the scheduler, so
+//! an indirect call costs nothing that can be measured.
 
 use crate::records::ingress::Taken;
 use std::sync::OnceLock;
@@ -28,4 +29,18 @@ pub fn install(network: Network) {
 /// Returns the network's functions, `None` before the runtime has booted.
 pub fn network() -> Option<&'static Network> {
     NETWORK.get()
+}
+
+static ROUSE_KEEPER: OnceLock<fn()> = OnceLock::new();
+
+/// Sets what ends the rest of the [keeper](super::background). The first call counts.
+pub fn install_keeper(rouse: fn()) {
+    ROUSE_KEEPER.get_or_init(|| rouse);
+}
+
+/// Ends the rest of the keeper, if there is one.
+pub fn rouse_keeper() {
+    if let Some(rouse) = ROUSE_KEEPER.get() {
+        rouse();
+    }
 }

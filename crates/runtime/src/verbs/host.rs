@@ -29,10 +29,10 @@
 
 use super::ready::{self, inject, inject_first};
 use super::{local, look, pinned};
-use crate::records::kthread::{Kthread, NO_CORE, ThisKthread};
+use crate::records::kthread::{Kthread, ThisKthread};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::{Runnable, Uthread};
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::fence;
 use std::collections::VecDeque;
 use tailwater_shm::{Cycles, clock};
@@ -112,7 +112,7 @@ pub fn next(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Option<
             }
         }
     }
-    if shares(&kthread, runtime, now) {
+    if look::host_shares(&kthread, runtime, now) {
         let own = kthread.private().own.take();
         end(kthread);
         if let Some(own) = own {
@@ -141,19 +141,6 @@ fn end(kthread: ThisKthread<'_>) {
         thread.leave_host(kthread.index);
     }
     kthread.set_hosted(None);
-}
-
-/// Returns whether there is anything that a host would do.
-pub fn work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
-    kthread.has_frame() || look::has_threads(kthread, now) || shares(kthread, runtime, now)
-}
-
-/// Returns whether this host is the only kthread that could do other work that is visible.
-fn shares(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
-    let lent = runtime.is_attached();
-    let serves =
-        |k: &&Kthread| k.index != kthread.index && !k.hosts() && !(lent && k.core.load(Relaxed) == NO_CORE);
-    !runtime.kthreads.iter().any(serves) && look::work_visible(kthread, runtime, now)
 }
 
 /// Moves the exclusive threads in `overflow`, the overflow list of `from`, to where they are found,

@@ -30,6 +30,19 @@ pub fn lets_take_frames(kthread: &Kthread, runtime: &Runtime) -> bool {
     runtime.steals_packets || kthread.core.load(Relaxed) == NO_CORE || kthread.hosts()
 }
 
+/// Returns whether there is anything that `kthread`, a [host](super::host), would do.
+pub fn host_work_visible(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    kthread.has_frame() || has_threads(kthread, now) || host_shares(kthread, runtime, now)
+}
+
+/// Returns whether this host is the only kthread that could do other work that is visible.
+pub fn host_shares(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
+    let lent = runtime.is_attached();
+    let serves =
+        |k: &&Kthread| k.index != kthread.index && !k.hosts() && !(lent && k.core.load(Relaxed) == NO_CORE);
+    !runtime.kthreads.iter().any(serves) && work_visible(kthread, runtime, now)
+}
+
 fn has_stealable(kthread: &Kthread, runtime: &Runtime, now: Cycles) -> bool {
     (kthread.has_frame() && lets_take_frames(kthread, runtime)) || has_threads(kthread, now)
 }

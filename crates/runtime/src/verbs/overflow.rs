@@ -118,7 +118,7 @@ fn report(uthread: &Uthread) {
     let _ = line.write_str(if uthread.custom {
         "\n"
     } else {
-        ", or for all threads with TAILWATER_STACK_SIZE or tailwater::Builder::stack_size\n"
+        ", or for all threads with TAILWATER_STACK_SIZE or tailwater::RuntimeBuilder::stack_size\n"
     });
     mem::forget(locked);
     stderr::print_bytes(&line.bytes[..line.len]);

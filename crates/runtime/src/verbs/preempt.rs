@@ -142,10 +142,17 @@ unsafe fn decide(context: *const libc::c_void) -> Option<NoPreempt> {
 ///
 /// # Safety
 /// `context` is the ucontext of the running handler.
+#[cfg(feature = "readiness")]
 unsafe fn runs_libc(context: *const libc::c_void) -> bool {
     // SAFETY: by the caller's contract.
     let rip = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] };
     crate::resident::is_libc(rip as usize)
+}
+
+/// As above: without residents, no thread is one.
+#[cfg(not(feature = "readiness"))]
+unsafe fn runs_libc(_: *const libc::c_void) -> bool {
+    false
 }
 
 /// Has the interrupted thread give its core up; returns when it is resumed and no request is left.

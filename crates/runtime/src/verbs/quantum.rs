@@ -1,5 +1,5 @@
 //! Time slices: ends the turn of a user thread that has run for a
-//! [`quantum`](crate::Builder::quantum) while something else waits for its kthread.
+//! [`quantum`](crate::RuntimeBuilder::quantum) while something else waits for its kthread.
 //!
 //! A turn is what runs between two switches of a kthread, which numbers its turns. A turn that is
 //! over ends at the thread's next poll point. Who finds that out depends on what polls anyway:

@@ -6,7 +6,7 @@
 //! thread goes to its host; on a [`host`](super::host) no other thread is queued. A
 //! [pinned](super::pinned) thread goes to the kthread that has its core.
 
-use super::{background, handover, local, pinned};
+use super::{handover, hooks, local, pinned};
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::ThisKthread;
 use crate::records::runtime::{Runtime, runtime};
@@ -154,7 +154,7 @@ fn queue_in_background(runtime: &Runtime, runnable: Runnable) {
         local::work_injected(runtime);
     }
     if keeper_rests {
-        background::rouse_keeper();
+        hooks::rouse_keeper();
     }
 }
 

@@ -29,8 +29,8 @@ const LONG_QUEUE: u32 = 24;
 const AHEAD: u32 = 1;
 
 /// Gives the core up if the IOKernel reclaims it, or if the thread's
-/// [`quantum`](crate::Builder::quantum) is over. Costs about a nanosecond otherwise. For long
-/// loops.
+/// [`quantum`](crate::RuntimeBuilder::quantum) is over. Costs about a nanosecond otherwise. For
+/// long loops.
 ///
 /// # Examples
 /// ```

@@ -46,7 +46,7 @@ const TIMED_OUT: u8 = 2;
 ///
 /// # Examples
 /// ```
-/// use tailwater::sync::{spin::SpinLock, wait::{WaitList, WaitOutcome, wait}};
+/// use tailwater::internals::{SpinLock, WaitList, WaitOutcome, wait};
 ///
 /// let waiters = SpinLock::new(WaitList::new());
 /// // The deadline has passed already.
@@ -162,12 +162,11 @@ unsafe fn time_out(node: NonNull<TimerNode>) {
 }
 
 /// Threads that wait for one condition, oldest first. Lies inside the
-/// [`SpinLock`](crate::sync::spin::SpinLock) that guards the condition.
+/// [`SpinLock`](crate::ground::spin::SpinLock) that guards the condition.
 ///
 /// # Examples
 /// ```
-/// use tailwater::sync::spin::SpinLock;
-/// use tailwater::sync::wait::{WaitList, WaitOutcome, wait, wake_all};
+/// use tailwater::internals::{SpinLock, WaitList, WaitOutcome, wait, wake_all};
 ///
 /// #[derive(Default)]
 /// struct Gate {
@@ -262,7 +261,7 @@ pub(crate) fn check_may_block(guard: &NoPreempt) {
     let depth = guard.head().map_or(1, Head::preempt_depth);
     assert!(
         depth == 1,
-        "a user thread would wait while it holds a spin lock (a SpinLock) or reads an Rcu: end that first"
+        "a user thread would wait within no_preempt, with a spin lock held, or while it reads an Rcu: end that first"
     );
     let me = guard.kthread().and_then(|kthread| kthread.current());
     assert!(

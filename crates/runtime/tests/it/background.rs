@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tailwater::sync::mpsc;
-use tailwater::thread::{self, Builder, Class, JoinHandle};
+use tailwater::thread::{self, Builder, JoinHandle, ThreadClass};
 use tailwater_testkit::own_process;
 
 #[test]
 fn background_threads_run_behind_all_others() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .stall_timeout(Duration::ZERO)
             .run(|| {
@@ -28,7 +28,7 @@ fn background_threads_run_behind_all_others() {
 }
 
 fn background<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    Builder::new().class(Class::Background).spawn(body).unwrap()
+    Builder::new().class(ThreadClass::Background).spawn(body).unwrap()
 }
 
 fn flag() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
@@ -132,7 +132,7 @@ fn their_threads_are_background_threads_too() {
         // Together, so that none of them runs before the other is queued.
         let (inherits, ordinary) = tailwater::no_preempt(|| {
             let inherits = thread::spawn(move || count.fetch_add(1, Ordering::Relaxed));
-            let class = Builder::new().class(Class::Normal);
+            let class = Builder::new().class(ThreadClass::Normal);
             (inherits, class.spawn(move || counted.load(Ordering::Relaxed)).unwrap())
         });
         let before = ordinary.join().unwrap();

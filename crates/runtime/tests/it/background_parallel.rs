@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tailwater::sync::{Mutex, mpsc};
-use tailwater::thread::{self, Builder, Class, JoinHandle};
+use tailwater::thread::{self, Builder, JoinHandle, ThreadClass};
 use tailwater_testkit::own_process;
 
 #[test]
 fn background_threads_beside_others() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .run(|| {
                 all_kthreads_in_the_background_give_way();
@@ -23,7 +23,7 @@ fn background_threads_beside_others() {
 }
 
 fn background(body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    Builder::new().class(Class::Background).spawn(body).unwrap()
+    Builder::new().class(ThreadClass::Background).spawn(body).unwrap()
 }
 
 fn all_kthreads_in_the_background_give_way() {
@@ -58,7 +58,7 @@ fn threads_of_both_classes_wake_each_other() {
     let threads: Vec<_> = (0..24)
         .map(|n| {
             let total = Arc::clone(&total);
-            let class = if n % 2 == 0 { Class::Background } else { Class::Normal };
+            let class = if n % 2 == 0 { ThreadClass::Background } else { ThreadClass::Normal };
             Builder::new().class(class).spawn(move || add(&total)).unwrap()
         })
         .collect();
@@ -68,7 +68,7 @@ fn threads_of_both_classes_wake_each_other() {
 
 fn ordinary_os_threads_wake_both_classes() {
     let received = Arc::new(AtomicUsize::new(0));
-    let (senders, threads): (Vec<_>, Vec<_>) = [Class::Background, Class::Normal]
+    let (senders, threads): (Vec<_>, Vec<_>) = [ThreadClass::Background, ThreadClass::Normal]
         .into_iter()
         .map(|class| {
             let (sender, receiver) = mpsc::channel::<u32>();

@@ -13,7 +13,7 @@ const LIMIT: usize = 3;
 fn blocking_calls_leave_the_core_to_others() {
     own_process(|| {
         assert_eq!(blocking(|| 1), 1, "without a runtime");
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .blocking_threads(LIMIT as u16)
             .run(|| {
@@ -72,7 +72,7 @@ fn the_limit_holds_and_everything_runs() {
 fn a_spin_lock_is_refused_before_anything_starts() {
     let started = AtomicUsize::new(0);
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        let lock = tailwater::sync::spin::SpinLock::new(());
+        let lock = tailwater::internals::SpinLock::new(());
         let _guard = lock.lock();
         blocking(|| started.fetch_add(1, Ordering::SeqCst));
     }));

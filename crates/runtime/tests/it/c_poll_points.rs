@@ -111,7 +111,7 @@ fn edges_of_c_code_are_poll_points() {
             )
         };
         set_poll_point(poll);
-        tailwater::Builder::new().kthreads(1).run(move || assert_ne!(work(100), 0)).unwrap();
+        tailwater::RuntimeBuilder::new().kthreads(1).run(move || assert_ne!(work(100), 0)).unwrap();
         // Each of the 100,000 turns has an edge at least.
         assert!(POLLS.load(Relaxed) >= 100_000 / 64, "{} poll points", POLLS.load(Relaxed));
     });

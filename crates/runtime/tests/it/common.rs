@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tailwater::dispatch::{Class, ClassStats, Dispatcher, Request, Settings};
+use tailwater::dispatch::{ClassStats, Dispatcher, Request, RequestClass, Settings};
 use tailwater::thread;
 pub use tailwater_testkit::PATIENCE;
 
@@ -18,8 +18,8 @@ const ENDED: u32 = 1 << 16;
 
 pub fn settings(policy: &str) -> Settings {
     Settings::new(policy.parse().unwrap())
-        .class(Class::new("short").slo(Duration::from_micros(50)))
-        .class(Class::new("long").slo(Duration::from_millis(5)))
+        .class(RequestClass::new("short").slo(Duration::from_micros(50)))
+        .class(RequestClass::new("long").slo(Duration::from_millis(5)))
 }
 
 /// Waits as any thread; after [`PATIENCE`] the test fails with `what` was expected.

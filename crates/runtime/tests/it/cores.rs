@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tailwater::cores::{self, CorePolicy, Load, LoadMeter, PolicyError, Priorities};
+use tailwater::cores::{self, CorePolicy, CorePolicyError, Load, LoadMeter, Priorities};
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};
 
 #[test]
 fn cores_and_load() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(KTHREADS)
             .run(|| {
                 requests_without_an_iokernel_are_words_only();
@@ -45,7 +45,7 @@ impl CorePolicy for Never {
 }
 
 fn a_policy_without_an_iokernel_is_refused() {
-    assert!(matches!(cores::set_policy(Never), Err(PolicyError::NoIoKernel)));
+    assert!(matches!(cores::set_policy(Never), Err(CorePolicyError::NoIoKernel)));
     #[cfg(feature = "estimation")]
     {
         let refused = cores::estimate(cores::Estimation::default()).unwrap_err();

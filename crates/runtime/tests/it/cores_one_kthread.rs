@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::cores::{self, LoadMeter};
-use tailwater::thread::{self, Builder, Class};
+use tailwater::thread::{self, Builder, ThreadClass};
 use tailwater_testkit::{PATIENCE, own_process};
 
 #[test]
 fn one_kthread() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .stall_timeout(Duration::ZERO)
             .run(|| {
@@ -52,7 +52,7 @@ fn threads_that_yield_are_counted_once_each() {
 }
 
 fn an_exclusive_thread_is_refused() {
-    let refused = Builder::new().class(Class::Exclusive).spawn(|| ()).unwrap_err();
+    let refused = Builder::new().class(ThreadClass::Exclusive).spawn(|| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ResourceBusy);
     assert!(refused.to_string().contains("TAILWATER_KTHREADS"), "{refused}");
     assert_eq!(cores::requested().total(), 0);

@@ -79,7 +79,7 @@ fn mentions(info: &ThreadInfo, function: &str) -> bool {
 fn a_dump_says_what_each_thread_does_and_where() {
     own_process(|| {
         // One kthread, so that threads queued behind the spinning thread stay queued.
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .stall_timeout(Duration::ZERO)
             .run(|| {
@@ -193,7 +193,7 @@ fn a_signal_has_all_threads_printed_and_the_program_goes_on() {
         // As inherited by a program that a shell starts in the background. SAFETY: no handler is
         // installed, and no code of this process depends on the disposition of this signal.
         unsafe { libc::signal(libc::SIGQUIT, libc::SIG_IGN) };
-        let run = tailwater::Builder::new().kthreads(2).run(|| {
+        let run = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
             let _parked = thread::Builder::new().name("parked".to_owned()).spawn(parks_here).unwrap();
             // Either kthread may run it. While it runs, the dump has no backtrace if Linux does not
             // run the kthread.
@@ -216,7 +216,7 @@ fn a_signal_has_all_threads_printed_and_the_program_goes_on() {
 #[test]
 fn a_thread_without_poll_points_is_named_with_its_backtrace() {
     let main = || {
-        let run = tailwater::Builder::new().kthreads(2).stall_timeout(LONG).run(|| {
+        let run = tailwater::RuntimeBuilder::new().kthreads(2).stall_timeout(LONG).run(|| {
             let stop = Arc::new(AtomicBool::new(false));
             let told = Arc::clone(&stop);
             let hog = thread::Builder::new().name("hog".to_owned()).spawn(move || spins_here(&told)).unwrap();
@@ -234,7 +234,7 @@ fn a_thread_without_poll_points_is_named_with_its_backtrace() {
 #[test]
 fn a_thread_in_a_blocking_system_call_is_reported_with_blocking_as_the_remedy() {
     let main = || {
-        let runtime = tailwater::Builder::new().kthreads(1).stall_timeout(LONG);
+        let runtime = tailwater::RuntimeBuilder::new().kthreads(1).stall_timeout(LONG);
         runtime.run(wait_for_the_parent).unwrap();
     };
     let test = "a_thread_in_a_blocking_system_call_is_reported_with_blocking_as_the_remedy";
@@ -247,7 +247,7 @@ fn a_thread_in_a_blocking_system_call_is_reported_with_blocking_as_the_remedy() 
 #[test]
 fn threads_that_poll_or_yield_or_wait_are_not_reported() {
     let main = || {
-        let run = tailwater::Builder::new().kthreads(1).stall_timeout(SHORT).run(|| {
+        let run = tailwater::RuntimeBuilder::new().kthreads(1).stall_timeout(SHORT).run(|| {
             let mut last = Instant::now();
             let mut for_a_while = |step: fn()| {
                 let end = last + 8 * SHORT;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tailwater::dispatch::{Class, Dispatcher, Request, Service, Settings, UdpServer};
+use tailwater::dispatch::{Dispatcher, Request, RequestClass, Service, Settings, UdpServer};
 use tailwater::net::UdpSocket;
 use tailwater::sync::{Mutex, mpsc};
 use tailwater::thread;
@@ -15,7 +15,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[test]
 fn dispatchers_on_one_kthread() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             // A turn in which Linux does not run the kthread is not cut short.
             .stall_timeout(Duration::ZERO)
@@ -52,8 +52,8 @@ fn dispatcher(settings: Settings) -> Dispatcher<Job> {
 
 fn policy(text: &str) -> Settings {
     Settings::new(text.parse().unwrap())
-        .class(Class::new("short").slo(Duration::from_micros(50)))
-        .class(Class::new("long").slo(Duration::from_millis(50)))
+        .class(RequestClass::new("short").slo(Duration::from_micros(50)))
+        .class(RequestClass::new("long").slo(Duration::from_millis(50)))
 }
 
 fn submit(dispatcher: &Dispatcher<Job>, class: usize, job: impl FnOnce() + Send + 'static) {

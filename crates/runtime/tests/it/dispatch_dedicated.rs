@@ -15,7 +15,7 @@ const KTHREADS: u16 = 16;
 #[test]
 fn dispatchers_with_kthreads_of_their_own() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(KTHREADS)
             .run(|| {
                 for (settings, dispatchers) in [

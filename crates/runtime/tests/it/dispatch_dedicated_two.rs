@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Instant;
-use tailwater::dispatch::{Class, Dispatcher, Request, Settings};
+use tailwater::dispatch::{Dispatcher, Request, RequestClass, Settings};
 use tailwater::sync::mpsc;
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};
@@ -14,11 +14,11 @@ type Job = Box<dyn FnOnce() + Send>;
 #[test]
 fn a_dispatcher_and_a_worker() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 let settings = Settings::new("sq:5us".parse().unwrap())
-                    .class(Class::new("all"))
+                    .class(RequestClass::new("all"))
                     .dispatchers(1)
                     .depth(2)
                     .preempted(8);

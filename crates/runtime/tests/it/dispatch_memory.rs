@@ -21,7 +21,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[test]
 fn dispatchers_without_memory_for_threads() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(LANES)
             .run(|| {
                 let start = || Dispatcher::start(settings("sq:5us"), |_| (), |job: Job| job());

@@ -11,7 +11,7 @@ use tailwater_testkit::own_process;
 #[test]
 fn dispatchers_on_two_kthreads() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 for policy in ["c-fcfs", "steal:4", "sq:5us", "sq:5us,head", "mq:5us", "mq:20us,tail", "srpt"]

@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tailwater::dispatch::{Class, ConnectionStats, Frame, Framing, Service, Settings, TcpServer};
+use tailwater::dispatch::{ConnectionStats, Frame, Framing, RequestClass, Service, Settings, TcpServer};
 use tailwater::net::{TcpListener, TcpOptions, TcpStream, UdpSocket};
 use tailwater::{thread, time};
 use tailwater_testkit::{PATIENCE, own_process};
@@ -17,7 +17,7 @@ const LONG: usize = 64 << 10;
 #[test]
 fn tcp_servers_on_one_kthread() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             // A turn in which Linux does not run the kthread is not cut short.
             .stall_timeout(Duration::ZERO)
@@ -100,7 +100,9 @@ fn lines() -> Framing {
 }
 
 fn settings() -> Settings {
-    Settings::new("sq:5us".parse().unwrap()).class(Class::new("short")).class(Class::new("long"))
+    Settings::new("sq:5us".parse().unwrap())
+        .class(RequestClass::new("short"))
+        .class(RequestClass::new("long"))
 }
 
 fn server(service: &Lines, framing: Framing) -> TcpServer {

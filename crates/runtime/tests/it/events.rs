@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
-use tailwater::events::{Batch, CommandError, Condition, Cookie, EventLoop, Handle};
+use tailwater::events::{Batch, CommandError, Condition, EventLoop, Handle, Token};
 use tailwater::net::{SharedBytes, TcpListener, TcpOptions, TcpStream, UdpSocket};
 use tailwater::sync::Mutex;
 use tailwater::thread;
@@ -19,10 +19,10 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn event_loops_report_and_obey() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
-                a_connection_is_reported_from_knock_to_close();
+                a_connection_is_reported_from_its_arrival_to_its_close();
                 bytes_sent_before_the_acceptance_are_reported_after_it();
                 a_rejected_connection_is_reported_no_more();
                 what_is_not_done_is_shown_again_in_one_piece();
@@ -65,7 +65,7 @@ impl Bed {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut events = EventLoop::new();
-        events.listen(listener, Cookie(0));
+        events.listen(listener, Token(0));
         Self { events, batch: Batch::new(), address }
     }
 
@@ -90,12 +90,14 @@ impl Bed {
         self.events.poll(&mut self.batch, Some(Duration::from_millis(2))) == 0
     }
 
-    /// Accepts a new connection as `cookie`; returns both ends.
-    fn connection(&mut self, cookie: u64) -> (TcpStream, Handle) {
+    /// Accepts a new connection as `token`; returns both ends.
+    fn connection(&mut self, token: usize) -> (TcpStream, Handle) {
         let client = TcpStream::connect(self.address).unwrap();
-        let Condition::Knock { listener: Cookie(0), handle, peer } = self.one() else { panic!("no knock") };
+        let Condition::Incoming { listener: Token(0), handle, peer } = self.one() else {
+            panic!("nobody connects")
+        };
         assert_eq!(peer, client.local_addr().unwrap());
-        self.events.accept(handle, Cookie(cookie)).unwrap();
+        self.events.accept(handle, Token(token)).unwrap();
         (client, handle)
     }
 
@@ -115,25 +117,25 @@ impl Bed {
     }
 }
 
-fn a_connection_is_reported_from_knock_to_close() {
+fn a_connection_is_reported_from_its_arrival_to_its_close() {
     let mut bed = Bed::listening();
     let (mut client, handle) = bed.connection(7);
     assert!(bed.is_quiet());
     client.write_all(b"request").unwrap();
-    assert_eq!(bed.one(), Condition::Received { cookie: Cookie(7), handle, fresh: 7 });
+    assert_eq!(bed.one(), Condition::Received { token: Token(7), handle, fresh: 7 });
     assert_eq!(bed.data(handle), b"request");
     let slices = [IoSlice::new(b"an "), IoSlice::new(b""), IoSlice::new(b"answer")];
     assert_eq!(bed.events.send(handle, &slices), Ok(9));
-    bed.events.recv_done(handle, 7).unwrap();
+    bed.events.consume(handle, 7).unwrap();
     assert!(bed.is_quiet());
     let mut answer = [0; 9];
     client.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"an answer");
     client.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(bed.one(), Condition::Ended { cookie: Cookie(7), handle });
+    assert_eq!(bed.one(), Condition::Eof { token: Token(7), handle });
     assert_eq!(bed.send(handle, b"the last"), Ok(8));
-    bed.events.finish(handle).unwrap();
-    assert_eq!(bed.one(), Condition::Closed { cookie: Cookie(7), handle, reason: None });
+    bed.events.shutdown(handle).unwrap();
+    assert_eq!(bed.one(), Condition::Closed { token: Token(7), handle, reason: None });
     let mut rest = String::new();
     client.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "the last");
@@ -148,18 +150,18 @@ fn bytes_sent_before_the_acceptance_are_reported_after_it() {
     let mut client = TcpStream::connect(bed.address).unwrap();
     client.write_all(b"early").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
-    let Condition::Knock { handle, .. } = bed.one() else { panic!("no knock") };
+    let Condition::Incoming { handle, .. } = bed.one() else { panic!("nobody connects") };
     assert!(bed.is_quiet());
-    bed.events.accept(handle, Cookie(1)).unwrap();
+    bed.events.accept(handle, Token(1)).unwrap();
     bed.until_lent(handle, 5);
-    assert_eq!(bed.one(), Condition::Ended { cookie: Cookie(1), handle });
+    assert_eq!(bed.one(), Condition::Eof { token: Token(1), handle });
     assert_eq!(bed.data(handle), b"early");
 }
 
 fn a_rejected_connection_is_reported_no_more() {
     let mut bed = Bed::listening();
     let mut client = TcpStream::connect(bed.address).unwrap();
-    let Condition::Knock { handle, .. } = bed.one() else { panic!("no knock") };
+    let Condition::Incoming { handle, .. } = bed.one() else { panic!("nobody connects") };
     bed.events.close(handle).unwrap();
     assert_eq!(client.read(&mut [0; 9]).unwrap(), 0);
     assert!(bed.is_quiet());
@@ -170,15 +172,15 @@ fn what_is_not_done_is_shown_again_in_one_piece() {
     let (mut client, handle) = bed.connection(1);
     client.write_all(b"half a ").unwrap();
     bed.until_lent(handle, 7);
-    bed.events.recv_done(handle, 5).unwrap();
+    bed.events.consume(handle, 5).unwrap();
     assert_eq!(bed.data(handle), b"a ");
     client.write_all(b"line\n").unwrap();
-    assert_eq!(bed.one(), Condition::Received { cookie: Cookie(1), handle, fresh: 5 });
+    assert_eq!(bed.one(), Condition::Received { token: Token(1), handle, fresh: 5 });
     assert_eq!(bed.data(handle), b"a line\n");
-    assert_eq!(bed.events.recv_done(handle, 8), Err(CommandError::NotLent { asked: 8, lent: 7 }));
-    bed.events.recv_done(handle, 7).unwrap();
+    assert_eq!(bed.events.consume(handle, 8), Err(CommandError::NotLent { asked: 8, lent: 7 }));
+    bed.events.consume(handle, 7).unwrap();
     assert!(bed.data(handle).is_empty());
-    assert_eq!(bed.events.recv_done(handle, 1), Err(CommandError::NotLent { asked: 1, lent: 0 }));
+    assert_eq!(bed.events.consume(handle, 1), Err(CommandError::NotLent { asked: 1, lent: 0 }));
 }
 
 fn what_is_lent_stops_the_peer() {
@@ -186,7 +188,7 @@ fn what_is_lent_stops_the_peer() {
     let options = TcpOptions::new().receive_buffer(BUFFER);
     let listener = options.listen("127.0.0.1:0").unwrap();
     let mut bed = Bed { address: listener.local_addr().unwrap(), ..Bed::listening() };
-    bed.events.listen(listener, Cookie(0));
+    bed.events.listen(listener, Token(0));
     let (client, handle) = bed.connection(1);
     let data: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
     let copy = data.clone();
@@ -197,7 +199,7 @@ fn what_is_lent_stops_the_peer() {
     let mut got = Vec::new();
     loop {
         got.extend(bed.data(handle));
-        bed.events.recv_done(handle, bed.data(handle).len()).unwrap();
+        bed.events.consume(handle, bed.data(handle).len()).unwrap();
         if got.len() == data.len() {
             break;
         }
@@ -222,7 +224,7 @@ fn a_send_without_room_is_cut_and_room_is_reported() {
         client.read_exact(&mut got).map(|()| (got, client))
     });
     while sent < data.len() {
-        let Condition::Window { cookie: Cookie(1), room: 1.., .. } = bed.one() else { panic!("{sent}") };
+        let Condition::Window { token: Token(1), room: 1.., .. } = bed.one() else { panic!("{sent}") };
         // A timer may have made the room smaller since, or acknowledgments larger.
         sent += bed.send(handle, &data[sent..]).unwrap();
     }
@@ -270,7 +272,7 @@ fn shared_bytes_without_room_are_cut_and_leave_behind_copied_ones() {
         client.read_exact(&mut got).map(|()| (got, client))
     });
     while !rest.is_empty() {
-        let Condition::Window { cookie: Cookie(1), room: 1.., .. } = bed.one() else { panic!("{rest:?}") };
+        let Condition::Window { token: Token(1), room: 1.., .. } = bed.one() else { panic!("{rest:?}") };
         rest.advance(bed.events.send_shared(handle, &rest).unwrap());
     }
     let (got, _client) = reader.join().unwrap().unwrap();
@@ -281,7 +283,7 @@ fn shared_bytes_without_room_are_cut_and_leave_behind_copied_ones() {
 fn a_round_has_no_more_than_its_bound_and_passes_nobody_over() {
     const CLIENTS: usize = 5;
     let mut bed = Bed::listening();
-    let mut clients: Vec<_> = (0..CLIENTS).map(|i| bed.connection(i as u64)).collect();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|i| bed.connection(i)).collect();
     bed.events.set_batch(2).unwrap();
     // The loop takes a little of each connection, so each has more behind its first condition.
     for (client, _) in &mut clients {
@@ -297,7 +299,7 @@ fn a_round_has_no_more_than_its_bound_and_passes_nobody_over() {
     let of = |handle| seen.iter().filter(move |it| it.handle() == Some(handle));
     for (_, handle) in clients {
         let own: Vec<_> = of(handle).collect();
-        assert!(matches!(own[..], [Condition::Received { .. }, Condition::Ended { .. }]), "{own:?}");
+        assert!(matches!(own[..], [Condition::Received { .. }, Condition::Eof { .. }]), "{own:?}");
     }
 }
 
@@ -319,15 +321,15 @@ fn a_socket_that_always_has_more_stops_nobody() {
         client.send_to(b"flood", to_flooded).unwrap();
     }
     arrive();
-    bed.events.bind(flooded, Cookie(1));
-    assert!(matches!(bed.one(), Condition::Datagram { cookie: Cookie(1), .. }));
-    bed.events.bind(other, Cookie(2));
+    bed.events.bind(flooded, Token(1));
+    assert!(matches!(bed.one(), Condition::Datagram { token: Token(1), .. }));
+    bed.events.bind(other, Token(2));
     client.send_to(b"one", to_other).unwrap();
     arrive();
     bed.events.waker().wake();
     let few: Vec<_> = (0..6).map(|_| bed.one()).collect();
     assert!(few.contains(&Condition::Woken), "{few:?}");
-    let is_other = |it: &Condition| matches!(it, Condition::Datagram { cookie: Cookie(2), .. });
+    let is_other = |it: &Condition| matches!(it, Condition::Datagram { token: Token(2), .. });
     assert!(few.iter().any(is_other), "{few:?}");
 }
 
@@ -335,7 +337,7 @@ fn a_closed_socket_is_not_handled_later_in_its_batch() {
     let mut bed = Bed::listening();
     let ports: Vec<_> = (0..2).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<_> = ports.iter().map(|port| port.local_addr().unwrap()).collect();
-    let handles: Vec<_> = ports.into_iter().map(|port| bed.events.bind(port, Cookie(1))).collect();
+    let handles: Vec<_> = ports.into_iter().map(|port| bed.events.bind(port, Token(1))).collect();
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
     probe.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -365,11 +367,11 @@ fn a_handle_or_a_place_is_of_one_socket() {
     let [bed, _] = &mut beds;
     let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let to = sockets[0].local_addr().unwrap();
-    let [receiver, bystander] = sockets.map(|socket| bed.events.bind(socket, Cookie(2)));
+    let [receiver, bystander] = sockets.map(|socket| bed.events.bind(socket, Token(2)));
     bed.events.send_to(bystander, Some(to), &[IoSlice::new(b"private")]).unwrap();
-    let Condition::Datagram { place, .. } = bed.one() else { panic!("no datagram") };
-    assert_eq!(bed.events.datagram(bystander, place), Err(CommandError::OtherSocket));
-    assert_eq!(bed.events.datagram(receiver, place), Ok(&b"private"[..]));
+    let Condition::Datagram { range, .. } = bed.one() else { panic!("no datagram") };
+    assert_eq!(bed.events.datagram(bystander, range), Err(CommandError::OtherSocket));
+    assert_eq!(bed.events.datagram(receiver, range), Ok(&b"private"[..]));
 }
 
 fn a_close_does_not_linger() {
@@ -377,7 +379,7 @@ fn a_close_does_not_linger() {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_linger(Some(PATIENCE)).unwrap();
     let mut events = EventLoop::new();
-    let handle = events.adopt(stream, Cookie(1));
+    let handle = events.register(stream, Token(1));
     events.waker().wake();
     events.run(|events, _| {
         // More than the peer acknowledges, for it reads nothing. Waiting would panic.
@@ -395,37 +397,37 @@ fn a_failure_is_reported_behind_the_data_before_it() {
     drop(client);
     bed.until_lent(handle, 7);
     let reason = Some(ErrorKind::ConnectionReset);
-    assert_eq!(bed.one(), Condition::Closed { cookie: Cookie(1), handle, reason });
+    assert_eq!(bed.one(), Condition::Closed { token: Token(1), handle, reason });
     assert_eq!(bed.data(handle), b"the end");
     assert_eq!(bed.send(handle, b"no"), Err(CommandError::Over));
-    assert_eq!(bed.events.finish(handle), Err(CommandError::Over));
+    assert_eq!(bed.events.shutdown(handle), Err(CommandError::Over));
 }
 
 fn a_refused_connection_is_reported_as_closed() {
     let mut bed = Bed::listening();
     // Port 1 is no client's: the SYN does not meet itself.
     let closed = SocketAddr::from(([127, 0, 0, 1], 1));
-    let handle = bed.events.connect(closed, Cookie(3)).unwrap();
+    let handle = bed.events.connect(closed, Token(3)).unwrap();
     let reason = Some(ErrorKind::ConnectionRefused);
-    assert_eq!(bed.one(), Condition::Closed { cookie: Cookie(3), handle, reason });
+    assert_eq!(bed.one(), Condition::Closed { token: Token(3), handle, reason });
 }
 
 fn both_ends_may_be_of_one_loop() {
     let mut bed = Bed::listening();
-    let client = bed.events.connect(bed.address, Cookie(1)).unwrap();
+    let client = bed.events.connect(bed.address, Token(1)).unwrap();
     bed.send(client, b"first").unwrap();
     let (mut connected, mut got) = (false, Vec::new());
     while !connected || got.len() < 5 {
         for condition in bed.round() {
             match condition {
-                Condition::Connected { cookie: Cookie(1), handle } => {
+                Condition::Connected { token: Token(1), handle } => {
                     assert_eq!(handle, client);
                     connected = true;
                 }
-                Condition::Knock { handle, .. } => bed.events.accept(handle, Cookie(2)).unwrap(),
-                Condition::Received { cookie: Cookie(2), handle, fresh } => {
+                Condition::Incoming { handle, .. } => bed.events.accept(handle, Token(2)).unwrap(),
+                Condition::Received { token: Token(2), handle, fresh } => {
                     got.extend(bed.data(handle));
-                    bed.events.recv_done(handle, fresh).unwrap();
+                    bed.events.consume(handle, fresh).unwrap();
                 }
                 other => panic!("{other:?}"),
             }
@@ -454,31 +456,31 @@ fn bad_commands_are_refused() {
     let mut bed = Bed::listening();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let listener = bed.events.listen(listener, Cookie(9));
+    let listener = bed.events.listen(listener, Token(9));
     assert_eq!(bed.send(listener, b"x"), Err(CommandError::WrongKind));
     assert_eq!(bed.events.data(listener), Err(CommandError::WrongKind));
     assert_eq!(bed.events.send_to(listener, None, &[]), Err(CommandError::WrongKind));
     let _client = TcpStream::connect(address).unwrap();
-    let Condition::Knock { listener: Cookie(9), handle, .. } = bed.one() else { panic!("no knock") };
+    let Condition::Incoming { listener: Token(9), handle, .. } = bed.one() else { panic!("nobody connects") };
     assert_eq!(bed.send(handle, b"x"), Err(CommandError::NotAccepted));
-    assert_eq!(bed.events.finish(handle), Err(CommandError::NotAccepted));
-    bed.events.accept(handle, Cookie(1)).unwrap();
-    assert_eq!(bed.events.accept(handle, Cookie(2)), Err(CommandError::Accepted));
-    bed.events.finish(handle).unwrap();
-    assert_eq!(bed.events.finish(handle), Err(CommandError::Finished));
-    assert_eq!(bed.send(handle, b"x"), Err(CommandError::Finished));
+    assert_eq!(bed.events.shutdown(handle), Err(CommandError::NotAccepted));
+    bed.events.accept(handle, Token(1)).unwrap();
+    assert_eq!(bed.events.accept(handle, Token(2)), Err(CommandError::Accepted));
+    bed.events.shutdown(handle).unwrap();
+    assert_eq!(bed.events.shutdown(handle), Err(CommandError::ShutDown));
+    assert_eq!(bed.send(handle, b"x"), Err(CommandError::ShutDown));
     bed.events.close(handle).unwrap();
     let calls = [
         bed.events.close(handle),
-        bed.events.accept(handle, Cookie(3)),
-        bed.events.recv_done(handle, 0),
-        bed.events.finish(handle),
+        bed.events.accept(handle, Token(3)),
+        bed.events.consume(handle, 0),
+        bed.events.shutdown(handle),
         bed.events.data(handle).map(drop),
         bed.send(handle, b"x").map(drop),
     ];
     assert_eq!(calls, [Err(CommandError::UnknownHandle); 6]);
     // The place is used again, under another handle.
-    let next = bed.events.connect(address, Cookie(4)).unwrap();
+    let next = bed.events.connect(address, Token(4)).unwrap();
     assert_ne!(next, handle);
     assert_eq!(bed.events.close(handle), Err(CommandError::UnknownHandle));
     assert_eq!(bed.events.set_batch(300), Err(CommandError::Batch(300)));
@@ -489,7 +491,7 @@ fn datagrams_are_lent_for_a_round() {
     let mut bed = Bed::listening();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
-    let handle = bed.events.bind(socket, Cookie(5));
+    let handle = bed.events.bind(socket, Token(5));
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     bed.events.set_batch(8).unwrap();
     let mut seen = Vec::new();
@@ -503,9 +505,9 @@ fn datagrams_are_lent_for_a_round() {
             assert!(round.len() <= 8);
             left -= round.len();
             for condition in round {
-                let Condition::Datagram { cookie: Cookie(5), from, place, .. } = condition else { panic!() };
+                let Condition::Datagram { token: Token(5), from, range, .. } = condition else { panic!() };
                 assert_eq!(from, client.local_addr().unwrap());
-                seen.push((bed.events.datagram(handle, place).unwrap().to_vec(), place));
+                seen.push((bed.events.datagram(handle, range).unwrap().to_vec(), range));
             }
         }
     }
@@ -525,10 +527,10 @@ fn an_undelivered_datagram_is_reported() {
     let mut bed = Bed::listening();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()).unwrap();
-    let handle = bed.events.bind(socket, Cookie(5));
+    let handle = bed.events.bind(socket, Token(5));
     bed.events.send_to(handle, None, &[IoSlice::new(b"to nobody")]).unwrap();
     let reason = ErrorKind::ConnectionRefused;
-    assert_eq!(bed.one(), Condition::Undelivered { cookie: Cookie(5), handle, reason });
+    assert_eq!(bed.one(), Condition::Undelivered { token: Token(5), handle, reason });
     assert!(bed.is_quiet());
 }
 
@@ -569,16 +571,16 @@ fn a_handler_that_waits_panics() {
 }
 
 fn conditions_that_a_handler_leaves_are_not_lost() {
-    const CLIENTS: u64 = 4;
+    const CLIENTS: usize = 4;
     let mut bed = Bed::listening();
     let mut clients: Vec<_> = (0..CLIENTS).map(|i| bed.connection(i).0).collect();
     clients.iter_mut().for_each(|client| client.write_all(b"once").unwrap());
     let mut seen = 0;
-    while seen < CLIENTS as usize * 4 {
+    while seen < CLIENTS * 4 {
         seen += bed.events.run(|events, condition| {
             let Condition::Received { handle, .. } = condition else { panic!("{condition:?}") };
             let data = events.data(handle).unwrap().len();
-            events.recv_done(handle, data).unwrap();
+            events.consume(handle, data).unwrap();
             ControlFlow::Break(data)
         });
     }
@@ -603,13 +605,13 @@ fn loops_share_a_listener() {
         let served = thread::spawn(move || {
             let mut events = EventLoop::new();
             sender.send(events.waker()).unwrap();
-            events.listen(listener, Cookie(0));
+            events.listen(listener, Token(0));
             let mut served = 0;
             events.run(|events, condition| {
                 if condition == Condition::Woken {
                     return ControlFlow::Break(served);
                 }
-                served += usize::from(matches!(condition, Condition::Knock { .. }));
+                served += usize::from(matches!(condition, Condition::Incoming { .. }));
                 echo(events, condition, &mut |all| all);
                 ControlFlow::Continue(())
             })
@@ -638,10 +640,10 @@ fn loops_share_a_listener() {
 /// Echoes as much of what is lent as `part` says.
 fn echo(events: &mut EventLoop, condition: Condition, part: &mut dyn FnMut(usize) -> usize) {
     let result = match condition {
-        Condition::Knock { handle, .. } => events.accept(handle, Cookie(1)),
+        Condition::Incoming { handle, .. } => events.accept(handle, Token(1)),
         Condition::Received { handle, .. }
         | Condition::Window { handle, .. }
-        | Condition::Ended { handle, .. } => answer(events, handle, part),
+        | Condition::Eof { handle, .. } => answer(events, handle, part),
         Condition::Closed { reason: None, .. } => Ok(()),
         other => panic!("{other:?}"),
     };
@@ -658,9 +660,9 @@ fn answer(
     let (left, right) = first.split_at(first.len() / 3);
     let sent = events.send(handle, &[IoSlice::new(left), IoSlice::new(right)])?;
     let all = sent == first.len() && rest.is_empty();
-    events.recv_done(handle, sent)?;
-    if events.has_ended(handle)? && all {
-        events.finish(handle)?;
+    events.consume(handle, sent)?;
+    if events.is_eof(handle)? && all {
+        events.shutdown(handle)?;
     }
     Ok(())
 }
@@ -677,7 +679,7 @@ fn every_byte_comes_back_once_and_in_order(seed: u64) {
     let clients: Vec<_> =
         (0..CLIENTS).map(|i| thread::spawn(move || converse(address, seed * CLIENTS + i))).collect();
     let (mut events, mut batch) = (EventLoop::new(), Batch::new());
-    events.listen(listener, Cookie(0));
+    events.listen(listener, Token(0));
     // Connections with data that was left on loan.
     let (mut owed, mut closed) = (Vec::new(), 0);
     while closed < CLIENTS {

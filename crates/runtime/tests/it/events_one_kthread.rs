@@ -9,7 +9,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn loops_that_never_wait_let_other_threads_run() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .run(|| {
                 polls_with_a_time_of_zero_let_other_threads_run();

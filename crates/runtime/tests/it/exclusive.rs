@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 use tailwater::cores;
 use tailwater::sync::mpsc;
-use tailwater::thread::{self, Builder, Class, JoinHandle, Placement};
+use tailwater::thread::{self, Builder, JoinHandle, Placement, ThreadClass};
 use tailwater_testkit::{own_process, until};
 
 /// Kthreads of the program.
@@ -18,7 +18,7 @@ const NONE: i32 = 0;
 #[test]
 fn exclusive_threads() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(KTHREADS)
             .stall_timeout(Duration::ZERO)
             .run(|| {
@@ -33,7 +33,7 @@ fn exclusive_threads() {
 }
 
 fn exclusive<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
-    Builder::new().class(Class::Exclusive).spawn(body)
+    Builder::new().class(ThreadClass::Exclusive).spawn(body)
 }
 
 /// The OS threads on which exclusive threads run at present.
@@ -77,7 +77,7 @@ fn crowd(taken: &Arc<Taken>, stop: &Arc<AtomicBool>, turns: &Arc<AtomicUsize>) -
                 }
             }
         };
-        let class = if n % 5 == 1 { Class::Background } else { Class::Normal };
+        let class = if n % 5 == 1 { ThreadClass::Background } else { ThreadClass::Normal };
         Builder::new().placement(placements[n % 3]).class(class).spawn(body).unwrap()
     };
     (0..12).map(member).collect()
@@ -217,7 +217,7 @@ fn threads_of_all_classes_end() {
         let senders: Vec<_> = (0..8u64)
             .map(|n| {
                 let send = send.clone();
-                let class = if n == 3 { Class::Background } else { Class::Normal };
+                let class = if n == 3 { ThreadClass::Background } else { ThreadClass::Normal };
                 let body = move || (0..10).for_each(|k| send.send(n * 10 + k).unwrap());
                 Builder::new().class(class).spawn(body).unwrap()
             })

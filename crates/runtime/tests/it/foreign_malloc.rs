@@ -73,26 +73,27 @@ fn a_thread_preempted_in_malloc_stops_nobody() {
             }
         });
         let _storm = Storm::start(QUANTUM);
-        let run = tailwater::Builder::new().kthreads(3).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(
-            move || {
-                let deadline = Instant::now() + PATIENCE;
-                let threads: Vec<_> = (0..6)
-                    .map(|_| {
-                        let rounds = Arc::clone(&rounds);
-                        thread::spawn(move || {
-                            while debug::counters().preemptions < ENOUGH && Instant::now() < deadline {
-                                (0..20).for_each(|_| allocate_behind_the_allocators_back());
-                                // A new thread's handle, which `std` allocates by itself.
-                                thread::spawn(|| std::thread::current().id()).join().unwrap();
-                                rounds.fetch_add(1, Ordering::Relaxed);
-                            }
+        let run =
+            tailwater::RuntimeBuilder::new().kthreads(3).quantum(QUANTUM).stall_timeout(Duration::ZERO).run(
+                move || {
+                    let deadline = Instant::now() + PATIENCE;
+                    let threads: Vec<_> = (0..6)
+                        .map(|_| {
+                            let rounds = Arc::clone(&rounds);
+                            thread::spawn(move || {
+                                while debug::counters().preemptions < ENOUGH && Instant::now() < deadline {
+                                    (0..20).for_each(|_| allocate_behind_the_allocators_back());
+                                    // A new thread's handle, which `std` allocates by itself.
+                                    thread::spawn(|| std::thread::current().id()).join().unwrap();
+                                    rounds.fetch_add(1, Ordering::Relaxed);
+                                }
+                            })
                         })
-                    })
-                    .collect();
-                threads.into_iter().for_each(|thread| thread.join().unwrap());
-                debug::counters().preemptions
-            },
-        );
+                        .collect();
+                    threads.into_iter().for_each(|thread| thread.join().unwrap());
+                    debug::counters().preemptions
+                },
+            );
         over.store(true, Ordering::Relaxed);
         assert!(run.unwrap() > 0, "nothing was tested");
     });

@@ -21,7 +21,7 @@ const AGES: Duration = Duration::from_secs(3600);
 #[test]
 fn futures_wait_and_are_woken() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 an_echo_service_answers_many_clients();

@@ -17,7 +17,7 @@ fn parks_for_gdb() {
 
 /// One thread parked, the other stopped for the debugger.
 fn program() {
-    let run = tailwater::Builder::new().kthreads(1).run(|| {
+    let run = tailwater::RuntimeBuilder::new().kthreads(1).run(|| {
         let parked = thread::spawn(parks_for_gdb);
         thread::yield_now();
         println!("parked: {:?}", parked.thread().id());

@@ -21,16 +21,17 @@ mod examples;
 mod exclusive;
 mod foreign_malloc;
 mod future;
+mod future_locks;
 mod gdb;
 mod membarrier;
 mod pinned;
 mod placement;
-mod poll;
 mod preempt_flood;
 mod preemptible;
 mod process_calls;
 mod quantum;
 mod quantum_off;
+mod readiness;
 mod reset_sleep;
 mod run_order;
 mod shared_tls;
@@ -50,5 +51,4 @@ mod udp;
 mod udp_parallel;
 mod wake_all;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();

@@ -87,7 +87,7 @@ fn contend(mutexes: usize) {
 fn mutexes_work_where_the_barrier_is_refused_from_the_beginning() {
     in_child("mutexes_work_where_the_barrier_is_refused_from_the_beginning", || {
         refuse_membarrier();
-        tailwater::Builder::new().kthreads(2).run(|| contend(200)).unwrap();
+        tailwater::RuntimeBuilder::new().kthreads(2).run(|| contend(200)).unwrap();
         println!("ended");
     });
 }
@@ -95,7 +95,7 @@ fn mutexes_work_where_the_barrier_is_refused_from_the_beginning() {
 #[test]
 fn mutexes_work_after_a_filter_has_taken_the_barrier_away() {
     in_child("mutexes_work_after_a_filter_has_taken_the_barrier_away", || {
-        let run = tailwater::Builder::new().kthreads(2).run(|| {
+        let run = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
             contend(20);
             let old = Mutex::new(0);
             refuse_membarrier();
@@ -110,7 +110,7 @@ fn mutexes_work_after_a_filter_has_taken_the_barrier_away() {
 #[test]
 fn a_cell_that_is_made_after_the_filter_can_be_written() {
     in_child("a_cell_that_is_made_after_the_filter_can_be_written", || {
-        let run = tailwater::Builder::new().kthreads(2).run(|| {
+        let run = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
             refuse_membarrier();
             let cell = Rcu::new(1);
             assert_eq!(*cell.replace(2), 1);

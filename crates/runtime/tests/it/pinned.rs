@@ -19,7 +19,7 @@ const EACH: usize = 300;
 #[test]
 fn pinned_threads_stay_on_their_core() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .run(|| {
                 pretend_cores(&CORES);

@@ -23,7 +23,7 @@ const EACH: usize = 400;
 #[test]
 fn every_placed_thread_runs() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .run(|| {
                 placed_threads_run_wherever_they_are_placed();

@@ -70,7 +70,7 @@ fn a_flood_of_signals_overflows_no_stack() {
 
         block_signal();
         let begun = Instant::now();
-        let runtime = tailwater::Builder::new().kthreads(2).quantum(Duration::from_micros(50));
+        let runtime = tailwater::RuntimeBuilder::new().kthreads(2).quantum(Duration::from_micros(50));
         let run = runtime.run(move || {
             let flood = std::thread::spawn(|| {
                 while !DONE.load(Relaxed) {

@@ -383,7 +383,7 @@ fn gives_way(name: &str, shape: fn(&AtomicBool)) {
 fn each_kind_of_loop_gives_way_to_a_waiting_thread() {
     own_process(|| {
         let quantum = Duration::from_micros(50);
-        let run = tailwater::Builder::new().kthreads(1).quantum(quantum).run(|| {
+        let run = tailwater::RuntimeBuilder::new().kthreads(1).quantum(quantum).run(|| {
             gives_way("a range", endless::range);
             gives_way("an iterator", endless::repeat);
             gives_way("while", endless::while_loop);

@@ -10,7 +10,7 @@ use tailwater_testkit::own_process;
 /// Runs `test` as a user thread beside others.
 fn beside_others(test: impl FnOnce() + Send + 'static) {
     static DONE: AtomicBool = AtomicBool::new(false);
-    tailwater::Builder::new()
+    tailwater::RuntimeBuilder::new()
         .kthreads(2)
         .run(move || {
             let yields = || {

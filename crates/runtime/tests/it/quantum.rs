@@ -8,7 +8,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn a_quantum_shares_a_kthread_among_threads_that_never_poll() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .quantum(Duration::from_micros(200))
             .run(|| {
@@ -72,7 +72,7 @@ fn a_poll_point_ends_the_turn_as_well() {
 
 fn a_spin_lock_holder_keeps_its_turn_and_loses_it_afterwards() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    let lock = tailwater::sync::spin::SpinLock::new(());
+    let lock = tailwater::internals::SpinLock::new(());
     let other = {
         let _held = lock.lock();
         let other = thread::spawn(|| DONE.store(true, Ordering::Relaxed));

@@ -10,7 +10,7 @@ static RAN: AtomicBool = AtomicBool::new(false);
 #[test]
 fn a_thread_keeps_its_kthread_where_the_quantum_stays_off() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .quantum(Duration::from_millis(1))
             .without_quantum("one request runs at a time")

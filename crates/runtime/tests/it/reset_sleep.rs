@@ -28,7 +28,7 @@ fn until_sleepers_are(count: usize) {
 #[test]
 fn a_sleep_that_is_reset_ends_the_thread_that_slept_for_it() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .stall_timeout(Duration::ZERO)
             .run(|| {

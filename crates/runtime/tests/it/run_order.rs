@@ -18,7 +18,7 @@ const LINE: usize = 64;
 #[test]
 fn threads_of_one_kthread_take_turns() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             // A turn in which Linux does not run the kthread is not cut short.
             .stall_timeout(Duration::ZERO)

@@ -75,7 +75,7 @@ fn a_runtime_with_shared_thread_locals_does_all_that_needs_none() {
     own_process(|| {
         // SAFETY: the threads here use a thread-local within `count` only; what std keeps for a
         // panic is used up before the next switch.
-        let builder = unsafe { tailwater::Builder::new().kthreads(1).shared_tls() };
+        let builder = unsafe { tailwater::RuntimeBuilder::new().kthreads(1).shared_tls() };
         builder
             .run(|| {
                 one_kthread_s_threads_share_its_thread_locals();

@@ -13,7 +13,7 @@ fn raise(signal: i32) {
 #[test]
 fn a_thread_that_waits_for_a_signal_leaves_the_core_to_others() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             .run(|| {
                 let mut signals = Signals::new([SIGTERM, SIGHUP]).unwrap();

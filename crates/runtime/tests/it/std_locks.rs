@@ -14,7 +14,7 @@ fn a_thread_that_sleeps_in_the_kernel_gives_way_to_the_one_it_waits_for() {
         static WANTED: AtomicBool = AtomicBool::new(false);
         // One kthread: a thread that waits for the lock sleeps with the only core that its holder
         // could run on.
-        let builder = tailwater::Builder::new().kthreads(1).stall_timeout(Duration::from_millis(200));
+        let builder = tailwater::RuntimeBuilder::new().kthreads(1).stall_timeout(Duration::from_millis(200));
         let sum = builder
             .run(|| {
                 let holder = thread::spawn(|| {

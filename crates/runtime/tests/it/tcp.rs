@@ -5,14 +5,14 @@ use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 use tailwater::net::{Congestion, TcpKeepalive, TcpListener, TcpOptions, TcpStream};
-use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};
 
 #[test]
 fn streams_behave_like_those_of_std() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 bytes_come_back_as_they_were_sent();

@@ -5,14 +5,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 use tailwater::future::block_on;
 use tailwater::net::{TcpListener, TcpOptions, TcpStream};
-use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
 use tailwater::thread;
 use tailwater_testkit::own_process;
 
 #[test]
 fn options_do_what_they_do_on_linux() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 a_cork_makes_one_segment_of_several_writes();
@@ -76,7 +76,7 @@ fn a_flush_sends_what_more_holds() {
     let (mut client, mut server) = pair();
     let began = Instant::now();
     for release in [false, true] {
-        let mut more = client.more();
+        let mut more = client.corked();
         more.write_all(b"head").unwrap();
         more.write_all(b"er").unwrap();
         if release { client.flush() } else { more.flush() }.unwrap();

@@ -15,7 +15,7 @@ fn streams_migrate_between_kthreads_and_lose_nothing() {
     own_process(|| {
         let quantum = Duration::from_micros(200);
         let _storm = Storm::start(quantum);
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .quantum(quantum)
             .run(|| {

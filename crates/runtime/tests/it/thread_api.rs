@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(2 * PATIENCE.as_secs());
 fn the_thread_api_means_what_it_means_in_std() {
     own_process(|| {
         assert!(thread::available_parallelism().is_ok(), "without a runtime");
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .run(|| {
                 identities();

@@ -21,7 +21,7 @@ fn in_child(test: &str, main: impl FnOnce()) -> (Output, String) {
 }
 
 fn run(main: impl FnOnce() + Send + 'static) {
-    tailwater::Builder::new().kthreads(2).run(main).unwrap();
+    tailwater::RuntimeBuilder::new().kthreads(2).run(main).unwrap();
 }
 
 #[inline(never)]

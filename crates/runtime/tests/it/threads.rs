@@ -17,7 +17,7 @@ thread_local! {
 #[test]
 fn a_standalone_runtime_runs_ordinary_rust() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .run(|| {
                 assert!(thread::is_user_thread());
@@ -32,7 +32,10 @@ fn a_standalone_runtime_runs_ordinary_rust() {
                 large_captures_and_results_survive();
             })
             .unwrap();
-        assert!(matches!(tailwater::Builder::new().run(|| ()), Err(tailwater::StartError::AlreadyRunning)));
+        assert!(matches!(
+            tailwater::RuntimeBuilder::new().run(|| ()),
+            Err(tailwater::StartError::AlreadyRunning)
+        ));
     });
 }
 

@@ -7,7 +7,7 @@ use tailwater_testkit::own_process;
 #[test]
 fn waits_are_never_short() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 a_sleep_lasts_at_least_as_long_as_asked();

@@ -11,7 +11,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn a_timer_is_on_time_behind_threads_that_compute_for_as_long_as_one_kthread_does_not() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .run(|| {
                 for round in 0..200 {

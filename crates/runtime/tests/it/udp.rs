@@ -15,7 +15,7 @@ use tailwater_testkit::{PATIENCE, own_process};
 #[test]
 fn sockets_behave_like_those_of_std() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(1)
             // A turn in which Linux does not run the kthread is not cut short.
             .stall_timeout(Duration::ZERO)

@@ -12,7 +12,7 @@ use tailwater_testkit::own_process;
 #[test]
 fn sockets_shared_by_many_threads_lose_and_repeat_nothing() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(3)
             .run(|| {
                 every_request_gets_its_own_reply();

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tailwater::sync::spin::SpinLock;
-use tailwater::sync::wait::{self, WaitList, WaitOutcome};
+use tailwater::internals::{self, SpinLock, WaitList, WaitOutcome};
 use tailwater::sync::{Condvar, Event, Mutex, channel};
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, Storm, own_process};
@@ -16,7 +15,7 @@ fn waking_everybody() {
         // One kthread: a running thread keeps all others from running.
         let quantum = Duration::from_micros(50);
         let _storm = Storm::start(quantum);
-        let run = tailwater::Builder::new().kthreads(1).quantum(quantum).run(|| {
+        let run = tailwater::RuntimeBuilder::new().kthreads(1).quantum(quantum).run(|| {
             a_thread_that_wakes_very_many_can_be_interrupted();
             each_wait_ends_by_the_wake_or_by_its_timeout();
             a_thread_that_waits_again_is_not_woken_twice();
@@ -92,7 +91,7 @@ fn each_wait_ends_by_the_wake_or_by_its_timeout() {
                     let timeout = Duration::from_nanos(100_000 + i * 37 % 800_000);
                     let deadline = (i % 2 == 0).then(|| Instant::now() + timeout);
                     // SAFETY: the list is all that the lock guards, and it stays there.
-                    let outcome = unsafe { wait::wait(gate.lock(), |list| list, deadline) };
+                    let outcome = unsafe { internals::wait(gate.lock(), |list| list, deadline) };
                     if outcome == WaitOutcome::Woken {
                         woken.fetch_add(1, Ordering::Relaxed);
                     }
@@ -102,7 +101,7 @@ fn each_wait_ends_by_the_wake_or_by_its_timeout() {
         let mut told = 0;
         // Waits without a deadline must be woken.
         while threads.iter().any(|thread| !thread.is_finished()) {
-            told += wait::wake_all(gate.lock(), |list| list);
+            told += internals::wake_all(gate.lock(), |list| list);
             thread::sleep(Duration::from_micros(300));
         }
         join(threads);

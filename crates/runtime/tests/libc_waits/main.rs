@@ -1,4 +1,4 @@
-//! Waits of the C library as waits of user threads (`Builder::adopt_libc_waits`).
+//! Waits of the C library as waits of user threads (`RuntimeBuilder::adopt_libc_waits`).
 //!
 //! Code of the C library is changed while a process has one thread, and the test harness has
 //! several. So this program has no harness: it runs each of its tests in a process of its own, as
@@ -16,8 +16,7 @@ mod stress;
 use std::process::{Command, ExitCode, Stdio};
 use tailwater_testkit::{PATIENCE, Program, text};
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();
 
 /// A test: its name and its function.
 type Case = (&'static str, fn());
@@ -111,6 +110,9 @@ fn run_adopted<T: Send + 'static>(kthreads: u16, main: impl FnOnce() -> T + Send
 }
 
 /// Returns a builder of such a runtime.
-fn adopting(kthreads: u16) -> tailwater::Builder {
-    tailwater::Builder::new().kthreads(kthreads).stall_timeout(std::time::Duration::ZERO).adopt_libc_waits()
+fn adopting(kthreads: u16) -> tailwater::RuntimeBuilder {
+    tailwater::RuntimeBuilder::new()
+        .kthreads(kthreads)
+        .stall_timeout(std::time::Duration::ZERO)
+        .adopt_libc_waits()
 }

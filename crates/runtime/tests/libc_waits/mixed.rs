@@ -44,7 +44,7 @@ fn background() {
     run_adopted(1, || {
         let (sender, receiver) = mpsc::channel();
         let (answers, answered) = mpsc::channel();
-        let builder = thread::Builder::new().class(thread::Class::Background);
+        let builder = thread::Builder::new().class(thread::ThreadClass::Background);
         let waiter =
             builder.spawn(move || receiver.iter().for_each(|n: u32| answers.send(n + 1).unwrap())).unwrap();
         tailwater::blocking(move || {

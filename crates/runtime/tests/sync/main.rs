@@ -11,5 +11,4 @@ mod semaphore;
 mod signals;
 mod support;
 
-#[global_allocator]
-static ALLOC: tailwater::Alloc = tailwater::Alloc::new();
+tailwater::allocator!();

@@ -2,9 +2,9 @@ use crate::support::{in_both_worlds, mixed, panic_message, spawn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tailwater::internals::SpinLock;
 use tailwater::sync::channel::{self, RecvError, Select, SendError};
 use tailwater::sync::mpsc;
-use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
 use tailwater_testkit::PATIENCE;
 
@@ -95,12 +95,12 @@ fn blocking_under_a_spin_lock_is_refused_and_leaves_the_channel_whole() {
                 let _guard = lock.lock();
                 receiver.recv()
             });
-            assert!(message.contains("SpinLock"), "{message}");
+            assert!(message.contains("spin lock"), "{message}");
             let message = panic_message(|| {
                 let _guard = lock.lock();
                 Select::new().recv(&receiver, |m| m).wait()
             });
-            assert!(message.contains("SpinLock"), "{message}");
+            assert!(message.contains("spin lock"), "{message}");
         }
         sender.send(4).unwrap();
         assert_eq!(receiver.recv(), Ok(4));

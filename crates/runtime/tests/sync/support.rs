@@ -9,7 +9,7 @@ use tailwater_testkit::PATIENCE;
 /// Starts the runtime; it stays when its main thread has ended.
 pub fn start_runtime() {
     static START: Once = Once::new();
-    START.call_once(|| tailwater::Builder::new().kthreads(3).run(|| ()).unwrap());
+    START.call_once(|| tailwater::RuntimeBuilder::new().kthreads(3).run(|| ()).unwrap());
 }
 
 /// Runs `test` on an OS thread, then on a user thread.

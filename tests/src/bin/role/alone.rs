@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tailwater::cores;
-use tailwater::thread::{self, Builder, Class};
+use tailwater::thread::{self, Builder, ThreadClass};
 
 #[derive(Default)]
 struct Shared {
@@ -79,7 +79,8 @@ pub fn run() {
         let shared = Arc::clone(&shared);
         move || body(&shared)
     };
-    let alone = Builder::new().class(Class::Exclusive).spawn(of(|shared| shared.compute())).expect("a core");
+    let alone =
+        Builder::new().class(ThreadClass::Exclusive).spawn(of(|shared| shared.compute())).expect("a core");
     let parents: Vec<_> = (0..3).map(|_| thread::spawn(of(Shared::create_threads))).collect();
     while cores::granted() == 0 || shared.place.load(Ordering::SeqCst) == 0 {
         thread::sleep(Duration::from_millis(1));

@@ -1,6 +1,7 @@
 //! The store as a role.
 
-use tailwater_kv::server::{Clock, user_threads};
+use tailwater_kv::clock::Clock;
+use tailwater_kv::server::user_threads;
 use tailwater_kv::service::{Service, Settings};
 use tailwater_kv::store::{Config, Store};
 

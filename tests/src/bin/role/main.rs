@@ -18,9 +18,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tailwater::cores::{self, Estimation, Priorities};
-use tailwater::dispatch::{Class, Service, Settings, UdpServer};
+use tailwater::dispatch::{RequestClass, Service, Settings, UdpServer};
+use tailwater::internals::SpinLock;
 use tailwater::net::UdpSocket;
-use tailwater::sync::spin::SpinLock;
 use tailwater::thread;
 
 fn ready() {
@@ -68,8 +68,8 @@ fn dispatch() {
 
     let socket = UdpSocket::bind("[::]:7").expect("port 7 is free");
     let settings = Settings::new("sq:5us".parse().expect("a policy"))
-        .class(Class::new("even"))
-        .class(Class::new("odd").slo(Duration::from_micros(50)));
+        .class(RequestClass::new("even"))
+        .class(RequestClass::new("odd").slo(Duration::from_micros(50)));
     let _server = UdpServer::start(socket, Echo, settings).expect("it starts");
     ready();
     loop {
@@ -199,7 +199,7 @@ fn beacon() {
 fn request() {
     ready();
     for cores in [1, 0, 1, 0] {
-        cores::request(Priorities::default().at(3, cores));
+        cores::request(Priorities::default().with(3, cores));
         while cores::granted() != cores {
             thread::sleep(Duration::from_millis(1));
         }
@@ -220,12 +220,12 @@ fn estimate() {
     match cores::estimate(Estimation::default().interval(Duration::from_millis(5)).priority(2).at_most(1)) {
         Err(why) => say(&format!("refused: {why}")),
         Ok(()) => {
-            let idle = Priorities::default().at(2, 1);
+            let idle = Priorities::default().with(2, 1);
             while cores::requested() != idle || cores::granted() != 1 {
                 thread::sleep(Duration::from_millis(1));
             }
             say("requested 1");
-            cores::request(Priorities::default().at(7, 1));
+            cores::request(Priorities::default().with(7, 1));
             say(&format!("requested {}", cores::requested().total()));
             cores::clear_policy();
             say(&format!("requested {}", cores::requested().total()));
@@ -236,7 +236,7 @@ fn estimate() {
 /// Prints why no exclusive thread can be made.
 fn exclusive() {
     ready();
-    match thread::Builder::new().class(thread::Class::Exclusive).spawn(|| ()) {
+    match thread::Builder::new().class(thread::ThreadClass::Exclusive).spawn(|| ()) {
         Err(why) => say(&format!("refused: {why}")),
         Ok(thread) => say(&format!("made: {:?}", thread.join())),
     }
@@ -251,7 +251,7 @@ fn compute_and_echo() {
             tailwater::poll();
         }
     };
-    drop(thread::Builder::new().class(thread::Class::Background).spawn(compute).expect("a thread"));
+    drop(thread::Builder::new().class(thread::ThreadClass::Background).spawn(compute).expect("a thread"));
     echo(Duration::ZERO);
 }
 
@@ -264,7 +264,7 @@ fn join_background() {
             tailwater::poll();
         }
     };
-    let background = thread::Builder::new().class(thread::Class::Background).spawn(compute);
+    let background = thread::Builder::new().class(thread::ThreadClass::Background).spawn(compute);
     background.expect("a thread").join().expect("it does not panic");
     say("joined");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
-use tailwater::thread::{self, Class, Placement};
+use tailwater::thread::{self, Placement, ThreadClass};
 use tailwater_shm::{Clock, clock};
 
 use super::{estimator, exclusive, memory, request};
@@ -123,7 +123,7 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
     }
     let placement = args.way.map_or(Placement::Parent, Way::placement);
     let (load, clock) = (args.load, Clock::calibrate(20));
-    let figures = tailwater::Builder::new().run(move || {
+    let figures = tailwater::RuntimeBuilder::new().run(move || {
         if matches!(load, Load::Background) {
             return give_way(clock);
         }
@@ -160,7 +160,7 @@ fn give_way(clock: Clock) -> serde_json::Value {
             tailwater::poll();
         }
     };
-    let batch = thread::Builder::new().class(Class::Background).spawn(body).expect("a stack");
+    let batch = thread::Builder::new().class(ThreadClass::Background).spawn(body).expect("a stack");
     let mut switches = Vec::with_capacity(BURSTS);
     for n in 0..WARM_UP + BURSTS {
         thread::sleep(NAP);

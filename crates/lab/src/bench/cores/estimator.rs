@@ -85,7 +85,7 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, rounds: u16) -> anyhow:
 /// # Errors
 /// If the runtime does not start, or the IOKernel grants no requests.
 pub fn run_child(count: u32) -> anyhow::Result<()> {
-    let samples = tailwater::Builder::new().run(move || {
+    let samples = tailwater::RuntimeBuilder::new().run(move || {
         let switch_more_ns = switch_more_ns();
         cores::estimate(Estimation::default())?;
         let (mut raise_ms, mut lower_ms) = (Vec::new(), Vec::new());

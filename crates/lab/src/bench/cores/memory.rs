@@ -64,7 +64,7 @@ fn figures(few: &Resident, many: &Resident) -> Figures {
 
 /// Prints what is resident when the runtime has begun, and when `count` threads are parked.
 pub fn run_child(count: u32) -> anyhow::Result<()> {
-    let resident = tailwater::Builder::new().run(move || {
+    let resident = tailwater::RuntimeBuilder::new().run(move || {
         let begun_kib = tailwater::blocking(resident_kib);
         let (parked, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let threads: Vec<_> = (0..count)

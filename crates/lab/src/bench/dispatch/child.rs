@@ -40,7 +40,7 @@ enum Part {
 pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
     let (part, clock, count, quantum_ns) =
         (args.part, Clock::from_hz(args.tsc_hz), args.count, args.quantum_ns);
-    let figures = tailwater::Builder::new().run(move || match part {
+    let figures = tailwater::RuntimeBuilder::new().run(move || match part {
         Part::Programs => programs(count),
         Part::Turns => {
             let turns = Turns::of(1_000 * u64::from(count));

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tailwater::events::{Batch, CommandError, Condition, Cookie, EventLoop, Handle};
+use tailwater::events::{Batch, CommandError, Condition, EventLoop, Handle, Token};
 use tailwater::net::{SharedBytes, TcpListener};
 use tailwater::thread;
 
@@ -62,7 +62,7 @@ pub(super) fn serve() -> std::io::Result<()> {
 fn listening(port: u16) -> std::io::Result<EventLoop> {
     let listener = TcpListener::bind((ANY, port))?;
     let mut events = EventLoop::new();
-    events.listen(listener, Cookie(0));
+    events.listen(listener, Token(0));
     Ok(events)
 }
 
@@ -108,15 +108,15 @@ fn answer_large(
     if send(events, handle)? < LARGE {
         return events.close(handle);
     }
-    events.recv_done(handle, REQUEST)
+    events.consume(handle, REQUEST)
 }
 
 /// Handles a condition; `least` is the number of bytes that are answered at once or not at all.
 fn handle(events: &mut EventLoop, condition: Condition, least: usize) -> Result<(), CommandError> {
     match condition {
         Condition::Received { handle, .. } | Condition::Window { handle, .. } => echo(events, handle, least),
-        Condition::Knock { handle, .. } => events.accept(handle, Cookie(1)),
-        Condition::Ended { handle, .. } => events.close(handle),
+        Condition::Incoming { handle, .. } => events.accept(handle, Token(1)),
+        Condition::Eof { handle, .. } => events.close(handle),
         _ => Ok(()),
     }
 }
@@ -127,5 +127,5 @@ fn echo(events: &mut EventLoop, handle: Handle, least: usize) -> Result<(), Comm
         return Ok(());
     }
     let sent = events.send(handle, &[IoSlice::new(data)])?;
-    events.recv_done(handle, sent)
+    events.consume(handle, sent)
 }

@@ -1,6 +1,6 @@
 //! An echo with an event loop for each kthread, for IX's figure 5, part a.
 
-use tailwater::events::{Cookie, EventLoop};
+use tailwater::events::{EventLoop, Token};
 use tailwater::net::TcpListener;
 use tailwater::thread;
 
@@ -12,7 +12,7 @@ pub(super) fn serve() -> std::io::Result<()> {
     let listener = TcpListener::bind((ANY, LOOPS))?;
     for _ in 0..thread::available_parallelism()?.get() {
         let mut events = EventLoop::new();
-        events.listen(listener.try_clone()?, Cookie(0));
+        events.listen(listener.try_clone()?, Token(0));
         thread::spawn(move || run(&mut events, 1));
     }
     Ok(())

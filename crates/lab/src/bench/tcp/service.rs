@@ -73,7 +73,7 @@ enum Role {
 /// # Errors
 /// The runtime's or a socket's.
 pub fn run(args: &ServiceArgs) -> Result<()> {
-    let runtime = tailwater::Builder::new();
+    let runtime = tailwater::RuntimeBuilder::new();
     match args.role {
         Role::Linux { connections } => super::many::serve_on_linux(connections),
         Role::Serve => Ok(runtime.run(serve)??),

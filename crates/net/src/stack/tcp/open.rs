@@ -62,7 +62,9 @@ impl<P: Platform> Stack<P> {
             Route::Local => {}
             Route::Via(_) if self.link_up.load(Relaxed) => {}
             Route::Via(_) => return Err(SendError::Down.into()),
-            Route::Broadcast | Route::Unreachable => return Err(SendError::NetworkUnreachable.into()),
+            Route::Broadcast | Route::Group | Route::Unreachable => {
+                return Err(SendError::NetworkUnreachable.into());
+            }
         }
         if !self.tcp.has_room() {
             return Err(ConnectError::TooMany(self.tcp.limit));

@@ -226,7 +226,7 @@ proptest! {
         }
         hub.run(T0 + Duration::from_secs(60));
         prop_assert!(hub.flying.is_empty());
-        let sum = |hub: &Hub, count: fn(&crate::Counters) -> u64| {
+        let sum = |hub: &Hub, count: fn(&crate::NetCounters) -> u64| {
             hub.hosts.iter().map(|host| count(&host.counters())).sum::<u64>()
         };
         let received = sum(&hub, |c| c.udp_received);

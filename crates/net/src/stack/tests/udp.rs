@@ -1,6 +1,7 @@
 //! Datagrams through one stack.
 
 use super::*;
+use crate::udp::{GroupError, MAX_GROUPS};
 use core::sync::atomic::Ordering::Relaxed;
 use tailwater_wire::{Checksums, Ipv4Packet, UdpDatagram};
 
@@ -158,13 +159,11 @@ fn what_cannot_be_sent_is_refused_with_the_reason() {
         stack.send_udp(&mut Catch::at(T0), endpoint, local, to, &vec![0; len])
     };
     let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 7);
-    let multicast = SocketAddr::new([224, 0, 0, 1].into(), 7);
     assert_eq!(send(everywhere(7), at(2, 9), 1472), Ok(()));
     assert_eq!(send(everywhere(7), at(2, 9), 65_508), Err(SendError::TooLong { len: 65_508, limit: 65_507 }));
     assert_eq!(send(everywhere(7), at(1, 9), 65_508), Err(SendError::TooLong { len: 65_508, limit: 65_507 }));
     assert_eq!(send(everywhere(7), at(2, 0), 1), Err(SendError::NoPort));
     assert_eq!(send(everywhere(7), at(255, 9), 1), Err(SendError::BroadcastForbidden));
-    assert_eq!(send(everywhere(7), multicast, 1), Err(SendError::NetworkUnreachable));
     assert_eq!(send(loopback, at(2, 9), 1), Err(SendError::LoopbackSource));
     assert_eq!(stack.counters().udp_sent, 1);
     endpoint.broadcast.store(true, Relaxed);
@@ -239,4 +238,84 @@ fn a_host_that_does_not_answer_is_reported_to_who_can_tell() {
     assert_eq!((counters.neighbours_failed, counters.pending_dropped), (1, 2));
     stack.input(&mut catch, &arp_reply(2, 1), Verify);
     assert_eq!(send(&mut catch), Ok(()), "it answers after all");
+}
+
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 129, 2, 3);
+/// RFC 1112 section 6.4: the last 23 bits.
+const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 2, 3]);
+
+#[test]
+fn datagrams_to_a_group_reach_the_sockets_that_have_joined_it() {
+    let stack = host6(1);
+    let frame = |port| frames::udp((mac(2), GROUP_MAC), (ip(2), 9), (GROUP, port), b"all");
+    let (member, other) = (stack.bind_udp(everywhere(7)).unwrap(), stack.bind_udp(everywhere(8)).unwrap());
+    receive(&stack, &frame(7));
+    assert_eq!((recv(member), stack.counters().foreign_macs), (Ok(None), 1), "no socket has joined");
+    stack.join_udp(member, GROUP.into()).unwrap();
+    for port in [7, 8] {
+        receive(&stack, &frame(port));
+    }
+    assert_eq!(recv(member), Ok(Some((b"all".to_vec(), at(2, 9)))));
+    assert_eq!(recv(other), Ok(None), "another socket is in the group, not this one");
+    // Two groups in one MAC address: the host hears both, the socket has joined one.
+    let twin = Ipv4Addr::new(224, 1, 2, 3);
+    receive(&stack, &frames::udp((mac(2), GROUP_MAC), (ip(2), 9), (twin, 7), b"twin"));
+    assert_eq!(recv(member), Ok(None));
+    stack.leave_udp(member, GROUP.into()).unwrap();
+    receive(&stack, &frame(7));
+    assert_eq!(recv(member), Ok(None));
+    // A socket that is closed leaves its groups.
+    stack.join_udp(other, GROUP.into()).unwrap();
+    stack.close_udp(other);
+    let heard = stack.counters().foreign_macs;
+    receive(&stack, &frame(8));
+    assert_eq!(stack.counters().foreign_macs, heard + 1);
+    let six = stack.bind_udp(everywhere6(9)).unwrap();
+    let group = "ff02::fb".parse().unwrap();
+    stack.join_udp(six, IpAddr::V6(group)).unwrap();
+    receive(&stack, &frames::udp6((mac(2), MacAddr::of_group(group)), (ip6(2), 9), (group, 9), b"six"));
+    assert_eq!(recv(six), Ok(Some((b"six".to_vec(), at6(2, 9)))));
+}
+
+#[test]
+fn a_group_is_joined_once_and_by_sockets_that_can_receive_from_it() {
+    let stack = host(1);
+    let (member, bound) = (stack.bind_udp(everywhere(7)).unwrap(), stack.bind_udp(at(1, 8)).unwrap());
+    let group = IpAddr::from(GROUP);
+    assert_eq!(stack.join_udp(member, ip(2).into()), Err(GroupError::NoGroup(ip(2).into())));
+    assert_eq!(stack.join_udp(bound, group), Err(GroupError::Bound(group)));
+    assert_eq!(stack.leave_udp(member, group), Err(GroupError::NotJoined(group)));
+    assert_eq!(stack.join_udp(member, group), Ok(()));
+    assert_eq!(stack.join_udp(member, group), Err(GroupError::Joined(group)));
+    let groups = (1..MAX_GROUPS as u8).map(|n| IpAddr::from([239, 0, 0, n]));
+    groups.for_each(|group| stack.join_udp(member, group).unwrap());
+    assert_eq!(stack.join_udp(member, [239, 0, 1, 0].into()), Err(GroupError::TooMany));
+}
+
+#[test]
+fn a_datagram_to_a_group_leaves_with_a_time_to_live_of_its_own_and_is_heard_here() {
+    let stack = host(1);
+    let endpoint = stack.bind_udp(everywhere(7)).unwrap();
+    let send = |room| {
+        let mut catch = Catch { room, ..Catch::at(T0) };
+        let sent =
+            stack.send_udp(&mut catch, endpoint, everywhere(7), SocketAddr::new(GROUP.into(), 7), b"all");
+        (sent, catch)
+    };
+    let (sent, mut catch) = send(1);
+    sent.unwrap();
+    let frame = catch.only();
+    let (ethernet, payload) = EthernetHeader::parse(&frame).unwrap();
+    let header = Ipv4Packet::parse(payload, Verify).unwrap().header;
+    assert_eq!((ethernet.destination, header.destination(), header.ttl()), (GROUP_MAC, GROUP, 1));
+    assert_eq!(recv(endpoint), Ok(None), "it has not joined");
+    stack.join_udp(endpoint, GROUP.into()).unwrap();
+    assert_eq!(send(0).0, Err(SendError::Full));
+    assert_eq!(recv(endpoint), Ok(None), "it is sent once there is room");
+    send(1).0.unwrap();
+    assert_eq!(recv(endpoint), Ok(Some((b"all".to_vec(), at(1, 7)))));
+    endpoint.multicast_loop.store(false, Relaxed);
+    endpoint.multicast_ttl.store(0, Relaxed);
+    let (sent, catch) = send(1);
+    assert_eq!((sent, catch.is_empty(), recv(endpoint)), (Ok(()), true, Ok(None)));
 }

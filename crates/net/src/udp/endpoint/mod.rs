@@ -10,9 +10,11 @@
 //! taken by one call. Readers that are awake and have taken nothing are therefore never fewer than
 //! the datagrams queued. A reader that only peeks ([`Take::Peek`]) passes its wake-up on.
 
+use super::groups::{GroupError, MAX_GROUPS};
 use super::ring::{DatagramRing, Received};
 use crate::padded::Padded;
 use crate::platform::{Guard, Lock, Outcome, Platform, Waiters};
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use tailwater_wire::DEFAULT_TTL;
@@ -98,6 +100,8 @@ pub struct Inbound<P: Platform> {
     queue: DatagramRing,
     error: Option<SocketError>,
     readers: P::Waiters,
+    /// Groups that the socket has joined.
+    groups: Vec<IpAddr>,
     /// Traced requests in `queue`.
     traced: Tags<P::Request>,
     pub(super) received: u64,
@@ -243,6 +247,10 @@ pub struct Endpoint<P: Platform> {
     pub ttl: AtomicU8,
     /// True if broadcasts may be sent.
     pub broadcast: AtomicBool,
+    /// Time to live of datagrams sent to groups: of one hop unless set (RFC 1112 section 6.1).
+    pub multicast_ttl: AtomicU8,
+    /// True if datagrams sent to groups reach the sockets of this host, too.
+    pub multicast_loop: AtomicBool,
     /// Datagrams sent.
     pub(super) sent: AtomicU64,
     inbound: Padded<P::Lock<Inbound<P>>>,
@@ -268,6 +276,8 @@ impl<P: Platform> Endpoint<P> {
             has_error: AtomicBool::new(false),
             ttl: AtomicU8::new(DEFAULT_TTL),
             broadcast: AtomicBool::new(false),
+            multicast_ttl: AtomicU8::new(1),
+            multicast_loop: AtomicBool::new(true),
             sent: AtomicU64::new(0),
             inbound: Padded(Lock::new(Inbound::<P> {
                 binding: None,
@@ -275,6 +285,7 @@ impl<P: Platform> Endpoint<P> {
                 queue: DatagramRing::new(0),
                 error: None,
                 readers: P::Waiters::default(),
+                groups: Vec::new(),
                 traced: Tags::default(),
                 received: 0,
                 received_bytes: 0,
@@ -297,16 +308,52 @@ impl<P: Platform> Endpoint<P> {
         inbound.queue = queue;
         self.ttl.store(DEFAULT_TTL, Relaxed);
         self.broadcast.store(false, Relaxed);
+        self.multicast_ttl.store(1, Relaxed);
+        self.multicast_loop.store(true, Relaxed);
     }
 
-    /// Ends the socket; returns its queue, which the caller frees without a lock.
-    pub(super) fn close(&self) -> DatagramRing {
+    /// Ends the socket; returns its queue, which the caller frees without a lock, and its groups.
+    pub(super) fn close(&self) -> (DatagramRing, Vec<IpAddr>) {
         let mut inbound = self.inbound.0.lock();
         inbound.binding = None;
         inbound.error = None;
         self.has_error.store(false, Relaxed);
         inbound.traced = Tags::default();
-        core::mem::replace(&mut inbound.queue, DatagramRing::new(0))
+        let queue = core::mem::replace(&mut inbound.queue, DatagramRing::new(0));
+        (queue, core::mem::take(&mut inbound.groups))
+    }
+
+    /// Adds a group to those of the socket.
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub(super) fn join(&self, group: IpAddr) -> Result<(), GroupError> {
+        let mut inbound = self.inbound.0.lock();
+        if !group.is_multicast() {
+            return Err(GroupError::NoGroup(group));
+        }
+        if !covers(inbound.bound.ip(), group) {
+            return Err(GroupError::Bound(group));
+        }
+        if inbound.groups.contains(&group) {
+            return Err(GroupError::Joined(group));
+        }
+        if inbound.groups.len() == MAX_GROUPS {
+            return Err(GroupError::TooMany);
+        }
+        inbound.groups.push(group);
+        Ok(())
+    }
+
+    /// Removes a group from those of the socket.
+    ///
+    /// # Errors
+    /// [`GroupError::NotJoined`].
+    pub(super) fn leave(&self, group: IpAddr) -> Result<(), GroupError> {
+        let mut inbound = self.inbound.0.lock();
+        let at = inbound.groups.iter().position(|&joined| joined == group);
+        inbound.groups.swap_remove(at.ok_or(GroupError::NotJoined(group))?);
+        Ok(())
     }
 
     /// Returns whether a socket here prevents another at `local`.
@@ -324,7 +371,9 @@ impl<P: Platform> Endpoint<P> {
         traced: Option<P::Request>,
     ) -> Offer {
         let mut inbound = self.inbound.0.lock();
-        if !inbound.binding.is_some_and(|binding| binding.accepts(source, destination)) {
+        if !inbound.binding.is_some_and(|binding| binding.accepts(source, destination))
+            || (destination.ip().is_multicast() && !inbound.groups.contains(&destination.ip()))
+        {
             return Offer::NotMine;
         }
         if !inbound.queue.push(source, data) {

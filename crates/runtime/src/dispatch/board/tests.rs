@@ -1,7 +1,7 @@
 //! Random steps of a board: every request ends once, whatever is preempted or blocks, and a long
 //! one gets on beside short ones.
 
-use super::super::settings::{Class, Requeue};
+use super::super::settings::{RequestClass, Requeue};
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,9 +78,9 @@ struct Model {
 impl Model {
     fn new(policy: super::super::Policy) -> Self {
         let settings = Settings::new(policy)
-            .class(Class::new("short").slo(Duration::from_micros(20)))
-            .class(Class::new("middle"))
-            .class(Class::new("long").slo(Duration::from_millis(5)))
+            .class(RequestClass::new("short").slo(Duration::from_micros(20)))
+            .class(RequestClass::new("middle"))
+            .class(RequestClass::new("long").slo(Duration::from_millis(5)))
             .queue(20)
             .preempted(3)
             .blocked(MAX_DETACHED)
@@ -291,8 +291,8 @@ proptest! {
             (super::super::Policy::single_queue(QUANTUM, requeue), 2)
         };
         let slo = Duration::from_micros(20);
-        let settings = Settings::new(policy).class(Class::new("short").slo(slo));
-        let settings = settings.class(Class::new("long").slo(slo * ratio)).complete();
+        let settings = Settings::new(policy).class(RequestClass::new("short").slo(slo));
+        let settings = settings.class(RequestClass::new("long").slo(slo * ratio)).complete();
         let mut board: Board<usize, Number> = Board::new(&settings, 1).unwrap();
         let (lane, half) = (WorkerId(0), Nanos(QUANTUM.as_nanos() as u64 / 2));
         let mut now = Nanos(1);
@@ -358,7 +358,7 @@ fn service_time_is_all_that_a_request_runs() {
 
 /// Returns a board of two classes, and what its lanes run: each a request of the class given.
 fn running<const N: usize>(settings: Settings, classes: [usize; N]) -> (Board<(), Number>, [Number; N]) {
-    let settings = settings.class(Class::new("first")).class(Class::new("second"));
+    let settings = settings.class(RequestClass::new("first")).class(RequestClass::new("second"));
     let mut board = Board::new(&settings.complete(), N).unwrap();
     let numbers = core::array::from_fn(|lane| {
         let (flow, arrived) = (FlowHash(0), Nanos::ZERO);

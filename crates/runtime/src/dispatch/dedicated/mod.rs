@@ -2,8 +2,9 @@
 //! workers through mailboxes (Shinjuku, NSDI'19, section 3.3; Concord, SOSP'23).
 //!
 //! Owns a *group* for each dispatcher: its lanes and their threads, the inbox of submitted
-//! requests, and the dispatcher's thread, which is alone on its kthread ([`Class::Exclusive`]).
-//! Flows are divided among the groups by their hash, as receive-side scaling does.
+//! requests, and the dispatcher's thread, which is alone on its kthread
+//! ([`ThreadClass::Exclusive`]). Flows are divided among the groups by their hash, as receive-side
+//! scaling does.
 //!
 //! ```text
 //!  any thread            dispatcher's kthread                          a worker's kthread
@@ -75,7 +76,7 @@ use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
 use crate::sync::Notify;
-use crate::thread::{self, Class};
+use crate::thread::{self, ThreadClass};
 use crate::verbs::ready::ready;
 use admission::Admission;
 use core::fmt;
@@ -239,7 +240,8 @@ impl<P: Send + 'static> Groups<P> {
                 let made = group.new_thread(Task::Begin(WorkerId(lane)));
                 threads.push(made.map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?);
             }
-            let dispatcher = thread::Builder::new().name("dispatcher".to_owned()).class(Class::Exclusive);
+            let dispatcher =
+                thread::Builder::new().name("dispatcher".to_owned()).class(ThreadClass::Exclusive);
             drop(dispatcher.spawn(move || group.serve()).map_err(|error| {
                 io::Error::new(
                     error.kind(),
@@ -310,7 +312,7 @@ impl<P: Send + 'static> Groups<P> {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "dispatchers with kthreads of their own need as many workers: {dispatchers} of them need {} kthreads; the program has \
-     {kthreads}: raise TAILWATER_KTHREADS or tailwater::Builder::kthreads, or leave Settings::dispatchers and jbsq out, \
+     {kthreads}: raise TAILWATER_KTHREADS or tailwater::RuntimeBuilder::kthreads, or leave Settings::dispatchers and jbsq out, \
      and each worker schedules itself",
     2 * .dispatchers
 )]

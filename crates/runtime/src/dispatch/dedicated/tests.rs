@@ -1,7 +1,7 @@
 //! Random steps of a desk whose lanes lose their cores at any time: every request is answered once,
 //! no lane has more than its bound, and the policy's order is kept.
 
-use super::super::settings::{Class, Policy, Requeue, Settings};
+use super::super::settings::{Policy, RequestClass, Requeue, Settings};
 use super::desk::{Handed, PATIENCE};
 use super::lanes::makes_way;
 use super::*;
@@ -99,8 +99,8 @@ struct Model {
 impl Model {
     fn new(policy: Policy, lanes: usize, depth: usize) -> Self {
         let settings = Settings::new(policy)
-            .class(Class::new("short").slo(Duration::from_micros(20)))
-            .class(Class::new("long").slo(Duration::from_millis(5)))
+            .class(RequestClass::new("short").slo(Duration::from_micros(20)))
+            .class(RequestClass::new("long").slo(Duration::from_millis(5)))
             .queue(QUEUE)
             .preempted(3)
             .blocked(MAX_DETACHED)
@@ -357,8 +357,8 @@ proptest! {
     ) {
         let mut model = Model::new(policy, 1, 1);
         let settings = Settings::new(policy)
-            .class(Class::new("short").slo(Duration::from_micros(20)))
-            .class(Class::new("long").slo(Duration::from_millis(5)))
+            .class(RequestClass::new("short").slo(Duration::from_micros(20)))
+            .class(RequestClass::new("long").slo(Duration::from_millis(5)))
             .preempted(3)
             .complete();
         let mut board = Board::<u32, u32>::new(&settings, 1).unwrap();

@@ -354,7 +354,7 @@ fn write_all(mut stream: &TcpStream, batch: &[Vec<u8>], idle: Option<Duration>) 
     for (i, reply) in batch.iter().enumerate() {
         let mut rest = &reply[..];
         while !rest.is_empty() {
-            let len = if i < last { stream.more().write(rest)? } else { stream.write(rest)? };
+            let len = if i < last { stream.corked().write(rest)? } else { stream.write(rest)? };
             rest = &rest[len..];
             let is_done = i == last && rest.is_empty();
             if let Some(pace) = &mut pace

@@ -3,10 +3,10 @@
 //! Owns waiting, timeouts, and the translation to `std::io`. Errors are those that `std` on Linux
 //! reports.
 
+mod corked;
 mod deferred;
 mod error;
 mod listener;
-mod more;
 mod options;
 mod rounds;
 mod settings;
@@ -15,8 +15,8 @@ mod shared;
 mod stream;
 mod tuning;
 
+pub use corked::Corked;
 pub use listener::{Incoming, TcpListener};
-pub use more::More;
 pub use options::{Congestion, TcpOptions};
 pub use stream::TcpStream;
 pub use tailwater_tcp::{

@@ -193,7 +193,7 @@ impl TcpStream {
     /// Sets what dropping the last handle does (`SO_LINGER`): `None`, the default, closes in the
     /// background; zero resets the connection and discards unsent data; any other value waits at
     /// most so long until the peer has acknowledged everything. A handle that waits must not be
-    /// dropped with a spin lock held.
+    /// dropped within [`no_preempt`](crate::no_preempt).
     ///
     /// # Errors
     /// None; the result is `std`'s.

@@ -38,7 +38,6 @@ use tailwater_tcp::{Events, State};
 /// [`set_linger`](Self::set_linger) changes that.
 ///
 /// # Differences from `std`
-/// * Names are those of the hosts file: see [`ToSocketAddrs`](crate::net::ToSocketAddrs).
 /// * A failure is reported by the first call that encounters it, as on Linux; the addresses can be
 ///   read even after it.
 /// * [`TcpOptions`] sets what must be set before the handshake; [`info`](Self::info) and
@@ -207,7 +206,7 @@ impl TcpStream {
     }
 
     /// Begins to connect to one address and returns at once a non-blocking stream, for a
-    /// [`Poller`](crate::poll::Poller): it becomes writable when the handshake is over, and
+    /// `readiness::Poller`: it becomes writable when the handshake is over, and
     /// [`take_error`](Self::take_error) then returns why it failed, if it did.
     ///
     /// # Errors
@@ -219,7 +218,7 @@ impl TcpStream {
     /// # Examples
     /// ```standalone_crate
     /// use tailwater::net::{TcpListener, TcpStream};
-    /// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+    /// use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
     ///
     /// #[tailwater::main]
     /// fn main() {
@@ -580,8 +579,8 @@ impl Read for &TcpStream {
 
 /// Waits for room, at most for the write timeout ([`WouldBlock`](io::ErrorKind::WouldBlock)); a
 /// closed direction is a [`BrokenPipe`](io::ErrorKind::BrokenPipe). Written data is sent without a
-/// flush; flushing only sends what [`More`](crate::net::More) holds. A second small write may wait
-/// for the peer's acknowledgment of the first: see [`set_nodelay`](TcpStream::set_nodelay).
+/// flush; flushing only sends what [`Corked`](crate::net::Corked) holds. A second small write may
+/// wait for the peer's acknowledgment of the first: see [`set_nodelay`](TcpStream::set_nodelay).
 impl Write for &TcpStream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.send(|inner| inner.send(buf))

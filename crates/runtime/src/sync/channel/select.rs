@@ -135,8 +135,8 @@ impl<'a, R> Select<'a, R> {
     /// Waits until one of the operations is complete.
     ///
     /// # Panics
-    /// If there is no operation: that would wait for ever. On a user thread that holds a
-    /// [`SpinLock`](crate::sync::spin::SpinLock), unless an operation can be completed at once.
+    /// If there is no operation: that would wait for ever. On a user thread within
+    /// [`no_preempt`](crate::no_preempt), unless an operation can be completed at once.
     #[inline]
     pub fn wait(mut self) -> R {
         assert!(self.plans.len() > 0, "a select without operations waits for ever: add recv or send");
@@ -150,8 +150,8 @@ impl<'a, R> Select<'a, R> {
     /// operations it sleeps for `timeout`.
     ///
     /// # Panics
-    /// On a user thread that holds a [`SpinLock`](crate::sync::spin::SpinLock), unless an operation
-    /// can be completed at once.
+    /// On a user thread within [`no_preempt`](crate::no_preempt), unless an operation can be
+    /// completed at once.
     ///
     /// # Examples
     /// ```

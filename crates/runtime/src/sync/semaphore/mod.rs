@@ -1,11 +1,13 @@
 //! A counting semaphore, served first come, first served.
 //!
-//! A thread that finds too few permits queues with the number it needs; a thread that returns
-//! permits gives them to the head of the queue for as long as they suffice. Small requests do not
-//! overtake a large one at the head.
+//! Threads and futures wait in one queue. A thread that finds too few permits queues with the
+//! number it needs; a thread that returns permits gives them to the head of the queue for as long
+//! as they suffice. Small requests do not overtake a large one at the head.
 
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::runtime::deadline_after;
+#[cfg(feature = "future")]
+use crate::sync::queue::Queued;
 use crate::sync::queue::{self, Queue};
 use crate::verbs::switch::poll;
 use crate::verbs::wait::WAKE_BATCH;
@@ -241,6 +243,43 @@ impl Semaphore {
             self.serve(self.state.lock());
         }
         granted
+    }
+
+    /// Takes permits for a future; returns its call, queued, if there are too few.
+    #[cfg(feature = "future")]
+    pub(crate) fn take_or_queue(&self, permits: usize) -> Option<Arc<Queued<usize>>> {
+        if self.state.lock().take(permits) {
+            return None;
+        }
+        let queued = Queued::new(permits);
+        let mut state = self.state.lock();
+        if state.take(permits) {
+            return None;
+        }
+        // SAFETY: 1. it is new. 2. By `Acquire`, which asks whether it was granted, or leaves;
+        // grants are dropped in `serve_batch`.
+        unsafe { queued.join(&mut state.queue) };
+        Some(queued)
+    }
+
+    /// Ends a future's queued call, and returns the permits that it was granted.
+    #[cfg(feature = "future")]
+    pub(crate) fn leave(&self, queued: &Queued<usize>, permits: usize) {
+        let mut state = self.state.lock();
+        if queued.is_granted() {
+            state.permits += permits;
+        } else {
+            // SAFETY: it has joined this queue.
+            unsafe { queued.leave(&mut state.queue) };
+        }
+        // Those behind it may need fewer permits.
+        self.serve(state);
+    }
+
+    /// Returns permits that a future has taken.
+    #[cfg(feature = "future")]
+    pub(crate) fn permit(&self, permits: usize) -> SemaphorePermit<'_> {
+        SemaphorePermit { semaphore: self, permits }
     }
 
     /// Serves the queue for as long as the permits suffice, in batches between which it unlocks and

@@ -12,8 +12,7 @@ use tailwater_shm::grant::PREEMPT_SIGNAL;
 
 // The sanitizers watch the allocations of their own.
 #[cfg(not(sanitizing))]
-#[global_allocator]
-static ALLOC: crate::Alloc = crate::Alloc::new();
+crate::allocator!();
 
 /// Signals sent at one step.
 const SIGNALS: u32 = 20;
@@ -91,7 +90,7 @@ impl Drop for SetOnDrop<'_> {
 #[test]
 #[cfg_attr(sanitizing, ignore = "the sanitizers do not follow an OS thread that becomes a kthread")]
 fn a_stack_holds_two_frames_of_the_signal_at_most() {
-    let run = crate::Builder::new().kthreads(1).run(|| {
+    let run = crate::RuntimeBuilder::new().kthreads(1).run(|| {
         let (done, turns) = (AtomicBool::new(false), AtomicU32::new(0));
         thread::scope(|s| {
             s.spawn(|| {

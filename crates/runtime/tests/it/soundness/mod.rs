@@ -41,7 +41,7 @@ fn duration() -> Duration {
 fn what_belongs_to_a_thread_stays_with_it_under_preemption_and_migration() {
     if is_rerun(TEST) {
         let _storm = Storm::start(QUANTUM);
-        let seen = tailwater::Builder::new().kthreads(3).quantum(QUANTUM).run(run_sessions).unwrap();
+        let seen = tailwater::RuntimeBuilder::new().kthreads(3).quantum(QUANTUM).run(run_sessions).unwrap();
         // Without the test harness, which would print lines of its own.
         std::process::exit(seen);
     }

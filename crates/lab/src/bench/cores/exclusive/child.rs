@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use tailwater::thread::{self, Builder, Class, JoinHandle, Placement};
+use tailwater::thread::{self, Builder, JoinHandle, Placement, ThreadClass};
 use tailwater_shm::clock;
 
 /// Threads that create others, at most so many at a time each, and rest in between.
@@ -147,12 +147,13 @@ pub fn run() -> anyhow::Result<()> {
         reader.state.store(ENDS, Ordering::Relaxed);
     };
     std::thread::Builder::new().name("input".to_owned()).spawn(read)?;
-    let (periods, ending) = tailwater::Builder::new().run(move || {
+    let (periods, ending) = tailwater::RuntimeBuilder::new().run(move || {
         let body = {
             let shared = Arc::clone(&shared);
             move || compute(&shared)
         };
-        let alone = Builder::new().class(Class::Exclusive).spawn(body).context("no exclusive thread")?;
+        let alone =
+            Builder::new().class(ThreadClass::Exclusive).spawn(body).context("no exclusive thread")?;
         let parents: Vec<_> = (0..PARENTS)
             .map(|n| {
                 let shared = Arc::clone(&shared);
@@ -234,7 +235,7 @@ fn compute(shared: &Arc<Shared>) -> anyhow::Result<Vec<(u64, Period)>> {
 /// Creates threads until the end, in one way of several.
 fn create(shared: &Arc<Shared>, way: usize) {
     let placement = if way.is_multiple_of(2) { Placement::Parent } else { Placement::LeastLoaded(2) };
-    let class = if way == 3 { Class::Background } else { Class::Normal };
+    let class = if way == 3 { ThreadClass::Background } else { ThreadClass::Normal };
     while shared.state() != ENDS {
         let body = || {
             let shared = Arc::clone(shared);

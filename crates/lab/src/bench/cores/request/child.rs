@@ -49,7 +49,7 @@ pub fn run(count: u32, rest: Duration, requests: bool) -> anyhow::Result<()> {
         let body = move || measure((count, rest), requests, &receiver, &shared);
         std::thread::Builder::new().name("requester".to_owned()).spawn(body)?
     };
-    tailwater::Builder::new().run(move || {
+    tailwater::RuntimeBuilder::new().run(move || {
         // The receiver is gone only if the requester has ended.
         let _ = sender.send(thread::current());
         while !shared.ended.load(Ordering::Acquire) {

@@ -67,10 +67,10 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
         }
         &Role::Rounds { nap_us } => {
             let (nap, clock) = (Duration::from_micros(nap_us), Clock::calibrate(CALIBRATION_MS));
-            tailwater::Builder::new().run(move || run_rounds(nap, clock))?
+            tailwater::RuntimeBuilder::new().run(move || run_rounds(nap, clock))?
         }
         &Role::Client { tcp, udp, tsc_hz } => {
-            tailwater::Builder::new().run(move || client::run(tcp, udp, Clock::from_hz(tsc_hz)))?
+            tailwater::RuntimeBuilder::new().run(move || client::run(tcp, udp, Clock::from_hz(tsc_hz)))?
         }
     }
 }

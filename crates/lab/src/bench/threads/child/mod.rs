@@ -36,7 +36,7 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
     let clock = Clock::from_hz(args.tsc_hz);
     let kthreads = args.kthreads;
     match args.system {
-        System::Tailwater => serve_user_threads(tailwater::Builder::new(), kthreads, clock),
+        System::Tailwater => serve_user_threads(tailwater::RuntimeBuilder::new(), kthreads, clock),
         System::TailwaterSharedTls => serve_user_threads(sharing_builder(), kthreads, clock),
         System::Std => serve(read_order, |op, n| std_like::os::perform(op, n, kthreads, clock)),
         System::May => serve_coroutines(kthreads, clock),
@@ -48,7 +48,7 @@ pub fn run(args: &ChildArgs) -> anyhow::Result<()> {
 
 /// Serves on user threads. An ordinary thread reads the orders, so the kthreads can sleep
 /// meanwhile.
-fn serve_user_threads(builder: tailwater::Builder, kthreads: u16, clock: Clock) -> anyhow::Result<()> {
+fn serve_user_threads(builder: tailwater::RuntimeBuilder, kthreads: u16, clock: Clock) -> anyhow::Result<()> {
     builder.kthreads(kthreads).run(move || {
         let perform = |op, n| {
             own::perform(op, n, kthreads, clock).or_else(|| std_like::user::perform(op, n, kthreads, clock))
@@ -61,11 +61,11 @@ fn serve_user_threads(builder: tailwater::Builder, kthreads: u16, clock: Clock) 
     unsafe_code,
     reason = "the promise that sharing asks for can only be made where the threads are known"
 )]
-fn sharing_builder() -> tailwater::Builder {
+fn sharing_builder() -> tailwater::RuntimeBuilder {
     // SAFETY: the threads of this process are those of `std_like` and the one that serves. None
     // uses a thread-local across a call that may switch (standard output's is used within one
     // `println!`), and none unwinds.
-    unsafe { tailwater::Builder::new().shared_tls() }
+    unsafe { tailwater::RuntimeBuilder::new().shared_tls() }
 }
 
 /// Serves on coroutines. `may` distributes new coroutines over its workers in turn, the starting

@@ -4,15 +4,15 @@ use super::stream::{TcpStream, each};
 use core::sync::atomic::Ordering::Relaxed;
 use std::io::{self, IoSlice, Write};
 
-/// A writer whose data waits for more: see [`TcpStream::more`].
+/// A writer whose data waits for more: see [`TcpStream::corked`].
 ///
 /// # Examples
-/// See [`TcpStream::more`].
+/// See [`TcpStream::corked`].
 /// ```
-/// # fn writes(more: tailwater::net::More<'_>) -> impl std::io::Write + '_ { more }
+/// # fn writes(writer: tailwater::net::Corked<'_>) -> impl std::io::Write + '_ { writer }
 /// ```
 #[derive(Debug)]
-pub struct More<'a>(&'a TcpStream);
+pub struct Corked<'a>(&'a TcpStream);
 
 impl TcpStream {
     /// Returns a writer that announces with each write that more data follows (`MSG_MORE`).
@@ -32,15 +32,15 @@ impl TcpStream {
     ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     ///     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     ///     let (mut server, _) = listener.accept().unwrap();
-    ///     write!(client.more(), "length: {}\n", 4).unwrap();
+    ///     write!(client.corked(), "length: {}\n", 4).unwrap();
     ///     client.write_all(b"body").unwrap();
     ///     let mut all = [0; 14];
     ///     server.read_exact(&mut all).unwrap();
     ///     assert_eq!(&all, b"length: 4\nbody");
     /// }
     /// ```
-    pub fn more(&self) -> More<'_> {
-        More(self)
+    pub fn corked(&self) -> Corked<'_> {
+        Corked(self)
     }
 
     /// Records that a write announces more, so that a flush has something to do.
@@ -48,7 +48,7 @@ impl TcpStream {
         self.socket.settings.holds_more.store(true, Relaxed);
     }
 
-    /// Sends what [`More`] holds.
+    /// Sends what [`Corked`] holds.
     pub(crate) fn push(&self) {
         if self.socket.settings.holds_more.swap(false, Relaxed) {
             self.change(tailwater_tcp::Connection::push);
@@ -57,7 +57,7 @@ impl TcpStream {
 }
 
 /// As [`Write`] for [`TcpStream`], but a flush sends what is held.
-impl Write for More<'_> {
+impl Write for Corked<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.0.note_more();
         self.0.send(|inner| inner.send_more(buf))

@@ -1,25 +1,18 @@
-//! Interests in a source, and the events that are reported.
+//! What a registration asks for, and what is reported of it.
+//!
+//! Owns the sets [`Interest`] and [`Ready`], and [`Readiness`], which programs see. Knows neither
+//! sources nor pollers.
 
+use crate::token::Token;
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};
-
-/// The program's name for a registration or a timer.
-///
-/// # Examples
-/// ```
-/// use tailwater::poll::Token;
-///
-/// assert_ne!(Token(1), Token(2));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub usize);
 
 /// Which readiness is reported. The end of a stream counts as readable, its failure as both: a call
 /// would not wait.
 ///
 /// # Examples
 /// ```
-/// use tailwater::poll::Interest;
+/// use tailwater::readiness::Interest;
 ///
 /// let both = Interest::READABLE | Interest::WRITABLE;
 /// assert!(both.contains(Interest::WRITABLE) && !Interest::NONE.contains(Interest::READABLE));
@@ -63,7 +56,7 @@ impl BitOr for Interest {
 ///
 /// # Examples
 /// ```
-/// use tailwater::poll::{Interest, Mode, Poller, Token};
+/// use tailwater::readiness::{Interest, Mode, Poller, Token};
 ///
 /// let (poller, event) = (Poller::new(), tailwater::sync::Arc::new(tailwater::sync::Event::new()));
 /// poller.register(&event, Token(1), Interest::READABLE, Mode::OneShot).unwrap();
@@ -147,7 +140,7 @@ impl fmt::Debug for Ready {
 ///
 /// # Examples
 /// ```
-/// use tailwater::poll::{Events, Poller, Token};
+/// use tailwater::readiness::{Events, Poller, Token};
 /// use tailwater::time::Instant;
 ///
 /// let (poller, mut events) = (Poller::new(), Events::with_capacity(1));
@@ -157,12 +150,12 @@ impl fmt::Debug for Ready {
 /// assert!(event.is_timer() && event.token() == Token(5));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
+pub struct Readiness {
     pub(super) token: Token,
     pub(super) ready: Ready,
 }
 
-impl Event {
+impl Readiness {
     /// Returns the name that the registration or timer was given.
     pub fn token(&self) -> Token {
         self.token
@@ -201,58 +194,5 @@ impl Event {
     /// Returns whether this is a timer.
     pub fn is_timer(&self) -> bool {
         self.ready.intersects(Ready::TIMER)
-    }
-}
-
-/// Room for the events of one [`wait`](super::Poller::wait).
-///
-/// # Examples
-/// ```
-/// use tailwater::poll::Events;
-///
-/// assert!(Events::with_capacity(64).is_empty());
-/// ```
-#[derive(Debug)]
-pub struct Events {
-    pub(super) list: Vec<Event>,
-    pub(super) limit: usize,
-    pub(super) taken: super::poller::Taken,
-}
-
-impl Events {
-    /// Returns room for `capacity` events, at least one.
-    pub fn with_capacity(capacity: usize) -> Self {
-        let capacity = capacity.max(1);
-        Self { list: Vec::with_capacity(capacity), limit: usize::MAX, taken: Vec::with_capacity(capacity) }
-    }
-
-    /// Limits later waits to `events` events, at least one, where there is room for more.
-    #[doc(hidden)]
-    pub fn limit(&mut self, events: usize) {
-        self.limit = events.max(1);
-    }
-
-    /// Returns the events of the last `wait`.
-    pub fn iter(&self) -> core::iter::Copied<core::slice::Iter<'_, Event>> {
-        self.list.iter().copied()
-    }
-
-    /// Returns whether the last `wait` returned none.
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
-    /// Returns the number of events of the last `wait`.
-    pub fn len(&self) -> usize {
-        self.list.len()
-    }
-}
-
-impl<'a> IntoIterator for &'a Events {
-    type Item = Event;
-    type IntoIter = core::iter::Copied<core::slice::Iter<'a, Event>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
     }
 }

@@ -5,9 +5,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tailwater::internals::SpinLock;
 use tailwater::net::{TcpListener, TcpStream, UdpSocket};
-use tailwater::poll::{Event, Events, Interest, Mode, Poller, Token};
-use tailwater::sync::spin::SpinLock;
+use tailwater::readiness::{Events, Interest, Mode, Poller, Readiness, Token};
 use tailwater::sync::{Notify, channel};
 use tailwater::thread;
 use tailwater_testkit::{PATIENCE, own_process};
@@ -19,7 +19,7 @@ const WRITE: Interest = Interest::WRITABLE;
 #[test]
 fn pollers_report_what_is_ready() {
     own_process(|| {
-        tailwater::Builder::new()
+        tailwater::RuntimeBuilder::new()
             .kthreads(2)
             .run(|| {
                 a_level_is_reported_until_it_is_used_up();
@@ -56,15 +56,15 @@ fn poller() -> (Poller, Events) {
 }
 
 /// Waits for events and returns them in the order of their tokens.
-fn wait(poller: &Poller, events: &mut Events, timeout: Option<Duration>) -> Vec<Event> {
+fn wait(poller: &Poller, events: &mut Events, timeout: Option<Duration>) -> Vec<Readiness> {
     let count = poller.wait(events, timeout);
     assert_eq!(count, events.len());
     let mut all: Vec<_> = events.iter().collect();
-    all.sort_by_key(Event::token);
+    all.sort_by_key(Readiness::token);
     all
 }
 
-fn tokens(events: &[Event]) -> Vec<usize> {
+fn tokens(events: &[Readiness]) -> Vec<usize> {
     events.iter().map(|event| event.token().0).collect()
 }
 
@@ -152,7 +152,7 @@ fn a_connection_is_readable_at_its_end_and_when_it_failed() {
     drop(client);
     loop {
         let all = wait(&poller, &mut events, None);
-        if all.iter().any(Event::is_failed) {
+        if all.iter().any(Readiness::is_failed) {
             break;
         }
     }

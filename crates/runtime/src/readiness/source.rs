@@ -1,9 +1,9 @@
 //! Sources that can be registered, and the reading of their state.
 
-use super::events::{Interest, Ready};
+use super::interest::{Interest, Ready};
 use crate::net::UdpSocket;
 use crate::sync::channel::{Channel, Receiver, Sender};
-use crate::sync::{Differs, Event, Notify, mpsc};
+use crate::sync::{Event, Notify, mpsc};
 use crate::verbs::watch::Watchers;
 use std::sync::Arc;
 #[cfg(feature = "tcp")]
@@ -68,8 +68,7 @@ pub trait Sealed {
 }
 
 /// What a [`Poller`](super::Poller) can watch: TCP streams and listeners, UDP sockets, both ends of
-/// channels, an [`Event`] or [`Notify`] in an `Arc`, and a [`Word`](crate::sync::Word) by
-/// [`differs_from`](crate::sync::Word::differs_from).
+/// channels, and an [`Event`] or [`Notify`] in an `Arc`.
 ///
 /// An [`Event`] is readable while it is set, a [`Notify`] while a notification is stored. A UDP
 /// socket is always writable, also while a program waits for another IOKernel: a loop that gets
@@ -78,7 +77,7 @@ pub trait Sealed {
 ///
 /// # Examples
 /// ```
-/// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+/// use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
 /// use tailwater::sync::channel;
 ///
 /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
@@ -281,27 +280,5 @@ impl Sealed for Arc<Notify> {
 
     fn object(&self) -> Arc<dyn Object> {
         Arc::clone(self) as _
-    }
-}
-
-impl Object for Differs {
-    fn watchers(&self, side: Side, change: &mut dyn FnMut(&mut Watchers)) {
-        if side == Side::Read {
-            self.word().with_watchers(|watchers| change(watchers));
-        }
-    }
-
-    fn ready(&self) -> Ready {
-        Ready::READABLE.when(self.holds())
-    }
-}
-
-impl Sealed for Differs {
-    fn key(&self) -> Key {
-        (address(&**self.word()), None)
-    }
-
-    fn object(&self) -> Arc<dyn Object> {
-        Arc::new(self.clone())
     }
 }

@@ -1,6 +1,6 @@
 //! The timers of a poller, by moment and by token.
 
-use super::events::Token;
+use crate::token::Token;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 

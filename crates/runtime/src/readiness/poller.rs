@@ -7,7 +7,8 @@
 //! * At most one thread waits in `leader`, and only while there are timers; if there are timers and
 //!   threads wait, one of them is the leader, or has been woken and will be.
 
-use super::events::{Event, Events, Interest, Mode, Ready, Token};
+use super::events::Events;
+use super::interest::{Interest, Mode, Readiness, Ready};
 use super::registration::{Local, Place, Registration};
 use super::source::{Key, Object, Sealed, Side, Source};
 use super::timers::Timers;
@@ -15,6 +16,7 @@ use crate::ground::list::List;
 use crate::ground::spin::SpinLock;
 use crate::records::runtime::deadline_after;
 use crate::sync::Mutex;
+use crate::token::Token;
 use crate::verbs::wait::{WaitList, check_may_block, wait};
 use crate::verbs::watch::Watchers;
 use core::fmt;
@@ -29,9 +31,6 @@ use tailwater_shm::{Cycles, clock};
 
 /// Registrations that one `wait` takes off the ready list under one lock, at most: about 1 us.
 const BATCH: usize = 64;
-
-/// Registrations that a `wait` has taken, and what their sources are ready for.
-pub(super) type Taken = Vec<(Arc<Registration>, Ready)>;
 
 /// See the module documentation.
 pub struct State {
@@ -197,7 +196,7 @@ impl Hasher for AddressHasher {
 ///
 /// # Examples
 /// ```
-/// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+/// use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
 /// use tailwater::sync::{Arc, Event};
 ///
 /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
@@ -265,7 +264,7 @@ impl Poller {
     ///
     /// # Examples
     /// ```
-    /// use tailwater::poll::{Interest, Mode, Poller, Token};
+    /// use tailwater::readiness::{Interest, Mode, Poller, Token};
     /// use tailwater::sync::channel;
     ///
     /// let poller = Poller::new();
@@ -340,7 +339,7 @@ impl Poller {
     ///
     /// # Examples
     /// ```
-    /// use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+    /// use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
     /// use tailwater::sync::{Arc, Event};
     /// use tailwater::time::Duration;
     ///
@@ -393,7 +392,7 @@ impl Poller {
     ///
     /// # Examples
     /// ```
-    /// use tailwater::poll::{Interest, Mode, Poller, Token};
+    /// use tailwater::readiness::{Interest, Mode, Poller, Token};
     /// use tailwater::sync::{Arc, Event};
     ///
     /// let (poller, event) = (Poller::new(), Arc::new(Event::new()));
@@ -414,7 +413,7 @@ impl Poller {
     ///
     /// # Examples
     /// ```
-    /// use tailwater::poll::{Events, Poller, Token};
+    /// use tailwater::readiness::{Events, Poller, Token};
     /// use tailwater::time::{Duration, Instant};
     ///
     /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
@@ -440,7 +439,7 @@ impl Poller {
     ///
     /// # Examples
     /// ```
-    /// use tailwater::poll::{Poller, Token};
+    /// use tailwater::readiness::{Poller, Token};
     ///
     /// let poller = Poller::new();
     /// poller.set_timer(Token(9), std::time::Instant::now());
@@ -455,7 +454,7 @@ impl Poller {
     ///
     /// # Examples
     /// ```
-    /// use tailwater::poll::{Events, Poller};
+    /// use tailwater::readiness::{Events, Poller};
     ///
     /// let (poller, mut events) = (Poller::new(), Events::with_capacity(8));
     /// poller.wake();
@@ -472,7 +471,7 @@ impl Poller {
     /// [`wake`](Self::wake) was called.
     ///
     /// # Panics
-    /// On a user thread that holds a spin lock.
+    /// On a user thread within [`no_preempt`](crate::no_preempt).
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> usize {
         events.list.clear();
         let deadline = timeout.map(deadline_after);
@@ -512,7 +511,7 @@ impl Poller {
             while events.list.len() < room
                 && let Some(token) = state.timers.pop_due(now)
             {
-                events.list.push(Event { token, ready: Ready::TIMER });
+                events.list.push(Readiness { token, ready: Ready::TIMER });
             }
         }
         while events.list.len() + events.taken.len() < room
@@ -557,7 +556,7 @@ impl Poller {
                 }
                 Mode::Level | Mode::Edge => {}
             }
-            events.list.push(Event { token, ready });
+            events.list.push(Readiness { token, ready });
         }
         drop(state);
         // Outside the lock: a reference may be the last.

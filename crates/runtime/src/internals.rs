@@ -1,8 +1,10 @@
-//! Wait lists, for synchronisation types of one's own.
+//! What `libtailwater`, `libtailwater_posix` and the tests use besides the public interface: spin
+//! locks, and wait lists for synchronisation types of their own. Not part of the interface; changes
+//! with any commit.
 
+pub use crate::ground::spin::{SpinGuard, SpinLock};
 pub use crate::verbs::wait::{WaitList, WaitOutcome, wake_all};
 
-use crate::ground::spin::SpinGuard;
 use crate::records::runtime::deadline_after;
 use crate::verbs::wait as verb;
 use std::time::Instant;

@@ -10,10 +10,11 @@
 //! `local` and `links` are used under the poller's lock: functions take its state as proof. The
 //! watchers are used under the source's lock.
 
-use super::events::{Interest, Mode, Token};
+use super::interest::{Interest, Mode};
 use super::poller::{Shared, State};
 use super::source::{Key, Object, Side, Source};
 use crate::ground::list::{Linked, Links};
+use crate::token::Token;
 use crate::verbs::watch::{Signal, Watcher};
 use core::cell::UnsafeCell;
 use core::fmt;

@@ -1,8 +1,8 @@
 //! Readiness: one thread waits for many objects.
 //!
-//! A [`Poller`] has registrations of [sources](Source): sockets, channels, events, notifications,
-//! words. It has timers of its own. [`Poller::wait`] returns what is ready. An event loop ported
-//! from `epoll` or `mio` keeps its shape; new programs have threads and [futures](crate::future),
+//! A [`Poller`] has registrations of [sources](Source): sockets, channels, events,
+//! notifications. It has timers of its own. [`Poller::wait`] returns what is ready. An event loop
+//! ported from `epoll` or `mio` keeps its shape; new programs have threads and futures,
 //! which are simpler.
 //!
 //! # How it works
@@ -34,15 +34,15 @@
 //!
 //! # Closing
 //! The last handle of a source may be dropped while it is registered: the registration ends, and
-//! its events with it. An [`Event`](crate::sync::Event), [`Notify`](crate::sync::Notify) or
-//! [`Word`](crate::sync::Word) is kept by its registration.
+//! its events with it. An [`Event`](crate::sync::Event) or
+//! [`Notify`](crate::sync::Notify) is kept by its registration.
 //!
 //! # epoll
 //! | epoll | here |
 //! |---|---|
 //! | `epoll_ctl` ADD, MOD, DEL; `EEXIST`, `ENOENT` | `register`, `modify`, `deregister`; `AlreadyExists`, `NotFound` |
 //! | level; `EPOLLET`; `EPOLLONESHOT` | [`Mode`] |
-//! | `EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLERR`, `EPOLLHUP` | [`Event::is_readable`], `is_writable`, `is_read_closed`, `is_failed`, `is_hung_up` |
+//! | `EPOLLIN`, `EPOLLOUT`, `EPOLLRDHUP`, `EPOLLERR`, `EPOLLHUP` | [`Readiness::is_readable`], `is_writable`, `is_read_closed`, `is_failed`, `is_hung_up` |
 //! | `EPOLLERR` and `EPOLLHUP` without being asked for | [`Interest::HANGUP`] |
 //! | `EPOLLEXCLUSIVE` | threads that share one poller get each change once; between pollers, as without the flag, each gets it |
 //! | a registration belongs to the open file description | to the socket, whose clones share it |
@@ -55,7 +55,7 @@
 //! use std::collections::HashMap;
 //! use std::io::{Read, Write};
 //! use tailwater::net::TcpListener;
-//! use tailwater::poll::{Events, Interest, Mode, Poller, Token};
+//! use tailwater::readiness::{Events, Interest, Mode, Poller, Token};
 //!
 //! fn serve(listener: TcpListener) -> std::io::Result<()> {
 //!     let (poller, mut events) = (Poller::new(), Events::with_capacity(64));
@@ -90,29 +90,32 @@
 //! ```
 
 mod events;
+mod interest;
 mod poller;
 mod registration;
 mod source;
 mod timers;
 
-pub use events::{Event, Events, Interest, Mode, Token};
+pub use crate::token::Token;
+pub use events::Events;
+pub use interest::{Interest, Mode, Readiness};
 #[doc(hidden)]
 pub use poller::Nested;
 pub use poller::Poller;
 pub use source::Source;
 
-/// Returns what `source` is ready for now, as [`Event`] of [`Token`] 0, without a poller.
+/// Returns what `source` is ready for now, with [`Token`] 0, without a poller.
 ///
 /// # Examples
 /// ```
-/// use tailwater::poll::readiness;
+/// use tailwater::readiness;
 /// use tailwater::sync::{Arc, Event};
 ///
 /// let event = Arc::new(Event::new());
-/// assert!(!readiness(&event).is_readable());
+/// assert!(!readiness::of(&event).is_readable());
 /// event.set();
-/// assert!(readiness(&event).is_readable());
+/// assert!(readiness::of(&event).is_readable());
 /// ```
-pub fn readiness(source: &impl Source) -> Event {
-    Event { token: Token(0), ready: source.object().ready() }
+pub fn of(source: &impl Source) -> Readiness {
+    Readiness { token: Token(0), ready: source.object().ready() }
 }
