@@ -149,9 +149,15 @@ impl Bench {
 
     /// Sends a datagram from the client station to `to`; the caller waits for the answer, if any.
     pub fn send(&self, to: &Role, port: u16, payload: &[u8]) {
+        self.send_from(CLIENT.port, to, port, payload);
+    }
+
+    /// As [`send`](Self::send), from a port of the station: flows differ by it.
+    pub fn send_from(&self, own: u16, to: &Role, port: u16, payload: &[u8]) {
+        let from = Endpoint { port: own, ..CLIENT };
         let to = Endpoint { mac: MacAddr::derived(to.ip), ip: to.ip, port };
         eventually("room in the client port", || {
-            self.client.send(&wire::udp(CLIENT, to, payload)).then_some(())
+            self.client.send(&wire::udp(from, to, payload)).then_some(())
         });
     }
 

@@ -11,6 +11,7 @@ mod fuzz_corpus;
 mod hostile;
 mod kv_backups;
 mod kv_clients;
+mod many_cores;
 mod pid_namespace;
 mod protocol;
 mod readme;

@@ -74,8 +74,8 @@ macro_rules! simulated {
 }
 
 const SIMULATED: [Simulated; 14] = simulated! {
-    "shenango-fig1", "shenango-fig1", "core allocators at two intervals", [21.0, 2.4];
-    "shinjuku-fig1", "shinjuku-fig1", "four policies of request dispatch", [9.9, 1.2];
+    "shenango-fig1", "shenango-fig1", "core allocators at two intervals", [21.0, 8.7];
+    "shinjuku-fig1", "shinjuku-fig1", "four policies of request dispatch", [9.9, 3.8];
     "shinjuku-fig2", "shinjuku-fig2", "one queue with and without preemption", [13.0, 1.2];
     "shinjuku-fig4", "shinjuku-fig4", "RSS over few and many connections", [1.7, 0.6];
     "shinjuku-fig6", "shinjuku-fig6", "d-FCFS, stealing, a queue for each type", [7.2, 0.6];

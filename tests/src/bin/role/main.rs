@@ -2,6 +2,7 @@
 
 mod absent;
 mod alone;
+mod crunch;
 mod dns;
 mod kv;
 mod leave;
@@ -505,6 +506,9 @@ fn main() {
         Some("burn") => burn(true),
         Some("beacon") => beacon(),
         Some("crowd") => crowd(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number")),
+        Some("crunch") => {
+            crunch::run(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number"));
+        }
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
         Some("sleepers") => sleepers(),

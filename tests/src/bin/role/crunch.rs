@@ -1,0 +1,35 @@
+//! Many user threads that compute, on as many kthreads as the program has.
+
+use super::{ready, say};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tailwater::net::UdpSocket;
+use tailwater::{cores, thread};
+
+/// Computes in this many threads for ever; prints how many rounds the slowest of them has made, and
+/// the cores of the program, every 50 ms.
+pub fn run(threads: usize) {
+    let _socket = UdpSocket::bind((super::own_ip(), 7)).expect("port 7 is free");
+    let rounds: &'static [AtomicU64] = (0..threads).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
+    for rounds in rounds {
+        drop(thread::spawn(|| compute(rounds)));
+    }
+    ready();
+    loop {
+        thread::sleep(Duration::from_millis(50));
+        let least = rounds.iter().map(|rounds| rounds.load(Ordering::Relaxed)).min();
+        say(&format!("rounds {} held {:?}", least.expect("there are threads"), cores::held()));
+    }
+}
+
+fn compute(rounds: &AtomicU64) {
+    let mut x = 1u64;
+    loop {
+        for _ in 0..200 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        }
+        std::hint::black_box(x);
+        rounds.fetch_add(1, Ordering::Relaxed);
+        tailwater::poll();
+    }
+}
