@@ -27,8 +27,8 @@
 //! |---|---|
 //! | requests differ much in length, and short ones wait behind long ones | [`dispatch`]: classified requests, preempted in the order of a policy |
 //! | a request costs less than a switch of threads, or there are very many connections | [`events`]: a loop that handles each event to completion |
-//! | the code is made of futures (hyper, tonic) | [`future`], a feature that is off by default |
-//! | the code is a loop around `epoll` or `mio` | [`readiness`], a feature that is off by default |
+//! | the code is made of futures (hyper, tonic) | `future`, a feature that is off by default |
+//! | the code is a loop around `epoll` or `mio` | `readiness`, a feature that is off by default |
 //!
 //! # Features
 //! These are on by default. With `default-features = false` a program builds half as many crates.
@@ -46,10 +46,10 @@
 //!
 //! | feature | has |
 //! |---|---|
-//! | `future` | tasks, timers and sockets for async code in [`future`] |
-//! | `readiness` | a poller over many sockets, channels and timers in [`readiness`] |
+//! | `future` | tasks, timers and sockets for async code in `future` |
+//! | `readiness` | a poller over many sockets, channels and timers in `readiness` |
 //! | `libc-waits` | waits in the C library that give the core away: `RuntimeBuilder::adopt_libc_waits` |
-//! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of [`future`] |
+//! | `futures-io`, `tokio-io`, `hyper` | the reading and writing traits of these crates for the sockets of `future` |
 //!
 //! # What a user thread may do
 //! Everything ordinary Rust does: `thread_local!`, panics, `HashMap` and allocation belong to the
@@ -64,10 +64,9 @@
 //! so (it costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
 //! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
 //! [`quantum`](RuntimeBuilder::quantum) is set and over.
-#![cfg_attr(not(feature = "future"), doc = "\n[`future`]: https://docs.rs/tailwater/latest/tailwater/future")]
 #![cfg_attr(
     not(feature = "readiness"),
-    doc = "\n[`readiness`]: https://docs.rs/tailwater/latest/tailwater/readiness"
+    doc = "\n`readiness`: https://docs.rs/tailwater/latest/tailwater/readiness"
 )]
 // Under loom only the ground layer is built, for its models. The layers below do not ask for
 // features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks;

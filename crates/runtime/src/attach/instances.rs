@@ -11,7 +11,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tailwater_shm::control::{self, ClientMessage, Instance};
+use tailwater_shm::control::Instance;
+#[cfg(feature = "signal")]
+use tailwater_shm::control::{ClientMessage, send};
 
 /// Maximum time that a request to end waits until no client is in the middle of connecting: a
 /// client repeats its acknowledgment after one and three seconds.
@@ -48,7 +50,7 @@ pub(super) fn keep(control: &OwnedFd) {
 pub fn end_earlier() {
     if let Some(control) = &*CONTROL.lock().unwrap_or_else(PoisonError::into_inner) {
         // Fails without an IOKernel, and then there is none to ask.
-        let _ = control::send(control, &ClientMessage::EndEarlier, &[]);
+        let _ = send(control, &ClientMessage::EndEarlier, &[]);
     }
 }
 

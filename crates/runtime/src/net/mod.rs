@@ -34,6 +34,7 @@ pub use tcp::{
 };
 pub use udp::UdpSocket;
 
+#[cfg(feature = "readiness")]
 pub(crate) use udp::UdpEndpoint;
 
 pub(crate) use driver::{Batch, init, put_off_timers};

@@ -23,8 +23,10 @@ pub use tailwater_tcp::{
     Info as TcpInfo, Keepalive as TcpKeepalive, SharedBytes, State as TcpState, Stats as TcpStats,
 };
 
+#[cfg(feature = "future")]
 pub(crate) use listener::closed;
 pub(crate) use setup::window_of_ring;
+#[cfg(feature = "future")]
 pub(crate) use stream::each;
 pub(super) use {deferred::Deferred, setup::secrets};
 

@@ -25,7 +25,7 @@ impl TcpStream {
     /// removed, when the direction is closed, or after 200 ms with nothing in flight. Removing the
     /// cork leaves [`set_nodelay`](Self::set_nodelay) in force as it was.
     ///
-    /// For two writes, [`more`](Self::more) is simpler; a `BufWriter` does the same without the
+    /// For two writes, [`corked`](Self::corked) is simpler; a `BufWriter` does the same without the
     /// kernel's habits.
     ///
     /// # Errors
