@@ -172,7 +172,7 @@ machine() {
     fi
     local topology test
     cargo build --quiet -p tailwater-machine -p tailwater-tests
-    [ -e target/debug/machine ] || PATH=$PATH:/usr/sbin target/debug/tailwater-machine fetch
+    compgen -G 'target/machine/boot/vmlinuz-*' >/dev/null || PATH=$PATH:/usr/sbin target/debug/tailwater-machine fetch
     test=$(cargo test --quiet -p tailwater-tests --test it --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
     for topology in 1x6x1 2x3x2; do

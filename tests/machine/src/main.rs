@@ -8,7 +8,7 @@
 //!         status, out/ ◄── folder of both ◄──┘
 //! ```
 //!
-//! The guest sees the files of the host and writes to none. Needs no root.
+//! The guest sees the files of the host and writes to none but those of `--out`. Needs no root.
 //! [`topology`] and [`kernel`] are what it is made of, [`qemu`] runs it, [`guest`] is inside, and
 //! [`errand`] is what both sides share.
 
