@@ -89,7 +89,7 @@ pub fn ensure() -> bool {
 pub fn adopt_waits() -> Result<(), String> {
     static TRIED: OnceLock<Result<(), String>> = OnceLock::new();
     TRIED.get_or_init(|| resident::adopt_waits().map_err(|error| error.to_string())).clone()?;
-    let forked = || "the process was forked by one with threads".to_owned();
+    let forked = || "the process was forked by one that had started threads".to_owned();
     resident::has_adopted_waits().then_some(()).ok_or_else(forked)
 }
 

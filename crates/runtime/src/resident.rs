@@ -500,6 +500,9 @@ fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
     true
 }
 
+/// The C library's signal of `pthread_cancel` (nptl(7)).
+const CANCEL: i32 = 32;
+
 /// What a signal does that is not ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disposition {
@@ -523,7 +526,12 @@ fn disposition(signal: i32) -> Option<Disposition> {
         libc::SIG_IGN => None,
         libc::SIG_DFL if quiet => None,
         libc::SIG_DFL => Some(Disposition::Default),
-        _ => Some(Disposition::Handler { restarts: flags & libc::SA_RESTART as usize != 0 }),
+        // A cancelled wait returns to the C library, which ends the thread there: glibc 2.41 does
+        // not while it is in another library's code.
+        _ => {
+            let restarts = flags & libc::SA_RESTART as usize != 0 && signal != CANCEL;
+            Some(Disposition::Handler { restarts })
+        }
     }
 }
 

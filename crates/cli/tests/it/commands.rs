@@ -263,10 +263,15 @@ fn a_program_that_does_not_register_is_named_after_a_second() {
     });
 }
 
-/// Processes of which one argument is `word`.
+/// Processes of which one argument is `word`, without the holder of an IOKernel's memory, whose
+/// command line is the IOKernel's.
 fn with_argument(word: &str) -> usize {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let lines = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|process| process.path());
+    let is_holder = |path: &std::path::PathBuf| {
+        std::fs::read(path.join("comm")).is_ok_and(|name| name == b"tailwater-hold\n")
+    };
+    let programs = processes.filter(|path| !is_holder(path));
+    let lines = programs.filter_map(|path| std::fs::read(path.join("cmdline")).ok());
     lines.filter(|line| line.split(|&byte| byte == 0).any(|argument| argument == word.as_bytes())).count()
 }
 
