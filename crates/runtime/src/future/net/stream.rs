@@ -521,7 +521,7 @@ impl WriteHalf {
     }
 
     /// Writes all of `data` and announces more (`MSG_MORE`): a rest smaller than a segment waits
-    /// for the next [`write`](Self::write), as with [`net::TcpStream::more`].
+    /// for the next [`write`](Self::write), as with [`net::TcpStream::corked`].
     ///
     /// # Errors
     /// As [`write`](Self::write).
