@@ -176,7 +176,7 @@ fn default_managed(config: &Config, allowed: &[CoreId], polling: &Core) -> Vec<C
 }
 
 /// Raises this process's limit of descriptors as far as the system permits. Each program takes
-/// three, and each connection to the control socket one.
+/// four, and each connection to the control socket one.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Cannot be refused: the new limit is no higher than the hard one.

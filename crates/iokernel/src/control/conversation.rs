@@ -95,7 +95,9 @@ impl Control {
             (ClientMessage::EndEarlier, State::Registered(id)) => {
                 session.state = State::Registered(id);
                 let caller = session.caller;
-                self.end_earlier(caller, id);
+                if self.may_ask(token) {
+                    self.end_earlier(caller, id);
+                }
             }
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
