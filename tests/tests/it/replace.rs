@@ -205,6 +205,11 @@ fn both_instances_go_on_when_a_killed_iokernel_returns() {
     later.listen();
     client.wait_for(2);
     running.kill();
+    // Lines of before are read, so that none of them counts as what goes on later.
+    until("nothing goes on", || {
+        let seen = [(); 3].map(|()| client.seen());
+        seen[0] == seen[2]
+    });
     running = iokernel();
     client.wait_for(2);
     later.write_line();
