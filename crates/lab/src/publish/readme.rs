@@ -91,7 +91,7 @@ fn provenance(results: &Results) -> String {
         several => format!("Medians of {several} rounds or more (lowest to highest)"),
     };
     wrapped(&format!(
-        "{rounds}, one session of {}, commit {}, on {}.{quick}",
+        "{rounds}, {}, commit {}, on {}.{quick}",
         super::day(&first.date),
         first.commit,
         super::machine_in_words(first)

@@ -109,70 +109,70 @@ fn has_shape(name: &str) {
 
 /// A test for each figure. Those that take seconds are ignored, as measurements.
 macro_rules! figures {
-    ($($name:ident $figure:literal;)* [ignored] $($ignored:ident $slow:literal;)*) => {
+    ($($name:ident;)* [ignored] $($ignored:ident;)*) => {
         $(
             #[test]
             fn $name() {
-                has_shape($figure);
+                has_shape(&stringify!($name).replace('_', "-"));
             }
         )*
         $(
             #[test]
             #[ignore = "a measurement: .ci/full"]
             fn $ignored() {
-                has_shape($slow);
+                has_shape(&stringify!($ignored).replace('_', "-"));
             }
         )*
     };
 }
 
 figures! {
-    shinjuku_fig4 "shinjuku-fig4";
-    shinjuku_fig6 "shinjuku-fig6";
-    shinjuku_fig7 "shinjuku-fig7";
-    arachne_fig4 "arachne-fig4";
-    arachne_fig6 "arachne-fig6";
+    shinjuku_fig4;
+    shinjuku_fig6;
+    shinjuku_fig7;
+    arachne_fig4;
+    arachne_fig6;
     [ignored]
-    shenango_fig1 "shenango-fig1";
-    shinjuku_fig1 "shinjuku-fig1";
-    shinjuku_fig2 "shinjuku-fig2";
-    ix_fig8 "ix-fig8";
-    ix_fig9 "ix-fig9";
-    ix_fig10 "ix-fig10";
-    ix_fig11 "ix-fig11";
-    ix_fig12 "ix-fig12";
-    ix_table4 "ix-table4";
-    shenango_table2 "shenango-table2";
-    shenango_fig3 "shenango-fig3";
-    shenango_fig4 "shenango-fig4";
-    shenango_fig5 "shenango-fig5";
-    shenango_fig6 "shenango-fig6";
-    shenango_fig7 "shenango-fig7";
-    shenango_fig8 "shenango-fig8";
-    shinjuku_table1 "shinjuku-table1";
-    shinjuku_table2 "shinjuku-table2";
-    shinjuku_fig5 "shinjuku-fig5";
-    shinjuku_fig8 "shinjuku-fig8";
-    arachne_table2 "arachne-table2";
-    arachne_fig2 "arachne-fig2";
-    arachne_fig2a "arachne-fig2a";
-    arachne_fig3 "arachne-fig3";
-    arachne_fig3b "arachne-fig3b";
-    arachne_fig5 "arachne-fig5";
-    arachne_fig8 "arachne-fig8";
-    arachne_fig9 "arachne-fig9";
-    arachne_fig10 "arachne-fig10";
-    arachne_fig11 "arachne-fig11";
-    ix_fig4 "ix-fig4";
-    ix_fig5 "ix-fig5";
-    ix_fig6b "ix-fig6b";
-    ix_fig7 "ix-fig7";
-    ix_table3 "ix-table3";
-    ix_table5 "ix-table5";
-    ix_connections "ix-connections";
-    ix_fig13 "ix-fig13";
-    dns_slo "dns-slo";
-    foreign_batch "foreign-batch";
+    shenango_fig1;
+    shinjuku_fig1;
+    shinjuku_fig2;
+    ix_fig8;
+    ix_fig9;
+    ix_fig10;
+    ix_fig11;
+    ix_fig12;
+    ix_table4;
+    shenango_table2;
+    shenango_fig3;
+    shenango_fig4;
+    shenango_fig5;
+    shenango_fig6;
+    shenango_fig7;
+    shenango_fig8;
+    shinjuku_table1;
+    shinjuku_table2;
+    shinjuku_fig5;
+    shinjuku_fig8;
+    arachne_table2;
+    arachne_fig2;
+    arachne_fig2a;
+    arachne_fig3;
+    arachne_fig3b;
+    arachne_fig5;
+    arachne_fig8;
+    arachne_fig9;
+    arachne_fig10;
+    arachne_fig11;
+    ix_fig4;
+    ix_fig5;
+    ix_fig6b;
+    ix_fig7;
+    ix_table3;
+    ix_table5;
+    ix_connections;
+    ix_fig13;
+    dns_slo;
+    foreign_batch;
 }
 
 /// Checks that the document refers to no file, script or address outside it, and that drawings

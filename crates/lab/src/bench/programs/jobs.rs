@@ -67,6 +67,11 @@ const ENCODING: [&str; 14] = [
 pub struct Files(Folder);
 
 impl Files {
+    /// Returns the path of the text that is compressed.
+    pub(super) fn text(&self) -> String {
+        self.0.path().join("text").display().to_string()
+    }
+
     /// Makes them.
     ///
     /// # Errors
@@ -120,7 +125,7 @@ impl Job {
 }
 
 /// Returns text that compresses as prose does: words, of which a few are frequent.
-pub(super) fn text() -> String {
+fn text() -> String {
     let mut state = 1u64;
     let mut next = move || {
         // Knuth's generator (MMIX), of which the upper bits are used.

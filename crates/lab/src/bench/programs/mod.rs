@@ -9,25 +9,21 @@
 //! figures.
 
 use std::io::{Write, stdout};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tailwater_iokernel::stats::HandoffKind;
-use tailwater_loadgen::Plan;
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
-use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::{Measured, note, on_linux, on_tailwater};
-use tailwater_workload::{LoadSchedule, Rate};
 
 pub mod jobs;
 mod posix;
 mod report;
 
+use super::spin;
 use jobs::{Files, Job};
 use posix::services::Service;
 pub use report::Report;
@@ -56,9 +52,10 @@ pub struct ProgramsArgs {
     /// Rounds, in which all situations are measured in turn
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Measure beside a service, beside an IOKernel without traffic, or unmodified services
-    #[arg(long, value_name = "PART")]
-    only: Option<Part>,
+    /// Measure these parts only: beside a service, beside an IOKernel without traffic, unmodified
+    /// services
+    #[arg(long, value_name = "PARTS", value_delimiter = ',')]
+    only: Vec<Part>,
     /// The batch jobs; those that are not installed are left out
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "xz-1,xz-4,cc,python")]
     jobs: Vec<Job>,
@@ -98,18 +95,13 @@ enum Part {
 /// When a process does not start or ends, or on a signal.
 pub fn run(args: &ProgramsArgs, machine: &Machine) -> anyhow::Result<Report> {
     let files = Files::new()?;
-    let mut testbed = Testbed {
-        cores: CorePlan::new(machine.usable_cores.clone())?,
-        interrupt: Arc::new(Interrupt::catch()?),
-        solo: SOLO,
-        job: Vec::new(),
-    };
+    let mut testbed = spin::testbed(machine, SOLO)?;
     let mut report = Report::default();
-    let of = |part: Part| args.only.is_none_or(|only| only == part);
+    let of = |part: Part| args.only.is_empty() || args.only.contains(&part);
     if of(Part::Posix) {
-        report.posix = posix::run(&testbed.interrupt, &args.services, args.rounds, args.requests)?;
+        report.posix = posix::run(&testbed.interrupt, &files, &args.services, (args.rounds, args.requests))?;
     }
-    let jobs = if args.only == Some(Part::Posix) { &[][..] } else { &args.jobs };
+    let jobs = if of(Part::Batch) || of(Part::Idle) { &args.jobs[..] } else { &[] };
     let speed = testbed.calibrate()?;
     for &job in jobs {
         let Some(command) = job.command(&files) else {
@@ -144,11 +136,8 @@ fn beside(
     speed: u64,
     (load, seed): (f64, u64),
 ) -> anyhow::Result<Round> {
-    let rate = Rate::new(load / 100.0 * CORE_RPS * testbed.cores.managed.len() as f64)?;
-    let length = WARM_UP + Duration::from_secs(args.seconds);
-    let schedule = LoadSchedule::constant(rate, length.as_nanos() as u64);
-    let service = SERVICE.parse()?;
-    let plan = Plan { warm_up_ns: WARM_UP.as_nanos() as u64, flows: 64, ..Plan::new(schedule, service) };
+    let rps = load / 100.0 * CORE_RPS * testbed.cores.managed.len() as f64;
+    let plan = spin::plan(SERVICE, rps, WARM_UP, Duration::from_secs(args.seconds))?;
     // The requests are not foreseen, as those of a network card are not.
     let setting =
         on_tailwater::Setting { neighbour_share: args.share, announced: false, ..Default::default() };

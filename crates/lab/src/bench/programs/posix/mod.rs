@@ -14,6 +14,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tailwater_batch::proc::{descendants, thread_ns, threads};
+use tailwater_sim::report::write_file;
 use tailwater_testbed::START_TIMEOUT;
 use tailwater_testbed::folder::Folder;
 use tailwater_testbed::interrupt::Interrupt;
@@ -22,7 +24,7 @@ use tailwater_testbed::program::{find, find_own};
 
 pub mod services;
 
-use super::jobs;
+use super::jobs::Files;
 use super::report::posix::{Posix, Ratio, Served, ServedFigures};
 use services::Service;
 
@@ -68,7 +70,12 @@ impl Drop for Process {
 ///
 /// # Errors
 /// If a program does not start or prints no figures, or on a signal.
-pub fn run(interrupt: &Interrupt, services: &[Service], rounds: u16, requests: u32) -> anyhow::Result<Posix> {
+pub fn run(
+    interrupt: &Interrupt,
+    files: &Files,
+    services: &[Service],
+    (rounds, requests): (u16, u32),
+) -> anyhow::Result<Posix> {
     let bed = Bed::start(interrupt)?;
     let mut report = Posix::default();
     for &service in services {
@@ -86,7 +93,7 @@ pub fn run(interrupt: &Interrupt, services: &[Service], rounds: u16, requests: u
         }
         report.served.push(Served::new(service.name(), service.aim(), &all));
     }
-    for (name, command, aim) in bed.computing()? {
+    for (name, command, aim) in bed.computing(files)? {
         let measure = |side| bed.user_seconds(&command, side);
         report.computing.push(Ratio::new(&name, Some(aim), &bed.in_turn(rounds, measure)?));
     }
@@ -192,10 +199,8 @@ impl<'a> Bed<'a> {
 
     /// Returns the computing programs that are installed, each with its aim: user time over that on
     /// Linux.
-    fn computing(&self) -> anyhow::Result<Vec<(String, Vec<String>, f64)>> {
-        let text = self.folder.path().join("text");
-        fs::write(&text, jobs::text()).with_context(|| format!("cannot write {}", text.display()))?;
-        let text = text.display().to_string();
+    fn computing(&self, files: &Files) -> anyhow::Result<Vec<(String, Vec<String>, f64)>> {
+        let text = files.text();
         let mut all = Vec::new();
         for words in [&["xz", "-T4", "-1", "-kc"][..], &["pigz", "-p4", "-kc"], &["zstd", "-T4", "-6", "-qc"]]
         {
@@ -240,7 +245,7 @@ impl<'a> Bed<'a> {
         let folder = self.folder.path();
         let client = || self.command(&Service::Redis.client(folder, ADDRESS, FIRST), Side::Tailwater, None);
         self.await_success("redis", client)?;
-        // The client's end is over.
+        // The IOKernel has handled the client's end by then.
         self.interrupt.sleep_until(Instant::now() + Duration::from_secs(2))?;
         let used =
             || Ok::<_, anyhow::Error>((cpu_seconds(server.0.id())?, cpu_seconds(self.iokernel.0.id())?));
@@ -260,10 +265,13 @@ fn printed(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// Compiles a C program; returns its path.
+/// Compiles a C program unless it is there already; returns its path.
 fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) -> anyhow::Result<String> {
     let (program, file) = (folder.join(name), folder.join(format!("{name}.c")));
-    fs::write(&file, source).with_context(|| format!("cannot write {}", file.display()))?;
+    if program.exists() {
+        return Ok(program.display().to_string());
+    }
+    write_file(&file, source)?;
     let mut command = Command::new("cc");
     printed(command.args(["-O2", "-o"]).args([&program, &file]).args(options))?;
     Ok(program.display().to_string())
@@ -271,22 +279,14 @@ fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) -> anyhow:
 
 /// Returns the processor time of a process and of its children that run.
 fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
-    let mut seconds = 0.0;
-    let mut pids = vec![pid.to_string()];
-    while let Some(pid) = pids.pop() {
-        let tasks = format!("/proc/{pid}/task");
-        let failed = || format!("{tasks}: the program has ended");
-        for task in fs::read_dir(&tasks).with_context(failed)? {
-            let task = task.with_context(failed)?.path();
-            // A thread that has ended meanwhile has no files; its time is lost.
-            let time = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
-            let ns = time.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());
-            seconds += ns.unwrap_or_default() / 1e9;
-            let children = fs::read_to_string(task.join("children")).unwrap_or_default();
-            pids.extend(children.split_whitespace().map(str::to_owned));
-        }
+    let mut ns = 0;
+    for pid in descendants(pid.cast_signed()) {
+        let threads = threads(pid);
+        anyhow::ensure!(!threads.is_empty(), "/proc/{pid}/task: the program has ended");
+        // A thread that has ended meanwhile has no files; its time is lost.
+        ns += threads.into_iter().filter_map(|tid| thread_ns(pid, tid)).sum::<u64>();
     }
-    Ok(seconds)
+    Ok(ns as f64 / 1e9)
 }
 
 /// Returns the processor time, and the part of it that is user time, of this process's children

@@ -1,11 +1,11 @@
 //! The unmodified services of `bench programs`, and their clients: command lines, and what the
 //! clients print.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use tailwater_sim::report::write_file;
 use tailwater_testbed::program::find;
 
 /// Connections of a client, with one request each at a time.
@@ -76,10 +76,9 @@ impl Service {
             Self::Redis | Self::RedisPipelined => &["redis-server", "redis-benchmark"],
             Self::Memcached1 | Self::Memcached4 => &["memcached", "cc"],
             Self::Nginx => &["nginx", "wrk"],
-            Self::Python => &["wrk"],
+            Self::Python => &["wrk", PYTHON],
         };
-        let missing = programs.iter().copied().find(|program| find(program).is_none());
-        missing.or((self == Self::Python && !Path::new(PYTHON).exists()).then_some(PYTHON))
+        programs.iter().copied().find(|program| find(program).is_none())
     }
 
     /// Writes its files to `folder`; returns its command line.
@@ -102,14 +101,13 @@ impl Service {
             Self::Nginx => {
                 let nginx = find("nginx").context("nginx is not installed")?.display().to_string();
                 let config = folder.join("nginx.conf");
-                write(&folder.join("index.html"), &"x".repeat(2048))?;
-                write(&config, &nginx_config(folder, &port))?;
+                write_file(&folder.join("index.html"), &"x".repeat(2048))?;
+                write_file(&config, &nginx_config(folder, &port))?;
                 words(&[&nginx, "-c", &config.display().to_string()])
             }
             Self::Python => {
                 let pages = folder.join("pages");
-                fs::create_dir_all(&pages).with_context(|| format!("cannot make {}", pages.display()))?;
-                write(&pages.join("index.html"), &"x".repeat(2048))?;
+                write_file(&pages.join("index.html"), &"x".repeat(2048))?;
                 words(&[PYTHON, "-m", "http.server", &port, "--directory", &pages.display().to_string()])
             }
         })
@@ -150,10 +148,6 @@ impl Service {
         let requests = if counted { requests.into() } else { requests_s * WRK_SECONDS };
         Ok(Answered { requests, requests_s, p99_us })
     }
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn nginx_config(folder: &Path, port: &str) -> String {
