@@ -64,6 +64,19 @@ pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Starts an IOKernel in its own process, with settings of `bin/iokernel.rs`, and waits until
+/// programs can register.
+///
+/// # Panics
+/// If it does not get ready.
+#[track_caller]
+pub fn start_iokernel(socket: &str, settings: &[&str]) -> Program {
+    let mut command = Command::new(binary("tailwater-tests", "iokernel"));
+    let mut iokernel = Program::start(command.arg(socket).args(settings));
+    assert_eq!(iokernel.line().as_deref(), Some("ready"), "{}", iokernel.errors());
+    iokernel
+}
+
 /// Waits for the end of an IOKernel from which `new` has taken over.
 ///
 /// # Panics
@@ -229,10 +242,7 @@ impl Bench {
     /// # Panics
     /// If the statistics have another shape.
     pub fn cores_of(&self, role: &Role) -> u64 {
-        let stats = self.stats();
-        let runtimes = stats["runtimes"].as_array().expect("an array");
-        let own = runtimes.iter().find(|runtime| runtime["pid"] == role.pid());
-        own.map_or(0, |runtime| runtime["counters"]["cores"].as_u64().expect("a number"))
+        cores_in(&self.stats(), role)
     }
 
     /// Returns the number of cores that were lent and whose new owner was seen running, however
@@ -249,6 +259,17 @@ impl Bench {
             assert!(std::thread::panicking() || ended.is_ok(), "the IOKernel panicked");
         }
     }
+}
+
+/// Returns the number of cores that a runtime holds by these statistics; 0 when it is not
+/// registered.
+///
+/// # Panics
+/// If the statistics have another shape.
+pub fn cores_in(stats: &serde_json::Value, role: &Role) -> u64 {
+    let runtimes = stats["runtimes"].as_array().expect("an array");
+    let own = runtimes.iter().find(|runtime| runtime["pid"] == role.pid());
+    own.map_or(0, |runtime| runtime["counters"]["cores"].as_u64().expect("a number"))
 }
 
 impl Drop for Bench {

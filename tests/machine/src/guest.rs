@@ -6,6 +6,7 @@
 
 use crate::errand::{self, Errand, FOLDER};
 use crate::initramfs::MODULES;
+use crate::kernel::run;
 use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, mount, mount_move};
 use rustix::system::{RebootCommand, finit_module, reboot};
@@ -17,9 +18,9 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
 /// Where the initramfs mounts the host's files, the memory above them, and both.
-const LOWER: &str = "/host";
-const UPPER: &str = "/upper";
-const ROOT: &str = "/root";
+pub const LOWER: &str = "/host";
+pub const UPPER: &str = "/upper";
+pub const ROOT: &str = "/root";
 /// Flag of finit_module(2): the kernel decompresses the file.
 const COMPRESSED: i32 = 4;
 /// Bytes of one request for a file of the host.
@@ -118,13 +119,6 @@ fn output() -> Result<File> {
     settings.make_raw();
     tcsetattr(&console, OptionalActions::Now, &settings)?;
     Ok(console)
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let status = command.status().with_context(|| format!("{name} is not installed"))?;
-    anyhow::ensure!(status.success(), "{name}: {status}");
-    Ok(())
 }
 
 fn code(status: ExitStatus) -> u8 {

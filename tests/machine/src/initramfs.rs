@@ -2,8 +2,9 @@
 //!
 //! Everything else the guest takes from the host's files, which it mounts.
 
+use crate::guest::{LOWER, ROOT, UPPER};
 use anyhow::{Context, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -28,18 +29,14 @@ pub fn write(target: &Path, modules: &[PathBuf]) -> Result<()> {
         files.insert(Path::new(MODULES).join(format!("{number:03}-{name}")), module.clone());
     }
     let mut archive = Archive { out: BufWriter::new(File::create(target)?), entries: 0 };
-    for folder in ["/dev", "/proc", "/host", "/upper", "/root"] {
-        archive.folder(Path::new(folder))?;
+    // A path sorts after the folders above it.
+    let above = files.keys().flat_map(|path| path.ancestors().skip(1)).filter(|path| path.parent().is_some());
+    let folders: BTreeSet<&Path> =
+        ["/dev", "/proc", LOWER, UPPER, ROOT].map(Path::new).into_iter().chain(above).collect();
+    for folder in folders {
+        archive.folder(folder)?;
     }
-    let mut made: Vec<PathBuf> = Vec::new();
     for (path, source) in &files {
-        let above: Vec<_> = path.ancestors().skip(1).filter(|path| path.parent().is_some()).collect();
-        for folder in above.into_iter().rev() {
-            if !made.iter().any(|path| path == folder) {
-                archive.folder(folder)?;
-                made.push(folder.to_owned());
-            }
-        }
         let content = fs::read(source).with_context(|| source.display().to_string())?;
         archive.entry(path, FILE, &content)?;
     }

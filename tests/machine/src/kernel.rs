@@ -39,8 +39,7 @@ impl Kernel {
     fn of(root: &Path, image: PathBuf) -> Option<(Vec<u64>, Self)> {
         let version = image.file_name()?.to_str()?.strip_prefix("vmlinuz-")?.to_owned();
         let folders = ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&version));
-        let modules =
-            folders.into_iter().find(|folder| folder.join("modules.dep.bin").is_file() || folder.is_dir())?;
+        let modules = folders.into_iter().find(|folder| folder.is_dir())?;
         fs::File::open(&image).ok()?;
         let numbers = version.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
         Some((numbers.collect(), Self { image, modules }))
@@ -93,7 +92,11 @@ fn packages(general: &str) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-fn run(command: &mut Command) -> Result<()> {
+/// Runs a program.
+///
+/// # Errors
+/// If it cannot be started or fails.
+pub fn run(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("{name} cannot be started"))?;
     if !status.success() {

@@ -35,7 +35,7 @@ const MODULES: [&str; 7] = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "virt
 
 /// Boots an emulated machine and runs a program in it
 #[derive(Debug, Parser)]
-#[command(name = "tailwater-machine", after_help = "Needs: apt install qemu-system-x86 kmod")]
+#[command(name = "tailwater-machine", after_help = "Needs: apt install qemu-system-x86 kmod iproute2")]
 struct Cli {
     #[command(subcommand)]
     action: Action,

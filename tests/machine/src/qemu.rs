@@ -1,10 +1,10 @@
 //! QEMU's command line, its process and its bound.
 //!
-//! By emulation, which runs everywhere and shows more interleavings of processors than speed would;
-//! with KVM if asked, which a host that is a virtual machine itself may offer and then not finish a
-//! boot with. The guest sees the host's files through
-//! a share that QEMU does not write, and one folder that both write. QEMU ends with the guest, with
-//! this process, or at the limit; nothing of it is left.
+//! QEMU emulates the processors unless KVM is asked for: emulation runs everywhere, and shows more
+//! interleavings of processors. Some hosts that are virtual machines offer KVM and cannot boot a
+//! guest with it. The guest sees the host's files through a share that QEMU does not write, and one
+//! folder that both write. QEMU ends with the guest or at the limit, and is killed if this process
+//! returns an error; a signal that kills this process alone leaves it running.
 
 use crate::errand;
 use crate::topology::Topology;

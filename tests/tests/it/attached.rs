@@ -2,12 +2,11 @@
 //! IOKernel.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::config::PolicyName;
-use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, has_two_cpus, socket_name, until};
+use tailwater_testkit::{PATIENCE, cpu_numbers, has_two_cpus, socket_name, until};
 use tailwater_tests::{Bench, Role};
 
 /// Returns the numbers in the next line of a batch job.
@@ -391,8 +390,7 @@ fn all_kthreads_of_an_orphan_run_where_its_process_may() {
     }
     let _turn = tailwater_tests::turn();
     let socket = socket_name("crowd");
-    let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
-    assert_eq!(iokernel.line().as_deref(), Some("ready"));
+    let iokernel = tailwater_tests::start_iokernel(&socket, &[]);
     let variables = [
         ("TAILWATER_KTHREADS", &*KTHREADS.to_string()),
         ("TAILWATER_STALL_TIMEOUT_MS", "0"),

@@ -9,7 +9,7 @@ use std::process::Command;
 use tailwater_iokernel::Config;
 use tailwater_iokernel::config::PolicyName;
 use tailwater_testkit::{Program, binary, cpu_numbers, has_cpus, run, socket_name, text, until};
-use tailwater_tests::{Bench, Role, turn};
+use tailwater_tests::{Bench, Role, start_iokernel, turn};
 
 /// Where Linux mounts control groups.
 const ROOT: &str = "/sys/fs/cgroup";
@@ -178,11 +178,10 @@ fn ordinary_threads_are_kept_off_while_the_exclusive_thread_runs_and_until_the_i
 
 /// Starts an IOKernel that lends two cores, with these further settings.
 fn iokernel(socket: &str, settings: &[String]) -> Program {
-    let mut command = Command::new(binary("tailwater-tests", "iokernel"));
-    command.arg(socket).arg("arbiter").args(lent().iter().map(|core| format!("core={core}")));
-    let mut iokernel = Program::start(command.args(settings));
-    assert_eq!(iokernel.line().as_deref(), Some("ready"), "{}", iokernel.errors());
-    iokernel
+    let cores: Vec<String> = lent().iter().map(|core| format!("core={core}")).collect();
+    let settings: Vec<&str> =
+        ["arbiter"].into_iter().chain(cores.iter().chain(settings).map(String::as_str)).collect();
+    start_iokernel(socket, &settings)
 }
 
 /// Has an IOKernel keep the group's threads off a core, and kills it; checks that they still are.

@@ -5,10 +5,9 @@
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use tailwater_iokernel::Config;
-use tailwater_testkit::{Program, binary, cpu_numbers, eventually, has_cpus, socket_name, until};
-use tailwater_tests::{Bench, Role, turn};
+use tailwater_testkit::{Program, cpu_numbers, eventually, has_cpus, socket_name, until};
+use tailwater_tests::{Bench, Role, cores_in, start_iokernel, turn};
 
 /// Least number of CPUs: one for the IOKernel, one for ordinary threads, four to lend.
 const CPUS: usize = 6;
@@ -34,15 +33,19 @@ fn lend_all(config: &mut Config) {
     config.service_quantum_us = 100_000;
 }
 
-fn kthreads(count: usize) -> String {
-    count.to_string()
+/// Returns the number of kthreads of a program that may have all lent cores.
+fn kthreads() -> String {
+    lent().len().to_string()
 }
 
-/// Starts a program with a kthread for each lent core and twice as many threads that compute.
+/// Returns a role of twice as many threads that compute.
+fn crunch_role() -> String {
+    format!("crunch {}", 2 * lent().len())
+}
+
+/// Starts a program of this role with a kthread for each lent core.
 fn crunch(bench: &Bench, name: &str, class: &str) -> Role {
-    let count = kthreads(lent().len());
-    let role = format!("crunch {}", 2 * lent().len());
-    bench.child_with(&role, name, class, &[("TAILWATER_KTHREADS", &count), NO_STALLS])
+    bench.child_with(&crunch_role(), name, class, &[("TAILWATER_KTHREADS", &kthreads()), NO_STALLS])
 }
 
 /// Rounds of the slowest thread, and the cores of the program, by its next line.
@@ -57,6 +60,14 @@ fn progress(job: &mut Role) -> (u64, Vec<u16>) {
     parse().unwrap_or_else(|| panic!("{line}"))
 }
 
+/// Waits until each thread of each job computes.
+fn check_progress(jobs: &mut [Role]) {
+    for job in jobs {
+        let (before, _) = progress(job);
+        until("each thread computes", || progress(job).0 > before);
+    }
+}
+
 /// One sample of the allocator.
 struct Sample {
     looks: u64,
@@ -69,12 +80,7 @@ impl Sample {
     fn take(bench: &Bench, programs: &[&Role]) -> Self {
         let stats = bench.stats();
         let count = |name: &str| stats["cores"][name].as_u64().expect("a number");
-        let runtimes = stats["runtimes"].as_array().expect("an array");
-        let cores = |role: &&Role| {
-            let own = runtimes.iter().find(|runtime| runtime["pid"] == role.pid());
-            own.map_or(0, |runtime| runtime["counters"]["cores"].as_u64().expect("a number"))
-        };
-        let held = programs.iter().map(cores).collect();
+        let held = programs.iter().map(|role| cores_in(&stats, role)).collect();
         Self { looks: count("ticks"), grants: count("grants"), held }
     }
 
@@ -133,10 +139,7 @@ fn batch_jobs_have_all_cores_in_equal_parts_and_each_of_their_threads_goes_on() 
     let samples = check_work_conservation(&bench, &jobs.each_ref());
     let parts: Vec<u64> = (0..2).map(|job| samples.iter().map(|sample| sample.held[job]).sum()).collect();
     assert!(parts[0] <= 2 * parts[1] && parts[1] <= 2 * parts[0], "{parts:?}");
-    for job in &mut jobs {
-        let (before, _) = progress(job);
-        until("each thread computes", || progress(job).0 > before);
-    }
+    check_progress(&mut jobs);
     assert_no_defect(&bench.stats());
 }
 
@@ -174,7 +177,7 @@ fn services_lose_and_reorder_no_frame_while_batch_jobs_take_their_cores() {
         return;
     }
     let bench = Bench::start(lend_all, vec![]);
-    let count = kthreads(lent().len());
+    let count = kthreads();
     let services: Vec<Role> = (0..4)
         .map(|number| {
             let name = format!("service-{number}");
@@ -201,9 +204,9 @@ fn a_program_keeps_its_guaranteed_cores_among_services_that_want_all() {
         return;
     }
     let bench = Bench::start(lend_all, vec![]);
-    let count = kthreads(lent().len());
+    let count = kthreads();
     let variables = [("TAILWATER_KTHREADS", &*count), ("TAILWATER_GUARANTEED", "2"), NO_STALLS];
-    let role = format!("crunch {}", 2 * lent().len());
+    let role = crunch_role();
     let others = ["one", "two", "three"].map(|name| crunch(&bench, name, "latency-critical"));
     let guaranteed = bench.child_with(&role, "guaranteed", "latency-critical", &variables);
     let programs: Vec<&Role> = [&guaranteed].into_iter().chain(&others).collect();
@@ -253,11 +256,8 @@ fn services_are_lent_hyperthreads_of_different_cores_while_there_are_some() {
 }
 
 fn iokernel(socket: &str) -> Program {
-    let mut command = Command::new(binary("tailwater-tests", "iokernel"));
-    command.arg(socket).args(lent().iter().map(|core| format!("core={core}")));
-    let mut iokernel = Program::start(&mut command);
-    assert_eq!(iokernel.line().as_deref(), Some("ready"));
-    iokernel
+    let cores: Vec<String> = lent().iter().map(|core| format!("core={core}")).collect();
+    start_iokernel(socket, &cores.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 #[test]
@@ -269,9 +269,9 @@ fn programs_on_all_cores_go_on_when_a_killed_iokernel_returns() {
     let _turn = turn();
     let socket = socket_name("many");
     let mut running = iokernel(&socket);
-    let count = kthreads(lent().len());
+    let count = kthreads();
     let variables = [("TAILWATER_KTHREADS", &*count), ("TAILWATER_IOKERNEL_WAIT_MS", "0"), NO_STALLS];
-    let role = format!("crunch {}", 2 * lent().len());
+    let role = crunch_role();
     let mut jobs = ["one", "two", "three", "four"].map(|name| Role::start(&socket, &role, name, &variables));
     for _ in 0..3 {
         running.kill();
@@ -284,10 +284,7 @@ fn programs_on_all_cores_go_on_when_a_killed_iokernel_returns() {
             held.dedup();
             held == lent()
         });
-        for job in &mut jobs {
-            let (before, _) = progress(job);
-            until("each thread computes", || progress(job).0 > before);
-        }
+        check_progress(&mut jobs);
     }
 }
 
@@ -329,10 +326,7 @@ fn a_core_that_goes_off_line_is_lent_no_more_until_it_returns() {
     let Some(off_line) = OffLine::take(gone) else { return };
     until("it is noticed", || bench.stats()["cores"]["absent"] == 1);
     until("the others are lent", || sum(&bench, &jobs) == all.len() as u64 - 1);
-    for job in &mut jobs {
-        let (before, _) = progress(job);
-        until("each thread computes", || progress(job).0 > before);
-    }
+    check_progress(&mut jobs);
     drop(off_line);
     until("it is back", || bench.stats()["cores"]["absent"] == 0);
     until("all cores are lent", || sum(&bench, &jobs) == all.len() as u64);

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::process::{ChildStdin, Command};
 
 use rustix::process::Signal;
-use tailwater_testkit::{Program, binary, has_two_cpus, run, socket_name, until};
-use tailwater_tests::{Bench, Role, turn};
+use tailwater_testkit::{binary, has_two_cpus, run, socket_name, until};
+use tailwater_tests::{Bench, Role, start_iokernel, turn};
 
 const REPLACE: (&str, &str) = ("TAILWATER_REPLACE", "true");
 const FOR_EVER: (&str, &str) = ("TAILWATER_IOKERNEL_WAIT_MS", "0");
@@ -191,12 +191,7 @@ fn both_instances_go_on_when_a_killed_iokernel_returns() {
     }
     let _turn = turn();
     let socket = socket_name("replace");
-    let iokernel = || {
-        let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
-        assert_eq!(iokernel.line().as_deref(), Some("ready"));
-        iokernel
-    };
-    let mut running = iokernel();
+    let mut running = start_iokernel(&socket, &[]);
     let mut earlier = Instance::start(&socket, 1);
     earlier.listen();
     let mut client = Client::start(&socket, &earlier);
@@ -210,7 +205,7 @@ fn both_instances_go_on_when_a_killed_iokernel_returns() {
         let seen = [(); 3].map(|()| client.seen());
         seen[0] == seen[2]
     });
-    running = iokernel();
+    running = start_iokernel(&socket, &[]);
     client.wait_for(2);
     later.write_line();
     assert_eq!(earlier.role.line().as_deref(), Some("ends"));

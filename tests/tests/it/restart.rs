@@ -4,9 +4,9 @@ use rustix::fs::OFlags;
 use rustix::pipe::PipeFlags;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::process::{ChildStdin, Command, Stdio};
-use tailwater_testkit::{Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, until};
-use tailwater_tests::{Bench, Role, turn};
+use std::process::{ChildStdin, Stdio};
+use tailwater_testkit::{cpu_numbers, eventually, has_two_cpus, socket_name, until};
+use tailwater_tests::{Bench, Role, start_iokernel, turn};
 
 /// Connections that are busy while the IOKernel is killed.
 const CONNECTIONS: usize = 64;
@@ -14,18 +14,6 @@ const CONNECTIONS: usize = 64;
 const TIMES: u32 = 5;
 /// A program waits for the next IOKernel for as long as its test takes.
 const FOR_EVER: (&str, &str) = ("TAILWATER_IOKERNEL_WAIT_MS", "0");
-
-fn iokernel(socket: &str) -> Program {
-    iokernel_with(socket, &[])
-}
-
-/// Starts an IOKernel with settings.
-fn iokernel_with(socket: &str, settings: &[&str]) -> Program {
-    let mut command = Command::new(binary("tailwater-tests", "iokernel"));
-    let mut iokernel = Program::start(command.arg(socket).args(settings));
-    assert_eq!(iokernel.line().as_deref(), Some("ready"));
-    iokernel
-}
 
 /// Returns the exchanges of the slowest connection, as the next line of the client has it.
 fn least(client: &mut Role) -> u64 {
@@ -52,7 +40,7 @@ fn connections_and_datagrams_go_on_when_a_killed_iokernel_returns() {
     }
     let _turn = turn();
     let socket = socket_name("restart");
-    let mut running = iokernel(&socket);
+    let mut running = start_iokernel(&socket, &[]);
     let tcp = Role::start(&socket, "tcp-serve", "tcp", &[FOR_EVER]);
     let udp = Role::start(&socket, "echo", "udp", &[FOR_EVER]);
     let (peer, udp_peer) = (format!("{}:7", tcp.ip), format!("{}:7", udp.ip));
@@ -62,7 +50,7 @@ fn connections_and_datagrams_go_on_when_a_killed_iokernel_returns() {
     wait_for_progress(&mut client, &mut input);
     for _ in 0..TIMES {
         running.kill();
-        running = iokernel(&socket);
+        running = start_iokernel(&socket, &[]);
         wait_for_progress(&mut client, &mut input);
     }
     drop(input);
@@ -94,7 +82,7 @@ fn check_job(role: &str) {
     }
     let _turn = turn();
     let socket = socket_name(role);
-    let mut running = iokernel(&socket);
+    let mut running = start_iokernel(&socket, &[]);
     let variables = [("TAILWATER_KTHREADS", "3"), ("TAILWATER_QUANTUM_US", "500"), FOR_EVER];
     for class in ["best-effort", "latency-critical"] {
         let mut job = Role::start_heard(&socket, role, "job", class, &variables);
@@ -102,7 +90,7 @@ fn check_job(role: &str) {
             let before = rounds(&mut job);
             running.kill();
             until("the job goes on without an IOKernel", || rounds(&mut job) > before);
-            running = iokernel(&socket);
+            running = start_iokernel(&socket, &[]);
             until("the job is attached", || job.errors().matches("attached to").count() >= time);
             let before = rounds(&mut job);
             until("the job goes on with another IOKernel", || rounds(&mut job) > before);
@@ -118,7 +106,7 @@ fn a_refusal_is_reported_and_the_registration_tried_again() {
     }
     let _turn = turn();
     let socket = socket_name("restart-refused");
-    let mut running = iokernel(&socket);
+    let mut running = start_iokernel(&socket, &[]);
     let variables = [("TAILWATER_KTHREADS", "2"), FOR_EVER];
     let service = Role::start_heard(&socket, "echo", "service", "latency-critical", &variables);
     running.kill();
@@ -142,7 +130,7 @@ fn a_request_for_cores_outlives_the_iokernel_and_the_cores_do_not() {
     }
     let _turn = turn();
     let socket = socket_name("restart-request");
-    let start = || iokernel_with(&socket, &["arbiter"]);
+    let start = || start_iokernel(&socket, &["arbiter"]);
     let mut running = start();
     let mut service = Role::start(&socket, "keep-request", "service", &[FOR_EVER]);
     let core = cpu_numbers().last().copied().expect("two");
@@ -175,7 +163,7 @@ fn standard_error_that_nobody_reads_stops_no_program() {
     }
     let _turn = turn();
     let socket = socket_name("restart-unread");
-    let mut running = iokernel_with(&socket, &["arbiter"]);
+    let mut running = start_iokernel(&socket, &["arbiter"]);
     let (_unread, full) = full_pipe();
     let start = |name, variable| {
         let stderr = Stdio::from(full.try_clone().expect("a descriptor"));
@@ -188,7 +176,7 @@ fn standard_error_that_nobody_reads_stops_no_program() {
     running.kill();
     assert_eq!(leaving.wait().code(), Some(75));
     while staying.line().expect("it runs") != "requested 1 granted 0 held []" {}
-    let _running = iokernel_with(&socket, &["arbiter"]);
+    let _running = start_iokernel(&socket, &["arbiter"]);
     while !staying.line().expect("it runs").starts_with("requested 1 granted 1") {}
 }
 
@@ -220,7 +208,7 @@ fn ordinary_threads_leave_the_cores_that_the_next_iokernel_manages() {
     let _turn = turn();
     let socket = socket_name("restart-cores");
     let cpus = cpu_numbers();
-    let mut running = iokernel(&socket);
+    let mut running = start_iokernel(&socket, &[]);
     let mut service = Role::start(&socket, "keep-request", "service", &[FOR_EVER]);
     let pid = service.pid();
     // All alike, but for one that is just being started by a kthread.
@@ -231,6 +219,6 @@ fn ordinary_threads_leave_the_cores_that_the_next_iokernel_manages() {
     let before = eventually("all ordinary threads are off the managed core", alike);
     assert!(service.line().is_some());
     running.kill();
-    let _running = iokernel_with(&socket, &[&format!("core={}", cpus[0])]);
+    let _running = start_iokernel(&socket, &[&format!("core={}", cpus[0])]);
     until("all ordinary threads have moved", || alike().is_some_and(|mask| mask != before));
 }

@@ -183,6 +183,9 @@ fn linux_and_a_service_reach_each_other_over_ipv6() {
 
 #[test]
 fn linux_has_its_ipv6_address_again_after_the_device_was_down_and_up_within_a_moment() {
+    if !is_installed("ip", "iproute2") {
+        return;
+    }
     in_tap_namespace(|| {
         let _bench = bench_with_tap(1500);
         settled_ip6();
@@ -191,9 +194,6 @@ fn linux_has_its_ipv6_address_again_after_the_device_was_down_and_up_within_a_mo
             let shown = run(show.args(["-6", "address", "show", "dev", "tw-test0", "scope", "global"]), b"");
             text(&shown.stdout).contains("fd00:7477")
         };
-        if !is_installed("ip", "iproute2") {
-            return;
-        }
         assert!(has_address());
         for state in ["down", "up"] {
             let mut set = Command::new("ip");

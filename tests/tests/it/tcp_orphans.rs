@@ -1,8 +1,7 @@
 //! TCP of programs whose IOKernel is killed: all as processes, over one managed core.
 
-use std::process::Command;
-use tailwater_testkit::{Program, binary, has_two_cpus, socket_name, until};
-use tailwater_tests::{Role, turn};
+use tailwater_testkit::{has_two_cpus, socket_name, until};
+use tailwater_tests::{Role, start_iokernel, turn};
 
 #[test]
 fn connections_to_others_fail_when_the_iokernel_is_killed_and_those_within_a_program_go_on() {
@@ -21,18 +20,13 @@ fn a_service_that_has_waited_in_vain_says_so_and_serves_again_when_there_is_an_i
     }
     let _turn = turn();
     let socket = socket_name("late");
-    let start = || {
-        let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
-        assert_eq!(iokernel.line().as_deref(), Some("ready"));
-        iokernel
-    };
-    let first = start();
+    let first = start_iokernel(&socket, &[]);
     let wait = [("TAILWATER_IOKERNEL_WAIT_MS", "100")];
     let mut service = Role::start_heard(&socket, "tcp-late", "service", "latency-critical", &wait);
     drop(first);
     assert_eq!(service.line().as_deref(), Some("accept Err(NetworkDown)"));
     assert_eq!(service.line().as_deref(), Some("recv Err(NetworkDown)"));
-    let _second = start();
+    let _second = start_iokernel(&socket, &[]);
     until("the service is attached again", || service.errors().contains("again after"));
     let peer = format!("{}:7", service.ip);
     let mut client = Role::start(&socket, "tcp-call", "client", &[("PEER", &peer), ("LEN", "100000")]);
@@ -49,8 +43,7 @@ fn check(variable: (&str, &str)) {
     }
     let _turn = turn();
     let socket = socket_name("orphans");
-    let mut iokernel = Program::start(Command::new(binary("tailwater-tests", "iokernel")).arg(&socket));
-    assert_eq!(iokernel.line().as_deref(), Some("ready"));
+    let iokernel = start_iokernel(&socket, &[]);
     let server = Role::start(&socket, "tcp-serve", "server", &[]);
     let peer = format!("{}:7", server.ip);
     let mut program = Role::start(&socket, "tcp-orphan", "program", &[("PEER", &peer), variable]);

@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -124,6 +125,14 @@ fn call() {
     }
 }
 
+/// Computes for some hundred nanoseconds.
+fn compute(mut x: u64) -> u64 {
+    for _ in 0..200 {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    }
+    std::hint::black_box(x)
+}
+
 /// Computes for ever, polling or not; prints its progress, and how often it gave up a core on
 /// request, every 50 ms of its own time.
 fn burn(poll: bool) {
@@ -133,10 +142,7 @@ fn burn(poll: bool) {
     let mut said = Instant::now();
     let mut rounds = 0u64;
     loop {
-        for _ in 0..200 {
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        }
-        std::hint::black_box(x);
+        x = compute(x);
         rounds += 1;
         if poll {
             tailwater::poll();
@@ -496,6 +502,11 @@ fn polls() {
     say(&format!("switches {} polls {POLLS}", tailwater::debug::counters().switches - before));
 }
 
+/// Returns the number after the role's name.
+fn number<N: FromStr>() -> N {
+    std::env::args().nth(2).and_then(|word| word.parse().ok()).expect("a number")
+}
+
 #[tailwater::main]
 fn main() {
     match std::env::args().nth(1).as_deref() {
@@ -505,10 +516,8 @@ fn main() {
         Some("call") => call(),
         Some("burn") => burn(true),
         Some("beacon") => beacon(),
-        Some("crowd") => crowd(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number")),
-        Some("crunch") => {
-            crunch::run(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number"));
-        }
+        Some("crowd") => crowd(number()),
+        Some("crunch") => crunch::run(number()),
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
         Some("sleepers") => sleepers(),
@@ -546,11 +555,9 @@ fn main() {
         Some("leave-open") => leave::keep_open(),
         Some("leave-watch") => leave::watch(),
         Some("part") => leave::part(),
-        Some("replace-serve") => replace::serve(&std::env::args().nth(2).expect("a number")),
+        Some("replace-serve") => replace::serve(number()),
         Some("replace-call") => replace::call(),
-        Some("steady") => {
-            steady::call(std::env::args().nth(2).and_then(|n| n.parse().ok()).expect("a number"));
-        }
+        Some("steady") => steady::call(number()),
         other => panic!("unknown role {other:?}"),
     }
 }

@@ -16,9 +16,8 @@ const OPEN: usize = 4;
 /// Accepts connections at port 21 until SIGTERM, and answers each byte with the `number` of this
 /// instance; answers each datagram at port 22 likewise. Ends after its last connection. Opens its
 /// sockets when it reads a line, and asks the earlier instance to end at the next.
-pub fn serve(number: &str) {
+pub fn serve(number: u8) {
     let mut signals = Signals::new([SIGTERM]).expect("a descriptor");
-    let number = number.parse::<u8>().expect("a number");
     ready();
     let next_line = || io::stdin().lock().read_line(&mut String::new()).expect("standard input");
     tailwater::blocking(next_line);
@@ -46,7 +45,7 @@ pub fn serve(number: &str) {
             scope.spawn(move || stream.and_then(|stream| answer(stream, number)));
         }
     });
-    // What its last clients are owed is delivered.
+    // The runtime delivers the last answers before the process ends.
     std::process::exit(0);
 }
 
