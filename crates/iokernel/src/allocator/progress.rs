@@ -261,16 +261,10 @@ impl Allocator {
         world.stats.cores.signals.add(1);
     }
 
-    pub(super) fn account_core_time(
-        &mut self,
-        world: &mut World,
-        at: usize,
-        kthread: KthreadId,
-        now: Cycles,
-    ) {
-        let held = self.clock.to_ns(now.saturating_sub(self.cores[at].since));
+    pub(super) fn account_core_time(&mut self, world: &World, at: usize, kthread: KthreadId, now: Cycles) {
+        let ns = self.clock.to_ns(now.saturating_sub(self.cores[at].since));
         if let Some(runtime) = world.runtimes.get(kthread.runtime) {
-            runtime.stats.counters.core_ns.add(held);
+            runtime.stats.counters.core_ns.add(ns);
         }
         self.cores[at].since = now;
     }

@@ -1,15 +1,15 @@
 //! The ranks of kthreads on a machine that other programs use, too.
 //!
-//! Only beside them ([`Allocator::set_beside`]) do kthreads have other ranks than those they start
-//! with. A kthread with a core gets its rank when that changes, the
-//! others when they are lent one:
+//! While no other program is on the cores, all kthreads have the rank that they start with. When
+//! that changes ([`Allocator::set_beside`]), a kthread with a core is ranked at once, and any other
+//! when it is lent one:
 //!
 //! | | the polling thread | service | best-effort |
 //! |---|---|---|---|
 //! | alone | ordinary | ordinary | ordinary |
 //! | beside batch jobs that Linux runs | ordinary | real time | ordinary |
 //! | beside others that compete | real time | real time | behind all ordinary threads |
-//! | while the polling thread sleeps | | as before | behind them, until it is lent a core again |
+//! | while the polling thread sleeps | | as before | behind all ordinary threads, until it is lent a core again |
 //!
 //! The last row is for a thread that may only run on a lent core, or a kernel thread of that core:
 //! Linux does not show that it waits for that core, so it would wait behind a best-effort kthread

@@ -8,11 +8,12 @@
 //! is in a long system call, or Linux has descheduled it, and it parks as soon as Linux runs it. On
 //! a machine of two cores the only other one is the polling thread's, where it would wait for
 //! milliseconds. It is moved to unmanaged cores after [`BESIDE_US`](super::phase::BESIDE_US), and
-//! at once if its tenant owes too much for cores. There it competes like the thread of any program.
+//! at once if it is a best-effort one whose tenant owes too much for cores. There it competes like
+//! the thread of any program.
 //!
-//! The time in which it runs on beside a service is charged as a wait, also if it parks before it
-//! is moved. So its tenant soon owes too much, and the service shares its core for no more of the
-//! time than it may wait for cores.
+//! The time in which a best-effort one runs on beside a service is charged as a wait, also if it
+//! parks before it is moved. So its tenant soon owes too much, and the service shares its core for
+//! no more of the time than it may wait for cores.
 //!
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
@@ -22,10 +23,9 @@
 //! Best-effort programs whose tenant owes too much are
 //! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they get no core on which a service
 //! idles, beyond those that they own, and a service that claims another of their cores takes it at
-//! once if they have not started there. They still get free cores and cores of best-effort
-//! programs. Otherwise a program that is stopped
-//! would get each core that a service leaves for a moment, and the service would have to be woken
-//! for each request.
+//! once if they have not started there. They still get free cores and cores of other best-effort
+//! programs. Otherwise a program that is stopped would get each core that a service leaves for a
+//! moment, and the service would have to be woken for each request.
 //!
 //! A core from which several of a program were withdrawn is not lent to it
 //! ([`Account::is_withheld`](tailwater_sched::ledger::Account::is_withheld)), which bounds their
@@ -191,9 +191,9 @@ impl Allocator {
         withdrawn.ran_at = (withdrawn.step != Step::Moved).then_some(now);
     }
 
-    /// Charges a kthread that ran at the last look for the time since, if a service owns its core:
-    /// the service may have waited that long. It is charged at each look, not once at its end,
-    /// because the owner of the core changes meanwhile.
+    /// Charges a best-effort kthread that ran at the last look for the time since, if a service
+    /// owns its core: the service may have waited that long. It is charged at each look, not once
+    /// at its end, because the owner of the core changes meanwhile.
     fn charge_beside(&mut self, world: &mut World, withdrawn: &mut Withdrawn, now: Cycles) {
         let Some(ran_at) = withdrawn.ran_at.take() else { return };
         let kthread = withdrawn.kthread;
@@ -224,8 +224,8 @@ impl Allocator {
         true
     }
 
-    /// Charges what `claimant` has waited until it started on a core that this kthread has not
-    /// started on or not ceded in time.
+    /// Charges what `claimant`, if it is a service, has waited until it started on a core that this
+    /// kthread, if it is a best-effort one, has not started on or not ceded in time.
     pub(super) fn charge_wait(
         &mut self,
         world: &mut World,
@@ -247,7 +247,7 @@ impl Allocator {
     }
 
     /// Returns for how long `claimant` leaves a core to a kthread that has not started on it: no
-    /// time at all if this program keeps it waiting, and its tenant owes too much for that.
+    /// time at all if it is a service, and the tenant of this best-effort program owes too much.
     pub(super) fn time_to_start(
         &self,
         world: &World,
@@ -255,7 +255,8 @@ impl Allocator {
         claimant: RuntimeId,
         now: Cycles,
     ) -> Cycles {
-        let is_late = self.may_not_wait(claimant, kthread.runtime) && world.owes_cores(kthread.runtime, now);
+        let is_late =
+            self.class_of(claimant) == Class::LatencyCritical && world.owes_cores(kthread.runtime, now);
         if is_late { 0 } else { self.timing.overdue_start }
     }
 

@@ -542,12 +542,7 @@ impl Control {
     /// Sends `Ready`, then lets the runtime have cores: the switch has its address, so a runtime is
     /// reachable once it is ready.
     pub(super) fn greet(&mut self, id: RuntimeId) {
-        let mut sessions = self.sessions.values();
-        let Some(session) =
-            sessions.find(|session| matches!(session.state, State::Registered(other) if other == id))
-        else {
-            return;
-        };
+        let Some(session) = self.session_of(id) else { return };
         // Fails if the peer is gone, which the polling thread notices itself. What is kept for it
         // stays so then.
         let expected = self.parts.directory.expects();

@@ -7,7 +7,7 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{self, ServerMessage};
 
 use super::Control;
-use super::session::{Caller, State};
+use super::session::Caller;
 
 impl Control {
     /// Sends a program that is ready, and the other instance of it, how they stand to each other.
@@ -26,7 +26,8 @@ impl Control {
         self.send_instances(name);
     }
 
-    fn send_instances(&self, name: &str) {
+    /// Sends the registered instances of this name how they stand to each other.
+    pub(super) fn send_instances(&self, name: &str) {
         for (id, instance) in self.parts.directory.instances(name) {
             self.send_to(id, &ServerMessage::Instance(instance));
         }
@@ -45,9 +46,7 @@ impl Control {
 
     /// Sends a message to a registered program. It is lost if the program is gone, or reads none.
     fn send_to(&self, id: RuntimeId, message: &ServerMessage) {
-        let mut sessions = self.sessions.values();
-        let is_its = |state: &State| matches!(state, State::Registered(other) if *other == id);
-        if let Some(session) = sessions.find(|session| is_its(&session.state)) {
+        if let Some(session) = self.session_of(id) {
             let _ = control::send(&*session.socket, message, &[]);
         }
     }

@@ -683,13 +683,18 @@ impl Control {
         true
     }
 
+    /// Returns the connection of a registered program.
+    fn session_of(&self, id: RuntimeId) -> Option<&Session> {
+        let is_its = |session: &&Session| matches!(session.state, State::Registered(other) if other == id);
+        self.sessions.values().find(is_its)
+    }
+
     /// Releases an ended runtime: sends the reason if it lives, lets its threads use all cores
     /// again, unmaps its memory.
     fn bury(&mut self, runtime: Box<Runtime>, reason: &EndReason) {
         let began = processor_time();
         let (id, name, key) = (runtime.id, runtime.stats.name.clone(), runtime.key);
-        let is_own = |session: &&Session| matches!(session.state, State::Registered(other) if other == id);
-        let caller = self.sessions.values().find(is_own).map_or(Caller::GONE, |session| session.caller);
+        let caller = self.session_of(id).map_or(Caller::GONE, |session| session.caller);
         if self.may_log(caller) {
             tracing::info!(%id, name, %reason, "a registration ended");
         }
@@ -715,7 +720,7 @@ impl Control {
         }
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
         self.parts.directory.release(id);
-        self.tell_alone(&name);
+        self.send_instances(&name);
         // Unmaps its memory, which takes long if there is much of it, and restores the weight of
         // its session. Both happen here without a thread, and at the end, which waits for none.
         if *reason != EndReason::Shutdown {

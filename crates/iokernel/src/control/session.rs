@@ -22,7 +22,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// The client of a connection that is gone, whom nothing is charged: a number of root's.
+    /// The client of a connection that is gone: root, to whom nothing is charged.
     pub(super) const GONE: Self = Self { uid: 0, unnamed_by: None };
 
     /// Returns the accounts that pay for it.

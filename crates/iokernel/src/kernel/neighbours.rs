@@ -184,7 +184,7 @@ impl Polling {
         else {
             return;
         };
-        let busy = moved || self.allocator.hands_over(now);
+        let busy = moved || (neighbours.share.is_due(now) && self.allocator.hands_over(now));
         match neighbours.share.step(step, busy, now) {
             Step::Poll => {}
             Step::EndRest => self.end_rest(now),

@@ -64,11 +64,17 @@ impl CpuShare {
         Self { slice, between, next: 0, resting: false, put_off: None }
     }
 
+    /// Returns whether [`step`](Self::step) may return anything but [`Step::Poll`].
+    #[inline(always)]
+    pub(super) fn is_due(&self, now: Cycles) -> bool {
+        now >= self.next
+    }
+
     /// Returns what to do at `now`, at this step of a quiet time. `busy`: frames have just moved,
     /// or a core changes hands.
     #[inline(always)]
     pub(super) fn step(&mut self, step: quiet::Step, busy: bool, now: Cycles) -> Step {
-        if now < self.next {
+        if !self.is_due(now) {
             return Step::Poll;
         }
         if self.resting {

@@ -1,4 +1,5 @@
-//! A process that has the memory of this one for a moment longer than this one lives.
+//! A second process on the memory of the IOKernel, so that the descriptors of an IOKernel that is
+//! killed are closed at once.
 //!
 //! When a process ends, its last thread takes the memory apart, and only then closes the
 //! descriptors. With the regions of many programs mapped that is long: 80 ms for 256 MiB, 250 ms
@@ -6,8 +7,8 @@
 //! its devices are in use. If another process has the same memory (`CLONE_VM` of clone(2)), the
 //! threads leave it as it is, and the descriptors are closed at once.
 //!
-//! Owns that process. It has no descriptor, blocks all signals, touches no memory but its stack,
-//! and sleeps.
+//! Owns the second process. It has no descriptor, blocks all signals, touches no memory but its
+//! stack, and sleeps.
 //!
 //! | what ends | what happens |
 //! |---|---|
@@ -86,7 +87,7 @@ extern "C" fn hold(parent: *mut c_void) -> c_int {
     system_call(libc::SYS_close_range, 0, LAST);
     system_call(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize);
     system_call(libc::SYS_prctl, libc::PR_SET_NAME as usize, NAME.as_ptr().addr());
-    // The parent may have ended before Linux was asked to tell.
+    // The parent may have ended before `PR_SET_PDEATHSIG` was set.
     while system_call(libc::SYS_getppid, 0, 0) == parent.addr() {
         system_call(libc::SYS_pause, 0, 0);
     }

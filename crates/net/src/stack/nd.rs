@@ -77,11 +77,10 @@ impl<P: Platform> Stack<P> {
             {
                 Ok(())
             }
-            Icmpv6Message::Error { .. } | Icmpv6Message::Other { .. } if link.to_all => {
-                Err(Event::IcmpIgnored)
-            }
             Icmpv6Message::Error { .. } | Icmpv6Message::Other { .. } => {
-                self.leave_to_other(Event::IcmpIgnored)?;
+                if !link.to_all {
+                    self.leave_to_other(Event::IcmpIgnored)?;
+                }
                 Err(Event::IcmpIgnored)
             }
         }

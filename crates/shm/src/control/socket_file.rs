@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_locks_the_directory_stops_no_restart() {
+    fn a_lock_of_the_directory_stops_no_restart() {
         let directory = Directory::new("locked");
         let path = directory.socket();
         drop(serve(&path, |_| ()).unwrap());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_start_at_once_replace_a_dead_socket_once() {
+    fn several_that_start_at_once_replace_a_dead_socket_once() {
         let directory = Directory::new("race");
         let path = directory.socket();
         for _ in 0..20 {

@@ -35,7 +35,7 @@
 //! | the earlier one dies | the later one is sent `latest`, and answers for its connections with resets |
 //! | the IOKernel dies | each says what it was when it registers again, in either order; one whose counterpart has not come back within the time for that is sent `latest` |
 //! | the later one passes on garbage, or frames without end | they reach the earlier instance alone, of the same tenant, in the later one's turns |
-//! | `end-earlier` without an earlier instance, or again and again | no effect; charged as any message |
+//! | `end-earlier` without an earlier instance, or again and again | no effect; charged as a request for statistics, and refused like one |
 
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{Instance, Register};
@@ -97,11 +97,11 @@ impl Directory {
 
     /// Returns the guaranteed cores of an entry beyond those of the instance that replaces it.
     pub(super) fn guaranteed_beyond(&self, entry: &Entry) -> u16 {
-        let later = |other: &&Entry| {
-            entry.wish.instance == Instance::Replaced
-                && other.wish.instance == Instance::Replaces
-                && other.wish.name == entry.wish.name
-        };
+        if entry.wish.instance != Instance::Replaced {
+            return entry.guaranteed();
+        }
+        let later =
+            |other: &&Entry| other.wish.instance == Instance::Replaces && other.wish.name == entry.wish.name;
         let later = self.entries.values().find(later).map_or(0, Entry::guaranteed);
         entry.guaranteed().saturating_sub(later)
     }

@@ -20,6 +20,7 @@ use crate::fixture::{HZ, Sandbox};
 use crate::port::memory::{MemoryPeer, pair};
 use crate::port::{Attachment, Port};
 use crate::switch::check::tests::{arp, udp};
+use crate::switch::tests::firewall::PORT_7_ONLY;
 use crate::tenant::Key;
 
 const SECOND: u64 = 1_000_000_000;
@@ -387,20 +388,8 @@ fn ends_of_one_user_push_out_no_address_of_another() {
 
 #[test]
 fn rules_of_an_ended_program_hold_for_what_is_answered_in_its_name() {
-    let rules = r#"
-        [[firewall.rule]]
-        runtime = "r1"
-        direction = "ingress"
-        action = "allow"
-        protocol = "udp"
-        local-port = 7
-        [[firewall.rule]]
-        runtime = "r1"
-        direction = "ingress"
-        action = "deny"
-    "#;
     let (port, wire) = uplink();
-    let mut sandbox = Sandbox::with_config(2, vec![port], &Config::from_toml(rules).unwrap());
+    let mut sandbox = Sandbox::with_config(2, vec![port], &Config::from_toml(PORT_7_ONLY).unwrap());
     (0..=1).for_each(|id| sandbox.add(id, 1, 0, LatencyCritical));
     sandbox.peer(0).queue(0, 1);
     sandbox.settle();

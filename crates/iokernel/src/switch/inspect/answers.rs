@@ -10,7 +10,7 @@ use tailwater_net::{Ipv6Config, Mode, NetConfig, Outlet, OutletError, Single, St
 use tailwater_shm::ring::FIRST_LINE_FRAME;
 use tailwater_wire::Checksums;
 
-use super::inspect;
+use super::{inspect, solicited_node};
 use crate::config::Config;
 use crate::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
 use crate::switch::check::{Identity, Offence, Verdict, check};
@@ -92,7 +92,7 @@ fn addresses4() -> impl Strategy<Value = Ipv4Addr> {
 fn addresses6() -> impl Strategy<Value = Ipv6Addr> {
     let mac = MacAddr::derived(OWN);
     let ip6 = Config::default().ip6_of(OWN).unwrap();
-    let solicited = Ipv6Addr::from_bits(0xff02_u128 << 112 | 0x1_ff00_0000 | ip6.to_bits() & 0xff_ffff);
+    let solicited = Ipv6Addr::from_bits(solicited_node(ip6.to_bits()));
     let special = vec![Ipv6Addr::UNSPECIFIED, Ipv6Addr::LOCALHOST, "ff02::1".parse().unwrap(), solicited];
     let near = any::<u16>().prop_map(move |n| Ipv6Addr::from_bits(ip6.to_bits() & !0xffff | u128::from(n)));
     let own = prop::sample::select(vec![ip6, mac.link_local()]);
@@ -242,7 +242,7 @@ fn no_flood_from_a_wire_makes_a_program_send_many_frames_to_all_hosts() {
     let closed = [0, 9, 0, 10, 0, 8, 0, 0];
     let echo = [8, 0, 0, 0, 0, 1, 0, 1];
     let probe = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &ip6.octets()].concat();
-    let solicited = Ipv6Addr::from_bits(0xff02_u128 << 112 | 0x1_ff00_0000 | ip6.to_bits() & 0xff_ffff);
+    let solicited = Ipv6Addr::from_bits(solicited_node(ip6.to_bits()));
     let floods: [(&str, Flood<'_>); 8] = [
         ("SYNs", &|number| v4(number, 6, &syn)),
         ("SYNs over IPv6", &|number| v6(near6(number), 6, ip6, &syn)),

@@ -212,7 +212,7 @@ fn a_configured_ethertype_passes_from_its_owner_only() {
     assert_eq!(counted(&sandbox, 0), expected.map(|(name, count)| (name.to_owned(), count)));
 }
 
-const PORT_7_ONLY: &str = r#"
+pub(in crate::switch) const PORT_7_ONLY: &str = r#"
     [[firewall.rule]]
     name = "seven"
     runtime = "r1"

@@ -1,24 +1,18 @@
 //! Two instances of one program, which have one address.
 
-use std::net::Ipv4Addr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::LatencyCritical;
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_PASSED_ON};
 
+use super::{ELSEWHERE, ip, uplink};
 use crate::fixture::Sandbox;
 use crate::frame::MacAddr;
-use crate::port::memory::pair;
-use crate::port::{Attachment, Port};
+use crate::port::Port;
 use crate::switch::check::tests::udp;
 
 const CLIENT: u32 = 0;
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
-const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 9);
-
-fn ip(id: u32) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, id as u8 + 10)
-}
 
 /// Returns a frame from the client to the program.
 fn request() -> Vec<u8> {
@@ -87,10 +81,10 @@ fn an_earlier_instance_that_comes_back_after_the_later_one_is_behind_it() {
 
 #[test]
 fn a_frame_that_is_passed_on_reaches_the_earlier_instance_as_it_came() {
-    let (port, wire) = pair("uplink", Attachment::Uplink { gateway: None }).unwrap();
-    let mut sandbox = one_instance(vec![Box::new(port)]);
+    let (port, wire) = uplink();
+    let mut sandbox = one_instance(vec![port]);
     sandbox.add_instance(SECOND, FIRST, false);
-    let mut outside = udp(OUTSIDE, ip(FIRST), (5, 7), 60);
+    let mut outside = udp(ELSEWHERE, ip(FIRST), (5, 7), 60);
     outside[..6].copy_from_slice(&MacAddr::derived(ip(FIRST)).0);
     assert!(wire.send(&outside));
     sandbox.pass(100);

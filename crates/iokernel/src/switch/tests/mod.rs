@@ -1,5 +1,5 @@
 mod fairness;
-mod firewall;
+pub(super) mod firewall;
 mod instances;
 mod lone;
 mod moves;

@@ -45,9 +45,10 @@ impl<P: Platform> Stack<P> {
         let room = inner.queue.len() < listening.backlog && self.tcp.has_room();
         let path_mss = self.path_mss(flow.remote);
         let arrival = Arrival { flow: *flow, segment: *segment, ecn, path_mss, room, iss };
-        let is_new = !inner.listener.is_under_way(flow);
+        let passes_on = self.passes_on();
+        let is_new = passes_on && !inner.listener.is_under_way(flow);
         let answer = inner.listener.handle_segment(now, &arrival);
-        if self.passes_on() && is_of_other(&answer, segment, is_new) {
+        if passes_on && is_of_other(&answer, segment, is_new) {
             return false;
         }
         match answer {
