@@ -42,8 +42,9 @@ const PORT: u16 = 53;
 /// attempt each thread has used the new zones.
 const SWEEPS: u32 = 5;
 
-/// Time between two looks whether a connection is open, and how many find none before the end.
+/// Time between two checks for open connections.
 const LOOK: Duration = Duration::from_millis(10);
+/// Checks in a row that find no connection before the service ends.
 const QUIET_LOOKS: u32 = 10;
 
 /// Command-line arguments.
@@ -91,10 +92,10 @@ impl FromStr for ZoneFile {
     }
 }
 
-/// Serves until SIGINT or SIGTERM, and then prints counters, once the connections have ended if
-/// another instance has taken its place; reads the zones again at SIGHUP, and
-/// prints counters at SIGUSR1. On Tailwater it ends the process, because user threads end with it;
-/// on Linux it returns.
+/// Serves until SIGINT or SIGTERM, and then prints counters; reads the zones again at SIGHUP, and
+/// prints counters at SIGUSR1. If another instance has taken this one's place, it finishes its
+/// connections first. On Tailwater it ends the process, because user threads end with it; on Linux
+/// it returns.
 ///
 /// # Errors
 /// If a zone has problems, which are printed, or the server cannot start.

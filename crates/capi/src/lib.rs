@@ -3,8 +3,8 @@
 //! Owns the names of `tailwater.h`, the storage of C's objects, the table of descriptors, and the
 //! border: what crosses it are numbers, addresses and callbacks. Has no mechanism of its own but
 //! that table ([`net::table`]): each function is one of the crate `tailwater`, with C's shape.
-//! Beside the runtime's public interface it uses libc, and `tailwater::__poll_keeping_registers`,
-//! which is hidden.
+//! Beside the runtime's public interface it uses libc and two hidden things of the runtime:
+//! `tailwater::internals` (spin locks, wait lists) and `tailwater::__poll_keeping_registers`.
 //!
 //! # The border
 //! * A panic ends the process: every function is `extern "C"`, which aborts.

@@ -19,9 +19,9 @@
 //! of its own.
 //!
 //! # Which way to take
-//! Write threads, one for each connection or request: [`thread`] and [`net`], as with `std`. They
-//! cost a tenth of a microsecond each, and everything else works together with them. There are two
-//! reasons for another way, and two for code that exists:
+//! Use threads, one for each connection or request: [`thread`] and [`net`], as with `std`. Starting
+//! and joining one takes a tenth of a microsecond, and threads work together with all other ways.
+//! Two kinds of requests, and two kinds of existing code, are better served otherwise:
 //!
 //! | if | take |
 //! |---|---|
@@ -64,10 +64,6 @@
 //! so (it costs about a nanosecond). A thread that reaches none is interrupted by a signal: a few
 //! microseconds later if the IOKernel reclaims the core, some milliseconds later if a
 //! [`quantum`](RuntimeBuilder::quantum) is set and over.
-#![cfg_attr(
-    not(feature = "readiness"),
-    doc = "\n`readiness`: https://docs.rs/tailwater/latest/tailwater/readiness"
-)]
 // Under loom only the ground layer is built, for its models. The layers below do not ask for
 // features: without `debug`, a dump's accessors are left over; without `dispatch`, its hooks;
 // without `future` and `readiness`, what they read of sockets and channels; without `libc-waits`,

@@ -3,9 +3,9 @@
 //! A thread that [enters](enter) leaves its OS thread, its *home*: its context (stack pointer and
 //! FS base) becomes a user thread, on its own stack and with its own thread-local storage, and
 //! waits without a core. It [goes home](go_home) for what belongs to the OS thread: signal
-//! handlers, `fork`, the end of the thread. Waits of the C library for words of the process are
-//! waits of user threads once they were `adopt_waits`ed. For programs that were not written for
-//! this runtime; `crates/posix` is the one user.
+//! handlers, `fork`, the end of the thread. After `adopt_waits`, waits of the C library for words
+//! of this process are waits of user threads. For programs that were not written for this runtime;
+//! `crates/posix` is the one user.
 //!
 //! Owns the two switches, and what a home does while its context is away. Knows nothing of sockets.
 //!
@@ -37,7 +37,7 @@
 
 use crate::config::{RuntimeBuilder, sources};
 use crate::error::StartError;
-use crate::ground::guard::{Head, NoPreempt, inside, set_inside};
+use crate::ground::guard::{NoPreempt, inside, set_inside};
 use crate::ground::memory::{PAGE, guard_page, map};
 use crate::ground::spin::SpinLock;
 use crate::ground::{arch, tls};
@@ -190,9 +190,7 @@ pub extern "C" fn forget() {
 #[inline]
 pub fn is_away() -> bool {
     let guard = NoPreempt::new();
-    let depth = guard.head().map_or(0, Head::preempt_depth);
-    let current = guard.kthread().and_then(|kthread| kthread.current());
-    depth == 1 && current.is_some_and(|me| me.resident)
+    guard.lone_uthread().is_some_and(|me| me.resident)
 }
 
 /// Moves the caller's context to a kthread, if it is not on one. Returns false, and does nothing,
@@ -292,8 +290,8 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
         return Waited::Events(poller.wait(events, timeout));
     };
     *me.waits.lock() = Some(Arc::clone(poller));
-    // SeqCst, as the store in `interrupt`: either the home finds the poller, or this sees the
-    // signal.
+    // SeqCst, as the store of `signalled` in `arrived`: either the home finds the poller, or this
+    // sees the signal.
     let before = me.signalled.load(Ordering::SeqCst);
     let found = poller.wait(events, if before { Some(Duration::ZERO) } else { timeout });
     let poller = me.waits.lock().take();

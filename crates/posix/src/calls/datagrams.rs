@@ -82,12 +82,7 @@ pub fn unread(fd: i32) -> Option<c_int> {
     with(fd, |_, datagrams| {
         let udp = datagrams.udp()?;
         let _call = Call::begin()?;
-        // As in `receive_tailwater`: a handler of a signal may receive, too.
-        let mut room = ROOM.take();
-        room.resize(LARGEST, 0);
-        let len = udp.peek(&mut room).ok();
-        ROOM.set(room);
-        len.map(|len| len as c_int)
+        with_room(|room| udp.peek(room)).ok().map(|len| len as c_int)
     })
 }
 
@@ -101,10 +96,7 @@ pub fn note_option(fd: i32, level: c_int, name: c_int) {
     );
     with(fd, |_, datagrams| {
         if joins {
-            start::say_once(
-                &SAID,
-                "multicast groups are those of Linux's network: Tailwater's has no multicast",
-            );
+            start::say_once(&SAID, "multicast groups are joined on Linux's network alone");
         }
         adopt_options(fd, datagrams.udp()?);
         Some(())
@@ -493,16 +485,20 @@ unsafe fn receive_tailwater(
     message: *mut msghdr,
     flags: c_int,
 ) -> Option<Result<usize, Errno>> {
-    // A handler of a signal may receive, too, so the room is taken.
-    let mut room = ROOM.take();
-    room.resize(LARGEST, 0);
-    let result = if flags & MSG_PEEK != 0 { udp.peek_from(&mut room) } else { udp.recv_from(&mut room) };
-    let result = match result {
+    with_room(|room| match if flags & MSG_PEEK != 0 { udp.peek_from(room) } else { udp.recv_from(room) } {
         // SAFETY: the caller's contract.
         Ok((len, from)) => Some(unsafe { give(&room[..len], datagrams.show(from), message, flags) }),
         Err(error) if error.kind() == ErrorKind::WouldBlock => None,
         Err(error) => Some(Err(errno(&error))),
-    };
+    })
+}
+
+/// Calls `receive` with room for the largest datagram. A handler of a signal may receive, too, so
+/// the room is taken meanwhile.
+fn with_room<R>(receive: impl FnOnce(&mut [u8]) -> R) -> R {
+    let mut room = ROOM.take();
+    room.resize(LARGEST, 0);
+    let result = receive(&mut room);
     ROOM.set(room);
     result
 }

@@ -99,9 +99,14 @@ at_home! {
     setuid(id: uid_t) -> c_int;
 }
 
+/// Returns whether the caller would hold its core while it waited for another thread.
+fn would_hold_core() -> bool {
+    !resident::has_adopted_waits() && resident::is_away()
+}
+
 /// Moves the caller home before a wait for another thread that would hold its core.
 fn go_home_to_wait() {
-    if !resident::has_adopted_waits() {
+    if would_hold_core() {
         resident::go_home();
     }
 }
@@ -181,7 +186,7 @@ macro_rules! tried_first {
             unsafe extern "C" fn $name($lock: *mut $type) -> c_int {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    if !resident::has_adopted_waits() && resident::is_away() {
+                    if would_hold_core() {
                         let result = libc::$try($lock);
                         if result != libc::EBUSY {
                             return result;
@@ -206,7 +211,7 @@ tried_first! {
 unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
-        if !resident::has_adopted_waits() && resident::is_away() {
+        if would_hold_core() {
             if libc::sem_trywait(semaphore) == 0 {
                 return 0;
             }

@@ -63,16 +63,16 @@ impl Datagrams {
                 return (Some(Arrival::Undelivered(kind)), Next::Round);
             }
         }
-        let Some((from, place)) = self.lent.take() else { return (None, Next::Change) };
+        let Some((from, range)) = self.lent.take() else { return (None, Next::Change) };
         self.reported = round;
         // An empty queue may have been filled since it was exchanged.
         let next = if self.lent.count() > 0 { Next::Turn } else { Next::Round };
-        (Some(Arrival::Datagram(self.socket.shown(from), place)), next)
+        (Some(Arrival::Datagram(self.socket.shown(from), range)), next)
     }
 
     /// Returns the data of a datagram of this round.
-    pub fn data(&self, place: Range<usize>) -> &[u8] {
-        self.lent.data(place)
+    pub fn data(&self, range: Range<usize>) -> &[u8] {
+        self.lent.data(range)
     }
 
     /// Sends a datagram.

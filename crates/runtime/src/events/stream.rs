@@ -62,8 +62,8 @@ pub struct Stream {
     /// This side has closed its direction.
     shut_down: bool,
     lent: Buffer,
-    /// Bytes at the beginning of `lent` that are done.
-    done: usize,
+    /// Bytes at the beginning of `lent` that are consumed.
+    consumed: usize,
     /// Bytes sent in this round.
     sent: Cell<usize>,
     /// A send was not accepted in full.
@@ -80,7 +80,7 @@ impl Stream {
             state,
             shut_down: false,
             lent: Buffer::default(),
-            done: 0,
+            consumed: 0,
             sent: Cell::new(0),
             wants_room: Cell::new(false),
             listed: Cell::new(false),
@@ -167,9 +167,9 @@ impl Stream {
         })
     }
 
-    /// Returns the bytes that are on loan and not done.
+    /// Returns the bytes that are on loan and not consumed.
     pub fn data(&self) -> &[u8] {
-        self.lent.as_slice().get(self.done..).unwrap_or_default()
+        self.lent.as_slice().get(self.consumed..).unwrap_or_default()
     }
 
     /// Returns whether the end of the peer's data was reported.
@@ -186,7 +186,7 @@ impl Stream {
         if bytes > lent {
             return Err(CommandError::NotLent { asked: bytes, lent });
         }
-        self.done += bytes;
+        self.consumed += bytes;
         Ok(())
     }
 
@@ -274,12 +274,12 @@ impl Stream {
     }
 
     /// Carries the round's commands out: one segment has what was sent, and opens the window by
-    /// what was done.
+    /// what was consumed.
     pub fn complete(&mut self, spares: &mut Vec<Buffer>) {
         self.listed.set(false);
-        let done = core::mem::take(&mut self.done);
-        self.stream.complete_round(self.sent.take(), done);
-        self.lent.consume(done);
+        let consumed = core::mem::take(&mut self.consumed);
+        self.stream.complete_round(self.sent.take(), consumed);
+        self.lent.consume(consumed);
         if self.lent.is_empty() && self.lent.capacity() > 0 {
             let lent = core::mem::take(&mut self.lent);
             if spares.len() < MAX_SPARES && lent.capacity() <= MAX_SPARE_BYTES {
@@ -290,7 +290,7 @@ impl Stream {
 
     /// Ends all loans, so that the end of the stream is no reset.
     pub fn return_all(&mut self) {
-        self.done = self.lent.len();
+        self.consumed = self.lent.len();
     }
 }
 
@@ -304,7 +304,7 @@ impl Drop for Stream {
             }
         });
         self.link.leave();
-        self.stream.complete_round(self.sent.take(), self.done);
+        self.stream.complete_round(self.sent.take(), self.consumed);
         if matches!(self.stream.linger(), Ok(Some(linger)) if linger > Duration::ZERO) {
             // The end of the stream's last handle would wait.
             let _ = self.stream.set_linger(None);

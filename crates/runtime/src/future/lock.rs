@@ -1,13 +1,12 @@
 //! Locks that a future may hold while it waits for something else.
 //!
 //! Owns [`Mutex`] and [`RwLock`], each a [`Semaphore`] around a value: of one permit, or of so many
-//! that no number of readers takes them all, of which a writer takes every one. So they are served
-//! in the order of asking, and a future that is dropped leaves the queue.
+//! that no number of readers takes them all, of which a writer takes every one. So waiters
+//! are served first come, first served, and a future that is dropped leaves the queue.
 
 use crate::sync::{Semaphore, SemaphorePermit};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
 /// Permits of a [`RwLock`]: more than there can be readers.
@@ -15,8 +14,8 @@ const READERS: usize = usize::MAX >> 1;
 
 /// A mutex whose guard may be held across `.await`.
 ///
-/// Where no guard is, [`sync::Mutex`](crate::sync::Mutex) does as well, and costs less: a task may
-/// wait for it as any thread. There is no poisoning: a panic unlocks.
+/// Where no guard is held across `.await`, [`sync::Mutex`](crate::sync::Mutex) does as well, and
+/// costs less: a task may wait for it as any thread. There is no poisoning: a panic unlocks.
 ///
 /// # Examples
 /// ```standalone_crate
@@ -67,8 +66,6 @@ unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 pub struct MutexGuard<'a, T: ?Sized> {
     value: &'a UnsafeCell<T>,
     _turn: SemaphorePermit<'a>,
-    /// The guard is as a unique reference.
-    _unique: PhantomData<&'a mut T>,
 }
 
 // SAFETY: it is a unique reference to the value, and the permit may be returned by any thread.
@@ -112,13 +109,13 @@ impl<T: ?Sized> Mutex<T> {
         self.turn.try_acquire().map(|turn| self.guard(turn))
     }
 
-    /// Returns the value, which no guard can be of.
+    /// Returns the value: `&mut self` proves that there is no guard.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
     fn guard<'a>(&'a self, turn: SemaphorePermit<'a>) -> MutexGuard<'a, T> {
-        MutexGuard { value: &self.value, _turn: turn, _unique: PhantomData }
+        MutexGuard { value: &self.value, _turn: turn }
     }
 }
 
@@ -201,8 +198,6 @@ unsafe impl<T: ?Sized + Sync> Sync for RwLockReadGuard<'_, T> {}
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     value: &'a UnsafeCell<T>,
     _permits: SemaphorePermit<'a>,
-    /// The guard is as a unique reference.
-    _unique: PhantomData<&'a mut T>,
 }
 
 // SAFETY: it is a unique reference to the value, and the permits may be returned by any thread.
@@ -238,12 +233,12 @@ impl<T: ?Sized> RwLock<T> {
         self.readers.try_acquire().map(|permit| self.read_guard(permit))
     }
 
-    /// Locks for writing if nobody holds the lock and no future waits.
+    /// Locks for writing if no guard is held and no future waits.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.readers.try_acquire_many(READERS).map(|permits| self.write_guard(permits))
     }
 
-    /// Returns the value, which no guard can be of.
+    /// Returns the value: `&mut self` proves that there is no guard.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -253,7 +248,7 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     fn write_guard<'a>(&'a self, permits: SemaphorePermit<'a>) -> RwLockWriteGuard<'a, T> {
-        RwLockWriteGuard { value: &self.value, _permits: permits, _unique: PhantomData }
+        RwLockWriteGuard { value: &self.value, _permits: permits }
     }
 }
 

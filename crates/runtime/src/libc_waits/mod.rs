@@ -23,7 +23,8 @@
 //! Calls for words that processes may share (no `FUTEX_PRIVATE_FLAG`) are the kernel's: it ends
 //! `pthread_join` that way. A user thread has a thread of the [`blocking`](fn@crate::blocking) pool
 //! wait for it. Priority inheritance (`FUTEX_LOCK_PI` and its like) is the kernel's, too. For both,
-//! the context of an ordinary thread goes home: the kernel knows the owner by its OS thread.
+//! wakes aside, the context of an ordinary thread goes home: the kernel knows the owner by its OS
+//! thread.
 
 pub mod keeper;
 mod waiters;
@@ -33,7 +34,7 @@ pub use waiters::interrupt;
 use crate::blocking::blocking;
 use crate::error::{ConfigError, StartError};
 use crate::ground::arch;
-use crate::ground::guard::{Head, NoPreempt};
+use crate::ground::guard::NoPreempt;
 use crate::ground::stderr::print;
 use crate::records::runtime::{deadline_after, started};
 use crate::records::uthread::Uthread;
@@ -60,7 +61,7 @@ pub fn adopt() -> Result<(), StartError> {
     }
     waiters::prepare();
     // SAFETY: 1. checked there; no thread is started here. 2. and 3. are what this module and
-    // `waiters` do. 4. It is the one that the context had at home.
+    // `waiters` do. 4. A mask is the one that the context had at home.
     let redirected = unsafe { redirect(hook) }?;
     if let Some(why) = redirected.gomp_left {
         print(&format!("tailwater: waits of OpenMP (libgomp) hold their core: {why}\n"));
@@ -108,11 +109,10 @@ fn at_home(stack: usize) -> Option<Ruling> {
 /// Returns the thread that may wait without its core, if the caller is one. `guard` is its only
 /// proof.
 fn may_wait(guard: &NoPreempt, stack: usize) -> Option<&'static Uthread> {
-    let depth = guard.head().map_or(0, Head::preempt_depth);
-    let me = guard.kthread().and_then(|kthread| kthread.current())?;
+    let me = guard.lone_uthread()?;
     // Handlers of the program run at the home of a context, never above it.
     let on_own = me.resident || (me.limit..core::ptr::from_ref(me) as usize).contains(&stack);
-    (depth == 1 && on_own && !me.handles.load(Relaxed)).then_some(me)
+    (on_own && !me.handles.load(Relaxed)).then_some(me)
 }
 
 /// Returns whether the caller may wait without its core, and run code of the scheduler.

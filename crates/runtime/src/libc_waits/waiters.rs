@@ -155,14 +155,7 @@ pub fn wait(call: &Call, bits: u32, deadline: Option<Cycles>, ends: &AtomicBool)
 pub fn interrupt(thread: &Uthread, address: usize) {
     let index = bucket_of(address);
     let mut list = waiters(index).list.lock();
-    let waits = |waiter: &&Waiter| core::ptr::eq(waiter.thread, thread);
-    let Some(waiter) = list.iter().find(waits).map(NonNull::from) else { return };
-    // SAFETY: as in `take`.
-    let waiter = unsafe { waiter.as_ref() };
-    // SAFETY: it was found in this list.
-    unsafe { list.remove(waiter) };
-    bucket(index).remove_user();
-    let runnable = waiter.end_wait(INTERRUPTED);
+    let runnable = end_first(&mut list, index, INTERRUPTED, |waiter| core::ptr::eq(waiter.thread, thread));
     drop(list);
     if let Some(runnable) = runnable {
         ready(runnable);
@@ -203,17 +196,28 @@ impl Waiter {
 /// Unlinks the oldest waiter for the word with one of `bits` whose wait has not timed out. Returns
 /// the right to resume its thread.
 fn take(list: &mut List<Waiter>, index: usize, address: Option<usize>, bits: u32) -> Option<Runnable> {
+    let fits = |w: &Waiter| address.is_none_or(|address| w.address == address) && w.bits & bits != 0;
+    end_first(list, index, WOKEN, fits)
+}
+
+/// Unlinks the oldest waiter that `fits` and whose wait has not timed out, and ends its wait with
+/// `outcome`. Returns the right to resume its thread.
+fn end_first(
+    list: &mut List<Waiter>,
+    index: usize,
+    outcome: u8,
+    fits: impl Fn(&Waiter) -> bool,
+) -> Option<Runnable> {
     // Each turn unlinks a waiter, so the loop ends with the list.
     loop {
-        let fits = |w: &&Waiter| address.is_none_or(|address| w.address == address) && w.bits & bits != 0;
-        let waiter = NonNull::from(list.iter().find(fits)?);
+        let waiter = NonNull::from(list.iter().find(|waiter| fits(waiter))?);
         // SAFETY: a linked waiter is alive. Unlinked, its thread is not runnable before `end_wait`,
         // or, timed out, needs the list's lock before it may leave.
         let waiter = unsafe { waiter.as_ref() };
         // SAFETY: it was found in this list.
         unsafe { list.remove(waiter) };
         bucket(index).remove_user();
-        if let Some(runnable) = waiter.end_wait(WOKEN) {
+        if let Some(runnable) = waiter.end_wait(outcome) {
             return Some(runnable);
         }
     }

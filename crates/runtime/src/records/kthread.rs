@@ -442,6 +442,13 @@ impl NoPreempt {
         let kthread = unsafe { &*head.cast::<Kthread>() };
         Some(ThisKthread { kthread, _not_send: PhantomData })
     }
+
+    /// Returns the user thread that the caller runs in, if this guard alone keeps preemption off.
+    #[inline(always)]
+    pub fn lone_uthread(&self) -> Option<&'static Uthread> {
+        let depth = self.head().map_or(0, Head::preempt_depth);
+        self.kthread().and_then(|kthread| kthread.current()).filter(|_| depth == 1)
+    }
 }
 
 /// Returns the user thread that the caller runs in, if any.

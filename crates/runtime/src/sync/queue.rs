@@ -3,9 +3,8 @@
 //! A [`WaitList`] only records that threads wait; each [`Entry`] of a [`Queue`] also carries a
 //! payload that the two sides exchange under the queue's lock (a message, a number of permits). The
 //! thread that makes room pops the oldest entry, does the waiter's work for it and wakes it: no
-//! third thread can take what is handed over, so queues are fair by construction. Entries lie on
-//! the stacks of the waiting threads; nothing allocates. A future has its own on the heap
-//! ([`Queued`]).
+//! third thread can take what is handed over, so queues are fair by construction. A thread's
+//! entry lies on its stack, which needs no allocation; a future's lies on the heap ([`Queued`]).
 //!
 //! One blocked call may have entries in several queues (a select). Its [`Sleeper`] lets exactly one
 //! of them be granted.

@@ -101,7 +101,7 @@ impl Semaphore {
         SemaphorePermit { semaphore: self, permits }
     }
 
-    /// Takes one permit if one is free and no thread waits.
+    /// Takes one permit if one is free and no thread or future waits.
     ///
     /// # Examples
     /// ```
@@ -113,7 +113,7 @@ impl Semaphore {
         self.try_acquire_many(1)
     }
 
-    /// Takes `permits` permits at once if as many are free and no thread waits.
+    /// Takes `permits` permits at once if as many are free and no thread or future waits.
     ///
     /// # Examples
     /// ```
@@ -239,7 +239,7 @@ impl Semaphore {
         // SAFETY: `queue` is the state's only queue, and stays in it.
         let (granted, _) = unsafe { queue::wait_in(state, |s| &mut s.queue, permits, deadline) };
         if !granted {
-            // The threads behind this one may need fewer permits.
+            // Those behind this one may need fewer permits.
             self.serve(self.state.lock());
         }
         granted
@@ -267,13 +267,14 @@ impl Semaphore {
     pub(crate) fn leave(&self, queued: &Queued<usize>, permits: usize) {
         let mut state = self.state.lock();
         if queued.is_granted() {
-            state.permits += permits;
+            drop(state);
+            self.add_permits(permits);
         } else {
             // SAFETY: it has joined this queue.
             unsafe { queued.leave(&mut state.queue) };
+            // Those behind it may need fewer permits.
+            self.serve(state);
         }
-        // Those behind it may need fewer permits.
-        self.serve(state);
     }
 
     /// Returns permits that a future has taken.
