@@ -42,6 +42,7 @@ memccapable libmemcached-tools
 go golang-go
 cc gcc
 c++ g++
+clang clang
 /usr/include/event2/event.h libevent-dev
 make make
 cmake cmake
@@ -324,7 +325,7 @@ reference() {
 # What cargo-c installs is what `cargo xtask install` does: the same files, symbols and soname.
 cargo-c() {
     if ! cargo cinstall --version >/dev/null 2>&1; then
-        echo "skipped: there is no cargo-c (cargo install cargo-c --locked)"
+        echo "skipped: there is no cargo-c (cargo install cargo-c@0.10.24 --locked; later versions need a later Rust)"
         return 0
     fi
     local prefix="$work/capi"

@@ -13,6 +13,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 ///
 /// # Safety
 /// `address` is null or has `len` bytes.
+#[inline]
 pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> io::Result<SocketAddr> {
     let len = len as usize;
     if address.is_null() || len < size_of::<sockaddr>() {
@@ -71,8 +72,7 @@ pub unsafe fn write(value: SocketAddr, address: *mut sockaddr, len: *mut socklen
     }
 }
 
-/// Stores an address, cut off at `*len` bytes, and its length in `*len`. Room for all of it is the
-/// common case, which has no call of `memcpy`.
+/// Stores an address, cut off at `*len` bytes, and its length in `*len`.
 ///
 /// # Safety
 /// `len` is valid, and `address` has `*len` bytes.
@@ -85,10 +85,22 @@ unsafe fn put<T>(value: T, address: *mut sockaddr, len: *mut socklen_t) {
         if room >= size {
             address.cast::<T>().write_unaligned(value);
         } else {
-            core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), address.cast(), room);
+            put_beginning(value, address.cast(), room);
         }
         *len = size as socklen_t;
     }
+}
+
+/// Stores the first `room` bytes of an address. A function of its own, which takes a copy: the
+/// common case then has the address in registers.
+///
+/// # Safety
+/// There is so much room, and the address has more bytes.
+#[cold]
+#[inline(never)]
+unsafe fn put_beginning<T>(value: T, to: *mut u8, room: usize) {
+    // SAFETY: by the caller's contract.
+    unsafe { core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), to, room) };
 }
 
 #[cfg(test)]

@@ -163,8 +163,9 @@ impl Builder {
         scope.start(main, self.options()?)
     }
 
-    /// Inlined, so that a thread without settings costs no look at each of them.
-    #[inline]
+    /// Inlined in any case: a thread without settings then costs no look at each of them, and no
+    /// copies of them (10 of 110 ns for starting and joining one on a 2-vCPU AMD EPYC).
+    #[inline(always)]
     fn options(self) -> io::Result<Options> {
         if let Some(bytes) = self.stack_size
             && !(MIN_STACK..=MAX_STACK).contains(&bytes)
