@@ -330,7 +330,7 @@ cargo-c() {
     fi
     local prefix="$work/capi"
     cargo xtask install --prefix "$prefix/xtask"
-    cargo cinstall --quiet -p tailwater-capi --release --prefix "$prefix/cargo-c" --libdir "$prefix/cargo-c/lib" \
+    cargo cinstall -p tailwater-capi --release --prefix "$prefix/cargo-c" --libdir "$prefix/cargo-c/lib" \
         --target-dir target/cargo-c
     local way
     for way in xtask cargo-c; do

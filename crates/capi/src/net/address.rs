@@ -72,7 +72,8 @@ pub unsafe fn write(value: SocketAddr, address: *mut sockaddr, len: *mut socklen
     }
 }
 
-/// Stores an address, cut off at `*len` bytes, and its length in `*len`.
+/// Stores an address, cut off at `*len` bytes, and its length in `*len`. Room for all of it is the
+/// common case, which has no call of `memcpy`.
 ///
 /// # Safety
 /// `len` is valid, and `address` has `*len` bytes.
@@ -85,22 +86,10 @@ unsafe fn put<T>(value: T, address: *mut sockaddr, len: *mut socklen_t) {
         if room >= size {
             address.cast::<T>().write_unaligned(value);
         } else {
-            put_beginning(value, address.cast(), room);
+            core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), address.cast(), room);
         }
         *len = size as socklen_t;
     }
-}
-
-/// Stores the first `room` bytes of an address. A function of its own, which takes a copy: the
-/// common case then has the address in registers.
-///
-/// # Safety
-/// There is so much room, and the address has more bytes.
-#[cold]
-#[inline(never)]
-unsafe fn put_beginning<T>(value: T, to: *mut u8, room: usize) {
-    // SAFETY: by the caller's contract.
-    unsafe { core::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), to, room) };
 }
 
 #[cfg(test)]

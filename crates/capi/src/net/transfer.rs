@@ -1,8 +1,9 @@
 //! The calls that move bytes.
 //!
 //! Their common parts are inlined, and take an address to where C has it. Called, they would return
-//! it in a structure, which is written in small pieces and copied in large ones: each such copy
-//! waits for the pieces, and the four calls of a round trip over UDP took 35 ns more than in Rust.
+//! it in a structure, which is written in small pieces and copied in large ones, and each such copy
+//! waits for the pieces: the four calls of a round trip over UDP take 11 of 262 ns less so (2-vCPU
+//! VM, AMD EPYC).
 
 use super::socket::{Kind, Socket};
 use super::{address, error, posix_len, table};
@@ -40,12 +41,7 @@ unsafe fn room<'a>(data: *mut c_void, len: usize) -> &'a mut [u8] {
 
 /// Receives; calls `store` with the sender of a datagram.
 #[inline(always)]
-fn receive(
-    socket: &Socket,
-    buf: &mut [u8],
-    peek: bool,
-    store: impl FnOnce(SocketAddr),
-) -> io::Result<usize> {
+fn receive(socket: &Socket, buf: &mut [u8], peek: bool, store: impl FnOnce(SocketAddr)) -> io::Result<usize> {
     match socket.transfers()? {
         Kind::Udp(udp) => {
             let (len, from) = if peek { udp.peek_from(buf)? } else { udp.recv_from(buf)? };
