@@ -43,7 +43,7 @@ go golang-go
 cc gcc
 c++ g++
 clang clang
-llvm-config llvm-dev
+/usr/include/llvm llvm-dev
 /usr/include/event2/event.h libevent-dev
 make make
 cmake cmake

@@ -117,10 +117,13 @@ fn the_kernel_whose_poll_points_the_compiler_makes_computes_the_same_prices() {
 #[test]
 fn the_pass_of_clang_puts_poll_points_in_loops_and_changes_no_price() {
     let Some(installed) = Installed::get() else { return };
-    let output = |program, argument| Command::new(program).arg(argument).output();
-    let clang = output("clang", "-dumpversion").map_or(String::new(), |version| text(&version.stdout));
-    let llvm = output("llvm-config", "--version").map_or(String::new(), |version| text(&version.stdout));
-    if clang.is_empty() || clang != llvm || output("clang++", "--version").is_err() {
+    let printed = |program, argument| {
+        let output = Command::new(program).arg(argument).output();
+        output.map_or(String::new(), |output| text(&output.stdout).trim().to_owned())
+    };
+    let clang = printed("clang++", "-dumpversion");
+    let header = Path::new(&printed("llvm-config", "--includedir")).join("llvm/IR/Function.h");
+    if clang.is_empty() || clang != printed("llvm-config", "--version") || !header.is_file() {
         return println!("skipped: no clang with the headers of its LLVM (Debian: clang, llvm-dev)");
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/swaptions");
@@ -130,7 +133,7 @@ fn the_pass_of_clang_puts_poll_points_in_loops_and_changes_no_price() {
         tailwater_xtask::run(Command::new(compiler).args(options))
             .unwrap_or_else(|error| panic!("{error:#}"));
     };
-    let flags = text(&output("llvm-config", "--cxxflags").expect("as above").stdout);
+    let flags = printed("llvm-config", "--cxxflags");
     let pass = made("pass.so");
     let own = ["-std=c++17", "-O1", "-fPIC", "-shared", &file("pass.cpp"), "-o", &pass];
     compile("clang++", &flags.split_whitespace().chain(own).collect::<Vec<_>>());
