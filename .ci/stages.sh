@@ -42,6 +42,8 @@ memccapable libmemcached-tools
 go golang-go
 cc gcc
 c++ g++
+clang clang
+/usr/include/llvm llvm-dev
 /usr/include/event2/event.h libevent-dev
 make make
 cmake cmake
@@ -324,12 +326,12 @@ reference() {
 # What cargo-c installs is what `cargo xtask install` does: the same files, symbols and soname.
 cargo-c() {
     if ! cargo cinstall --version >/dev/null 2>&1; then
-        echo "skipped: there is no cargo-c (cargo install cargo-c --locked)"
+        echo "skipped: there is no cargo-c (cargo install cargo-c@0.10.24 --locked; later versions need a later Rust)"
         return 0
     fi
     local prefix="$work/capi"
     cargo xtask install --prefix "$prefix/xtask"
-    cargo cinstall --quiet -p tailwater-capi --release --prefix "$prefix/cargo-c" --libdir "$prefix/cargo-c/lib" \
+    cargo cinstall -p tailwater-capi --release --prefix "$prefix/cargo-c" --libdir "$prefix/cargo-c/lib" \
         --target-dir target/cargo-c
     local way
     for way in xtask cargo-c; do

@@ -661,8 +661,8 @@ int tw_connect(int fd, const struct sockaddr *peer, socklen_t len);
 /// As `accept4`, with `SOCK_NONBLOCK` or 0 as flags. `peer` and `len` may be NULL. Switches threads
 /// until there is a connection.
 ///
-/// Errors: `EAGAIN` on a socket that does not block, `EINVAL` if it does not listen, `EMFILE`,
-/// `EBADF`, `ENETDOWN`.
+/// Errors: `EAGAIN` on a socket that does not block, `EINVAL` if it does not listen and for other
+/// flags, `EMFILE`, `EBADF`, `ENETDOWN`.
 int tw_accept(int fd, struct sockaddr *peer, socklen_t *len, int flags);
 
 /// As `shutdown`. May switch threads.
@@ -802,7 +802,7 @@ int tw_loop_add(struct tw_loop *events, int fd, uint64_t token, struct tw_handle
 /// before leaves when it is established. `handle` may be NULL. Never switches threads.
 ///
 /// Returns 0, or a negative error number: `-EINVAL` or `-EAFNOSUPPORT` for the address,
-/// `-ENETDOWN`, `-EADDRNOTAVAIL`, `-ENOBUFS`.
+/// `-ENETDOWN`, `-EADDRNOTAVAIL`, `-ENOBUFS`; `-ENXIO` if there is no runtime.
 int tw_loop_connect(struct tw_loop *events,
                     const struct sockaddr *peer,
                     socklen_t len,
@@ -833,7 +833,7 @@ int tw_loop_poll(struct tw_loop *events,
 /// of up to 64, until it returns another number than 0, which is the result. Those of a socket that
 /// a handler has closed are dropped; conditions that no handler has seen are the next round's. A
 /// handler may be preempted, but not wait: on a user thread a call that would wait ends the
-/// process. Handlers do not free the loop. Switches threads.
+/// process, and so does one that frees the loop. Switches threads.
 int tw_loop_run(struct tw_loop *events,
                 int (*handler)(void *argument,
                                struct tw_loop *events,

@@ -8,6 +8,7 @@ use crate::border::{call, limit, number};
 use crate::net::socket::Kind;
 use crate::net::transfer::bytes;
 use crate::net::{address, error, table};
+use crate::run;
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -103,6 +104,8 @@ pub struct tw_loop {
     events: Cell<*mut EventLoop>,
     batch: Cell<Batch>,
     waker: Waker,
+    /// In `tw_loop_run`.
+    is_running: Cell<bool>,
 }
 
 /// Bytes that many connections send without a copy for each.
@@ -149,7 +152,7 @@ pub extern "C" fn tw_loop_new() -> *mut tw_loop {
     let events = EventLoop::new();
     let waker = events.waker();
     let events = Cell::new(Box::into_raw(Box::new(events)));
-    Box::into_raw(Box::new(tw_loop { events, batch: Cell::default(), waker }))
+    Box::into_raw(Box::new(tw_loop { events, batch: Cell::default(), waker, is_running: Cell::new(false) }))
 }
 
 /// Frees a loop outside its handlers, and closes its sockets. Never switches threads.
@@ -158,6 +161,11 @@ pub unsafe extern "C" fn tw_loop_free(events: *mut tw_loop) {
     if !events.is_null() {
         // SAFETY: by C's contract; both come from boxes.
         unsafe {
+            assert!(
+                !(*events).is_running.get(),
+                "a handler frees its loop: let it return a number other than 0, and free the loop behind \
+                 tw_loop_run"
+            );
             let this = Box::from_raw(events);
             drop(Box::from_raw(this.events.get()));
         }
@@ -213,7 +221,7 @@ unsafe fn store(made: io::Result<Handle>, handle: *mut tw_handle) -> c_int {
 /// before leaves when it is established. `handle` may be NULL. Never switches threads.
 ///
 /// Returns 0, or a negative error number: `-EINVAL` or `-EAFNOSUPPORT` for the address,
-/// `-ENETDOWN`, `-EADDRNOTAVAIL`, `-ENOBUFS`.
+/// `-ENETDOWN`, `-EADDRNOTAVAIL`, `-ENOBUFS`; `-ENXIO` if there is no runtime.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_loop_connect(
     events: *mut tw_loop,
@@ -222,6 +230,9 @@ pub unsafe extern "C" fn tw_loop_connect(
     token: u64,
     handle: *mut tw_handle,
 ) -> c_int {
+    if !run::is_running() {
+        return -libc::ENXIO;
+    }
     // SAFETY: by C's contract.
     let peer = unsafe { address::read(peer, len) };
     // SAFETY: 1. and 2. by C's contract.
@@ -329,7 +340,7 @@ pub unsafe extern "C" fn tw_loop_poll(
 /// of up to 64, until it returns another number than 0, which is the result. Those of a socket that
 /// a handler has closed are dropped; conditions that no handler has seen are the next round's. A
 /// handler may be preempted, but not wait: on a user thread a call that would wait ends the
-/// process. Handlers do not free the loop. Switches threads.
+/// process, and so does one that frees the loop. Switches threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_loop_run(
     events: *mut tw_loop,
@@ -348,7 +359,8 @@ pub unsafe extern "C" fn tw_loop_run(
     let (this, own) = unsafe { (&*events, self::events(events)) };
     let outer = this.events.get();
     own.set_batch(RUN_BATCH).expect("it is in range");
-    own.run(|inner, condition| {
+    this.is_running.set(true);
+    let result = own.run(|inner, condition| {
         let mut seen = MaybeUninit::<tw_condition>::uninit();
         // SAFETY: it is room for one.
         unsafe { show(inner, &condition, seen.as_mut_ptr()) };
@@ -358,7 +370,9 @@ pub unsafe extern "C" fn tw_loop_run(
         let result = unsafe { call(handler, arguments) } as c_int;
         this.events.set(outer);
         if result == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(result) }
-    })
+    });
+    this.is_running.set(false);
+    result
 }
 
 /// Stores where the data of a connection that is on loan lies, oldest first, in one piece. It stays

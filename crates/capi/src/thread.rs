@@ -102,21 +102,29 @@ pub unsafe extern "C" fn tw_thread_spawn(
     let call = Call::function(function, argument);
     let started = if options.is_null() {
         // Known to have no settings where it is compiled.
-        Builder::new().spawn(move || call.make())
+        Builder::new().spawn(move || call.make()).map_err(|error| border::number(&error))
     } else {
         // SAFETY: by C's contract.
-        match unsafe { builder(options) } {
-            Ok(builder) => builder.spawn(move || call.make()),
-            Err(number) => return -number,
-        }
+        unsafe { start_with(options, call) }
     };
     match started {
         Ok(handle) if thread.is_null() => drop(handle),
         // SAFETY: by C's contract.
         Ok(handle) => unsafe { thread.write(into_raw(handle)) },
-        Err(error) => return -border::number(&error),
+        Err(number) => return -number,
     }
     0
+}
+
+/// Starts a thread with options; returns the error number if one is invalid, or there is no thread.
+///
+/// # Safety
+/// `options` is valid as its documentation says.
+#[inline(never)]
+unsafe fn start_with(options: *const tw_thread_options, call: Call) -> Result<JoinHandle<Address>, c_int> {
+    // SAFETY: by the caller's contract.
+    let builder = unsafe { builder(options) }?;
+    builder.spawn(move || call.make()).map_err(|error| border::number(&error))
 }
 
 /// Waits for the end of a thread, stores what its function returned in `*result` (which may be

@@ -13,6 +13,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 ///
 /// # Safety
 /// `address` is null or has `len` bytes.
+#[inline]
 pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> io::Result<SocketAddr> {
     let len = len as usize;
     if address.is_null() || len < size_of::<sockaddr>() {

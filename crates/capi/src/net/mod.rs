@@ -17,21 +17,20 @@ use std::io;
 
 /// Returns the result of a call in POSIX's way: -1, with `errno` set.
 pub(crate) fn posix(result: io::Result<c_int>) -> c_int {
-    result.unwrap_or_else(|error| {
-        set_errno(number(&error));
-        -1
-    })
+    result.unwrap_or_else(|error| failed(&error))
 }
 
 /// As [`posix`], for a number of bytes.
+#[inline]
 pub(crate) fn posix_len(result: io::Result<usize>) -> isize {
-    result.map_or_else(
-        |error| {
-            set_errno(number(&error));
-            -1
-        },
-        |len| len as isize,
-    )
+    result.map_or_else(|error| failed(&error) as isize, |len| len as isize)
+}
+
+/// Sets `errno`; returns -1.
+#[cold]
+fn failed(error: &io::Error) -> c_int {
+    set_errno(number(error));
+    -1
 }
 
 /// Returns an error with a number of `errno`.

@@ -72,12 +72,17 @@ impl Socket {
     ///
     /// # Errors
     /// `ENOTCONN` for a TCP socket that has no connection.
+    #[inline]
     pub fn transfers(&self) -> io::Result<&Kind> {
         match self.kind() {
             Some(kind) => Ok(kind),
-            None if self.is_tcp => Err(error(libc::ENOTCONN)),
-            None => self.bind_udp(self.any()),
+            None => self.begin_transfers(),
         }
+    }
+
+    #[cold]
+    fn begin_transfers(&self) -> io::Result<&Kind> {
+        if self.is_tcp { Err(error(libc::ENOTCONN)) } else { self.bind_udp(self.any()) }
     }
 
     /// Returns the address that means any, of the socket's family.
@@ -288,11 +293,14 @@ pub unsafe extern "C" fn tw_connect(fd: c_int, peer: *const sockaddr, len: sockl
     posix(peer.and_then(|peer| table::find(fd)?.connect(peer)).map(|()| 0))
 }
 
-fn accept(fd: c_int, nonblocking: bool) -> io::Result<(c_int, SocketAddr)> {
+fn accept(fd: c_int, flags: c_int) -> io::Result<(c_int, SocketAddr)> {
     let socket = table::find(fd)?;
     let Some(Kind::Listener(listener)) = socket.kind() else { return Err(error(libc::EINVAL)) };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Err(error(libc::EINVAL));
+    }
     let (stream, peer) = listener.accept()?;
-    stream.set_nonblocking(nonblocking)?;
+    stream.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0)?;
     if socket.settings.lock().nodelay {
         stream.set_nodelay(true)?;
     }
@@ -303,8 +311,8 @@ fn accept(fd: c_int, nonblocking: bool) -> io::Result<(c_int, SocketAddr)> {
 /// As `accept4`, with `SOCK_NONBLOCK` or 0 as flags. `peer` and `len` may be NULL. Switches threads
 /// until there is a connection.
 ///
-/// Errors: `EAGAIN` on a socket that does not block, `EINVAL` if it does not listen, `EMFILE`,
-/// `EBADF`, `ENETDOWN`.
+/// Errors: `EAGAIN` on a socket that does not block, `EINVAL` if it does not listen and for other
+/// flags, `EMFILE`, `EBADF`, `ENETDOWN`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tw_accept(
     fd: c_int,
@@ -312,7 +320,7 @@ pub unsafe extern "C" fn tw_accept(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    posix(accept(fd, flags & libc::SOCK_NONBLOCK != 0).map(|(fd, from)| {
+    posix(accept(fd, flags).map(|(fd, from)| {
         // SAFETY: by C's contract.
         unsafe { address::write(from, peer, len) };
         fd

@@ -113,6 +113,43 @@ fn the_kernel_whose_poll_points_the_compiler_makes_computes_the_same_prices() {
     }
 }
 
+/// The pass is for the clang whose LLVM has its headers here.
+#[test]
+fn the_pass_of_clang_puts_poll_points_in_loops_and_changes_no_price() {
+    let Some(installed) = Installed::get() else { return };
+    let printed = |program, argument| {
+        let output = Command::new(program).arg(argument).output();
+        output.map_or(String::new(), |output| text(&output.stdout).trim().to_owned())
+    };
+    let clang = printed("clang++", "-dumpversion");
+    let header = Path::new(&printed("llvm-config", "--includedir")).join("llvm/IR/Function.h");
+    if clang.is_empty() || clang != printed("llvm-config", "--version") || !header.is_file() {
+        return println!("skipped: no clang with the headers of its LLVM (Debian: clang, llvm-dev)");
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/swaptions");
+    let file = |name: &str| folder.join(name).display().to_string();
+    let made = |name: &str| installed.prefix().join(name).display().to_string();
+    let compile = |compiler: &str, options: &[&str]| {
+        tailwater_xtask::run(Command::new(compiler).args(options))
+            .unwrap_or_else(|error| panic!("{error:#}"));
+    };
+    let flags = printed("llvm-config", "--cxxflags");
+    let pass = made("pass.so");
+    let own = ["-std=c++17", "-O1", "-fPIC", "-shared", &file("pass.cpp"), "-o", &pass];
+    compile("clang++", &flags.split_whitespace().chain(own).collect::<Vec<_>>());
+    let plugin = format!("-fpass-plugin={pass}");
+    for level in ["-O0", "-O3"] {
+        let outputs = [("plain.o", &[][..]), ("passed.o", &[plugin.as_str()])].map(|(name, options)| {
+            let object = made(name);
+            compile("clang", &[&[level, "-c", &file("kernel.c"), "-o", &object][..], options].concat());
+            let program = installed.compile_with("clang", "tests/programs/polls.c", &[level], &[object]);
+            text(&Program::start(&mut Command::new(program)).finish_within(PATIENCE).stdout)
+        });
+        let price = outputs[0].strip_suffix(", not polled\n").expect("nothing polls by itself");
+        assert_eq!(outputs[1], format!("{price}, polled\n"), "{level}");
+    }
+}
+
 #[test]
 fn a_program_that_requests_cores_counts_primes() {
     let Some(installed) = Installed::get() else { return };

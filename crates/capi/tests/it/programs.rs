@@ -84,16 +84,58 @@ fn the_classes_of_cpp_work_with_the_standard_librarys() {
 }
 
 #[test]
-fn an_exception_that_leaves_a_thread_calls_terminate_with_its_stack_as_it_was() {
+fn an_exception_that_leaves_a_called_function_calls_terminate_with_its_stack_as_it_was() {
     let Some(installed) = Installed::get() else { return };
+    let ways = [
+        "main",
+        "thread",
+        "jthread",
+        "key",
+        "once",
+        "no_preempt",
+        "blocking",
+        "rcu",
+        "loop",
+        "classify",
+        "handle",
+    ];
     for compiler in compilers(Language::Cpp) {
         let program = installed.compile(compiler, "tests/programs/terminate.cpp", &["-O1"]);
-        for arguments in [&[][..], &["c"]] {
-            let output = Program::start(Command::new(&program).args(arguments)).finish();
-            assert_eq!(text(&output.stdout), "terminate was called\n", "{arguments:?}");
-            assert_eq!(output.status.code(), Some(70));
+        for way in ways {
+            let output = Program::start(Command::new(&program).arg(way)).finish();
+            assert_eq!(text(&output.stdout), "terminate was called\n", "{way}: {}", text(&output.stderr));
+            assert_eq!(output.status.code(), Some(70), "{way}");
         }
     }
+}
+
+#[test]
+fn a_loop_that_its_handler_frees_ends_the_process() {
+    let Some(installed) = Installed::get() else { return };
+    let program = installed.compile(compilers(Language::C)[0], "tests/programs/misuse.c", &["-O1"]);
+    let output = Program::start(&mut Command::new(program)).finish();
+    let errors = text(&output.stderr);
+    assert!(!output.status.success() && errors.contains("a handler frees its loop"), "{errors}");
+}
+
+/// Compilers and libraries with `std::format`: gcc 13, and clang 19 with LLVM's library, where stop
+/// tokens are still called experimental.
+#[test]
+fn errors_are_formatted_where_the_standard_library_has_format() {
+    let Some(installed) = Installed::get() else { return };
+    let llvm = ["-stdlib=libc++", "-fexperimental-library"];
+    let candidates = [("c++", &[][..]), ("clang++", &llvm), ("clang++-19", &llvm)];
+    let has_format = |&(compiler, options): &(&str, &[&str])| {
+        let probe = ["-std=c++20", "-include", "version", "-dM", "-E", "-x", "c++", "/dev/null"];
+        let macros = Command::new(compiler).args(options).args(probe).output();
+        macros.is_ok_and(|macros| text(&macros.stdout).contains("__cpp_lib_format "))
+    };
+    let Some((compiler, options)) = candidates.into_iter().find(has_format) else {
+        return println!("skipped: no compiler here has std::format (gcc 13; clang 19 with libc++)");
+    };
+    let options = [&["-O1"], options].concat();
+    let program = installed.compile(compiler, "tests/programs/api.cpp", &options);
+    check(&mut Command::new(program), PATIENCE, "ok\n");
 }
 
 #[test]

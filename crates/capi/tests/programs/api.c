@@ -275,6 +275,7 @@ static void poller(void) {
     tw_poller *poller = tw_poller_new();
     tw_event events[4], in = {TW_IN, 1}, out = {TW_OUT | TW_ONESHOT, 2};
     CHECK(tw_set_nonblocking(listener, true) == 0 && tw_accept(listener, NULL, NULL, 0) == -1 && errno == EAGAIN);
+    CHECK(tw_accept(listener, NULL, NULL, SOCK_NONBLOCK | 1) == -1 && errno == EINVAL);
     CHECK(tw_poller_ctl(poller, TW_CTL_ADD, listener, &in) == 0);
     CHECK(tw_poller_ctl(poller, TW_CTL_ADD, listener, &in) == -EEXIST);
     CHECK(tw_poller_ctl(poller, TW_CTL_ADD, 3, &in) == -EBADF);
@@ -494,6 +495,9 @@ int main(void) {
     config.error = reason, config.error_size = sizeof reason;
     CHECK(!tw_thread_is_user() && tw_thread_spawn(NULL, NULL, doubled, NULL) == -ENXIO);
     CHECK(tw_socket(AF_INET, SOCK_DGRAM, 0) == -1 && errno == ENXIO);
+    tw_loop *events = tw_loop_new();
+    CHECK(tw_loop_connect(events, ADDRESS(loopback), 1, NULL) == -ENXIO);
+    tw_loop_free(events);
     config.kthreads = 100000;
     CHECK(tw_run(&config, program, &done) == -EINVAL && strstr(reason, "kthreads"));
     config.kthreads = 2, config.ip = "not an address";

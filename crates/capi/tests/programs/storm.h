@@ -1,6 +1,6 @@
 /* Preempt signals to all kthreads of the process, at a rate at which no program gets them, for
  * tests of what they interrupt: a thread that runs at two signals in a row while others wait is
- * preempted. */
+ * preempted. Among them are signals that the program handles, if storm_signal is set. */
 
 #ifndef STORM_H
 #define STORM_H
@@ -20,7 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STORM_US = 25, STORM_THREADS = 64 };
+enum { STORM_US = 25, STORM_THREADS = 64, STORM_OWN = 4 };
+
+/* Sent in each STORM_OWN-th round; 0: none. Set before storm_start. */
+static int storm_signal;
 
 static int storm_kthreads(pid_t *tids) {
     int count = 0;
@@ -46,7 +49,10 @@ static void *storm_run(void *unused) {
     for (;;) {
         int count = storm_kthreads(tids);
         for (int round = 0; round < 1000; round++) {
-            for (int i = 0; i < count; i++) syscall(SYS_tgkill, getpid(), tids[i], SIGURG);
+            for (int i = 0; i < count; i++) {
+                syscall(SYS_tgkill, getpid(), tids[i], SIGURG);
+                if (storm_signal && round % STORM_OWN == 0) syscall(SYS_tgkill, getpid(), tids[i], storm_signal);
+            }
             struct timespec pause = {0, STORM_US * 1000};
             nanosleep(&pause, NULL);
         }

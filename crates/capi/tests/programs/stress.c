@@ -15,7 +15,7 @@
 
 enum { DRIVERS = 24, ROUNDS = 6, BLOCKS = 24 };
 
-static atomic_ulong sessions, ended, destroyed;
+static atomic_ulong sessions, ended, destroyed, handled;
 static atomic_bool stop;
 static tw_key key;
 static _Thread_local unsigned long mine;
@@ -42,6 +42,18 @@ static unsigned long compute(unsigned long seed) {
 static void destroy(void *value) {
     compute((unsigned long)value);
     if (mine == (unsigned long)value) destroyed++;
+}
+
+/* A handler of the program: with all signals blocked it is not preempted, and what it finds per
+ * thread is that of the thread which it interrupts, from its first instruction to its last. */
+static void on_signal(int number) {
+    unsigned long *place = &mine, id = mine;
+    int *error = &errno, before = errno;
+    CHECK(number == SIGUSR1 && close(-1) == -1 && errno == EBADF);
+    for (volatile int i = 0; i < 100; i++) continue;
+    CHECK(place == &mine && mine == id && error == &errno && errno == EBADF);
+    errno = before;
+    handled++;
 }
 
 static void check_errno(unsigned long id) {
@@ -161,13 +173,14 @@ static void run(void *milliseconds) {
         tw_sleep_ns(10000000);
         tw_count(&counters);
     } while (tw_now_ns() - begin < least ||
-             ((counters.preemptions == 0 || counters.stolen_threads == 0) && tw_now_ns() - begin < least + 60000000000ull));
+             ((counters.preemptions == 0 || counters.stolen_threads == 0 || handled == 0) &&
+              tw_now_ns() - begin < least + 60000000000ull));
     stop = true;
     for (int i = 0; i < DRIVERS; i++) tw_thread_join(drivers[i], NULL);
     CHECK(sessions > 0 && sessions == ended && sessions == destroyed);
-    CHECK(counters.preemptions > 0 && counters.stolen_threads > 0);
-    printf("%lu sessions, %lu preemptions, %lu threads stolen\n", (unsigned long)sessions,
-           (unsigned long)counters.preemptions, (unsigned long)counters.stolen_threads);
+    CHECK(counters.preemptions > 0 && counters.stolen_threads > 0 && handled > 0);
+    printf("%lu sessions, %lu preemptions, %lu threads stolen, %lu signals\n", (unsigned long)sessions,
+           (unsigned long)counters.preemptions, (unsigned long)counters.stolen_threads, (unsigned long)handled);
 }
 
 int main(int argc, char **argv) {
@@ -175,6 +188,10 @@ int main(int argc, char **argv) {
     config.kthreads = 3;
     config.quantum_ns = STORM_US * 1000;
     config.stall_timeout_ns = TW_FOREVER;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigfillset(&action.sa_mask);
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    storm_signal = SIGUSR1;
     storm_start();
     return tw_run(&config, run, (void *)(argc > 1 ? atol(argv[1]) : 1000)) == 0 ? 0 : 1;
 }
