@@ -17,9 +17,10 @@ use clap::Args;
 use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tailwater_host::Claims;
 use tailwater_iokernel::config::CoreList;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::{Claims, Config, Cores, End, Finding, IoKernel, Reloader, Start, Verdict};
+use tailwater_iokernel::{Config, Cores, End, Finding, IoKernel, Reloader, Start, Verdict, process_at};
 
 use crate::background;
 use crate::log::{self, LogFormat};
@@ -218,9 +219,10 @@ fn warn_of_grants(config: &Config) {
 fn claim(args: &IokernelArgs, config: &Config, stop: &AtomicBool) -> anyhow::Result<Claims> {
     let cores = Cores::detect(config)?;
     if !args.takeover {
-        return Ok(Claims::of(&cores)?);
+        return Ok(Claims::take(cores.numbers())?);
     }
-    let claims = Claims::beside(&config.socket, &cores, stop);
+    // Without an IOKernel there, the takeover fails.
+    let claims = Claims::take_beside(process_at(&config.socket, stop), cores.numbers());
     anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted; the IOKernel that runs goes on");
     Ok(claims?)
 }

@@ -12,13 +12,13 @@ use rustix::fs::{Access, FileType, access, lstat};
 use rustix::process::geteuid;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use tailwater_host::Claims;
 use tailwater_shm::control::{ControlError, Peer, dial};
 
 use crate::authority::{Account, Authority};
-use crate::claims::Claims;
 use crate::config::{Config, ConfigError, CoreList};
 use crate::control::directory::Directory;
-use crate::control::predecessor::Predecessor;
+use crate::control::predecessor::{Predecessor, process_at};
 use crate::firewall::Action;
 use crate::kernel::{check_address, network_of};
 use crate::machine::{self, Cores};
@@ -140,8 +140,10 @@ fn claims(config: &Config, cores: &Cores, start: Start, running: &Running) -> Fi
     }
     // The one at the same socket would hand its cores over.
     let claims = match running {
-        Running::At(_) => Claims::beside(&config.socket, cores, &AtomicBool::new(false)),
-        _ => Claims::of(cores),
+        Running::At(_) => {
+            Claims::take_beside(process_at(&config.socket, &AtomicBool::new(false)), cores.numbers())
+        }
+        _ => Claims::take(cores.numbers()),
     };
     let found = claims.map(|_| "no other one uses these cores".to_owned());
     Finding::new(subject, found.map_err(|claimed| claimed.to_string()))

@@ -7,7 +7,6 @@
 //! * [`port`]: where frames enter and leave (in-memory pair, TAP, AF_XDP, capture files, a bad
 //!   network around any of them; the load generator brings its own);
 //! * [`stats`]: counters and hand-off histograms, readable from any thread;
-//! * [`core_time`]: what Linux spends the time of cores on, by tracepoints, for the commands;
 //! * [`IoKernel`]: registration, switch, core grants and hand-offs, adaptive polling.
 //!
 //! The policy (which runtime gets a core) is in `tailwater-sched`, the layout of shared memory and
@@ -23,16 +22,11 @@
 #![deny(unsafe_code)]
 
 mod allocator;
-mod assembler;
 mod authority;
-mod batch_group;
 mod capture;
 mod check;
-mod claims;
-mod clocks;
 pub mod config;
 mod control;
-pub mod core_time;
 pub mod firewall;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fixture;
@@ -45,8 +39,6 @@ mod macs;
 mod policy;
 pub mod port;
 mod real_time;
-mod repair;
-mod reserve;
 mod runtime;
 mod socket_mode;
 pub mod stats;
@@ -55,23 +47,18 @@ mod switch;
 mod sys;
 mod tenant;
 mod trace;
-mod undo;
 mod world;
 
 pub use authority::{Account, Denial, Grant, Limit, Pattern, Reason};
-pub use batch_group::BatchGroup;
 pub use check::{Finding, Start, Verdict, check, check_text};
-pub use claims::{Claims, CoreClaimed};
-pub use clocks::clock_rates;
 pub use config::Config;
 pub use control::directory::Refusal;
+pub use control::predecessor::process_at;
 pub use control::reload::{Changes, ReloadError, Reloader};
 pub use kernel::{End, IoKernel, StartError};
 
-pub use machine::{CoreError, Cores, SessionWeight, groups_sessions, neighbours, raise_descriptor_limit};
+pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
 pub use macs::Macs;
 pub use real_time::{NoRealTime, real_time};
-pub use repair::repair;
-pub use reserve::{cpusets, group_folder};
 pub use runtime::EndReason;
 pub use socket_mode::admit_granted;

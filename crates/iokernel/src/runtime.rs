@@ -8,6 +8,7 @@
 use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use tailwater_host::SessionWeight;
 use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, ControlError, Instance, Register};
@@ -22,7 +23,6 @@ use crate::control::directory::Place;
 use crate::control::process::Folder;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
-use crate::machine::SessionWeight;
 use crate::stats::{FirewallStats, RuntimeCounters, RuntimeStats, Stats};
 use crate::status_cache::StatusCache;
 use crate::switch::check::Identity;

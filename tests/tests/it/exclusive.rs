@@ -81,7 +81,7 @@ impl Group {
             skipped("needs root to change cpusets");
             return None;
         }
-        if let Err(why) = tailwater_iokernel::cpusets() {
+        if let Err(why) = tailwater_host::cpusets() {
             skipped(&why);
             return None;
         }

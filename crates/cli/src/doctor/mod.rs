@@ -103,7 +103,8 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 fn repair(args: &DoctorArgs) -> anyhow::Result<()> {
     let config = args.configuration()?;
     let mut failures = Vec::new();
-    for result in tailwater_iokernel::repair(&config).into_iter().chain([tailwater_batch::group::repair()]) {
+    let settings = tailwater_host::repair(&config.reserve.state_file, &config.ix.state_file);
+    for result in settings.into_iter().chain([tailwater_batch::group::repair()]) {
         match result {
             Ok(done) => writeln!(stdout(), "{done}")?,
             Err(why) => failures.push(why),

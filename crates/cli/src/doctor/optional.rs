@@ -1,6 +1,7 @@
 //! Optional properties of the machine: ports, locked memory, whole cores.
 
 use std::fs::{self, OpenOptions};
+use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -25,7 +26,7 @@ pub fn examine(cores: &[usize], config: &Config) -> Vec<Part> {
         xdp(capabilities),
         locked_memory(capabilities),
         hyperthreads(cores),
-        clock_rates(cores),
+        clock_rates(&config.ix.state_file, cores),
         cpusets(),
         other_programs(config),
     ]
@@ -41,7 +42,7 @@ fn other_programs(config: &Config) -> Part {
     let lent: Vec<u16> = cores.managed.cores().iter().map(|core| core.id.0).collect();
     let share = config.neighbour_share;
     let mut found = tailwater_iokernel::neighbours(cores.iokernel.0, &lent, share);
-    if share > 0 && tailwater_iokernel::groups_sessions() {
+    if share > 0 && tailwater_host::groups_sessions() {
         found +=
             "; Linux groups sessions: a batch job ranks below those of others if it leads its own (setsid)";
     }
@@ -132,10 +133,10 @@ fn judge_locked_memory(limit: Option<u64>) -> (Status, String) {
 }
 
 /// Says whether the policies with steps could set clock rates.
-fn clock_rates(cores: &[usize]) -> Part {
+fn clock_rates(state_file: &Path, cores: &[usize]) -> Part {
     let numbers: Vec<u16> = cores.iter().map(|&core| core as u16).collect();
     let (&polled, lent) = numbers.split_first().unwrap_or((&0, &[]));
-    let (status, found) = match tailwater_iokernel::clock_rates(lent, polled) {
+    let (status, found) = match tailwater_host::clock_rates(state_file, lent, polled) {
         Ok(rates) => {
             (Status::Ok, format!("{rates}; policies ix-consolidation and ix-energy set them as root"))
         }
@@ -148,7 +149,7 @@ fn clock_rates(cores: &[usize]) -> Part {
 
 /// Says whether ordinary threads could be kept off requested cores.
 fn cpusets() -> Part {
-    let (status, found) = match tailwater_iokernel::cpusets() {
+    let (status, found) = match tailwater_host::cpusets() {
         Ok(how) => (Status::Ok, format!("{how}; reserve.keep-off uses them as root")),
         Err(why) => (Status::Absent, format!("{why}; reserve.keep-off has no effect")),
     };

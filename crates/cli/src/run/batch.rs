@@ -23,7 +23,7 @@ use tailwater_batch::notice::Notice;
 use tailwater_batch::proc::Process;
 use tailwater_batch::usage::{Account, Usage};
 use tailwater_batch::{Conditions, follow};
-use tailwater_iokernel::BatchGroup;
+use tailwater_host::BatchGroup;
 use tailwater_testbed::note;
 
 use super::{find_program, wait};

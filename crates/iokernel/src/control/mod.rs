@@ -49,6 +49,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+use tailwater_host::{ClockSetter, Keeper};
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::Clock as Rate;
 use tailwater_shm::Clock;
@@ -56,12 +57,10 @@ use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, S
 
 use crate::authority::{Authority, User};
 use crate::capture::Tap;
-use crate::clocks::Setter;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
 use crate::machine::processor_time;
 use crate::port::PortInterface;
-use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::{FirewallStats, Stats};
 use crate::sys::peer;
@@ -257,7 +256,7 @@ pub(crate) struct Parts {
     pub(crate) to_control: Arc<Bell>,
     pub(crate) stats: Arc<Stats>,
     /// Sets clock rates, and puts them back when the control thread ends.
-    pub(crate) clocks: Setter,
+    pub(crate) clocks: ClockSetter,
     /// Keeps ordinary threads off cores, and puts back what they may use when the control thread
     /// ends.
     pub(crate) keeper: Keeper,

@@ -250,7 +250,7 @@ fn explained(why: String) -> String {
 ///
 /// # Errors
 /// Why not, in words; or `stop` is set.
-pub(crate) fn dial(path: &str, stop: &AtomicBool) -> Result<OwnedFd, String> {
+fn dial(path: &str, stop: &AtomicBool) -> Result<OwnedFd, String> {
     let start = Instant::now();
     loop {
         match control::dial_within(path, LOOK) {
@@ -259,6 +259,12 @@ pub(crate) fn dial(path: &str, stop: &AtomicBool) -> Result<OwnedFd, String> {
             result => return result.map_err(in_words),
         }
     }
+}
+
+/// Returns the process of the IOKernel at `socket`, if there is one and Linux says which it is.
+/// Waits for it no longer when `stop` is set.
+pub fn process_at(socket: &str, stop: &AtomicBool) -> Option<i32> {
+    Peer::of(dial(socket, stop).ok()?).ok()?.pid
 }
 
 /// Receives a message on a socket that waits for [`LOOK`].

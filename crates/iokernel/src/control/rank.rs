@@ -8,11 +8,11 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use tailwater_host::{SessionWeight, groups_sessions};
 use tailwater_shm::control::Class;
 use tailwater_shm::priority::LOWEST;
 
 use super::process::Folder;
-use crate::machine::{SessionWeight, groups_sessions};
 
 /// Gives the session that a process leads the lowest weight, if its program is of the best-effort
 /// class and the machine is shared; returns what restores the former one. Linux refuses it to other

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
+use tailwater_host::{ClockSetter, Keeper};
+use tailwater_sched::alloc::{Clocks, PolicyName};
 use tailwater_sched::{Nanos, RuntimeId};
 use tailwater_shm::control::{SocketFile, serve};
 use tailwater_shm::patience::Patience;
@@ -21,7 +23,6 @@ use tailwater_shm::{Clock, Cycles, clock};
 
 use crate::allocator::{self, Allocator, PollUrgency, Ranks};
 use crate::authority::Authority;
-use crate::clocks;
 use crate::config::{Config, Priority};
 use crate::control::directory::Directory;
 use crate::control::predecessor::Predecessor;
@@ -32,7 +33,6 @@ use crate::machine::{self, Cores, Pinned, processor_time};
 use crate::policy;
 use crate::port::Port;
 use crate::real_time::real_time;
-use crate::reserve::Keeper;
 use crate::runtime::{EndReason, Runtime};
 use crate::socket_mode::admit_granted;
 use crate::stats::{Stats, StatsHandle};
@@ -194,7 +194,7 @@ impl IoKernel {
         let named = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
         let stats =
             Arc::new(Stats::new(named, &config.firewall, cores.managed.cores().iter().map(|core| core.id)));
-        let (clocks, rates) = clocks::Setter::new(&config, &cores);
+        let (clocks, rates) = clock_setter(&config, &cores);
         let mut control = Control::new(control::Parts {
             config: config.clone(),
             surroundings: Surroundings {
@@ -220,7 +220,7 @@ impl IoKernel {
             to_control: Arc::clone(&to_control),
             stats: Arc::clone(&stats),
             clocks,
-            keeper: Keeper::new(&config, &cores),
+            keeper: keeper(&config, &cores),
         })
         .map_err(system("watch the control socket"))?;
         let policy = policy::build(&config, rates);
@@ -729,4 +729,22 @@ impl Polling {
             self.end(id, EndReason::Shutdown, now);
         }
     }
+}
+
+/// Returns what sets clock rates for the configured policy, and the rates that there are.
+fn clock_setter(config: &Config, cores: &Cores) -> (ClockSetter, Clocks) {
+    let steps = Some(config.policy).filter(|&policy| policy::has_steps(policy));
+    if steps.is_some() && !config.ix.clocks {
+        tracing::info!(policy = %config.policy, "moves cores only: ix.clocks = false");
+    }
+    let policy = steps.filter(|_| config.ix.clocks);
+    ClockSetter::new(&config.ix.state_file, policy, &cores.managed_numbers(), cores.iokernel.0)
+}
+
+/// Returns what keeps ordinary threads off requested cores.
+fn keeper(config: &Config, cores: &Cores) -> Keeper {
+    let policy = config.policy;
+    let refused = (policy != PolicyName::Arbiter)
+        .then(|| format!("policy = \"{policy}\" grants no requests; set policy = \"arbiter\""));
+    Keeper::new(&config.reserve.keep_off, &config.reserve.state_file, cores.iokernel, refused)
 }

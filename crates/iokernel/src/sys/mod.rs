@@ -6,7 +6,6 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod accounts;
-pub(crate) mod bpf;
 pub(crate) mod holder;
 pub(crate) mod interface;
 pub(crate) mod peer;

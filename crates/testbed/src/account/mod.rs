@@ -4,7 +4,7 @@
 //!
 //! - The IOKernel's account (`iokernel::stats`) gives the time of each phase and samples of what
 //!   busy kthreads did.
-//! - Tracepoints of Linux (`iokernel::core_time`) give the time of interrupts, of threads of the
+//! - Tracepoints of Linux (`bpf::core_time`) give the time of interrupts, of threads of the
 //!   kernel and of other programs, to the nanosecond. Where that is refused, Linux's own count of
 //!   interrupts takes its place (`/proc/stat`, proc(5)), in steps of a clock tick. It counts an
 //!   interrupt where a tick finds it, so the cost of the ticks themselves stays in the phases, and
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
-use tailwater_iokernel::core_time::CoreTime;
+use tailwater_bpf::core_time::CoreTime;
 
 use crate::table::Table;
 pub use traced::Tracepoints;

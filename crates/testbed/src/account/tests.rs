@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use tailwater_iokernel::core_time::Strangers;
+use tailwater_bpf::core_time::Strangers;
 
 use super::traced::{kthreads_of, tids};
 use super::*;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tailwater_iokernel::core_time::{CoreTime, Strangers, Watch};
+use tailwater_bpf::core_time::{CoreTime, Strangers, Watch};
 
 /// The tracepoints of the managed cores, or why there are none.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use tailwater_shm::control::document_from_file;
 use super::make::Made;
 use super::{XdpMode, XdpPort, ZeroCopy};
 use crate::port::{PortError, STOP_FIRST};
-use crate::sys::bpf::Hook;
 use crate::sys::xsk::{OpenError, Queue, RING};
+use tailwater_bpf::sys::Hook;
 
 /// What the descriptors of a port are. They follow a memory file with this, as a JSON document: the
 /// program's link, the map, then the socket and the frame memory of each queue.

@@ -11,9 +11,9 @@ use super::program::{self, KERNEL, Owned};
 use super::{MAX_MTU, MAX_QUEUES, XdpMode, XdpPort, ZeroCopy};
 use crate::frame::MacAddr;
 use crate::port::PortError;
-use crate::sys::bpf::{self, Hook};
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{OpenError, Queue};
+use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
 /// the queue, for which up to 54 ms were measured.

@@ -36,11 +36,11 @@ use tailwater_shm::control::document_to_file;
 
 use super::{Account, Attachment, Context, Inject, Port, PortError, PortInterface, SendQueue, checksum};
 use crate::frame::{ETHERNET_HEADER, MacAddr};
-use crate::sys::bpf::{self, Hook};
 use crate::sys::interface::{Interface, promiscuous};
 use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
 use handover::Handed;
 use program::KERNEL;
+use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum length of an IP packet in bytes: a page, less the kernel's headroom and the Ethernet
 /// header.

@@ -9,7 +9,7 @@
 //! for, competes with the sessions thread by thread.
 
 use anyhow::Context;
-use tailwater_iokernel::{SessionWeight, groups_sessions};
+use tailwater_host::{SessionWeight, groups_sessions};
 use tailwater_shm::priority::{HIGHEST, LOWEST};
 
 /// The weight of this process's session.

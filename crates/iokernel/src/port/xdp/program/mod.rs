@@ -1,7 +1,7 @@
 //! The eBPF programs, as instructions, that redirect frames of an interface to AF_XDP sockets.
 //!
-//! Owns two programs, put together by [`crate::assembler`] when a port starts; makes no system
-//! call.
+//! Owns two programs, put together by [`tailwater_bpf::assembler`] when a port starts; makes no
+//! system call.
 //!
 //! [`redirect_all`] redirects every frame to the socket of the queue it arrived on.
 //! [`redirect_foreign`] leaves Linux its own frames, for interfaces that Linux uses too:
@@ -18,12 +18,12 @@
 
 use std::net::Ipv4Addr;
 
-use crate::assembler::{
+use crate::frame::{ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, MacAddr};
+use tailwater_bpf::assembler::{
     ADD_IMMEDIATE, AND_IMMEDIATE_32, Assembler, CALL, EXIT, JUMP, JUMP_BITS_IMMEDIATE, JUMP_EQUAL,
     JUMP_GREATER, JUMP_NOT_EQUAL, JUMP_NOT_EQUAL_IMMEDIATE, LOAD_U8, LOAD_U16, LOAD_U32, MOVE,
     MOVE_IMMEDIATE, MOVE_IMMEDIATE_32,
 };
-use crate::frame::{ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, MacAddr};
 
 /// The verdict that passes a frame to Linux (linux/bpf.h, `XDP_PASS`).
 pub(crate) const PASS: u32 = 2;
@@ -60,15 +60,13 @@ enum Label {
     Redirect,
 }
 
-impl Assembler<Label> {
-    /// Ends the program with the redirection, through the context in register 6.
-    fn redirect(&mut self, map: i32, layout: ContextLayout) {
-        self.put(LOAD_U32, 2, 6, layout.queue, 0);
-        self.map(1, map);
-        self.put(MOVE_IMMEDIATE, 3, 0, 0, PASS);
-        self.put(CALL, 0, 0, 0, REDIRECT_MAP);
-        self.put(EXIT, 0, 0, 0, 0);
-    }
+/// Ends a program with the redirection, through the context in register 6.
+fn redirect(asm: &mut Assembler<Label>, map: i32, layout: ContextLayout) {
+    asm.put(LOAD_U32, 2, 6, layout.queue, 0);
+    asm.map(1, map);
+    asm.put(MOVE_IMMEDIATE, 3, 0, 0, PASS);
+    asm.put(CALL, 0, 0, 0, REDIRECT_MAP);
+    asm.put(EXIT, 0, 0, 0, 0);
 }
 
 /// Returns the program that redirects every frame to the socket that map `map` has for the frame's
@@ -76,7 +74,7 @@ impl Assembler<Label> {
 pub(crate) fn redirect_all(map: i32, layout: ContextLayout) -> Vec<u64> {
     let mut asm = Assembler::new();
     asm.put(MOVE, 6, 1, 0, 0);
-    asm.redirect(map, layout);
+    redirect(&mut asm, map, layout);
     asm.finish()
 }
 
@@ -128,7 +126,7 @@ pub(crate) fn redirect_foreign(map: i32, layout: ContextLayout, owned: &Owned) -
     asm.put(MOVE_IMMEDIATE_32, 3, 0, 0, (owned.network.to_bits() & mask).swap_bytes());
     asm.jump(JUMP_NOT_EQUAL, 2, 3, 0, Label::Pass);
     asm.place(Label::Redirect);
-    asm.redirect(map, layout);
+    redirect(&mut asm, map, layout);
     asm.place(Label::Pass);
     asm.put(MOVE_IMMEDIATE, 0, 0, 0, PASS);
     asm.put(EXIT, 0, 0, 0, 0);

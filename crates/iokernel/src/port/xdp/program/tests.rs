@@ -3,11 +3,11 @@
 //! system test.
 
 use super::*;
-use crate::assembler::{LOAD_U64, encode};
-use crate::sys::bpf;
 use proptest::prelude::*;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
+use tailwater_bpf::assembler::{LOAD_U64, encode};
+use tailwater_bpf::sys as bpf;
 
 /// The context of the virtual machine differs: its addresses have 64 bits.
 const MACHINE: ContextLayout = ContextLayout { data: 0, data_end: 8, queue: 16, load_address: LOAD_U64 };

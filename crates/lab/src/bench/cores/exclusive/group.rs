@@ -24,7 +24,7 @@ impl Group {
     /// # Errors
     /// If there is no such group, or Linux refuses another one there.
     pub fn within(outer: &str) -> anyhow::Result<Self> {
-        let (folder, version) = tailwater_iokernel::group_folder(outer)
+        let (folder, version) = tailwater_host::group_folder(outer)
             .map_err(|why| anyhow::anyhow!("--keep-off {outer}: {why}"))?;
         if version == 1 {
             anyhow::ensure!(folder.is_dir(), "--keep-off {outer}: there is no {}", folder.display());

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::fs::OFlags;
-use tailwater_iokernel::core_time::{in_first_pid_namespace, is_of_the_kernel};
+use tailwater_bpf::core_time::{in_first_pid_namespace, is_of_the_kernel};
 use tailwater_shm::clock;
 
 use super::child::Period;

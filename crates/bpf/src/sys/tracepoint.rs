@@ -17,7 +17,7 @@ const ON_CORE: u32 = 1;
 /// # Errors
 /// [`LoadError`]: with [`Errno::PERM`] without `CAP_BPF` and `CAP_PERFMON`, with the end of the
 /// verifier's log if the program is wrong.
-pub(crate) fn load_raw(code: &[u64]) -> Result<OwnedFd, LoadError> {
+pub fn load_raw(code: &[u64]) -> Result<OwnedFd, LoadError> {
     load(PROG_TYPE_RAW_TRACEPOINT, code)
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn load_raw(code: &[u64]) -> Result<OwnedFd, LoadError> {
 /// # Errors
 /// [`Errno::NOENT`] if the kernel has no such tracepoint, [`Errno::INVAL`] if it has fewer
 /// arguments than the program reads.
-pub(crate) fn attach(name: &str, program: impl AsFd) -> Result<OwnedFd, Errno> {
+pub fn attach(name: &str, program: impl AsFd) -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct Attributes {
         name: u64,
@@ -43,7 +43,7 @@ pub(crate) fn attach(name: &str, program: impl AsFd) -> Result<OwnedFd, Errno> {
 ///
 /// # Errors
 /// The kernel's error: the core is offline.
-pub(crate) fn run_on(core: u32, program: impl AsFd, arguments: &[u64]) -> Result<u32, Errno> {
+pub fn run_on(core: u32, program: impl AsFd, arguments: &[u64]) -> Result<u32, Errno> {
     let mut run = TestRun {
         program: program.as_fd().as_raw_fd() as u32,
         context_in_size: size_of_val(arguments) as u32,

@@ -23,7 +23,7 @@ const FROM_PAGE: u32 = 1 << 10;
 /// # Safety
 /// 1. Every pattern of bits is a value of the type.
 /// 2. The type has no padding.
-pub(crate) unsafe trait Plain: Copy + Default {}
+pub unsafe trait Plain: Copy + Default {}
 
 // SAFETY: 1 and 2: an integer.
 unsafe impl Plain for u32 {}
@@ -34,7 +34,7 @@ unsafe impl<const N: usize> Plain for [u64; N] where [u64; N]: Default {}
 
 /// A map from `K` to `V`.
 #[derive(Debug)]
-pub(crate) struct Map<K, V> {
+pub struct Map<K, V> {
     map: OwnedFd,
     types: PhantomData<(K, V)>,
 }
@@ -44,7 +44,7 @@ impl<V: Plain> Map<u32, V> {
     ///
     /// # Errors
     /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
-    pub(crate) fn array(entries: u32) -> Result<Self, Errno> {
+    pub fn array(entries: u32) -> Result<Self, Errno> {
         Self::make(MAP_TYPE_ARRAY, entries, FROM_PAGE)
     }
 }
@@ -54,7 +54,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     ///
     /// # Errors
     /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
-    pub(crate) fn hash(entries: u32) -> Result<Self, Errno> {
+    pub fn hash(entries: u32) -> Result<Self, Errno> {
         Self::make(MAP_TYPE_HASH, entries, 0)
     }
 
@@ -64,7 +64,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 
     /// Returns the number that a program names the map by.
-    pub(crate) fn number(&self) -> i32 {
+    pub fn number(&self) -> i32 {
         self.map.as_raw_fd()
     }
 
@@ -72,7 +72,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     ///
     /// # Errors
     /// The kernel's error: the map is full.
-    pub(crate) fn set(&self, key: K, value: V) -> Result<(), Errno> {
+    pub fn set(&self, key: K, value: V) -> Result<(), Errno> {
         bpf(MAP_UPDATE_ELEM, &mut Element::new(&self.map, &raw const key, &raw const value)).map(drop)
     }
 
@@ -80,7 +80,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(crate) fn remove(&self, key: K) -> Result<(), Errno> {
+    pub fn remove(&self, key: K) -> Result<(), Errno> {
         let none = core::ptr::null::<V>();
         match bpf(MAP_DELETE_ELEM, &mut Element::new(&self.map, &raw const key, none)) {
             Ok(_) | Err(Errno::NOENT) => Ok(()),
@@ -92,7 +92,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(crate) fn get(&self, key: K) -> Result<Option<V>, Errno> {
+    pub fn get(&self, key: K) -> Result<Option<V>, Errno> {
         let mut value = V::default();
         match bpf(MAP_LOOKUP_ELEM, &mut Element::new(&self.map, &raw const key, &raw mut value)) {
             Ok(_) => Ok(Some(value)),
@@ -106,7 +106,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(crate) fn entries(&self, limit: usize) -> Result<Vec<(K, V)>, Errno> {
+    pub fn entries(&self, limit: usize) -> Result<Vec<(K, V)>, Errno> {
         let (mut entries, mut last) = (Vec::new(), None::<K>);
         while entries.len() < limit {
             let mut next = K::default();

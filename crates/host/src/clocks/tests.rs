@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tailwater_sched::alloc::{Clock, Clocks, PolicyName};
 
-use super::Setter;
-use crate::config::{Config, IxSettings};
+use super::ClockSetter;
 
 /// A folder as Linux has it, with a polling core 0 and managed cores 1 and 2.
 struct Folder(PathBuf);
@@ -53,10 +52,9 @@ impl Folder {
         self.0.join("state")
     }
 
-    fn setter(&self) -> (Setter, Clocks) {
-        let ix = IxSettings { state_file: self.state_file(), ..IxSettings::default() };
-        let config = Config { policy: PolicyName::IxEnergy, ix, ..Config::default() };
-        Setter::at(&fs::canonicalize(&self.0).unwrap(), &config, &[1, 2], 0)
+    fn setter(&self) -> (ClockSetter, Clocks) {
+        let root = fs::canonicalize(&self.0).unwrap();
+        ClockSetter::at(&root, &self.state_file(), Some(PolicyName::IxEnergy), (&[1, 2], 0))
     }
 }
 
@@ -280,8 +278,7 @@ fn a_state_file_that_names_other_files_has_nothing_written() {
 #[test]
 fn without_cpufreq_or_with_one_clock_for_all_only_cores_are_moved() {
     let empty = std::env::temp_dir().join("tw-clocks-that-are-not-there");
-    let config = Config { policy: PolicyName::Ix, ..Config::default() };
-    let (mut setter, clocks) = Setter::at(&empty, &config, &[1], 0);
+    let (mut setter, clocks) = ClockSetter::at(&empty, &empty.join("state"), Some(PolicyName::Ix), (&[1], 0));
     assert_eq!(clocks, Clocks::default());
     setter.want(Clock::Turbo);
     let folder = Folder::new();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tailwater_sched::CoreId;
 
-use crate::machine::parse_list;
+use crate::parse_list;
 
 /// The file of a group that lists the cores its threads may use.
 pub(super) const CPUS: &str = "cpuset.cpus";

@@ -21,9 +21,9 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::sys::bpf::LoadError;
-use crate::sys::bpf::map::Map;
-use crate::sys::bpf::tracepoint;
+use crate::sys::LoadError;
+use crate::sys::map::Map;
+use crate::sys::tracepoint;
 use program::{Field, Interrupt, Maps, Moment, Record, Strange};
 pub use threads::{in_first_pid_namespace, is_of_the_kernel};
 use verdicts::{Kind, Verdicts};

@@ -1,8 +1,8 @@
 //! Requested cores, and ordinary threads that are kept off them.
 //!
 //! Owns [`Keeper`], the control thread's side: the polling thread says which cores are reserved
-//! ([`crate::allocator`] has the rule), and this takes them out of the cpusets of the control
-//! groups that `reserve.keep-off` names, and puts them back. [`groups`] has the files,
+//! (the IOKernel's `allocator::reserved` has the rule), and this takes them out of the cpusets of
+//! the control groups that `reserve.keep-off` names, and puts them back. [`groups`] has the files,
 //! [`crate::undo`] keeps what they contained before.
 //!
 //! # Which cores are whose
@@ -28,7 +28,7 @@
 //! | | |
 //! |---|---|
 //! | the IOKernel is killed | the groups stay limited until the next one starts, or `tailwater doctor --repair` |
-//! | a program is in a named group when it registers | Linux would refuse its kthreads the cores: it is lent no reserved core, and none is reserved for it ([`crate::allocator`]) |
+//! | a program is in a named group when it registers | Linux would refuse its kthreads the cores: it is lent no reserved core, and none is reserved for it |
 //! | it is moved into one later | Linux moves its kthreads; they are bound to other cores, or lent none |
 //! | the IOKernel is in a named group | nothing is kept off |
 //! | a group is made while cores are reserved, or removed and made again | it is limited at the next look; the cores that it has then are put back |
@@ -55,8 +55,6 @@ use groups::{Full, limit};
 use rustix::thread::CpuSet;
 use tailwater_sched::CoreId;
 
-use crate::config::{Config, PolicyName};
-use crate::machine::Cores;
 use crate::undo::{Inode, Kind, Undo, is_gone};
 
 /// Where Linux mounts control groups.
@@ -77,7 +75,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Keeps ordinary threads off reserved cores. See the module header.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub struct Keeper {
     root: PathBuf,
     state_file: PathBuf,
     /// `None` where nothing can be kept off, or nothing is configured.
@@ -118,7 +116,7 @@ struct Known {
 ///
 /// # Examples
 /// ```
-/// match tailwater_iokernel::cpusets() {
+/// match tailwater_host::cpusets() {
 ///     Ok(how) => println!("reserve.keep-off works through {how}"),
 ///     Err(why) => println!("reserve.keep-off has no effect: {why}"),
 /// }
@@ -144,19 +142,26 @@ fn release() -> String {
 }
 
 impl Keeper {
-    /// Finds out whether threads can be kept off under this configuration, and logs it if it says
-    /// that any are to be.
-    pub(crate) fn new(config: &Config, cores: &Cores) -> Self {
+    /// Finds out whether the threads of these groups can be kept off, and logs it if there are any.
+    /// `refused`: why the configuration does not allow it, in words. `state_file` is the record.
+    #[must_use]
+    pub fn new(groups: &[String], state_file: &Path, polling: CoreId, refused: Option<String>) -> Self {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::at(Path::new(ROOT), config, cores.iokernel, &own, &release())
+        Self::at(Path::new(ROOT), (groups, state_file), polling, refused, (&own, &release()))
     }
 
-    fn at(root: &Path, config: &Config, polling: CoreId, own_groups: &str, release: &str) -> Self {
+    fn at(
+        root: &Path,
+        (groups, state_file): (&[String], &Path),
+        polling: CoreId,
+        refused: Option<String>,
+        (own_groups, release): (&str, &str),
+    ) -> Self {
         let mut keeper = Self {
             root: root.to_owned(),
-            state_file: config.reserve.state_file.clone(),
+            state_file: state_file.to_owned(),
             hierarchy: None,
-            groups: config.reserve.keep_off.clone(),
+            groups: groups.to_vec(),
             polling,
             reserved: Vec::new(),
             taken: Vec::new(),
@@ -172,7 +177,9 @@ impl Keeper {
         if keeper.groups.is_empty() {
             return keeper;
         }
-        let probed = groups::check_release(release).and_then(|()| keeper.probe(config.policy, own_groups));
+        let probed = groups::check_release(release)
+            .and_then(|()| refused.map_or(Ok(()), Err))
+            .and_then(|()| keeper.probe(own_groups));
         match probed {
             Ok(hierarchy) => {
                 let (groups, how) = (keeper.groups.join(", "), hierarchy.describe());
@@ -192,10 +199,7 @@ impl Keeper {
         keeper
     }
 
-    fn probe(&self, policy: PolicyName, own_groups: &str) -> Result<Hierarchy, String> {
-        if policy != PolicyName::Arbiter {
-            return Err(format!("policy = \"{policy}\" grants no requests; set policy = \"arbiter\""));
-        }
+    fn probe(&self, own_groups: &str) -> Result<Hierarchy, String> {
         let hierarchy = Hierarchy::detect(&self.root)?;
         if let Some(group) = hierarchy.named_group(own_groups, &self.groups) {
             return Err(format!(
@@ -214,7 +218,7 @@ impl Keeper {
     }
 
     /// Puts back what a crashed IOKernel has left, whatever the configuration of this one.
-    pub(crate) fn recover(&mut self) {
+    pub fn recover(&mut self) {
         // Also if it cannot be told whether it exists.
         if !matches!(self.state_file.try_exists(), Ok(false))
             && let Err(error) = Undo::lock(KIND, &self.state_file, &self.root)
@@ -224,24 +228,26 @@ impl Keeper {
     }
 
     /// Sets the cores that are reserved.
-    pub(crate) fn reserve(&mut self, cores: &CpuSet) {
+    pub fn reserve(&mut self, cores: &CpuSet) {
         let is_reserved = |core: &u16| cores.is_set(usize::from(*core));
         self.reserved = (0..CpuSet::MAX_CPU as u16).filter(is_reserved).map(CoreId).collect();
     }
 
     /// Returns the group that is kept off reserved cores and in which a process is, by the text of
     /// its `/proc/PID/cgroup`; `None` if there is none.
-    pub(crate) fn group_of(&self, text: &str) -> Option<&str> {
+    #[must_use]
+    pub fn group_of(&self, text: &str) -> Option<&str> {
         self.hierarchy.as_ref()?.named_group(text, &self.groups)
     }
 
     /// Returns the number of cores that at least one group has lost.
-    pub(crate) fn taken(&self) -> usize {
+    #[must_use]
+    pub fn taken(&self) -> usize {
         self.lost.len()
     }
 
     /// Takes reserved cores from the groups as far as that is due, and gives others back.
-    pub(crate) fn keep(&mut self, now: Instant) {
+    pub fn keep(&mut self, now: Instant) {
         if self.hierarchy.is_none() || (self.reserved.is_empty() && self.taken.is_empty()) {
             return;
         }

@@ -22,12 +22,8 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 use std::io;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tailwater_shm::control::Peer;
-
-use crate::control::predecessor;
-use crate::machine::Cores;
 
 /// Maximum number of looks at a claim whose owner is about to listen, or has just ended.
 const LOOKS: u32 = 20;
@@ -72,35 +68,20 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Claims the cores of an IOKernel: those that it lends, and its own.
+    /// Claims the cores of an IOKernel by number: those that it lends, and its own.
     ///
     /// # Errors
     /// If another IOKernel of this user or of root has claimed one of them.
-    pub fn of(cores: &Cores) -> Result<Self, CoreClaimed> {
-        Self::take(cores.managed_numbers().into_iter().chain([cores.iokernel.0]))
-    }
-
-    /// As [`of`](Self::of), but leaves the IOKernel at `socket` the cores that it has claimed: the
-    /// caller is to take over from it. Waits for it no longer when `stop` is set.
-    ///
-    /// # Errors
-    /// If a third IOKernel of this user or of root has claimed one of them.
-    pub fn beside(socket: &str, cores: &Cores, stop: &AtomicBool) -> Result<Self, CoreClaimed> {
-        // Without an IOKernel there, the takeover fails.
-        let other = predecessor::dial(socket, stop).ok();
-        let pid = other.and_then(|other| Peer::of(other).ok()?.pid);
-        Self::take_beside(pid, cores.managed_numbers().into_iter().chain([cores.iokernel.0]))
-    }
-
-    /// Claims cores by number.
-    ///
-    /// # Errors
-    /// As [`of`](Self::of).
     pub fn take(cores: impl IntoIterator<Item = u16>) -> Result<Self, CoreClaimed> {
         Self::take_beside(None, cores)
     }
 
-    fn take_beside(
+    /// As [`take`](Self::take), but leaves the IOKernel of this process the cores that it has
+    /// claimed: the caller is to take over from it.
+    ///
+    /// # Errors
+    /// If a third IOKernel of this user or of root has claimed one of them.
+    pub fn take_beside(
         tolerated: Option<i32>,
         cores: impl IntoIterator<Item = u16>,
     ) -> Result<Self, CoreClaimed> {
@@ -120,7 +101,7 @@ impl Claims {
     }
 
     /// Keeps the claims until the process ends, on a thread of its own, which also takes those that
-    /// the IOKernel [`beside`](Self::beside) gives up.
+    /// the IOKernel [beside](Self::take_beside) gives up.
     ///
     /// # Errors
     /// If Linux refuses a thread; the claims are given up then.

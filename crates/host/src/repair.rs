@@ -4,11 +4,10 @@
 
 use std::path::Path;
 
-use crate::config::Config;
 use crate::undo::{Kind, Outcome, Undo};
 use crate::{batch_group, clocks, reserve};
 
-/// Puts back the clock rates and cpusets that an IOKernel with this configuration has changed and,
+/// Puts back the clock rates and cpusets that an IOKernel with these state files has changed and,
 /// because it was killed, has left so, and the control groups of batch jobs
 /// ([`BatchGroup`](crate::BatchGroup)). Returns for each of them in words how many settings were
 /// put back, which ones another program has changed since, so that they stay, and which ones could
@@ -17,16 +16,18 @@ use crate::{batch_group, clocks, reserve};
 ///
 /// # Examples
 /// ```no_run
-/// for result in tailwater_iokernel::repair(&tailwater_iokernel::Config::default()) {
+/// let (cpusets, clocks) = ("/run/tailwater-cpusets".as_ref(), "/run/tailwater-clocks".as_ref());
+/// for result in tailwater_host::repair(cpusets, clocks) {
 ///     match result {
 ///         Ok(done) => println!("{done}"),
 ///         Err(why) => eprintln!("{why}"),
 ///     }
 /// }
 /// ```
-pub fn repair(config: &Config) -> Vec<Result<String, String>> {
-    let cpusets = (reserve::KIND, config.reserve.state_file.as_path(), Path::new(reserve::ROOT));
-    let clocks = (clocks::KIND, config.ix.state_file.as_path(), Path::new(clocks::ROOT));
+#[must_use]
+pub fn repair(cpusets: &Path, clocks: &Path) -> Vec<Result<String, String>> {
+    let cpusets = (reserve::KIND, cpusets, Path::new(reserve::ROOT));
+    let clocks = (clocks::KIND, clocks, Path::new(clocks::ROOT));
     let groups = batch_group::records();
     let groups = groups.iter().map(|file| (batch_group::KIND, file.as_path(), Path::new(reserve::ROOT)));
     let all = [cpusets, clocks].into_iter().chain(groups);

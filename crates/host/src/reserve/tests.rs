@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::thread::CpuSet;
 use tailwater_sched::CoreId;
-use tailwater_sched::alloc::PolicyName;
 
 use super::groups::{Full, Hierarchy, check_release, limit};
 use super::{Keeper, PAUSE};
-use crate::config::{Config, ReserveSettings};
-use crate::machine::cpu_set;
 
+const GROUPS: [&str; 3] = ["/system.slice", "/user.slice", "/absent.slice"];
 const SYSTEM: &str = "system.slice/cpuset.cpus";
 const USER: &str = "user.slice/cpuset.cpus";
 /// Polled by the IOKernel.
@@ -65,18 +64,14 @@ impl Folder {
         [SYSTEM, USER].map(|name| self.read_one(name))
     }
 
-    fn config(&self) -> Config {
-        let keep_off = ["/system.slice", "/user.slice", "/absent.slice"].map(str::to_owned).to_vec();
-        let reserve = ReserveSettings { keep_off, state_file: self.0.join("state") };
-        Config { policy: PolicyName::Arbiter, reserve, ..Config::default() }
-    }
-
     fn keeper_in(&self, own_groups: &str) -> Keeper {
-        self.keeper_of(&self.config(), own_groups)
+        self.keeper_of(&GROUPS, own_groups)
     }
 
-    fn keeper_of(&self, config: &Config, own_groups: &str) -> Keeper {
-        Keeper::at(&fs::canonicalize(&self.0).unwrap(), config, POLLING, own_groups, "6.2.0")
+    fn keeper_of(&self, groups: &[&str], own_groups: &str) -> Keeper {
+        let groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
+        let (root, state) = (fs::canonicalize(&self.0).unwrap(), self.0.join("state"));
+        Keeper::at(&root, (&groups, &state), POLLING, None, (own_groups, "6.2.0"))
     }
 
     fn keeper(&self) -> Keeper {
@@ -98,7 +93,9 @@ fn cores(numbers: &[u16]) -> Vec<CoreId> {
 
 /// Reserves these cores at a time, with no program registered.
 fn reserve(keeper: &mut Keeper, numbers: &[u16], now: Instant) {
-    keeper.reserve(&cpu_set(&cores(numbers)));
+    let mut set = CpuSet::new();
+    numbers.iter().for_each(|&core| set.set(core.into()));
+    keeper.reserve(&set);
     keeper.keep(now);
 }
 
@@ -211,12 +208,10 @@ fn a_process_is_in_a_group_and_in_all_above_it() {
 #[test]
 fn what_stands_in_the_way_is_found_at_the_start() {
     let folder = Folder::new();
-    let why =
-        |keeper: Keeper, policy| keeper.probe(policy, "0::/system.slice/tailwater.service\n").unwrap_err();
-    assert!(why(folder.keeper(), PolicyName::Congestion).contains("policy = \"arbiter\""));
-    assert!(why(folder.keeper(), PolicyName::Arbiter).contains("itself is in /system.slice"));
+    let why = folder.keeper().probe("0::/system.slice/tailwater.service\n").unwrap_err();
+    assert!(why.contains("itself is in /system.slice"), "{why}");
     fs::remove_file(folder.0.join(USER)).unwrap();
-    let why = folder.keeper().probe(PolicyName::Arbiter, "0::/\n").unwrap_err();
+    let why = folder.keeper().probe("0::/\n").unwrap_err();
     assert!(why.contains("enable cpusets (echo +cpuset >"), "{why}");
     let mut keeper = folder.keeper_in("0::/\n");
     reserve(&mut keeper, &[1], Instant::now());
@@ -274,9 +269,8 @@ fn cores_that_version_1_takes_out_of_all_lists_are_no_administrators_change() {
 fn a_group_made_within_a_limited_one_is_not_limited_by_what_it_has_then() {
     let folder = Folder::new();
     let inner = "user.slice/inner/cpuset.cpus";
-    let mut config = folder.config();
-    config.reserve.keep_off.push("/user.slice/inner".to_owned());
-    let (mut keeper, start) = (folder.keeper_of(&config, "0::/\n"), Instant::now());
+    let groups = [&GROUPS[..], &["/user.slice/inner"]].concat();
+    let (mut keeper, start) = (folder.keeper_of(&groups, "0::/\n"), Instant::now());
     reserve(&mut keeper, &[1], start);
     folder.write(inner, "\n");
     folder.write("user.slice/inner/cpuset.cpus.effective", "0,2\n");

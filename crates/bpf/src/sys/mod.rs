@@ -1,20 +1,20 @@
 //! eBPF programs and maps through bpf(2), without a library.
 //!
 //! Owns the layouts of the few requests that AF_XDP and the account of a core need (linux/bpf.h,
-//! `union bpf_attr`). All results are descriptors: programs, maps and attachments end with the
-//! process that made them, however it ends. [`map`] has the maps that this process reads,
-//! [`tracepoint`] the programs that run at tracepoints.
+//! `union bpf_attr`), and all `unsafe` code of this crate. All results are descriptors: programs,
+//! maps and attachments end with the process that made them, however it ends. [`map`] has the maps
+//! that this process reads, [`tracepoint`] the programs that run at tracepoints.
+
+#![allow(unsafe_code)]
 
 #[cfg(test)]
 pub(crate) mod machine;
-pub(crate) mod map;
-pub(crate) mod tracepoint;
+pub mod map;
+pub mod tracepoint;
 
 use core::ffi::{c_int, c_long};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
-
-use super::last_error;
 
 const MAP_CREATE: c_int = 0;
 const MAP_UPDATE_ELEM: c_int = 2;
@@ -29,7 +29,7 @@ const LOG_BYTES: usize = 16 * 1024;
 
 /// Where in an interface's receive path a program runs (linux/if_link.h, `XDP_FLAGS_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hook {
+pub enum Hook {
     /// After Linux has made its own packet of the frame; works with any driver.
     Generic = 1 << 1,
     /// In the driver.
@@ -39,10 +39,11 @@ pub(crate) enum Hook {
 /// A program was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{errno}{}{log}", if log.is_empty() { "" } else { "; the verifier says: " })]
-pub(crate) struct LoadError {
-    pub(crate) errno: Errno,
+pub struct LoadError {
+    /// Linux's error.
+    pub errno: Errno,
     /// The end of the verifier's log, on one line; empty if the verifier did not run.
-    pub(crate) log: String,
+    pub log: String,
 }
 
 fn bpf<T>(command: c_int, attributes: &mut T) -> Result<c_long, Errno> {
@@ -55,6 +56,10 @@ fn bpf<T>(command: c_int, attributes: &mut T) -> Result<c_long, Errno> {
     if result >= 0 { Ok(result) } else { Err(last_error()) }
 }
 
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
 fn descriptor(number: c_long) -> OwnedFd {
     // SAFETY: the kernel has just made this descriptor for us; no other code knows its number.
     unsafe { OwnedFd::from_raw_fd(number as c_int) }
@@ -65,7 +70,7 @@ fn descriptor(number: c_long) -> OwnedFd {
 /// # Errors
 /// [`Errno::PERM`] without `CAP_BPF` or `CAP_SYS_ADMIN`; [`Errno::INVAL`] if this kernel has no
 /// AF_XDP.
-pub(crate) fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
+pub fn socket_map(queues: u32) -> Result<OwnedFd, Errno> {
     make_map(MAP_TYPE_XSKMAP, size_of::<u32>(), size_of::<u32>(), queues, 0)
 }
 
@@ -109,7 +114,7 @@ impl Element {
 ///
 /// # Errors
 /// The kernel's error: the socket is not bound, or the map is smaller.
-pub(crate) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> Result<(), Errno> {
+pub fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> Result<(), Errno> {
     let value = socket.as_fd().as_raw_fd() as u32;
     bpf(MAP_UPDATE_ELEM, &mut Element::new(map, &raw const queue, &raw const value)).map(drop)
 }
@@ -118,7 +123,7 @@ pub(crate) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> Resul
 ///
 /// # Errors
 /// [`LoadError`], with the end of the verifier's log if the program is wrong.
-pub(crate) fn load_xdp(code: &[u64]) -> Result<OwnedFd, LoadError> {
+pub fn load_xdp(code: &[u64]) -> Result<OwnedFd, LoadError> {
     load(PROG_TYPE_XDP, code)
 }
 
@@ -169,7 +174,7 @@ fn log_tail(log: &[u8]) -> String {
 /// # Errors
 /// [`Errno::BUSY`] if another program is attached, [`Errno::OPNOTSUPP`] if the driver has no such
 /// hook.
-pub(crate) fn attach_xdp(program: impl AsFd, index: u32, hook: Hook) -> Result<OwnedFd, Errno> {
+pub fn attach_xdp(program: impl AsFd, index: u32, hook: Hook) -> Result<OwnedFd, Errno> {
     #[repr(C)]
     struct Attributes {
         program: u32,
@@ -211,8 +216,7 @@ struct TestRun {
 ///
 /// # Errors
 /// The kernel's error; [`Errno::PERM`] without the capability.
-#[cfg(test)]
-pub(crate) fn test_run(program: impl AsFd, frame: &[u8]) -> Result<u32, Errno> {
+pub fn test_run(program: impl AsFd, frame: &[u8]) -> Result<u32, Errno> {
     let mut run = TestRun {
         program: program.as_fd().as_raw_fd() as u32,
         size_in: frame.len() as u32,

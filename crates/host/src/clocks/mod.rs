@@ -1,6 +1,6 @@
 //! Clock rates of the managed cores, for the policies `ix-consolidation` and `ix-energy`.
 //!
-//! Owns [`Setter`], the control thread's side: the polling thread says which rate the
+//! Owns [`ClockSetter`], the control thread's side: the polling thread says which rate the
 //! policy is at, and this writes it through cpufreq. [`machine`] reads what there is to set,
 //! [`crate::undo`] keeps what was there before and puts it back: at the end, after an error, and
 //! at the next start after a crash. Domains that are offline are set when they are back; an energy
@@ -16,10 +16,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use machine::{LIMIT, Machine, PREFERENCE};
-use tailwater_sched::alloc::{Clock, Clocks};
+use tailwater_sched::alloc::{Clock, Clocks, PolicyName};
 
-use crate::config::{Config, IxSettings};
-use crate::machine::Cores;
 use crate::undo::{Kind, Undo, originals};
 
 /// Where Linux describes processors.
@@ -36,7 +34,7 @@ pub(crate) const KIND: Kind = Kind {
 
 /// Sets clock rates. See the module header.
 #[derive(Debug)]
-pub(crate) struct Setter {
+pub struct ClockSetter {
     root: PathBuf,
     state_file: PathBuf,
     /// `None` where no rate can be set.
@@ -49,7 +47,7 @@ pub(crate) struct Setter {
     left: BTreeSet<PathBuf>,
 }
 
-/// Returns the clock rates of the managed cores in words. Limits that an IOKernel with the default
+/// Returns the clock rates of the managed cores in words. Limits that an IOKernel with this
 /// state file has set do not count, if the caller may read that file.
 ///
 /// # Errors
@@ -57,14 +55,14 @@ pub(crate) struct Setter {
 ///
 /// # Examples
 /// ```
-/// match tailwater_iokernel::clock_rates(&[1], 0) {
+/// match tailwater_host::clock_rates("/run/tailwater-clocks".as_ref(), &[1], 0) {
 ///     Ok(rates) => println!("{rates}"),
 ///     Err(why) => println!("cores only: {why}"),
 /// }
 /// ```
-pub fn clock_rates(managed: &[u16], polling: u16) -> Result<String, String> {
+pub fn clock_rates(state_file: &Path, managed: &[u16], polling: u16) -> Result<String, String> {
     let root = Path::new(ROOT);
-    let originals = originals(KIND, &IxSettings::default().state_file, root);
+    let originals = originals(KIND, state_file, root);
     Machine::detect(root, managed, polling, &originals).map(|(_, clocks)| describe(&clocks))
 }
 
@@ -74,18 +72,29 @@ fn describe(clocks: &Clocks) -> String {
     format!("{} from {} to {} MHz{turbo}", clocks.mhz.len(), ends.0, ends.1)
 }
 
-impl Setter {
-    /// Finds out which rates can be set under this configuration, and logs it if its policy sets
-    /// any.
-    pub(crate) fn new(config: &Config, cores: &Cores) -> (Self, Clocks) {
-        Self::at(Path::new(ROOT), config, &cores.managed_numbers(), cores.iokernel.0)
+impl ClockSetter {
+    /// Finds out which rates of the managed cores this policy can set, and logs it; `None` for a
+    /// policy that sets none. `polling` is the core of the polling thread, and `state_file` the
+    /// record.
+    #[must_use]
+    pub fn new(
+        state_file: &Path,
+        policy: Option<PolicyName>,
+        managed: &[u16],
+        polling: u16,
+    ) -> (Self, Clocks) {
+        Self::at(Path::new(ROOT), state_file, policy, (managed, polling))
     }
 
-    fn at(root: &Path, config: &Config, managed: &[u16], polling: u16) -> (Self, Clocks) {
-        let (state_file, root) = (config.ix.state_file.clone(), root.to_owned());
+    fn at(
+        root: &Path,
+        state_file: &Path,
+        policy: Option<PolicyName>,
+        (managed, polling): (&[u16], u16),
+    ) -> (Self, Clocks) {
         let mut none = Self {
-            root,
-            state_file,
+            root: root.to_owned(),
+            state_file: state_file.to_owned(),
             machine: None,
             undo: None,
             wanted: None,
@@ -94,14 +103,7 @@ impl Setter {
         };
         // First: the limits that a crash may leave are no administrator's.
         none.recover();
-        let policy = config.policy;
-        if !crate::policy::has_steps(policy) {
-            return (none, Clocks::default());
-        }
-        if !config.ix.clocks {
-            tracing::info!(%policy, "moves cores only: ix.clocks = false");
-            return (none, Clocks::default());
-        }
+        let Some(policy) = policy else { return (none, Clocks::default()) };
         // Those of an IOKernel that this one takes the place of.
         let originals = originals(KIND, &none.state_file, &none.root);
         match Machine::detect(&none.root, managed, polling, &originals) {
@@ -117,7 +119,7 @@ impl Setter {
     }
 
     /// Puts back what a crashed IOKernel has left, whatever the policy of this one.
-    pub(crate) fn recover(&mut self) {
+    pub fn recover(&mut self) {
         // Also if it cannot be told whether it exists.
         if !matches!(self.state_file.try_exists(), Ok(false))
             && let Err(error) = Undo::lock(KIND, &self.state_file, &self.root)
@@ -127,19 +129,20 @@ impl Setter {
     }
 
     /// Sets a clock rate, at once or as soon as no other IOKernel sets any.
-    pub(crate) fn want(&mut self, clock: Clock) {
+    pub fn want(&mut self, clock: Clock) {
         self.wanted = Some(clock).filter(|_| self.machine.is_some());
         self.keep();
     }
 
     /// Returns whether rates that the policy is at are set: not after an error, nor while another
     /// IOKernel sets them.
-    pub(crate) fn sets(&self) -> bool {
+    #[must_use]
+    pub fn sets(&self) -> bool {
         self.machine.is_some() && (self.undo.is_some() || !self.waits)
     }
 
     /// Goes on with what could not be done yet.
-    pub(crate) fn keep(&mut self) {
+    pub fn keep(&mut self) {
         let (Some(clock), Some(machine)) = (self.wanted, &self.machine) else { return };
         let words = machine.words(clock);
         if self.undo.is_none() {

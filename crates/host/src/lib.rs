@@ -1,0 +1,57 @@
+//! The machine around an IOKernel: settings that are changed and put back, and claims on cores.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `undo` | former values of settings, in a record that outlives a crash |
+//! | `clocks` | clock rates of the managed cores ([`ClockSetter`]) |
+//! | `reserve` | ordinary threads kept off requested cores, by cpusets ([`Keeper`]) |
+//! | `batch_group` | a control group that is a batch job ([`BatchGroup`]) |
+//! | `session` | the weight of a session ([`SessionWeight`]) |
+//! | `repair` | putting back what a crash has left ([`repair()`]) |
+//! | `claims` | locks of the cores that IOKernels use ([`Claims`]) |
+//!
+//! Nothing here runs on a polling thread: it is the control thread's, and the commands'. Knows no
+//! configuration and no program; the policies of `tailwater-sched` decide which rate is set and
+//! which cores are kept.
+#![forbid(unsafe_code)]
+
+mod batch_group;
+mod claims;
+mod clocks;
+mod repair;
+mod reserve;
+mod session;
+mod undo;
+
+pub use batch_group::BatchGroup;
+pub use claims::{Claims, CoreClaimed};
+pub use clocks::{ClockSetter, clock_rates};
+pub use repair::repair;
+pub use reserve::{Keeper, cpusets, group_folder};
+pub use session::{SessionWeight, groups_sessions};
+
+use tailwater_sched::CoreId;
+
+/// Parses the kernel's list format: `0-3,8,10-11`. Other text yields no cores.
+#[must_use]
+pub fn parse_list(text: &str) -> Vec<CoreId> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<u16>().ok()?..=last.trim().parse::<u16>().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().map(CoreId).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_lists_are_parsed_and_garbage_is_empty() {
+        let ids = |text| parse_list(text).iter().map(|core| core.0).collect::<Vec<_>>();
+        assert_eq!(ids("0-2,8,10-11\n"), [0, 1, 2, 8, 10, 11]);
+        assert_eq!(ids("5"), [5]);
+        assert!(ids("").is_empty());
+        assert!(ids("x-y,,").is_empty());
+    }
+}
