@@ -21,6 +21,7 @@ use tailwater_shm::ring::FIRST_LINE_FRAME;
 
 use super::absent::ip4_of;
 use super::check::mac_key;
+use super::inspect::NEIGHBOUR_ADVERTISEMENT;
 use super::mac::{Destination, MacTable};
 use super::packet::{Family, ICMPV6, decode};
 use crate::config::Config;
@@ -28,8 +29,7 @@ use crate::frame::{
     ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, MacAddr,
 };
 
-/// Type of a neighbour advertisement, and the end of its target address.
-const ADVERTISEMENT: u8 = 136;
+/// The target address of a neighbour advertisement.
 const TARGET: core::ops::Range<usize> = 8..24;
 
 /// The programs by their IPv4 addresses, each as the MAC address that is derived from it.
@@ -94,7 +94,8 @@ impl Locals {
             let target = packet.payload.get(TARGET)?.first_chunk::<16>()?;
             Some(u128::from_be_bytes(*target))
         };
-        let advertises = packet.protocol == ICMPV6 && packet.payload.first() == Some(&ADVERTISEMENT);
+        let advertises =
+            packet.protocol == ICMPV6 && packet.payload.first() == Some(&NEIGHBOUR_ADVERTISEMENT);
         packet.family == Family::V6 && (has(packet.source) || (advertises && advertised().is_some_and(has)))
     }
 }

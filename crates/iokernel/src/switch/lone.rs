@@ -23,18 +23,17 @@
 //! of a flow by the bound, if its forger knows the flow's ports and sequence number; with them it
 //! could do worse.
 
+use super::check::PLAIN_IPV4;
 use super::flow::{mix, mix_ipv6};
+use super::packet::TCP;
 use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-use tailwater_wire::{IPV4_HEADER, IPV6_HEADER, IpProtocol, TCP_HEADER};
+use tailwater_wire::{IPV4_HEADER, IPV6_HEADER, TCP_HEADER};
 
 /// Flows in the table: 8 KiB, so that it stays in the cache.
 const FLOWS: usize = 1_024;
 /// Largest answer in bytes. A send buffer that is shorter than a window is filled by full segments,
 /// whose acknowledgment a writer may wait for.
 const LARGEST: usize = 512;
-/// An IPv4 header without options.
-const VERSION_AND_LENGTH: u8 = 0x45;
-const TCP: u8 = IpProtocol::TCP.0;
 const FIN_SYN_RST: u8 = 0b111;
 const PSH: u8 = 1 << 3;
 const ACK: u8 = 1 << 4;
@@ -122,7 +121,7 @@ impl Segment {
         let u32_at = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         // "More fragments" and the offset; "don't fragment" is the bit above them.
         let fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3fff;
-        if head[0] != VERSION_AND_LENGTH || head[9] != TCP || fragment != 0 {
+        if head[0] != PLAIN_IPV4 || head[9] != TCP || fragment != 0 {
             return None;
         }
         let length = usize::from(u16::from_be_bytes([head[2], head[3]])).checked_sub(IPV4_HEADER)?;

@@ -23,7 +23,7 @@ use super::packet::{Family, ICMP, ICMPV6, Packet, Part, decode};
 /// Neighbour discovery messages that hosts send (RFC 4861 section 4).
 const ROUTER_SOLICITATION: u8 = 133;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 /// Multicast listener reports (RFC 2710, RFC 3810), which duplicate address detection sends before
 /// there is an address.
 const LISTENER_REPORTS: [u8; 3] = [131, 132, 143];
