@@ -1,7 +1,7 @@
 //! The weight of a session among the sessions of the machine.
 //!
-//! Owns [`SessionWeight`], which sets the weight and restores it. Decides nothing: the IOKernel says
-//! which session has which weight.
+//! Owns [`SessionWeight`], which sets the weight and restores it. Decides nothing: the IOKernel
+//! says which session has which weight.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

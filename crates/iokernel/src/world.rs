@@ -9,7 +9,6 @@
 
 use std::sync::Arc;
 use tailwater_sched::RuntimeId;
-use tailwater_sched::ledger::Class;
 use tailwater_shm::{Clock, Cycles};
 
 use crate::runtime::{Egress, EndReason, Runtime, Runtimes};
@@ -100,16 +99,16 @@ impl World {
     pub(crate) fn charge_cores(&mut self, id: RuntimeId, time: Cycles, cores: usize, now: Cycles) {
         let Some(runtime) = self.runtimes.get(id) else { return };
         runtime.stats.counters.late_ns.add(self.prices.clock.to_ns(time));
-        let payer = runtime.tenant;
-        self.runtimes.tenants.get_mut(payer).charge_cores(time, cores, now, &self.prices);
+        let (payer, class) = (runtime.tenant, runtime.spec.class);
+        self.runtimes.tenants.get_mut(payer).charge_cores(class, time, cores, now, &self.prices);
     }
 
-    /// Returns whether this is a best-effort program whose tenant owes too much time of cores.
+    /// Returns whether the tenant of this runtime owes too much time of cores for its programs of
+    /// this class.
     #[inline]
     pub(crate) fn owes_cores(&self, id: RuntimeId, now: Cycles) -> bool {
         self.runtimes.get(id).is_some_and(|runtime| {
-            runtime.spec.class == Class::BestEffort
-                && self.runtimes.tenants.get(runtime.tenant).owes_cores(now, &self.prices)
+            self.runtimes.tenants.get(runtime.tenant).owes_cores(runtime.spec.class, now, &self.prices)
         })
     }
 

@@ -42,7 +42,7 @@ fn other_programs(config: &Config) -> Part {
     let lent: Vec<u16> = cores.managed.cores().iter().map(|core| core.id.0).collect();
     let share = config.neighbour_share;
     let mut found = tailwater_iokernel::neighbours(cores.iokernel.0, &lent, share);
-    if share > 0 && tailwater_iokernel::groups_sessions() {
+    if share > 0 && tailwater_host::groups_sessions() {
         found +=
             "; Linux groups sessions: a batch job ranks below those of others if it leads its own (setsid)";
     }

@@ -8,8 +8,7 @@
 //! is in a long system call, or Linux has descheduled it, and it parks as soon as Linux runs it. On
 //! a machine of two cores the only other one is the polling thread's, where it would wait for
 //! milliseconds. It is moved to unmanaged cores after [`BESIDE_US`](super::phase::BESIDE_US), and
-//! at once if it is a best-effort one whose tenant owes too much for cores. There it competes like
-//! the thread of any program.
+//! at once if its tenant owes too much for cores. There it competes like the thread of any program.
 //!
 //! The time in which a best-effort one runs on beside a service is charged as a wait, also if it
 //! parks before it is moved. So its tenant soon owes too much, and the service shares its core for
@@ -18,14 +17,17 @@
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
 //! ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and did not use. A
-//! thread that is late now and then costs nothing.
+//! service that is late pays once it is bypassed, and for services of other tenants only: one
+//! without poll points cedes within 20 us of its signal, and owes nothing. The services that wait
+//! are the next owner of the core and all that have work and no core: otherwise many programs of
+//! one user, each of which is late, would hand a core on among themselves at no cost.
 //!
-//! Best-effort programs whose tenant owes too much are
-//! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they get no core on which a service
-//! idles, beyond those that they own, and a service that claims another of their cores takes it at
-//! once if they have not started there. They still get free cores and cores of other best-effort
-//! programs. Otherwise a program that is stopped would get each core that a service leaves for a
-//! moment, and the service would have to be woken for each request.
+//! Programs whose tenant owes too much are
+//! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they compete as best-effort ones,
+//! get no core on which a service idles, beyond those that they own, and a service that claims
+//! another of their cores takes it at once if they have not started there. They still get free
+//! cores and cores of best-effort programs. Otherwise a program that is stopped would get each core
+//! that a service leaves for a moment, and the service would have to be woken for each request.
 //!
 //! A core from which several of a program were withdrawn is not lent to it
 //! ([`Account::is_withheld`](tailwater_sched::ledger::Account::is_withheld)), which bounds their
@@ -199,7 +201,7 @@ impl Allocator {
         let kthread = withdrawn.kthread;
         let core = self.ledger.last_core(kthread).and_then(|core| self.ledger.core(core));
         if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
-            && self.may_not_wait(owner.runtime, kthread.runtime)
+            && self.pays_for(world, kthread.runtime, false, owner.runtime)
         {
             let ran = now.saturating_sub(ran_at).min(self.timing.beside);
             self.charge_core(world, kthread.runtime, ran, now);
@@ -224,17 +226,21 @@ impl Allocator {
         true
     }
 
-    /// Charges what `claimant`, if it is a service, has waited until it started on a core that this
-    /// kthread, if it is a best-effort one, has not started on or not ceded in time.
+    /// Charges what services have waited for a core that this kthread has not started on or not
+    /// ceded in time: `claimant`, which has the core now, and those that have work and no core.
+    /// `bypassed`: the core was taken from it.
     pub(super) fn charge_wait(
         &mut self,
         world: &mut World,
-        kthread: KthreadId,
+        (kthread, bypassed): (KthreadId, bool),
         claimant: RuntimeId,
         waited: Cycles,
         now: Cycles,
     ) {
-        if self.may_not_wait(claimant, kthread.runtime) {
+        let has_room = |id: &RuntimeId| self.ledger.account(*id).is_some_and(|account| account.room() > 0);
+        let others = self.runnable_without_core.iter().copied().filter(has_room);
+        let mut waiting = core::iter::once(claimant).chain(others);
+        if waiting.any(|id| self.pays_for(world, kthread.runtime, bypassed, id)) {
             let waited = waited.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000));
             self.charge_core(world, kthread.runtime, waited, now);
         }
@@ -260,10 +266,12 @@ impl Allocator {
         if is_late { 0 } else { self.timing.overdue_start }
     }
 
-    /// Returns whether `other` pays for what `claimant` waits because of it: a service waits for a
-    /// best-effort program.
-    fn may_not_wait(&self, claimant: RuntimeId, other: RuntimeId) -> bool {
-        self.class_of(claimant) == Class::LatencyCritical && self.class_of(other) == Class::BestEffort
+    /// Returns whether `late` pays for what `claimant`, if it is a service, waits because of it: a
+    /// best-effort program in any case, a service of another tenant once it is bypassed.
+    fn pays_for(&self, world: &World, late: RuntimeId, bypassed: bool, claimant: RuntimeId) -> bool {
+        let tenant = |id| world.runtimes.get(id).map(|runtime| runtime.tenant);
+        self.class_of(claimant) == Class::LatencyCritical
+            && (self.class_of(late) == Class::BestEffort || (bypassed && tenant(late) != tenant(claimant)))
     }
 
     /// Charges a core that its kthread gave up unasked, after `held`, without having used it.

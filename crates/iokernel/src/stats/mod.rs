@@ -230,7 +230,8 @@ counters! {
         /// Cores that it asked for and gave up without having done anything.
         vain_cores,
         /// Nanoseconds for which services waited for cores that it, a best-effort program, had not
-        /// started on or did not cede, and of these cores in vain.
+        /// started on or did not cede, or that were taken from it, another tenant's service; and of
+        /// these cores in vain.
         late_ns,
         /// Nanoseconds of the polling thread for what was refused or of no use: frames, and these
         /// doorbells and cores.

@@ -442,7 +442,9 @@ impl Switch {
     fn turn_of(&self, sender: &Sender, world: &World, now: Cycles) -> Option<(TenantId, Tag)> {
         let runtime = world.runtimes.get(sender.owner.runtime)?;
         let tenant = world.runtimes.tenants.get(runtime.tenant);
-        let keeps_services_waiting = now < self.served_until && world.owes_cores(sender.owner.runtime, now);
+        let keeps_services_waiting = now < self.served_until
+            && runtime.spec.class == Class::BestEffort
+            && world.owes_cores(sender.owner.runtime, now);
         (!keeps_services_waiting).then_some((runtime.tenant, tenant.tag))
     }
 

@@ -14,7 +14,7 @@
 //! |---|---|---|---|
 //! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::price`] | its rings are not read, its doorbells are not heard, it is lent no core |
 //! | `wakes` | the same thread's system calls for threads of best-effort programs, which sleepers of another program can make long | by their length | its best-effort programs wait as above, its services do not |
-//! | `cores` | time for which services wait for cores of its best-effort programs, or read their frames, and of cores that it did not use | [`CORE_PARTS`] for each core | its best-effort programs get no core of an idle service beyond their own, and their rings are not read beside a service |
+//! | `cores`, one for each class of its programs | time for which services wait for cores of these programs, or read frames of best-effort ones, and of cores that they did not use | [`CORE_PARTS`] for each core | these programs compete as best-effort ones and get no core of an idle service beyond their own; rings of best-effort ones are not read beside a service |
 //!
 //! No account owes more than its depth and [`MOST_US`]: the rest is forgiven, so no tenant waits
 //! for longer than a second once it has stopped.
@@ -136,7 +136,8 @@ pub(crate) struct Tenant {
     pub(crate) tag: Tag,
     pub(crate) polling: Account,
     pub(crate) wakes: Account,
-    cores: Account,
+    /// By the class of the programs that owe it.
+    cores: [Account; 2],
     /// Copies of its frames to groups, in time; see [`crate::switch`].
     pub(crate) copies: Account,
 }
@@ -155,22 +156,30 @@ impl Tenant {
         !waited && account.is_over(prices.depth, now)
     }
 
-    /// Charges time of a core, on a machine of `cores` cores.
-    pub(crate) fn charge_cores(&mut self, time: Cycles, cores: usize, now: Cycles, prices: &Prices) {
+    /// Charges programs of this class for time of a core, on a machine of `cores` cores.
+    pub(crate) fn charge_cores(
+        &mut self,
+        class: Class,
+        time: Cycles,
+        cores: usize,
+        now: Cycles,
+        prices: &Prices,
+    ) {
         let cores = (cores as Cycles).min(self.kthreads.into()).clamp(1, CORE_PARTS);
-        self.cores.charge(time * CORE_PARTS / cores, 1, now);
-        self.cores.limit(prices.core_most, now);
+        let account = &mut self.cores[class as usize];
+        account.charge(time * CORE_PARTS / cores, 1, now);
+        account.limit(prices.core_most, now);
     }
 
     /// Charges the time in which services read frames of its best-effort programs.
     pub(crate) fn charge_reading(&mut self, time: Cycles, now: Cycles) {
-        self.cores.charge(time, READING_PARTS, now);
+        self.cores[Class::BestEffort as usize].charge(time, READING_PARTS, now);
     }
 
-    /// Returns whether it owes too much time of cores.
+    /// Returns whether its programs of this class owe too much time of cores.
     #[inline(always)]
-    pub(crate) fn owes_cores(&self, now: Cycles, prices: &Prices) -> bool {
-        self.cores.is_over(prices.core_depth, now)
+    pub(crate) fn owes_cores(&self, class: Class, now: Cycles, prices: &Prices) -> bool {
+        self.cores[class as usize].is_over(prices.core_depth, now)
     }
 
     /// Returns when the polling thread does work again for its programs of this class.
@@ -184,7 +193,8 @@ impl Tenant {
 
     /// Returns whether nothing of it is left.
     fn has_ended(&self, now: Cycles) -> bool {
-        let accounts = [self.polling, self.wakes, self.cores, self.copies];
+        let [services, best_effort] = self.cores;
+        let accounts = [self.polling, self.wakes, services, best_effort, self.copies];
         let owes = accounts.iter().any(|account| account.is_over(0, now));
         self.programs == 0 && (self.key.is_none() || !owes)
     }
