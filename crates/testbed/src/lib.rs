@@ -21,6 +21,8 @@
 //! | [`batch`], [`measured`], [`handoffs`] | the figures of a point |
 //! | [`wait`] | the choice how the Linux server waits for requests |
 //! | [`machine`], [`requirements`] | what the machine is, and whether it has what Tailwater needs |
+//! | [`socket`], [`query`] | where the IOKernel is, and questions to it |
+//! | [`observe`] | the options of `top` and `metrics`, which `tailwater` has another program carry out |
 //! | [`interrupt`], [`exit`], [`table`], [`folder`] | signals, exit codes, tables and temporary folders of commands |
 
 #![forbid(unsafe_code)]
@@ -50,13 +52,16 @@ pub mod handoffs;
 pub mod interrupt;
 pub mod machine;
 pub mod measured;
+pub mod observe;
 pub mod on_linux;
 pub mod on_tailwater;
 pub mod point;
 pub mod port;
 pub mod program;
+pub mod query;
 pub mod repeat;
 pub mod requirements;
+pub mod socket;
 pub mod unannounced;
 pub mod wait;
 
