@@ -1,7 +1,7 @@
 //! The statistics, asked for as often as they may be.
 //!
-//! Owns the last answer. Any number of readers costs the IOKernel a few questions a second: one that
-//! comes soon after another gets the same answer, and so the same error.
+//! Owns the last answer. Any number of readers costs the IOKernel a few questions a second: one
+//! that comes soon after another gets the same answer, and so the same error.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! A service, a batch job and a load generator on the cores of this machine, on Tailwater or on
-//! Linux, and what else `tailwater` and `tailwater-lab` share.
+//! Linux, and what else `tailwater`, `tailwater-lab` and `tailwater-observe` share.
 //!
 //! Owns one *point*: a system is started, measured under one plan, and ended. Both systems get the
 //! same requests (plan and seed), the same calibration of work and the same cores. During the

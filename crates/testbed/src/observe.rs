@@ -17,6 +17,11 @@ pub const PROGRAM: &str = "tailwater-observe";
 /// Shortest time between two looks: an IOKernel answers ten questions of a user a second.
 pub const LEAST_INTERVAL: Duration = Duration::from_millis(250);
 
+const SOCKET: &str = "Control socket of the IOKernel; @NAME is an abstract address [default: the first that is there of \
+                      TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]";
+const LISTEN: &str = "Where to listen. Whoever reaches the address may read everything [default: 127.0.0.1:9757, or \
+                      nowhere with --textfile]";
+
 /// Watch cores, programs, latency and drops on this terminal
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -30,9 +35,8 @@ Examples:
   tailwater top --interval 5s | tee top.log"
 )]
 pub struct TopArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
+    /// Control socket of the IOKernel.
+    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true, help = SOCKET)]
     pub iokernel: String,
     /// Time between two looks
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
@@ -55,13 +59,11 @@ Examples:
   tailwater metrics --once | promtool check metrics
   tailwater metrics --textfile /var/lib/node_exporter/tailwater.prom")]
 pub struct MetricsArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
+    /// Control socket of the IOKernel.
+    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true, help = SOCKET)]
     pub iokernel: String,
-    /// Where to listen. Whoever reaches the address may read everything [default: 127.0.0.1:9757,
-    /// or nowhere with --textfile]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS:PORT", help = LISTEN)]
     pub listen: Option<SocketAddr>,
     /// Write the metrics to this file, for node_exporter's textfile collector
     #[arg(long, value_name = "FILE")]

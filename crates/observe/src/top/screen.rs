@@ -14,11 +14,8 @@ use tailwater_iokernel::stats::schema::PARTS;
 use super::State;
 use crate::view::{Core, Owner, Program, Sort};
 
-/// Least width of the bar of a core.
-const BAR: u16 = 20;
 /// Width of a column of cores from which another one begins beside it.
 const COLUMN: u16 = 60;
-
 /// Lines that a large screen has for everything but cores.
 const REST: u16 = 24;
 /// Width that a name has at most.
@@ -34,7 +31,7 @@ pub fn draw(frame: &mut Frame, state: &State, has_color: bool) {
     let most = (area.height / 3).max(3).max(area.height.saturating_sub(REST)) as usize;
     let cores = rows.min(most) as u16 + u16::from(rows > most);
     let foot = if area.height < 30 { 3 } else { 4 };
-    let [head, legend, bars, gap, table, below, keys] = Layout::vertical([
+    let [head, legend, bars, _, table, below, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(cores),
@@ -47,7 +44,6 @@ pub fn draw(frame: &mut Frame, state: &State, has_color: bool) {
     frame.render_widget(paint.head(state), head);
     frame.render_widget(paint.legend(), legend);
     paint.cores(frame, bars, &state.view.cores, (columns, most));
-    let _ = gap;
     paint.programs(frame, table, state);
     frame.render_widget(paint.flows(state), below);
     frame.render_widget(paint.keys(state), keys);
@@ -124,7 +120,7 @@ impl Paint {
 
     /// Returns one core: number, bar, and the part in which it worked.
     fn core(&self, core: &Core, width: u16) -> Line<'static> {
-        let cells = width.saturating_sub(12).max(BAR).min(width.saturating_sub(12)) as usize;
+        let cells = width.saturating_sub(12) as usize;
         let mut spans = vec![Span::raw(format!("{:>4} ", core.number))];
         for (owner, cells) in Owner::ALL.into_iter().zip(divide(core.shares, cells)) {
             let (symbol, style) = self.owner(owner);
