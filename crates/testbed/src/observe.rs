@@ -45,7 +45,7 @@ pub struct TopArgs {
     #[arg(long)]
     pub once: bool,
     /// Only programs with this in their name
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub filter: String,
 }
 
