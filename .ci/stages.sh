@@ -141,7 +141,8 @@ PYTHON
 
 # The command blocks of README and book, with the release build's programs.
 blocks() {
-    cargo build --release --quiet -p tailwater-cli -p tailwater-spin -p tailwater-swaptions -p tailwater-kv -p tailwater-dns
+    cargo build --release --quiet -p tailwater-cli -p tailwater-observe -p tailwater-spin -p tailwater-swaptions \
+        -p tailwater-kv -p tailwater-dns
     # For tailwater-lab, whose simulations are optimized in a debug build, too.
     debug_programs
     .ci/blocks.py

@@ -8,7 +8,8 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tailwater_testbed::machine;
+use tailwater_testbed::observe::{MetricsArgs, TopArgs};
+use tailwater_testbed::{machine, socket};
 
 mod app;
 mod background;
@@ -18,16 +19,18 @@ mod cores;
 mod demo;
 mod doctor;
 mod ending;
+mod info;
 mod iokernel;
 mod load;
 mod log;
 mod notify;
+mod observe;
 mod output;
 mod pages;
+mod ps;
 mod publish;
 mod query;
 mod run;
-mod socket;
 mod stats;
 mod trace;
 
@@ -46,7 +49,8 @@ tailwater::allocator!();
   tailwater iokernel &                          start the IOKernel
   tailwater run --kthreads 1 -- spin            start a service on it
   tailwater run --batch -- xz -T0 big.tar       any program, on the cores that services leave idle
-  tailwater stats                               which program has which core
+  tailwater top                                 cores, programs, latency and drops, live
+  tailwater metrics                             the same for Prometheus, and as a web page
 
 Every subcommand has --help with examples."
 )]
@@ -62,7 +66,11 @@ enum Command {
     Run(Box<run::RunArgs>),
     Load(Box<load::LoadArgs>),
     Compare(compare::CompareArgs),
+    Ps(ps::PsArgs),
+    Info(info::InfoArgs),
+    Top(Box<TopArgs>),
     Stats(stats::StatsArgs),
+    Metrics(Box<MetricsArgs>),
     Cores(cores::CoresArgs),
     Publish(publish::PublishArgs),
     Capture(Box<capture::CaptureArgs>),
@@ -90,7 +98,10 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Ps(args) => ps::run(&args),
+        Command::Info(args) => info::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Top(_) | Command::Metrics(_) => observe::run(),
         Command::Cores(args) => cores::run(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Capture(args) => capture::run(&args),

@@ -1,41 +1,21 @@
-//! Questions to a running IOKernel, and the rings that it fills for a watcher.
-//!
-//! An IOKernel that is stopped, in a debugger for instance, fails a question after [`PATIENCE`].
-
-use std::time::Duration;
+//! What commands ask of a running IOKernel beside its statistics, and the rings that it fills for a
+//! watcher. The conversation is `testbed::query`'s.
 
 use anyhow::Context;
 use rustix::fd::OwnedFd;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
 use tailwater_shm::Clock;
-use tailwater_shm::control::{
-    Capturing, ClientMessage, ControlError, CoreRequest, ServerMessage, dial, receive, send,
-};
+use tailwater_shm::control::{Capturing, ClientMessage, CoreRequest, ServerMessage, receive, send};
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
 use tailwater_shm::ring::Consumer;
-
-/// Longest time for which an answer is awaited.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Returns the counters of the IOKernel at `socket`, and the programs registered there.
-///
-/// # Errors
-/// If nothing listens at the socket, or the answer has another form.
-pub fn statistics(socket: &str) -> anyhow::Result<Value> {
-    let connection = connect(socket, PATIENCE)?;
-    send(&connection, &ClientMessage::Stats, &[])?;
-    match answer(&connection)?.0 {
-        ServerMessage::Stats(statistics) => Ok(statistics),
-        other => Err(of_another_kind(&other)),
-    }
-}
+pub use tailwater_testbed::query::{PATIENCE, statistics, statistics_and_jobs};
+use tailwater_testbed::query::{answer, connect, of_another_kind};
 
 /// Returns in words what the user of this process may do at the IOKernel at `socket`.
 ///
 /// # Errors
-/// As [`statistics`].
+/// If nothing listens at the socket, or the answer has another form.
 pub fn rights(socket: &str) -> anyhow::Result<String> {
     let connection = connect(socket, PATIENCE)?;
     send(&connection, &ClientMessage::Rights, &[])?;
@@ -49,7 +29,7 @@ pub fn rights(socket: &str) -> anyhow::Result<String> {
 /// requests.
 ///
 /// # Errors
-/// As [`statistics`], and why the IOKernel refuses.
+/// As [`rights`], and why the IOKernel refuses.
 pub fn request_cores(socket: &str, request: CoreRequest) -> anyhow::Result<u16> {
     let connection = connect(socket, PATIENCE)?;
     send(&connection, &ClientMessage::RequestCores(request), &[])?;
@@ -107,48 +87,5 @@ impl Watch {
             (ServerMessage::Stats(statistics), _) => Some(statistics),
             _ => None,
         }
-    }
-}
-
-/// Connects to the IOKernel at `address`, which must answer within `patience`.
-fn connect(address: &str, patience: Duration) -> anyhow::Result<OwnedFd> {
-    let socket = dial(address).map_err(|error| match crate::socket::hint(address) {
-        Some(hint) => anyhow::anyhow!("{error}; {hint}"),
-        None => error.into(),
-    })?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(patience))
-        .context("cannot limit the wait for an answer")?;
-    Ok(socket)
-}
-
-fn answer(socket: &OwnedFd) -> anyhow::Result<(ServerMessage, Vec<OwnedFd>)> {
-    match receive(socket) {
-        Err(ControlError::WouldBlock) => anyhow::bail!("the IOKernel did not answer in time: is it stopped?"),
-        result => result.context("the IOKernel did not answer"),
-    }
-}
-
-fn of_another_kind(answer: &ServerMessage) -> anyhow::Error {
-    match answer {
-        ServerMessage::Refused { why } => anyhow::anyhow!("the IOKernel refused that: {why}"),
-        other => anyhow::anyhow!("the IOKernel gave an answer of another kind: {other:?}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tailwater_shm::control::serve;
-
-    use super::*;
-
-    #[test]
-    fn an_iokernel_that_does_not_answer_is_not_awaited_for_ever() {
-        let address = tailwater_testkit::socket_name("silent");
-        // Accepts no connection: the question waits in its backlog.
-        let _listener = serve(&address, |_| {}).unwrap();
-        let socket = connect(&address, Duration::from_millis(20)).unwrap();
-        send(&socket, &ClientMessage::Stats, &[]).unwrap();
-        let error = answer(&socket).unwrap_err().to_string();
-        assert!(error.contains("did not answer in time"), "{error}");
     }
 }

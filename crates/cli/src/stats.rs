@@ -42,12 +42,7 @@ const WATCH: Duration = Duration::from_secs(1);
 /// If nothing listens at the socket, if the answer has another form, or if standard output is
 /// closed.
 pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
-    let mut stats = query::statistics(&args.iokernel)?;
-    if let Some(all) = stats.as_object_mut() {
-        let jobs = tailwater_batch::notice::all().into_iter();
-        let jobs = jobs.filter(|job| is_same_socket(&job.iokernel, &args.iokernel));
-        all.insert("batch_jobs".to_owned(), serde_json::to_value(jobs.collect::<Vec<_>>())?);
-    }
+    let stats = query::statistics_and_jobs(&args.iokernel, query::PATIENCE)?;
     if args.account {
         let tracepoints = Tracepoints::watch(&stats);
         // Asked anew: the tracepoints count since the watch began, which took some milliseconds.
@@ -141,11 +136,6 @@ fn describe(stats: &Value) -> String {
     text + "\n"
 }
 
-/// Returns whether two addresses name one socket: what follows the comma says whose it has to be.
-fn is_same_socket(one: &str, other: &str) -> bool {
-    one.split(',').next() == other.split(',').next()
-}
-
 /// Returns the batch jobs that Linux runs, and what they got; empty if there are none.
 fn batch_jobs(jobs: &Value) -> String {
     let jobs = jobs.as_array().map_or(&[][..], Vec::as_slice);
@@ -228,7 +218,8 @@ fn firewall(stats: &Value) -> String {
     text
 }
 
-fn cell(value: &Value) -> String {
+/// Returns a value as a cell of a table; a dash for what the answer lacks.
+pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
@@ -238,23 +229,22 @@ fn cell(value: &Value) -> String {
 }
 
 /// Returns the addresses of a runtime.
-fn addresses(runtime: &Value) -> String {
+pub fn addresses(runtime: &Value) -> String {
     match &runtime["ip6"] {
         Value::Null => cell(&runtime["ip"]),
         ip6 => format!("{} {}", cell(&runtime["ip"]), cell(ip6)),
     }
 }
 
+/// Returns whether a runtime is a batch job.
+pub fn is_best_effort(runtime: &Value) -> bool {
+    runtime["class"] == "best-effort"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn an_address_with_a_user_names_the_same_socket() {
-        assert!(is_same_socket("@tailwater", "@tailwater,user=1000"));
-        assert!(!is_same_socket("@tailwater", "@tailwater2"));
-    }
 
     #[test]
     fn every_part_of_an_answer_is_shown_and_an_empty_one_does_no_harm() {

@@ -23,7 +23,7 @@ use crate::control::directory::Place;
 use crate::control::process::Folder;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::frame::MacAddr;
-use crate::stats::{FirewallStats, RuntimeCounters, RuntimeStats, Stats};
+use crate::stats::{Counter, FirewallStats, RuntimeCounters, RuntimeStats, Stats};
 use crate::status_cache::StatusCache;
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
@@ -242,6 +242,7 @@ pub(crate) struct Admission {
     pub(crate) ends: Vec<IoKernelEnds>,
     pub(crate) doorbell: OwnedFd,
     pub(crate) pid: i32,
+    pub(crate) user: u32,
     pub(crate) socket: Arc<ClientSocket>,
     pub(crate) process: Option<OwnedFd>,
     pub(crate) guard: Option<Box<Guard>>,
@@ -252,7 +253,8 @@ pub(crate) struct Admission {
 impl Runtime {
     /// Returns a runtime with a newly initialised region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
-        let Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules } = admission;
+        let Admission { place, wish, region, ends, doorbell, pid, user, socket, process, guard, rules } =
+            admission;
         let Place { id, ip, ip6, mac, first_place, .. } = place;
         let knows_board = knows_board(wish.version);
         let replaced = wish.instance == Instance::Replaced;
@@ -270,6 +272,9 @@ impl Runtime {
             guaranteed: wish.guaranteed,
             counters: RuntimeCounters::default(),
             classes: Some(region.class_reader()),
+            queues: Some(region.queues()),
+            user,
+            grant: Counter::default(),
         });
         let identity = Identity::new(mac, ip, ip6);
         let kthread = |(index, ends): (u16, IoKernelEnds)| Kthread {

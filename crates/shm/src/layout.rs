@@ -451,6 +451,36 @@ pub struct Region {
     spec: RegionSpec,
 }
 
+/// Reads what waits for a runtime's kthreads, from any thread. The words are the runtime's, and
+/// are shown and used for nothing else.
+#[derive(Debug)]
+pub struct Queues(Region);
+
+/// What waits for a runtime's kthreads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waiting {
+    /// User threads that are runnable.
+    pub threads: u32,
+    /// Kthreads in whose ring frames wait.
+    pub rings: u16,
+}
+
+impl Queues {
+    /// Returns what waits now; the answer is old at once.
+    pub fn waiting(&self) -> Waiting {
+        let mut waiting = Waiting::default();
+        for index in 0..self.0.spec.kthreads {
+            let status = &self.0.kthread(index).status;
+            // Relaxed: a statistic.
+            let beside = [&status.overflow, &status.injected].map(|word| word.load(Ordering::Relaxed));
+            let queued = beside.into_iter().fold(status.runq_len(), u32::saturating_add);
+            waiting.threads = waiting.threads.saturating_add(queued);
+            waiting.rings += u16::from(self.0.ingress(index).unread().1);
+        }
+        waiting
+    }
+}
+
 impl Region {
     /// Makes and lays out a region in its own memory file, named `name` in `/proc/PID/maps`.
     /// IOKernel side. Returns the region, the IOKernel's ends by kthread, and the file for the
@@ -720,6 +750,11 @@ impl Region {
     pub fn class_reader(&self) -> ClassReader {
         // SAFETY: in bounds by the spec.
         unsafe { ClassReader::new(self.spec.classes_offset(), self.keep()) }
+    }
+
+    /// Returns a reader of what waits for the kthreads, which keeps the memory.
+    pub fn queues(&self) -> Queues {
+        Queues(Self { mapping: self.keep(), spec: self.spec })
     }
 
     /// Ring `number`, which the caller computed from a kthread's index that `kthread` has checked.

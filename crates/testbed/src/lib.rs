@@ -1,5 +1,5 @@
 //! A service, a batch job and a load generator on the cores of this machine, on Tailwater or on
-//! Linux, and what else `tailwater` and `tailwater-lab` share.
+//! Linux, and what else `tailwater`, `tailwater-lab` and `tailwater-observe` share.
 //!
 //! Owns one *point*: a system is started, measured under one plan, and ended. Both systems get the
 //! same requests (plan and seed), the same calibration of work and the same cores. During the
@@ -21,6 +21,8 @@
 //! | [`batch`], [`measured`], [`handoffs`] | the figures of a point |
 //! | [`wait`] | the choice how the Linux server waits for requests |
 //! | [`machine`], [`requirements`] | what the machine is, and whether it has what Tailwater needs |
+//! | [`socket`], [`query`] | where the IOKernel is, and questions to it |
+//! | [`observe`] | the options of `top` and `metrics`, which `tailwater` has another program carry out |
 //! | [`interrupt`], [`exit`], [`table`], [`folder`] | signals, exit codes, tables and temporary folders of commands |
 
 #![forbid(unsafe_code)]
@@ -50,13 +52,16 @@ pub mod handoffs;
 pub mod interrupt;
 pub mod machine;
 pub mod measured;
+pub mod observe;
 pub mod on_linux;
 pub mod on_tailwater;
 pub mod point;
 pub mod port;
 pub mod program;
+pub mod query;
 pub mod repeat;
 pub mod requirements;
+pub mod socket;
 pub mod unannounced;
 pub mod wait;
 

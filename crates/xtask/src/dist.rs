@@ -15,8 +15,9 @@ use std::process::Command;
 use crate::{VERSION, build_with, copy, create, install, root, run};
 
 /// Packages and their programs.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("tailwater-cli", "tailwater"),
+    ("tailwater-observe", "tailwater-observe"),
     ("tailwater-lab", "tailwater-lab"),
     ("tailwater-kv", "tailwater-kv"),
     ("tailwater-dns", "tailwater-dns"),
@@ -35,12 +36,15 @@ const COMPLETIONS: [(&str, &str); 3] = [
 ];
 
 /// Files of the tree and their places.
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 12] = [
     ("contrib/systemd/tailwater.service", "lib/systemd/system/tailwater.service"),
     ("contrib/systemd/tailwater-kv.service", "lib/systemd/system/tailwater-kv.service"),
     ("contrib/systemd/tailwater-batch@.service", "lib/systemd/system/tailwater-batch@.service"),
     ("contrib/systemd/tailwater.sysusers", "lib/sysusers.d/tailwater.conf"),
     ("contrib/tailwater.toml", "share/doc/tailwater/tailwater.toml"),
+    ("contrib/grafana/tailwater.json", "share/doc/tailwater/grafana/tailwater.json"),
+    ("contrib/prometheus/tailwater.rules.yml", "share/doc/tailwater/prometheus/tailwater.rules.yml"),
+    ("contrib/prometheus/tailwater.test.yml", "share/doc/tailwater/prometheus/tailwater.test.yml"),
     ("README.md", "share/doc/tailwater/README.md"),
     ("CHANGELOG.md", "share/doc/tailwater/CHANGELOG.md"),
     ("LICENSE-MIT", "share/doc/tailwater/LICENSE-MIT"),

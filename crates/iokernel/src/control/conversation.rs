@@ -344,10 +344,16 @@ impl Control {
                 self.set_state(token, State::Waiting(wish));
             }
             Err(refusal) => {
+                self.parts.stats.note_refusal(&wish.name, caller.uid, &refusal.to_string());
                 self.refuse(caller, &**socket, &refusal);
                 self.drop_session(token);
             }
         }
+    }
+
+    /// Returns the number of the grant that a program counts to, from 1; 0 without one.
+    pub(super) fn grant_number(&self, id: RuntimeId) -> u64 {
+        self.parts.directory.grant(id).map_or(0, |grant| grant as u64 + 1)
     }
 
     pub(super) fn set_state(&mut self, token: u64, state: State) {
@@ -466,6 +472,7 @@ impl Control {
         let folder = match checked {
             Ok(folder) => folder,
             Err(refusal) => {
+                self.parts.stats.note_refusal(&offer.wish.name, uid, &refusal.to_string());
                 self.refuse(self.caller_of(token), &**socket, &refusal);
                 self.set_state(token, State::Offered(offer));
                 return self.drop_session(token);
@@ -482,8 +489,11 @@ impl Control {
         let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
         let guard = Guard::compile(&config.firewall, &wish.name, hz);
         let rules = self.parts.stats.firewall();
-        let admission = Admission { place, wish, region, ends, doorbell, pid, socket, process, guard, rules };
+        let user = uid;
+        let admission =
+            Admission { place, wish, region, ends, doorbell, pid, user, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, tids);
+        runtime.stats.grant.set(self.grant_number(id));
         if !is_trusted(uid) {
             // Cores that no grant permits its user cannot be requested either.
             runtime.may_request = runtime.spec.guaranteed;

@@ -99,6 +99,9 @@ impl Control {
         self.grants_changed = true;
         self.replace_callers();
         self.replace_keys(|_| true);
+        for runtime in self.parts.stats.runtimes() {
+            runtime.grant.set(self.grant_number(runtime.id));
+        }
         let same_rules = config.firewall == self.parts.config.firewall;
         self.parts.config = config;
         if !same_rules {

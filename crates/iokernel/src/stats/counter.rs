@@ -25,14 +25,27 @@ impl Counter {
     }
 }
 
-/// Defines a struct of counters and its JSON document.
+/// Defines a struct of counters, its JSON document, and the list of what that has: the
+/// documentation of a counter is its help. `name: Gauge` is a number that also falls.
 macro_rules! counters {
-    ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $field:ident,)* }) => {
+    (
+        $(#[$meta:meta])*
+        $name:ident { $($(#[doc = $help:literal])* $field:ident $(: $kind:ident)?,)* }
+    ) => {
         $(#[$meta])*
         #[derive(Debug, Default)]
-        pub struct $name { $($(#[$doc])* pub $field: $crate::stats::counter::Counter,)* }
+        pub struct $name { $($(#[doc = $help])* pub $field: $crate::stats::counter::Counter,)* }
 
         impl $name {
+            /// What the document has of these.
+            pub(crate) const FIELDS: &'static [$crate::stats::schema::Field] = &[$(
+                $crate::stats::schema::Field::new(
+                    stringify!($field),
+                    $crate::stats::counter::counters!(@kind $($kind)?),
+                    concat!($($help),*),
+                ),
+            )*];
+
             pub(crate) fn to_json(&self) -> serde_json::Value {
                 let mut map = serde_json::Map::new();
                 $(map.insert(stringify!($field).to_owned(), self.$field.get().into());)*
@@ -40,6 +53,8 @@ macro_rules! counters {
             }
         }
     };
+    (@kind) => { $crate::stats::schema::Kind::Counter };
+    (@kind $kind:ident) => { $crate::stats::schema::Kind::$kind };
 }
 
 pub(crate) use counters;

@@ -5,6 +5,7 @@
 //! locked instruction: there is one writer), about 3 ns.
 
 use hdrhistogram::Histogram;
+use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SUB_BITS: u32 = 6;
@@ -12,6 +13,31 @@ const SUB: usize = 1 << SUB_BITS;
 /// Values are clamped below 2^36 ns, about 69 s.
 const MAX_BITS: u32 = 36;
 const BUCKETS: usize = SUB * (MAX_BITS - SUB_BITS + 1) as usize;
+
+/// The bounds of the buckets in the document, in nanoseconds. A value counts to the bucket that the
+/// middle of its own is in, so one within 1.6 % of a bound may count to the next.
+pub const BOUNDS_NS: [u64; 20] = [
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    1_000_000_000,
+    10_000_000_000,
+];
 
 /// Nanosecond counts by bucket. One writer; any reader at any time.
 #[derive(Debug)]
@@ -37,16 +63,52 @@ impl SharedHistogram {
     /// Returns the values recorded so far, in nanoseconds, to two significant digits. The
     /// difference of two snapshots is the distribution between them.
     pub fn snapshot(&self) -> Histogram<u64> {
-        let mut histogram =
-            Histogram::new_with_bounds(1, 1 << MAX_BITS, 2).expect("constant bounds are in range");
-        for (i, bucket) in self.buckets.iter().enumerate() {
-            let count = bucket.load(Ordering::Relaxed);
-            if count > 0 {
-                histogram.saturating_record_n(middle(i), count);
-            }
-        }
-        histogram
+        of(&self.counts())
     }
+
+    /// Returns the middle of each bucket that has values, and their number.
+    fn counts(&self) -> Vec<(u64, u64)> {
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        counts.enumerate().filter(|(_, count)| *count > 0).map(|(i, count)| (middle(i), count)).collect()
+    }
+
+    /// Returns number, sum and percentiles of the values, and how many are at most each of
+    /// [`BOUNDS_NS`]; all of one reading.
+    pub(super) fn to_json(&self) -> Value {
+        let counts = self.counts();
+        if counts.is_empty() {
+            return json!({ "count": 0, "sum": 0, "buckets": BOUNDS_NS.map(|_| 0) });
+        }
+        let h = of(&counts);
+        let sum = counts.iter().fold(0u64, |sum, (ns, count)| sum.saturating_add(ns.saturating_mul(*count)));
+        let mut rest = counts.iter().peekable();
+        let mut below = 0;
+        let buckets = BOUNDS_NS.map(|bound| {
+            while let Some((_, count)) = rest.next_if(|(ns, _)| *ns <= bound) {
+                below += count;
+            }
+            below
+        });
+        json!({
+            "count": h.len(),
+            "sum": sum,
+            "p50": h.value_at_quantile(0.5),
+            "p90": h.value_at_quantile(0.9),
+            "p99": h.value_at_quantile(0.99),
+            "p999": h.value_at_quantile(0.999),
+            "max": h.max(),
+            "buckets": buckets,
+        })
+    }
+}
+
+fn of(counts: &[(u64, u64)]) -> Histogram<u64> {
+    let mut histogram =
+        Histogram::new_with_bounds(1, 1 << MAX_BITS, 2).expect("constant bounds are in range");
+    for (ns, count) in counts {
+        histogram.saturating_record_n(*ns, *count);
+    }
+    histogram
 }
 
 impl Default for SharedHistogram {
@@ -110,5 +172,21 @@ mod tests {
         (1..=1000u64).for_each(|i| histogram.record(i * 10));
         let p50 = histogram.snapshot().value_at_quantile(0.5);
         assert!((4_850..=5_150).contains(&p50), "{p50}");
+    }
+
+    #[test]
+    fn buckets_count_what_is_at_most_their_bound_and_the_sum_is_that_of_the_values() {
+        let histogram = SharedHistogram::new();
+        assert_eq!(histogram.to_json()["buckets"].as_array().unwrap().len(), BOUNDS_NS.len());
+        for ns in [100, 700, 1_500, 1_500, 60_000_000_000] {
+            histogram.record(ns);
+        }
+        let document = histogram.to_json();
+        let below: Vec<u64> =
+            document["buckets"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect();
+        assert_eq!(below[..4], [1, 1, 2, 4]);
+        assert_eq!((below[19], &document["count"]), (4, &json!(5)));
+        let sum = document["sum"].as_u64().unwrap();
+        assert!(sum.abs_diff(60_000_003_800) < 60_000_003_800 / 60, "{sum}");
     }
 }

@@ -8,25 +8,30 @@
 pub mod account;
 pub(crate) mod counter;
 mod histogram;
+mod refusals;
+pub mod schema;
 
 pub use crate::firewall::stats::{FirewallCounters, FirewallStats, RuleStats};
 pub use account::CoreAccount;
 pub use counter::Counter;
-pub use histogram::SharedHistogram;
+pub use histogram::{BOUNDS_NS, SharedHistogram};
 
 use serde_json::{Map, Value, json};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
 use tailwater_shm::control::MAX_MESSAGE;
 use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
+use tailwater_shm::layout::Queues;
 
 use crate::control::watch::Progress;
 use crate::firewall::FirewallConfig;
 use crate::frame::MacAddr;
 use crate::port::Account;
 use counter::counters;
+use refusals::Refusals;
 
 counters! {
     /// Counters of the switch.
@@ -42,7 +47,7 @@ counters! {
         held_acks,
         /// Flow groups whose next frame went to another kthread than the previous one.
         moved_groups,
-        /// Of these, the ones whose earlier frames still waited, and are read first.
+        /// Moved flow groups whose earlier frames still waited, and are read first.
         fenced_groups,
         /// Frames handed to ports.
         to_ports,
@@ -52,7 +57,8 @@ counters! {
         dropped_full,
         /// Answers to frames for addresses without a program.
         answered_absent,
-        /// Such answers that were not sent, because their program or port has been sent too many.
+        /// Answers for addresses without a program that were not sent, because the program or port
+        /// has been sent too many.
         absent_limited,
         /// Reports to programs that the program at another address has ended.
         departures,
@@ -108,13 +114,13 @@ counters! {
         /// Affinity changes the kernel refused.
         rebind_failures,
         /// Managed cores that Linux does not let the IOKernel use at present.
-        absent,
+        absent: Gauge,
         /// Step of the policy, from 0; only policies with steps change it.
-        step,
+        step: Gauge,
         /// Cores of that step.
-        in_use,
+        in_use: Gauge,
         /// Cores that ordinary threads are kept off at present.
-        reserved,
+        reserved: Gauge,
         /// Preempt signals sent.
         signals,
         /// Threads moved off their core because they did not cede.
@@ -127,7 +133,7 @@ counters! {
         rewakes,
         /// Cores ceded by a kthread that promised to wake the next owner at the board.
         board_wakes,
-        /// Of these, those whose next owner did not start in time.
+        /// Cores ceded with such a promise whose next owner did not start in time.
         late_board_wakes,
     }
 }
@@ -135,36 +141,37 @@ counters! {
 counters! {
     /// Counters of the polling loop and the control thread.
     LoopCounters {
-        /// Iterations.
+        /// Iterations of the polling loop.
         iterations,
         /// Times the polling thread went to sleep.
         sleeps,
-        /// Nanoseconds asleep.
+        /// Time for which the polling thread slept.
         slept_ns,
         /// Sleeps that a program's doorbell ended.
         rung,
         /// Times other programs began to compete for the cores, with `neighbour-share` above 0.
         contests,
-        /// Nanoseconds for which they have, without the contest that goes on.
+        /// Time for which other programs have competed for the cores, without the contest that goes
+        /// on.
         contested_ns,
         /// Times that a batch job which Linux runs was noticed on the lent cores.
         batch_jobs,
         /// Slices of its core that the polling thread left to ordinary threads.
         slices,
-        /// Nanoseconds of them.
+        /// Time of the slices of its core that the polling thread left to ordinary threads.
         sliced_ns,
         /// Times the polling thread let threads of this machine run that may be the peer of a port.
         yields,
-        /// Nanoseconds in these calls.
+        /// Time in calls that let threads run which may be the peer of a port.
         yielded_ns,
-        /// Such calls that lasted over 1 ms: another thread computed, or the machine stood still.
+        /// Calls that let such threads run and lasted over 1 ms: another thread computed, or the
+        /// machine stood still.
         long_yields,
-        /// Nanoseconds without such calls after long ones.
+        /// Time for which no such call was made, after one that was long.
         withheld_ns,
         /// Runtimes registered.
         registered,
-        /// Nanoseconds of processor time in which the polling thread attached programs and ended
-        /// registrations.
+        /// Processor time in which the polling thread attached programs and ended registrations.
         registration_ns,
         /// Registrations refused.
         refused,
@@ -188,13 +195,13 @@ counters! {
         lost_wakes,
         /// Frames put into its ingress rings.
         rx_frames,
-        /// Bytes of these frames.
+        /// Bytes of the frames put into its ingress rings.
         rx_bytes,
         /// Frames dropped because an ingress ring was full; or half full, of frames to a group.
         rx_full,
         /// Frames taken from its egress rings.
         tx_frames,
-        /// Bytes of these frames.
+        /// Bytes of the frames taken from its egress rings.
         tx_bytes,
         /// Its frames dropped because a source address was not its own.
         tx_spoofed,
@@ -214,9 +221,9 @@ counters! {
         /// Frames for it dropped because they were over its rate limit.
         rx_limited,
         /// Cores it holds now.
-        cores,
+        cores: Gauge,
         /// Cores that it requested and owns now.
-        granted_cores,
+        granted_cores: Gauge,
         /// Requests for cores that were cut because they exceeded what it may own.
         cut_requests,
         /// Times it was lent a core.
@@ -229,17 +236,17 @@ counters! {
         vain_rings,
         /// Cores that it asked for and gave up without having done anything.
         vain_cores,
-        /// Nanoseconds for which services waited for cores that it, a best-effort program, had not
-        /// started on or did not cede, or that were taken from it, another tenant's service; and of
-        /// these cores in vain.
+        /// Time for which services waited for cores that it, a best-effort program, had not started
+        /// on or did not cede, or that were taken from it, another tenant's service; and of these
+        /// cores in vain.
         late_ns,
-        /// Nanoseconds of the polling thread for what was refused or of no use: frames, and these
-        /// doorbells and cores.
+        /// Time of the polling thread for what was refused or of no use: frames, and doorbells and
+        /// cores in vain.
         offence_ns,
         /// Times its tenant was not served for a while, because it had not paid for the polling
         /// thread's time.
         throttled,
-        /// Nanoseconds of core time it had, up to the last time a core changed hands.
+        /// Core time it had, up to the last time a core changed hands.
         core_ns,
     }
 }
@@ -328,9 +335,41 @@ pub struct RuntimeStats {
     pub counters: RuntimeCounters,
     /// Reads what it publishes of its classes of requests.
     pub classes: Option<ClassReader>,
+    /// Reads what waits for its kthreads.
+    pub queues: Option<Queues>,
+    /// The user who registered it.
+    pub user: u32,
+    /// Number of the grant that it counts to, from 1; 0: it needs none.
+    pub grant: Counter,
 }
 
 impl RuntimeStats {
+    /// Returns everything but the classes of requests, with these thread numbers. As many words are
+    /// read as thread numbers are shown.
+    fn to_json(&self, threads: &[i32]) -> Value {
+        let waiting = self.queues.as_ref().filter(|_| !threads.is_empty()).map(Queues::waiting);
+        let grant = Some(self.grant.get()).filter(|grant| *grant > 0);
+        json!({
+            "id": self.id.0,
+            "name": self.name,
+            "pid": self.pid,
+            "user": self.user,
+            "grant": grant,
+            "ip": self.ip,
+            "ip6": self.ip6,
+            "mac": self.mac.to_string(),
+            "class": self.class,
+            "kthreads": self.kthreads,
+            "threads": threads,
+            "guaranteed": self.guaranteed,
+            "queued_threads": waiting.map(|waiting| waiting.threads),
+            "waiting_rings": waiting.map(|waiting| waiting.rings),
+            "counters": self.counters.to_json(),
+            "classes": [],
+            "classes_left_out": 0,
+        })
+    }
+
     /// Returns the classes of requests as the program publishes them. Numbers that contradict each
     /// other stay as they are: they are that program's.
     fn classes_to_json(&self) -> Vec<Value> {
@@ -438,6 +477,8 @@ pub struct Stats {
     trace: Mutex<Option<Arc<TraceStats>>>,
     /// Facts about this IOKernel that do not change once it runs: cores, policy, priorities.
     facts: Mutex<Value>,
+    /// As `runtimes`.
+    refusals: Mutex<Refusals>,
 }
 
 impl Stats {
@@ -472,6 +513,7 @@ impl Stats {
             captures: Mutex::new(Vec::new()),
             trace: Mutex::new(None),
             facts: Mutex::new(Value::Null),
+            refusals: Mutex::default(),
         }
     }
 
@@ -506,6 +548,12 @@ impl Stats {
 
     pub(crate) fn remove_runtime(&self, id: RuntimeId) {
         self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).retain(|runtime| runtime.id != id);
+    }
+
+    /// Notes that a registration under this name was refused.
+    pub(crate) fn note_refusal(&self, name: &str, user: u32, why: &str) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.note(name, user, why, Instant::now());
     }
 
     /// Returns the active captures.
@@ -548,8 +596,8 @@ impl Stats {
                 let h = self.handoff(kind);
                 (
                     kind.name().to_owned(),
-                    json!({ "gave_up_ns": quantiles(&h.gave_up), "ceded_ns": quantiles(&h.ceded),
-                            "running_ns": quantiles(&h.running) }),
+                    json!({ "gave_up_ns": h.gave_up.to_json(), "ceded_ns": h.ceded.to_json(),
+                            "running_ns": h.running.to_json() }),
                 )
             })
             .collect();
@@ -569,9 +617,7 @@ impl Stats {
             .map(|r| {
                 let shown = if r.threads.len() <= threads { &r.threads[..] } else { &[] };
                 threads -= shown.len();
-                json!({ "id": r.id.0, "name": r.name, "pid": r.pid, "ip": r.ip, "ip6": r.ip6, "mac": r.mac.to_string(),
-                        "class": r.class, "kthreads": r.kthreads, "threads": shown, "guaranteed": r.guaranteed,
-                        "counters": r.counters.to_json(), "classes": [], "classes_left_out": 0 })
+                r.to_json(shown)
             })
             .collect();
         let captures: Vec<Value> = self
@@ -587,21 +633,23 @@ impl Stats {
                     "events": t.events.get(), "dropped": t.dropped.get(), "lost": t.lost.get() })
         });
         let mut document = json!({
+            "bucket_bounds_ns": BOUNDS_NS,
             "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
             "loop": self.polling.to_json(),
             "switch": self.switch.to_json(),
             "firewall": self.firewall().to_json(),
             "cores": self.cores.to_json(),
-            "apply_ns": quantiles(&self.apply),
-            "fence_ns": quantiles(&self.fence),
-            "reclaim": { "since_notice_ns": quantiles(&self.reclaim.since_notice),
-                         "since_alive_ns": quantiles(&self.reclaim.since_alive) },
+            "apply_ns": self.apply.to_json(),
+            "fence_ns": self.fence.to_json(),
+            "reclaim": { "since_notice_ns": self.reclaim.since_notice.to_json(),
+                         "since_alive_ns": self.reclaim.since_alive.to_json() },
             "handoff": handoffs,
             "account": self.account.iter().map(CoreAccount::to_json).collect::<Vec<_>>(),
             "ports": ports,
             "runtimes": runtimes,
             "captures": captures,
             "trace": trace,
+            "refusals": self.refusals.lock().unwrap_or_else(PoisonError::into_inner).to_json(Instant::now()),
         });
         self.add_classes(&mut document);
         document
@@ -631,27 +679,13 @@ impl Stats {
     }
 }
 
-/// Maximum number of thread numbers in the document; runtimes beyond show none.
+/// Maximum number of thread numbers in the document; runtimes beyond show none, and not what waits
+/// for their threads.
 const MOST_THREADS: usize = 4096;
 
 /// What a message has besides the document, and what counts of classes take more than the 0 that
 /// each is at first, in bytes.
 const REST_OF_MESSAGE: usize = 1024;
-
-fn quantiles(histogram: &SharedHistogram) -> Value {
-    let h = histogram.snapshot();
-    if h.is_empty() {
-        return json!({ "count": 0 });
-    }
-    json!({
-        "count": h.len(),
-        "p50": h.value_at_quantile(0.5),
-        "p90": h.value_at_quantile(0.9),
-        "p99": h.value_at_quantile(0.99),
-        "p999": h.value_at_quantile(0.999),
-        "max": h.max(),
-    })
-}
 
 /// Read access to the statistics from any thread, also after the IOKernel has ended.
 #[derive(Debug, Clone)]
@@ -767,6 +801,9 @@ mod tests {
             guaranteed: 1,
             counters: RuntimeCounters::default(),
             classes,
+            queues: None,
+            user: 0,
+            grant: Counter::default(),
         })
     }
 }

@@ -392,4 +392,13 @@ mod tests {
             Ok(line) | Err(line) => assert!(!line.is_empty() && !line.contains('\n'), "{line}"),
         }
     }
+
+    #[test]
+    fn every_number_of_the_account_is_in_the_list_of_statistics() {
+        let account = XdpAccount::default();
+        let facts = Facts { mode: "native", copy: "copied", sockets: Vec::new() };
+        account.facts.set(facts).expect("nothing was set");
+        let document = json!({ "ports": [{ "name": "xdp", "account": account.to_json() }] });
+        assert_eq!(crate::stats::schema::unlisted(&document), std::collections::BTreeSet::new());
+    }
 }

@@ -15,6 +15,7 @@ const SYSTEM: &str = "/run/tailwater/socket";
 pub const DEFAULT: &str = "@tailwater";
 
 /// Returns the control socket that is meant if none is named.
+#[must_use]
 pub fn found() -> String {
     first(std::env::var(VARIABLE).ok(), Path::new(SYSTEM))
 }
@@ -25,6 +26,7 @@ fn first(named: Option<String>, system: &Path) -> String {
 }
 
 /// Returns what to add to the error that no IOKernel is at `socket`: where else one may be.
+#[must_use]
 pub fn hint(socket: &str) -> Option<String> {
     (socket == found()).then(|| {
         format!("it is looked for at {VARIABLE}, {SYSTEM} and {DEFAULT}, in this order; --iokernel names another place")
@@ -37,11 +39,10 @@ mod tests {
 
     #[test]
     fn the_environment_comes_before_the_systems_socket_and_that_before_the_default() {
-        let folder = tempfile::tempdir().unwrap();
-        let (there, absent) = (folder.path(), folder.path().join("no-such-socket"));
+        let (there, absent) = (Path::new("/proc/self"), Path::new("/proc/self/no-such-socket"));
         assert_eq!(first(Some("@mine".to_owned()), there), "@mine");
         assert_eq!(first(Some(String::new()), there), there.display().to_string());
         assert_eq!(first(None, there), there.display().to_string());
-        assert_eq!(first(None, &absent), DEFAULT);
+        assert_eq!(first(None, absent), DEFAULT);
     }
 }

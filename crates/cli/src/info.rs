@@ -1,0 +1,236 @@
+//! `tailwater info NAME`: what an IOKernel knows of one program.
+//!
+//! Owns the reason why a program has no core now, as far as two looks at the statistics tell. What
+//! waits is by the program's own words.
+
+use std::io::{Write, stdout};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tailwater_testbed::table::number;
+
+use crate::query;
+use crate::stats::{addresses, cell, is_best_effort};
+
+/// Show a program's addresses, grant and cores, why it has none now, and its last refusal
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "The exit code is 1 if no program has the name; its last refusal is shown all the same.
+
+Examples:
+  tailwater info web
+  tailwater info web --json | jq .no_core_because"
+)]
+pub struct InfoArgs {
+    /// Name of the program, as `tailwater ps` shows it
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
+    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
+    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
+    iokernel: String,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Time between the two looks.
+const APART: Duration = Duration::from_millis(200);
+
+/// Asks the IOKernel and prints what it knows.
+///
+/// # Errors
+/// If nothing listens at the socket, no program has the name, or standard output is closed.
+pub fn run(args: &InfoArgs) -> anyhow::Result<()> {
+    let earlier = query::statistics(&args.iokernel)?;
+    std::thread::sleep(APART);
+    let document = query::statistics(&args.iokernel)?;
+    let found = programs(&document, &args.name).collect::<Vec<_>>();
+    let refusal = document["refusals"].as_array().into_iter().flatten();
+    let refusal = refusal.into_iter().find(|refusal| refusal["name"] == args.name);
+    if args.json {
+        let each = |program: &&Value| {
+            let mut program = (*program).clone();
+            program["no_core_because"] =
+                json!(no_core_because(program_of(&earlier, &program), &program, &document));
+            program
+        };
+        let all = json!({ "programs": found.iter().map(each).collect::<Vec<_>>(), "last_refusal": refusal });
+        writeln!(stdout(), "{}", serde_json::to_string_pretty(&all)?)?;
+    } else {
+        for program in &found {
+            let why = no_core_because(program_of(&earlier, program), program, &document);
+            write!(stdout(), "{}", describe(program, why.as_deref()))?;
+        }
+        if let Some(refusal) = refusal {
+            writeln!(stdout(), "{}", describe_refusal(refusal))?;
+        }
+    }
+    anyhow::ensure!(
+        !found.is_empty(),
+        "no program {:?} is registered; `tailwater ps` lists those that are",
+        args.name
+    );
+    Ok(())
+}
+
+/// Returns the programs of a name: two while one replaces the other.
+fn programs<'a>(document: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    let all = document["runtimes"].as_array().into_iter().flatten();
+    all.filter(move |program| program["name"] == name)
+}
+
+/// Returns the same program in another look.
+fn program_of<'a>(document: &'a Value, program: &Value) -> &'a Value {
+    let all = document["runtimes"].as_array().into_iter().flatten();
+    let is_same = |other: &&Value| ["id", "name", "pid"].iter().all(|key| other[*key] == program[*key]);
+    all.into_iter().find(is_same).unwrap_or(&Value::Null)
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+/// Returns why a program has no core; `None` if it has one.
+fn no_core_because(earlier: &Value, program: &Value, document: &Value) -> Option<String> {
+    let counters = &program["counters"];
+    if count(&counters["cores"]) > 0 {
+        return None;
+    }
+    let grew = |key: &str| count(&counters[key]) > count(&earlier["counters"][key]);
+    let waiting = ["queued_threads", "waiting_rings"].map(|key| count(&program[key]));
+    if waiting == [0, 0] {
+        return Some("it has no work: no thread of it is runnable, and no frame waits for it".to_owned());
+    }
+    if grew("throttled") {
+        return Some(
+            "its tenant owes the polling thread time and is not served for a while (throttled, offence_ns)"
+                .to_owned(),
+        );
+    }
+    if grew("evictions") {
+        return Some("a thread of it did not cede a core, and is lent none before it has parked".to_owned());
+    }
+    let managed = document["iokernel"]["managed_cores"].as_array().map_or(0, Vec::len) as u64;
+    let there = managed.saturating_sub(count(&document["cores"]["absent"]));
+    if there == 0 {
+        return Some("Linux lets the IOKernel use none of its managed cores at present".to_owned());
+    }
+    let holders = document["runtimes"].as_array().into_iter().flatten();
+    let holders = holders.filter(|other| count(&other["counters"]["cores"]) > 0);
+    let held: u64 = holders.clone().map(|other| count(&other["counters"]["cores"])).sum();
+    if held < there {
+        return Some(
+            "a core is free: it is lent to it within microseconds, unless its kthreads do not start"
+                .to_owned(),
+        );
+    }
+    let names =
+        holders.map(|other| format!("{} ({})", cell(&other["name"]), cell(&other["counters"]["cores"])));
+    let order = if is_best_effort(program) { "; services come before batch jobs" } else { "" };
+    Some(format!("all {there} cores are held: {}{order}", names.collect::<Vec<_>>().join(", ")))
+}
+
+fn describe(program: &Value, why: Option<&str>) -> String {
+    let counters = &program["counters"];
+    let kind = if is_best_effort(program) { "batch job" } else { "service" };
+    let seconds = counters["core_ns"].as_f64().map_or("-".to_owned(), |ns| number(ns / 1e9));
+    let grant = match program["grant"].as_u64() {
+        Some(number) => format!("[[grant]] number {number} of the configuration"),
+        None => "none needed: a program of root or of the IOKernel's user".to_owned(),
+    };
+    let mut text = format!(
+        "{}: {kind}, process {} of user {}\n\
+         addresses     {}, {}\n\
+         cores         {} of {} now, {} guaranteed, {} requested and granted; {seconds} s of core time\n\
+         grant         {grant}\n\
+         waiting       {} runnable threads, frames for {} kthreads\n",
+        cell(&program["name"]),
+        cell(&program["pid"]),
+        cell(&program["user"]),
+        addresses(program).replace(' ', ", "),
+        cell(&program["mac"]),
+        cell(&counters["cores"]),
+        cell(&program["kthreads"]),
+        cell(&program["guaranteed"]),
+        cell(&counters["granted_cores"]),
+        cell(&program["queued_threads"]),
+        cell(&program["waiting_rings"]),
+    );
+    if let Some(why) = why {
+        text += &format!("no core now   {why}\n");
+    }
+    let bad = [
+        "rx_full",
+        "tx_spoofed",
+        "tx_refused",
+        "tx_denied",
+        "rx_denied",
+        "throttled",
+        "evictions",
+        "late_ns",
+    ];
+    let bad = bad.iter().filter(|key| count(&counters[**key]) > 0);
+    let bad: Vec<String> = bad.map(|key| format!("{key} {}", cell(&counters[*key]))).collect();
+    if !bad.is_empty() {
+        text += &format!("look at       {}\n", bad.join(", "));
+    }
+    text
+}
+
+fn describe_refusal(refusal: &Value) -> String {
+    let (ago, user) = (cell(&refusal["seconds_ago"]), cell(&refusal["user"]));
+    format!("last refusal  {ago} s ago, of user {user}: {}", cell(&refusal["why"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(waiting: u64, free: u64) -> Value {
+        json!({ "iokernel": { "managed_cores": [1, 2] }, "cores": { "absent": 0 }, "runtimes": [
+            { "id": 0, "name": "web", "class": "latency-critical", "counters": { "cores": 2 - free } },
+            { "id": 1, "name": "xz", "pid": 9, "user": 1000, "grant": 2, "ip": "10.77.0.3", "ip6": "fd00::3",
+              "mac": "02:00", "class": "best-effort", "kthreads": 2, "guaranteed": 0,
+              "queued_threads": waiting, "waiting_rings": 0,
+              "counters": { "cores": 0, "throttled": 1, "core_ns": 2_000_000_000u64 } }] })
+    }
+
+    fn why(waiting: u64, free: u64, throttled_before: u64) -> String {
+        let document = document(waiting, free);
+        let xz = programs(&document, "xz").next().unwrap();
+        let earlier = json!({ "counters": { "throttled": throttled_before } });
+        no_core_because(&earlier, xz, &document).unwrap()
+    }
+
+    #[test]
+    fn the_reason_why_a_program_has_no_core_is_named() {
+        assert!(why(0, 0, 1).contains("no work"));
+        assert!(why(3, 0, 1).contains("held: web (2); services come before"));
+        assert!(why(3, 1, 1).contains("a core is free"));
+        assert!(why(3, 0, 0).contains("not served"));
+        let document = document(0, 0);
+        let web = programs(&document, "web").next().unwrap();
+        assert_eq!(no_core_because(&Value::Null, web, &document), None);
+    }
+
+    #[test]
+    fn addresses_grant_and_reason_are_shown() {
+        let document = document(3, 0);
+        let xz = program_of(&document, programs(&document, "xz").next().unwrap());
+        let text = describe(xz, Some("all cores are held"));
+        for part in [
+            "xz: batch job, process 9 of user 1000",
+            "10.77.0.3, fd00::3, 02:00",
+            "[[grant]] number 2",
+            "3 runnable threads",
+            "no core now   all cores are held",
+            "throttled 1",
+        ] {
+            assert!(text.contains(part), "`{part}` is missing:\n{text}");
+        }
+        let refusal = json!({ "name": "xz", "user": 7, "why": "the name is taken", "seconds_ago": 12 });
+        assert_eq!(describe_refusal(&refusal), "last refusal  12 s ago, of user 7: the name is taken");
+    }
+}

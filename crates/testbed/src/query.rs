@@ -1,0 +1,110 @@
+//! Questions to a running IOKernel.
+//!
+//! Owns the conversation. An IOKernel that is stopped, in a debugger for instance, fails a question
+//! after [`PATIENCE`].
+
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::fd::OwnedFd;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use serde_json::Value;
+use tailwater_shm::control::{ClientMessage, ControlError, ServerMessage, dial, receive, send};
+
+/// Longest time for which an answer is awaited.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Returns the counters of the IOKernel at `socket`, and the programs registered there.
+///
+/// # Errors
+/// If nothing listens at the socket, or the answer has another form.
+pub fn statistics(socket: &str) -> anyhow::Result<Value> {
+    statistics_within(socket, PATIENCE)
+}
+
+fn statistics_within(socket: &str, patience: Duration) -> anyhow::Result<Value> {
+    let connection = connect(socket, patience)?;
+    send(&connection, &ClientMessage::Stats, &[])?;
+    match answer(&connection)?.0 {
+        ServerMessage::Stats(statistics) => Ok(statistics),
+        other => Err(of_another_kind(&other)),
+    }
+}
+
+/// Returns the same, and the batch jobs that use the cores of that IOKernel: what `tailwater stats
+/// --json` prints.
+///
+/// # Errors
+/// As [`statistics`], after `patience`.
+pub fn statistics_and_jobs(socket: &str, patience: Duration) -> anyhow::Result<Value> {
+    let mut statistics = statistics_within(socket, patience)?;
+    if let Some(all) = statistics.as_object_mut() {
+        let jobs = tailwater_batch::notice::all().into_iter();
+        let jobs = jobs.filter(|job| is_same_socket(&job.iokernel, socket));
+        all.insert("batch_jobs".to_owned(), serde_json::to_value(jobs.collect::<Vec<_>>())?);
+    }
+    Ok(statistics)
+}
+
+/// Returns whether two addresses name one socket: what follows the comma says whose it has to be.
+fn is_same_socket(one: &str, other: &str) -> bool {
+    one.split(',').next() == other.split(',').next()
+}
+
+/// Connects to the IOKernel at `address`, which must answer within `patience`.
+///
+/// # Errors
+/// If nothing listens there.
+pub fn connect(address: &str, patience: Duration) -> anyhow::Result<OwnedFd> {
+    let socket = dial(address).map_err(|error| match crate::socket::hint(address) {
+        Some(hint) => anyhow::anyhow!("{error}; {hint}"),
+        None => error.into(),
+    })?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))
+        .context("cannot limit the wait for an answer")?;
+    Ok(socket)
+}
+
+/// Returns the answer to what was sent.
+///
+/// # Errors
+/// If none comes in time.
+pub fn answer(socket: &OwnedFd) -> anyhow::Result<(ServerMessage, Vec<OwnedFd>)> {
+    match receive(socket) {
+        Err(ControlError::WouldBlock) => anyhow::bail!("the IOKernel did not answer in time: is it stopped?"),
+        result => result.context("the IOKernel did not answer"),
+    }
+}
+
+/// Returns the error that an answer is another one than the question has.
+#[must_use]
+pub fn of_another_kind(answer: &ServerMessage) -> anyhow::Error {
+    match answer {
+        ServerMessage::Refused { why } => anyhow::anyhow!("the IOKernel refused that: {why}"),
+        other => anyhow::anyhow!("the IOKernel gave an answer of another kind: {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_shm::control::serve;
+
+    use super::*;
+
+    #[test]
+    fn an_address_with_a_user_names_the_same_socket() {
+        assert!(is_same_socket("@tailwater", "@tailwater,user=1000"));
+        assert!(!is_same_socket("@tailwater", "@tailwater2"));
+    }
+
+    #[test]
+    fn an_iokernel_that_does_not_answer_is_not_awaited_for_ever() {
+        let address = format!("@tailwater-silent-{}", std::process::id());
+        // Accepts no connection: the question waits in its backlog.
+        let _listener = serve(&address, |_| {}).unwrap();
+        let socket = connect(&address, Duration::from_millis(20)).unwrap();
+        send(&socket, &ClientMessage::Stats, &[]).unwrap();
+        let error = answer(&socket).unwrap_err().to_string();
+        assert!(error.contains("did not answer in time"), "{error}");
+    }
+}
