@@ -94,10 +94,7 @@ impl Control {
             (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
             (ClientMessage::EndEarlier, State::Registered(id)) => {
                 session.state = State::Registered(id);
-                let caller = session.caller;
-                if self.may_ask(token) {
-                    self.end_earlier(caller, id);
-                }
+                self.end_earlier(token, id);
             }
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
@@ -111,7 +108,7 @@ impl Control {
     }
 
     /// Returns whether a client's user is served now; if not, ends the conversation.
-    fn may_ask(&mut self, token: u64) -> bool {
+    pub(super) fn may_ask(&mut self, token: u64) -> bool {
         let may = self.judge(self.caller_of(token)) == Ruling::Serve;
         if !may {
             self.end(token, &ControlError::TooOften);
@@ -393,7 +390,7 @@ impl Control {
         let place = self.parts.directory.admit(&user, wish)?;
         let id = place.id;
         let offer = self.make_offer(socket, wish, place, (uid, pid, process));
-        offer.inspect_err(|_| self.parts.directory.release(id))
+        offer.inspect_err(|_| self.release(id))
     }
 
     /// Enters a program that is ready in the list for the next IOKernel.
@@ -513,8 +510,8 @@ impl Control {
         if let Err(error) = self.populate_and_attach(runtime, file) {
             self.parts.stats.remove_runtime(id);
             self.refuse(self.caller_of(token), &**served, &Refusal::Thread(error.to_string()));
-            self.parts.directory.release(id);
             self.sessions.remove(&token);
+            self.release(id);
         }
     }
 
@@ -549,6 +546,9 @@ impl Control {
         if control::send(&*session.socket, &ServerMessage::Ready, &[]).is_ok() {
             let program = session.owed.clone();
             self.parts.directory.settle(id);
+            if let Some(program) = &program {
+                self.parts.directory.repay(program);
+            }
             self.list_ready(id, program);
         }
         // It may have been on its way to the polling thread when rules or grants changed.
@@ -601,6 +601,7 @@ fn is_about_others(refusal: &Refusal) -> bool {
     matches!(
         refusal,
         Refusal::NameTaken(_)
+            | Refusal::NotBeside { .. }
             | Refusal::AddressTaken { .. }
             | Refusal::MacTaken { .. }
             | Refusal::GuaranteeOversubscribed { .. }
@@ -609,4 +610,17 @@ fn is_about_others(refusal: &Refusal) -> bool {
             | Refusal::NoKthreads { .. }
             | Refusal::RegionBytes { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::directory::NotBeside;
+
+    #[test]
+    fn a_registration_waits_for_the_end_of_an_instance_that_leaves() {
+        let name = "web".to_owned();
+        assert!(is_about_others(&Refusal::NotBeside { name, why: NotBeside::Replaced }));
+        assert!(!is_about_others(&Refusal::TooManyConnections));
+    }
 }

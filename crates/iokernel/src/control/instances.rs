@@ -7,7 +7,6 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{self, ServerMessage};
 
 use super::Control;
-use super::session::Caller;
 
 impl Control {
     /// Sends a program that is ready, and the other instance of it, how they stand to each other.
@@ -26,6 +25,16 @@ impl Control {
         self.send_instances(name);
     }
 
+    /// Releases the place of a program that the polling thread does not have. Another instance is
+    /// sent that it is alone again.
+    pub(super) fn release(&mut self, id: RuntimeId) {
+        let name = self.parts.directory.name_of(id).map(str::to_owned);
+        self.parts.directory.release(id);
+        if let Some(name) = name {
+            self.tell_alone(&name);
+        }
+    }
+
     /// Sends the registered instances of this name how they stand to each other.
     pub(super) fn send_instances(&self, name: &str) {
         for (id, instance) in self.parts.directory.instances(name) {
@@ -33,10 +42,13 @@ impl Control {
         }
     }
 
-    /// Sends the earlier instance of a program of this client that it is to end.
-    pub(super) fn end_earlier(&mut self, caller: Caller, id: RuntimeId) {
+    /// Sends the earlier instance of the program of this connection that it is to end.
+    pub(super) fn end_earlier(&mut self, token: u64, id: RuntimeId) {
+        if !self.may_ask(token) {
+            return;
+        }
         let Some(earlier) = self.parts.directory.earlier(id) else { return };
-        if self.may_log(caller)
+        if self.may_log_for(token)
             && let Some(name) = self.parts.directory.name_of(id)
         {
             tracing::info!(%id, %earlier, name, "serves in the place of an earlier instance, which is to end");

@@ -756,7 +756,7 @@ impl Control {
     fn drop_session(&mut self, token: u64) {
         let Some(session) = self.sessions.remove(&token) else { return };
         match session.state {
-            State::Offered(offer) => self.parts.directory.release(offer.place.id),
+            State::Offered(offer) => self.release(offer.place.id),
             State::Capturing => self.tell(Command::EndCapture(token)),
             State::Tracing => self.tell(Command::EndTrace(token)),
             State::Fresh | State::Waiting(_) | State::Registered(_) | State::Succeeding => {}

@@ -118,12 +118,16 @@ impl Directory {
         }
     }
 
-    /// Returns the registered instances of this name, and how each stands to the other.
+    /// Returns the registered instances of this name, and how each stands to the other. One whose
+    /// counterpart is not ready is left out: the polling thread may not have that yet, and one that
+    /// comes back knows what it was.
     pub(in crate::control) fn instances(&self, name: &str) -> Vec<(RuntimeId, Instance)> {
         let there = self.entries.iter().filter(|(_, entry)| {
             entry.ready && !entry.expected && entry.wish.name == name && !entry.wish.instance.is_only()
         });
-        there.map(|(&id, entry)| (id, entry.wish.instance)).collect()
+        let there: Vec<_> = there.map(|(&id, entry)| (id, entry.wish.instance)).collect();
+        let is_told = |&(_, instance): &(_, Instance)| instance == Instance::Latest || there.len() > 1;
+        there.iter().copied().filter(is_told).collect()
     }
 
     /// Returns the program that this one replaces.

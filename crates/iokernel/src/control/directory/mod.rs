@@ -629,7 +629,17 @@ impl Directory {
     pub(crate) fn settle(&mut self, id: RuntimeId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.ready = true;
-        self.owed.retain(|owed| !owed.is_of(entry.user.uid, &entry.wish.name));
+        self.forget_kept(id);
+    }
+
+    /// Owes nothing any more to a program that was sent `Ready`. The other instance of it, which
+    /// has the same name and address, may be still to come.
+    pub(crate) fn repay(&mut self, program: &Owed) {
+        self.owed.retain(|owed| !owed.is_same(program));
+    }
+
+    fn forget_kept(&mut self, id: RuntimeId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(kept) = entry.kept.take() else { return };
         if kept.place.ip != entry.place.ip {
             self.free_addresses(&kept.place);
@@ -673,8 +683,10 @@ impl Directory {
         let late = self.entries.iter().filter(|(_, entry)| entry.expected).map(|(&id, _)| id);
         let late: Vec<RuntimeId> = late.collect();
         let ids: Vec<RuntimeId> = self.entries.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.settle(id));
-        late.into_iter().filter_map(|id| Some(self.take_out(id)?.wish.name)).collect()
+        ids.into_iter().for_each(|id| self.forget_kept(id));
+        let late: Vec<Entry> = late.into_iter().filter_map(|id| self.take_out(id)).collect();
+        self.owed.retain(|owed| !late.iter().any(|entry| owed.is_of(entry.user.uid, &entry.wish.name)));
+        late.into_iter().map(|entry| entry.wish.name).collect()
     }
 
     /// Returns whether programs are expected.

@@ -548,6 +548,7 @@ fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
     let place = directory.admit(&owner, &at("second", owed[1].ip, true)).unwrap();
     assert_eq!(place.ip, owed[1].ip);
     directory.settle(place.id);
+    directory.repay(&owed[1]);
     assert_eq!(directory.owed(), &owed[..1]);
     // One that only says so does not.
     let claim = at("third", [10, 77, 0, 9].into(), true);
@@ -655,4 +656,44 @@ fn two_instances_come_back_in_either_order() {
         let places: Vec<Place> = wishes.iter().map(|wish| anew.admit(ROOT, wish).unwrap()).collect();
         assert_eq!(anew.earlier(places[later].id), Some(places[earlier].id), "{swapped}");
     }
+}
+
+#[test]
+fn both_instances_get_back_the_address_that_a_killed_iokernel_chose_for_them() {
+    let config = Config::from_toml("[[grant]]\nusers = \"*\"").unwrap();
+    let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
+    let owner = User { uid: 7, groups: Vec::new(), privileged: false };
+    let ip = config.first_pool_address();
+    let owed = ["self", "thread-self"].map(|folder| {
+        let stat = std::fs::read_to_string(format!("/proc/{folder}/stat")).unwrap();
+        let pid: i32 = stat.split(' ').next().unwrap().parse().unwrap();
+        Owed::new("web", ip, owner.uid, (pid, &stat)).unwrap()
+    });
+    directory.owe(owed.to_vec());
+    for (instance, owed) in [Instance::Replaced, Instance::Replaces].into_iter().zip(&owed) {
+        let free = Register { guaranteed: 0, class: Class::BestEffort, ..wish("web") };
+        let place = directory.admit(&owner, &Register { ip: Some(ip), returns: true, instance, ..free });
+        let place = place.unwrap();
+        assert_eq!(place.ip, ip);
+        directory.settle(place.id);
+        directory.repay(owed);
+    }
+    assert_eq!(directory.owed(), []);
+}
+
+#[test]
+fn an_instance_is_not_said_to_be_replaced_by_one_that_is_not_ready() {
+    let mut directory = directory();
+    let free = Register { guaranteed: 0, ..latest("web") };
+    let first = directory.admit(ROOT, &free).unwrap();
+    directory.settle(first.id);
+    let second = directory.admit(ROOT, &free).unwrap();
+    assert_eq!(directory.instances("web"), []);
+    directory.release(second.id);
+    assert_eq!(directory.instances("web"), [(first.id, Instance::Latest)], "as it was");
+    let second = directory.admit(ROOT, &free).unwrap();
+    directory.settle(second.id);
+    let mut both = directory.instances("web");
+    both.sort_by_key(|(id, _)| id.0);
+    assert_eq!(both, [(first.id, Instance::Replaced), (second.id, Instance::Replaces)]);
 }

@@ -186,6 +186,40 @@ fn a_repeated_syn_is_answered_by_both_and_completed_by_the_one_that_the_client_h
 }
 
 #[test]
+fn a_forged_syn_does_not_keep_the_segments_of_a_client_from_the_instance_that_serves_it() {
+    let mut hosts = Hosts::new();
+    let (old, client) = (listen(&hosts.earlier), hosts.connect());
+    let mut forged = hosts.to_service[0].clone();
+    hosts.run();
+    let service = old.lock().accept().unwrap();
+    hosts.replace();
+    let new = listen(&hosts.later);
+    // The same flow and another sequence number; no checksum is verified.
+    forged[38] ^= 0x55;
+    hosts.later.input(&mut Catch::at(T0), &forged, Trust);
+    assert_eq!(hosts.later.handshakes(), 1);
+    hosts.write(&client);
+    hosts.run();
+    assert_eq!((state(&client), received(&service), hosts.resets), (State::Established, 7, 0));
+    assert!(new.lock().accept().is_none());
+}
+
+#[test]
+fn the_earlier_instance_is_silent_about_what_is_passed_on_to_its_listener() {
+    let mut hosts = Hosts::new();
+    let client = hosts.connect();
+    let old = listen(&hosts.earlier);
+    hosts.run();
+    let service = old.lock().accept().unwrap();
+    hosts.replace();
+    // A connection that neither has, to a port at which the earlier one listens.
+    hosts.earlier.abort_tcp(&mut Catch::at(T0), &service);
+    hosts.write(&client);
+    hosts.run();
+    assert_eq!((state(&client), hosts.resets), (State::Established, 0));
+}
+
+#[test]
 fn nothing_is_refused_while_the_other_instance_may_have_the_socket() {
     let mut hosts = Hosts::new();
     hosts.replace();
