@@ -468,7 +468,8 @@ impl Control {
                 return self.drop_session(token);
             }
         };
-        let owed = Owed::new(&offer.wish.name, offer.place.ip, uid, (pid, &folder.read("stat")));
+        let stat = folder.read("stat");
+        let owed = Owed::new(&offer.wish.name, offer.place.ip, uid, (pid, &stat));
         if let Some(session) = self.sessions.get_mut(&token) {
             session.owed = owed;
         }
@@ -500,7 +501,7 @@ impl Control {
             );
         }
         let class = runtime.stats.class;
-        runtime._session = rank::session(&folder, class, self.parts.config.is_dedicated());
+        runtime._session = rank::session(&folder, &stat, class, self.parts.config.is_dedicated());
         runtime.folder = Some(folder);
         if self.may_log_for(token) {
             tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");

@@ -91,6 +91,11 @@ pub(crate) enum Command {
     Attach(Box<Runtime>),
     /// The runtime has been sent `Ready`: it may be lent cores.
     Begin(RuntimeId),
+    /// Of two instances with one address, which are both attached, this one is the later.
+    Pair {
+        earlier: RuntimeId,
+        later: RuntimeId,
+    },
     End(RuntimeId, EndReason),
     /// A client requests cores for the runtime: a word of requests.
     RequestCores(RuntimeId, u64),
@@ -719,8 +724,7 @@ impl Control {
             list.remove(id, self.parts.directory.owed());
         }
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
-        self.parts.directory.release(id);
-        self.send_instances(&name);
+        self.release(id);
         // Unmaps its memory, which takes long if there is much of it, and restores the weight of
         // its session. Both happen here without a thread, and at the end, which waits for none.
         if *reason != EndReason::Shutdown {

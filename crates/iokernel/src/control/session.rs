@@ -1,6 +1,7 @@
 //! A connection and its state; [`super::conversation`] has the transitions.
 
 use rustix::fd::OwnedFd;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
@@ -40,6 +41,8 @@ pub(super) struct Session {
     pub(super) state: State,
     /// What the next IOKernel is to know of its program; `None` before it has sent its threads.
     pub(super) owed: Option<Owed>,
+    /// Its program was sent that it replaces an earlier instance, and has not asked that to end.
+    pub(super) ends_earlier: Cell<bool>,
     /// Time at which the connection is dropped for silence; `None` once registered.
     pub(super) deadline: Option<Instant>,
 }
@@ -76,6 +79,13 @@ pub(super) struct Offer {
 
 impl Session {
     pub(super) fn new(socket: ClientSocket, caller: Caller, deadline: Instant) -> Self {
-        Self { socket: Arc::new(socket), caller, state: State::Fresh, owed: None, deadline: Some(deadline) }
+        Self {
+            socket: Arc::new(socket),
+            caller,
+            state: State::Fresh,
+            owed: None,
+            ends_earlier: Cell::new(false),
+            deadline: Some(deadline),
+        }
     }
 }

@@ -994,14 +994,16 @@ impl Directory {
     }
 
     /// Removes a runtime; all it had can be assigned to others, or is kept for its program again.
-    pub(crate) fn release(&mut self, id: RuntimeId) {
-        let Some(Entry { wish, kept, grant, .. }) = self.take_out(id) else { return };
+    /// Returns its name.
+    pub(crate) fn release(&mut self, id: RuntimeId) -> Option<String> {
+        let Entry { wish, kept, grant, .. } = self.take_out(id)?;
         if let Some(mut kept) = kept {
             // Its former number may be another one's, and grants may have other numbers.
             (kept.place.id, kept.grant) = (id, grant);
             self.put_in(*kept);
         }
         self.note_alone(&wish.name);
+        Some(wish.name)
     }
 }
 
