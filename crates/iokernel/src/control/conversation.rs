@@ -135,7 +135,7 @@ impl Control {
             return;
         }
         let uid = self.uid_of(token);
-        let may = match (process::check_control(uid), user_of(socket)) {
+        let may = match (process::check_control(uid), user_of(socket, &self.owners)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),
             (_, Err(error)) => Refusal::Peer(error).to_string(),
@@ -380,7 +380,7 @@ impl Control {
         process::check_control(peer.uid)?;
         let pid = peer.pid.ok_or(Refusal::Unseen)?;
         let process = process::at(socket, pid).map_err(Refusal::Peer)?;
-        let user = user_of(socket).map_err(Refusal::Peer)?;
+        let user = user_of(socket, &self.owners).map_err(Refusal::Peer)?;
         let uid = user.uid;
         let mut payers = caller.payers().filter(|_| !is_trusted(uid));
         if let Some(wait) = payers.find_map(|payer| self.gate.check(payer, Instant::now()).err()) {

@@ -2,8 +2,8 @@
 //!
 //! Owns the messages, and that to the polling thread about which of two gets their frames; who may
 //! stand beside whom, and which of two is the later one, is decided in the
-//! [`directory`](super::directory::instances) alone: memory is made by a thread for each program, so
-//! two of them are attached in either order.
+//! [`directory`](super::directory::instances) alone: memory is made by a thread for each program,
+//! so two of them are attached in either order.
 
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{self, Instance, ServerMessage};

@@ -18,18 +18,20 @@ use crate::tenant::Key;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) uid: u32,
+    /// The user for whom it counts: the owner of a subordinate id.
+    pub(super) owner: u32,
     /// The grant that covers its user without naming it, whose other such users pay with it.
     pub(super) unnamed_by: Option<usize>,
 }
 
 impl Caller {
     /// The client of a connection that is gone: root, to whom nothing is charged.
-    pub(super) const GONE: Self = Self { uid: 0, unnamed_by: None };
+    pub(super) const GONE: Self = Self { uid: 0, owner: 0, unnamed_by: None };
 
     /// Returns the accounts that pay for it.
     pub(super) fn payers(self) -> impl Iterator<Item = Key> {
         let common = self.unnamed_by.map(|grant| Key { user: None, grant: Some(grant) });
-        core::iter::once(gate::user(self.uid)).chain(common)
+        core::iter::once(gate::user(self.owner)).chain(common)
     }
 }
 

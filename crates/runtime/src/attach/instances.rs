@@ -43,7 +43,8 @@ impl Earlier {
         (self.control, self.instance) = (control, None);
     }
 
-    /// Notes what the IOKernel has sent; returns whether the earlier instance is to be asked to end.
+    /// Notes what the IOKernel has sent; returns whether the earlier instance is to be asked to
+    /// end.
     fn note(&mut self, instance: Instance) -> bool {
         self.instance = Some(instance);
         // Otherwise there is none, or not any more.

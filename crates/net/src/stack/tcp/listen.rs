@@ -152,10 +152,10 @@ impl<P: Platform> Stack<P> {
     }
 }
 
-/// Returns whether a segment may be one of a connection, or of a handshake, of the other instance of
-/// this host: it opens nothing, and the listener ignores it, or answers it with a reset or a
-/// challenge. A handshake of the same flow is no reason against it: anyone may have begun that, by a
-/// SYN with the client's address.
+/// Returns whether a segment may be one of a connection, or of a handshake, of the other instance
+/// of this host: it opens nothing, and the listener ignores it, or answers it with a reset or a
+/// challenge. A handshake of the same flow is no reason against it: anyone may have begun that, by
+/// a SYN with the client's address.
 fn is_of_other(answer: &Answer, segment: &Segment<'_>) -> bool {
     let opens = segment.header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
     match answer {
