@@ -2,13 +2,13 @@
 //!
 //! Owns [`Subordinates`], the ranges of `/etc/subuid`, which is read again when it has changed. A
 //! user with such a range runs processes under each id of it (newuidmap(1)), so what one user may
-//! have counts for all of them together. Rights do not follow: an id has those that a grant gives to
-//! itself.
+//! have counts for all of them together. Rights do not follow: an id has those that a grant gives
+//! to itself.
 //!
 //! | condition | the id counts as |
 //! |---|---|
 //! | in ranges of several owners | the owner of the first line |
-//! | in a range of an owner whom the machine does not know | the next line with it is looked for |
+//! | in a range of an owner who cannot be looked up | the owner of the next line with it |
 //! | in no range, or there is no file | itself: then newuidmap maps no id either |
 //! | the file cannot be read | itself; a line of the log says so |
 //! | beyond [`MOST_BYTES`] or [`MOST_RANGES`] | itself; a line of the log says so |
@@ -84,12 +84,21 @@ impl Table {
     /// Returns the owner of an id, by the first range that has it and an owner.
     fn owner(&mut self, uid: u32, find: Find) -> Option<u32> {
         let mut of_it = self.ranges.iter_mut().filter(|range| range.contains(uid));
-        // One that cannot be looked up now is looked up again the next time.
-        of_it.find_map(|range| match range.found {
-            Some(found) => found,
-            None => *range.found.insert(find(&range.owner).ok()?),
-        })
+        of_it.find_map(|range| *range.found.get_or_insert_with(|| look_up(find, &range.owner)))
     }
+}
+
+/// Returns the number of a user, which is not looked up again for the same file, also after an
+/// error: the control thread would wait for a directory service that does not answer, for each
+/// connection.
+fn look_up(find: Find, owner: &str) -> Option<u32> {
+    find(owner).unwrap_or_else(|error| {
+        tracing::warn!(
+            %error, owner,
+            "cannot look up whose subordinate ids are: each counts as a user by itself"
+        );
+        None
+    })
 }
 
 /// See the module documentation.
@@ -125,14 +134,20 @@ impl Subordinates {
             }
             Err(error) => {
                 if error.kind() != ErrorKind::NotFound {
-                    tracing::warn!(%error, %file, "cannot read whose subordinate ids are: each counts as a user by itself");
+                    tracing::warn!(
+                        %error, %file,
+                        "cannot read whose subordinate ids are: each counts as a user by itself"
+                    );
                 }
                 return Vec::new();
             }
         };
         if !is_whole {
             let read = ranges.len();
-            tracing::warn!(%file, read, "has too many subordinate ids: each of the rest counts as a user by itself");
+            tracing::warn!(
+                %file, read,
+                "has too many subordinate ids: each of the rest counts as a user by itself"
+            );
         }
         ranges
     }
@@ -169,8 +184,12 @@ mod tests {
     use tailwater_shm::control::{Class, Instance, Register};
     use tailwater_shm::layout::VERSION;
 
-    /// The accounts of the tests: `u7` has number 7; no user has the name `gone`.
+    /// The accounts of the tests: `u7` has number 7; no user has the name `gone`, and `far` cannot
+    /// be looked up.
     fn find(name: &str) -> Result<Option<u32>, Errno> {
+        if name == "far" {
+            return Err(Errno::IO);
+        }
         Ok(name.strip_prefix('u').and_then(|number| number.parse().ok()))
     }
 
@@ -180,7 +199,7 @@ mod tests {
 
     #[test]
     fn an_id_belongs_to_the_owner_of_the_first_line_with_it() {
-        let text = "u5:100:10\n6:105:10\ngone:200:5\nu7:202:1\n";
+        let text = "u5:100:10\n6:105:10\ngone:200:5\nfar:200:5\nu7:202:1\n";
         let cases = [(99, None), (100, Some(5)), (109, Some(5)), (110, Some(6)), (115, None)];
         for (uid, expected) in cases.into_iter().chain([(201, None), (202, Some(7))]) {
             assert_eq!(owner(text, uid), expected, "{uid}");
@@ -223,6 +242,10 @@ mod tests {
         assert_eq!(all.owner(100), 100, "no file, but a folder");
     }
 
+    fn file(lines: &[(u32, u32, u32)]) -> String {
+        lines.iter().map(|(owner, first, count)| format!("u{owner}:{first}:{count}\n")).collect()
+    }
+
     /// Registers a program for each of `uids`, as far as a grant of `programs` to all users permits
     /// it; returns what is used then.
     fn register(authority: &Authority, text: &str, uids: &[u32]) -> Usage {
@@ -263,10 +286,12 @@ mod tests {
             programs in 4..24u32,
             user_id in 1..4u32,
         ) {
-            let config = Config::from_toml(&format!("[[grant]]\nusers = \"*\"\nprograms = {programs}")).unwrap();
+            let grant = format!("[[grant]]\nusers = \"*\"\nprograms = {programs}");
+            let config = Config::from_toml(&grant).unwrap();
             let authority = Authority::resolve_with(&config, |_| Ok(None), |_| Ok(None)).unwrap();
-            let text: String = lines.iter().map(|(owner, first, count)| format!("u{owner}:{first}:{count}\n")).collect();
-            let own: Vec<u32> = ids.into_iter().filter(|&uid| owner(&text, uid) == Some(user_id)).chain([user_id; 30]).collect();
+            let text = file(&lines);
+            let subordinate = ids.into_iter().filter(|&uid| owner(&text, uid) == Some(user_id));
+            let own: Vec<u32> = subordinate.chain([user_id; 30]).collect();
             let usage = register(&authority, &text, &own);
             prop_assert_eq!(usage.all().programs, u64::from(programs - programs / 4));
             prop_assert!(authority.rule_on(&user(1000, 1000), &wish(), 1, |_| usage.clone()).is_ok());
@@ -278,7 +303,7 @@ mod tests {
             lines in proptest::collection::vec((1..9u32, 0..400u32, 0..200u32), 0..12),
             uid in 0..700u32,
         ) {
-            let text: String = lines.iter().map(|(owner, first, count)| format!("u{owner}:{first}:{count}\n")).collect();
+            let text = file(&lines);
             let first = lines.iter().find(|(_, first, count)| (*first..first + count).contains(&uid));
             prop_assert_eq!(owner(&text, uid), first.map(|(owner, ..)| *owner));
         }

@@ -4,6 +4,7 @@ use super::*;
 use crate::Instance;
 use tailwater_tcp::listen::ListenConfig;
 use tailwater_tcp::{Config, State};
+use tailwater_wire::Report;
 
 const PORT: u16 = 80;
 
@@ -217,6 +218,33 @@ fn the_earlier_instance_is_silent_about_what_is_passed_on_to_its_listener() {
     hosts.write(&client);
     hosts.run();
     assert_eq!((state(&client), hosts.resets), (State::Established, 0));
+}
+
+#[test]
+fn a_client_that_only_waits_learns_of_the_end_of_the_instance_that_served_it() {
+    let mut hosts = Hosts::new();
+    let lost = hosts.connect();
+    let old = listen(&hosts.earlier);
+    hosts.run();
+    hosts.replace();
+    let new = listen(&hosts.later);
+    let kept = hosts.connect();
+    hosts.run();
+    assert!(old.lock().accept().is_some() && new.lock().accept().is_some());
+    let report = departed::report(ip(2).into(), ip(2).into(), Report::Protocol { pointer: 6 });
+    for (is_known, expected) in [(false, State::Established), (true, State::Closed)] {
+        let mut catch = Catch::at(T0);
+        if is_known {
+            hosts.end_earlier();
+        } else {
+            // The later one does not know yet; a frame that it passes on is lost.
+            hosts.earlier = host6(9);
+        }
+        hosts.client.input(&mut catch, &report, Trust);
+        hosts.to_service.append(&mut catch.frames);
+        hosts.run();
+        assert_eq!((state(&lost), state(&kept)), (expected, State::Established), "{is_known}");
+    }
 }
 
 #[test]

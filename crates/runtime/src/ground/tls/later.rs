@@ -1,10 +1,10 @@
 //! Thread-locals of libraries that are opened after the runtime has started.
 //!
 //! glibc gives them their initial values in each thread that it knows of, and user threads are none
-//! of these. Owns how a block that was made before gets them when its next thread starts: the static
-//! part from an image that is taken again after each such library, the dynamic part by giving back
-//! what the thread before had, so that it is made anew. Takes none of the dynamic linker's locks but
-//! for an image: a user thread that waits for its turn may hold one.
+//! of these. Owns how a block that was made before gets them when its next thread starts: the
+//! static part from an image that is taken again after each such library, the dynamic part by
+//! giving back what the thread before had, so that it is made anew. Takes none of the dynamic
+//! linker's locks but for an image: a user thread that waits for its turn may hold one.
 //!
 //! | thread-locals of the library | in a user thread that starts later | in one that ran meanwhile |
 //! |---|---|---|
@@ -143,9 +143,10 @@ impl Later {
     /// 1. `tcb` came from [`Shape::make`], and no thread runs on it.
     /// 2. Runs on an OS thread's own FS base with preemption off (glibc frees, and may allocate).
     pub(super) unsafe fn renew(&self, shape: &Shape, tcb: usize, generation: usize) {
-        // SAFETY: by the caller's contract. A thread's vector has its length in the entry before the
-        // one to which the TCB points, which has a generation; memory of a module was allocated by
-        // `malloc` as the program has it, and its entry is taken for one without any from then on.
+        // SAFETY: by the caller's contract. A thread's vector has its length in the entry before
+        // the one to which the TCB points, which has a generation; memory of a module was allocated
+        // by `malloc` as the program has it, and its entry is taken for one without any from then
+        // on.
         unsafe {
             let vector = *((tcb + TCB_DTV) as *const *mut Entry);
             let len = (*vector.sub(1)).value;
@@ -175,8 +176,8 @@ impl Later {
         let bytes = unsafe { self.take_image(shape) };
         let mut image = self.image.lock();
         let bytes = match *image {
-            // Threads that run now may copy the former one, so none is freed. The same library may be
-            // opened and closed without end.
+            // Threads that run now may copy the former one, so none is freed. The same library may
+            // be opened and closed without end.
             Some(former) if *former.bytes == *bytes => former.bytes,
             _ => Box::leak(bytes),
         };
