@@ -107,8 +107,8 @@ impl Arena {
         let mut allocator = Allocator::new(&config, parts);
         let now = tailwater_shm::clock::now();
         let mut enter = |id, kthreads| {
-            let (mut runtime, file) = admit(&config, id, kthreads, 0, Class::LatencyCritical);
-            switch.attach(&mut runtime, &mut world);
+            let (runtime, file) = admit(&config, id, kthreads, 0, Class::LatencyCritical);
+            switch.attach(&runtime, &world);
             allocator.attach(&mut world, runtime, now);
             allocator.begin(&world, id);
             Mapping::new(file, "region").expect("a mapping")

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tailwater_host::SessionWeight;
 use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
-use tailwater_shm::control::{self, ControlError, Instance, Register};
+use tailwater_shm::control::{self, ControlError, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
@@ -227,8 +227,6 @@ pub(crate) struct Runtime {
     pub(crate) held: Option<Held>,
     /// Set when the registration is about to end: nothing is delivered or granted any more.
     pub(crate) doomed: bool,
-    /// It registered as one that another instance has replaced.
-    pub(crate) replaced: bool,
     /// The earlier instance of its program, which has the same address: frames for it that it
     /// passes on go there.
     pub(crate) earlier: Option<RuntimeId>,
@@ -257,7 +255,6 @@ impl Runtime {
             admission;
         let Place { id, ip, ip6, mac, first_place, .. } = place;
         let knows_board = knows_board(wish.version);
-        let replaced = wish.instance == Instance::Replaced;
         let count = wish.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
@@ -343,7 +340,6 @@ impl Runtime {
             woken: false,
             held: None,
             doomed: false,
-            replaced,
             earlier: None,
         })
     }

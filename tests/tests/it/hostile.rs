@@ -54,8 +54,10 @@ fn the_memory_of_a_killed_iokernel_outlives_its_descriptors_and_not_for_long() {
         children(target.program.pid()).into_iter().find(|child| name(child) == "tailwater-hold\n")
     });
     // So Linux closes those of the IOKernel at its end, whatever the memory takes.
-    until("it has no descriptor", || {
-        fs::read_dir(format!("/proc/{holder}/fd")).is_ok_and(|files| files.count() == 0)
+    until("it has no descriptor but one of the process", || {
+        let files = fs::read_dir(format!("/proc/{holder}/fd"));
+        let mut targets = files.into_iter().flatten().flatten().map(|file| fs::read_link(file.path()));
+        targets.all(|target| target.is_ok_and(|target| target.to_string_lossy().contains("pidfd")))
     });
     let region = |process: u32| {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();

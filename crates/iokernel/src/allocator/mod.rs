@@ -220,7 +220,9 @@ impl Allocator {
     /// its requests against those of all others.
     pub(crate) fn attach(&mut self, world: &mut World, mut runtime: Box<Runtime>, now: Cycles) {
         let (id, kthreads) = (runtime.id, runtime.spec.kthreads);
-        let guaranteed = self.take_guarantee(world, &runtime);
+        // Of two instances, what one has the other has not, until it is known which is the later.
+        let other = world.runtimes.other_instance(id, runtime.ip).map_or(0, |other| other.spec.guaranteed);
+        let guaranteed = runtime.spec.guaranteed.saturating_sub(other);
         let spec = RuntimeSpec { guaranteed, ..runtime.spec };
         let refused = self.ledger.register(id, spec, self.nanos(now)).err();
         self.observation.attach(id, kthreads);
@@ -235,17 +237,15 @@ impl Allocator {
         }
     }
 
-    /// Returns how many cores a runtime is guaranteed that is about to be registered. The later of
-    /// two instances of a program takes them from the earlier one, which has what is left.
-    fn take_guarantee(&mut self, world: &World, runtime: &Runtime) -> u16 {
-        let own = runtime.spec.guaranteed;
-        match world.runtimes.other_instance(runtime.id, runtime.ip) {
-            Some(later) if runtime.replaced => own.saturating_sub(later.spec.guaranteed),
-            Some(earlier) => {
-                self.ledger.set_guaranteed(earlier.id, earlier.spec.guaranteed.saturating_sub(own));
-                own
-            }
-            None => own,
+    /// Gives the guaranteed cores of two instances of a program to the later one; the earlier one
+    /// has what is left. Has no effect if one of them has ended, or if that is so already.
+    pub(crate) fn pair(&mut self, world: &World, earlier: RuntimeId, later: RuntimeId) {
+        let of = |id| world.runtimes.get(id).map(|runtime| (runtime.ip, runtime.spec.guaranteed));
+        let (Some((ip, before)), Some((also, own))) = (of(earlier), of(later)) else { return };
+        if ip == also {
+            // First those that are given up: there may be no others.
+            self.ledger.set_guaranteed(earlier, before.saturating_sub(own));
+            self.ledger.set_guaranteed(later, own);
         }
     }
 

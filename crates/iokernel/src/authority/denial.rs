@@ -5,6 +5,8 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use tailwater_shm::control::Class;
 
+use super::Held;
+
 /// A limit of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
@@ -19,6 +21,16 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// Returns how much of it programs have.
+    pub(super) fn of(self, held: &Held) -> u64 {
+        match self {
+            Self::Programs => held.programs,
+            Self::Guaranteed => held.guaranteed,
+            Self::Kthreads => held.kthreads,
+            Self::RegionBytes => held.region_bytes,
+        }
+    }
+
     /// Returns what it counts, and its key in the configuration.
     fn words(self) -> (&'static str, &'static str) {
         match self {
@@ -68,6 +80,21 @@ pub enum Reason {
         held: u64,
         /// What they may have.
         most: u64,
+        /// The user whose programs have most of it, and how much.
+        largest: Option<(u32, u64)>,
+    },
+    /// The programs of one user would have too much of the grant.
+    Share {
+        /// Of what.
+        limit: Limit,
+        /// What was requested.
+        asked: u64,
+        /// The user, who may have subordinate ids.
+        owner: u32,
+        /// What the programs of that user and of these ids have.
+        held: u64,
+        /// What they may have.
+        most: u64,
     },
 }
 
@@ -87,7 +114,12 @@ pub struct Denial {
 impl Denial {
     /// Returns whether the registration would be permitted if another program left.
     pub fn is_about_others(&self) -> bool {
-        matches!(self.reason, Reason::Limit { held: 1.., asked, most, .. } if asked <= most)
+        match self.reason {
+            Reason::Limit { held, asked, most, .. } | Reason::Share { held, asked, most, .. } => {
+                held > 0 && asked <= most
+            }
+            _ => false,
+        }
     }
 
     /// Writes what an administrator does to permit it.
@@ -133,14 +165,31 @@ impl fmt::Display for Denial {
                 }
                 format!("adds it to `addresses` of [[grant]] {grant}")
             }
-            Reason::Limit { limit, asked, held, most } => {
+            Reason::Limit { limit, asked, held, most, largest } => {
                 let (what, key) = limit.words();
                 write!(
                     f,
                     "{asked} {what} requested by user {user}; the programs of [[grant]] {grant} have {held} of at \
-                     most {most}; request fewer, or stop a program"
+                     most {most}"
                 )?;
+                if let Some((user, held)) = largest {
+                    write!(f, ", those of user {user} {held}")?;
+                }
+                write!(f, "; request fewer, or stop a program")?;
                 format!("raises `{key}` of [[grant]] {grant}")
+            }
+            Reason::Share { limit, asked, owner, held, most } => {
+                let (what, key) = limit.words();
+                write!(f, "{asked} {what} requested by user {user}; the programs of user {owner}")?;
+                if user != *owner {
+                    write!(f, ", of whom {user} is a subordinate id,")?;
+                }
+                write!(
+                    f,
+                    " have {held} of at most {most} that [[grant]] {grant} gives to one user without naming it; \
+                     request fewer, or stop a program"
+                )?;
+                format!("raises `{key}` of [[grant]] {grant}, or names the user in its `users`")
             }
         };
         self.write_remedy(f, &change)

@@ -9,16 +9,21 @@
 //! packets into a network that takes them for those of the IOKernel's user, and holds memory, a
 //! name and an address. Of the grants that cover a user, in their order, the first decides that
 //! permits the registration. What a grant lists by name or address is kept for those it covers.
+//!
+//! One user whom a grant does not name gets three quarters of each of its limits at most, with all
+//! [subordinate ids](subordinate), so that one of many cannot use it up.
 
 mod denial;
 pub(crate) mod grant;
+mod subordinate;
 
 pub use denial::{Denial, Limit, Reason};
 pub(crate) use grant::MAX_CONNECTIONS;
 pub use grant::{Account, Grant, Pattern};
+pub(crate) use subordinate::Subordinates;
 
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use tailwater_shm::control::Register;
@@ -31,6 +36,8 @@ use denial::class_name;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
+    /// The user whose subordinate id it is ([`Subordinates::owner`]); itself otherwise.
+    pub(crate) owner: u32,
     /// All groups, the first one too.
     pub(crate) groups: Vec<u32>,
     /// Root, the IOKernel's own user, or the one who started it by sudo.
@@ -58,6 +65,33 @@ impl Held {
         self.kthreads += other.kthreads;
         self.guaranteed += other.guaranteed;
         self.region_bytes += other.region_bytes;
+    }
+}
+
+/// What programs of one grant have, by the user that they [count for](Authority::counts_for).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Usage(BTreeMap<u32, Held>);
+
+impl Usage {
+    /// Adds what a program has that counts for this user.
+    pub(crate) fn add(&mut self, user: u32, held: Held) {
+        self.0.entry(user).or_default().add(held);
+    }
+
+    fn all(&self) -> Held {
+        self.0.values().fold(Held::default(), |mut all, held| {
+            all.add(*held);
+            all
+        })
+    }
+
+    fn of(&self, user: u32) -> Held {
+        self.0.get(&user).copied().unwrap_or_default()
+    }
+
+    /// Returns the user who has most of this, and how much.
+    fn largest(&self, limit: Limit) -> Option<(u32, u64)> {
+        self.0.iter().map(|(&user, held)| (user, limit.of(held))).max_by_key(|&(_, held)| held)
     }
 }
 
@@ -116,18 +150,33 @@ impl Rule {
         self.grant.addresses.iter().any(|prefix| prefix.contains(IpAddr::V4(ip)))
     }
 
-    /// Returns the limit that programs with `held` would exceed with one more that has `asked`.
-    fn exceeded(&self, held: Held, asked: Held) -> Option<(Limit, u64, u64, u64)> {
+    /// Returns whether it covers this user by name.
+    fn names(&self, uid: u32) -> bool {
+        self.users.contains(&uid)
+    }
+
+    /// Returns the limit that its programs would exceed with one more that has `asked`: that of all
+    /// of them, or that of those which count for `owner`.
+    fn exceeded(&self, user: &User, owner: u32, usage: &Usage, asked: Held) -> Option<Reason> {
         let Grant { guaranteed, kthreads, programs, region_bytes, .. } = self.grant;
-        let bytes = region_bytes.unwrap_or(u64::MAX);
-        [
-            (Limit::Programs, asked.programs, held.programs, programs.into()),
-            (Limit::Guaranteed, asked.guaranteed, held.guaranteed, guaranteed.into()),
-            (Limit::Kthreads, asked.kthreads, held.kthreads, kthreads.into()),
-            (Limit::RegionBytes, asked.region_bytes, held.region_bytes, bytes),
-        ]
-        .into_iter()
-        .find(|&(_, asked, held, most)| asked > 0 && held.saturating_add(asked) > most)
+        let limits = [
+            (Limit::Programs, programs.into()),
+            (Limit::Guaranteed, guaranteed.into()),
+            (Limit::Kthreads, kthreads.into()),
+            (Limit::RegionBytes, region_bytes.unwrap_or(u64::MAX)),
+        ];
+        let (all, own) = (usage.all(), usage.of(owner));
+        limits.into_iter().find_map(|(limit, most)| {
+            let (asked, held, of_owner) = (limit.of(&asked), limit.of(&all), limit.of(&own));
+            let is_over = |held: u64, most| asked > 0 && held.saturating_add(asked) > most;
+            if is_over(held, most) {
+                let largest = usage.largest(limit).filter(|&(_, held)| held > 0);
+                return Some(Reason::Limit { limit, asked, held, most, largest });
+            }
+            let share = share(most);
+            let is_over = !self.names(user.uid) && is_over(of_owner, share);
+            is_over.then_some(Reason::Share { limit, asked, owner, held: of_owner, most: share })
+        })
     }
 }
 
@@ -160,7 +209,7 @@ impl Authority {
 
     /// Returns whether a grant covers this user by name, not as one of a group or of all.
     pub(crate) fn names_user(&self, grant: usize, uid: u32) -> bool {
-        self.rules.get(grant).is_some_and(|rule| rule.users.contains(&uid))
+        self.rules.get(grant).is_some_and(|rule| rule.names(uid))
     }
 
     /// Returns whether a grant covers users of this group.
@@ -170,8 +219,17 @@ impl Authority {
 
     /// Returns the first grant that covers this user, unless one names the user.
     pub(crate) fn unnamed_by(&self, user: &User) -> Option<usize> {
-        let named = self.rules.iter().any(|rule| rule.users.contains(&user.uid));
-        self.covering(user).map(|(number, _)| number).find(|_| !named)
+        self.covering(user).map(|(number, _)| number).find(|_| !self.names(user.uid))
+    }
+
+    /// Returns the user whose limits a program of this user counts to: the owner of a subordinate
+    /// id, unless a grant names the id itself.
+    pub(crate) fn counts_for(&self, user: &User) -> u32 {
+        if self.names(user.uid) { user.uid } else { user.owner }
+    }
+
+    fn names(&self, uid: u32) -> bool {
+        self.rules.iter().any(|rule| rule.names(uid))
     }
 
     /// Returns whether a grant may cover users whom it does not name.
@@ -184,23 +242,23 @@ impl Authority {
     }
 
     /// Returns the grant by which a user may register a program, `None` if the user needs none.
-    /// `held` returns what programs of a grant have already.
+    /// `usage` returns what programs of a grant have already.
     pub(crate) fn rule_on(
         &self,
         user: &User,
         wish: &Register,
         region_bytes: u64,
-        held: impl Fn(usize) -> Held,
+        usage: impl Fn(usize) -> Usage,
     ) -> Result<Option<usize>, Denial> {
         if user.privileged {
             return Ok(None);
         }
         let mut denied = None;
         for (number, rule) in self.covering(user) {
-            let reason = self.against(user, number, rule, wish, || held(number), region_bytes);
+            let reason = self.against(user, number, rule, wish, || usage(number), region_bytes);
             let Some(reason) = reason else { return Ok(Some(number)) };
             // These say more than a rule that is not about this program.
-            if denied.is_none() || matches!(reason, Reason::Limit { .. }) {
+            if denied.is_none() || matches!(reason, Reason::Limit { .. } | Reason::Share { .. }) {
                 denied = Some((number + 1, reason));
             }
         }
@@ -215,10 +273,10 @@ impl Authority {
         user: &User,
         wish: &Register,
         region_bytes: u64,
-        held: Held,
+        usage: Usage,
     ) -> bool {
         self.rules.get(grant).is_some_and(|rule| {
-            rule.covers(user) && self.against(user, grant, rule, wish, || held, region_bytes).is_none()
+            rule.covers(user) && self.against(user, grant, rule, wish, || usage, region_bytes).is_none()
         })
     }
 
@@ -229,13 +287,11 @@ impl Authority {
         number: usize,
         rule: &Rule,
         wish: &Register,
-        held: impl FnOnce() -> Held,
+        usage: impl FnOnce() -> Usage,
         region_bytes: u64,
     ) -> Option<Reason> {
-        let limit = || {
-            let exceeded = rule.exceeded(held(), Held::by(wish, region_bytes));
-            exceeded.map(|(limit, asked, held, most)| Reason::Limit { limit, asked, held, most })
-        };
+        let asked = Held::by(wish, region_bytes);
+        let limit = || rule.exceeded(user, self.counts_for(user), &usage(), asked);
         self.objection(user, number, rule, wish).or_else(limit)
     }
 
@@ -294,12 +350,12 @@ impl Authority {
     }
 
     /// Says in words what a user may register.
-    pub(crate) fn describe(&self, user: &User, held: impl Fn(usize) -> Held) -> String {
+    pub(crate) fn describe(&self, user: &User, usage: impl Fn(usize) -> Usage) -> String {
         if user.privileged {
             return "register any program, capture frames and trace requests".to_owned();
         }
         let words: Vec<String> =
-            self.covering(user).map(|(number, rule)| rule.describe(number + 1, held(number))).collect();
+            self.covering(user).map(|(number, rule)| rule.describe(user, number, &usage(number))).collect();
         if words.is_empty() {
             let file = self.file.clone();
             return Denial { user: user.uid, grant: None, reason: Reason::NoGrant, file }.to_string();
@@ -309,13 +365,15 @@ impl Authority {
 }
 
 impl Rule {
-    fn describe(&self, number: usize, held: Held) -> String {
+    fn describe(&self, user: &User, number: usize, usage: &Usage) -> String {
+        let held = usage.all();
         let Grant { names, addresses, classes, guaranteed, kthreads, programs, .. } = &self.grant;
         let any = |list: String, none: &str| if list.is_empty() { none.to_owned() } else { list };
         let memory = self.grant.region_bytes.map(|most| format!(", bytes {} of {most}", held.region_bytes));
         format!(
-            "by [[grant]] {number} register programs of class {}, with name {}, at {}; in use: programs {} of \
-             {programs}, kthreads {} of {kthreads}, guaranteed cores {} of {guaranteed}{}",
+            "by [[grant]] {} register programs of class {}, with name {}, at {}; in use: programs {} of \
+             {programs}, kthreads {} of {kthreads}, guaranteed cores {} of {guaranteed}{}{}",
+            number + 1,
             listed(&classes.iter().map(|&class| class_name(class)).collect::<Vec<_>>()),
             any(listed(names), "of their choice"),
             any(listed(addresses), "an address that the IOKernel chooses"),
@@ -323,8 +381,15 @@ impl Rule {
             held.kthreads,
             held.guaranteed,
             memory.unwrap_or_default(),
+            if self.names(user.uid) { "" } else { ", at most three quarters of each by one user" },
         )
     }
+}
+
+/// Returns how much of a limit one user may have: three quarters. A limit under four is not
+/// divided, for what would be left is nothing, or more than a program needs.
+fn share(most: u64) -> u64 {
+    most - most / 4
 }
 
 fn listed(items: &[impl ToString]) -> String {

@@ -14,7 +14,7 @@ fn authority(text: &str) -> Authority {
 }
 
 fn user(uid: u32, groups: &[u32]) -> User {
-    User { uid, groups: groups.to_vec(), privileged: false }
+    User { uid, owner: uid, groups: groups.to_vec(), privileged: false }
 }
 
 fn wish(name: &str, class: Class) -> Register {
@@ -36,16 +36,22 @@ fn batch(name: &str) -> Register {
     wish(name, Class::BestEffort)
 }
 
+fn used(user: u32, held: Held) -> Usage {
+    let mut usage = Usage::default();
+    usage.add(user, held);
+    usage
+}
+
 /// Returns the ruling with nothing held yet, as text if it is a denial.
 #[track_caller]
 fn ruling(authority: &Authority, user: &User, wish: &Register) -> Result<Option<usize>, String> {
-    authority.rule_on(user, wish, 1 << 20, |_| Held::default()).map_err(|denial| denial.to_string())
+    authority.rule_on(user, wish, 1 << 20, |_| Usage::default()).map_err(|denial| denial.to_string())
 }
 
 #[test]
 fn without_a_grant_only_root_and_the_iokernels_own_user_register() {
     let none = authority("");
-    let root = User { uid: 0, groups: vec![0], privileged: true };
+    let root = User { uid: 0, owner: 0, groups: vec![0], privileged: true };
     let everything =
         Register { guaranteed: 2, ip: Some([10, 77, 1, 1].into()), ..wish("web", Class::default()) };
     assert_eq!(ruling(&none, &root, &everything), Ok(None));
@@ -107,13 +113,16 @@ fn limits_are_of_all_programs_of_a_grant_and_the_next_grant_may_permit_what_one_
     let two = "[[grant]]\ngroups = 500\nprograms = 2\nregion-bytes = 4194304\n[[grant]]\nusers = \"alice\"\nprograms = 9";
     let authority = authority(two);
     let held = |programs| {
-        move |grant| if grant == 0 { Held { programs, ..Held::default() } } else { Held::default() }
+        move |grant| if grant == 0 { used(7, Held { programs, ..Held::default() }) } else { Usage::default() }
     };
     let (alice, bob) = (user(ALICE, &[STUDENTS]), user(BOB, &[STUDENTS]));
     let rule = |user: &User, programs, bytes| authority.rule_on(user, &batch("a"), bytes, held(programs));
     assert_eq!(rule(&bob, 1, 1 << 20), Ok(Some(0)));
     let denial = rule(&bob, 2, 1 << 20).unwrap_err();
-    assert!(denial.is_about_others() && denial.to_string().contains("have 2 of at most 2"), "{denial}");
+    assert!(
+        denial.is_about_others() && denial.to_string().contains("have 2 of at most 2, those of user 7 2"),
+        "{denial}"
+    );
     assert_eq!(rule(&alice, 2, 1 << 20), Ok(Some(1)));
     let denial = rule(&bob, 0, 5 << 20).unwrap_err();
     assert!(!denial.is_about_others() && denial.to_string().contains("region-bytes"), "{denial}");
@@ -167,7 +176,7 @@ fn mistakes_in_a_grant_are_refused_with_what_is_wrong() {
 #[test]
 fn a_user_is_told_what_the_grants_permit() {
     let authority = authority("[[grant]]\nusers = \"alice\"\nnames = \"web-*\"\nguaranteed = 1");
-    let held = |_| Held { programs: 1, kthreads: 2, guaranteed: 1, region_bytes: 0 };
+    let held = |_| used(ALICE, Held { programs: 1, kthreads: 2, guaranteed: 1, region_bytes: 0 });
     let words = authority.describe(&user(ALICE, &[]), held);
     for part in ["[[grant]] 1", "class best-effort", "web-*", "guaranteed cores 1 of 1", "kthreads 2 of 256"]
     {
@@ -191,4 +200,36 @@ fn users_whom_a_grant_covers_without_naming_them_count_for_the_first_that_does()
     }
     assert!(of.covers_unnamed());
     assert!(!authority("[[grant]]\nusers = [1000, 1001]").covers_unnamed());
+}
+
+#[test]
+fn one_user_with_all_subordinate_ids_leaves_a_quarter_of_what_a_grant_gives_to_others() {
+    let authority = authority("[[grant]]\nusers = [\"*\", 1001]\nprograms = 8");
+    let subordinate = |uid| User { owner: ALICE, ..user(uid, &[]) };
+    let mut usage = Usage::default();
+    for uid in [ALICE, 100_000, 100_001, 100_002, 100_003, 165_535] {
+        assert_eq!(
+            authority.rule_on(&subordinate(uid), &batch("a"), 1, |_| usage.clone()),
+            Ok(Some(0)),
+            "{uid}"
+        );
+        usage.add(ALICE, Held { programs: 1, ..Held::default() });
+    }
+    let denial = authority.rule_on(&subordinate(100_004), &batch("a"), 1, |_| usage.clone()).unwrap_err();
+    assert!(denial.is_about_others());
+    let why = denial.to_string();
+    let words = "the programs of user 1000, of whom 100004 is a subordinate id, have 6 of at most 6";
+    assert!(why.contains(words) && why.contains("names the user"), "{why}");
+    // Others have what is left; and an id that a grant names counts as itself.
+    for uid in [7, BOB] {
+        assert_eq!(authority.counts_for(&subordinate(uid)), if uid == BOB { BOB } else { ALICE });
+        assert!(authority.rule_on(&user(uid, &[]), &batch("a"), 1, |_| usage.clone()).is_ok());
+    }
+    let words = [ALICE, BOB].map(|uid| authority.describe(&user(uid, &[]), |_| usage.clone()));
+    assert!(words[0].contains("three quarters") && !words[1].contains("three quarters"), "{words:?}");
+}
+
+#[test]
+fn limits_too_small_to_divide_are_those_of_one_user_too() {
+    assert_eq!([0, 1, 2, 3, 4, 16, u64::MAX].map(share), [0, 1, 2, 3, 3, 12, u64::MAX - u64::MAX / 4]);
 }

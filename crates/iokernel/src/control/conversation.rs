@@ -94,10 +94,7 @@ impl Control {
             (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
             (ClientMessage::EndEarlier, State::Registered(id)) => {
                 session.state = State::Registered(id);
-                let caller = session.caller;
-                if self.may_ask(token) {
-                    self.end_earlier(caller, id);
-                }
+                self.end_earlier(token, id);
             }
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
@@ -111,7 +108,7 @@ impl Control {
     }
 
     /// Returns whether a client's user is served now; if not, ends the conversation.
-    fn may_ask(&mut self, token: u64) -> bool {
+    pub(super) fn may_ask(&mut self, token: u64) -> bool {
         let may = self.judge(self.caller_of(token)) == Ruling::Serve;
         if !may {
             self.end(token, &ControlError::TooOften);
@@ -138,7 +135,7 @@ impl Control {
             return;
         }
         let uid = self.uid_of(token);
-        let may = match (process::check_control(uid), user_of(socket)) {
+        let may = match (process::check_control(uid), user_of(socket, &self.owners)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),
             (_, Err(error)) => Refusal::Peer(error).to_string(),
@@ -389,7 +386,7 @@ impl Control {
         process::check_control(peer.uid)?;
         let pid = peer.pid.ok_or(Refusal::Unseen)?;
         let process = process::at(socket, pid).map_err(Refusal::Peer)?;
-        let user = user_of(socket).map_err(Refusal::Peer)?;
+        let user = user_of(socket, &self.owners).map_err(Refusal::Peer)?;
         let uid = user.uid;
         let mut payers = caller.payers().filter(|_| !is_trusted(uid));
         if let Some(wait) = payers.find_map(|payer| self.gate.check(payer, Instant::now()).err()) {
@@ -399,7 +396,7 @@ impl Control {
         let place = self.parts.directory.admit(&user, wish)?;
         let id = place.id;
         let offer = self.make_offer(socket, wish, place, (uid, pid, process));
-        offer.inspect_err(|_| self.parts.directory.release(id))
+        offer.inspect_err(|_| self.release(id))
     }
 
     /// Enters a program that is ready in the list for the next IOKernel.
@@ -478,7 +475,8 @@ impl Control {
                 return self.drop_session(token);
             }
         };
-        let owed = Owed::new(&offer.wish.name, offer.place.ip, uid, (pid, &folder.read("stat")));
+        let stat = folder.read("stat");
+        let owed = Owed::new(&offer.wish.name, offer.place.ip, uid, (pid, &stat));
         if let Some(session) = self.sessions.get_mut(&token) {
             session.owed = owed;
         }
@@ -513,7 +511,7 @@ impl Control {
             );
         }
         let class = runtime.stats.class;
-        runtime._session = rank::session(&folder, class, self.parts.config.is_dedicated());
+        runtime._session = rank::session(&folder, &stat, class, self.parts.config.is_dedicated());
         runtime.folder = Some(folder);
         if self.may_log_for(token) {
             tracing::info!(%id, name = runtime.stats.name, ip = %runtime.ip, ip6 = runtime.stats.ip6.map(tracing::field::display), kthreads = tids.len(), "registered");
@@ -523,8 +521,8 @@ impl Control {
         if let Err(error) = self.populate_and_attach(runtime, file) {
             self.parts.stats.remove_runtime(id);
             self.refuse(self.caller_of(token), &**served, &Refusal::Thread(error.to_string()));
-            self.parts.directory.release(id);
             self.sessions.remove(&token);
+            self.release(id);
         }
     }
 
@@ -559,6 +557,9 @@ impl Control {
         if control::send(&*session.socket, &ServerMessage::Ready, &[]).is_ok() {
             let program = session.owed.clone();
             self.parts.directory.settle(id);
+            if let Some(program) = &program {
+                self.parts.directory.repay(program);
+            }
             self.list_ready(id, program);
         }
         // It may have been on its way to the polling thread when rules or grants changed.
@@ -611,6 +612,7 @@ fn is_about_others(refusal: &Refusal) -> bool {
     matches!(
         refusal,
         Refusal::NameTaken(_)
+            | Refusal::NotBeside { .. }
             | Refusal::AddressTaken { .. }
             | Refusal::MacTaken { .. }
             | Refusal::GuaranteeOversubscribed { .. }
@@ -619,4 +621,17 @@ fn is_about_others(refusal: &Refusal) -> bool {
             | Refusal::NoKthreads { .. }
             | Refusal::RegionBytes { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::directory::NotBeside;
+
+    #[test]
+    fn a_registration_waits_for_the_end_of_an_instance_that_leaves() {
+        let name = "web".to_owned();
+        assert!(is_about_others(&Refusal::NotBeside { name, why: NotBeside::Replaced }));
+        assert!(!is_about_others(&Refusal::TooManyConnections));
+    }
 }

@@ -1,13 +1,14 @@
 //! What the two instances of a program are sent about each other.
 //!
-//! Owns the messages; who may stand beside whom, and which of two is the later one, is decided in
-//! the [`directory`](super::directory::instances).
+//! Owns the messages, and that to the polling thread about which of two gets their frames; who may
+//! stand beside whom, and which of two is the later one, is decided in the
+//! [`directory`](super::directory::instances) alone: memory is made by a thread for each program,
+//! so two of them are attached in either order.
 
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{self, ServerMessage};
+use tailwater_shm::control::{self, Instance, ServerMessage};
 
-use super::Control;
-use super::session::Caller;
+use super::{Command, Control};
 
 impl Control {
     /// Sends a program that is ready, and the other instance of it, how they stand to each other.
@@ -26,17 +27,40 @@ impl Control {
         self.send_instances(name);
     }
 
-    /// Sends the registered instances of this name how they stand to each other.
-    pub(super) fn send_instances(&self, name: &str) {
-        for (id, instance) in self.parts.directory.instances(name) {
-            self.send_to(id, &ServerMessage::Instance(instance));
+    /// Releases the place of a program that the polling thread does not have, or no longer. Another
+    /// instance is sent that it is alone again.
+    pub(super) fn release(&mut self, id: RuntimeId) {
+        if let Some(name) = self.parts.directory.release(id) {
+            self.send_instances(&name);
         }
     }
 
-    /// Sends the earlier instance of a program of this client that it is to end.
-    pub(super) fn end_earlier(&mut self, caller: Caller, id: RuntimeId) {
+    /// Sends the registered instances of this name, and the polling thread, how they stand to each
+    /// other.
+    fn send_instances(&self, name: &str) {
+        let there = self.parts.directory.instances(name);
+        for &(id, instance) in &there {
+            self.send_to(id, &ServerMessage::Instance(instance));
+            if let Some(session) = self.session_of(id) {
+                session.ends_earlier.set(instance == Instance::Replaces);
+            }
+        }
+        let of = |wanted| there.iter().find(|(_, instance)| *instance == wanted).map(|&(id, _)| id);
+        if let (Some(earlier), Some(later)) = (of(Instance::Replaced), of(Instance::Replaces)) {
+            self.tell(Command::Pair { earlier, later });
+        }
+    }
+
+    /// Sends the earlier instance of the program of this connection that it is to end. The first
+    /// request for each such instance is served whatever its user owes, since the registration may
+    /// have cost more than that user had.
+    pub(super) fn end_earlier(&mut self, token: u64, id: RuntimeId) {
+        let first = self.sessions.get(&token).is_some_and(|session| session.ends_earlier.take());
+        if !first && !self.may_ask(token) {
+            return;
+        }
         let Some(earlier) = self.parts.directory.earlier(id) else { return };
-        if self.may_log(caller)
+        if self.may_log_for(token)
             && let Some(name) = self.parts.directory.name_of(id)
         {
             tracing::info!(%id, %earlier, name, "serves in the place of an earlier instance, which is to end");

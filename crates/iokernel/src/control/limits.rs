@@ -1,7 +1,7 @@
 //! Limits the connections of each user's clients that are not registered runtimes yet.
 //!
-//! Pure: no descriptors, no clock. A user may have tens of thousands of ids (subuid(5)), so there
-//! is a limit for all users without rights together, too.
+//! Pure: no descriptors, no clock. Subordinate ids (subuid(5)) count for their owner. There is a
+//! limit for all users without rights together, too.
 
 use crate::authority::MAX_CONNECTIONS;
 
@@ -17,30 +17,29 @@ const _: () = assert!(MAX_STRANGERS - RESERVED == MAX_CONNECTIONS as usize);
 /// A client that connects.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Client {
-    pub(super) uid: u32,
+    /// `None` for root and the IOKernel's own.
+    pub(super) user: Option<u32>,
     /// Maximum number of connections of its user.
     pub(super) most: usize,
     /// Programs that register again in a takeover, of its user and in all: they connect at once.
     pub(super) expected: (usize, usize),
 }
 
-/// Returns whether a client gets a connection. `privileged` says whether a user is root or the
-/// IOKernel's own, `connected` are the users of the present connections. Some more sockets, of
-/// users without rights, are still being closed: `closing` is their number.
+/// Returns whether a client gets a connection; `connected` are the users of the present ones. Some
+/// more sockets, of users without rights, are still being closed: `closing` is their number.
 pub(super) fn have_room(
-    Client { uid, most, expected }: Client,
-    privileged: impl Fn(u32) -> bool,
-    connected: impl Iterator<Item = u32>,
+    Client { user, most, expected }: Client,
+    connected: impl Iterator<Item = Option<u32>>,
     closing: usize,
 ) -> bool {
     let (most, strangers) = (most + expected.0, MAX_STRANGERS + expected.1);
     let (mut all, mut others, mut own) = (closing, closing, 0);
-    for user in connected {
+    for other in connected {
         all += 1;
-        others += usize::from(!privileged(user));
-        own += usize::from(user == uid);
+        others += usize::from(other.is_some());
+        own += usize::from(other == user);
     }
-    all < strangers && (privileged(uid) || (own < most && others < strangers - RESERVED))
+    all < strangers && (user.is_none() || (own < most && others < strangers - RESERVED))
 }
 
 #[cfg(test)]
@@ -50,21 +49,22 @@ mod tests {
     const OURS: u32 = 100;
 
     /// Number of connections that one more client after the other of these users gets.
-    fn admitted(users: impl Iterator<Item = u32>, connected: &mut Vec<u32>, closing: usize) -> usize {
+    fn admitted(users: impl Iterator<Item = u32>, connected: &mut Vec<Option<u32>>, closing: usize) -> usize {
         admitted_of((0, 0), users, connected, closing)
     }
 
     fn admitted_of(
         expected: (usize, usize),
         users: impl Iterator<Item = u32>,
-        connected: &mut Vec<u32>,
+        connected: &mut Vec<Option<u32>>,
         closing: usize,
     ) -> usize {
         let before = connected.len();
         for uid in users {
-            let client = Client { uid, most: PER_USER, expected };
-            if have_room(client, |uid| uid == 0 || uid == OURS, connected.iter().copied(), closing) {
-                connected.push(uid);
+            let user = (uid != 0 && uid != OURS).then_some(uid);
+            let client = Client { user, most: PER_USER, expected };
+            if have_room(client, connected.iter().copied(), closing) {
+                connected.push(user);
             }
         }
         connected.len() - before

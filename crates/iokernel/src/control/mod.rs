@@ -55,7 +55,7 @@ use tailwater_sched::alloc::Clock as Rate;
 use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, SocketFile};
 
-use crate::authority::{Authority, User};
+use crate::authority::{Authority, Subordinates, User};
 use crate::capture::Tap;
 use crate::config::Config;
 use crate::firewall::{Guard, Multicast};
@@ -90,6 +90,11 @@ pub(crate) enum Command {
     Attach(Box<Runtime>),
     /// The runtime has been sent `Ready`: it may be lent cores.
     Begin(RuntimeId),
+    /// Of two instances with one address, which are both attached, this one is the later.
+    Pair {
+        earlier: RuntimeId,
+        later: RuntimeId,
+    },
     End(RuntimeId, EndReason),
     /// A client requests cores for the runtime: a word of requests.
     RequestCores(RuntimeId, u64),
@@ -205,6 +210,8 @@ pub(crate) struct Control {
     /// Closes sockets that may have descriptors in unread messages.
     closer: Option<Closer>,
     gate: Gate,
+    /// Whose user ids are.
+    owners: Subordinates,
     boards: Boards,
     /// Firewall rules have changed since the start.
     rules_changed: bool,
@@ -280,12 +287,17 @@ fn started_by(is_root: bool, sudo_uid: Option<&str>) -> Option<u32> {
     if is_root { sudo_uid?.parse().ok() } else { None }
 }
 
+/// Returns the user whose connections are limited; `None` for those without limits.
+fn limited(caller: Caller) -> Option<u32> {
+    (!is_trusted(caller.uid)).then_some(caller.owner)
+}
+
 /// Returns the refusal of a client that has to wait for this time.
 fn too_often(caller: Caller, wait: Duration) -> Refusal {
-    let (uid, ms) = (caller.uid, in_ms(wait));
+    let ms = in_ms(wait);
     match caller.unnamed_by {
-        Some(grant) => Refusal::GrantTooOften { grant: grant + 1, uid, ms },
-        None => Refusal::TooOften { uid, ms },
+        Some(grant) => Refusal::GrantTooOften { grant: grant + 1, uid: caller.uid, ms },
+        None => Refusal::TooOften { uid: caller.owner, ms },
     }
 }
 
@@ -293,14 +305,21 @@ fn too_often(caller: Caller, wait: Duration) -> Refusal {
 ///
 /// # Errors
 /// The kernel's error.
-fn user_of(socket: impl AsFd + Copy) -> Result<User, Errno> {
+fn user_of(socket: impl AsFd + Copy, owners: &Subordinates) -> Result<User, Errno> {
     let Peer { uid, gid, .. } = Peer::of(socket)?;
     let mut groups = peer::groups_of(socket)?;
     groups.push(gid);
     // A user namespace lets a process repeat them, 65,536 in all.
     groups.sort_unstable();
     groups.dedup();
-    Ok(User { uid, groups, privileged: is_trusted(uid) })
+    Ok(user(uid, groups, owners))
+}
+
+/// Returns a user with these groups.
+fn user(uid: u32, groups: Vec<u32>, owners: &Subordinates) -> User {
+    let privileged = is_trusted(uid);
+    let owner = if privileged { uid } else { owners.owner(uid) };
+    User { uid, owner, groups, privileged }
 }
 
 /// Returns a descriptor to close when there is no other.
@@ -323,6 +342,7 @@ impl Control {
             sessions: HashMap::new(),
             closer: None,
             gate: Gate::new(programs, now),
+            owners: Subordinates::of_machine(),
             boards: Boards::default(),
             rules_changed: false,
             grants_changed: false,
@@ -507,25 +527,27 @@ impl Control {
     /// these do not wait for others.
     fn caller(&self, uid: u32, socket: &ClientSocket) -> Caller {
         let directory = &self.parts.directory;
-        let mut caller = Caller { uid, unnamed_by: None };
+        let owner = directory.authority().counts_for(&user(uid, Vec::new(), &self.owners));
+        let mut caller = Caller { uid, owner, unnamed_by: None };
         if !is_trusted(uid)
             && directory.authority().covers_unnamed()
             && self.judge(caller) == Ruling::Serve
-            && directory.expected(uid).0 == 0
+            && directory.expected(owner).0 == 0
         {
-            caller.unnamed_by = user_of(socket).ok().and_then(|user| directory.authority().unnamed_by(&user));
+            let user = user_of(socket, &self.owners).ok();
+            caller.unnamed_by = user.and_then(|user| directory.authority().unnamed_by(&user));
         }
         caller
     }
 
     /// Begins a conversation with a client, if there is room for one.
     fn admit(&mut self, caller: Caller, socket: ClientSocket) {
-        let uid = caller.uid;
+        let user = limited(caller);
         let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
         let closing = self.closer.as_ref().map_or(0, Closer::waiting);
-        let expected = self.parts.directory.expected(uid);
-        let client = limits::Client { uid, most: self.most_connections(&socket), expected };
-        if !limits::have_room(client, is_trusted, strangers.map(|session| session.caller.uid), closing) {
+        let expected = self.parts.directory.expected(caller.owner);
+        let client = limits::Client { user, most: self.most_connections(&socket), expected };
+        if !limits::have_room(client, strangers.map(|session| limited(session.caller)), closing) {
             return self.refuse(caller, &socket, &Refusal::TooManyConnections);
         }
         let token = self.next_token;
@@ -562,7 +584,7 @@ impl Control {
     /// Returns how many connections the client's user may have.
     fn most_connections(&self, socket: &ClientSocket) -> usize {
         let authority = self.parts.directory.authority();
-        let user = if authority.limits_connections() { user_of(socket).ok() } else { None };
+        let user = if authority.limits_connections() { user_of(socket, &self.owners).ok() } else { None };
         user.and_then(|user| authority.connections(&user)).unwrap_or(limits::PER_USER)
     }
 
@@ -718,8 +740,7 @@ impl Control {
             list.remove(id, self.parts.directory.owed());
         }
         self.sessions.retain(|_, session| !matches!(session.state, State::Registered(other) if other == id));
-        self.parts.directory.release(id);
-        self.send_instances(&name);
+        self.release(id);
         // Unmaps its memory, which takes long if there is much of it, and restores the weight of
         // its session. Both happen here without a thread, and at the end, which waits for none.
         if *reason != EndReason::Shutdown {
@@ -755,7 +776,7 @@ impl Control {
     fn drop_session(&mut self, token: u64) {
         let Some(session) = self.sessions.remove(&token) else { return };
         match session.state {
-            State::Offered(offer) => self.parts.directory.release(offer.place.id),
+            State::Offered(offer) => self.release(offer.place.id),
             State::Capturing => self.tell(Command::EndCapture(token)),
             State::Tracing => self.tell(Command::EndTrace(token)),
             State::Fresh | State::Waiting(_) | State::Registered(_) | State::Succeeding => {}

@@ -64,6 +64,11 @@ impl Owed {
         self.uid == uid && self.name == name
     }
 
+    /// Returns whether it belongs to the same process as another one, under the same name.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.is_of(other.uid, &other.name) && (self.pid, self.began) == (other.pid, other.began)
+    }
+
     /// Returns whether its process lives.
     pub(crate) fn lives(&self) -> bool {
         Stat::of_process(self.pid).is_some_and(|stat| stat.start == self.began)

@@ -19,8 +19,9 @@ use tailwater_shm::control::{
 use tailwater_shm::layout::VERSION;
 
 use super::directory::Directory;
-use super::is_trusted;
 use super::takeover::{END_TIMEOUT, STEP_TIMEOUT};
+use super::user;
+use crate::authority::Subordinates;
 use crate::config::Config;
 use crate::port::{Port, PortError};
 
@@ -101,7 +102,8 @@ impl Predecessor {
     /// # Errors
     /// Which of them would be refused, and why.
     pub(crate) fn keep_places(&self, directory: &mut Directory) -> Result<(), String> {
-        directory.expect(&self.estate.programs, is_trusted)
+        let owners = Subordinates::of_machine();
+        directory.expect(&self.estate.programs, |uid, groups| user(uid, groups, &owners))
     }
 
     /// Passes the devices of its ports to those of the same names.

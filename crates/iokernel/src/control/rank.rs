@@ -18,8 +18,10 @@ use super::process::Folder;
 /// class and the machine is shared; returns what restores the former one. Linux refuses it to other
 /// users than the program's and root, and ten times a second at most to those without
 /// `CAP_SYS_ADMIN`.
-pub(super) fn session(process: &Folder, class: Class, dedicated: bool) -> Option<SessionWeight> {
-    if class != Class::BestEffort || dedicated || !leads_session(process) {
+///
+/// `stat` is the text of `/proc/PID/stat`.
+pub(super) fn session(process: &Folder, stat: &str, class: Class, dedicated: bool) -> Option<SessionWeight> {
+    if class != Class::BestEffort || dedicated || !leads_session(process.pid(), stat) {
         return None;
     }
     SessionWeight::open_and_set(&process.path("autogroup"), LOWEST).ok()
@@ -51,12 +53,11 @@ fn group_of<'a>(cgroups: &'a str, session: &'a str) -> (&'a str, &'a str) {
 
 /// Returns whether a process leads its session. One whose leader is in another PID namespace, as of
 /// a program started by `docker exec`, has session 0 here.
-fn leads_session(process: &Folder) -> bool {
-    let stat = process.read("stat");
+fn leads_session(pid: i32, stat: &str) -> bool {
     // proc_pid_stat(5): the name, which may contain any byte, is in parentheses; the session is the
     // fourth field after it.
     let session = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(3));
-    session == Some(process.pid().to_string().as_str())
+    session == Some(pid.to_string().as_str())
 }
 
 #[cfg(test)]

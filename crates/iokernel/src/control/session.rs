@@ -1,6 +1,7 @@
 //! A connection and its state; [`super::conversation`] has the transitions.
 
 use rustix::fd::OwnedFd;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
@@ -17,18 +18,20 @@ use crate::tenant::Key;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Caller {
     pub(super) uid: u32,
+    /// The user for whom it counts: the owner of a subordinate id.
+    pub(super) owner: u32,
     /// The grant that covers its user without naming it, whose other such users pay with it.
     pub(super) unnamed_by: Option<usize>,
 }
 
 impl Caller {
     /// The client of a connection that is gone: root, to whom nothing is charged.
-    pub(super) const GONE: Self = Self { uid: 0, unnamed_by: None };
+    pub(super) const GONE: Self = Self { uid: 0, owner: 0, unnamed_by: None };
 
     /// Returns the accounts that pay for it.
     pub(super) fn payers(self) -> impl Iterator<Item = Key> {
         let common = self.unnamed_by.map(|grant| Key { user: None, grant: Some(grant) });
-        core::iter::once(gate::user(self.uid)).chain(common)
+        core::iter::once(gate::user(self.owner)).chain(common)
     }
 }
 
@@ -40,6 +43,8 @@ pub(super) struct Session {
     pub(super) state: State,
     /// What the next IOKernel is to know of its program; `None` before it has sent its threads.
     pub(super) owed: Option<Owed>,
+    /// Its program was sent that it replaces an earlier instance, and has not asked that to end.
+    pub(super) ends_earlier: Cell<bool>,
     /// Time at which the connection is dropped for silence; `None` once registered.
     pub(super) deadline: Option<Instant>,
 }
@@ -76,6 +81,13 @@ pub(super) struct Offer {
 
 impl Session {
     pub(super) fn new(socket: ClientSocket, caller: Caller, deadline: Instant) -> Self {
-        Self { socket: Arc::new(socket), caller, state: State::Fresh, owed: None, deadline: Some(deadline) }
+        Self {
+            socket: Arc::new(socket),
+            caller,
+            state: State::Fresh,
+            owed: None,
+            ends_earlier: Cell::new(false),
+            deadline: Some(deadline),
+        }
     }
 }

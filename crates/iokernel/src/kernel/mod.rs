@@ -577,6 +577,10 @@ impl Polling {
                         self.switch.begin(id);
                     }
                 }
+                Command::Pair { earlier, later } => {
+                    self.switch.pair(earlier, later, &mut self.world);
+                    self.allocator.pair(&self.world, earlier, later);
+                }
                 Command::End(id, reason) => self.world.doom(id, reason),
                 Command::RequestCores(id, word) => {
                     if let Some(runtime) = self.world.runtimes.get_mut(id) {
@@ -617,7 +621,7 @@ impl Polling {
         }
     }
 
-    fn attach(&mut self, mut runtime: Box<Runtime>, now: Cycles) {
+    fn attach(&mut self, runtime: Box<Runtime>, now: Cycles) {
         let began = processor_time();
         let data = EventData::new_u64(runtime.id.0.into());
         // If this fails, the control thread notices the hang-up.
@@ -634,7 +638,7 @@ impl Polling {
             }
         }
         let id = runtime.id;
-        self.switch.attach(&mut runtime, &mut self.world);
+        self.switch.attach(&runtime, &self.world);
         self.world.trace.handle_attached(&runtime.stats.name, id);
         self.allocator.attach(&mut self.world, runtime, now);
         self.tell(Notice::Attached(id));

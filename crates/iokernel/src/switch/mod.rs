@@ -279,20 +279,27 @@ impl Switch {
         (self.ethertypes, self.multicast) = (ethertypes, multicast);
     }
 
-    /// Adds a runtime. Of two instances with one address, the later one gets its frames.
-    pub(crate) fn attach(&mut self, runtime: &mut Runtime, world: &mut World) {
+    /// Adds a runtime. A second one with an address gets no frames before [`pair`](Self::pair).
+    pub(crate) fn attach(&mut self, runtime: &Runtime, world: &World) {
         self.absent.attach(runtime.mac);
-        match world.runtimes.other_instance_mut(runtime.id, runtime.ip) {
-            Some(later) if runtime.replaced => later.earlier = Some(runtime.id),
-            Some(earlier) => {
-                self.give_up_address(earlier.id);
-                self.give_address(runtime);
-                runtime.earlier = Some(earlier.id);
-            }
-            None => self.give_address(runtime),
+        if world.runtimes.other_instance(runtime.id, runtime.ip).is_none() {
+            self.give_address(runtime);
         }
         self.captures.handle_attached(&runtime.stats.name, runtime.id);
         self.solicited.insert(runtime.id, runtime.identity.ipv6());
+    }
+
+    /// Gives the frames for the address of two instances to the later one. Has no effect if one of
+    /// them has ended, or if that is so already.
+    pub(crate) fn pair(&mut self, earlier: RuntimeId, later: RuntimeId, world: &mut World) {
+        let Some(ip) = world.runtimes.get(earlier).map(|runtime| runtime.ip) else { return };
+        let Some(runtime) = world.runtimes.get_mut(later).filter(|runtime| runtime.ip == ip) else { return };
+        runtime.earlier = Some(earlier);
+        self.give_up_address(earlier);
+        self.give_address(runtime);
+        if let Some(runtime) = world.runtimes.get_mut(earlier) {
+            runtime.earlier = None;
+        }
     }
 
     /// Notes that a runtime was sent `Ready`.

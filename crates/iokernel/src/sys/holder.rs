@@ -7,13 +7,16 @@
 //! its devices are in use. If another process has the same memory (`CLONE_VM` of clone(2)), the
 //! threads leave it as it is, and the descriptors are closed at once.
 //!
-//! Owns the second process. It has no descriptor, blocks all signals, touches no memory but its
-//! stack, and sleeps.
+//! Owns the second process. It has no descriptor but one of this process (pidfd_open(2)), blocks
+//! all signals, touches no memory but its stack, and sleeps. Its end must not come before the last
+//! thread of this process has closed the descriptors, so `PR_SET_PDEATHSIG` does not do: Linux
+//! sends that when the thread that has made the process ends, and the last of the others would
+//! take the memory apart.
 //!
 //! | what ends | what happens |
 //! |---|---|
-//! | this process, however | its descriptors are closed; Linux kills the other one (`PR_SET_PDEATHSIG`), which takes the memory apart |
-//! | the thread that has made it | Linux kills the other one |
+//! | this process, however | its descriptors are closed; the other one reads that at its own, and ends, which takes the memory apart |
+//! | the thread that has made it | nothing |
 //! | the other one | this process goes on; its own end takes long again |
 
 use core::arch::asm;
@@ -30,7 +33,7 @@ const STACK: usize = 16 * 1024;
 /// What `ps` shows.
 const NAME: &[u8; 16] = b"tailwater-hold\0\0";
 
-/// See the module documentation. Ended on drop, by the thread that has made it.
+/// See the module documentation. Ended on drop.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pid: Pid,
@@ -77,36 +80,43 @@ impl Drop for Holder {
     }
 }
 
-/// Sleeps until Linux kills this process with the thread that has made it; `parent` is the number
-/// of that thread's process.
+/// Sleeps until all threads of the process that has made this one have ended; `parent` is its
+/// number.
 ///
 /// It runs on the memory of that process: it calls no function of a library, which may use
 /// thread-local storage that is the other thread's, and writes to its own stack only.
 extern "C" fn hold(parent: *mut c_void) -> c_int {
     const LAST: usize = u32::MAX as usize;
-    system_call(libc::SYS_close_range, 0, LAST);
-    system_call(libc::SYS_prctl, libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize);
-    system_call(libc::SYS_prctl, libc::PR_SET_NAME as usize, NAME.as_ptr().addr());
-    // The parent may have ended before `PR_SET_PDEATHSIG` was set.
-    while system_call(libc::SYS_getppid, 0, 0) == parent.addr() {
-        system_call(libc::SYS_pause, 0, 0);
+    let process = system_call(libc::SYS_pidfd_open, [parent.addr(), 0, 0]);
+    // Negative: before Linux 5.3, or it has ended.
+    let Ok(fd @ 0..) = c_int::try_from(process.cast_signed()) else { return 0 };
+    if process > 0 {
+        system_call(libc::SYS_close_range, [0, process - 1, 0]);
+    }
+    system_call(libc::SYS_close_range, [process + 1, LAST, 0]);
+    system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, NAME.as_ptr().addr(), 0]);
+    // Another process may have its number by now, if it ended at once.
+    if system_call(libc::SYS_getppid, [0; 3]) == parent.addr() {
+        let mut ended = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // Nothing interrupts it: all signals are blocked.
+        system_call(libc::SYS_poll, [(&raw mut ended).addr(), 1, usize::MAX]);
     }
     0
 }
 
-/// Makes a system call with two arguments, a third one of zero, and without `errno`.
+/// Makes a system call with three arguments, without `errno`.
 #[inline(always)]
-fn system_call(number: libc::c_long, first: usize, second: usize) -> usize {
+fn system_call(number: libc::c_long, [first, second, third]: [usize; 3]) -> usize {
     let result;
-    // SAFETY: the calls of `hold` write no memory of this process, and read `NAME`; the instruction
-    // changes the named registers only.
+    // SAFETY: the calls of `hold` write no memory but its own `pollfd`, and read `NAME`; the
+    // instruction changes the named registers only.
     unsafe {
         asm!(
             "syscall",
             inlateout("rax") number as usize => result,
             in("rdi") first,
             in("rsi") second,
-            in("rdx") 0usize,
+            in("rdx") third,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
@@ -127,25 +137,27 @@ mod tests {
     }
 
     #[test]
-    fn the_process_has_this_ones_memory_and_no_descriptor_and_ends_with_its_thread() {
+    fn the_process_has_this_ones_memory_and_no_other_descriptor_and_outlives_the_thread_that_made_it() {
         let maker = std::thread::spawn(|| {
             let holder = Holder::start().unwrap();
             let pid = holder.pid.as_raw_nonzero().get();
             until("it has its name", || {
                 fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "tailwater-hold\n")
             });
-            assert_eq!(fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(), 0);
+            let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+            let targets: Vec<_> = descriptors.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
+            assert!(matches!(&targets[..], [one] if one.to_string_lossy().contains("pidfd")), "{targets:?}");
             let maps = |process: &str| fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
             // Other tests map and unmap meanwhile.
             until("it has the same memory", || maps(&pid.to_string()) == maps("self"));
-            // Not dropped, as if the thread were killed.
-            core::mem::forget(holder);
-            pid
+            (holder, pid, rustix::thread::gettid())
         });
-        let pid = maker.join().unwrap();
-        until("it has ended", || !lives(pid));
-        // SAFETY: as in `drop`.
-        unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) };
+        let (holder, pid, maker) = maker.join().unwrap();
+        // Linux has no trace of that thread any more, and has sent what it sends at its end.
+        let task = format!("/proc/self/task/{}", maker.as_raw_nonzero());
+        until("the thread has ended", || !fs::exists(&task).unwrap());
+        assert!(lives(pid));
+        drop(holder);
     }
 
     #[test]

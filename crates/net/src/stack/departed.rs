@@ -5,6 +5,10 @@
 //! IP header of a packet from this host to that address, without a transport header: it is about
 //! all that this host has with that address.
 //!
+//! If one of two instances of a program has ended, the report is "protocol unreachable" instead.
+//! The other one resets the connections that it does not have when it is asked, so each connection
+//! to the address is probed.
+//!
 //! It ends connections without quoting a sequence number in flight, so it is believed only where
 //! the link vouches for the frame ([`Checksums::Trust`]): no frame from a wire is vouched for, and
 //! the IOKernel lets no program send an error "host unreachable". A quote with a transport header
@@ -28,7 +32,8 @@ impl<P: Platform> Stack<P> {
         why: Undelivered,
         quote: &[u8],
     ) -> bool {
-        if why != Undelivered::Host || arrived.checksums != Checksums::Trust {
+        if !matches!(why, Undelivered::Host | Undelivered::Protocol) || arrived.checksums != Checksums::Trust
+        {
             return false;
         }
         let Some(addresses) = read_bare_header(quote, arrived.addresses.source().is_ipv4()) else {
@@ -41,8 +46,12 @@ impl<P: Platform> Stack<P> {
         {
             return false;
         }
-        self.counters.count(Event::PeerDeparted);
-        self.forget_peer(outlet, gone);
+        if why == Undelivered::Protocol {
+            self.probe_peer(outlet, gone);
+        } else {
+            self.counters.count(Event::PeerDeparted);
+            self.forget_peer(outlet, gone);
+        }
         true
     }
 

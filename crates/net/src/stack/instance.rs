@@ -56,6 +56,12 @@ impl<P: Platform> Stack<P> {
         self.standing.set(instance);
     }
 
+    /// Returns whether there is another instance.
+    #[cfg(feature = "tcp")]
+    pub(super) fn has_other(&self) -> bool {
+        self.standing.get() != Instance::Only
+    }
+
     /// Returns whether there is an earlier instance.
     pub(super) fn passes_on(&self) -> bool {
         self.standing.get() == Instance::Later

@@ -32,6 +32,7 @@ impl<P: Platform> Stack<P> {
     pub(crate) fn fail_remote(&self, _: &mut impl Outlet<P>) {}
 
     pub(crate) fn fail_departed(&self, _: &mut impl Outlet<P>, _: IpAddr) {}
+    pub(crate) fn probe_peer(&self, _: &mut impl Outlet<P>, _: IpAddr) {}
 
     pub(crate) fn resume_remote(&self, _: &mut impl Outlet<P>) {}
 

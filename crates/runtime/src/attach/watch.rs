@@ -149,7 +149,7 @@ impl Connection {
             match control::receive::<ServerMessage>(control) {
                 Ok((ServerMessage::Instance(instance), _)) => {
                     self.wish.instance = instance;
-                    instances::note(instance);
+                    instances::hear(instance);
                 }
                 Ok((ServerMessage::End, _)) => instances::end_soon(),
                 Ok((ServerMessage::Refused { why }, _)) => return Loss::Expelled(why),

@@ -52,7 +52,7 @@ impl CustomStacks {
             }
         };
         stack.uthread().wait_until_left();
-        Ok(stack)
+        Ok(stack.renewed(guard))
     }
 
     /// Keeps `stack` for the next thread of its size.

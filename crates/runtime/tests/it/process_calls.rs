@@ -1,5 +1,5 @@
 //! Calls of the C library that look at its record of the calling thread, or of all threads, from
-//! user threads: forks, changes of user and group, robust mutexes.
+//! user threads: forks, changes of user and group, robust mutexes, a thread's attributes.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -100,6 +100,42 @@ fn robust_mutexes_are_locked_and_unlocked_by_user_threads() {
                     assert_eq!(libc::pthread_mutex_unlock(&raw mut mutexes[at]), 0);
                 }
             }
+        });
+    });
+}
+
+/// Asks for the stack, the priority and the cores of the calling thread; returns the three results,
+/// and whether the stack is the one that it runs on.
+fn attributes() -> ([i32; 3], bool) {
+    // SAFETY: the objects are initialised before use, and have the sizes that are passed.
+    unsafe {
+        let me = libc::pthread_self();
+        let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
+        let of_stack = libc::pthread_getattr_np(me, &raw mut attributes);
+        let (mut low, mut size) = (std::ptr::null_mut(), 0);
+        if of_stack == 0 {
+            assert_eq!(libc::pthread_attr_getstack(&raw const attributes, &raw mut low, &raw mut size), 0);
+            libc::pthread_attr_destroy(&raw mut attributes);
+        }
+        let here = &raw const size as usize;
+        let (mut policy, mut parameters): (i32, libc::sched_param) = (0, std::mem::zeroed());
+        let of_policy = libc::pthread_getschedparam(me, &raw mut policy, &raw mut parameters);
+        let mut cores: libc::cpu_set_t = std::mem::zeroed();
+        let of_cores = libc::pthread_getaffinity_np(me, size_of_val(&cores), &raw mut cores);
+        ([of_stack, of_policy, of_cores], (low as usize..low as usize + size).contains(&here))
+    }
+}
+
+#[test]
+fn attributes_of_a_user_thread_are_refused_and_those_of_an_ordinary_one_are_its_own() {
+    own_process(|| {
+        beside_others(|| {
+            for _ in 0..100 {
+                let (results, is_its_stack) = attributes();
+                assert!(results.iter().all(|&result| result != 0) && !is_its_stack, "{results:?}");
+                thread::yield_now();
+            }
+            assert_eq!(tailwater::blocking(attributes), ([0; 3], true));
         });
     });
 }

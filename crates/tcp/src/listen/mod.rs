@@ -184,11 +184,6 @@ impl Listener {
         self.pending.len()
     }
 
-    /// Returns whether a handshake of this flow is under way.
-    pub fn is_under_way(&self, flow: &Flow) -> bool {
-        self.pending.contains_key(flow)
-    }
-
     /// Handles a segment (RFC 9293 section 3.10.7.2).
     pub fn handle_segment(&mut self, now: Instant, arrival: &Arrival<'_>) -> Answer {
         if let Some(pending) = self.pending.get(&arrival.flow).copied() {

@@ -35,7 +35,10 @@
 //! | the earlier one dies | the later one is sent `latest`, and answers for its connections with resets |
 //! | the IOKernel dies | each says what it was when it registers again, in either order; one whose counterpart has not come back within the time for that is sent `latest` |
 //! | the later one passes on garbage, or frames without end | they reach the earlier instance alone, of the same tenant, in the later one's turns |
+//! | the IOKernel dies before it has passed on `end-earlier` | the program sends it again when it is sent `replaces` |
 //! | `end-earlier` without an earlier instance, or again and again | no effect; charged as a request for statistics, and refused like one |
+
+use std::collections::BTreeSet;
 
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{Instance, Register};
@@ -118,12 +121,16 @@ impl Directory {
         }
     }
 
-    /// Returns the registered instances of this name, and how each stands to the other.
+    /// Returns the registered instances of this name, and how each stands to the other. One whose
+    /// counterpart is not ready is left out: the polling thread may not have that yet, and one that
+    /// comes back knows what it was.
     pub(in crate::control) fn instances(&self, name: &str) -> Vec<(RuntimeId, Instance)> {
         let there = self.entries.iter().filter(|(_, entry)| {
             entry.ready && !entry.expected && entry.wish.name == name && !entry.wish.instance.is_only()
         });
-        there.map(|(&id, entry)| (id, entry.wish.instance)).collect()
+        let there: Vec<_> = there.map(|(&id, entry)| (id, entry.wish.instance)).collect();
+        let is_told = |&(_, instance): &(_, Instance)| instance == Instance::Latest || there.len() > 1;
+        there.iter().copied().filter(is_told).collect()
     }
 
     /// Returns the program that this one replaces.
@@ -149,7 +156,7 @@ impl Directory {
     }
 
     /// Returns the names of the programs that may have another instance.
-    pub(in crate::control) fn replaceable(&self) -> Vec<String> {
+    pub(in crate::control) fn replaceable(&self) -> BTreeSet<String> {
         let entries = self.entries.values().filter(|entry| !entry.wish.instance.is_only());
         entries.map(|entry| entry.wish.name.clone()).collect()
     }

@@ -22,7 +22,7 @@ use tailwater_shm::memory::MemoryError;
 use tailwater_shm::{Version, board};
 
 use super::owed::Owed;
-use crate::authority::{Authority, Denial, Held, User};
+use crate::authority::{Authority, Denial, Held, Usage, User};
 use crate::config::Config;
 use crate::frame::MacAddr;
 pub use instances::NotBeside;
@@ -313,7 +313,7 @@ pub enum Holders {
     All,
     /// Programs of users other than root and the IOKernel's own.
     Others,
-    /// Programs of this user.
+    /// Programs of this user, and of its subordinate ids.
     User(u32),
 }
 
@@ -322,7 +322,7 @@ impl core::fmt::Display for Holders {
         match self {
             Self::All => f.write_str("all programs"),
             Self::Others => f.write_str("programs of users without rights"),
-            Self::User(uid) => write!(f, "programs of user {uid}"),
+            Self::User(uid) => write!(f, "programs of user {uid}, and of its subordinate ids,"),
         }
     }
 }
@@ -478,16 +478,16 @@ impl Directory {
         if self.config.first_pool_address() != config.first_pool_address() {
             self.next_ip = config.first_pool_address();
         }
-        let mut held: HashMap<usize, Held> = HashMap::new();
+        let mut usage: HashMap<usize, Usage> = HashMap::new();
         let mut entries: Vec<(&RuntimeId, &mut Entry)> = self.entries.iter_mut().collect();
         entries.sort_unstable_by_key(|(id, _)| id.0);
         for (_, entry) in entries {
             let (wish, bytes) = (&entry.wish, entry.region_len());
-            let so_far = |grant| held.get(&grant).copied().unwrap_or_default();
+            let so_far = |grant| usage.get(&grant).cloned().unwrap_or_default();
             let ruling = authority.rule_on(&entry.user, wish, bytes, so_far);
             entry.grant = ruling.unwrap_or_else(|_| authority.grant_of(&entry.user, wish));
             if let Some(grant) = entry.grant {
-                held.entry(grant).or_default().add(entry.held());
+                usage.entry(grant).or_default().add(authority.counts_for(&entry.user), entry.held());
             }
         }
         (self.config, self.authority) = (config.clone(), authority);
@@ -499,13 +499,14 @@ impl Directory {
     }
 
     /// Returns what the programs of a grant have.
-    fn held(&self, grant: usize) -> Held {
-        let mut held = Held::default();
+    fn usage(&self, grant: usize) -> Usage {
+        let mut usage = Usage::default();
         let theirs = self.entries.values().filter(|entry| entry.grant == Some(grant));
         theirs.for_each(|entry| {
-            held.add(Held { guaranteed: self.guaranteed_beyond(entry).into(), ..entry.held() });
+            let held = Held { guaranteed: self.guaranteed_beyond(entry).into(), ..entry.held() };
+            usage.add(self.authority.counts_for(&entry.user), held);
         });
-        held
+        usage
     }
 
     /// Returns the program of this name that the polling thread has.
@@ -567,7 +568,7 @@ impl Directory {
 
     /// Says in words what a user may register.
     pub(crate) fn rights(&self, user: &User) -> String {
-        self.authority.describe(user, |grant| self.held(grant))
+        self.authority.describe(user, |grant| self.usage(grant))
     }
 
     /// Enters a runtime and returns its place, or a refusal, after which nothing has changed. A
@@ -629,7 +630,17 @@ impl Directory {
     pub(crate) fn settle(&mut self, id: RuntimeId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.ready = true;
-        self.owed.retain(|owed| !owed.is_of(entry.user.uid, &entry.wish.name));
+        self.forget_kept(id);
+    }
+
+    /// Owes nothing any more to a program that was sent `Ready`. The other instance of it, which
+    /// has the same name and address, may be still to come.
+    pub(crate) fn repay(&mut self, program: &Owed) {
+        self.owed.retain(|owed| !owed.is_same(program));
+    }
+
+    fn forget_kept(&mut self, id: RuntimeId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
         let Some(kept) = entry.kept.take() else { return };
         if kept.place.ip != entry.place.ip {
             self.free_addresses(&kept.place);
@@ -638,19 +649,19 @@ impl Directory {
 
     /// Enters the programs of the IOKernel that this one takes over from, as if they registered:
     /// until they do, or [`forget_expected`](Self::forget_expected) is called, all that they have
-    /// is kept for them. `is_privileged` returns whether a user may register anything.
+    /// is kept for them. `user` returns the user with this number and these groups.
     ///
     /// # Errors
     /// Which of them would be refused, and why.
     pub(crate) fn expect(
         &mut self,
         programs: &[HandoverProgram],
-        is_privileged: impl Fn(u32) -> bool,
+        user: impl Fn(u32, Vec<u32>) -> User,
     ) -> Result<(), String> {
         for HandoverProgram { register, ip, grant, uid, groups } in programs {
             let mut groups = groups.clone();
             groups.sort_unstable();
-            let user = User { uid: *uid, groups, privileged: is_privileged(*uid) };
+            let user = user(*uid, groups);
             let rule = |this: &Self, bytes| this.rule_as_before(&user, register, bytes, *grant);
             let place = self.enter(&user, register, Some(*ip), rule).map_err(|refusal| {
                 let name = register.name.escape_default();
@@ -673,8 +684,10 @@ impl Directory {
         let late = self.entries.iter().filter(|(_, entry)| entry.expected).map(|(&id, _)| id);
         let late: Vec<RuntimeId> = late.collect();
         let ids: Vec<RuntimeId> = self.entries.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.settle(id));
-        late.into_iter().filter_map(|id| Some(self.take_out(id)?.wish.name)).collect()
+        ids.into_iter().for_each(|id| self.forget_kept(id));
+        let late: Vec<Entry> = late.into_iter().filter_map(|id| self.take_out(id)).collect();
+        self.owed.retain(|owed| !late.iter().any(|entry| owed.is_of(entry.user.uid, &entry.wish.name)));
+        late.into_iter().map(|entry| entry.wish.name).collect()
     }
 
     /// Returns whether programs are expected.
@@ -682,10 +695,11 @@ impl Directory {
         self.entries.values().any(Entry::is_expected)
     }
 
-    /// Returns how many programs are expected: of this user, and in all.
-    pub(crate) fn expected(&self, uid: u32) -> (usize, usize) {
+    /// Returns how many programs are expected: those that count for this user, and all.
+    pub(crate) fn expected(&self, user: u32) -> (usize, usize) {
         let expected = self.entries.values().filter(|entry| entry.is_expected());
-        expected.fold((0, 0), |(own, all), entry| (own + usize::from(entry.user.uid == uid), all + 1))
+        let is_its = |entry: &Entry| self.authority.counts_for(&entry.user) == user;
+        expected.fold((0, 0), |(own, all), entry| (own + usize::from(is_its(entry)), all + 1))
     }
 
     /// Returns the registered programs, for an IOKernel that takes over: those that have announced
@@ -717,7 +731,7 @@ impl Directory {
     /// Returns the grant by which a user may register a program now.
     fn rule_on(&self, user: &User, wish: &Register, bytes: u64) -> Result<Option<usize>, Denial> {
         let wish = self.beyond_other(user, wish);
-        self.authority.rule_on(user, &wish, bytes, |grant| self.held(grant))
+        self.authority.rule_on(user, &wish, bytes, |grant| self.usage(grant))
     }
 
     /// As [`rule_on`](Self::rule_on), for a program that a previous IOKernel has registered by the
@@ -731,7 +745,8 @@ impl Directory {
         before: Option<usize>,
     ) -> Result<Option<usize>, Denial> {
         let counted = self.beyond_other(user, wish);
-        let permits = |&grant: &usize| self.authority.permits(grant, user, &counted, bytes, self.held(grant));
+        let permits =
+            |&grant: &usize| self.authority.permits(grant, user, &counted, bytes, self.usage(grant));
         if let Some(grant) = before.filter(permits) {
             return Ok((!user.privileged).then_some(grant));
         }
@@ -865,8 +880,8 @@ impl Directory {
     /// Checks that a region of `asked` bytes is within the limits of all, and of its user.
     fn check_memory(&self, user: &User, grant: Option<usize>, asked: u64) -> Result<(), Refusal> {
         let all = self.config.max_region_bytes.unwrap_or(self.memory_bytes / 4);
-        let limits =
-            [(Holders::User(user.uid), all / 4), (Holders::Others, all - all / 4), (Holders::All, all)];
+        let owner = self.authority.counts_for(user);
+        let limits = [(Holders::User(owner), all / 4), (Holders::Others, all - all / 4), (Holders::All, all)];
         // The user's own limit comes first: the user can do something about that one. It does not
         // apply where the grant has one.
         let skipped = match grant {
@@ -881,7 +896,10 @@ impl Directory {
                 .filter(|entry| match whose {
                     Holders::All => true,
                     Holders::Others => !entry.user.privileged,
-                    Holders::User(uid) => entry.user.uid == uid,
+                    // Root may have subordinate ids, and is not limited itself.
+                    Holders::User(user) => {
+                        !entry.user.privileged && self.authority.counts_for(&entry.user) == user
+                    }
                 })
                 .map(|entry| (entry.region_len(), entry.wish.name.as_str()))
                 .collect();
@@ -982,14 +1000,16 @@ impl Directory {
     }
 
     /// Removes a runtime; all it had can be assigned to others, or is kept for its program again.
-    pub(crate) fn release(&mut self, id: RuntimeId) {
-        let Some(Entry { wish, kept, grant, .. }) = self.take_out(id) else { return };
+    /// Returns its name.
+    pub(crate) fn release(&mut self, id: RuntimeId) -> Option<String> {
+        let Entry { wish, kept, grant, .. } = self.take_out(id)?;
         if let Some(mut kept) = kept {
             // Its former number may be another one's, and grants may have other numbers.
             (kept.place.id, kept.grant) = (id, grant);
             self.put_in(*kept);
         }
         self.note_alone(&wish.name);
+        Some(wish.name)
     }
 }
 

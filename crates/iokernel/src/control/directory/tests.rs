@@ -1,7 +1,7 @@
 use super::*;
 use tailwater_shm::control::{Class, Instance};
 
-const ROOT: &User = &User { uid: 0, groups: Vec::new(), privileged: true };
+const ROOT: &User = &User { uid: 0, owner: 0, groups: Vec::new(), privileged: true };
 
 /// Every user may register anything within the limits of all users.
 fn everyone() -> Authority {
@@ -10,6 +10,11 @@ fn everyone() -> Authority {
 }
 
 /// Programs at 10.77.0.9 have MAC address 02:00:00:00:00:09.
+/// Returns what makes users, of whom some need no grant.
+fn user_of(privileged: impl Fn(u32) -> bool) -> impl Fn(u32, Vec<u32>) -> User {
+    move |uid, groups| User { uid, owner: uid, groups, privileged: privileged(uid) }
+}
+
 fn directory() -> Directory {
     let config = Config::from_toml(
         "max-runtimes = 8\nmax-kthreads = 16\n[macs]\n\"10.77.0.9\" = \"02:00:00:00:00:09\"",
@@ -97,7 +102,7 @@ fn shared_memory_is_limited_for_each_user_for_all_others_and_in_total() {
         let mut places = Vec::new();
         let refused = loop {
             let name = format!("{uid}-{}", places.len());
-            match directory.admit(&User { uid, groups: Vec::new(), privileged }, &free(&name)) {
+            match directory.admit(&User { uid, owner: uid, groups: Vec::new(), privileged }, &free(&name)) {
                 Ok(place) => places.push(place),
                 Err(refusal) => break refusal.to_string(),
             }
@@ -107,7 +112,8 @@ fn shared_memory_is_limited_for_each_user_for_all_others_and_in_total() {
     };
     let (of_one, why) = admitted(1000, false);
     assert_eq!(of_one, 4);
-    let told = format!("programs of user 1000 have {} of at most {}", 4 * one, 4 * one);
+    let told =
+        format!("programs of user 1000, and of its subordinate ids, have {} of at most {}", 4 * one, 4 * one);
     assert!(why.contains(&told) && why.contains("\"1000-0\"") && why.contains("max-region-bytes"), "{why}");
     assert_eq!((admitted(1001, false).0, admitted(1002, false).0), (4, 4));
     let (more, why) = admitted(1003, false);
@@ -117,8 +123,10 @@ fn shared_memory_is_limited_for_each_user_for_all_others_and_in_total() {
     // What a program had can be given to others.
     let of_a_user: Vec<RuntimeId> =
         directory.entries.iter().filter(|(_, e)| e.user.uid == 1000).map(|(id, _)| *id).collect();
-    of_a_user.into_iter().for_each(|id| directory.release(id));
-    directory.admit(&User { uid: 1003, groups: Vec::new(), privileged: false }, &free("new")).unwrap();
+    of_a_user.into_iter().for_each(|id| drop(directory.release(id)));
+    directory
+        .admit(&User { uid: 1003, owner: 1003, groups: Vec::new(), privileged: false }, &free("new"))
+        .unwrap();
     // Unless configured, a quarter of the machine's memory.
     let mut small = Directory::new(&Config::default(), Authority::default(), 4, 4 * one);
     small.admit(ROOT, &free("first")).unwrap();
@@ -136,7 +144,7 @@ fn grants_count_what_their_programs_have_and_a_new_configuration_counts_it_again
     let grant = "[[grant]]\nusers = 1000\nguaranteed = 1\nclasses = [\"latency-critical\"]\n";
     let (one, config) = authority(grant);
     let mut directory = Directory::new(&config, one, 4, u64::MAX);
-    let user = User { uid: 1000, groups: Vec::new(), privileged: false };
+    let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
     let first = directory.admit(&user, &wish("first")).unwrap();
     let refused =
         |directory: &mut Directory| directory.admit(&user, &wish("another")).unwrap_err().to_string();
@@ -165,7 +173,7 @@ fn a_new_configuration_fills_grants_in_the_order_of_registration() {
     let config = Config::from_toml(text).unwrap();
     let authority = Authority::resolve(&config).unwrap();
     let mut directory = Directory::new(&config, authority.clone(), 4, u64::MAX);
-    let user = User { uid: 1000, groups: Vec::new(), privileged: false };
+    let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
     let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
     directory.admit(&user, &job("first")).unwrap();
     directory.admit(&user, &job("second")).unwrap();
@@ -316,7 +324,7 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
     let text = "[[grant]]\nusers = [7, 8]\nclasses = [\"latency-critical\"]\nguaranteed = 3\naddresses = [\"10.77.0.0/24\"]";
     let config = Config::from_toml(text).unwrap();
     let new = || Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
-    let [user, other] = [7, 8].map(|uid| User { uid, groups: vec![uid], privileged: false });
+    let [user, other] = [7, 8].map(|uid| User { uid, owner: uid, groups: vec![uid], privileged: false });
     let mut old = new();
     let chosen = Register { ip: Some(Ipv4Addr::new(10, 77, 0, 9)), ..wish("first") };
     let first = register(&mut old, &user, &chosen, &[1, 2]);
@@ -325,7 +333,7 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
 
     let mut next = new();
     let programs = old.registered().programs;
-    next.expect(&programs, |uid| uid == 0).unwrap();
+    next.expect(&programs, user_of(|uid| uid == 0)).unwrap();
     assert!(next.expects());
     assert_eq!((next.expected(7), next.expected(9)), ((1, 2), (0, 2)));
     // One that is as new: another name, address and part of the cores.
@@ -379,7 +387,7 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
 /// Hands the programs of `old` to a new directory with the same settings.
 fn succeed(old: &Directory) -> Directory {
     let mut next = Directory::new(&old.config, old.authority.clone(), old.managed, old.memory_bytes);
-    next.expect(&old.registered().programs, |_| false).unwrap();
+    next.expect(&old.registered().programs, user_of(|_| false)).unwrap();
     next
 }
 
@@ -387,7 +395,7 @@ fn succeed(old: &Directory) -> Directory {
 fn a_program_without_a_right_to_choose_its_address_keeps_the_one_it_has() {
     let config = Config::from_toml("[[grant]]\nusers = 1000").unwrap();
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
-    let user = User { uid: 1000, groups: Vec::new(), privileged: false };
+    let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
     let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
     let neighbour = register(&mut directory, &user, &job("neighbour"), &[1, 2]);
     let Place { ip, .. } = register(&mut directory, &user, &job("idle"), &[3, 4]);
@@ -413,7 +421,7 @@ fn grants_that_programs_have_filled_in_another_order_than_that_of_their_numbers_
     let text = "[[grant]]\nusers = 1000\nprograms = 1\n[[grant]]\nusers = 1000\nnames = \"x\"\nprograms = 1";
     let config = Config::from_toml(text).unwrap();
     let mut old = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
-    let user = User { uid: 1000, groups: Vec::new(), privileged: false };
+    let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
     let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
     let first = old.admit(ROOT, &job("first")).unwrap();
     let a = register(&mut old, &user, &job("a"), &[3, 4]);
@@ -431,9 +439,9 @@ fn grants_that_programs_have_filled_in_another_order_than_that_of_their_numbers_
     let text = "[[grant]]\nusers = 1000\nprograms = 1";
     let less = Config::from_toml(text).unwrap();
     let mut next = Directory::new(&less, Authority::resolve(&less).unwrap(), 4, u64::MAX);
-    next.expect(&old.registered().programs, |_| false).unwrap();
+    next.expect(&old.registered().programs, user_of(|_| false)).unwrap();
     let mut without = Directory::new(&less, Authority::default(), 4, u64::MAX);
-    let why = without.expect(&old.registered().programs, |_| false).unwrap_err();
+    let why = without.expect(&old.registered().programs, user_of(|_| false)).unwrap_err();
     assert!(why.contains("\"x\" of user 1000") && why.contains("no [[grant]]"), "{why}");
 }
 
@@ -442,7 +450,7 @@ fn a_program_that_could_not_attach_is_named_with_the_reason() {
     let (mut old, mut next) = (directory(), directory());
     register(&mut old, ROOT, &wish("web"), &[1, 2]);
     next.config.max_kthreads = 1;
-    let why = next.expect(&old.registered().programs, |_| true).unwrap_err();
+    let why = next.expect(&old.registered().programs, user_of(|_| true)).unwrap_err();
     assert!(why.contains("\"web\" of user 0") && why.contains("max-kthreads"), "{why}");
 }
 
@@ -452,7 +460,7 @@ fn a_program_that_returns_gets_its_former_address_of_the_pool_for_a_while_after_
                 addresses = [\"10.77.0.64/26\"]";
     let config = Config::from_toml(text).unwrap();
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
-    let user = User { uid: 7, groups: Vec::new(), privileged: false };
+    let user = User { uid: 7, owner: 7, groups: Vec::new(), privileged: false };
     let job = |name: &str, host| Register {
         guaranteed: 0,
         class: Class::BestEffort,
@@ -490,7 +498,7 @@ fn of_ever_so_many_groups_those_that_grants_name_are_handed_over() {
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
     let groups = |len: u32| (0..len).collect::<Vec<u32>>();
     for (uid, len, handed_over) in [(7, MAX_GROUPS as u32, MAX_GROUPS), (8, MAX_GROUPS as u32 + 1, 1)] {
-        let user = User { uid, groups: groups(len), privileged: false };
+        let user = User { uid, owner: uid, groups: groups(len), privileged: false };
         let free = Register { guaranteed: 0, ..wish(&uid.to_string()) };
         register(&mut directory, &user, &free, &[2 * uid as i32, 2 * uid as i32 + 1]);
         let programs = directory.registered().programs;
@@ -508,7 +516,7 @@ fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
     let at = |name: &str, ip: Ipv4Addr, returns| Register { ip: Some(ip), returns, ..free(name) };
     let own = std::process::id() as i32;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let [owner, other] = [7, 8].map(|uid| User { uid, groups: Vec::new(), privileged: false });
+    let [owner, other] = [7, 8].map(|uid| User { uid, owner: uid, groups: Vec::new(), privileged: false });
     let programs = [("first", 2), ("second", 5)];
     let owed = programs
         .map(|(name, host)| Owed::new(name, [10, 77, 0, host].into(), owner.uid, (own, &stat)).unwrap());
@@ -548,6 +556,7 @@ fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
     let place = directory.admit(&owner, &at("second", owed[1].ip, true)).unwrap();
     assert_eq!(place.ip, owed[1].ip);
     directory.settle(place.id);
+    directory.repay(&owed[1]);
     assert_eq!(directory.owed(), &owed[..1]);
     // One that only says so does not.
     let claim = at("third", [10, 77, 0, 9].into(), true);
@@ -599,7 +608,7 @@ fn an_instance_is_replaced_only_if_it_has_agreed_by_the_same_user_at_the_same_ad
     let not = |name: &str, why| Refusal::NotBeside { name: name.to_owned(), why };
     assert_eq!(refusal(&mut directory, ROOT, &latest("firm")), not("firm", NotBeside::Disagrees));
     assert_eq!(refusal(&mut directory, ROOT, &wish("web")), Refusal::NameTaken("web".to_owned()));
-    let other = User { uid: 7, ..ROOT.clone() };
+    let other = User { uid: 7, owner: 7, ..ROOT.clone() };
     assert_eq!(refusal(&mut directory, &other, &latest("web")), Refusal::NameTaken("web".to_owned()));
     let elsewhere = Register { ip: Some([10, 77, 0, 99].into()), ..latest("web") };
     assert_eq!(refusal(&mut directory, ROOT, &elsewhere), not("web", NotBeside::Address));
@@ -639,7 +648,7 @@ fn two_instances_come_back_in_either_order() {
         if swapped {
             estate.programs.reverse();
         }
-        after.expect(&estate.programs, |_| true).unwrap();
+        after.expect(&estate.programs, user_of(|_| true)).unwrap();
         // As each was told how it stands.
         let back = |instance| Register { instance, ip: Some(first.ip), ..free.clone() };
         let mut wishes = [back(Instance::Replaced), back(Instance::Replaces)];
@@ -655,4 +664,44 @@ fn two_instances_come_back_in_either_order() {
         let places: Vec<Place> = wishes.iter().map(|wish| anew.admit(ROOT, wish).unwrap()).collect();
         assert_eq!(anew.earlier(places[later].id), Some(places[earlier].id), "{swapped}");
     }
+}
+
+#[test]
+fn both_instances_get_back_the_address_that_a_killed_iokernel_chose_for_them() {
+    let config = Config::from_toml("[[grant]]\nusers = \"*\"").unwrap();
+    let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
+    let owner = User { uid: 7, owner: 7, groups: Vec::new(), privileged: false };
+    let ip = config.first_pool_address();
+    let owed = ["self", "thread-self"].map(|folder| {
+        let stat = std::fs::read_to_string(format!("/proc/{folder}/stat")).unwrap();
+        let pid: i32 = stat.split(' ').next().unwrap().parse().unwrap();
+        Owed::new("web", ip, owner.uid, (pid, &stat)).unwrap()
+    });
+    directory.owe(owed.to_vec());
+    for (instance, owed) in [Instance::Replaced, Instance::Replaces].into_iter().zip(&owed) {
+        let free = Register { guaranteed: 0, class: Class::BestEffort, ..wish("web") };
+        let place = directory.admit(&owner, &Register { ip: Some(ip), returns: true, instance, ..free });
+        let place = place.unwrap();
+        assert_eq!(place.ip, ip);
+        directory.settle(place.id);
+        directory.repay(owed);
+    }
+    assert_eq!(directory.owed(), []);
+}
+
+#[test]
+fn an_instance_is_not_said_to_be_replaced_by_one_that_is_not_ready() {
+    let mut directory = directory();
+    let free = Register { guaranteed: 0, ..latest("web") };
+    let first = directory.admit(ROOT, &free).unwrap();
+    directory.settle(first.id);
+    let second = directory.admit(ROOT, &free).unwrap();
+    assert_eq!(directory.instances("web"), []);
+    directory.release(second.id);
+    assert_eq!(directory.instances("web"), [(first.id, Instance::Latest)], "as it was");
+    let second = directory.admit(ROOT, &free).unwrap();
+    directory.settle(second.id);
+    let mut both = directory.instances("web");
+    both.sort_by_key(|(id, _)| id.0);
+    assert_eq!(both, [(first.id, Instance::Replaced), (second.id, Instance::Replaces)]);
 }

@@ -81,8 +81,14 @@ const MOST_KEPT: usize = 1_024;
 /// Maximum number of reports that wait, and of those to one program.
 const MOST_REPORTS: usize = 16_384;
 const MOST_REPORTS_TO_ONE: u16 = 64;
+/// Number of reports that wait for one program up to which one of them is delivered again: ends of
+/// one user's instances are to leave room for those of others.
+const MOST_REPEATS_TO_ONE: u16 = MOST_REPORTS_TO_ONE / 4;
 /// Time until a report is tried again for which its receiver's ring had no room, in milliseconds.
 const RETRY_MS: u64 = 100;
+/// How often the end of one of two instances is reported again, a second apart: the other one may
+/// not know of it at first, and then answers nothing for the connections of that one.
+const REPEATS: u8 = 3;
 /// Reports that are tried at once, about 10 us of work.
 const REPORTS_AT_ONCE: usize = 64;
 
@@ -101,14 +107,19 @@ struct Kept {
     until: Cycles,
 }
 
-/// A report for `to` that the program of `gone` has ended.
+/// A report for `to` that the program of `gone` has ended, or one of two instances of it.
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     to: RuntimeId,
     gone: (IpAddr, MacAddr),
+    of_instance: bool,
     until: Cycles,
-    /// When it is tried again; `None`: it has not been tried.
-    next: Option<Cycles>,
+    /// When it is tried.
+    due: Cycles,
+    /// It was tried, and its receiver's ring had no room.
+    tried: bool,
+    /// How often it is delivered again.
+    repeats: u8,
 }
 
 /// The sender of frames, for its limit.
@@ -199,6 +210,11 @@ impl Absent {
         }
     }
 
+    /// Returns whether a report that was delivered is delivered again.
+    fn is_repeated(&self, report: &Pending) -> bool {
+        report.repeats > 0 && self.unread.get(&report.to).is_some_and(|&unread| unread <= MOST_REPEATS_TO_ONE)
+    }
+
     fn note_delivered(&mut self, to: RuntimeId) {
         if let Some(unread) = self.unread.get_mut(&to) {
             *unread -= 1;
@@ -225,17 +241,17 @@ impl Absent {
         self.begun.insert(id);
     }
 
-    /// Forgets a program that has ended.
-    fn leave(&mut self, id: RuntimeId) {
-        self.begun.remove(&id);
+    /// Forgets a program that has ended. Returns whether it was sent `Ready`.
+    fn leave(&mut self, id: RuntimeId) -> bool {
+        let begun = self.begun.remove(&id);
         self.answers.remove(&Payer::Runtime(id));
         self.drop_reports(|report| report.to == id);
+        begun
     }
 
     /// Keeps the address of a program that has ended. Returns whether others are to be told.
     fn keep(&mut self, ended: &mut Runtime, now: Cycles) -> bool {
-        let begun = self.begun.contains(&ended.id);
-        self.leave(ended.id);
+        let begun = self.leave(ended.id);
         self.kept.retain(|_, kept| now < kept.until);
         if self.kept.len() >= MOST_KEPT {
             self.make_room();
@@ -449,7 +465,7 @@ impl Switch {
 
     /// Handles the end of a program, which has been detached: tells the other programs, and answers
     /// for its address from now on. Returns how many times as long as this call it takes to tell
-    /// them all: those beyond [`REPORTS_AT_ONCE`] are told later.
+    /// them all: those beyond [`REPORTS_AT_ONCE`] are told later, and some again.
     pub(crate) fn note_end(
         &mut self,
         ended: &mut Runtime,
@@ -458,41 +474,52 @@ impl Switch {
         lender: &mut impl Lender,
         now: Cycles,
     ) -> u32 {
-        // Another instance of the program has the address.
-        if world.runtimes.other_instance(ended.id, ended.ip).is_some() {
-            self.absent.leave(ended.id);
-            return 1;
-        }
-        // At the end of the IOKernel, programs wait for the next one.
-        if *reason == EndReason::Shutdown || !self.absent.keep(ended, now) {
+        // Then it has the address.
+        let other = world.runtimes.other_instance(ended.id, ended.ip).map(|other| other.id);
+        let is_told = match other {
+            Some(_) => self.absent.leave(ended.id),
+            // At the end of the IOKernel, programs wait for the next one.
+            None => *reason != EndReason::Shutdown && self.absent.keep(ended, now),
+        };
+        if !is_told || *reason == EndReason::Shutdown {
             return 1;
         }
         let until = now + self.absent.seconds(REPORT_S);
+        let (of_instance, repeats) = (other.is_some(), if other.is_some() { REPEATS } else { 0 });
         let waiting = self.absent.reports.len();
-        for to in world.runtimes.iter().filter(|runtime| !runtime.doomed).map(|runtime| runtime.id) {
+        let told = world.runtimes.iter().filter(|runtime| !runtime.doomed && Some(runtime.id) != other);
+        for to in told.map(|runtime| runtime.id) {
             let ips = [Some(IpAddr::V4(ended.ip)), self.absent.config.ip6_of(ended.ip).map(IpAddr::V6)];
             for ip in ips.into_iter().flatten().chain([ended.mac.link_local().into()]) {
-                self.absent.queue(Pending { to, gone: (ip, ended.mac), until, next: None });
+                let gone = (ip, ended.mac);
+                let report = Pending { to, gone, of_instance, until, due: now, tried: false, repeats };
+                self.absent.queue(report);
             }
         }
         let reports = self.absent.reports.len() - waiting;
         self.report_ends(world, lender, now);
-        reports.div_ceil(REPORTS_AT_ONCE).max(1) as u32
+        reports.div_ceil(REPORTS_AT_ONCE).max(1) as u32 * (1 + u32::from(repeats))
     }
 
     /// Delivers reports that wait, some at a time.
     pub(crate) fn report_ends(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) {
         for _ in 0..self.absent.reports.len().min(REPORTS_AT_ONCE) {
             let Some(mut report) = self.absent.reports.pop_front() else { return };
-            let is_due = report.next.is_none_or(|next| next <= now);
-            if now < report.until && (!is_due || !put_report(report, world, lender, now)) {
-                if is_due {
-                    report.next = Some(now + self.absent.seconds(1) * RETRY_MS / 1_000);
-                }
-                self.absent.reports.push_back(report);
-            } else {
+            if now >= report.until {
                 self.absent.note_delivered(report.to);
+                continue;
             }
+            if report.due <= now {
+                report.tried = !put_report(report, world, lender, now);
+                if !report.tried && !self.absent.is_repeated(&report) {
+                    self.absent.note_delivered(report.to);
+                    continue;
+                }
+                let second = self.absent.seconds(1);
+                report.due = now + if report.tried { second * RETRY_MS / 1_000 } else { second };
+                report.repeats -= u8::from(!report.tried);
+            }
+            self.absent.reports.push_back(report);
         }
     }
 }
@@ -515,10 +542,10 @@ fn put_report(report: Pending, world: &mut World, lender: &mut impl Lender, now:
             runtime.identity.ipv6().find(|ip| ip.is_unicast_link_local() == near).map(IpAddr::V6)
         }
     };
-    let frame = own.and_then(|own| answer::departure(report.gone, (own, runtime.mac)));
+    let frame = own.and_then(|own| answer::departure(report.of_instance, report.gone, (own, runtime.mac)));
     let Some(frame) = frame else { return true };
     // Once: a program that does not empty its ring is lent no core for it again and again.
-    if report.next.is_none() && runtime.groups.is_unserved() {
+    if !report.tried && runtime.groups.is_unserved() {
         lender.wakeup(world, report.to, now);
     }
     let Some(runtime) = world.runtimes.get_mut(report.to) else { return true };

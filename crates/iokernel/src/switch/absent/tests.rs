@@ -12,8 +12,8 @@ use tailwater_wire::{
 };
 
 use super::{
-    ANSWERS_AT_ONCE, Absent, GRACE_S, KEPT_S, Kept, MOST_KEPT, MOST_REPORTS_TO_ONE, Pending, REPORTS_AT_ONCE,
-    RETRY_MS,
+    ANSWERS_AT_ONCE, Absent, GRACE_S, KEPT_S, Kept, MOST_KEPT, MOST_REPORTS_TO_ONE, Pending, REPEATS,
+    REPORTS_AT_ONCE, RETRY_MS,
 };
 use crate::config::Config;
 use crate::fixture::{HZ, Sandbox};
@@ -276,7 +276,10 @@ fn a_program_that_reads_no_report_loses_its_own_only() {
         to: RuntimeId(to),
         gone: (ip(1).into(), MacAddr::derived(ip(1))),
         until: now + 1,
-        next: None,
+        of_instance: false,
+        due: 0,
+        tried: false,
+        repeats: 0,
     };
     for _ in 0..2 * MOST_REPORTS_TO_ONE {
         absent.queue(report(0));
@@ -286,6 +289,13 @@ fn a_program_that_reads_no_report_loses_its_own_only() {
     assert_eq!((of(absent, 0), of(absent, 2)), (usize::from(MOST_REPORTS_TO_ONE), 1));
     absent.drop_reports(|report| report.to == RuntimeId(0));
     assert_eq!(absent.unread, [(RuntimeId(2), 1)].into());
+    // Nor do repeated ones take the room of others.
+    for waiting in 1..MOST_REPORTS_TO_ONE {
+        absent.queue(report(0));
+        let again = absent.is_repeated(&Pending { repeats: 1, ..report(0) });
+        assert_eq!(again, waiting <= MOST_REPORTS_TO_ONE / 4, "{waiting}");
+        assert!(!absent.is_repeated(&report(0)));
+    }
 }
 
 #[test]
@@ -424,7 +434,18 @@ fn an_address_that_another_instance_has_is_not_absent() {
     let mut sandbox = sandbox(Vec::new(), 1);
     sandbox.add_instance(5, 1, false);
     end(&mut sandbox, 1);
-    assert_eq!(received(&mut sandbox, 0), [], "no report");
+    // Its peers are to ask the other one, which may not know of the end at first.
+    for _ in 0..=REPEATS {
+        let reports = received(&mut sandbox, 0);
+        let whys =
+            reports.iter().filter(|(frame, _)| frame[12..14] == [8, 0]).map(|(frame, _)| error_of(frame).0);
+        assert_eq!(whys.collect::<Vec<_>>(), [Undelivered::Protocol]);
+        assert_eq!(received(&mut sandbox, 5), [], "it is told by the control thread");
+        sandbox.pass(1_000_000_000);
+        let Sandbox { switch, world, alloc, now, .. } = &mut sandbox;
+        switch.report_ends(world, alloc, *now);
+    }
+    assert_eq!(received(&mut sandbox, 0), []);
     let syn = local(0, ip(1), Flags::SYN, &[]);
     sandbox.peer(0).send(0, &syn);
     sandbox.pass(100);

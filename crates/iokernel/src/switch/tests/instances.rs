@@ -69,6 +69,27 @@ fn the_later_instance_has_the_address_and_the_guarantee_until_it_ends() {
 }
 
 #[test]
+fn which_instance_is_the_later_one_may_be_said_again_and_otherwise() {
+    let mut sandbox = one_instance(Vec::new());
+    sandbox.add_instance(SECOND, FIRST, false);
+    let last = [(FIRST, SECOND), (SECOND, FIRST), (SECOND, FIRST), (FIRST, SECOND)];
+    for (earlier, later) in last {
+        sandbox.pair(earlier, later);
+        assert_eq!((guaranteed(&sandbox, earlier), guaranteed(&sandbox, later)), (0, 1));
+        assert_eq!(receiver(&mut sandbox), [later]);
+        let before = |id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().earlier;
+        assert_eq!((before(earlier), before(later)), (None, Some(RuntimeId(earlier))));
+    }
+    sandbox.end(RuntimeId(SECOND));
+    // It is on the way when one of them ends; and another program is no instance.
+    sandbox.pair(FIRST, SECOND);
+    sandbox.pair(SECOND, FIRST);
+    sandbox.pair(FIRST, CLIENT);
+    assert_eq!((guaranteed(&sandbox, FIRST), guaranteed(&sandbox, CLIENT)), (1, 1));
+    assert_eq!(receiver(&mut sandbox), [FIRST]);
+}
+
+#[test]
 fn an_earlier_instance_that_comes_back_after_the_later_one_is_behind_it() {
     let mut sandbox = one_instance(Vec::new());
     sandbox.add_instance(SECOND, FIRST, true);

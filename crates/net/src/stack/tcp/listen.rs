@@ -19,7 +19,7 @@ use tailwater_wire::{Addresses, DEFAULT_TTL, IpProtocol, PacketInfo};
 
 impl<P: Platform> Stack<P> {
     /// Handles a segment to a listening port; false if the listener is closed, or the segment is of
-    /// no handshake here and may be for the earlier instance of this host.
+    /// no handshake here and may be for the other instance of this host.
     #[expect(clippy::too_many_arguments, reason = "one call, from the step before it")]
     pub(super) fn handle_listening(
         &self,
@@ -45,10 +45,8 @@ impl<P: Platform> Stack<P> {
         let room = inner.queue.len() < listening.backlog && self.tcp.has_room();
         let path_mss = self.path_mss(flow.remote);
         let arrival = Arrival { flow: *flow, segment: *segment, ecn, path_mss, room, iss };
-        let passes_on = self.passes_on();
-        let is_new = passes_on && !inner.listener.is_under_way(flow);
         let answer = inner.listener.handle_segment(now, &arrival);
-        if passes_on && is_of_other(&answer, segment, is_new) {
+        if self.has_other() && is_of_other(&answer, segment) {
             return false;
         }
         match answer {
@@ -154,13 +152,15 @@ impl<P: Platform> Stack<P> {
     }
 }
 
-/// Returns whether a segment may be one of a connection, or of a handshake, of the earlier instance
-/// of this host: the listener refuses it by a reset, or ignores what opens nothing.
-fn is_of_other(answer: &Answer, segment: &Segment<'_>, is_new: bool) -> bool {
+/// Returns whether a segment may be one of a connection, or of a handshake, of the other instance
+/// of this host: it opens nothing, and the listener ignores it, or answers it with a reset or a
+/// challenge. A handshake of the same flow is no reason against it: anyone may have begun that, by
+/// a SYN with the client's address.
+fn is_of_other(answer: &Answer, segment: &Segment<'_>) -> bool {
     let opens = segment.header.flags & (Flags::SYN | Flags::ACK | Flags::RST) == Flags::SYN;
     match answer {
-        Answer::Ignore => is_new && !opens,
-        Answer::Reply(header) => header.flags.contains(Flags::RST),
+        Answer::Ignore => !opens,
+        Answer::Reply(header) => !opens && !header.flags.contains(Flags::SYN),
         Answer::Accept(..) => false,
     }
 }

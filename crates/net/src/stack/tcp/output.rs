@@ -267,6 +267,14 @@ impl<P: Platform> Stack<P> {
         self.settle_those(outlet, to_gone, |inner| inner.connection.handle_departure());
     }
 
+    /// Asks `peer`, an address of which one of two instances has ended, whether it has the
+    /// connections that this host has to it.
+    pub(crate) fn probe_peer(&self, outlet: &mut impl Outlet<P>, peer: IpAddr) {
+        let now = instant(outlet.now());
+        let to_peer = |socket: &Socket<P>| !socket.local && socket.flow.remote == peer;
+        self.settle_those(outlet, to_peer, |inner| inner.connection.probe(now));
+    }
+
     fn settle_remote(&self, outlet: &mut impl Outlet<P>, change: impl Fn(&mut Inner<P>) -> Events) {
         self.settle_those(outlet, |socket| !socket.local, change);
     }

@@ -13,7 +13,7 @@ const OTHER: u8 = 3;
 
 /// Returns an error about a packet without a transport header from host 1 to host `about`, in the
 /// name of host `by`.
-fn report(by: IpAddr, about: IpAddr, why: Report) -> Vec<u8> {
+pub(super) fn report(by: IpAddr, about: IpAddr, why: Report) -> Vec<u8> {
     let own = if by.is_ipv4() { IpAddr::V4(ip(1)) } else { IpAddr::V6(ip6(1)) };
     let packet = |source, destination, protocol| PacketInfo {
         addresses: Addresses::new(source, destination).unwrap(),

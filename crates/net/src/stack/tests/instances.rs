@@ -4,6 +4,7 @@ use super::*;
 use crate::Instance;
 use tailwater_tcp::listen::ListenConfig;
 use tailwater_tcp::{Config, State};
+use tailwater_wire::Report;
 
 const PORT: u16 = 80;
 
@@ -183,6 +184,67 @@ fn a_repeated_syn_is_answered_by_both_and_completed_by_the_one_that_the_client_h
     let service = old.lock().accept().expect("its answer came first");
     assert_eq!((state(&client), received(&service), hosts.resets), (State::Established, 7, 0));
     assert!(new.lock().accept().is_none());
+}
+
+#[test]
+fn a_forged_syn_does_not_keep_the_segments_of_a_client_from_the_instance_that_serves_it() {
+    let mut hosts = Hosts::new();
+    let (old, client) = (listen(&hosts.earlier), hosts.connect());
+    let mut forged = hosts.to_service[0].clone();
+    hosts.run();
+    let service = old.lock().accept().unwrap();
+    hosts.replace();
+    let new = listen(&hosts.later);
+    // The same flow and another sequence number; no checksum is verified.
+    forged[38] ^= 0x55;
+    hosts.later.input(&mut Catch::at(T0), &forged, Trust);
+    assert_eq!(hosts.later.handshakes(), 1);
+    hosts.write(&client);
+    hosts.run();
+    assert_eq!((state(&client), received(&service), hosts.resets), (State::Established, 7, 0));
+    assert!(new.lock().accept().is_none());
+}
+
+#[test]
+fn the_earlier_instance_is_silent_about_what_is_passed_on_to_its_listener() {
+    let mut hosts = Hosts::new();
+    let client = hosts.connect();
+    let old = listen(&hosts.earlier);
+    hosts.run();
+    let service = old.lock().accept().unwrap();
+    hosts.replace();
+    // A connection that neither has, to a port at which the earlier one listens.
+    hosts.earlier.abort_tcp(&mut Catch::at(T0), &service);
+    hosts.write(&client);
+    hosts.run();
+    assert_eq!((state(&client), hosts.resets), (State::Established, 0));
+}
+
+#[test]
+fn a_client_that_only_waits_learns_of_the_end_of_the_instance_that_served_it() {
+    let mut hosts = Hosts::new();
+    let lost = hosts.connect();
+    let old = listen(&hosts.earlier);
+    hosts.run();
+    hosts.replace();
+    let new = listen(&hosts.later);
+    let kept = hosts.connect();
+    hosts.run();
+    assert!(old.lock().accept().is_some() && new.lock().accept().is_some());
+    let report = departed::report(ip(2).into(), ip(2).into(), Report::Protocol { pointer: 6 });
+    for (is_known, expected) in [(false, State::Established), (true, State::Closed)] {
+        let mut catch = Catch::at(T0);
+        if is_known {
+            hosts.end_earlier();
+        } else {
+            // The later one does not know yet; a frame that it passes on is lost.
+            hosts.earlier = host6(9);
+        }
+        hosts.client.input(&mut catch, &report, Trust);
+        hosts.to_service.append(&mut catch.frames);
+        hosts.run();
+        assert_eq!((state(&lost), state(&kept)), (expected, State::Established), "{is_known}");
+    }
 }
 
 #[test]
