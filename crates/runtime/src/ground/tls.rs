@@ -20,18 +20,15 @@
 //!   forks is taken out of glibc's list of threads in the child, and one that locks a robust mutex
 //!   enters it in its robust list. The kernel has the list of the OS thread instead, so a robust
 //!   mutex that a user thread holds when its process dies stays locked for other processes.
-//! * Modules loaded later with `dlopen` have their initial values in each thread that starts after
-//!   that ([`later`]).
+//! * Modules loaded later with `dlopen` get their thread-locals lazily and keep them for the next
+//!   user of the stack.
 //! * `pthread_key` values are not destroyed at the end of a user thread. Rust uses none.
 //!
 //! Symbols used: `_dl_get_tls_static_info`, `_dl_allocate_tls` (ld.so), `__ctype_init`,
 //! `_thread_db_*` (libc, made for debuggers), all present since glibc 2.17 or earlier. A missing
 //! one is an error at start.
 
-mod later;
-
 use super::{arch, guard, rseq};
-use later::Later;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -103,7 +100,6 @@ pub struct Shape {
     /// True if glibc has registered its OS threads' areas, with [`rseq::AREA`] bytes.
     registers_rseq: bool,
     allocate: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
-    later: Option<Later>,
 }
 
 fn symbol(name: &'static CStr) -> Result<*mut c_void, TlsError> {
@@ -174,7 +170,6 @@ impl Shape {
             rseq_offset,
             registers_rseq,
             allocate,
-            later: Later::find(),
         };
         shape.take_image()?;
         Ok(shape)
@@ -349,29 +344,6 @@ impl Shape {
                 (tcb as *mut u8).sub(self.image.len()),
                 self.image.len(),
             );
-        }
-    }
-}
-
-impl Shape {
-    /// Returns what [`renew`](Self::renew) takes, if a library with thread-locals was opened since
-    /// the runtime started.
-    #[inline]
-    pub fn later(&self) -> Option<usize> {
-        if arch::shares_tls() { None } else { self.later.as_ref()?.generation() }
-    }
-
-    /// Gives the block of `tcb` the thread-locals of libraries that were opened since the runtime
-    /// started, as a new thread expects them.
-    ///
-    /// # Safety
-    /// 1. `tcb` came from [`make`](Self::make) and no thread runs on it.
-    /// 2. Runs on an OS thread's own FS base with preemption off.
-    #[cold]
-    pub unsafe fn renew(&self, tcb: usize, generation: usize) {
-        if let Some(later) = &self.later {
-            // SAFETY: by the caller's contract.
-            unsafe { later.renew(self, tcb, generation) };
         }
     }
 }

@@ -52,7 +52,7 @@ impl CustomStacks {
             }
         };
         stack.uthread().wait_until_left();
-        Ok(stack.renewed(guard))
+        Ok(stack)
     }
 
     /// Keeps `stack` for the next thread of its size.

@@ -7,7 +7,6 @@
 
 use super::registry;
 use super::uthread::{Uthread, prefetch_record};
-use crate::ground::guard::NoPreempt;
 use crate::ground::memory::{PAGE, guard_page};
 use crate::ground::tls;
 use core::cell::UnsafeCell;
@@ -51,19 +50,6 @@ impl Stack {
     /// Only the caller runs on the stack, and it leaves for good before preemption is on again.
     pub unsafe fn reclaim(uthread: &'static Uthread) -> Self {
         Self(uthread)
-    }
-
-    /// Gives its thread-local block what libraries that were opened since the runtime started
-    /// expect of a new thread.
-    pub fn renewed(self, guard: &NoPreempt) -> Self {
-        let shape = tls::shape().expect("the runtime is running");
-        if let Some(generation) = shape.later() {
-            let fs = self.0.fs();
-            // SAFETY: the block was made by `Stack::make`, and no thread runs on the stack; the
-            // call uses thread-locals of the C library only, and does not switch.
-            unsafe { guard.on_own_fs(|| shape.renew(fs, generation)) };
-        }
-        self
     }
 
     /// Returns the thread record of this stack.

@@ -52,13 +52,12 @@ impl StackPool {
     /// # Errors
     /// If the kernel gives no more memory.
     pub fn take(&self, guard: &NoPreempt) -> Result<Stack, StackError> {
-        let stack = match guard.kthread().and_then(|kthread| kthread.private().stacks.pop()) {
-            Some(stack) => stack,
+        match guard.kthread().and_then(|kthread| kthread.private().stacks.pop()) {
+            Some(stack) => Ok(stack),
             // SAFETY: 1. `refill` uses thread-locals of the allocator and the dynamic linker only.
             // 2. It does not switch.
-            None => unsafe { guard.on_own_fs(|| self.refill(guard)) }?,
-        };
-        Ok(stack.renewed(guard))
+            None => unsafe { guard.on_own_fs(|| self.refill(guard)) },
+        }
     }
 
     /// Resets the thread-local block of `stack` and keeps it for the next thread of `kthread`. The

@@ -23,7 +23,6 @@ mod foreign_malloc;
 mod future;
 mod future_locks;
 mod gdb;
-mod late_libraries;
 mod membarrier;
 mod pinned;
 mod placement;
