@@ -8,7 +8,8 @@
 //! | condition | the id counts as |
 //! |---|---|
 //! | in ranges of several owners | the owner of the first line |
-//! | in a range of an owner who cannot be looked up | the owner of the next line with it |
+//! | in a range of an owner who is not found | the owner of the next line with it; looked up again after [`RETRY`] |
+//! | in a range of root, or of another user whose programs have no limits | itself: such a range serves many users |
 //! | in no range, or there is no file | itself: then newuidmap maps no id either |
 //! | the file cannot be read | itself; a line of the log says so |
 //! | beyond [`MOST_BYTES`] or [`MOST_RANGES`] | itself; a line of the log says so |
@@ -20,6 +21,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use crate::sys::accounts;
 
@@ -27,6 +29,10 @@ use crate::sys::accounts;
 const MOST_BYTES: u64 = 1 << 20;
 /// Maximum number of ranges, all of which a look-up reads: some ten microseconds.
 const MOST_RANGES: usize = 16_384;
+
+/// Time until an owner is looked up again who was not found: a directory service may not answer
+/// yet, and the control thread waits for it, so not for each connection.
+const RETRY: Duration = Duration::from_secs(60);
 
 /// A look-up of a user by name.
 type Find = fn(&str) -> Result<Option<u32>, Errno>;
@@ -38,8 +44,10 @@ struct Range {
     owner: String,
     first: u32,
     count: u32,
-    /// The owner's number, once it was looked up; `None` in it if there is no such user.
-    found: Option<Option<u32>>,
+    /// The owner's number, once it was found.
+    found: Option<u32>,
+    /// When it was last looked up in vain.
+    missed: Option<Instant>,
 }
 
 impl Range {
@@ -54,7 +62,8 @@ impl Range {
             owner: owner.to_owned(),
             first,
             count,
-            found: owner.parse().ok().map(Some),
+            found: owner.parse().ok(),
+            missed: None,
         })
     }
 
@@ -82,15 +91,20 @@ impl Table {
     }
 
     /// Returns the owner of an id, by the first range that has it and an owner.
-    fn owner(&mut self, uid: u32, find: Find) -> Option<u32> {
+    fn owner(&mut self, uid: u32, find: Find, now: Instant) -> Option<u32> {
         let mut of_it = self.ranges.iter_mut().filter(|range| range.contains(uid));
-        of_it.find_map(|range| *range.found.get_or_insert_with(|| look_up(find, &range.owner)))
+        of_it.find_map(|range| {
+            let is_due = range.missed.is_none_or(|missed| now >= missed + RETRY);
+            if range.found.is_none() && is_due {
+                range.found = look_up(find, &range.owner);
+                range.missed = range.found.is_none().then_some(now);
+            }
+            range.found
+        })
     }
 }
 
-/// Returns the number of a user, which is not looked up again for the same file, also after an
-/// error: the control thread would wait for a directory service that does not answer, for each
-/// connection.
+/// Returns the number of a user, `None` if there is none or it cannot be told now.
 fn look_up(find: Find, owner: &str) -> Option<u32> {
     find(owner).unwrap_or_else(|error| {
         tracing::warn!(
@@ -122,7 +136,7 @@ impl Subordinates {
         if state != table.state {
             *table = Table { state, ranges: self.read() };
         }
-        table.owner(uid, self.find).unwrap_or(uid)
+        table.owner(uid, self.find, Instant::now()).unwrap_or(uid)
     }
 
     fn read(&self) -> Vec<Range> {
@@ -194,7 +208,19 @@ mod tests {
     }
 
     fn owner(text: &str, uid: u32) -> Option<u32> {
-        Table { state: None, ranges: Table::parse(text).0 }.owner(uid, find)
+        Table { state: None, ranges: Table::parse(text).0 }.owner(uid, find, Instant::now())
+    }
+
+    #[test]
+    fn an_owner_who_is_not_found_is_looked_up_again_after_a_minute() {
+        let mut table = Table { state: None, ranges: Table::parse("late:100:10\n").0 };
+        let (begin, second) = (Instant::now(), Duration::from_secs(1));
+        let (away, found): (Find, Find) = (|_| Err(Errno::IO), |_| Ok(Some(5)));
+        assert_eq!(table.owner(100, away, begin), None);
+        assert_eq!(table.owner(100, found, begin + RETRY - second), None);
+        assert_eq!(table.owner(100, |_| Ok(None), begin + RETRY), None);
+        assert_eq!(table.owner(101, found, begin + 2 * RETRY), Some(5));
+        assert_eq!(table.owner(100, away, begin + 9 * RETRY), Some(5));
     }
 
     #[test]

@@ -315,10 +315,12 @@ fn user_of(socket: impl AsFd + Copy, owners: &Subordinates) -> Result<User, Errn
     Ok(user(uid, groups, owners))
 }
 
-/// Returns a user with these groups.
+/// Returns a user with these groups. Ids that a trusted user gives out, as root does to containers
+/// of several users, count each by itself.
 fn user(uid: u32, groups: Vec<u32>, owners: &Subordinates) -> User {
     let privileged = is_trusted(uid);
     let owner = if privileged { uid } else { owners.owner(uid) };
+    let owner = if is_trusted(owner) { uid } else { owner };
     User { uid, owner, groups, privileged }
 }
 

@@ -584,7 +584,8 @@ impl Directory {
         let kept = kept.max_by_key(|(_, entry)| instance(entry)).map(|(&id, _)| id);
         let Some(kept) = kept.and_then(|id| self.take_out(id)) else {
             let ruled = self.as_returning(user, wish);
-            return self.enter(user, &ruled, wish.ip, |this, bytes| this.rule_on(user, &ruled, bytes));
+            let rule = |this: &Self, bytes| this.rule_on(user, &ruled, bytes);
+            return self.enter(user, &ruled, wish.ip, false, rule);
         };
         let instance = match kept.wish.instance {
             Instance::Replaced => Instance::Replaced,
@@ -596,7 +597,7 @@ impl Directory {
             ruled.ip = kept.wish.ip;
         }
         let settled = kept.covers(&ruled) && (user.privileged || kept.grant.is_some());
-        let place = self.enter(user, &ruled, Some(ip), |this, bytes| match settled {
+        let place = self.enter(user, &ruled, Some(ip), settled, |this, bytes| match settled {
             true => Ok(kept.grant),
             false => this.rule_on(user, &ruled, bytes),
         });
@@ -663,7 +664,7 @@ impl Directory {
             groups.sort_unstable();
             let user = user(*uid, groups);
             let rule = |this: &Self, bytes| this.rule_as_before(&user, register, bytes, *grant);
-            let place = self.enter(&user, register, Some(*ip), rule).map_err(|refusal| {
+            let place = self.enter(&user, register, Some(*ip), true, rule).map_err(|refusal| {
                 let name = register.name.escape_default();
                 format!(
                     "its program \"{name}\" of user {uid} could not attach to this one: {refusal}. Change that, or stop \
@@ -755,12 +756,14 @@ impl Directory {
     }
 
     /// Enters a runtime with this address, or with one of the pool, by the grant that `rule`
-    /// returns for the size of its region.
+    /// returns for the size of its region. `as_before`: it was registered, and its user's limit of
+    /// memory is no reason to end it, as those of grants are not.
     fn enter(
         &mut self,
         user: &User,
         wish: &Register,
         ip: Option<Ipv4Addr>,
+        as_before: bool,
         rule: impl FnOnce(&Self, u64) -> Result<Option<usize>, Denial>,
     ) -> Result<Place, Refusal> {
         let region = self.check_wish(user, wish)?;
@@ -771,7 +774,7 @@ impl Directory {
             return Err(Refusal::NotBeside { name: wish.name.clone(), why: NotBeside::Grant });
         }
         self.check_owed(user, &wish.name, ip)?;
-        self.check_memory(user, grant, region_len)?;
+        self.check_memory(user, (grant, as_before), region_len)?;
         let id = self.vacant_id()?;
         let own = |owed: &&Owed| owed.is_of(user.uid, &wish.name);
         let ip = ip.or_else(|| self.owed.iter().find(own).map(|owed| owed.ip));
@@ -878,7 +881,12 @@ impl Directory {
     }
 
     /// Checks that a region of `asked` bytes is within the limits of all, and of its user.
-    fn check_memory(&self, user: &User, grant: Option<usize>, asked: u64) -> Result<(), Refusal> {
+    fn check_memory(
+        &self,
+        user: &User,
+        (grant, as_before): (Option<usize>, bool),
+        asked: u64,
+    ) -> Result<(), Refusal> {
         let all = self.config.max_region_bytes.unwrap_or(self.memory_bytes / 4);
         let owner = self.authority.counts_for(user);
         let limits = [(Holders::User(owner), all / 4), (Holders::Others, all - all / 4), (Holders::All, all)];
@@ -886,6 +894,7 @@ impl Directory {
         // apply where the grant has one.
         let skipped = match grant {
             _ if user.privileged => 2,
+            _ if as_before => 1,
             Some(grant) if self.authority.limits_memory(grant) => 1,
             _ => 0,
         };
@@ -896,10 +905,7 @@ impl Directory {
                 .filter(|entry| match whose {
                     Holders::All => true,
                     Holders::Others => !entry.user.privileged,
-                    // Root may have subordinate ids, and is not limited itself.
-                    Holders::User(user) => {
-                        !entry.user.privileged && self.authority.counts_for(&entry.user) == user
-                    }
+                    Holders::User(user) => self.authority.counts_for(&entry.user) == user,
                 })
                 .map(|entry| (entry.region_len(), entry.wish.name.as_str()))
                 .collect();
