@@ -1,6 +1,6 @@
 //! Reserves cores for the programs that requested them.
 //!
-//! Owns the choice, by the ledger and what the policy has granted; [`crate::reserve`] keeps
+//! Owns the choice, by the ledger and what the policy has granted; [`tailwater_host::Keeper`] keeps
 //! ordinary threads off these cores. A program has as many as it is granted, each of which it has
 //! had at some time since its request. A reserved core stays so while the program has no work, and
 //! while other programs are lent it meanwhile; without that, threads would be moved back and forth

@@ -540,6 +540,30 @@ fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
 }
 
 #[test]
+fn a_service_that_is_bypassed_pays_and_one_that_answers_the_signal_does_not() {
+    const LATE: u32 = 2;
+    for (tenant, answers, pays) in [(8, false, true), (8, true, false), (7, false, false)] {
+        let mut sandbox = Sandbox::new(1, Vec::new());
+        sandbox.add_of(Some(7), LATE, 1, 0, LatencyCritical);
+        sandbox.add_of(Some(tenant), SERVICE, 1, 0, LatencyCritical);
+        sandbox.peer(LATE).queue(0, 1);
+        sandbox.settle();
+        // Longer than its quantum.
+        sandbox.pass(1_000_000);
+        arrival(&mut sandbox);
+        sandbox.pass(6_000);
+        if answers {
+            assert!(sandbox.peer(LATE).obey(0), "it was not asked");
+        }
+        sandbox.pass(21_000);
+        assert!(sandbox.peer(SERVICE).obey(0));
+        sandbox.pass(1_000);
+        let late_ns = sandbox.world.runtimes.get(RuntimeId(LATE)).unwrap().stats.counters.late_ns.get();
+        assert_eq!(late_ns > 0, pays, "{late_ns} ns, tenant {tenant}");
+    }
+}
+
+#[test]
 fn services_pay_once_their_cores_are_taken_from_them_while_a_service_of_another_tenant_waits() {
     for (tenant, bypassed, waits, pays) in
         [(8, true, true, true), (8, true, false, false), (8, false, true, false), (7, true, true, false)]

@@ -237,8 +237,7 @@ impl Allocator {
         waited: Cycles,
         now: Cycles,
     ) {
-        let has_room = |id: &RuntimeId| self.ledger.account(*id).is_some_and(|account| account.room() > 0);
-        let others = self.runnable_without_core.iter().copied().filter(has_room);
+        let others = self.runnable_without_core.iter().copied().filter(|&id| self.could_be_lent(id));
         let mut waiting = core::iter::once(claimant).chain(others);
         if waiting.any(|id| self.pays_for(world, kthread.runtime, bypassed, id)) {
             let waited = waited.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000));
