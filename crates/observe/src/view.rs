@@ -278,13 +278,15 @@ fn runtime(from: &Value, to: &Value, seconds: f64) -> Program {
     let slowest = array(to, "classes")
         .map(|class| &class["latency_ns"])
         .max_by_key(|latency| latency["p99"].as_u64().unwrap_or_default());
-    let us = |key: &str| slowest.and_then(|latency| latency[key].as_f64()).map(|ns| ns / 1e3);
+    let us = |key: &str| {
+        slowest.and_then(|latency| latency[key].as_f64()).filter(|ns| *ns > 0.0).map(|ns| ns / 1e3)
+    };
     let waiting = ["queued_threads", "waiting_rings"].map(|key| to[key].as_f64());
     Program {
         name: shown(&to["name"]),
         kind: if to["class"] == "best-effort" { "batch" } else { "service" },
         cores: to["counters"]["cores"].as_f64(),
-        used: rate("core_ns") / 1e9,
+        used: core_time(from, to, rate("core_ns") / 1e9),
         queued: waiting[0].map(|threads| threads + waiting[1].unwrap_or_default()),
         p50: us("p50"),
         p99: us("p99"),
@@ -305,6 +307,15 @@ fn dropped_keys() -> impl Iterator<Item = &'static str> {
         (key.starts_with("rx_") || key.starts_with("tx_"))
             && REASONS.iter().any(|reason| key.ends_with(reason))
     })
+}
+
+/// Returns the core time per second of a program. Its counter grows when a core changes hands: by
+/// none of the time of a program that keeps its cores, which this is then, and at the end by more
+/// than passed since the last look.
+fn core_time(from: &Value, to: &Value, rate: f64) -> f64 {
+    let [before, now] = [&from["counters"], &to["counters"]];
+    let keeps = before["cores"] == now["cores"] && before["grants"] == now["grants"];
+    if keeps { float(&now["cores"]) } else { rate.min(float(&to["kthreads"])) }
 }
 
 fn batch_job(from: &Value, to: &Value, seconds: f64) -> Program {
@@ -364,8 +375,8 @@ pub mod tests {
     use serde_json::json;
 
     fn program(name: &str, id: u64, class: &str, core_ns: u64, p99: u64) -> Value {
-        json!({ "id": id, "name": name, "pid": 100 + id, "class": class, "queued_threads": id, "waiting_rings": 0,
-            "counters": { "cores": 1, "core_ns": core_ns, "rx_frames": core_ns / 10_000, "tx_frames": 10,
+        json!({ "id": id, "name": name, "pid": 100 + id, "class": class, "queued_threads": id, "waiting_rings": 0, "kthreads": 2,
+            "counters": { "cores": 1, "grants": core_ns / 1_000, "core_ns": core_ns, "rx_frames": core_ns / 10_000, "tx_frames": 10,
                 "rx_full": core_ns / 100_000_000, "preempted": 5 },
             "classes": [{ "name": "GET", "dispatcher": 0, "dropped": 0,
                 "latency_ns": { "p50": p99 / 10, "p99": p99 } }] })
@@ -406,6 +417,19 @@ pub mod tests {
         assert_eq!((view.handoffs[0].rate, view.handoffs[0].percentiles), (100_000.0, Some((5.0, 5.0))));
         assert_eq!(view.handoffs[1].percentiles, None);
         assert_eq!(view.drops, [("full", 100.0)]);
+    }
+
+    #[test]
+    fn the_time_of_a_core_that_is_kept_counts_although_the_counter_stands() {
+        let look = |cores: u64, grants: u64, core_ns: u64| {
+            json!({ "runtimes": [{ "id": 1, "name": "b", "pid": 1, "kthreads": 2,
+                "counters": { "cores": cores, "grants": grants, "core_ns": core_ns } }] })
+        };
+        let used = |from: Value, to: Value| View::between(&from, &to, 1.0).programs[0].used;
+        assert_eq!(used(look(1, 5, 7), look(1, 5, 7)), 1.0);
+        assert_eq!(used(look(0, 5, 7), look(0, 5, 7)), 0.0);
+        assert_eq!(used(look(1, 5, 0), look(1, 6, 500_000_000)), 0.5);
+        assert_eq!(used(look(1, 5, 0), look(0, 5, 60_000_000_000)), 2.0, "more than it can have used");
     }
 
     #[test]

@@ -5,7 +5,7 @@ const USES = [
   "account[].ns.service", "account[].ns.service_idle", "account[].ns.batch", "account[].ns.batch_idle",
   "account[].ns.wake", "account[].ns.cede", "account[].ns.start", "account[].ns.free",
   "handoff.<kind>.running_ns",
-  "runtimes[].counters.cores", "runtimes[].counters.core_ns", "runtimes[].counters.rx_frames",
+  "runtimes[].counters.cores", "runtimes[].counters.core_ns", "runtimes[].counters.grants", "runtimes[].counters.rx_frames",
   "runtimes[].counters.tx_frames", "runtimes[].counters.rx_full", "runtimes[].counters.throttled",
   "runtimes[].counters.late_ns", "runtimes[].counters.preempted", "runtimes[].kthreads",
   "runtimes[].queued_threads", "runtimes[].waiting_rings",
@@ -208,9 +208,13 @@ function showPrograms(from, to, seconds) {
   const rows = (to.runtimes ?? []).map(program => {
     const before = same(from.runtimes, program, ["id", "name", "pid"]);
     const rate = key => growth(num(before?.counters, at(key)), num(program.counters, at(key))) / seconds;
-    const used = rate("core_ns") / 1e9, dropped = rate("rx_full"), late = rate("late_ns") / 1e6;
+    // The counter grows when a core changes hands, not while a program keeps its cores.
+    const held = num(program.counters, at("cores"));
+    const keeps = before && held === num(before.counters, at("cores")) && rate("grants") === 0;
+    const used = keeps ? held : Math.min(rate("core_ns") / 1e9, num(program, "runtimes[].kthreads"));
+    const dropped = rate("rx_full"), late = rate("late_ns") / 1e6;
     const queued = num(program, "runtimes[].queued_threads") + num(program, "runtimes[].waiting_rings");
-    const cores = `${num(program.counters, at("cores"))} of ${num(program, "runtimes[].kthreads")}`;
+    const cores = `${held} of ${num(program, "runtimes[].kthreads")}`;
     return [used, [program.name, [program.class === "best-effort" ? "batch" : "service", "word"], cores, used.toFixed(2),
       short(queued), short(rate("rx_frames")), short(rate("tx_frames")), [short(dropped), dropped ? "bad" : ""],
       short(rate("preempted")), [short(late), late ? "bad" : ""], [short(num(program.counters, at("throttled"))), num(program.counters, at("throttled")) ? "bad" : ""],
@@ -244,7 +248,7 @@ function showClasses(from, to, seconds) {
     const latency = num(one, at("latency_ns")), slo = num(one, at("slo_ns")), ratio = slo ? latency.p99 / slo : null;
     const refused = rate("dropped");
     return [node("span", {}, node("span", { class: "swatch", color }), name(each)), short(rate("finished")), [short(refused), refused ? "bad" : ""],
-      us(latency.p50), us(latency.p99), [ratio === null ? "–" : short(ratio), ratio > 1 ? "bad" : ""]];
+      us(latency.p50), us(latency.p99), [ratio === null ? "–" : ratio.toFixed(2), ratio > 1 ? "bad" : ""]];
   }), "programs that use dispatch show here");
 }
 
