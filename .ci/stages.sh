@@ -42,8 +42,6 @@ memccapable libmemcached-tools
 go golang-go
 cc gcc
 c++ g++
-clang clang
-/usr/include/llvm llvm-dev
 /usr/include/event2/event.h libevent-dev
 make make
 cmake cmake
