@@ -406,7 +406,11 @@ impl Allocator {
         }
         // A runtime without a kthread to run, or without a core that it can get, gets none until
         // one is returned.
-        let counts = |id: &&RuntimeId| of(**id) > most && self.could_be_lent(**id);
+        let counts = |id: &&RuntimeId| {
+            of(**id) > most
+                && self.ledger.account(**id).is_some_and(|account| account.room() > 0)
+                && (0..self.cores.len()).any(|at| self.may_be_lent(**id, at))
+        };
         let waiting = self.runnable_without_core.iter().filter(counts).map(|&id| of(id));
         let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn {
             // It lost its core, runs elsewhere if at all, and may be stopped for ever.
@@ -470,12 +474,6 @@ impl Allocator {
     /// Returns whether a runtime holds any core, or is promised one.
     fn has_core(&self, id: RuntimeId) -> bool {
         self.ledger.account(id).is_some_and(|account| account.held() > 0)
-    }
-
-    /// Returns whether a runtime has a kthread and a core for it, if one is returned.
-    fn could_be_lent(&self, id: RuntimeId) -> bool {
-        self.ledger.account(id).is_some_and(|account| account.room() > 0)
-            && (0..self.cores.len()).any(|at| self.may_be_lent(id, at))
     }
 
     /// Returns whether the kthread that runs on the core at this position is known to be idle.

@@ -156,7 +156,6 @@ impl Allocator {
                 // A claimant that is slow itself waits no longer for the other once that has ceded.
                 _ => got_at.saturating_add(self.timing.rewake),
             };
-            let late = (late, kind == HandoffKind::Bypass);
             self.charge_wait(world, late, kthread.runtime, now.min(end).saturating_sub(since), now);
         }
         self.set_activity(kthread, Activity::Running);

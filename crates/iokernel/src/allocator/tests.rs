@@ -532,7 +532,7 @@ fn cores_that_the_programs_of_one_user_do_not_start_on_count_together() {
     sandbox.add(SERVICE, 1, 0, LatencyCritical);
     for claim in 0..51 {
         let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(mine[claim % 2]), 0));
-        sandbox.alloc.charge_wait(&mut sandbox.world, (kthread, false), service, 20_000, now);
+        sandbox.alloc.charge_wait(&mut sandbox.world, kthread, service, 20_000, now);
     }
     sandbox.tick();
     let demoted = |id| sandbox.alloc.observation.runtime(RuntimeId(id)).unwrap().is_demoted();
@@ -565,8 +565,8 @@ fn a_service_that_is_bypassed_pays_and_one_that_answers_the_signal_does_not() {
 
 #[test]
 fn services_pay_once_their_cores_are_taken_from_them_while_a_service_of_another_tenant_waits() {
-    for (tenant, bypassed, waits, pays) in
-        [(8, true, true, true), (8, true, false, false), (8, false, true, false), (7, true, true, false)]
+    for (tenant, waits, demoted, pays) in
+        [(8, true, false, true), (8, false, false, false), (8, true, true, false), (7, true, false, false)]
     {
         let mut sandbox = Sandbox::new(1, Vec::new());
         // The next owner of the core is of the same tenant.
@@ -575,11 +575,11 @@ fn services_pay_once_their_cores_are_taken_from_them_while_a_service_of_another_
         sandbox.peer(0).queue(0, 1);
         sandbox.peer(3).queue(0, u32::from(waits));
         sandbox.tick();
-        let late = (KthreadId::new(RuntimeId(0), 0), bypassed);
+        sandbox.alloc.observation.set_demoted(RuntimeId(3), demoted);
         (0..51).for_each(|_| {
-            sandbox.alloc.charge_wait(&mut sandbox.world, late, RuntimeId(1), 20_000, sandbox.now);
+            sandbox.alloc.charge_bypassed(&mut sandbox.world, 0, RuntimeId(0), 20_000, sandbox.now);
         });
-        assert_eq!(sandbox.world.owes_cores(RuntimeId(0), sandbox.now), pays, "{tenant} {bypassed} {waits}");
+        assert_eq!(sandbox.world.owes_cores(RuntimeId(0), sandbox.now), pays, "{tenant} {waits} {demoted}");
     }
 }
 
@@ -591,7 +591,7 @@ fn a_service_does_not_wait_for_a_program_that_has_not_started_on_too_many_cores(
         sandbox.add(SERVICE, 1, 0, LatencyCritical);
         for _ in 0..claims {
             let (now, kthread) = (sandbox.now, KthreadId::new(RuntimeId(BATCH), 0));
-            sandbox.alloc.charge_wait(&mut sandbox.world, (kthread, false), RuntimeId(SERVICE), 20_000, now);
+            sandbox.alloc.charge_wait(&mut sandbox.world, kthread, RuntimeId(SERVICE), 20_000, now);
         }
         // It is lent the free core, and woken.
         sandbox.peer(BATCH).queue(0, 1);

@@ -19,8 +19,9 @@
 //! ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and did not use. A
 //! service that is late pays once it is bypassed, and for services of other tenants only: one
 //! without poll points cedes within 20 us of its signal, and owes nothing. The services that wait
-//! are the next owner of the core and all that have work and no core: otherwise many programs of
-//! one user, each of which is late, would hand a core on among themselves at no cost.
+//! are the next owner of the core and all that have work, no core, and may have this one: otherwise
+//! many programs of one user, each of which is late, would hand a core on among themselves at no
+//! cost.
 //!
 //! Programs whose tenant owes too much are
 //! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they compete as best-effort ones,
@@ -34,7 +35,7 @@
 //! number. An iteration looks at [`WATCHED`] of them.
 
 use core::sync::atomic::{Ordering, fence};
-use tailwater_sched::alloc::Activity;
+use tailwater_sched::alloc::{Activity, RuntimeLook};
 use tailwater_sched::ledger::{Class, CoreState, KthreadState as Owned, Parked};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::priority::Rank;
@@ -42,7 +43,7 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, KthreadState, clock};
 
 use super::Allocator;
-use super::phase::{NO_START_DOUBLINGS, Promise, Step, Withdrawn};
+use super::phase::{NO_START_DOUBLINGS, Phase, Promise, Step, Withdrawn};
 use crate::stats::HandoffKind;
 use crate::status_cache::WHOLE;
 use crate::tenant::Work;
@@ -84,6 +85,7 @@ impl Allocator {
             runtime.groups.lose(from.index);
         }
         self.follow(world, at, became, kind, decided, now);
+        self.charge_bypassed(world, at, from.runtime, now.saturating_sub(decided), now);
         self.look_beside(world, from, now);
         if matches!(became, Ok(Parked::Freed(_))) {
             self.core_fell_free(world, core, now);
@@ -201,7 +203,7 @@ impl Allocator {
         let kthread = withdrawn.kthread;
         let core = self.ledger.last_core(kthread).and_then(|core| self.ledger.core(core));
         if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
-            && self.pays_for(world, kthread.runtime, false, owner.runtime)
+            && self.may_not_wait(owner.runtime, kthread.runtime)
         {
             let ran = now.saturating_sub(ran_at).min(self.timing.beside);
             self.charge_core(world, kthread.runtime, ran, now);
@@ -226,22 +228,57 @@ impl Allocator {
         true
     }
 
-    /// Charges what services have waited for a core that this kthread has not started on or not
-    /// ceded in time: `claimant`, which has the core now, and those that have work and no core.
-    /// `bypassed`: the core was taken from it.
+    /// Charges what `claimant`, if it is a service, has waited until it started on a core that this
+    /// kthread, if it is a best-effort one, has not started on or not ceded in time.
     pub(super) fn charge_wait(
         &mut self,
         world: &mut World,
-        (kthread, bypassed): (KthreadId, bool),
+        kthread: KthreadId,
         claimant: RuntimeId,
         waited: Cycles,
         now: Cycles,
     ) {
-        let others = self.runnable_without_core.iter().copied().filter(|&id| self.could_be_lent(id));
-        let mut waiting = core::iter::once(claimant).chain(others);
-        if waiting.any(|id| self.pays_for(world, kthread.runtime, bypassed, id)) {
+        if self.may_not_wait(claimant, kthread.runtime) {
             let waited = waited.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000));
             self.charge_core(world, kthread.runtime, waited, now);
+        }
+    }
+
+    /// Charges a service whose core at `at` was taken from it, `waited` after the decision, if a
+    /// service of another tenant has waited for that core meanwhile: its next owner, or one that
+    /// has work and no core. What the polling thread was late itself is not charged.
+    pub(super) fn charge_bypassed(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        late: RuntimeId,
+        waited: Cycles,
+        now: Cycles,
+    ) {
+        if self.class_of(late) == Class::BestEffort {
+            return;
+        }
+        self.cores[at].late = None;
+        let next = match self.cores[at].phase {
+            Phase::Starting { kthread, .. } => Some(kthread.runtime),
+            _ => None,
+        };
+        let tenant = |id| world.runtimes.get(id).map(|runtime| runtime.tenant);
+        let could_run = |id| {
+            !self.has_core(id)
+                && self.observation.runtime(id).is_some_and(RuntimeLook::has_work)
+                && self.ledger.account(id).is_some_and(|account| account.room() > 0)
+                && self.may_be_lent(id, at)
+        };
+        let waits = |&id: &RuntimeId| {
+            self.class_of(id) == Class::LatencyCritical
+                && tenant(id) != tenant(late)
+                && !self.observation.runtime(id).is_some_and(RuntimeLook::is_demoted)
+                && (next == Some(id) || could_run(id))
+        };
+        if self.ledger.runtimes().iter().any(waits) {
+            let waited = waited.min(self.timing.grace + self.timing.bypass);
+            self.charge_core(world, late, waited, now);
         }
     }
 
@@ -265,12 +302,10 @@ impl Allocator {
         if is_late { 0 } else { self.timing.overdue_start }
     }
 
-    /// Returns whether `late` pays for what `claimant`, if it is a service, waits because of it: a
-    /// best-effort program in any case, a service of another tenant once it is bypassed.
-    fn pays_for(&self, world: &World, late: RuntimeId, bypassed: bool, claimant: RuntimeId) -> bool {
-        let tenant = |id| world.runtimes.get(id).map(|runtime| runtime.tenant);
-        self.class_of(claimant) == Class::LatencyCritical
-            && (self.class_of(late) == Class::BestEffort || (bypassed && tenant(late) != tenant(claimant)))
+    /// Returns whether `other` pays for what `claimant` waits because of it: a service waits for a
+    /// best-effort program.
+    fn may_not_wait(&self, claimant: RuntimeId, other: RuntimeId) -> bool {
+        self.class_of(claimant) == Class::LatencyCritical && self.class_of(other) == Class::BestEffort
     }
 
     /// Charges a core that its kthread gave up unasked, after `held`, without having used it.

@@ -160,13 +160,7 @@ fn a_service_does_not_yield_to_a_program_that_keeps_services_waiting() {
     there_and_back(&mut sandbox);
     let batch = KthreadId::new(RuntimeId(BATCH), 0);
     for _ in 0..20 {
-        sandbox.alloc.charge_wait(
-            &mut sandbox.world,
-            (batch, false),
-            RuntimeId(SERVICE),
-            60_000,
-            sandbox.now,
-        );
+        sandbox.alloc.charge_wait(&mut sandbox.world, batch, RuntimeId(SERVICE), 60_000, sandbox.now);
     }
     let service = KthreadId::new(RuntimeId(SERVICE), 0);
     let successor = sandbox.alloc.next_owner(&sandbox.world, 0, service, batch, sandbox.now);

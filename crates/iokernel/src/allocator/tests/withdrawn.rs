@@ -69,7 +69,7 @@ fn a_program_that_keeps_its_cores_stays_registered_and_gets_none_of_an_idle_serv
         let now = sandbox.now;
         sandbox.alloc.charge_wait(
             &mut sandbox.world,
-            (KthreadId::new(RuntimeId(0), 0), false),
+            KthreadId::new(RuntimeId(0), 0),
             RuntimeId(SERVICE),
             27_000,
             now,
