@@ -1074,8 +1074,8 @@ static inline void tw_poll_inline(void) {
               "st(4)", "st(5)", "st(6)", "st(7)",
 #ifdef __AVX512F__
               "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24",
-              "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2", "k3",
-              "k4", "k5", "k6", "k7",
+              "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k0", "k1", "k2",
+              "k3", "k4", "k5", "k6", "k7",
 #endif
               "memory", "cc");
 }
