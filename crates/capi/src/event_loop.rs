@@ -359,7 +359,8 @@ pub unsafe extern "C" fn tw_loop_run(
     let (this, own) = unsafe { (&*events, self::events(events)) };
     let outer = this.events.get();
     own.set_batch(RUN_BATCH).expect("it is in range");
-    this.is_running.set(true);
+    // A handler may run its loop for conditions that it has not seen, and is a handler after that.
+    let was_running = this.is_running.replace(true);
     let result = own.run(|inner, condition| {
         let mut seen = MaybeUninit::<tw_condition>::uninit();
         // SAFETY: it is room for one.
@@ -371,7 +372,7 @@ pub unsafe extern "C" fn tw_loop_run(
         this.events.set(outer);
         if result == 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(result) }
     });
-    this.is_running.set(false);
+    this.is_running.set(was_running);
     result
 }
 

@@ -45,10 +45,11 @@ uint64_t weigh(Loop *loop, LoopInfo &loops, ScalarEvolution &evolution, Counted 
 
 // Calls the poll point as tw_poll() of tailwater.h does.
 void poll(IRBuilder<> &at, const Function &function) {
-    std::string clobbers = "~{memory},~{cc},~{dirflag},~{fpsr},~{flags}";
+    std::string clobbers = "~{memory},~{cc},~{dirflag},~{fpsr},~{flags},~{st}";
+    for (int i = 1; i < 8; i++) clobbers += ",~{st(" + std::to_string(i) + ")}";
     const bool has_512 = function.getFnAttribute("target-features").getValueAsString().contains("+avx512f");
     for (int i = 0; i < (has_512 ? 32 : 16); i++) clobbers += ",~{xmm" + std::to_string(i) + "}";
-    for (int i = 1; has_512 && i < 8; i++) clobbers += ",~{k" + std::to_string(i) + "}";
+    for (int i = 0; has_512 && i < 8; i++) clobbers += ",~{k" + std::to_string(i) + "}";
     const char *code = "leaq -128(%rsp), %rsp\n\tcall *tw_poll_keeping_registers@GOTPCREL(%rip)\n\tleaq 128(%rsp), %rsp";
     auto *type = FunctionType::get(at.getVoidTy(), false);
     at.CreateCall(type, InlineAsm::get(type, code, clobbers, true));

@@ -138,15 +138,62 @@ fn the_pass_of_clang_puts_poll_points_in_loops_and_changes_no_price() {
     let own = ["-std=c++17", "-O1", "-fPIC", "-shared", &file("pass.cpp"), "-o", &pass];
     compile("clang++", &flags.split_whitespace().chain(own).collect::<Vec<_>>());
     let plugin = format!("-fpass-plugin={pass}");
-    for level in ["-O0", "-O3"] {
-        let outputs = [("plain.o", &[][..]), ("passed.o", &[plugin.as_str()])].map(|(name, options)| {
-            let object = made(name);
-            compile("clang", &[&[level, "-c", &file("kernel.c"), "-o", &object][..], options].concat());
-            let program = installed.compile_with("clang", "tests/programs/polls.c", &[level], &[object]);
-            text(&Program::start(&mut Command::new(program)).finish_within(PATIENCE).stdout)
-        });
-        let price = outputs[0].strip_suffix(", not polled\n").expect("nothing polls by itself");
-        assert_eq!(outputs[1], format!("{price}, polled\n"), "{level}");
+    let loops = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/loops.c").display().to_string();
+    for target in registers() {
+        for level in ["-O0", "-O3"] {
+            let outputs = [("plain", &[][..]), ("passed", &[plugin.as_str()])].map(|(name, options)| {
+                let objects =
+                    [("kernel", file("kernel.c")), ("loops", loops.clone())].map(|(part, source)| {
+                        let object = made(&format!("{name}-{part}.o"));
+                        let all = [&[level, target, "-c", &source, "-o", &object][..], options].concat();
+                        compile("clang", &all);
+                        object
+                    });
+                polls(installed, "clang", &[level, target], &objects)
+            });
+            let results = outputs[0].strip_suffix("; kernel not polled, loops not polled\n");
+            let results = results.expect("nothing polls by itself");
+            assert_eq!(outputs[1], format!("{results}; kernel polled, loops polled\n"), "{level} {target}");
+        }
+    }
+}
+
+/// Returns the options of compilers by which programs use registers that this CPU has.
+fn registers() -> Vec<&'static str> {
+    if !std::arch::is_x86_feature_detected!("avx512f") {
+        println!("skipped: poll points in code for AVX-512, which this CPU does not have");
+        return vec!["-mno-avx512f"];
+    }
+    vec!["-mno-avx512f", "-mavx512f"]
+}
+
+/// Links `tests/programs/polls.c` with objects of its kernel and loops; returns what it prints.
+fn polls(installed: &Installed, compiler: &str, options: &[&str], objects: &[String]) -> String {
+    let program = installed.compile_with(compiler, "tests/programs/polls.c", options, objects);
+    let output = Program::start(&mut Command::new(program)).finish_within(PATIENCE);
+    assert!(output.status.success(), "{compiler} {options:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn loops_keep_what_they_compute_across_poll_points_of_the_header() {
+    let Some(installed) = Installed::get() else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = |name: &str| folder.join(name).display().to_string();
+    let include = installed.prefix().join("include").display().to_string();
+    for (compiler, level) in with_levels(Language::C) {
+        for target in registers() {
+            let outputs = [("silent", "-UBY_HAND"), ("by-hand", "-DBY_HAND")].map(|(name, by_hand)| {
+                let loops = installed.prefix().join(format!("{name}-loops.o")).display().to_string();
+                let source = file("tests/programs/loops.c");
+                let options = [level, target, by_hand, "-I", &include, "-c", &source, "-o", &loops];
+                tailwater_xtask::run(Command::new(compiler).args(options))
+                    .unwrap_or_else(|error| panic!("{error:#}"));
+                polls(installed, compiler, &[level, target], &[loops, file("examples/swaptions/kernel.c")])
+            });
+            let results = outputs[0].strip_suffix("loops not polled\n").expect("nothing polls by itself");
+            assert_eq!(outputs[1], format!("{results}loops polled\n"), "{compiler} {level} {target}");
+        }
     }
 }
 

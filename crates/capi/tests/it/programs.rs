@@ -112,10 +112,14 @@ fn an_exception_that_leaves_a_called_function_calls_terminate_with_its_stack_as_
 #[test]
 fn a_loop_that_its_handler_frees_ends_the_process() {
     let Some(installed) = Installed::get() else { return };
-    let program = installed.compile(compilers(Language::C)[0], "tests/programs/misuse.c", &["-O1"]);
-    let output = Program::start(&mut Command::new(program)).finish();
-    let errors = text(&output.stderr);
-    assert!(!output.status.success() && errors.contains("a handler frees its loop"), "{errors}");
+    let program =
+        installed.compile(compilers(Language::C)[0], "tests/programs/misuse.c", &["-O1", "-D_GNU_SOURCE"]);
+    for way in ["at-once", "after-nested-run"] {
+        let output = Program::start(Command::new(&program).arg(way)).finish();
+        let (out, errors) = (text(&output.stdout), text(&output.stderr));
+        let is_refused = !output.status.success() && errors.contains("a handler frees its loop");
+        assert!(is_refused && out == "frees the loop\n", "{way}: {out}{errors}");
+    }
 }
 
 /// Compilers and libraries with `std::format`: gcc 13, and clang 19 with LLVM's library, where stop

@@ -42,7 +42,8 @@ pub fn poll<S: Slow>() {
             out("zmm20") _, out("zmm21") _, out("zmm22") _, out("zmm23") _,
             out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _,
             out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
-            out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _,
+            out("k0") _, out("k1") _, out("k2") _, out("k3") _,
+            out("k4") _, out("k5") _, out("k6") _, out("k7") _,
             options(nomem)
         );
     }
