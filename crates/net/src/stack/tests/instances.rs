@@ -284,3 +284,23 @@ fn the_answer_of_a_neighbour_reaches_both() {
     assert_eq!(catch.passed_on, [(arp_reply(1, 2), Verify)]);
     assert_eq!(hosts.later.counters().passed_on, 1);
 }
+
+#[test]
+fn a_handshake_within_an_instance_waits_for_room_at_its_listener() {
+    for instance in [Instance::Only, Instance::Later, Instance::Earlier] {
+        let stack = host6(1);
+        stack.set_instance(instance);
+        let listening = stack.listen_tcp(everywhere6(PORT), 1, ListenConfig::default()).unwrap();
+        let mut catch = Catch::at(T0);
+        // Both SYNs find room, and the acknowledgment of the second one finds none.
+        let clients = [0, 1].map(|_| stack.connect_tcp(&mut catch, at(1, PORT), &Config::default()).unwrap());
+        let mut batch = LoopbackBatch::default();
+        while stack.take_loopback(&mut batch) {
+            batch.packets().for_each(|packet| stack.input_local(&mut catch, &packet));
+        }
+        assert_eq!(clients.each_ref().map(state), [State::Established; 2], "{instance:?}");
+        assert!(listening.lock().accept().is_some());
+        assert!(listening.lock().accept().is_none(), "its acknowledgment was dropped");
+        assert_eq!((stack.counters().tcp_resets_sent, stack.handshakes()), (0, 1), "{instance:?}");
+    }
+}
