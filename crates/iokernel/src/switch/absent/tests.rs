@@ -430,6 +430,22 @@ fn reports_that_are_sent_later_are_charged_with_the_end() {
 }
 
 #[test]
+fn the_end_of_an_instance_is_reported_again_although_a_third_one_registers() {
+    let mut sandbox = sandbox(Vec::new(), 1);
+    sandbox.add_instance(5, 1, false);
+    end(&mut sandbox, 1);
+    sandbox.add_instance(6, 5, false);
+    for _ in 0..=REPEATS {
+        let reports = received(&mut sandbox, 0);
+        assert_eq!(reports.iter().filter(|(frame, _)| frame[12..14] == [8, 0]).count(), 1);
+        sandbox.pass(SECOND);
+        let Sandbox { switch, world, alloc, now, .. } = &mut sandbox;
+        switch.report_ends(world, alloc, *now);
+    }
+    assert_eq!(received(&mut sandbox, 0), []);
+}
+
+#[test]
 fn an_address_that_another_instance_has_is_not_absent() {
     let mut sandbox = sandbox(Vec::new(), 1);
     sandbox.add_instance(5, 1, false);
