@@ -231,7 +231,7 @@ fn a_client_that_only_waits_learns_of_the_end_of_the_instance_that_served_it() {
     let kept = hosts.connect();
     hosts.run();
     assert!(old.lock().accept().is_some() && new.lock().accept().is_some());
-    let report = departed::report(ip(2).into(), ip(2).into(), Report::Protocol { pointer: 6 });
+    let report = departed::report_about(ip(2).into(), ip(2).into(), Report::Host, IpProtocol::TCP);
     for (is_known, expected) in [(false, State::Established), (true, State::Closed)] {
         let mut catch = Catch::at(T0);
         if is_known {
