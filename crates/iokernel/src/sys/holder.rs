@@ -9,14 +9,14 @@
 //!
 //! Owns the second process. It has no descriptor but one of this process (pidfd_open(2)), blocks
 //! all signals, touches no memory but its stack, and sleeps. Its end must not come before the last
-//! thread of this process has closed the descriptors, so `PR_SET_PDEATHSIG` does not do: Linux
-//! sends that when the thread that has made the process ends, and the last of the others would
-//! take the memory apart.
+//! thread of this process has closed the descriptors, so `PR_SET_PDEATHSIG` is only used where
+//! pidfd_open(2) is refused, as by a seccomp filter: Linux sends that signal when the thread that
+//! has made the process ends, and the last of the others may take the memory apart.
 //!
 //! | what ends | what happens |
 //! |---|---|
 //! | this process, however | its descriptors are closed; the other one reads that at its own, and ends, which takes the memory apart |
-//! | the thread that has made it | nothing |
+//! | the thread that has made it | nothing; without a pidfd the other one ends |
 //! | the other one | this process goes on; its own end takes long again |
 
 use core::arch::asm;
@@ -80,25 +80,26 @@ impl Drop for Holder {
     }
 }
 
-/// Sleeps until all threads of the process that has made this one have ended; `parent` is its
-/// number.
+/// Sleeps until all threads of the process that has made this one have ended, or, without a pidfd,
+/// the thread that has made it; `parent` is the number of that process.
 ///
 /// It runs on the memory of that process: it calls no function of a library, which may use
 /// thread-local storage that is the other thread's, and writes to its own stack only.
 extern "C" fn hold(parent: *mut c_void) -> c_int {
     const LAST: usize = u32::MAX as usize;
+    // First: where the table of descriptors is full, it has no room for a pidfd.
+    system_call(libc::SYS_close_range, [0, LAST, 0]);
     let process = system_call(libc::SYS_pidfd_open, [parent.addr(), 0, 0]);
-    // Negative: before Linux 5.3, or it has ended.
-    let Ok(fd @ 0..) = c_int::try_from(process.cast_signed()) else { return 0 };
-    if process > 0 {
-        system_call(libc::SYS_close_range, [0, process - 1, 0]);
+    let fd = c_int::try_from(process.cast_signed()).unwrap_or(-1);
+    if fd < 0 {
+        system_call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0]);
     }
-    system_call(libc::SYS_close_range, [process + 1, LAST, 0]);
     system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, NAME.as_ptr().addr(), 0]);
-    // Another process may have its number by now, if it ended at once.
+    // If it ended at once, another process may have its number by now, and no signal is sent.
     if system_call(libc::SYS_getppid, [0; 3]) == parent.addr() {
         let mut ended = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // Nothing interrupts it: all signals are blocked.
+        // Nothing but that signal interrupts it: all others are blocked. A negative descriptor is
+        // passed over (poll(2)).
         system_call(libc::SYS_poll, [(&raw mut ended).addr(), 1, usize::MAX]);
     }
     0
@@ -129,11 +130,82 @@ fn system_call(number: libc::c_long, [first, second, third]: [usize; 3]) -> usiz
 mod tests {
     use super::*;
     use std::fs;
-    use tailwater_testkit::until;
+    use std::os::fd::OwnedFd;
+    use tailwater_testkit::{own_process, until};
 
     /// Returns whether a process has not ended.
     fn lives(pid: i32) -> bool {
         fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
+    }
+
+    /// Waits until a process has its name or has ended, and returns what its descriptors are.
+    fn descriptors(pid: i32) -> Vec<String> {
+        until("it has its name, or has ended", || {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name == "tailwater-hold\n") || !lives(pid)
+        });
+        assert!(lives(pid), "it has ended");
+        let all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        all.map(|fd| fs::read_link(fd.unwrap().path()).unwrap().to_string_lossy().into_owned()).collect()
+    }
+
+    /// Makes pidfd_open(2) fail in the calling thread, and in what it makes; false if that is not
+    /// permitted.
+    fn refuse_pidfds() -> bool {
+        use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+        let step = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+        // The number of the call is the first field of what a filter reads.
+        let mut steps = [
+            step(BPF_LD | BPF_W | BPF_ABS, 0, 0),
+            step(BPF_JMP | BPF_JEQ | BPF_K, 1, libc::SYS_pidfd_open as u32),
+            step(BPF_RET | BPF_K, 0, refused),
+            step(BPF_RET | BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: `filter` and the steps that it points to live until the calls return.
+        unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0
+        }
+    }
+
+    #[test]
+    fn it_needs_no_room_in_the_table_of_descriptors() {
+        own_process(|| {
+            let limit = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
+            // SAFETY: the limit is read.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+            let full: Vec<OwnedFd> =
+                std::iter::from_fn(|| fs::File::open("/dev/null").ok().map(OwnedFd::from)).collect();
+            let holder = Holder::start().unwrap();
+            drop(full);
+            let all = descriptors(holder.pid.as_raw_nonzero().get());
+            assert!(matches!(&all[..], [one] if one.contains("pidfd")), "{all:?}");
+        });
+    }
+
+    #[test]
+    fn without_a_pidfd_it_lives_as_long_as_the_thread_that_made_it() {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let (made, holder) = std::sync::mpsc::channel();
+        // A filter is of one thread.
+        let maker = std::thread::spawn(move || {
+            if refuse_pidfds() {
+                made.send(Holder::start().unwrap()).unwrap();
+                let _ = ended.recv();
+            }
+        });
+        let Ok(holder) = holder.recv() else {
+            eprintln!("skipped: no seccomp filter can be set here");
+            return;
+        };
+        let pid = holder.pid.as_raw_nonzero().get();
+        assert_eq!(descriptors(pid), [""; 0]);
+        drop(end);
+        maker.join().unwrap();
+        until("it has ended", || !lives(pid));
+        drop(holder);
     }
 
     #[test]
@@ -141,12 +213,8 @@ mod tests {
         let maker = std::thread::spawn(|| {
             let holder = Holder::start().unwrap();
             let pid = holder.pid.as_raw_nonzero().get();
-            until("it has its name", || {
-                fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "tailwater-hold\n")
-            });
-            let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-            let targets: Vec<_> = descriptors.map(|fd| fs::read_link(fd.unwrap().path()).unwrap()).collect();
-            assert!(matches!(&targets[..], [one] if one.to_string_lossy().contains("pidfd")), "{targets:?}");
+            let all = descriptors(pid);
+            assert!(matches!(&all[..], [one] if one.contains("pidfd")), "{all:?}");
             let maps = |process: &str| fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
             // Other tests map and unmap meanwhile.
             until("it has the same memory", || maps(&pid.to_string()) == maps("self"));

@@ -3,16 +3,18 @@
 //! A peer that only waits sends nothing, so nothing is answered with a reset. The report is an ICMP
 //! or ICMPv6 error "host unreachable" from the address that has no program any more. It quotes the
 //! IP header of a packet from this host to that address, without a transport header: it is about
-//! all that this host has with that address.
+//! all that this host has with that address. The protocol in that header says what has ended:
 //!
-//! If one of two instances of a program has ended, the report is "protocol unreachable" instead.
-//! The other one resets the connections that it does not have when it is asked, so each connection
-//! to the address is probed.
+//! | protocol | meaning |
+//! |---|---|
+//! | no next header (59) | the program: connections end |
+//! | TCP | one of two instances: the other one resets the connections that it does not have when it is asked, so each connection is probed |
 //!
-//! It ends connections without quoting a sequence number in flight, so it is believed only where
-//! the link vouches for the frame ([`Checksums::Trust`]): no frame from a wire is vouched for, and
-//! the IOKernel lets no program send an error "host unreachable". A quote with a transport header
-//! is an ordinary error (see [`errors`](super::errors)).
+//! The report quotes no sequence number in flight, and makes its receiver look at all its
+//! connections. So it is believed only where the link vouches for the frame ([`Checksums::Trust`]):
+//! no frame from a wire is vouched for, and the IOKernel lets no program send an error "host
+//! unreachable". A quote with a transport header is an ordinary error (see
+//! [`errors`](super::errors)).
 
 use super::Stack;
 use crate::arrived::Arrived;
@@ -21,7 +23,7 @@ use crate::outlet::Outlet;
 use crate::platform::Platform;
 use crate::udp::SocketError;
 use core::net::IpAddr;
-use tailwater_wire::{Addresses, Checksums, Ipv4Packet, Ipv6Packet, Undelivered};
+use tailwater_wire::{Addresses, Checksums, IpProtocol, Ipv4Packet, Ipv6Packet, Undelivered};
 
 impl<P: Platform> Stack<P> {
     /// Handles an error, if it is the report of an ended program; false if it is another one.
@@ -32,11 +34,11 @@ impl<P: Platform> Stack<P> {
         why: Undelivered,
         quote: &[u8],
     ) -> bool {
-        if !matches!(why, Undelivered::Host | Undelivered::Protocol) || arrived.checksums != Checksums::Trust
-        {
+        if why != Undelivered::Host || arrived.checksums != Checksums::Trust {
             return false;
         }
-        let Some(addresses) = read_bare_header(quote, arrived.addresses.source().is_ipv4()) else {
+        let Some((addresses, protocol)) = read_bare_header(quote, arrived.addresses.source().is_ipv4())
+        else {
             return false;
         };
         let gone = addresses.destination();
@@ -46,11 +48,13 @@ impl<P: Platform> Stack<P> {
         {
             return false;
         }
-        if why == Undelivered::Protocol {
-            self.probe_peer(outlet, gone);
-        } else {
-            self.counters.count(Event::PeerDeparted);
-            self.forget_peer(outlet, gone);
+        match protocol {
+            IpProtocol::NO_NEXT_HEADER => {
+                self.counters.count(Event::PeerDeparted);
+                self.forget_peer(outlet, gone);
+            }
+            IpProtocol::TCP => self.probe_peer(outlet, gone),
+            _ => return false,
         }
         true
     }
@@ -63,12 +67,14 @@ impl<P: Platform> Stack<P> {
     }
 }
 
-/// Parses a quote that is an IP header and nothing else.
-fn read_bare_header(quote: &[u8], ipv4: bool) -> Option<Addresses> {
+/// Parses a quote that is an IP header and nothing else; returns its addresses and its protocol.
+fn read_bare_header(quote: &[u8], ipv4: bool) -> Option<(Addresses, IpProtocol)> {
     if ipv4 {
         let (header, rest) = Ipv4Packet::parse_quoted(quote).ok()?;
-        return (rest.is_empty() && header.total_len() == quote.len()).then(|| header.addresses());
+        let bare = rest.is_empty() && header.total_len() == quote.len();
+        return bare.then(|| (header.addresses(), header.protocol()));
     }
     let (header, rest) = Ipv6Packet::parse_quoted(quote).ok()?;
-    (rest.is_empty() && header.payload_len() == 0).then(|| header.addresses())
+    let bare = rest.is_empty() && header.payload_len() == 0;
+    bare.then(|| (header.addresses(), header.next_header()))
 }

@@ -148,40 +148,31 @@ fn error(out: &mut [u8], addresses: &Addresses, report: Report, quote: &[u8]) {
     rest.copy_from_slice(quote);
 }
 
-/// Where the type of what follows is in an IPv6 header (RFC 8200 section 3).
-const NEXT_HEADER: usize = 6;
-
 /// Returns the report to the program at `to`, whose station is `station`, that the program at
 /// `gone`, whose station was `gone_station`, has ended: "host unreachable", from there, which
-/// quotes no more than the IP header of a packet to there. Of one of two instances, "protocol
-/// unreachable". `None` for two addresses of different families.
+/// quotes no more than the IP header of a packet to there. Of one of two instances, that packet's
+/// protocol is TCP, whose connections the other instance may have. No other message is right for
+/// that, because programs may not send "host unreachable", and its receiver looks at all its
+/// connections. `None` for two addresses of different families.
 pub(super) fn departure(
     of_instance: bool,
     (gone, gone_station): (IpAddr, MacAddr),
     (to, station): (IpAddr, MacAddr),
 ) -> Option<Vec<u8>> {
     let (back, forth) = (Addresses::new(gone, to)?, Addresses::new(to, gone)?);
-    // Of the quoted IPv6 header.
-    let report = if of_instance { Report::Protocol { pointer: NEXT_HEADER } } else { Report::Host };
-    let quoted = PacketInfo {
-        addresses: forth,
-        protocol: IpProtocol::NO_NEXT_HEADER,
-        hop_limit: DEFAULT_TTL,
-        traffic_class: 0,
-    };
+    let about = if of_instance { IpProtocol::TCP } else { IpProtocol::NO_NEXT_HEADER };
+    let quoted = PacketInfo { addresses: forth, protocol: about, hop_limit: DEFAULT_TTL, traffic_class: 0 };
     let stations = Stations { source: gone_station, destination: station };
     let frame = |protocol, quote: &[u8]| {
         build(stations, (back, protocol, DEFAULT_TTL), ICMP_HEADER + quote.len(), |out, addresses| {
-            error(out, addresses, report, quote);
+            error(out, addresses, Report::Host, quote);
         })
     };
     Some(match back {
         Addresses::V4 { .. } => {
             frame(IpProtocol::ICMP, &Ipv4Header::of(&quoted, Fragmenting::Forbidden, 0).to_bytes())
         }
-        Addresses::V6 { .. } => {
-            frame(IpProtocol::ICMPV6, &Ipv6Header::of(&quoted, IpProtocol::NO_NEXT_HEADER, 0).to_bytes())
-        }
+        Addresses::V6 { .. } => frame(IpProtocol::ICMPV6, &Ipv6Header::of(&quoted, about, 0).to_bytes()),
     })
 }
 

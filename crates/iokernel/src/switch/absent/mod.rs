@@ -195,10 +195,12 @@ impl Absent {
         self.clock.from_ns(seconds * 1_000_000_000)
     }
 
-    /// Handles the start of a program with this address.
+    /// Handles the start of a program with this address. Reports that one of two instances has
+    /// ended stay: the other one has the address still, and a peer that is to ask it again may have
+    /// connections of the ended one.
     pub(super) fn attach(&mut self, mac: MacAddr) {
         self.kept.remove(&mac.key());
-        self.drop_reports(|report| report.gone.1 == mac);
+        self.drop_reports(|report| report.gone.1 == mac && !report.of_instance);
     }
 
     /// Has a report delivered. One that does not read its ring loses reports, not the others.

@@ -11,6 +11,7 @@ use tailwater_wire::{
     IcmpMessage, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, PacketInfo, Stations, Sum, Undelivered,
 };
 
+use super::answer::departure;
 use super::{
     ANSWERS_AT_ONCE, Absent, GRACE_S, KEPT_S, Kept, MOST_KEPT, MOST_REPORTS_TO_ONE, Pending, REPEATS,
     REPORTS_AT_ONCE, RETRY_MS,
@@ -430,6 +431,38 @@ fn reports_that_are_sent_later_are_charged_with_the_end() {
 }
 
 #[test]
+fn the_end_of_an_instance_is_reported_again_although_a_third_one_registers() {
+    let mut sandbox = sandbox(Vec::new(), 1);
+    sandbox.add_instance(5, 1, false);
+    end(&mut sandbox, 1);
+    sandbox.add_instance(6, 5, false);
+    for _ in 0..=REPEATS {
+        let reports = received(&mut sandbox, 0);
+        assert_eq!(reports.iter().filter(|(frame, _)| frame[12..14] == [8, 0]).count(), 1);
+        sandbox.pass(SECOND);
+        let Sandbox { switch, world, alloc, now, .. } = &mut sandbox;
+        switch.report_ends(world, alloc, *now);
+    }
+    assert_eq!(received(&mut sandbox, 0), []);
+}
+
+#[test]
+fn a_report_that_a_program_sends_is_refused() {
+    let near = |id| IpAddr::V6(MacAddr::derived(ip(id)).link_local());
+    for of_instance in [false, true] {
+        for (own, peer) in [(ip(0).into(), ip(1).into()), (near(0), near(1))] {
+            let mut sandbox = sandbox(Vec::new(), 1);
+            let stations = [0, 1].map(|id| MacAddr::derived(ip(id)));
+            let report = departure(of_instance, (own, stations[0]), (peer, stations[1])).unwrap();
+            sandbox.peer(0).send(0, &report);
+            sandbox.pass(100);
+            let refused = sandbox.world.runtimes.get(RuntimeId(0)).unwrap().stats.counters.tx_refused.get();
+            assert_eq!((refused, received(&mut sandbox, 1)), (1, Vec::new()), "{of_instance} {own}");
+        }
+    }
+}
+
+#[test]
 fn an_address_that_another_instance_has_is_not_absent() {
     let mut sandbox = sandbox(Vec::new(), 1);
     sandbox.add_instance(5, 1, false);
@@ -437,9 +470,11 @@ fn an_address_that_another_instance_has_is_not_absent() {
     // Its peers are to ask the other one, which may not know of the end at first.
     for _ in 0..=REPEATS {
         let reports = received(&mut sandbox, 0);
-        let whys =
-            reports.iter().filter(|(frame, _)| frame[12..14] == [8, 0]).map(|(frame, _)| error_of(frame).0);
-        assert_eq!(whys.collect::<Vec<_>>(), [Undelivered::Protocol]);
+        let errors = reports.iter().filter(|(frame, _)| frame[12..14] == [8, 0]).map(|(frame, _)| {
+            let (why, quote) = error_of(frame);
+            (why, Ipv4Packet::parse_quoted(&quote).unwrap().0.protocol())
+        });
+        assert_eq!(errors.collect::<Vec<_>>(), [(Undelivered::Host, IpProtocol::TCP)]);
         assert_eq!(received(&mut sandbox, 5), [], "it is told by the control thread");
         sandbox.pass(1_000_000_000);
         let Sandbox { switch, world, alloc, now, .. } = &mut sandbox;

@@ -35,7 +35,8 @@ const NOT_FOR_HOSTS: [u8; 8] = [130, 134, 137, 138, 141, 142, 149, 151];
 const UNREACHABLE: u8 = 3;
 const FRAGMENTATION_NEEDED: u8 = 4;
 /// Host unreachable, unknown, isolated, and unreachable for a type of service. The IOKernel reports
-/// by it that a program has ended, which its receiver looks for among all its connections.
+/// by it that a program, or one of two instances of it, has ended, which its receiver looks for
+/// among all its connections.
 const HOST_UNREACHABLE: [u8; 4] = [1, 7, 8, 12];
 const SOURCE_QUENCH: u8 = 4;
 const REDIRECT: u8 = 5;

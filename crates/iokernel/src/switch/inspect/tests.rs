@@ -10,6 +10,7 @@ const IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const OWN: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 2);
 const OTHER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 3);
 const NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+const NO_NEXT_HEADER: u8 = 59;
 
 fn me() -> Identity {
     Identity::new(MAC, IP, Some(OWN))
@@ -180,6 +181,19 @@ fn errors_that_only_routers_send_are_refused() {
     }
     let first = [&fragment(58, 0, true)[..], &[2, 0, 0, 0, 0, 0, 5, 0], &received[..40]].concat();
     assert_eq!(judge(&sent(OWN, OTHER, 44, 64, &first)), Err(Offence::Refused), "in fragments");
+}
+
+#[test]
+fn the_iokernels_reports_of_an_end_are_refused_to_programs() {
+    // They quote a bare IP header, whose protocol says whether one of two instances has ended.
+    for protocol in [TCP, NO_NEXT_HEADER] {
+        let quote = ipv4(Ipv4Addr::new(10, 77, 0, 3), IP, protocol, &[]);
+        assert_eq!(judge(&icmp(3, 1, &quote)), Err(Offence::Refused), "about protocol {protocol}");
+        assert_eq!(judge(&icmp(3, 2, &quote)), Ok(()), "protocol unreachable is no such report");
+        let quote = ipv6(OTHER.to_bits(), OWN.to_bits(), protocol, 64, &[])[14..].to_vec();
+        assert_eq!(judge(&icmpv6(1, 3, &quote)), Err(Offence::Refused), "ICMPv6, about protocol {protocol}");
+        assert_eq!(judge(&icmpv6(4, 1, &quote)), Ok(()), "nor is an unknown next header");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! segments of one handshake: the second looks into the table again once it has the lock, and finds
 //! the connection there.
 
-use crate::arrived::Arrived;
+use crate::arrived::{Arrived, Origin};
 use crate::error::SendError;
 use crate::outlet::{Outlet, RETRY};
 use crate::platform::{Lock, Platform, Waiters};
@@ -46,7 +46,9 @@ impl<P: Platform> Stack<P> {
         let path_mss = self.path_mss(flow.remote);
         let arrival = Arrival { flow: *flow, segment: *segment, ecn, path_mss, room, iss };
         let answer = inner.listener.handle_segment(now, &arrival);
-        if self.has_other() && is_of_other(&answer, segment) {
+        // A segment from this host is never of the other one: it would be refused, not passed on.
+        let may_be_of_other = matches!(arrived.origin, Origin::Link(_)) && self.has_other();
+        if may_be_of_other && is_of_other(&answer, segment) {
             return false;
         }
         match answer {

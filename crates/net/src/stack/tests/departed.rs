@@ -13,7 +13,12 @@ const OTHER: u8 = 3;
 
 /// Returns an error about a packet without a transport header from host 1 to host `about`, in the
 /// name of host `by`.
-pub(super) fn report(by: IpAddr, about: IpAddr, why: Report) -> Vec<u8> {
+fn report(by: IpAddr, about: IpAddr, why: Report) -> Vec<u8> {
+    report_about(by, about, why, IpProtocol::NO_NEXT_HEADER)
+}
+
+/// As [`report`], about a packet of this protocol.
+pub(super) fn report_about(by: IpAddr, about: IpAddr, why: Report, protocol: IpProtocol) -> Vec<u8> {
     let own = if by.is_ipv4() { IpAddr::V4(ip(1)) } else { IpAddr::V6(ip6(1)) };
     let packet = |source, destination, protocol| PacketInfo {
         addresses: Addresses::new(source, destination).unwrap(),
@@ -21,7 +26,7 @@ pub(super) fn report(by: IpAddr, about: IpAddr, why: Report) -> Vec<u8> {
         hop_limit: DEFAULT_TTL,
         traffic_class: 0,
     };
-    let quoted = packet(own, about, IpProtocol::NO_NEXT_HEADER);
+    let quoted = packet(own, about, protocol);
     let back = Addresses::new(by, own).unwrap();
     let message = match back {
         Addresses::V4 { .. } => {
@@ -29,7 +34,7 @@ pub(super) fn report(by: IpAddr, about: IpAddr, why: Report) -> Vec<u8> {
             [&IcmpHeader::error(why, [&quote, &[]]).unwrap().to_bytes()[..], &quote[..]].concat()
         }
         Addresses::V6 { .. } => {
-            let quote = Ipv6Header::of(&quoted, IpProtocol::NO_NEXT_HEADER, 0).to_bytes();
+            let quote = Ipv6Header::of(&quoted, protocol, 0).to_bytes();
             [&Icmpv6Header::error(&back, why, [&quote, &[]]).to_bytes()[..], &quote[..]].concat()
         }
     };
@@ -93,6 +98,26 @@ fn a_report_that_the_link_does_not_vouch_for_or_of_another_host_ends_nothing() {
         ] {
             one.input(&mut Catch::at(T0), &frame, checksums);
             assert_eq!(socket.lock().connection.state(), State::Established, "{to}");
+        }
+        assert_eq!(one.counters().peers_departed, 0);
+    }
+}
+
+#[test]
+fn only_the_iokernels_report_of_an_ended_instance_probes_connections() {
+    for to in [at(GONE, 80), at6(GONE, 80)] {
+        let (one, _two, _socket) = connected(to);
+        for (why, protocol, checksums, probes) in [
+            // A program may send this one.
+            (Report::Protocol { pointer: 6 }, IpProtocol::TCP, Trust, 0),
+            (Report::Protocol { pointer: 6 }, IpProtocol::NO_NEXT_HEADER, Trust, 0),
+            (Report::Host, IpProtocol::UDP, Trust, 0),
+            (Report::Host, IpProtocol::TCP, Verify, 0),
+            (Report::Host, IpProtocol::TCP, Trust, 1),
+        ] {
+            let mut catch = Catch::at(T0);
+            one.input(&mut catch, &report_about(to.ip(), to.ip(), why, protocol), checksums);
+            assert_eq!(catch.frames.len(), probes, "{why:?} about {protocol:?}, {checksums:?}, {to}");
         }
         assert_eq!(one.counters().peers_departed, 0);
     }

@@ -231,7 +231,7 @@ fn a_client_that_only_waits_learns_of_the_end_of_the_instance_that_served_it() {
     let kept = hosts.connect();
     hosts.run();
     assert!(old.lock().accept().is_some() && new.lock().accept().is_some());
-    let report = departed::report(ip(2).into(), ip(2).into(), Report::Protocol { pointer: 6 });
+    let report = departed::report_about(ip(2).into(), ip(2).into(), Report::Host, IpProtocol::TCP);
     for (is_known, expected) in [(false, State::Established), (true, State::Closed)] {
         let mut catch = Catch::at(T0);
         if is_known {
@@ -283,4 +283,24 @@ fn the_answer_of_a_neighbour_reaches_both() {
     hosts.later.input(&mut catch, &arp_reply(1, 2), Verify);
     assert_eq!(catch.passed_on, [(arp_reply(1, 2), Verify)]);
     assert_eq!(hosts.later.counters().passed_on, 1);
+}
+
+#[test]
+fn a_handshake_within_an_instance_waits_for_room_at_its_listener() {
+    for instance in [Instance::Only, Instance::Later, Instance::Earlier] {
+        let stack = host6(1);
+        stack.set_instance(instance);
+        let listening = stack.listen_tcp(everywhere6(PORT), 1, ListenConfig::default()).unwrap();
+        let mut catch = Catch::at(T0);
+        // Both SYNs find room, and the acknowledgment of the second one finds none.
+        let clients = [0, 1].map(|_| stack.connect_tcp(&mut catch, at(1, PORT), &Config::default()).unwrap());
+        let mut batch = LoopbackBatch::default();
+        while stack.take_loopback(&mut batch) {
+            batch.packets().for_each(|packet| stack.input_local(&mut catch, &packet));
+        }
+        assert_eq!(clients.each_ref().map(state), [State::Established; 2], "{instance:?}");
+        assert!(listening.lock().accept().is_some());
+        assert!(listening.lock().accept().is_none(), "its acknowledgment was dropped");
+        assert_eq!((stack.counters().tcp_resets_sent, stack.handshakes()), (0, 1), "{instance:?}");
+    }
 }
