@@ -87,6 +87,7 @@ fn metrics_are_printed_written_and_served() {
     );
     server.signal(Signal::TERM);
     assert!(server.wait().success(), "a stop is no failure");
+    assert!(!file.exists(), "a file that stayed would be read as the present");
 }
 
 #[test]
