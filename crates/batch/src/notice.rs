@@ -28,9 +28,8 @@ const MOST_BYTES: usize = 64 << 10;
 /// Maximum number of names that are looked at, and of questions that are answered at once.
 const MOST_NAMES: usize = 256;
 /// Maximum number of jobs that are asked, and of those of one user other than root.
-pub const MOST_JOBS: usize = 32;
-/// See [`MOST_JOBS`].
-pub const MOST_OF_A_USER: usize = 8;
+const MOST_JOBS: usize = 32;
+const MOST_OF_A_USER: usize = 8;
 /// Longest name that is shown.
 const MOST_CHARS: usize = 256;
 
@@ -90,7 +89,8 @@ impl Desk {
 }
 
 /// Returns what the batch jobs of this machine tell, those that answer within `patience`, at most
-/// [`MOST_JOBS`]. A supervisor is an ordinary process, which may take long on a busy machine.
+/// 32 and of a user other than root 8. A supervisor is an ordinary process, which may take long on
+/// a busy machine.
 #[must_use]
 pub fn all(patience: Duration) -> Vec<Notice> {
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -120,12 +120,7 @@ fn choose(jobs: impl Iterator<Item = Asked>) -> Vec<Asked> {
 /// late, or drips, delays no other.
 fn answers(mut open: Vec<Asked>, give_up: Instant) -> Vec<Notice> {
     let mut found = Vec::new();
-    while !open.is_empty() {
-        let left = give_up.saturating_duration_since(Instant::now());
-        let Some(timeout) = Timespec::try_from(left).ok().filter(|_| !left.is_zero()) else { break };
-        let mut fds: Vec<_> = open.iter().map(|job| PollFd::new(&job.connection, PollFlags::IN)).collect();
-        // Interrupted by a signal: the reads say that there is nothing.
-        let _ = poll(&mut fds, Some(&timeout));
+    loop {
         open.retain_mut(|job| match job.read() {
             Ok(None) => true,
             Ok(Some(notice)) => {
@@ -134,6 +129,14 @@ fn answers(mut open: Vec<Asked>, give_up: Instant) -> Vec<Notice> {
             }
             Err(_) => false,
         });
+        let left = give_up.saturating_duration_since(Instant::now());
+        if open.is_empty() || left.is_zero() {
+            break;
+        }
+        let Ok(timeout) = Timespec::try_from(left) else { break };
+        let mut fds: Vec<_> = open.iter().map(|job| PollFd::new(&job.connection, PollFlags::IN)).collect();
+        // Interrupted by a signal: the reads say that there is nothing.
+        let _ = poll(&mut fds, Some(&timeout));
     }
     found.sort_by_key(|(pid, _)| *pid);
     found.into_iter().map(|(_, notice)| notice).collect()
@@ -188,7 +191,8 @@ impl Asked {
 
 fn parse(text: &[u8]) -> io::Result<Notice> {
     let notice: Notice = serde_json::from_slice(text)?;
-    if [Some(&notice.name), notice.group.as_ref()].into_iter().flatten().all(|name| can_be_shown(name)) {
+    let texts = [Some(&notice.name), Some(&notice.iokernel), notice.group.as_ref()];
+    if texts.into_iter().flatten().all(|text| can_be_shown(text)) {
         Ok(notice)
     } else {
         Err(io::Error::other("a name with control characters, or of over 256 characters"))
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_job_that_does_not_answer_delays_no_other() {
-        let (mut jobs, mut ends): (Vec<_>, Vec<_>) = (1..=5).map(|pid| job(pid, 7)).unzip();
+        let (jobs, mut ends): (Vec<_>, Vec<_>) = (1..=5).map(|pid| job(pid, 7)).unzip();
         for (end, name) in [(1, "one"), (3, "two")] {
             let text = serde_json::to_vec(&notice(name)).unwrap();
             ends[end].write_all(&text).unwrap();
@@ -256,8 +260,8 @@ mod tests {
         // One has begun, one says too much, and one nothing.
         ends[0].write_all(b"{").unwrap();
         ends[2].write_all(&vec![b' '; MOST_BYTES]).unwrap();
-        // What is there is read before the time is looked at again.
-        let found = answers(jobs.split_off(0), Instant::now() + Duration::from_millis(200));
+        // What is there is read before the time is looked at.
+        let found = answers(jobs, Instant::now() + Duration::from_millis(20));
         let names: Vec<&str> = found.iter().map(|notice| notice.name.as_str()).collect();
         assert_eq!(names, ["one", "two"]);
     }

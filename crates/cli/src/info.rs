@@ -1,7 +1,7 @@
 //! `tailwater info NAME`: what an IOKernel knows of one program.
 //!
-//! Owns the reason why a program has no core now, as far as two looks at the statistics tell. What
-//! waits is by the program's own words.
+//! Describes a batch job that Linux runs, too. Owns the reason why a program has no core now, as
+//! far as two looks at the statistics tell. What waits is by the program's own words.
 
 use std::io::{Write, stdout};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::stats::{addresses, cell, is_best_effort};
 /// Show a program's addresses, grant and cores, why it has none now, and its last refusal
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "The exit code is 1 if no program has the name; its last refusal is shown all the same.
+    after_help = "The exit code is 1 if no program or batch job has the name; its last refusal is shown all the same.
 
 Examples:
   tailwater info web
@@ -41,7 +41,8 @@ const APART: Duration = Duration::from_millis(200);
 /// Asks the IOKernel and prints what it knows.
 ///
 /// # Errors
-/// If nothing listens at the socket, no program has the name, or standard output is closed.
+/// If nothing listens at the socket, no program or batch job has the name, or standard output is
+/// closed.
 pub fn run(args: &InfoArgs) -> anyhow::Result<()> {
     let earlier = query::statistics(&args.iokernel)?;
     std::thread::sleep(APART);
