@@ -3,9 +3,11 @@
 //! Owns its name, `@tailwater-batch-PID` with the number of the `tailwater run` that supervises the
 //! job, and the answer: one JSON document for each connection. Linux frees the name when that
 //! process ends, however it does. Any user can take such a name: what is read is shown and has no
-//! other effect, a process that answers for another one is left out, and one that does not answer
-//! delays the reader for a bounded time. A network namespace has abstract names of its own.
+//! other effect, a process that answers for another one is left out, those that do not answer delay
+//! the reader for a bounded time together, and a user but root has a bounded number of the places
+//! that there are. A network namespace has abstract names of its own.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -23,12 +25,11 @@ use crate::usage::Usage;
 const PREFIX: &str = "tailwater-batch-";
 /// Longest answer that is read.
 const MOST_BYTES: usize = 64 << 10;
-/// Maximum number of jobs that are asked.
-const MOST_JOBS: usize = 256;
-/// Longest time for which one job is waited for, whose supervisor is an ordinary process, and all
-/// of them together.
-const PATIENCE: Duration = Duration::from_millis(500);
-const PATIENCE_FOR_ALL: Duration = Duration::from_secs(2);
+/// Maximum number of names that are looked at, and of questions that are answered at once.
+const MOST_NAMES: usize = 256;
+/// Maximum number of jobs that are asked, and of those of one user other than root.
+const MOST_JOBS: usize = 32;
+const MOST_OF_A_USER: usize = 8;
 /// Longest name that is shown.
 const MOST_CHARS: usize = 256;
 
@@ -73,7 +74,7 @@ impl Desk {
     /// Answers the connections that wait.
     pub fn answer(&self, notice: impl FnOnce() -> Notice) {
         let connections: Vec<UnixStream> =
-            (0..MOST_JOBS).map_while(|_| Some(self.0.accept().ok()?.0)).collect();
+            (0..MOST_NAMES).map_while(|_| Some(self.0.accept().ok()?.0)).collect();
         if connections.is_empty() {
             return;
         }
@@ -87,16 +88,58 @@ impl Desk {
     }
 }
 
-/// Returns what the batch jobs of this machine tell, those that answer.
+/// Returns what the batch jobs of this machine tell, those that answer within `patience`, at most
+/// 32 and of a user other than root 8. A supervisor is an ordinary process, which may take long on
+/// a busy machine.
 #[must_use]
-pub fn all() -> Vec<Notice> {
+pub fn all(patience: Duration) -> Vec<Notice> {
     let names = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mut pids: Vec<u32> = names.lines().filter_map(pid_of_line).collect();
     pids.sort_unstable();
     pids.dedup();
-    let give_up = Instant::now() + PATIENCE_FOR_ALL;
-    let in_time = pids.into_iter().take(MOST_JOBS).take_while(|_| Instant::now() < give_up);
-    in_time.filter_map(|pid| ask(pid, give_up.min(Instant::now() + PATIENCE)).ok()).collect()
+    let jobs = pids.into_iter().take(MOST_NAMES).filter_map(|pid| Asked::job(pid).ok());
+    answers(choose(jobs), Instant::now() + patience)
+}
+
+/// Returns the jobs that have a place. Of users who have many, the first ones have.
+fn choose(jobs: impl Iterator<Item = Asked>) -> Vec<Asked> {
+    let mut of_user: HashMap<u32, usize> = HashMap::new();
+    let mut ranked: Vec<(usize, Asked)> = jobs
+        .filter_map(|job| {
+            let rank = of_user.entry(job.user).or_default();
+            *rank += 1;
+            (job.user == 0 || *rank <= MOST_OF_A_USER).then_some((*rank, job))
+        })
+        .collect();
+    // Stable: by user's rank, then by process.
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, job)| job).take(MOST_JOBS).collect()
+}
+
+/// Returns the answers that come until a time, by process. All are awaited together: one that is
+/// late, or drips, delays no other.
+fn answers(mut open: Vec<Asked>, give_up: Instant) -> Vec<Notice> {
+    let mut found = Vec::new();
+    loop {
+        open.retain_mut(|job| match job.read() {
+            Ok(None) => true,
+            Ok(Some(notice)) => {
+                found.push((job.pid, notice));
+                false
+            }
+            Err(_) => false,
+        });
+        let left = give_up.saturating_duration_since(Instant::now());
+        if open.is_empty() || left.is_zero() {
+            break;
+        }
+        let Ok(timeout) = Timespec::try_from(left) else { break };
+        let mut fds: Vec<_> = open.iter().map(|job| PollFd::new(&job.connection, PollFlags::IN)).collect();
+        // Interrupted by a signal: the reads say that there is nothing.
+        let _ = poll(&mut fds, Some(&timeout));
+    }
+    found.sort_by_key(|(pid, _)| *pid);
+    found.into_iter().map(|(_, notice)| notice).collect()
 }
 
 /// Returns the process of a line of `/proc/net/unix` (proc_net_unix is in proc(5)).
@@ -104,44 +147,56 @@ fn pid_of_line(line: &str) -> Option<u32> {
     line.split_ascii_whitespace().last()?.strip_prefix('@')?.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Asks the job of a supervisor, and gives up at a time. One with a full queue of connections is
-/// not waited for: connecting fails at once.
-fn ask(pid: u32, give_up: Instant) -> io::Result<Notice> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new_abstract_name(format!("{PREFIX}{pid}").as_bytes())?)?;
-    let connection = UnixStream::from(socket);
-    let peer = socket_peercred(&connection)?;
-    if peer.pid.as_raw_nonzero().get().cast_unsigned() != pid {
-        return Err(io::Error::other("another process has the name"));
+/// A job that has been asked.
+#[derive(Debug)]
+struct Asked {
+    /// Its supervisor.
+    pid: u32,
+    /// The user whose process that is.
+    user: u32,
+    connection: UnixStream,
+    text: Vec<u8>,
+}
+
+impl Asked {
+    /// Asks the job of a supervisor. One with a full queue of connections is not waited for:
+    /// connecting fails at once.
+    fn job(pid: u32) -> io::Result<Self> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new_abstract_name(format!("{PREFIX}{pid}").as_bytes())?)?;
+        let connection = UnixStream::from(socket);
+        let peer = socket_peercred(&connection)?;
+        if peer.pid.as_raw_nonzero().get().cast_unsigned() != pid {
+            return Err(io::Error::other("another process has the name"));
+        }
+        Ok(Self { pid, user: peer.uid.as_raw(), connection, text: Vec::new() })
     }
-    let notice: Notice = serde_json::from_slice(&read_until(connection, give_up)?)?;
-    if [Some(&notice.name), notice.group.as_ref()].into_iter().flatten().all(|name| can_be_shown(name)) {
+
+    /// Reads what there is; returns the answer at its end.
+    fn read(&mut self) -> io::Result<Option<Notice>> {
+        let mut chunk = [0; 4_096];
+        while self.text.len() < MOST_BYTES {
+            match self.connection.read(&mut chunk) {
+                Ok(0) => return parse(&self.text).map(Some),
+                Ok(len) => self.text.extend_from_slice(&chunk[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other("an answer that is too long"))
+    }
+}
+
+fn parse(text: &[u8]) -> io::Result<Notice> {
+    let notice: Notice = serde_json::from_slice(text)?;
+    let texts = [Some(&notice.name), Some(&notice.iokernel), notice.group.as_ref()];
+    if texts.into_iter().flatten().all(|text| can_be_shown(text)) {
         Ok(notice)
     } else {
         Err(io::Error::other("a name with control characters, or of over 256 characters"))
     }
-}
-
-/// Reads to the end, at most [`MOST_BYTES`], from a socket that does not block.
-fn read_until(mut connection: UnixStream, give_up: Instant) -> io::Result<Vec<u8>> {
-    let (mut text, mut chunk) = (Vec::new(), [0; 4_096]);
-    while text.len() < MOST_BYTES {
-        let left = give_up.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-        // Interrupted by a signal: the read says that there is nothing.
-        let _ = poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&timeout));
-        match connection.read(&mut chunk) {
-            Ok(0) => return Ok(text),
-            Ok(len) => text.extend_from_slice(&chunk[..len]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::Error::other("an answer that is too long"))
 }
 
 /// Returns whether a name does nothing to the terminal that shows it.
@@ -157,9 +212,6 @@ fn address(pid: u32) -> io::Result<SocketAddr> {
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-    use std::thread::{scope, sleep};
-    use tailwater_testkit::until;
 
     /// The name is the process's: one test at a time has it.
     static NAME: Mutex<()> = Mutex::new(());
@@ -168,54 +220,84 @@ mod tests {
         Instant::now() + Duration::from_secs(60)
     }
 
-    #[test]
-    fn a_job_is_found_while_its_socket_is_open() {
-        let _name = NAME.lock().unwrap();
-        let desk = Desk::open().unwrap();
-        let notice = Notice {
-            name: "xz".into(),
+    fn notice(name: &str) -> Notice {
+        Notice {
+            name: name.into(),
             pid: 7,
             iokernel: "@here".into(),
             cores: vec![1, 2],
             group: None,
             usage: Usage { threads: 4, ..Usage::default() },
-        };
-        let found = scope(|scope| {
-            let asked = scope.spawn(|| ask(std::process::id(), in_a_minute()));
-            until("the job has answered", || {
-                desk.answer(|| notice.clone());
-                asked.is_finished()
-            });
-            asked.join().unwrap()
-        });
-        assert_eq!(found.unwrap(), notice);
-        drop(desk);
-        assert!(ask(std::process::id(), in_a_minute()).is_err());
+        }
+    }
+
+    /// Returns a job of a user, and the end at which it answers.
+    fn job(pid: u32, user: u32) -> (Asked, UnixStream) {
+        let (connection, other) = UnixStream::pair().unwrap();
+        connection.set_nonblocking(true).unwrap();
+        (Asked { pid, user, connection, text: Vec::new() }, other)
     }
 
     #[test]
-    fn a_job_that_does_not_answer_is_given_up() {
+    fn a_job_is_found_while_its_socket_is_open() {
+        let _name = NAME.lock().unwrap();
+        let desk = Desk::open().unwrap();
+        let asked = Asked::job(std::process::id()).unwrap();
+        desk.answer(|| notice("xz"));
+        assert_eq!(answers(vec![asked], in_a_minute()), [notice("xz")]);
+        drop(desk);
+        assert!(Asked::job(std::process::id()).is_err());
+    }
+
+    #[test]
+    fn a_job_that_does_not_answer_delays_no_other() {
+        let (jobs, mut ends): (Vec<_>, Vec<_>) = (1..=5).map(|pid| job(pid, 7)).unzip();
+        for (end, name) in [(1, "one"), (3, "two")] {
+            let text = serde_json::to_vec(&notice(name)).unwrap();
+            ends[end].write_all(&text).unwrap();
+            ends[end].shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        // One has begun, one says too much, and one nothing.
+        ends[0].write_all(b"{").unwrap();
+        ends[2].write_all(&vec![b' '; MOST_BYTES]).unwrap();
+        // What is there is read before the time is looked at.
+        let found = answers(jobs, Instant::now() + Duration::from_millis(20));
+        let names: Vec<&str> = found.iter().map(|notice| notice.name.as_str()).collect();
+        assert_eq!(names, ["one", "two"]);
+    }
+
+    #[test]
+    fn a_job_whose_queue_is_full_is_not_awaited() {
         let _name = NAME.lock().unwrap();
         let own = std::process::id();
         let listener = UnixListener::bind_addr(&address(own).unwrap()).unwrap();
-        // One that drips, so that no single read takes long.
-        let (give_up, done) = (Instant::now() + Duration::from_millis(50), AtomicBool::new(false));
-        scope(|scope| {
-            scope.spawn(|| {
-                let (mut connection, _) = listener.accept().unwrap();
-                while !done.load(Relaxed) && connection.write_all(b" ").is_ok() {
-                    sleep(Duration::from_millis(1));
-                }
-            });
-            let why = ask(own, give_up).unwrap_err();
-            done.store(true, Relaxed);
-            assert_eq!(why.kind(), ErrorKind::TimedOut, "{why}");
-        });
-        // One whose queue is full: closed connections stay in it until they are accepted.
         rustix::net::listen(&listener, 0).unwrap();
-        assert_eq!(ask(own, Instant::now()).unwrap_err().kind(), ErrorKind::TimedOut);
-        let full = ask(own, in_a_minute()).unwrap_err();
+        // Closed connections stay in the queue until they are accepted.
+        drop(Asked::job(own).unwrap());
+        let full = Asked::job(own).unwrap_err();
         assert_eq!(full.kind(), ErrorKind::WouldBlock, "{full}");
+    }
+
+    #[test]
+    fn a_user_takes_no_places_of_others() {
+        let users = |of: &[(u32, usize)]| {
+            let mut pid = 0;
+            let mut jobs = Vec::new();
+            for (user, count) in of {
+                for _ in 0..*count {
+                    pid += 1;
+                    jobs.push(job(pid, *user).0);
+                }
+            }
+            choose(jobs.into_iter()).into_iter().map(|job| job.user).collect::<Vec<u32>>()
+        };
+        let count = |users: &[u32], user| users.iter().filter(|each| **each == user).count();
+        let chosen = users(&[(1_000, 100), (1_001, 1), (0, 10)]);
+        let counts = [1_000, 1_001, 0].map(|user| count(&chosen, user));
+        assert_eq!(counts, [MOST_OF_A_USER, 1, 10]);
+        // More users than fit: each has one before another has two.
+        let chosen = users(&[(1_000, 8), (1_001, 8), (1_002, 8), (1_003, 8), (1_004, 8), (0, 2)]);
+        assert_eq!((chosen.len(), count(&chosen, 0), count(&chosen, 1_004)), (MOST_JOBS, 2, 6));
     }
 
     #[test]

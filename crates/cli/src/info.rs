@@ -1,7 +1,7 @@
 //! `tailwater info NAME`: what an IOKernel knows of one program.
 //!
-//! Owns the reason why a program has no core now, as far as two looks at the statistics tell. What
-//! waits is by the program's own words.
+//! Describes a batch job that Linux runs, too. Owns the reason why a program has no core now, as
+//! far as two looks at the statistics tell. What waits is by the program's own words.
 
 use std::io::{Write, stdout};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::stats::{addresses, cell, is_best_effort};
 /// Show a program's addresses, grant and cores, why it has none now, and its last refusal
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "The exit code is 1 if no program has the name; its last refusal is shown all the same.
+    after_help = "The exit code is 1 if no program or batch job has the name; its last refusal is shown all the same.
 
 Examples:
   tailwater info web
@@ -41,11 +41,13 @@ const APART: Duration = Duration::from_millis(200);
 /// Asks the IOKernel and prints what it knows.
 ///
 /// # Errors
-/// If nothing listens at the socket, no program has the name, or standard output is closed.
+/// If nothing listens at the socket, no program or batch job has the name, or standard output is
+/// closed.
 pub fn run(args: &InfoArgs) -> anyhow::Result<()> {
     let earlier = query::statistics(&args.iokernel)?;
     std::thread::sleep(APART);
-    let document = query::statistics(&args.iokernel)?;
+    let document = query::statistics_and_jobs(&args.iokernel, query::PATIENCE)?;
+    let jobs = named(&document["batch_jobs"], &args.name).collect::<Vec<_>>();
     let found = programs(&document, &args.name).collect::<Vec<_>>();
     let refusal = document["refusals"].as_array().into_iter().flatten();
     let refusal = refusal.into_iter().find(|refusal| refusal["name"] == args.name);
@@ -56,29 +58,41 @@ pub fn run(args: &InfoArgs) -> anyhow::Result<()> {
                 json!(no_core_because(program_of(&earlier, &program), &program, &document));
             program
         };
-        let all = json!({ "programs": found.iter().map(each).collect::<Vec<_>>(), "last_refusal": refusal });
+        let all = json!({ "programs": found.iter().map(each).collect::<Vec<_>>(), "batch_jobs": jobs,
+                          "last_refusal": refusal });
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&all)?)?;
     } else {
         for program in &found {
             let why = no_core_because(program_of(&earlier, program), program, &document);
             write!(stdout(), "{}", describe(program, why.as_deref()))?;
         }
+        for job in &jobs {
+            write!(stdout(), "{}", describe_job(job))?;
+        }
         if let Some(refusal) = refusal {
             writeln!(stdout(), "{}", describe_refusal(refusal))?;
         }
     }
-    anyhow::ensure!(
-        !found.is_empty(),
-        "no program {:?} is registered; `tailwater ps` lists those that are",
-        args.name
-    );
+    anyhow::ensure!(!found.is_empty() || !jobs.is_empty(), "{}", describe_absence(&args.name, &document));
     Ok(())
+}
+
+fn describe_absence(name: &str, document: &Value) -> String {
+    match count(&document["runtimes_left_out"]) {
+        0 => format!("no program {name:?} is registered; `tailwater ps` lists those that are"),
+        left => format!(
+            "no program {name:?} is among those of the statistics, which have no room for {left} more: it may be one of these"
+        ),
+    }
 }
 
 /// Returns the programs of a name: two while one replaces the other.
 fn programs<'a>(document: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    let all = document["runtimes"].as_array().into_iter().flatten();
-    all.filter(move |program| program["name"] == name)
+    named(&document["runtimes"], name)
+}
+
+fn named<'a>(list: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    list.as_array().into_iter().flatten().filter(move |one| one["name"] == name)
 }
 
 /// Returns the same program in another look.
@@ -99,8 +113,8 @@ fn no_core_because(earlier: &Value, program: &Value, document: &Value) -> Option
         return None;
     }
     let grew = |key: &str| count(&counters[key]) > count(&earlier["counters"][key]);
-    let waiting = ["queued_threads", "waiting_rings"].map(|key| count(&program[key]));
-    if waiting == [0, 0] {
+    let waiting = ["queued_threads", "waiting_rings"].map(|key| program[key].as_u64());
+    if waiting == [Some(0); 2] {
         return Some("it has no work: no thread of it is runnable, and no frame waits for it".to_owned());
     }
     if grew("throttled") {
@@ -116,6 +130,13 @@ fn no_core_because(earlier: &Value, program: &Value, document: &Value) -> Option
     let there = managed.saturating_sub(count(&document["cores"]["absent"]));
     if there == 0 {
         return Some("Linux lets the IOKernel use none of its managed cores at present".to_owned());
+    }
+    if waiting.contains(&None) {
+        return Some(
+            "it is unknown whether it has work: the statistics show that for 4,096 kthreads, and those of other \
+             programs come first"
+                .to_owned(),
+        );
     }
     let holders = document["runtimes"].as_array().into_iter().flatten();
     let holders = holders.filter(|other| count(&other["counters"]["cores"]) > 0);
@@ -179,6 +200,21 @@ fn describe(program: &Value, why: Option<&str>) -> String {
     text
 }
 
+fn describe_job(job: &Value) -> String {
+    let usage = &job["usage"];
+    let seconds = usage["core_ns"].as_f64().map_or("-".to_owned(), |ns| number(ns / 1e9));
+    format!(
+        "{}: batch job that Linux runs, process {}\n\
+         cores         it may use {}, while no program has them; {seconds} s of processor time\n\
+         runs          {} processes, {} threads\n",
+        cell(&job["name"]),
+        cell(&job["pid"]),
+        cell(&job["cores"]),
+        cell(&usage["processes"]),
+        cell(&usage["threads"]),
+    )
+}
+
 fn describe_refusal(refusal: &Value) -> String {
     let (ago, user) = (cell(&refusal["seconds_ago"]), cell(&refusal["user"]));
     format!("last refusal  {ago} s ago, of user {user}: {}", cell(&refusal["why"]))
@@ -210,9 +246,29 @@ mod tests {
         assert!(why(3, 0, 1).contains("held: web (2); services come before"));
         assert!(why(3, 1, 1).contains("a core is free"));
         assert!(why(3, 0, 0).contains("not served"));
-        let document = document(0, 0);
+        let mut document = document(0, 0);
         let web = programs(&document, "web").next().unwrap();
         assert_eq!(no_core_because(&Value::Null, web, &document), None);
+        document["runtimes"][1]["waiting_rings"] = Value::Null;
+        let xz = programs(&document, "xz").next().unwrap();
+        let earlier = json!({ "counters": { "throttled": 1 } });
+        assert!(no_core_because(&earlier, xz, &document).unwrap().contains("unknown"));
+    }
+
+    #[test]
+    fn a_job_that_linux_runs_is_described_and_nothing_in_its_name_reaches_the_terminal() {
+        let document = json!({ "batch_jobs": [{ "name": "x\u{202e}z", "pid": 9, "cores": [1, 2],
+            "usage": { "processes": 1, "threads": 2, "core_ns": 1_500_000_000u64 } }] });
+        let text = describe_job(named(&document["batch_jobs"], "x\u{202e}z").next().unwrap());
+        for part in ["x?z: batch job that Linux runs, process 9", "1,2", "1.50 s", "2 threads"] {
+            assert!(text.contains(part), "`{part}` is missing:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_may_be_left_out_is_not_called_absent() {
+        assert!(describe_absence("web", &Value::Null).contains("tailwater ps"));
+        assert!(describe_absence("web", &json!({ "runtimes_left_out": 3 })).contains("3 more"));
     }
 
     #[test]

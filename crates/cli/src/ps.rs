@@ -85,5 +85,8 @@ mod tests {
         );
         assert!(lines.contains(&vec!["xz", "job", "9", "-", "-", "-", "-", "1.00", "-"]), "{text}");
         assert!(describe(&Value::Null).contains("no program"));
+        let hostile =
+            describe(&json!({ "batch_jobs": [{ "name": "a\u{202e}b\u{2066}c\u{200b}", "pid": 9 }] }));
+        assert!(hostile.contains("a?b?c?"), "{hostile}");
     }
 }

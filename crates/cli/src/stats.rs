@@ -10,6 +10,7 @@ use clap::Args;
 use serde_json::Value;
 use tailwater_testbed::account::{self, Shares, Snapshot, Tracepoints};
 use tailwater_testbed::table::{Table, number};
+use tailwater_testbed::text::plain;
 
 use crate::query;
 
@@ -218,11 +219,12 @@ fn firewall(stats: &Value) -> String {
     text
 }
 
-/// Returns a value as a cell of a table; a dash for what the answer lacks.
+/// Returns a value as a cell of a table, where a name does nothing to the terminal; a dash for what
+/// the answer lacks.
 pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => plain(text),
         Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(","),
         other => other.to_string(),
     }

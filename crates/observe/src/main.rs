@@ -10,7 +10,6 @@ mod metrics;
 mod page;
 mod serve;
 mod source;
-mod text;
 mod top;
 mod view;
 

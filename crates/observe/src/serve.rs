@@ -1,8 +1,8 @@
 //! `tailwater metrics`: metrics and a web page over HTTP, and metrics as a file.
 //!
 //! Owns the listener, its bounds and the paths. A client is one thread for a few seconds at most.
-//! Beyond [`MOST_CLIENTS`] the oldest makes room: a reader that asks and goes is served among any
-//! number of clients that do neither.
+//! Beyond [`MOST_CLIENTS`] the oldest that has not asked yet makes room, so a reader that asks at
+//! once is served among any number of clients that do not.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -53,13 +53,13 @@ pub fn run(args: &MetricsArgs) -> anyhow::Result<()> {
             format!("cannot listen at {address}: choose another address by --listen, or stop what has it")
         })?;
         let address = listener.local_addr()?;
-        if !address.ip().is_loopback() {
+        if !address.ip().to_canonical().is_loopback() {
             note!(
                 "warning: {address} is reached from other machines: names of programs and all counters are readable"
             );
         }
         note!("serving http://{address}/ and http://{address}/metrics");
-        let server = Server { source: Arc::clone(&source), is_local: address.ip().is_loopback() };
+        let server = Server { source: Arc::clone(&source) };
         std::thread::Builder::new().name("listener".to_owned()).spawn(move || server.accept(&listener))?;
     }
     let mut failed = false;
@@ -75,8 +75,18 @@ pub fn run(args: &MetricsArgs) -> anyhow::Result<()> {
         }
         // An interrupt is the end that is expected.
         if interrupt.sleep_until(Instant::now() + args.interval).is_err() {
-            return Ok(());
+            return args.textfile.as_deref().map_or(Ok(()), remove_file);
         }
+    }
+}
+
+/// Removes the file: what it says would be read as the present for ever.
+fn remove_file(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| {
+            format!("cannot remove {}: remove it, or its old metrics are read on", path.display())
+        }),
     }
 }
 
@@ -96,28 +106,50 @@ fn write_file(path: &Path, source: &Source) -> anyhow::Result<()> {
 
 struct Server {
     source: Arc<Source>,
-    /// It listens at a loopback address.
-    is_local: bool,
 }
 
-/// Connections of the clients, by number, the oldest first.
-type Clients = Arc<Mutex<Vec<(u64, TcpStream)>>>;
+/// A client that is served.
+struct Client {
+    number: u64,
+    stream: TcpStream,
+    /// Its request has been read.
+    has_asked: bool,
+}
 
-fn admit(clients: &Clients, number: u64, stream: TcpStream) {
-    let mut clients = clients.lock().unwrap_or_else(PoisonError::into_inner);
-    if clients.len() >= MOST_CLIENTS {
-        let _ = clients.remove(0).1.shutdown(Shutdown::Both);
+/// The clients, the oldest first.
+#[derive(Default)]
+struct Clients(Mutex<Vec<Client>>);
+
+impl Clients {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Client>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    clients.push((number, stream));
-}
 
-fn forget(clients: &Clients, number: u64) {
-    clients.lock().unwrap_or_else(PoisonError::into_inner).retain(|(each, _)| *each != number);
+    /// Adds a client. If there are too many, ends the oldest that has not asked; if all have, the
+    /// oldest, which has had most time to take its response.
+    fn admit(&self, number: u64, stream: TcpStream) {
+        let mut clients = self.lock();
+        if clients.len() >= MOST_CLIENTS {
+            let leaving = clients.iter().position(|client| !client.has_asked).unwrap_or(0);
+            let _ = clients.remove(leaving).stream.shutdown(Shutdown::Both);
+        }
+        clients.push(Client { number, stream, has_asked: false });
+    }
+
+    fn note_request(&self, number: u64) {
+        for client in self.lock().iter_mut().filter(|client| client.number == number) {
+            client.has_asked = true;
+        }
+    }
+
+    fn forget(&self, number: u64) {
+        self.lock().retain(|client| client.number != number);
+    }
 }
 
 impl Server {
     fn accept(self, listener: &TcpListener) {
-        let (server, clients) = (Arc::new(self), Clients::default());
+        let (server, clients) = (Arc::new(self), Arc::new(Clients::default()));
         for number in 0u64.. {
             let Ok((stream, _)) = listener.accept() else {
                 // No descriptors are left, for instance: clients that end give some back.
@@ -129,21 +161,27 @@ impl Server {
                 continue;
             }
             let Ok(copy) = stream.try_clone() else { continue };
-            admit(&clients, number, copy);
+            clients.admit(number, copy);
             let (thread, list) = (Arc::clone(&server), Arc::clone(&clients));
             let spawned = std::thread::Builder::new().stack_size(STACK).spawn(move || {
-                thread.serve(stream);
-                forget(&list, number);
+                thread.serve(stream, || list.note_request(number));
+                list.forget(number);
             });
             if spawned.is_err() {
-                forget(&clients, number);
+                clients.forget(number);
             }
         }
     }
 
-    fn serve(&self, mut stream: TcpStream) {
+    /// Serves one client; calls `asked` when its request has been read.
+    fn serve(&self, mut stream: TcpStream, asked: impl FnOnce()) {
+        // Of the connection: one that listens at all addresses is reached by this one, too.
+        let is_local = stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback());
         let (response, head_only) = match http::read(&mut stream) {
-            Ok(request) => (self.respond(&request), request.head_only),
+            Ok(request) => {
+                asked();
+                (self.respond(&request, is_local), request.head_only)
+            }
             Err(Some(refusal)) => (refusal, false),
             Err(None) => return,
         };
@@ -151,8 +189,8 @@ impl Server {
         let _ = http::write(&mut stream, &response, head_only);
     }
 
-    fn respond(&self, request: &Request) -> Response {
-        if self.is_local && !http::is_own_name(&request.host) {
+    fn respond(&self, request: &Request, is_local: bool) -> Response {
+        if is_local && !http::is_own_name(&request.host) {
             let why = "this address is of this machine: use http://127.0.0.1 or http://localhost";
             return Response::line("421 Misdirected Request", why);
         }
@@ -182,14 +220,22 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::io::Read;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use tailwater_testkit::until;
 
     fn serve(ask: impl Fn() -> anyhow::Result<serde_json::Value> + Send + Sync + 'static) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let server = Server { source: Arc::new(Source::new(ask)), is_local: true };
+        serve_at("127.0.0.1:0", ask)
+    }
+
+    fn serve_at(
+        address: &str,
+        ask: impl Fn() -> anyhow::Result<serde_json::Value> + Send + Sync + 'static,
+    ) -> SocketAddr {
+        let listener = TcpListener::bind(address).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = Server { source: Arc::new(Source::new(ask)) };
         std::thread::spawn(move || server.accept(&listener));
-        address
+        (Ipv4Addr::LOCALHOST, port).into()
     }
 
     fn get(address: SocketAddr, request: &str) -> String {
@@ -231,6 +277,42 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_another_site_is_refused_wherever_the_server_listens() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::ffff:127.0.0.1]:0", "[::]:0"] {
+            if address.starts_with('[') && TcpListener::bind(address).is_err() {
+                println!("skipped: this machine has no IPv6, so nothing listens at {address}");
+                continue;
+            }
+            let server = serve_at(address, || Ok(json!({})));
+            let rebound = get(server, "GET /stats.json HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+            assert!(rebound.starts_with("HTTP/1.1 421"), "{address}: {rebound}");
+            let own = get(server, "GET /stats.json HTTP/1.1\r\nHost: 127.0.0.1:9757\r\n\r\n");
+            assert!(own.starts_with("HTTP/1.1 200"), "{address}: {own}");
+        }
+    }
+
+    #[test]
+    fn a_reader_that_has_asked_is_served_however_many_connect_after_it() {
+        let (asked, answer) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (seen, go) = (Arc::clone(&asked), Arc::clone(&answer));
+        // Relaxed: nothing else is written with these.
+        let address = serve(move || {
+            seen.store(true, Ordering::Relaxed);
+            until("the others have connected", || go.load(Ordering::Relaxed));
+            Ok(json!({}))
+        });
+        let reader = std::thread::spawn(move || get(address, "GET /ready HTTP/1.1\r\n\r\n"));
+        until("the reader has asked", || asked.load(Ordering::Relaxed));
+        let mut silent: Vec<TcpStream> =
+            (0..3 * MOST_CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+        // It has been ended, so the server has accepted the later ones that fit.
+        let _ = silent[0].read(&mut [0]);
+        answer.store(true, Ordering::Relaxed);
+        let answer = reader.join().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    #[test]
     fn clients_that_send_too_much_or_nothing_keep_no_other_from_being_served() {
         let address = serve(|| Ok(json!({})));
         let large = get(address, &format!("GET / HTTP/1.1\r\nX: {}\r\n", "x".repeat(20 << 10)));
@@ -251,6 +333,9 @@ mod tests {
         write_file(&file, &Source::new(|| anyhow::bail!("not there"))).unwrap();
         assert!(fs::read_to_string(&file).unwrap().contains("tailwater_up 0"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        remove_file(&file).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        remove_file(&file).unwrap();
         let absent = folder.path().join("no/such/folder");
         let error = write_file(&absent, &Source::new(|| Ok(json!({})))).unwrap_err();
         assert!(format!("{error:#}").contains("no/such/folder"), "{error:#}");

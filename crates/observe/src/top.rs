@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::observe::TopArgs;
+use tailwater_testbed::text::plain;
 
 use crate::source::{Answer, Source};
 use crate::view::{Sort, View};
@@ -37,7 +38,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let first = source.answer();
     first.as_ref().map_err(|why| anyhow::anyhow!("{why}"))?;
     let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot catch signals")?;
     }
     let mut state = State::new(args);
@@ -117,7 +118,7 @@ impl State {
                     _ => self.view = View::between(to, to, 1.0),
                 }
             }
-            Err(why) => self.problem = Some(crate::text::plain(why)),
+            Err(why) => self.problem = Some(plain(why)),
         }
         self.last = Some((now, answer));
     }
@@ -156,7 +157,8 @@ impl State {
             KeyCode::Home => self.scroll = 0,
             _ => {}
         }
-        self.scroll = self.scroll.min(self.view.programs.len().saturating_sub(1));
+        let shown = self.view.sorted(self.sort, self.is_reversed, &self.filter).len();
+        self.scroll = self.scroll.min(shown.saturating_sub(1));
         true
     }
 }

@@ -7,8 +7,7 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 use tailwater_iokernel::stats::schema::PARTS;
-
-use crate::text::plain;
+use tailwater_testbed::text::plain;
 
 /// To whom a part of a core's time went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,7 +23,7 @@
 //! | [`machine`], [`requirements`] | what the machine is, and whether it has what Tailwater needs |
 //! | [`socket`], [`query`] | where the IOKernel is, and questions to it |
 //! | [`observe`] | the options of `top` and `metrics`, which `tailwater` has another program carry out |
-//! | [`interrupt`], [`exit`], [`table`], [`folder`] | signals, exit codes, tables and temporary folders of commands |
+//! | [`interrupt`], [`exit`], [`table`], [`text`], [`folder`] | signals, exit codes, tables, names of others and temporary folders of commands |
 
 #![forbid(unsafe_code)]
 
@@ -62,6 +62,7 @@ pub mod query;
 pub mod repeat;
 pub mod requirements;
 pub mod socket;
+pub mod text;
 pub mod unannounced;
 pub mod wait;
 

@@ -9,7 +9,8 @@ use anyhow::Context;
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
-use tailwater_shm::control::{ClientMessage, ControlError, ServerMessage, dial, receive, send};
+use tailwater_batch::notice::{self, Notice};
+use tailwater_shm::control::{ClientMessage, ControlError, ServerMessage, dial_within, receive, send};
 
 /// Longest time for which an answer is awaited.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,18 +33,31 @@ fn statistics_within(socket: &str, patience: Duration) -> anyhow::Result<Value> 
 }
 
 /// Returns the same, and the batch jobs that use the cores of that IOKernel: what `tailwater stats
-/// --json` prints.
+/// --json` prints. The jobs are awaited for a tenth of `patience`.
 ///
 /// # Errors
 /// As [`statistics`], after `patience`.
 pub fn statistics_and_jobs(socket: &str, patience: Duration) -> anyhow::Result<Value> {
     let mut statistics = statistics_within(socket, patience)?;
+    let managed = statistics["iokernel"]["managed_cores"].as_array().into_iter().flatten();
+    let managed: Vec<usize> = managed.filter_map(|core| usize::try_from(core.as_u64()?).ok()).collect();
     if let Some(all) = statistics.as_object_mut() {
-        let jobs = tailwater_batch::notice::all().into_iter();
-        let jobs = jobs.filter(|job| is_same_socket(&job.iokernel, socket));
-        all.insert("batch_jobs".to_owned(), serde_json::to_value(jobs.collect::<Vec<_>>())?);
+        let mut jobs = notice::all(patience / 10);
+        jobs.retain(|job| is_same_socket(&job.iokernel, socket));
+        jobs.iter_mut().for_each(|job| keep_cores(job, &managed));
+        all.insert("batch_jobs".to_owned(), serde_json::to_value(jobs)?);
     }
     Ok(statistics)
+}
+
+/// Leaves out what a job says of cores that the IOKernel does not lend. Any user's process can call
+/// itself a job, and each core of which it speaks becomes a metric.
+fn keep_cores(job: &mut Notice, managed: &[usize]) {
+    job.cores.retain(|core| managed.contains(core));
+    job.cores.sort_unstable();
+    job.cores.dedup();
+    job.usage.by_core_ns.retain(|core, _| managed.contains(core));
+    job.usage.share.retain(|core, _| managed.contains(core));
 }
 
 /// Returns whether two addresses name one socket: what follows the comma says whose it has to be.
@@ -51,12 +65,13 @@ fn is_same_socket(one: &str, other: &str) -> bool {
     one.split(',').next() == other.split(',').next()
 }
 
-/// Connects to the IOKernel at `address`, which must answer within `patience`.
+/// Connects to the IOKernel at `address` within `patience`, and limits the wait for each answer to
+/// the same time.
 ///
 /// # Errors
-/// If nothing listens there.
+/// If nothing listens there, or as many connections as Linux keeps wait to be accepted.
 pub fn connect(address: &str, patience: Duration) -> anyhow::Result<OwnedFd> {
-    let socket = dial(address).map_err(|error| match crate::socket::hint(address) {
+    let socket = dial_within(address, patience).map_err(|error| match crate::socket::hint(address) {
         Some(hint) => anyhow::anyhow!("{error}; {hint}"),
         None => error.into(),
     })?;
@@ -88,6 +103,7 @@ pub fn of_another_kind(answer: &ServerMessage) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use tailwater_shm::control::serve;
+    use tailwater_testkit::until;
 
     use super::*;
 
@@ -95,6 +111,35 @@ mod tests {
     fn an_address_with_a_user_names_the_same_socket() {
         assert!(is_same_socket("@tailwater", "@tailwater,user=1000"));
         assert!(!is_same_socket("@tailwater", "@tailwater2"));
+    }
+
+    #[test]
+    fn a_job_speaks_of_lent_cores_only() {
+        let mut job: Notice = serde_json::from_value(serde_json::json!({
+            "name": "xz", "pid": 9, "iokernel": "@x", "cores": [7, 1, 1, 2], "group": null, "usage": {
+                "processes": 1, "threads": 1, "core_ns": 5,
+                "by_core_ns": { "1": 5, "70000": 1 }, "share": { "2": 0.5, "70000": 1.0 } } }))
+        .unwrap();
+        keep_cores(&mut job, &[1, 2]);
+        assert_eq!(job.cores, [1, 2]);
+        assert_eq!(job.usage.by_core_ns.into_iter().collect::<Vec<_>>(), [(1, 5)]);
+        assert_eq!(job.usage.share.into_iter().collect::<Vec<_>>(), [(2, 0.5)]);
+    }
+
+    #[test]
+    fn an_iokernel_whose_queue_is_full_is_not_awaited_for_ever() {
+        let address = format!("@tailwater-full-{}", std::process::id());
+        let listener = serve(&address, |_| {}).unwrap();
+        // Room for one connection that is not accepted.
+        rustix::net::listen(&listener, 0).unwrap();
+        let _waiting = connect(&address, PATIENCE).unwrap();
+        // Again if the machine is so busy that this takes long.
+        until("a question ends before PATIENCE", || {
+            let began = std::time::Instant::now();
+            let error = statistics_within(&address, Duration::from_millis(20)).unwrap_err();
+            assert!(format!("{error:#}").contains("connect"), "{error:#}");
+            began.elapsed() < PATIENCE
+        });
     }
 
     #[test]

@@ -8,6 +8,7 @@
 pub mod account;
 pub(crate) mod counter;
 mod histogram;
+mod length;
 mod refusals;
 pub mod schema;
 
@@ -651,6 +652,7 @@ impl Stats {
             "trace": trace,
             "refusals": self.refusals.lock().unwrap_or_else(PoisonError::into_inner).to_json(Instant::now()),
         });
+        length::shorten(&mut document, MAX_MESSAGE - REST_OF_MESSAGE);
         self.add_classes(&mut document);
         document
     }
@@ -776,15 +778,46 @@ mod tests {
             };
             region.classes().write(entry, &class);
         }
+        for id in 0..16 {
+            stats.note_refusal(&"\"".repeat(1_000), id, &"\u{10ffff}".repeat(1_000));
+        }
         for id in 0..40 {
             stats.add_runtime(runtime(id, Some(region.class_reader())));
         }
         let document = stats.to_json();
-        let bytes = tailwater_shm::control::encode(&ServerMessage::Stats(document.clone()));
-        assert!(bytes.len() <= MAX_MESSAGE, "{} bytes", bytes.len());
+        assert_is_message(&document);
+        assert_eq!(document["left_out"], json!([]));
         let shown = |at: usize| document["runtimes"][at]["classes"].as_array().unwrap().len();
         assert!((0..40).all(|at| shown(at) == shown(0) && shown(0) > 0), "each its share: {}", shown(0));
         assert_eq!(document["runtimes"][39]["classes_left_out"], json!(CLASSES - shown(0)));
+        // As many programs as there are at most by default, and then with long numbers.
+        for id in 40..256 {
+            stats.add_runtime(runtime(id, Some(region.class_reader())));
+        }
+        let document = stats.to_json();
+        assert_is_message(&document);
+        assert_eq!(document["runtimes"].as_array().unwrap().len(), 256, "{}", document["left_out"]);
+        for runtime in stats.runtimes() {
+            let counters = &runtime.counters;
+            let busy = [&counters.rx_frames, &counters.rx_bytes, &counters.tx_frames, &counters.tx_bytes];
+            let also = [&counters.grants, &counters.preempted, &counters.core_ns, &counters.late_ns];
+            busy.iter().chain(&also).for_each(|counter| counter.add(99_999_999_999));
+        }
+        let document = stats.to_json();
+        assert_is_message(&document);
+        assert_eq!(document["runtimes"].as_array().unwrap().len(), 256, "{}", document["left_out"]);
+        for id in 256..1_024 {
+            stats.add_runtime(runtime(id, Some(region.class_reader())));
+        }
+        let document = stats.to_json();
+        assert_is_message(&document);
+        let programs = document["runtimes"].as_array().unwrap().len();
+        assert_eq!(document["runtimes_left_out"], json!(1_024 - programs));
+    }
+
+    fn assert_is_message(document: &Value) {
+        let bytes = tailwater_shm::control::encode(&ServerMessage::Stats(document.clone()));
+        assert!(bytes.len() <= MAX_MESSAGE, "{} bytes", bytes.len());
     }
 
     fn runtime(id: u32, classes: Option<ClassReader>) -> Arc<RuntimeStats> {
@@ -796,8 +829,8 @@ mod tests {
             ip6: None,
             mac: MacAddr::default(),
             class: Class::LatencyCritical,
-            kthreads: 2,
-            threads: vec![70, 71],
+            kthreads: 4,
+            threads: vec![4_000_000; 4],
             guaranteed: 1,
             counters: RuntimeCounters::default(),
             classes,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const MOST: usize = 16;
 /// Most characters of a name, and of a reason.
 const NAME_CHARS: usize = 64;
-const WHY_CHARS: usize = 300;
+const WHY_CHARS: usize = 200;
 
 #[derive(Debug)]
 struct Refused {

@@ -276,7 +276,7 @@ const fn label(name: &'static str, key: &'static str) -> Label {
 
 const PROGRAM: Step = Step::Each(&[label("program", "name"), label("id", "id"), label("class", "class")]);
 const PORT: Step = Step::Each(&[label("port", "name")]);
-const JOB: Step = Step::Each(&[label("job", "name"), label("pid", "pid")]);
+const JOB: Step = Step::Each(&[label("batch_job", "name"), label("pid", "pid")]);
 const CORE: Step = Step::Each(&[label("core", "core")]);
 const RULE: Step = Step::Each(&[
     label("rule", "name"),
@@ -365,6 +365,7 @@ const TOP: &[Field] = &[
         "Time of the IOKernel per hand-off of a core: to carry out the decision and to notice its end.",
     ),
     histogram("fence_ns", "Time until the frames that a moved flow group had left were read."),
+    gauge("runtimes_left_out", "Programs that the document had no room for."),
 ];
 
 const RULES: &[Field] = &[counter("matched", "Packets that a firewall rule decided.")];

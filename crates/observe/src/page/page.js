@@ -4,7 +4,7 @@
 const USES = [
   "account[].ns.service", "account[].ns.service_idle", "account[].ns.batch", "account[].ns.batch_idle",
   "account[].ns.wake", "account[].ns.cede", "account[].ns.start", "account[].ns.free",
-  "handoff.<kind>.running_ns",
+  "handoff.<kind>.running_ns", "loop.iterations",
   "runtimes[].counters.cores", "runtimes[].counters.core_ns", "runtimes[].counters.grants", "runtimes[].counters.rx_frames",
   "runtimes[].counters.tx_frames", "runtimes[].counters.rx_full", "runtimes[].counters.throttled",
   "runtimes[].counters.late_ns", "runtimes[].counters.preempted", "runtimes[].kthreads",
@@ -90,8 +90,8 @@ function chart(svg, series, { stacked, top, names }) {
     for (let value = 0; value <= top; value += step) ticks.push(value);
   } else {
     const found = series.flatMap(one => one.values).filter(value => value > 0);
-    const low = Math.floor(Math.log10(Math.min(...found, 1e12)));
-    const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(...found, 1e-12))));
+    const low = Math.floor(Math.log10(found.reduce((least, value) => Math.min(least, value), 1e12)));
+    const high = Math.max(low + 1, Math.ceil(Math.log10(found.reduce((most, value) => Math.max(most, value), 1e-12))));
     const [from, to] = found.length ? [low, high] : [0, 3];
     y = value => above + inner.h * (1 - (Math.log10(value) - from) / (to - from));
     ticks = [];
@@ -313,34 +313,46 @@ function show(from, to, seconds) {
   showDrops(from, to, seconds);
   showAll(to);
 }
-function gap(why) {
-  $("problem").hidden = false;
-  $("problem").textContent = why;
+/** Leaves a gap in the charts: what comes next is not compared with what was before. */
+function gap() {
   for (const one of Object.values(kept)) one.push(new Map());
+  past.length = 0;
   last = null;
 }
+function fail(why) {
+  $("problem").hidden = false;
+  $("problem").textContent = why;
+  gap();
+}
 async function look() {
+  let now;
   try {
     const answer = await fetch("/stats.json");
-    if (!answer.ok) return gap(await answer.text());
-    const now = { document: await answer.json(), at: performance.now() };
-    $("problem").hidden = true;
-    if (last) show(last.document, now.document, Math.max(0.1, (now.at - last.at) / 1000));
-    last = now;
-    past.push(now.document);
-    if (past.length > 11) past.shift();
+    if (!answer.ok) return fail(await answer.text());
+    now = { document: await answer.json(), at: performance.now() };
   } catch {
-    gap("tailwater metrics does not answer: has it ended?");
+    return fail("tailwater metrics does not answer: has it ended?");
   }
+  if (paused) return;
+  $("problem").hidden = true;
+  const count = "loop.iterations";
+  // Another IOKernel, which counts from 0.
+  if (last && num(now.document.loop, count) < num(last.document.loop, count)) gap();
+  if (last) show(last.document, now.document, Math.max(0.1, (now.at - last.at) / 1000));
+  last = now;
+  past.push(now.document);
+  if (past.length > 11) past.shift();
 }
 async function run() {
   $("pause").addEventListener("click", () => {
     paused = !paused;
+    if (paused) gap();
     $("pause").textContent = paused ? "Go on" : "Pause";
   });
   try { schema = await (await fetch("/schema.json")).json(); } catch { /* The looks say it. */ }
   for (;;) {
-    if (!paused) await look();
+    // A defect of the page is not one of the server, and the next document may be another.
+    if (!paused) await look().catch(error => fail(`this page cannot show the statistics: ${error}`));
     await new Promise(done => setTimeout(done, 1000));
   }
 }

@@ -133,6 +133,8 @@ impl Paint {
 
     fn programs(&self, frame: &mut Frame, area: Rect, state: &State) {
         let programs = state.view.sorted(state.sort, state.is_reversed, &state.filter);
+        // Programs may have ended since the key that scrolled.
+        let scroll = state.scroll.min(programs.len().saturating_sub(1));
         let is_wide = area.width >= 110;
         let mut columns = vec![
             "program", "kind", "cores", "core s/s", "queued", "p50 us", "p99 us", "rx/s", "tx/s", "drop/s",
@@ -157,13 +159,13 @@ impl Paint {
         });
         let header = Row::new(heads);
         let body = area.height.saturating_sub(2) as usize;
-        let rows = programs.iter().skip(state.scroll).take(body).map(|program| self.row(program, is_wide));
+        let rows = programs.iter().skip(scroll).take(body).map(|program| self.row(program, is_wide));
         let mut constraints: Vec<Constraint> =
             widths.iter().map(|width| Constraint::Length(width + 1)).collect();
         let others: u16 = widths[1..].iter().map(|width| width + 1).sum();
         constraints[0] = Constraint::Length(area.width.saturating_sub(others).clamp(widths[0], NAME));
         frame.render_widget(Table::new(rows, constraints).header(header).column_spacing(0), area);
-        let left = programs.len().saturating_sub(state.scroll + body);
+        let left = programs.len().saturating_sub(scroll + body);
         let note = match (programs.is_empty(), left) {
             (true, _) if state.filter.is_empty() => "no program is registered".to_owned(),
             (true, _) => format!("no program has `{}` in its name", state.filter),
@@ -339,6 +341,18 @@ mod tests {
             terminal.backend().buffer().content().iter().all(|cell| cell.fg == Color::Reset)
         };
         assert!(is_plain(&drawn(&state(2), 80, 24, false)) && !is_plain(&drawn(&state(2), 80, 24, true)));
+    }
+
+    #[test]
+    fn a_list_that_gets_shorter_is_not_scrolled_past_its_end() {
+        let mut state = state(2);
+        for _ in 0..9 {
+            state.press(KeyEvent::new(KeyCode::PageDown, KeyModifiers::NONE));
+        }
+        // As if the others had ended since.
+        state.filter = "xz".to_owned();
+        let text = drawn(&state, 80, 24, false).backend().to_string();
+        assert!(text.contains("xz"), "{text}");
     }
 
     #[test]

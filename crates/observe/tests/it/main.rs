@@ -2,4 +2,5 @@
 
 mod book;
 mod contrib;
+mod page;
 mod program;

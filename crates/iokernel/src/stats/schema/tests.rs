@@ -161,6 +161,11 @@ fn every_metric_has_one_name_one_help_and_labels_that_prometheus_takes() {
             assert!(field.help.ends_with('.') && !field.help.contains("anosecond"), "{name}: {}", field.help);
             let labels: HashSet<&str> = part.labels().into_iter().collect();
             assert_eq!(labels.len(), part.labels().len(), "{name} has a label twice");
+            // Prometheus sets the first two itself, and renames those of a target.
+            let is_taken = |label: &&str| {
+                ["job", "instance", "le", "quantile"].contains(label) || label.starts_with("__")
+            };
+            assert!(!labels.iter().any(is_taken), "{name} has a label that Prometheus uses: {labels:?}");
             assert!(names.insert(name.clone()), "two metrics are called {name}");
         }
         for field in part.shape.fields() {

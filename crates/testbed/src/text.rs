@@ -4,6 +4,7 @@
 //! terminal, where control characters and reordered text could show something else.
 
 /// Returns a name as a terminal may show it: letters, digits, ASCII, and `?` for all else.
+#[must_use]
 pub fn plain(name: &str) -> String {
     let shown = |c: char| if c.is_ascii_graphic() || c == ' ' || c.is_alphanumeric() { c } else { '?' };
     name.chars().map(shown).collect()
