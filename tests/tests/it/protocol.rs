@@ -126,28 +126,6 @@ fn the_documents_are_of_the_version_of_the_code() {
 }
 
 #[test]
-fn the_document_names_every_part_of_the_statistics() {
-    if !has_two_cpus() {
-        return;
-    }
-    let bench = Bench::start(|_| (), Vec::new());
-    let _echo = bench.child("echo", "echo", "latency-critical");
-    let stats = bench.stats();
-    let document = document("control.md");
-    let section = sections(&document).find(|section| section.starts_with("stats\n")).expect("a section");
-    let keys: BTreeSet<&str> = stats.as_object().expect("an object").keys().map(String::as_str).collect();
-    assert_eq!(first_column(section, &["key"]), keys);
-    for list in ["ports", "runtimes"] {
-        let row = section.lines().find(|line| line.starts_with(&format!("| `{list}`"))).expect("a row");
-        let of_one: BTreeSet<&str> =
-            stats[list][0].as_object().expect("an element").keys().map(String::as_str).collect();
-        let mut named = quoted(row);
-        named.remove(list);
-        assert_eq!(named, of_one, "{list}");
-    }
-}
-
-#[test]
 fn a_program_written_from_the_documents_alone_registers_sends_and_receives() {
     if !has_two_cpus() || !is_installed("python3", "python3") {
         return;
