@@ -20,7 +20,7 @@ use crate::stats::{addresses, cell, is_best_effort};
 
 Examples:
   tailwater info web
-  tailwater info web --json | jq .no_core_because"
+  tailwater info web --json | jq '.programs[].no_core_because'"
 )]
 pub struct InfoArgs {
     /// Name of the program, as `tailwater ps` shows it

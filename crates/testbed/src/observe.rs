@@ -51,7 +51,8 @@ pub struct TopArgs {
 
 /// Serve metrics for Prometheus, and a web page
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Answers at /metrics (OpenMetrics), /ready, /stats.json, and / (the page).
+#[command(after_help = "Answers at /metrics (OpenMetrics or Prometheus' text format), /ready, /stats.json,
+/schema.json, and / (the page).
 tailwater-observe, which is installed beside tailwater, carries this out.
 
 Examples:
