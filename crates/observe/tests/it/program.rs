@@ -5,10 +5,10 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tailwater_shm::control::{ClientMessage, ServerMessage, receive, send, serve};
-use tailwater_testkit::{Program, children, is_installed, run, socket_name, text, until};
+use tailwater_testkit::{Program, run, socket_name, text, until};
 
 fn observe(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-observe"));
@@ -55,27 +55,6 @@ fn a_pipe_gets_lines_without_what_a_name_would_do_to_a_terminal() {
     let absent = run(&mut observe(&["top", "--once", "--iokernel", "@tailwater-is-not-here"]), b"");
     assert_eq!(absent.status.code(), Some(1));
     assert!(text(&absent.stderr).contains("start one with"), "{}", text(&absent.stderr));
-}
-
-#[test]
-fn a_signal_leaves_the_terminal_as_it_was() {
-    if !is_installed("script", "bsdutils") {
-        return;
-    }
-    let (socket, folder) = (answering("signals"), tempfile::tempdir().unwrap());
-    for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM] {
-        let screen = folder.path().join(format!("{signal:?}"));
-        let command = format!("exec {} top --iokernel {socket}", env!("CARGO_BIN_EXE_tailwater-observe"));
-        // A terminal of its own, and what was written to it in a file.
-        let mut terminal = Program::start(Command::new("script").args(["-qefc", &command]).arg(&screen));
-        let has = |part: &str| std::fs::read(&screen).is_ok_and(|bytes| text(&bytes).contains(part));
-        until("the screen is drawn", || has("\x1b[?1049h"));
-        let top = children(terminal.pid()).first().copied().expect("it runs");
-        let top = Pid::from_raw(top.cast_signed()).expect("a process");
-        kill_process(top, signal).unwrap();
-        assert!(terminal.wait().success(), "{signal:?}");
-        assert!(has("\x1b[?1049l"), "{signal:?} leaves the alternate screen on");
-    }
 }
 
 #[test]
