@@ -1,7 +1,7 @@
 //! `tailwater info NAME`: what an IOKernel knows of one program.
 //!
 //! Describes a batch job that Linux runs, too. Owns the reason why a program has no core now, as
-//! far as two looks at the statistics tell. What waits is by the program's own words.
+//! far as two looks at the statistics tell. What waits is what the program reports.
 
 use std::io::{Write, stdout};
 use std::time::Duration;

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use serde_json::Value;
-use tailwater_iokernel::stats::schema::{Field, Kind, PARTS, Part, Shape, Unit};
+use tailwater_iokernel::stats::schema::{Field, Kind, PARTS, Part, Unit, text};
 
 /// Which of the two formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,15 +53,14 @@ impl Exposition {
     /// Writes what the IOKernel and its programs are, as metrics whose value is 1.
     fn facts(&mut self, document: &Value) {
         let facts = &document["iokernel"];
-        let about = ["version", "policy", "socket"].map(|key| (key, text(&facts[key]).into()));
+        let about = ["version", "policy", "socket"].map(|key| (key, text(&facts[key])));
         self.plain("tailwater_iokernel_info", "The IOKernel.", &[labels(&about)], 1);
         let managed = facts["managed_cores"].as_array().map_or(0, Vec::len);
         self.plain("tailwater_managed_cores", "Cores that the IOKernel lends.", &[String::new()], managed);
         let keys = [("program", "name"), ("id", "id"), ("class", "class"), ("pid", "pid"), ("address", "ip")];
         let programs = document["runtimes"].as_array().into_iter().flatten();
-        let series: Vec<String> = programs
-            .map(|program| labels(&keys.map(|(name, key)| (name, text(&program[key]).into()))))
-            .collect();
+        let series: Vec<String> =
+            programs.map(|program| labels(&keys.map(|(name, key)| (name, text(&program[key]))))).collect();
         self.plain("tailwater_program_info", "A registered program.", &series, 1);
     }
 
@@ -92,12 +91,7 @@ impl Exposition {
                 samples.entry(field.key).or_default().push((labels, value));
             }
         });
-        let fields = match &part.shape {
-            Shape::Fields(fields) => fields,
-            Shape::Values { metric, .. } => std::slice::from_ref(metric),
-            Shape::Whole(field) => std::slice::from_ref(field),
-        };
-        for field in fields {
+        for field in part.shape.metrics() {
             if let Some(series) = samples.get(field.key) {
                 self.family(part, field, series, &document["bucket_bounds_ns"]);
             }
@@ -182,14 +176,6 @@ fn number(value: &Value, unit: Unit) -> String {
             None => (value.as_f64().unwrap_or_default() / 1e9).to_string(),
         },
         (value, _) => value.to_string(),
-    }
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! `Content-Security-Policy` of [`http`](crate::http).
 
 use serde_json::{Value, json};
-use tailwater_iokernel::stats::schema::{Kind, PARTS, Shape, Unit};
+use tailwater_iokernel::stats::schema::{PARTS, Unit};
 
 use crate::http::Response;
 
@@ -25,24 +25,16 @@ fn schema() -> Value {
     let mut all = Vec::new();
     for part in PARTS {
         for field in part.shape.fields() {
-            let metric = match &part.shape {
-                Shape::Values { metric, .. } => metric.metric(part),
-                Shape::Fields(_) | Shape::Whole(_) => field.metric(part),
-            };
-            let kind = match field.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram => "histogram",
-                Kind::Percentiles => "percentiles",
-            };
             let unit = match field.unit {
                 Unit::Nanoseconds => "ns",
                 Unit::Bytes => "bytes",
                 Unit::Ratio => "ratio",
                 Unit::Count => "",
             };
-            all.push(json!({ "place": part.place(), "key": field.key, "kind": kind, "unit": unit,
-                "metric": metric, "help": field.help }));
+            all.push(
+                json!({ "place": part.place(), "key": field.key, "kind": field.kind.name(), "unit": unit,
+                "metric": part.metric_of(field), "help": field.help }),
+            );
         }
     }
     all.into()

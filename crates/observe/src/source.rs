@@ -40,7 +40,8 @@ impl Source {
         Self { ask: Box::new(ask), last: Mutex::new(None), asking: Mutex::new(()) }
     }
 
-    /// Returns the statistics: [`FRESH`], or as they were [`MEANWHILE`] another thread asks.
+    /// Returns the statistics: an answer of the last [`FRESH`], or, while another thread asks, one
+    /// of the last [`MEANWHILE`].
     pub fn answer(&self) -> Answer {
         if let Some(answer) = self.not_older(FRESH) {
             return answer;

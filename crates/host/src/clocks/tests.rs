@@ -56,6 +56,15 @@ impl Folder {
         let root = fs::canonicalize(&self.0).unwrap();
         ClockSetter::at(&root, &self.state_file(), Some(PolicyName::IxEnergy), (&[1, 2], 0))
     }
+
+    /// Leaves the record of an IOKernel that was killed after it had set a rate.
+    fn leave_record(&self) {
+        let (mut setter, _) = self.setter();
+        setter.want(Clock::Mhz(1200));
+        let kept = fs::read_to_string(self.state_file()).unwrap();
+        drop(setter);
+        self.write("state", &kept);
+    }
 }
 
 impl Drop for Folder {
@@ -87,12 +96,7 @@ fn rates_are_set_on_managed_cores_and_put_back_at_the_end() {
 #[test]
 fn what_a_crashed_iokernel_has_set_is_put_back_at_the_next_start() {
     let folder = Folder::new();
-    let (mut setter, _) = folder.setter();
-    setter.want(Clock::Mhz(1200));
-    let kept = fs::read_to_string(folder.state_file()).unwrap();
-    drop(setter);
-    // As the crash leaves it.
-    folder.write("state", &kept);
+    folder.leave_record();
     folder.write("cpu1/cpufreq/scaling_max_freq", "1200000");
     folder.write("cpu1/cpufreq/energy_performance_preference", "balance_power");
     let (mut next, _) = folder.setter();
@@ -250,11 +254,7 @@ fn turbo_that_an_administrator_has_switched_off_stays_off() {
 #[test]
 fn rates_are_detected_after_what_a_crash_has_left_was_put_back() {
     let folder = Folder::new();
-    let (mut setter, _) = folder.setter();
-    setter.want(Clock::Mhz(1200));
-    let kept = fs::read_to_string(folder.state_file()).unwrap();
-    drop(setter);
-    folder.write("state", &kept);
+    folder.leave_record();
     folder.write("intel_pstate/no_turbo", "1\n");
     assert_eq!(folder.setter().1.turbo_mhz, Some(2900));
 }

@@ -26,6 +26,18 @@ pub enum Kind {
     Percentiles,
 }
 
+impl Kind {
+    /// Returns the word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+            Self::Percentiles => "percentiles",
+        }
+    }
+}
+
 /// The unit of a number in the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
@@ -130,6 +142,14 @@ impl Shape {
             Self::Whole(field) => std::slice::from_ref(field),
         }
     }
+
+    /// Returns the fields that are metrics: one where the keys are values of a label.
+    pub fn metrics(&self) -> &[Field] {
+        match self {
+            Self::Fields(fields) => fields,
+            Self::Values { metric: field, .. } | Self::Whole(field) => std::slice::from_ref(field),
+        }
+    }
 }
 
 /// Numbers at one place of the document.
@@ -157,6 +177,14 @@ impl Part {
             }
         }
         place
+    }
+
+    /// Returns the name of the metric that shows one of [`fields`](Shape::fields).
+    pub fn metric_of(&self, field: &Field) -> String {
+        match &self.shape {
+            Shape::Values { metric, .. } => metric.metric(self),
+            Shape::Fields(_) | Shape::Whole(_) => field.metric(self),
+        }
     }
 
     /// Returns the names of the labels.
@@ -246,7 +274,7 @@ impl Part {
 pub type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
 /// Returns a value as a label has it; nothing for null.
-fn text(value: &Value) -> Cow<'_, str> {
+pub fn text(value: &Value) -> Cow<'_, str> {
     match value {
         Value::Null => "".into(),
         Value::String(text) => text.into(),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use tailwater_iokernel::stats::schema::{Kind, PARTS, Shape};
+use tailwater_iokernel::stats::schema::{PARTS, Shape};
 
 const BEGIN: &str = "<!-- statistics: begin -->\n";
 const END: &str = "<!-- statistics: end -->\n";
@@ -22,18 +22,11 @@ fn tables() -> String {
         }
         text += "| key | is | kind | metric |\n|---|---|---|---|\n";
         for field in part.shape.fields() {
-            let kind = match field.kind {
-                Kind::Counter => "counter",
-                Kind::Gauge => "gauge",
-                Kind::Histogram => "histogram",
-                Kind::Percentiles => "percentiles",
-            };
-            let metric = match &part.shape {
-                Shape::Values { metric, label, .. } => {
-                    format!("{}{{{label}=\"{}\"}}", metric.metric(part), field.key)
-                }
-                Shape::Fields(_) | Shape::Whole(_) => field.metric(part),
-            };
+            let mut metric = part.metric_of(field);
+            if let Shape::Values { label, .. } = part.shape {
+                metric += &format!("{{{label}=\"{}\"}}", field.key);
+            }
+            let kind = field.kind.name();
             let _ = writeln!(text, "| `{}` | {} | {kind} | `{metric}` |", field.key, field.help);
         }
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use tailwater_iokernel::stats::schema::{Kind, PARTS, Shape};
+use tailwater_iokernel::stats::schema::{Kind, PARTS};
 use tailwater_testkit::{is_installed, text};
 
 /// Metrics that are no numbers of the document.
@@ -20,12 +20,7 @@ fn file(path: &str) -> PathBuf {
 fn served() -> HashSet<String> {
     let mut names: HashSet<String> = FACTS.map(str::to_owned).into();
     for part in PARTS {
-        let fields = match &part.shape {
-            Shape::Fields(fields) => fields,
-            Shape::Values { metric, .. } => std::slice::from_ref(metric),
-            Shape::Whole(field) => std::slice::from_ref(field),
-        };
-        for field in fields {
+        for field in part.shape.metrics() {
             let name = field.metric(part);
             if field.kind == Kind::Histogram {
                 names.extend(["_bucket", "_sum", "_count"].map(|end| format!("{name}{end}")));

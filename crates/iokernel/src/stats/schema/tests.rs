@@ -149,12 +149,7 @@ fn everything_that_is_listed_is_in_the_document() {
 fn every_metric_has_one_name_one_help_and_labels_that_prometheus_takes() {
     let mut names = HashSet::new();
     for part in PARTS {
-        let fields = match &part.shape {
-            Shape::Fields(fields) => fields,
-            Shape::Values { metric, .. } => std::slice::from_ref(metric),
-            Shape::Whole(field) => std::slice::from_ref(field),
-        };
-        for field in fields {
+        for field in part.shape.metrics() {
             let name = field.metric(part);
             let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
             assert!(name.chars().all(is_plain) && !name.contains("__"), "{name}");
