@@ -49,14 +49,6 @@ pub fn ip6_of(ip: Ipv4Addr) -> Option<std::net::Ipv6Addr> {
     Config::default().ip6_of(ip)
 }
 
-/// Compares compiled firewall rules with a naive evaluator.
-///
-/// # Panics
-/// If they disagree.
-pub fn firewall(data: &[u8]) {
-    crate::firewall::model::run(data);
-}
-
 /// Calls on threads that do not exist: all succeed and do nothing.
 struct Nowhere;
 

@@ -11,6 +11,7 @@ use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
+use super::packet::decode;
 use super::shares::{PortQueue, Shares};
 use super::source::{Origin, Source};
 use crate::capture::Point;
@@ -139,8 +140,9 @@ impl Switch {
         // Before a kthread is woken for the frame: its trace begins here.
         let traced = if world.trace.is_on() { sample(id, source, world) } else { None };
         if unserved {
-            let pure_ack = self.lone.as_ref().is_some_and(|lone| lone.is_pure_ack(source.shown()));
-            if !(pure_ack && lender.hold(world, id, hash, now)) {
+            let is_bare_ack =
+                matches!(decode(source.shown(), source.len()), Ok(Some(packet)) if packet.is_bare_ack());
+            if !(is_bare_ack && lender.hold(world, id, hash, now)) {
                 // Before the frame is put into a ring: the flow groups move to the kthread that
                 // gets the core.
                 lender.wakeup(world, id, now);
