@@ -358,7 +358,7 @@ fn the_next_address_of_a_name_is_tried_when_one_refuses() {
         let server = format!("two.test:{}", echo_server_at(ip).port());
         let words =
             ["load", &server, "--protocol", "echo:64", "--tcp", "--rate", "100", "--duration", "200ms"];
-        let words = [&words[..], &["--timeout", "900s", "--wait", "60s"]].concat();
+        let words = [&words[..], &["--warm-up", "50ms", "--timeout", "900s", "--wait", "60s"]].concat();
         unless_too_busy(|| {
             let output = own("exec \"$0\" \"$@\"", &words);
             if output.status.success() { Ok(()) } else { Err(format!("{ip}: {}", text(&output.stderr))) }
@@ -370,7 +370,9 @@ fn the_next_address_of_a_name_is_tried_when_one_refuses() {
 fn too_few_descriptors_are_raised_or_explained_with_the_remedy() {
     let server = echo_server().to_string();
     let words = ["load", &server, "--protocol", "echo:64", "--tcp", "--connections", "100", "--rate", "100"];
-    let words = [&words[..], &["--duration", "200ms", "--timeout", "900s", "--wait", "900s"]].concat();
+    let words =
+        [&words[..], &["--duration", "200ms", "--warm-up", "50ms", "--timeout", "900s", "--wait", "900s"]]
+            .concat();
     let output = tailwater_testkit::run(&mut after("ulimit -n 48; exec \"$0\" \"$@\"", &words), b"");
     let said = text(&output.stderr);
     assert!(!output.status.success(), "{said}");
