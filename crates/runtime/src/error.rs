@@ -17,42 +17,87 @@ use std::io;
 /// assert!(error.to_string().contains("#[tailwater::main]"), "it says what to do");
 /// assert!(format!("{error:?}").contains("#[tailwater::main]"), "under `unwrap`, too");
 /// ```
-#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A setting is invalid.
-    #[error("configuration: {0}")]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
     /// The program has another global allocator.
-    #[error(
-        "the program's global allocator is not Tailwater's: use #[tailwater::main], or add the line\n    \
-         tailwater::allocator!();"
-    )]
     NoAllocatorGuard,
     /// The process has a runtime already.
-    #[error("this process runs a Tailwater runtime already; there can be one")]
     AlreadyRunning,
     /// The C library is not suitable.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(TlsError),
     /// Waits in the C library cannot be taken over.
     #[cfg(feature = "libc-waits")]
-    #[error("cannot adopt the waits of the C library: {0}")]
-    LibcWaits(#[from] tailwater_libc_waits::RedirectError),
+    LibcWaits(tailwater_libc_waits::RedirectError),
     /// There is no memory for the first user thread's stack.
-    #[error(transparent)]
-    Stack(#[from] StackError),
+    Stack(StackError),
     /// The IOKernel refused, or cannot be reached.
-    #[error("cannot attach to the IOKernel: {0}")]
-    Attach(#[from] AttachError),
+    Attach(AttachError),
     /// A system call failed.
-    #[error("cannot {action}: {source}")]
     System {
         /// What was attempted.
         action: &'static str,
         /// The kernel's error.
         source: io::Error,
     },
+}
+
+/// With all causes: programs print errors in different ways, and some print no cause of their own.
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => write!(f, "configuration: {error}"),
+            Self::NoAllocatorGuard => f.write_str(
+                "the program's global allocator is not Tailwater's: use #[tailwater::main], or add the line\n    \
+                 tailwater::allocator!();",
+            ),
+            Self::AlreadyRunning => {
+                f.write_str("this process runs a Tailwater runtime already; there can be one")
+            }
+            Self::Tls(error) => error.fmt(f),
+            #[cfg(feature = "libc-waits")]
+            Self::LibcWaits(error) => write!(f, "cannot adopt the waits of the C library: {error}"),
+            Self::Stack(error) => error.fmt(f),
+            Self::Attach(error) => write!(f, "cannot attach to the IOKernel: {error}"),
+            Self::System { action, source } => write!(f, "cannot {action}: {source}"),
+        }
+    }
+}
+
+/// Without a source: the text has the causes, and what prints those of an error, as `anyhow` does,
+/// would print them again.
+impl Error for StartError {}
+
+impl From<ConfigError> for StartError {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<TlsError> for StartError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
+    }
+}
+
+#[cfg(feature = "libc-waits")]
+impl From<tailwater_libc_waits::RedirectError> for StartError {
+    fn from(error: tailwater_libc_waits::RedirectError) -> Self {
+        Self::LibcWaits(error)
+    }
+}
+
+impl From<StackError> for StartError {
+    fn from(error: StackError) -> Self {
+        Self::Stack(error)
+    }
+}
+
+impl From<AttachError> for StartError {
+    fn from(error: AttachError) -> Self {
+        Self::Attach(error)
+    }
 }
 
 /// As [`Display`](fmt::Display): `unwrap` and a `main` that returns the error print this form, and
@@ -240,4 +285,30 @@ pub enum AttachError {
         /// The error.
         source: Box<dyn Error + Send + Sync>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_fails_names_each_cause_once_whoever_prints_it() {
+        let refused = || io::Error::from_raw_os_error(libc::ECONNREFUSED);
+        let attach = AttachError::Closed { socket: "@here".to_owned() };
+        let unreadable = ConfigError::UnreadableFile { path: "a.toml".to_owned(), source: refused() };
+        let failed = StartError::System { action: "start", source: refused() };
+        for (error, cause) in [
+            (StartError::from(attach), "closed by the other side"),
+            (StartError::from(unreadable), "refused"),
+            (failed, "refused"),
+        ] {
+            let mut printed = error.to_string();
+            let mut next = error.source();
+            while let Some(source) = next {
+                printed += &source.to_string();
+                next = source.source();
+            }
+            assert_eq!(printed.matches(cause).count(), 1, "{printed}");
+        }
+    }
 }

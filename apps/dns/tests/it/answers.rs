@@ -1,5 +1,6 @@
 //! Answers of the server, beyond the examples of the standards.
 
+use crate::common::generate::hash;
 use crate::common::{ask, catalog, edns_query, query, reply, secure_query, show, without_servers};
 use domain::base::Message;
 use tailwater_dns::answer::{MAX_UDP, Transport};
@@ -497,6 +498,40 @@ fn ds_records_of_an_unsigned_zone_prove_nothing_and_a_positive_answer_with_them_
     assert_eq!(answer(&secure_query("x.d.example.", "A")), referral);
     let ds = answer(&query("d.example.", "DS"));
     assert!(ds.len() == 2 && ds[1].starts_with("an d.example. 60 DS 1 "), "{ds:?}");
+}
+
+#[test]
+fn signatures_made_from_a_wildcard_are_proved_by_hashes_as_its_records_are() {
+    let names = [("example.", "NS SOA NSEC3PARAM"), ("a.example.", ""), ("*.a.example.", "A RRSIG")];
+    let mut chain: Vec<_> = names.iter().map(|(name, types)| (hash(name), *types)).collect();
+    chain.sort();
+    let mut text = "$TTL 300\n@ SOA ns.example.net. h 7 3600 600 86400 300\n NS ns.example.net.\n\
+        @ NSEC3PARAM 1 0 2 AABB\n*.a A 192.0.2.1\n"
+        .to_owned();
+    let mut sign = |owner: &str, rtype: &str| {
+        text +=
+            &format!("{owner} 300 RRSIG {rtype} 13 2 300 20460101000000 20200101000000 1 example. AAEC\n");
+    };
+    sign("*.a", "A");
+    chain.iter().for_each(|(owner, _)| sign(owner, "NSEC3"));
+    for (at, (owner, types)) in chain.iter().enumerate() {
+        text += &format!("{owner} NSEC3 1 0 2 AABB {} {types}\n", chain[(at + 1) % chain.len()].0);
+    }
+    let zones = catalog(&[("example.", &text)]);
+    let said = |rtype| show(&reply(&zones, &secure_query("x.a.example.", rtype), Transport::Udp).unwrap());
+    let proof = |rtype| said(rtype).into_iter().filter(|line| line.contains("NSEC3 ")).collect::<Vec<_>>();
+    assert!(
+        said("RRSIG").iter().any(|line| line.starts_with("an x.a.example. 300 RRSIG A ")),
+        "{:?}",
+        said("RRSIG")
+    );
+    assert_eq!(
+        proof("A").len(),
+        2,
+        "the record that covers x.a.example., and its signature: {:?}",
+        said("A")
+    );
+    assert_eq!(proof("RRSIG"), proof("A"));
 }
 
 #[test]

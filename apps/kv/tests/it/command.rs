@@ -1,9 +1,11 @@
 //! The `tailwater-kv` program: what its options make it do.
 
+use std::net::SocketAddr;
 use std::process::Command;
 
 use rustix::process::Signal;
-use tailwater_testkit::Program;
+use tailwater_testkit::store::Client;
+use tailwater_testkit::{Program, is_installed, text};
 
 /// Returns a standalone program with a UDP port, once it listens.
 fn start(kthreads: &str, options: &[&str]) -> Program {
@@ -43,6 +45,22 @@ fn datagrams_are_served_on_as_many_cores_as_the_runtime_has() {
         let mut kv = start(kthreads, options);
         assert_eq!(user_threads(&mut kv, "kv-udp"), wanted, "{kthreads} kthreads, options {options:?}");
     }
+}
+
+#[test]
+fn a_client_that_is_silent_is_asked_whether_it_is_there() {
+    if !is_installed("ss", "iproute2") {
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
+    let mut kv = Program::start(command.args(["--linux", "-p", "0"]));
+    let address: SocketAddr = kv.line_after("listening on ").split(' ').next().unwrap().parse().unwrap();
+    let mut client = Client::connect(address).unwrap();
+    // An answer: the connection is accepted and set up.
+    client.set("key", "value").unwrap();
+    let filter = format!("sport = :{}", address.port());
+    let shown = Command::new("ss").args(["-tnoH", "state", "established", &filter]).output().unwrap();
+    assert!(text(&shown.stdout).contains("timer:(keepalive"), "{}", text(&shown.stdout));
 }
 
 #[test]

@@ -146,6 +146,46 @@ fn a_check_leaves_an_iokernel_that_runs_as_it_is_and_says_whether_it_would_take_
 }
 
 #[test]
+fn help_that_cannot_be_printed_and_a_stack_that_is_too_small_are_errors_in_words() {
+    for words in [&["--help"][..], &["iokernel", "--help"], &["--version"], &["iokernel", "--print-config"]] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let mut command = tailwater(words);
+        command.stdin(Stdio::null()).stdout(full).stderr(Stdio::piped());
+        let output = Program::spawn(&mut command).finish();
+        assert!(!output.status.success(), "{words:?}");
+        assert!(text(&output.stderr).contains("No space left"), "{words:?}: {}", text(&output.stderr));
+    }
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -s 64 && exec \"$0\" --help", env!("CARGO_BIN_EXE_tailwater")]);
+    let output = tailwater_testkit::run(&mut shell, b"");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("64 KiB") && said.contains("ulimit -s 8192"), "{said}");
+}
+
+#[test]
+fn without_proc_an_iokernel_and_its_check_end_with_the_remedy() {
+    let without = |script: &str, words: &[&str]| {
+        let mut command = Command::new("unshare");
+        let script = format!("umount -l /proc && {script}");
+        command.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_tailwater")]).args(words);
+        tailwater_testkit::run(&mut command, b"")
+    };
+    if !without("test ! -e /proc/self", &[]).status.success() {
+        return eprintln!("skipped: /proc cannot be taken away here (root, unshare(1), umount(8))");
+    }
+    let socket = socket_name("no-proc");
+    let words = ["iokernel", "--share-cores", "--socket", &socket];
+    for more in [&[][..], &["--check"]] {
+        let output = without("exec \"$0\" \"$@\"", &[&words[..], more].concat());
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(!output.status.success(), "{more:?}: {said}");
+        assert!(said.contains("/proc is not mounted") && said.contains("mount -t proc"), "{more:?}: {said}");
+        assert_eq!(said.matches("/proc is not mounted").count(), 1, "{more:?}: {said}");
+    }
+}
+
+#[test]
 fn a_started_service_shows_in_the_statistics_and_everything_ends_when_told() {
     let socket = socket_name("commands");
     let iokernel = iokernel(&socket, &[]);

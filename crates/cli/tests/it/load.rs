@@ -265,7 +265,12 @@ fn local_agents_share_the_load_and_show_it_live() {
 
 /// Returns a TCP echo server with a thread per connection; its threads end with the connections.
 fn echo_server() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    echo_server_at("127.0.0.1")
+}
+
+/// As [`echo_server`], at this address of the loopback device.
+fn echo_server_at(ip: &str) -> SocketAddr {
+    let listener = TcpListener::bind((ip, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -323,6 +328,61 @@ fn sweeps_searches_and_agents_work_with_other_protocols_over_tcp() {
         return;
     }
     assert_eq!(json(&file)["search"]["load"], 1000.0);
+}
+
+/// Returns the command with `words`, to be started by a shell's `script`, in which it is `"$0" "$@"`.
+fn after(script: &str, words: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tailwater")]).args(words);
+    command
+}
+
+#[test]
+fn the_next_address_of_a_name_is_tried_when_one_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = folder.path().join("hosts");
+    std::fs::write(&hosts, "127.0.0.1 two.test\n127.0.0.2 two.test\n").unwrap();
+    let own = |script: &str, words: &[&str]| {
+        let mut command = Command::new("unshare");
+        let mount = format!("mount --bind '{}' /etc/hosts && {script}", hosts.display());
+        command.args(["--mount", "sh", "-c", &mount, env!("CARGO_BIN_EXE_tailwater")]).args(words);
+        tailwater_testkit::run(&mut command, b"")
+    };
+    let found = text(&own("getent ahosts two.test", &[]).stdout);
+    if !found.contains("127.0.0.1") || !found.contains("127.0.0.2") {
+        return eprintln!(
+            "skipped: no name with two addresses can be made here (root, unshare(1), mount(8))"
+        );
+    }
+    for ip in ["127.0.0.1", "127.0.0.2"] {
+        let server = format!("two.test:{}", echo_server_at(ip).port());
+        let words =
+            ["load", &server, "--protocol", "echo:64", "--tcp", "--rate", "100", "--duration", "200ms"];
+        let words = [&words[..], &["--warm-up", "50ms", "--timeout", "900s", "--wait", "60s"]].concat();
+        unless_too_busy(|| {
+            let output = own("exec \"$0\" \"$@\"", &words);
+            if output.status.success() { Ok(()) } else { Err(format!("{ip}: {}", text(&output.stderr))) }
+        });
+    }
+}
+
+#[test]
+fn too_few_descriptors_are_raised_or_explained_with_the_remedy() {
+    let server = echo_server().to_string();
+    let words = ["load", &server, "--protocol", "echo:64", "--tcp", "--connections", "100", "--rate", "100"];
+    let words =
+        [&words[..], &["--duration", "200ms", "--warm-up", "50ms", "--timeout", "900s", "--wait", "900s"]]
+            .concat();
+    let output = tailwater_testkit::run(&mut after("ulimit -n 48; exec \"$0\" \"$@\"", &words), b"");
+    let said = text(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    for part in ["48", "ulimit -n", "LimitNOFILE=", "fewer connections"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    unless_too_busy(|| {
+        let output = tailwater_testkit::run(&mut after("ulimit -Sn 48; exec \"$0\" \"$@\"", &words), b"");
+        if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
+    });
 }
 
 #[test]

@@ -21,6 +21,8 @@
 mod counters;
 #[cfg(feature = "debug")]
 mod dump;
+mod opened;
+mod report;
 #[cfg(feature = "debug")]
 mod signal;
 mod stall;

@@ -13,6 +13,7 @@
 use crate::verbs::snapshot::Snapshot;
 use core::fmt;
 use core::mem::offset_of;
+use core::ops::Range;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use std::collections::HashMap;
@@ -62,45 +63,94 @@ impl fmt::Display for StackFrame {
 
 /// Unwinds stacks and finds names, with the libraries that were loaded when it was made.
 pub struct Unwinder {
-    unwinder: UnwinderX86_64<Vec<u8>>,
+    objects: Objects,
     cache: CacheX86_64,
     /// Return address of signal handlers: it identifies a signal frame.
     restorer: u64,
     names: HashMap<usize, Arc<[StackFrame]>>,
 }
 
+/// The loaded objects.
+struct Objects {
+    unwinder: UnwinderX86_64<Vec<u8>>,
+    /// Their addresses.
+    ranges: Vec<Range<u64>>,
+}
+
+/// A function's place on the stack.
+struct Frame {
+    /// An address in the function.
+    address: usize,
+    /// Stack pointer of its caller.
+    end: u64,
+}
+
 impl Unwinder {
     /// Reads the call-frame information of all loaded objects.
     pub fn new() -> Self {
-        let mut unwinder = UnwinderX86_64::new();
+        let mut objects = Objects { unwinder: UnwinderX86_64::new(), ranges: Vec::new() };
         // SAFETY: the callback gets what it expects; dl_iterate_phdr holds the loader's lock, so
         // nothing is unloaded meanwhile.
-        unsafe { libc::dl_iterate_phdr(Some(add_module), (&raw mut unwinder).cast()) };
-        Self { unwinder, cache: CacheX86_64::new(), restorer: restorer(), names: HashMap::new() }
+        unsafe { libc::dl_iterate_phdr(Some(add_module), (&raw mut objects).cast()) };
+        Self { objects, cache: CacheX86_64::new(), restorer: restorer(), names: HashMap::new() }
     }
 
     /// Returns the frames of a snapshot, youngest first.
     pub fn backtrace(&mut self, snapshot: &Snapshot) -> Vec<StackFrame> {
-        self.addresses(snapshot).into_iter().flat_map(|address| self.name(address).to_vec()).collect()
+        self.frames(snapshot).into_iter().flat_map(|frame| self.name(frame.address).to_vec()).collect()
     }
 
-    /// Returns the address in each function on the stack.
-    fn addresses(&mut self, snapshot: &Snapshot) -> Vec<usize> {
+    /// Returns whether the thread waits for a mutex with priority inheritance: in the kernel, for an
+    /// ordinary thread; or without end, for a user thread, of which the kernel says that there is no
+    /// such owner.
+    pub fn waits_for_an_heir(&mut self, snapshot: &Snapshot) -> bool {
+        let [number, word, operation] = snapshot.call;
+        if number != libc::SYS_futex as u64 {
+            return false;
+        }
+        match operation as i32 & libc::FUTEX_CMD_MASK {
+            libc::FUTEX_LOCK_PI | libc::FUTEX_LOCK_PI2 => true,
+            libc::FUTEX_WAIT_BITSET => self.is_zero_of_mutexes(snapshot, word),
+            _ => false,
+        }
+    }
+
+    /// Returns whether `word` is a zero in a frame of the library that has `pthread_mutex_lock`, with
+    /// no code of others below: its wait without end. The library waits elsewhere for words of its
+    /// callers, or for ones that are not zero.
+    fn is_zero_of_mutexes(&mut self, snapshot: &Snapshot, word: u64) -> bool {
+        let Some(offset) = word.checked_sub(snapshot.sp).filter(|_| word.is_multiple_of(4)) else {
+            return false;
+        };
+        let Some(both) = snapshot.stack.get((offset / 8) as usize) else { return false };
+        let value = (both >> (8 * (offset % 8))) as u32;
+        let frames = self.frames(snapshot);
+        let object = |address: usize| self.objects.range_of(address as u64);
+        let library = object(libc::pthread_mutex_lock as *const () as usize);
+        let is_in_library = |frame: &Frame| library.is_some() && object(frame.address) == library;
+        // The youngest function only waits.
+        let owner = frames.iter().position(|frame| word < frame.end).filter(|&owner| owner > 0);
+        value == 0 && owner.is_some_and(|owner| frames[..=owner].iter().all(is_in_library))
+    }
+
+    /// Returns the functions on the stack, youngest first.
+    fn frames(&mut self, snapshot: &Snapshot) -> Vec<Frame> {
         let mut read = |address: u64| {
             let offset = address.checked_sub(snapshot.sp).ok_or(())?;
             snapshot.stack.get((offset / 8) as usize).copied().ok_or(())
         };
         let mut registers = UnwindRegsX86_64::new(snapshot.ip, snapshot.sp, snapshot.bp);
         let mut at = FrameAddress::from_instruction_pointer(snapshot.ip);
-        let mut addresses = Vec::new();
-        while addresses.len() < MAX_FRAMES {
-            addresses.push(match at {
+        let mut frames = Vec::new();
+        while frames.len() < MAX_FRAMES {
+            let address = match at {
                 FrameAddress::InstructionPointer(address) => address as usize,
                 // The address of the call, not of the instruction after it, which may belong to
                 // another line or function.
                 FrameAddress::ReturnAddress(address) => address.get() as usize - 1,
-            });
-            let caller = self.unwinder.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
+            };
+            let caller = self.objects.unwinder.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
+            frames.push(Frame { address, end: registers.sp() });
             at = match caller {
                 Ok(Some(address)) if address == self.restorer => {
                     let Some(interrupted) = interrupted(registers.sp(), &mut read) else { break };
@@ -114,7 +164,7 @@ impl Unwinder {
                 _ => break,
             };
         }
-        addresses
+        frames
     }
 
     fn name(&mut self, address: usize) -> Arc<[StackFrame]> {
@@ -135,6 +185,12 @@ impl Unwinder {
             frames.into()
         };
         Arc::clone(self.names.entry(address).or_insert_with(name))
+    }
+}
+
+impl Objects {
+    fn range_of(&self, address: u64) -> Option<&Range<u64>> {
+        self.ranges.iter().find(|range| range.contains(&address))
     }
 }
 
@@ -168,13 +224,13 @@ fn interrupted(context: u64, read: &mut impl FnMut(u64) -> Result<u64, ()>) -> O
 /// Adds one loaded object: the callback of `dl_iterate_phdr`.
 ///
 /// # Safety
-/// `info` describes a loaded object; `data` is an `UnwinderX86_64<Vec<u8>>`.
+/// `info` describes a loaded object; `data` is an [`Objects`].
 unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
     // SAFETY: by the contract; a loaded object has `dlpi_phnum` program headers.
-    let (info, headers, unwinder) = unsafe {
+    let (info, headers, objects) = unsafe {
         let info = &*info;
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
-        (info, headers, &mut *data.cast::<UnwinderX86_64<Vec<u8>>>())
+        (info, headers, &mut *data.cast::<Objects>())
     };
     let base = info.dlpi_addr;
     let loaded = || headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
@@ -205,13 +261,15 @@ unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _: usize, data: *
         eh_frame_hdr_svma: Some(hdr),
         ..Default::default()
     };
-    unwinder.add_module(Module::new(String::new(), base + low..base + high, base, sections));
+    let range = base + low..base + high;
+    objects.ranges.push(range.clone());
+    objects.unwinder.add_module(Module::new(String::new(), range, base, sections));
     0
 }
 
 /// # Safety
 /// The range, moved by `base`, is mapped readable.
-unsafe fn bytes(base: u64, range: &core::ops::Range<u64>) -> Vec<u8> {
+unsafe fn bytes(base: u64, range: &Range<u64>) -> Vec<u8> {
     // SAFETY: by the caller's contract.
     unsafe {
         core::slice::from_raw_parts((base + range.start) as *const u8, (range.end - range.start) as usize)

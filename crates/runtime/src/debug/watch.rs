@@ -1,5 +1,4 @@
-//! The watcher: one ordinary thread that looks for stalls, and prints a dump when the dump signal
-//! has been received.
+//! The watcher: one ordinary thread that looks for stalls.
 //!
 //! It looks four times per timeout while threads run, and once per timeout while none do. Between
 //! two looks the progress of a running thread shows in its kthread's count of switches, or, if it
@@ -9,13 +8,13 @@
 //! A thread that stalls in a system call while others wait for its kthread is interrupted and
 //! queued behind them; the call continues when its turn comes. Otherwise two threads that share a
 //! lock of `std`'s would deadlock a program with one kthread: one sleeps in the kernel until the
-//! other, switched away while it held the lock, unlocks it.
+//! other, switched away while it held the lock, unlocks it. So the watcher waits for no lock that a
+//! user thread may hold, as the dynamic linker's: unwinding needs that one, and is the
+//! [reporter](super::report)'s.
 
-#[cfg(feature = "debug")]
-use super::{dump::write_backtrace, signal, unwind::Unwinder};
+use super::report::{self, Observed};
 use crate::config::Config;
 use crate::debug::stall::{Cause, Look, Stall, Verdict};
-use crate::ground::stderr::print;
 use crate::records::kthread::Kthread;
 use crate::records::runtime::{Runtime, runtime};
 use crate::records::uthread::Uthread;
@@ -25,51 +24,36 @@ use crate::verbs::snapshot;
 use crate::verbs::{look, quantum};
 use core::sync::atomic::Ordering;
 use std::io;
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 use tailwater_shm::clock;
 
 /// Shortest time between two reports, however many threads stall.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
-/// Interval at which the watcher checks for the dump signal if it does not look for stalls.
-const DUMP_ONLY_TICK: Duration = Duration::from_millis(100);
 
-/// Installs the dump signal's handler and starts the watcher, as far as they are configured. Call
-/// from an ordinary thread off the managed cores.
+/// Starts the reporter and the watcher, as far as they are configured. Call from an ordinary thread
+/// off the managed cores.
 ///
 /// # Errors
 /// If no thread can be started.
 pub fn start(config: &Config) -> io::Result<()> {
-    #[cfg(feature = "debug")]
-    let on_signal = signal::install(config.dump_signal);
-    #[cfg(not(feature = "debug"))]
-    let on_signal = false;
-    if config.stall_timeout.is_none() && !on_signal {
-        return Ok(());
-    }
-    let timeout = config.stall_timeout;
-    std::thread::Builder::new().name("tailwater/stalls".to_owned()).spawn(move || watch(timeout)).map(drop)
+    let reporter = report::start(config)?;
+    let (Some(reporter), Some(timeout)) = (reporter, config.stall_timeout) else { return Ok(()) };
+    let watch = move || watch(timeout, reporter);
+    std::thread::Builder::new().name("tailwater/stalls".to_owned()).spawn(watch).map(drop)
 }
 
-fn watch(timeout: Option<Duration>) {
+fn watch(timeout: Duration, reporter: SyncSender<Observed>) {
     // The watcher runs for microseconds at a time, perhaps on the core that an IOKernel polls on; a
     // low priority would keep it waiting for longer than it may sleep.
     tailwater_shm::priority::raise_thread();
     let runtime = runtime();
     let mut stalls: Vec<Stall> = runtime.kthreads.iter().map(|_| Stall::default()).collect();
-    let mut reports = Reports::default();
+    let mut reports = Reports { reporter, last: None, left_out: 0 };
     let start = Instant::now();
     loop {
-        #[cfg(feature = "debug")]
-        if signal::take() {
-            print(&super::dump().to_string());
-        }
-        let tick = match timeout {
-            None => DUMP_ONLY_TICK,
-            Some(timeout) => {
-                let busy = look_for_stalls(runtime, &mut stalls, start, timeout, &mut reports);
-                if busy { timeout / 4 } else { timeout }
-            }
-        };
+        let busy = look_for_stalls(runtime, &mut stalls, start, timeout, &mut reports);
+        let tick = if busy { timeout / 4 } else { timeout };
         let before = Instant::now();
         std::thread::sleep(tick);
         if before.elapsed() > 2 * tick {
@@ -98,15 +82,12 @@ fn look_for_stalls(
             Verdict::Ask => {}
             Verdict::Still(cause, age) if !stall.printed && reports.are_due() => {
                 reports.left_out = reports.left_out.saturating_sub(1);
-                stall.printed = true;
-                reports.report(kthread, runtime.kthreads.len(), cause, age);
+                stall.printed = reports.report(kthread, cause, age);
             }
             Verdict::Still(..) => {}
             Verdict::Stalled(cause, age) => {
-                stall.printed = reports.are_due();
-                if stall.printed {
-                    reports.report(kthread, runtime.kthreads.len(), cause, age);
-                } else {
+                stall.printed = reports.are_due() && reports.report(kthread, cause, age);
+                if !stall.printed {
                     reports.left_out += 1;
                 }
                 if cause == Cause::SystemCall && look::waits_for(kthread, runtime, clock::now()) {
@@ -152,9 +133,10 @@ fn sleeps(tid: i32) -> bool {
         .is_some_and(|state| matches!(state, 'S' | 'D'))
 }
 
-/// Prints stalls, at a limited rate. One that lasts until the next is due is printed then.
-#[derive(Debug, Default)]
+/// Has stalls printed, at a limited rate. One that lasts until the next is due is printed then.
+#[derive(Debug)]
 struct Reports {
+    reporter: SyncSender<Observed>,
     last: Option<Instant>,
     left_out: usize,
 }
@@ -165,57 +147,32 @@ impl Reports {
         self.last.is_none_or(|last| last.elapsed() >= BETWEEN_REPORTS)
     }
 
-    fn report(&mut self, kthread: &Kthread, kthreads: usize, cause: Cause, age: Duration) {
+    /// Gives a stall to the reporter; returns false if that is still busy with another.
+    fn report(&mut self, kthread: &Kthread, cause: Cause, age: Duration) -> bool {
         self.last = Some(Instant::now());
-        let Some(text) = describe(kthread, kthreads, cause, age) else { return };
-        print(&text);
-        if self.left_out > 0 {
-            print(&format!("tailwater: {} more stalls before this one were left out\n", self.left_out));
+        let Some(observed) = observe(kthread, cause, age, self.left_out) else { return true };
+        let given = self.reporter.try_send(observed).is_ok();
+        if given {
             self.left_out = 0;
         }
+        given
     }
 }
 
-/// Returns the report; `None` if the thread has moved on meanwhile. The program has `kthreads`
-/// kthreads.
-fn describe(kthread: &Kthread, kthreads: usize, cause: Cause, age: Duration) -> Option<String> {
+/// Returns what is to be reported; `None` if the thread has moved on meanwhile.
+fn observe(kthread: &Kthread, cause: Cause, age: Duration, left_out: usize) -> Option<Observed> {
     let record: &'static Uthread = kthread.current()?;
     let thread = UserThread::of_record(record)?;
     #[cfg(feature = "debug")]
-    let sample = snapshot::of_running(kthread).filter(|(sampled, _)| core::ptr::eq(*sampled, record));
-    let (ms, index) = (age.as_millis(), kthread.index);
-    let what = match cause {
-        Cause::NoPollPoint => "has reached no poll point",
-        Cause::SystemCall => "has been in a blocking system call",
-    };
-    let only = if kthreads == 1 { ", the only one" } else { "" };
-    let remedy = remedy(cause);
-    let text = format!(
-        "tailwater: user thread {thread} {what} for {ms} ms and holds up kthread {index}{only}: {remedy}\n"
-    );
-    #[cfg(feature = "debug")]
-    let text = {
-        use core::fmt::Write;
-        let mut text = text;
-        match sample {
-            Some((_, snapshot)) => write_backtrace(&mut text, &Unwinder::new().backtrace(&snapshot)),
-            None => text.write_str("   no backtrace: it did not answer the signal\n"),
-        }
-        .expect("a string takes all");
-        text
-    };
-    Some(text)
-}
-
-fn remedy(cause: Cause) -> &'static str {
-    match cause {
-        Cause::NoPollPoint => {
-            "call tailwater::poll() in long loops, and tailwater::thread::yield_now() where a loop waits for another \
-             thread: std's yield_now lets no user thread run"
-        }
-        Cause::SystemCall => {
-            "use tailwater::sync, tailwater::net and tailwater::time instead of what blocks in std, and \
-             tailwater::blocking for other calls"
-        }
-    }
+    let snapshot = snapshot::of_running(kthread)
+        .and_then(|(sampled, snapshot)| core::ptr::eq(sampled, record).then_some(snapshot));
+    Some(Observed {
+        thread,
+        kthread: kthread.index,
+        cause,
+        age,
+        left_out,
+        #[cfg(feature = "debug")]
+        snapshot,
+    })
 }

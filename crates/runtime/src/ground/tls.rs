@@ -348,6 +348,23 @@ impl Shape {
     }
 }
 
+/// Returns the number by which the C library's mutexes know the calling thread: a user thread's own,
+/// or the id of an OS thread. 0 before the shape is known.
+#[cfg(feature = "libc-waits")]
+pub fn thread_number() -> u32 {
+    match SHAPE.get() {
+        // SAFETY: FS base points to a TCB of that shape, whose number does not change.
+        Some(Ok(shape)) => unsafe { *((arch::fs_base() + shape.tid_offset) as *const u32) },
+        _ => 0,
+    }
+}
+
+/// Returns whether a thread's number is a user thread's.
+#[cfg(feature = "libc-waits")]
+pub fn is_user_thread(number: u32) -> bool {
+    number >= FIRST_TID
+}
+
 /// A thread-local destructor, as the C++ ABI has it.
 pub type Destructor = unsafe extern "C" fn(*mut c_void);
 

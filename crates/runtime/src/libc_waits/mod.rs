@@ -22,10 +22,11 @@
 //!
 //! Calls for words that processes may share (no `FUTEX_PRIVATE_FLAG`) are the kernel's: it ends
 //! `pthread_join` that way. A user thread has a thread of the [`blocking`](fn@crate::blocking) pool
-//! wait for it. Priority inheritance (`FUTEX_LOCK_PI` and its like) is the kernel's, too. For both,
-//! wakes aside, the context of an ordinary thread goes home: the kernel knows the owner by its OS
-//! thread.
+//! wait for it. Mutexes with priority inheritance are the kernel's, too, unless a user thread locks
+//! them ([`inheritance`]). For both, wakes aside, the context of an ordinary thread goes home: the
+//! kernel knows the owner by its OS thread.
 
+mod inheritance;
 pub mod keeper;
 mod waiters;
 
@@ -93,6 +94,12 @@ fn hook(call: &Call) -> Ruling {
         libc::FUTEX_REQUEUE => Verdict::Done(wake(call.address, wakes_and_moves(call), ANY)).into(),
         libc::FUTEX_CMP_REQUEUE => compare_and_wake(call).into(),
         libc::FUTEX_WAKE_OP => wake_and_change(call).into(),
+        libc::FUTEX_LOCK_PI | libc::FUTEX_LOCK_PI2 => {
+            at_home(call.stack).unwrap_or_else(|| Verdict::Done(inheritance::lock(call)).into())
+        }
+        libc::FUTEX_UNLOCK_PI => {
+            at_home(call.stack).unwrap_or_else(|| Verdict::Done(inheritance::unlock(call)).into())
+        }
         _ => at_home(call.stack).unwrap_or_else(|| Verdict::Kernel.into()),
     }
 }
@@ -155,8 +162,8 @@ fn wait_shared(call: &Call, operation: i32) -> Ruling {
 /// A timeout is malformed.
 struct Invalid;
 
-/// Returns when a wait ends: after a time (`FUTEX_WAIT`), or at a time of the clock that the flags
-/// name (`FUTEX_WAIT_BITSET`). If that clock is set meanwhile, the wait ends when it would have.
+/// Returns when a wait ends: after a time (`FUTEX_WAIT`), at a time of day (`FUTEX_LOCK_PI`), or at
+/// a time of the clock that the flags name (all others). If that clock is set meanwhile, the wait ends when it would have.
 fn deadline(call: &Call) -> Result<Option<Cycles>, Invalid> {
     let pointer = call.timeout as *const libc::timespec;
     if pointer.is_null() {
@@ -171,11 +178,12 @@ fn deadline(call: &Call) -> Result<Option<Cycles>, Invalid> {
         return Err(Invalid);
     }
     let time = Duration::new(seconds, nanoseconds);
-    let operation = call.operation as i32;
-    if operation & libc::FUTEX_WAIT_BITSET != libc::FUTEX_WAIT_BITSET {
-        return Ok(Some(deadline_after(time)));
-    }
-    let realtime = operation & libc::FUTEX_CLOCK_REALTIME != 0;
+    let named = call.operation as i32 & libc::FUTEX_CLOCK_REALTIME != 0;
+    let realtime = match call.operation as i32 & libc::FUTEX_CMD_MASK {
+        libc::FUTEX_WAIT => return Ok(Some(deadline_after(time))),
+        libc::FUTEX_LOCK_PI => true,
+        _ => named,
+    };
     let now = clock_gettime(if realtime { ClockId::Realtime } else { ClockId::Monotonic });
     let now = Duration::new(now.tv_sec.max(0) as u64, now.tv_nsec as u32);
     Ok(Some(deadline_after(time.saturating_sub(now))))

@@ -244,6 +244,105 @@ fn a_thread_in_a_blocking_system_call_is_reported_with_blocking_as_the_remedy() 
     assert!(text.contains("tailwater::blocking"), "{text}");
 }
 
+/// Locks a mutex with priority inheritance in two user threads, of which the second waits without
+/// end.
+fn locks_with_inheritance() {
+    struct Mutex(std::cell::UnsafeCell<libc::pthread_mutex_t>);
+    // SAFETY: a mutex of the C library is made for several threads.
+    unsafe impl Sync for Mutex {}
+    static MUTEX: Mutex = Mutex(std::cell::UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+    // SAFETY: initialised before any thread uses it.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_mutexattr_init(&raw mut attributes);
+        libc::pthread_mutexattr_setprotocol(&raw mut attributes, libc::PTHREAD_PRIO_INHERIT);
+        libc::pthread_mutex_init(MUTEX.0.get(), &raw const attributes);
+    }
+    // SAFETY: an initialised mutex.
+    let lock = || unsafe { libc::pthread_mutex_lock(MUTEX.0.get()) };
+    let run = tailwater::RuntimeBuilder::new().kthreads(2).stall_timeout(LONG).run(move || {
+        assert_eq!(lock(), 0);
+        let _waits = thread::Builder::new().name("waits".to_owned()).spawn(lock).unwrap();
+        tailwater::blocking(wait_for_the_parent);
+        // The waiting thread would hold the end up.
+        std::process::exit(0);
+    });
+    run.unwrap();
+}
+
+#[test]
+fn a_wait_for_a_mutex_with_priority_inheritance_is_named_with_its_remedies() {
+    let test = "a_wait_for_a_mutex_with_priority_inheritance_is_named_with_its_remedies";
+    let text = report(test, locks_with_inheritance, "locks_with_inheritance");
+    assert!(text.contains("user thread 'waits'") && text.contains("without end"), "{text}");
+    for remedy in ["PTHREAD_PRIO_INHERIT", "tailwater::blocking", "adopt_libc_waits"] {
+        assert!(text.contains(remedy), "{remedy}: {text}");
+    }
+}
+
+/// Waits for a semaphore of the caller's frame, of which the C library knows no more than a zero.
+#[inline(never)]
+fn waits_for_a_semaphore() {
+    // SAFETY: initialised here; another thread posts it before this frame ends.
+    unsafe {
+        let mut semaphore = std::mem::zeroed::<libc::sem_t>();
+        assert_eq!(libc::sem_init(&raw mut semaphore, 0, 0), 0);
+        let address = &raw mut semaphore as usize;
+        let poster = std::thread::spawn(move || {
+            wait_for_the_parent();
+            libc::sem_post(address as *mut libc::sem_t);
+        });
+        while libc::sem_wait(&raw mut semaphore) != 0 {}
+        poster.join().unwrap();
+    }
+}
+
+#[test]
+fn a_wait_for_a_semaphore_on_the_stack_is_no_wait_without_end() {
+    let main = || {
+        let runtime = tailwater::RuntimeBuilder::new().kthreads(1).stall_timeout(LONG);
+        runtime.run(waits_for_a_semaphore).unwrap();
+    };
+    let test = "a_wait_for_a_semaphore_on_the_stack_is_no_wait_without_end";
+    let text = report(test, main, "waits_for_a_semaphore");
+    assert!(text.contains("blocking system call") && !text.contains("without end"), "{text}");
+}
+
+#[test]
+fn a_list_of_libraries_that_is_read_over_a_switch_stops_no_other_reader() {
+    own_process(|| {
+        static READING: AtomicBool = AtomicBool::new(false);
+        static WAITING: AtomicBool = AtomicBool::new(false);
+        unsafe extern "C" fn reads(_: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> i32 {
+            READING.store(true, Ordering::Relaxed);
+            // A thread that finds the list locked sleeps before this one runs again.
+            while !WAITING.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            1
+        }
+        let read = || {
+            // SAFETY: the callback takes no data.
+            unsafe { libc::dl_iterate_phdr(Some(reads), std::ptr::null_mut()) }
+        };
+        let builder = tailwater::RuntimeBuilder::new().kthreads(1).stall_timeout(Duration::from_millis(200));
+        let run = builder.run(move || {
+            let first = thread::spawn(read);
+            while !READING.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            let wait = move || {
+                WAITING.store(true, Ordering::Relaxed);
+                read()
+            };
+            let others: Vec<_> = (0..3).map(|_| thread::spawn(wait)).collect();
+            assert_eq!(first.join().unwrap(), 1);
+            others.into_iter().for_each(|other| assert_eq!(other.join().unwrap(), 1));
+        });
+        run.unwrap();
+    });
+}
+
 #[test]
 fn threads_that_poll_or_yield_or_wait_are_not_reported() {
     let main = || {

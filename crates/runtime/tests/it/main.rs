@@ -23,6 +23,7 @@ mod foreign_malloc;
 mod future;
 mod future_locks;
 mod gdb;
+mod late_library;
 mod membarrier;
 mod pinned;
 mod placement;

@@ -10,6 +10,8 @@ use tailwater::thread;
 
 pub const CASES: &[Case] = &[
     ("a_recursive_mutex_belongs_to_one_user_thread", recursive),
+    ("mutexes_with_priority_inheritance_change_hands_among_threads_of_both_kinds", inheriting),
+    ("a_lock_with_priority_inheritance_ends_in_time", inheriting_in_time),
     ("semaphores_and_barriers_of_c_work_on_one_kthread", semaphores),
     ("timeouts_on_both_clocks_end_in_time", clocks),
     ("a_wake_selects_by_bitset_and_counts", bitsets),
@@ -68,6 +70,73 @@ fn recursive() {
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// Returns a new mutex with priority inheritance.
+fn inheriting_mutex() -> Arc<Shared<libc::pthread_mutex_t>> {
+    let mutex = Shared::<libc::pthread_mutex_t>::zeroed();
+    // SAFETY: initialised here, once.
+    unsafe {
+        let mut attributes = zeroed();
+        libc::pthread_mutexattr_init(&raw mut attributes);
+        assert_eq!(libc::pthread_mutexattr_setprotocol(&raw mut attributes, libc::PTHREAD_PRIO_INHERIT), 0);
+        assert_eq!(libc::pthread_mutex_init(mutex.get(), &raw const attributes), 0);
+    }
+    mutex
+}
+
+fn inheriting() {
+    const ROUNDS: u32 = 300;
+    run_adopted(1, || {
+        let mutex = inheriting_mutex();
+        let (inside, all) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let work = |yields: fn()| {
+            let (mutex, inside, all) = (Arc::clone(&mutex), Arc::clone(&inside), Arc::clone(&all));
+            move || {
+                for _ in 0..ROUNDS {
+                    // SAFETY: an initialised mutex, locked and unlocked in turn.
+                    unsafe {
+                        assert_eq!(libc::pthread_mutex_lock(mutex.get()), 0);
+                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
+                        yields();
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        assert_eq!(libc::pthread_mutex_unlock(mutex.get()), 0);
+                    }
+                    all.fetch_add(1, Ordering::Relaxed);
+                    yields();
+                }
+            }
+        };
+        let users: Vec<_> = (0..4).map(|_| thread::spawn(work(thread::yield_now))).collect();
+        let ordinary: Vec<_> = tailwater::blocking(|| {
+            (0..2).map(|_| std::thread::spawn(work(std::thread::yield_now))).collect()
+        });
+        users.into_iter().for_each(|thread| thread.join().unwrap());
+        ordinary.into_iter().for_each(|thread| tailwater::blocking(|| thread.join()).unwrap());
+        assert_eq!(all.load(Ordering::Relaxed), 6 * ROUNDS);
+    });
+}
+
+fn inheriting_in_time() {
+    run_adopted(1, || {
+        let mutex = inheriting_mutex();
+        // SAFETY: an initialised mutex, which this thread unlocks.
+        assert_eq!(unsafe { libc::pthread_mutex_lock(mutex.get()) }, 0);
+        let held = Arc::clone(&mutex);
+        let too_late = move || {
+            let until = at(libc::CLOCK_REALTIME, Duration::from_millis(20));
+            // SAFETY: an initialised mutex.
+            unsafe { libc::pthread_mutex_timedlock(held.get(), &raw const until) }
+        };
+        assert_eq!(thread::spawn(too_late.clone()).join().unwrap(), libc::ETIMEDOUT);
+        assert_eq!(tailwater::blocking(|| std::thread::spawn(too_late).join()).unwrap(), libc::ETIMEDOUT);
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(libc::pthread_mutex_unlock(mutex.get()), 0);
+            assert_eq!(libc::pthread_mutex_trylock(mutex.get()), 0);
+            assert_eq!(libc::pthread_mutex_unlock(mutex.get()), 0);
+        }
     });
 }
 

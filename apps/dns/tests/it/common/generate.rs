@@ -318,8 +318,9 @@ fn shown(labels: &[&str]) -> String {
     labels.iter().rev().copied().collect::<Vec<_>>().join(".")
 }
 
-/// Returns the hash of a name as digits (RFC 5155, section 5; RFC 4648, section 7).
-fn hash(name: &str) -> String {
+/// Returns the hash of a name as digits (RFC 5155, section 5; RFC 4648, section 7), with two
+/// iterations and the salt AABB.
+pub fn hash(name: &str) -> String {
     let mut wire = Vec::new();
     for label in name.split('.') {
         wire.push(label.len() as u8);
