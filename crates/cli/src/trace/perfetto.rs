@@ -100,8 +100,11 @@ impl Drawing<'_> {
         let args = json!({ "program": program, "kthread": who.kthread });
         if let Some(running) = running {
             let until = lost.unwrap_or(end).min(next_runs).max(running);
-            let name = format!("{program} kthread {}", who.kthread);
-            self.slice((CORES, core.into()), &name, (running, until), &args);
+            // Of what ended before the beginning of the record, nothing is left.
+            if until > running {
+                let name = format!("{program} kthread {}", who.kthread);
+                self.slice((CORES, core.into()), &name, (running, until), &args);
+            }
         }
         let over = running.or(lost).unwrap_or(end).min(next_decided).max(decided);
         if over > decided {

@@ -139,6 +139,16 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
         wanted.iter().find(|(_, is_there)| !is_there).map(|(what, _)| *what)
     });
 
+    // What was traced is in the record, which is read without a trace.
+    let Some((report, document)) = trace(&socket, &["--last", "600s", "--runtime", "web"]) else { return };
+    assert!(!report.starts_with("0 requests") && !durations(&document, "run").is_empty(), "{report}");
+    let names = document["traceEvents"].as_array().unwrap().iter().map(|event| &event["name"]);
+    assert!(names.into_iter().any(|name| name == "web kthread 0"), "no core was ever its");
+    let Some((report, _)) = trace(&socket, &["--last", "600s", "--runtime", "absent"]) else { return };
+    assert!(report.starts_with("0 requests traced"), "{report}");
+    let Some((report, _)) = trace(&socket, &["--last", "1us"]) else { return };
+    assert!(report.starts_with("0 requests traced") || report.starts_with("1 requests"), "{report}");
+
     // One trace at a time, and the end of one makes room.
     let start = || Program::start(&mut tailwater(&["trace", "--iokernel", &socket, "--duration", "600s"]));
     // The IOKernel notices a moment later that the command of the last trace has ended.

@@ -137,7 +137,12 @@ impl Switch {
             _ => return Delivery::Unknown,
         };
         // Before a kthread is woken for the frame: its trace begins here.
-        let traced = if world.trace.is_on() { sample(id, source, world) } else { None };
+        let traced = match source.arrival() {
+            Some(arrival) if world.trace.is_due() => {
+                world.trace.sample(id, source.shown(), source.len(), arrival)
+            }
+            _ => None,
+        };
         if unserved {
             let pure_ack = self.lone.as_ref().is_some_and(|lone| lone.is_pure_ack(source.shown()));
             if !(pure_ack && lender.hold(world, id, hash, now)) {
@@ -273,12 +278,6 @@ fn send(port: &mut dyn Port, shares: &mut Vec<Shares>, from: TenantId, now: Cycl
     }
     shares[number].admit(&mut PortQueue { port, queue }, size, from, 1)
         && port.transmit_to(number, now, frame)
-}
-
-/// Returns the trace number of a frame for `id`, if it is to be traced.
-#[cold]
-fn sample<S: Source>(id: RuntimeId, source: &S, world: &mut World) -> Option<u32> {
-    world.trace.sample(id, source.shown(), source.len(), source.arrival()?)
 }
 
 /// Returns the event of a frame that was put into a ring, or found it full.

@@ -37,7 +37,9 @@ impl Tracepoints {
     }
 
     /// Returns the threads that are no kthreads and ran on the cores since the watch began.
-    #[must_use]
+    ///
+    /// # Errors
+    /// Why it is unknown.
     pub fn strangers(&self, stats: &Value) -> takers::Strangers {
         self.read(stats)?;
         Ok(self.0.as_ref().map_err(Arc::clone)?.borrow().strangers())
