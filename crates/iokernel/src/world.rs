@@ -135,7 +135,8 @@ impl World {
         self.doomed.is_empty() && self.arriving.is_empty()
     }
 
-    /// Records the steps that kthreads have written about requests that are followed, if it is time.
+    /// Records the steps that kthreads have written about requests that are followed, if it is
+    /// time.
     #[inline(always)]
     pub(crate) fn collect_trace(&mut self) {
         if self.trace.collects() {

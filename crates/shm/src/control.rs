@@ -18,10 +18,10 @@
 //! `Capture` requests copies of frames instead, and is answered with `Capturing` and a memory file
 //! whose first ingress ring carries them, until the socket is closed. `Trace` requests the steps of
 //! sampled requests, until the socket is closed, and `Recorded` what the IOKernel has recorded
-//! before; both are answered with `Tracing` and the file of its recorder. `RequestCores` requests cores
-//! for a registered runtime. `Stats` requests the IOKernel's counters as JSON, at any time, and
-//! `Rights` what the client's user may do. An address that begins with `@` is in Linux's abstract
-//! namespace and needs no file.
+//! before; both are answered with `Tracing` and the file of its recorder. `RequestCores` requests
+//! cores for a registered runtime. `Stats` requests the IOKernel's counters as JSON, at any time,
+//! and `Rights` what the client's user may do. An address that begins with `@` is in Linux's
+//! abstract namespace and needs no file.
 //!
 //! The conversation need not be fast. The receiver bounds each message ([`MAX_MESSAGE`]); unknown
 //! fields are refused, so that a misspelt one is noticed.
@@ -256,8 +256,8 @@ pub enum ServerMessage {
     },
     /// Frames are copied from now on.
     Capturing(Capturing),
-    /// The file is that of a [`crate::trace::Recorder`]. If a trace was requested, requests are traced
-    /// from the moment of this message on.
+    /// The file is that of a [`crate::trace::Recorder`]. If a trace was requested, requests are
+    /// traced from the moment of this message on.
     Tracing(Capturing),
     /// What the client needs to take the place of this IOKernel, which goes on until
     /// [`ClientMessage::Succeed`].

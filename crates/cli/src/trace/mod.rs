@@ -2,8 +2,8 @@
 //! the slow ones.
 //!
 //! Owns the arguments and the reading of events. The IOKernel records events all the time; this
-//! program reads those of a trace that it asks for, or of the time before it came. The IOKernel never
-//! waits for it: when it is slow, events are missing, and their number is printed at the end.
+//! program reads those of a trace that it asks for, or of the time before it came. The IOKernel
+//! never waits for it: when it is slow, events are missing, and their number is printed at the end.
 //!
 //! | module | owns |
 //! |---|---|
@@ -12,14 +12,14 @@
 //! | [`stages`] | a request divided into stages |
 //! | [`report`], [`perfetto`] | the text and the JSON document made of them |
 
-mod collect;
-mod cores;
+pub mod collect;
+pub mod cores;
 mod perfetto;
 mod report;
-mod stages;
+pub mod stages;
 #[cfg(test)]
 mod tests;
-mod watch;
+pub mod watch;
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::PathBuf;
@@ -88,8 +88,8 @@ pub struct TraceArgs {
     out: Option<PathBuf>,
 }
 
-/// Traces until the time is over or a signal arrives, or reads what was recorded before; then prints
-/// and writes.
+/// Traces until the time is over or a signal arrives, or reads what was recorded before; then
+/// prints and writes.
 ///
 /// # Errors
 /// If nothing listens at the socket, the request is refused, or the file cannot be written.

@@ -55,6 +55,19 @@ fn write_capture(path: &Path) {
     }
 }
 
+/// Writes a minute of requests of so much work.
+pub fn write_requests(path: &Path, every: Duration, work_ns: u64) {
+    let mut writer = PcapWriter::new(File::create(path).unwrap()).unwrap();
+    let count = Duration::from_secs(60).as_nanos() / every.as_nanos();
+    for id in 0..count as u64 {
+        let at = every * id as u32;
+        // The service asks for the client's address again and again.
+        for frame in [request(id, work_ns), arp_reply()] {
+            writer.write_packet(&PcapPacket::new(at, frame.len() as u32, &frame)).unwrap();
+        }
+    }
+}
+
 fn start(folder: &Path, socket: &str, words: &[&str]) -> (Program, Program) {
     let file = folder.join("in.pcap");
     write_capture(&file);
@@ -95,7 +108,7 @@ fn durations(document: &Value, name: &str) -> Vec<f64> {
 }
 
 /// Two IOKernels on one machine would share its cores.
-static ALONE: Mutex<()> = Mutex::new(());
+pub static ALONE: Mutex<()> = Mutex::new(());
 
 /// Repeats the trace until `lacks`, which returns what is missing, finds nothing. On a busy machine
 /// other programs may keep the service from running for a whole trace.

@@ -1,10 +1,10 @@
 //! The ring of events that the IOKernel always writes: one writer that never waits, any number of
 //! readers; the oldest is overwritten.
 //!
-//! Owns the memory file, its layout and the protocol of its two ends. [`Recorder`] is the IOKernel's
-//! polling thread's, [`Recording`] a tracer's, which reads what happened before it came as well as
-//! what happens next. An event takes one slot of four words, its time and the first three words of
-//! its encoding, or two slots if it has more words.
+//! Owns the memory file, its layout and the protocol of its two ends. [`Recorder`] is the
+//! IOKernel's polling thread's, [`Recording`] a tracer's, which reads what happened before it came
+//! as well as what happens next. An event takes one slot of four words, its time and the first
+//! three words of its encoding, or two slots if it has more words.
 //!
 //! | field | written by | ordering | read by |
 //! |---|---|---|---|
