@@ -113,8 +113,8 @@ pub struct View {
     pub handoffs: Vec<Handoff>,
     /// Frames dropped per second, by reason; those that occurred.
     pub drops: Vec<(&'static str, f64)>,
-    /// Other threads that ran on the cores, in words, those first for which a kthread waited; or
-    /// why that is unknown.
+    /// The chief other threads that ran on the cores, in words, those first for which a kthread
+    /// waited; or why that is unknown.
     pub takers: Vec<String>,
 }
 
@@ -171,6 +171,9 @@ impl Sort {
     }
 }
 
+/// Processes on lent cores that are named.
+const MOST_TAKERS: usize = 8;
+
 impl View {
     /// Returns what is seen between two looks that are `seconds` apart.
     pub fn between(from: &Value, to: &Value, seconds: f64) -> Self {
@@ -218,7 +221,7 @@ impl View {
             )
         };
         let takers = match takers {
-            Ok(takers) => takers.iter().map(taker).collect(),
+            Ok(takers) => takers.iter().take(MOST_TAKERS).map(taker).collect(),
             Err(why) => vec![format!("not known: {}", plain(why))],
         };
         Self { takers, ..self }

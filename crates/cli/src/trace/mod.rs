@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tailwater_shm::clock;
 use tailwater_shm::control::TraceRequest;
 use tailwater_shm::trace::Who;
 use tailwater_workload::units::parse_duration_ns;
@@ -95,14 +96,21 @@ pub struct TraceArgs {
 /// If nothing listens at the socket, the request is refused, or the file cannot be written.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let mut collector = Collector::default();
-    let (watch, connected) = match args.last {
-        Some(ns) => (look_back(args, ns, &mut collector)?, true),
-        None => trace(args, &mut collector)?,
+    let (watch, end, connected) = match args.last {
+        Some(ns) => {
+            let watch = look_back(args, ns, &mut collector)?;
+            let end = watch.anchor();
+            (watch, end, true)
+        }
+        None => {
+            let (watch, connected) = trace(args, &mut collector)?;
+            (watch, clock::now(), connected)
+        }
     };
     let losses = Losses { events: watch.overwritten, steps: collector.lost_steps };
     let report = Report::new(&collector, &watch.names, watch.clock(), losses);
     if let Some(path) = &args.out {
-        let document = perfetto::document(&collector, &watch.names, watch.clock());
+        let document = perfetto::document(&collector, &watch.names, watch.clock(), end);
         output::write(path, |out| Ok(serde_json::to_writer(out, &document)?))?;
     }
     // Last: a closed standard output must not cost a file.

@@ -304,7 +304,7 @@ fn the_json_is_in_the_trace_event_format() {
     story.core(4_000, CoreStep::Running, Handoff::Polling, SERVICE, None);
     story.step(5_000, Step::Taken { ring: 0 }).step(6_000, WOKEN).step(7_000, Step::Received);
     story.replied(8_000, 9_000, 10_000);
-    let document = perfetto::document(&story.0, &names(), &clock());
+    let document = perfetto::document(&story.0, &names(), &clock(), 0);
     assert_is_a_trace(&document);
     let events = document["traceEvents"].as_array().unwrap();
     let named = |name: &str| events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>();
@@ -324,7 +324,7 @@ fn a_tenancy_without_an_end_ends_where_the_next_begins() {
     story.core(6_000, CoreStep::Ceded, Handoff::Polling, BATCH, None);
     story.core(7_000, CoreStep::Running, Handoff::Polling, SERVICE, None);
     story.core(9_000, CoreStep::Ceded, Handoff::Idle, SERVICE, None);
-    let document = perfetto::document(&story.0, &names(), &clock());
+    let document = perfetto::document(&story.0, &names(), &clock(), 0);
     assert_is_a_trace(&document);
     let events = document["traceEvents"].as_array().unwrap();
     let slice = |name: &str| events.iter().find(|event| event["name"] == name).unwrap();
@@ -445,6 +445,6 @@ proptest! {
         let (names, clock) = (names(), clock());
         let report = Report::new(&collector, &names, &clock, NONE);
         prop_assert!(report.text(100).contains("requests traced"));
-        assert_is_a_trace(&perfetto::document(&collector, &names, &clock));
+        assert_is_a_trace(&perfetto::document(&collector, &names, &clock, 0));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::Instant;
 
 use serde_json::Value;
 use tailwater_shm::trace::Handoff;
@@ -23,6 +23,7 @@ use crate::trace::watch::Names;
 /// What is read at the beginning of a watch and at its end.
 #[derive(Debug)]
 pub struct Look {
+    at: Instant,
     strangers: Strangers,
     throttled: BTreeMap<PathBuf, u64>,
     stolen: Vec<(u16, u64)>,
@@ -36,6 +37,7 @@ impl Look {
         let cores =
             cores.chain([&facts["iokernel_core"]]).filter_map(|core| u16::try_from(core.as_u64()?).ok());
         Self {
+            at: Instant::now(),
             strangers: tracepoints.strangers(document),
             throttled: throttled_ns(program["pid"].as_i64().unwrap_or(-1)),
             stolen: stolen_ns(&cores.collect::<Vec<_>>()),
@@ -93,8 +95,6 @@ impl Waiting {
 pub struct Gathered {
     /// The program, as the statistics show it.
     pub program: Value,
-    /// Length of the watch.
-    pub time: Duration,
     /// What was read at its beginning.
     pub before: Look,
     /// What was read at its end.
@@ -117,8 +117,8 @@ fn threads(program: &Value) -> Vec<i32> {
 
 /// Returns the evidence.
 pub fn of(gathered: &Gathered) -> Evidence {
-    let Gathered { program, time, before, after, waiting, .. } = gathered;
-    let time_ns = time.as_nanos() as u64;
+    let Gathered { program, before, after, waiting, .. } = gathered;
+    let time_ns = (after.at - before.at).as_nanos() as u64;
     let mut evidence = Evidence {
         name: program["name"].as_str().unwrap_or_default().to_owned(),
         time_ns,
@@ -262,20 +262,26 @@ mod tests {
     use super::*;
     use crate::why::verdict::{Cause, judge};
     use serde_json::json;
+    use std::time::Duration;
     use tailwater_shm::trace::{CoreStep, Event, Who};
 
     const WEB: Who = Who { runtime: 0, kthread: 0 };
     const BATCH: Who = Who { runtime: 1, kthread: 0 };
 
     fn gathered(collector: Collector) -> Gathered {
-        let look = || Look { strangers: Ok(vec![]), throttled: BTreeMap::new(), stolen: vec![(1, 5)] };
+        let begun = Instant::now();
+        let look = |us| Look {
+            at: begun + Duration::from_micros(us),
+            strangers: Ok(vec![]),
+            throttled: BTreeMap::new(),
+            stolen: vec![(1, 5)],
+        };
         let program = json!({ "name": "web", "id": 0, "pid": 7, "threads": [8] });
         Gathered {
             waiting: Waiting { looks: 100, ..Waiting::of(&program) },
             program,
-            time: Duration::from_millis(1),
-            before: look(),
-            after: look(),
+            before: look(0),
+            after: look(1_000),
             collector,
             names: Names { runtimes: [(1, "xz".to_owned())].into(), ports: vec![] },
             clock: Clock::from_hz(1_000_000_000),

@@ -85,8 +85,7 @@ fn gather(args: &WhyArgs, interrupt: &Interrupt) -> anyhow::Result<Gathered> {
     let mut watch = Watch::begin(&args.iokernel, request)?;
     let look = |document: &Value| Look::new(document, &program, &tracepoints);
     let before = look(&document);
-    let (begun, mut collector) = (Instant::now(), Collector::default());
-    let end = begun + Duration::from_nanos(args.time);
+    let (end, mut collector) = (Instant::now() + Duration::from_nanos(args.time), Collector::default());
     let mut waiting = Waiting::of(&program);
     while Instant::now() < end {
         interrupt.sleep_until(Instant::now() + LOOK)?;
@@ -96,17 +95,8 @@ fn gather(args: &WhyArgs, interrupt: &Interrupt) -> anyhow::Result<Gathered> {
             collector.push(at, event);
         }
     }
-    let (time, after) = (begun.elapsed(), look(&statistics()?));
-    Ok(Gathered {
-        program,
-        time,
-        before,
-        after,
-        collector,
-        names: watch.names.clone(),
-        clock: *watch.clock(),
-        waiting,
-    })
+    let (after, clock) = (look(&statistics()?), *watch.clock());
+    Ok(Gathered { program, before, after, collector, names: watch.names.clone(), clock, waiting })
 }
 
 /// Returns the program of this name; while one replaces another, the later one.

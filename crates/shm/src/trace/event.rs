@@ -1,6 +1,6 @@
 //! The events of a trace, as the IOKernel records them.
 //!
-//! Pure values and their encoding: five words ([`Event::to_words`]), of which most events need
+//! Pure values and their encoding: five words (`Event::to_words`), of which most events need
 //! three; the slot that holds them carries the time. Decoding refuses what no encoder makes.
 
 use super::step::Written;
