@@ -33,6 +33,7 @@ mod query;
 mod run;
 mod stats;
 mod trace;
+mod why;
 
 // The services that `demo` starts are this program.
 tailwater::allocator!();
@@ -75,6 +76,7 @@ enum Command {
     Publish(publish::PublishArgs),
     Capture(Box<capture::CaptureArgs>),
     Trace(Box<trace::TraceArgs>),
+    Why(why::WhyArgs),
     Doctor(doctor::DoctorArgs),
     Completions(pages::CompletionsArgs),
     #[command(hide = true)]
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
         Command::Publish(args) => publish::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),

@@ -136,11 +136,11 @@ impl World {
         self.doomed.is_empty() && self.arriving.is_empty()
     }
 
-    /// Copies the steps that kthreads have written about traced requests to the tracer, if there is
-    /// one.
+    /// Records the steps that kthreads have written about requests that are followed, if it is
+    /// time.
     #[inline(always)]
     pub(crate) fn collect_trace(&mut self) {
-        if self.trace.is_on() {
+        if self.trace.collects() {
             self.trace.collect(&mut self.runtimes);
         }
     }

@@ -252,6 +252,8 @@ pub(crate) struct Parts {
     pub(crate) directory: Directory,
     pub(crate) commands: Sender<Command>,
     pub(crate) notices: Receiver<Notice>,
+    /// The file in which the polling thread records events.
+    pub(crate) record: OwnedFd,
     /// The other end, for threads of the control thread's own.
     pub(crate) own_notices: Sender<Notice>,
     /// Rung after a command was queued.

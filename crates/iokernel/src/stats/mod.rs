@@ -432,18 +432,13 @@ pub struct TraceStats {
     pub request: TraceRequest,
     /// Frames chosen.
     pub sampled: Counter,
-    /// Events sent.
-    pub events: Counter,
-    /// Events not sent because the tracer was slow.
-    pub dropped: Counter,
     /// Steps that kthreads claim to have overwritten before the IOKernel read them.
     pub lost: Counter,
 }
 
 impl TraceStats {
     pub(crate) fn new(id: u64, request: TraceRequest) -> Self {
-        let [sampled, events, dropped, lost] = Default::default();
-        Self { id, request, sampled, events, dropped, lost }
+        Self { id, request, sampled: Counter::default(), lost: Counter::default() }
     }
 }
 
@@ -629,8 +624,8 @@ impl Stats {
             })
             .collect();
         let trace = self.trace().map(|t| {
-            json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime, "sampled": t.sampled.get(),
-                    "events": t.events.get(), "dropped": t.dropped.get(), "lost": t.lost.get() })
+            json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime,
+                    "sampled": t.sampled.get(), "lost": t.lost.get() })
         });
         let mut document = json!({
             "bucket_bounds_ns": BOUNDS_NS,

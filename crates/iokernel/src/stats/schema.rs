@@ -433,8 +433,6 @@ const CAPTURES: &[Field] = &[
 
 const TRACE: &[Field] = &[
     counter("sampled", "Frames chosen by the trace of requests."),
-    counter("events", "Events sent to the tracer."),
-    counter("dropped", "Events not sent because the tracer was slow."),
     counter("lost", "Steps that kthreads claim to have overwritten before the IOKernel read them."),
 ];
 

@@ -194,7 +194,7 @@ struct PortLine {
     dirty: bool,
     /// Its peer is a program of this machine.
     local: bool,
-    /// Time of its last poll, while a tracer is connected.
+    /// Time of its last poll.
     polled: Cycles,
     /// The senders' shares of its queues.
     shares: Vec<Shares>,
@@ -502,7 +502,7 @@ impl Switch {
                 self.capture(Point::FromRuntime(sender.owner.runtime), &source);
             }
             // The trace number is the runtime's claim.
-            let traced = record.flags() & FLAG_TRACED != 0 && world.trace.is_on();
+            let traced = record.flags() & FLAG_TRACED != 0 && world.trace.takes_claim();
             if traced {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
                 world.trace.emit(clock::now(), &Event::Seen { id, who });
