@@ -30,6 +30,7 @@ mod pages;
 mod ps;
 mod publish;
 mod query;
+mod report;
 mod run;
 mod stats;
 mod trace;
@@ -76,6 +77,7 @@ enum Command {
     Capture(Box<capture::CaptureArgs>),
     Trace(Box<trace::TraceArgs>),
     Doctor(doctor::DoctorArgs),
+    Report(report::ReportArgs),
     Completions(pages::CompletionsArgs),
     #[command(hide = true)]
     Man(pages::ManArgs),
@@ -107,6 +109,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
         Command::App(args) => app::run(&args),
