@@ -131,6 +131,7 @@ loom_models() {
 docs() {
     api_docs
     # Every file that a page links to exists, and diagrams and tables are those of their sources.
+    python3 -B .ci/schema.py
     python3 .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs/src docs/lab
     python3 -B docs/diagrams/draw.py --check
     debug_programs
@@ -400,6 +401,25 @@ packages() {
     [ "$passed" -ne 0 ] || return 0
     grep -qE "$unreachable" "$work/packages.log" || { cat "$work/packages.log"; return 1; }
     echo "skipped: the registry is out of reach: $(grep -m 1 '^error' "$work/packages.log")"
+}
+
+# What a release consists of: lintian finds no error in the Debian package, and two containers of
+# the image work together.
+release() {
+    cargo xtask dist --out target/release-files
+    (cd target/release-files && sha256sum --quiet --check SHA256SUMS)
+    if command -v lintian >/dev/null; then
+        lintian --allow-root --fail-on error,warning target/release-files/*.deb
+    else
+        echo "skipped: there is no lintian (apt install lintian)"
+    fi
+    tests/packages/image target/release-files/*.oci.tar
+}
+
+# The Debian package and its units, in a container that systemd boots.
+systemd() {
+    cargo xtask dist --out target/release-files
+    tests/packages/systemd target/release-files/*.deb
 }
 
 # Licences, sources and known vulnerabilities of the dependencies, as far as cargo-deny is there.

@@ -30,6 +30,7 @@ mod pages;
 mod ps;
 mod publish;
 mod query;
+mod report;
 mod run;
 mod stats;
 mod trace;
@@ -78,6 +79,7 @@ enum Command {
     Trace(Box<trace::TraceArgs>),
     Why(why::WhyArgs),
     Doctor(doctor::DoctorArgs),
+    Report(report::ReportArgs),
     Completions(pages::CompletionsArgs),
     #[command(hide = true)]
     Man(pages::ManArgs),
@@ -110,6 +112,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
         Command::App(args) => app::run(&args),
