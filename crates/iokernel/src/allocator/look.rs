@@ -19,8 +19,8 @@ use crate::status_cache::{Sum, WHOLE};
 use crate::tenant::Work;
 use crate::world::{Lender, World};
 
-/// Time after which no further runtime without a core is looked at, in nanoseconds. Frames wake such
-/// a runtime directly, so only doorbells and timers wait for their turn.
+/// Time after which no further runtime without a core is looked at, in nanoseconds. Frames wake
+/// such a runtime directly, so only doorbells and timers wait for their turn.
 pub(super) const COLD_LOOK_NS: u64 = 1_000;
 
 /// The kthreads and runtimes that a look reads.

@@ -31,8 +31,8 @@ fn leave_out_zeros(program: &mut Value) {
 }
 
 /// Shortens a document to `most` bytes, and writes into it what is missing: `left_out` names kinds,
-/// and `runtimes_left_out` is the number of programs, of which the last registered go first. Returns
-/// the length without these two.
+/// and `runtimes_left_out` is the number of programs, of which the last registered go first.
+/// Returns the length without these two.
 pub(super) fn shorten(document: &mut Value, most: usize) -> usize {
     let mut length = document.to_string().len();
     let mut left_out = Vec::new();

@@ -651,8 +651,8 @@ impl Stats {
         document
     }
 
-    /// Adds what programs publish of their classes, in at most `left` bytes, which are divided evenly
-    /// among them.
+    /// Adds what programs publish of their classes, in at most `left` bytes, which are divided
+    /// evenly among them.
     fn add_classes(&self, document: &mut Value, left: usize) {
         let mut published: Vec<_> = self.runtimes().iter().map(|r| r.classes_to_json()).collect();
         let programs = published.iter().filter(|classes| !classes.is_empty()).count();

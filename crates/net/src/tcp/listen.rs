@@ -61,8 +61,8 @@ impl<P: Platform> ListenInner<P> {
         self.closed
     }
 
-    /// Tells the platform when handshakes begin and end to await acknowledgments. Follows every call
-    /// that changes the listener.
+    /// Tells the platform when handshakes begin and end to await acknowledgments. Follows every
+    /// call that changes the listener.
     pub(crate) fn note_awaited(&mut self, now: Instant) {
         let awaits = !self.closed && self.listener.awaits_acks(now);
         if core::mem::replace(&mut self.awaits_acks, awaits) != awaits {

@@ -20,11 +20,12 @@
 //! hyperthreads no other runtime uses.
 //!
 //! How many cores a runtime keeps is counted; which ones it loses of those that it does not keep is
-//! chosen here. A core is chosen as if there were no [ties](Observation::ties), because of exclusive
-//! threads or because ordinary threads are kept off it. Of the cores that its owner has in the same
-//! use and in the claimant's reach, the one that it is tied to least is then taken in its place. So
-//! a runtime that reports ties for all its cores, or for changing ones, keeps no more cores than
-//! otherwise, and a choice takes one more pass over the cores.
+//! chosen here. A runtime is [tied](Observation::ties) to a core where it hosts an exclusive
+//! thread, or that ordinary threads are kept off. A core is chosen as if there were no ties. Of the
+//! cores that its owner has in the same use and in the claimant's reach, the one that it is tied to
+//! least is then taken in its place. So a runtime that reports ties for all its cores, or for
+//! changing ones, keeps no more cores than otherwise, and a choice takes one more pass over the
+//! cores.
 //!
 //! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
 //! which may be halted: on three kinds of 2-vCPU VM a hand-off takes 1.4 to 3.2 us and the wake of
