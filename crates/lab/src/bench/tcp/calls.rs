@@ -182,11 +182,11 @@ fn ask(to: SocketAddr, concurrent: u32, messages: u32, bytes: usize, length: Len
             if !call.take(&mut buffer)? {
                 continue;
             }
-            count.answered(call.began);
+            let now = count.answered(call.began);
             if call.left == 0 {
                 *call = Call::open(to, &poll, number, messages, &message)?;
             } else {
-                (call.began, call.left, call.have) = (Instant::now(), call.left - 1, 0);
+                (call.began, call.left, call.have) = (now, call.left - 1, 0);
                 call.stream.write_all(&message)?;
             }
         }

@@ -131,11 +131,13 @@ impl Count {
         (now < self.until).then_some(now)
     }
 
-    pub(super) fn answered(&mut self, began: Instant) {
+    /// Counts an answer to a request of time `began`; returns the time now.
+    pub(super) fn answered(&mut self, began: Instant) -> Instant {
         let now = Instant::now();
         if began >= self.from && now <= self.until {
             self.latency.saturating_record((now - began).as_nanos() as u64);
         }
+        now
     }
 
     pub(super) fn outcome(self, bytes: usize) -> Outcome {
