@@ -2,8 +2,8 @@
 //! late.
 //!
 //! It may wait for the dynamic linker's lock, which unwinding and the list of libraries need and a
-//! user thread may hold while it waits for its turn: the [watcher](super::watch), which gives turns,
-//! never waits for this thread.
+//! user thread may hold while it waits for its turn: the [watcher](super::watch), which gives
+//! turns, never waits for this thread.
 
 #[cfg(feature = "debug")]
 use super::{dump::write_backtrace, signal, unwind::Unwinder};
