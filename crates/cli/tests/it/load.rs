@@ -330,7 +330,7 @@ fn sweeps_searches_and_agents_work_with_other_protocols_over_tcp() {
     assert_eq!(json(&file)["search"]["load"], 1000.0);
 }
 
-/// Returns the command with `words`, to be started by a shell's `script`, in which it is `"$0" "$@"`.
+/// Returns the command with `words`, started by a shell's `script`, in which it is `"$0" "$@"`.
 fn after(script: &str, words: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script, env!("CARGO_BIN_EXE_tailwater")]).args(words);

@@ -1,5 +1,5 @@
-//! Libraries that are opened after the runtime has started and whose thread-locals the dynamic linker
-//! puts into the static block.
+//! Libraries that are opened after the runtime has started and whose thread-locals the dynamic
+//! linker puts into the static block.
 //!
 //! The linker initialises such thread-locals in the blocks of all OS threads at that moment. Blocks
 //! of user threads are made from an image of before ([`tls`](crate::ground::tls)). They cannot be

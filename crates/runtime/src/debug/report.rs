@@ -2,8 +2,8 @@
 //! late.
 //!
 //! It may wait for the dynamic linker's lock, which unwinding and the list of libraries need and a
-//! user thread may hold while it waits for its turn: the [watcher](super::watch), which gives turns,
-//! never waits for this thread.
+//! user thread may hold while it waits for its turn: the [watcher](super::watch), which gives
+//! turns, never waits for this thread.
 
 #[cfg(feature = "debug")]
 use super::{dump::write_backtrace, signal, unwind::Unwinder};
@@ -98,20 +98,20 @@ fn describe(stall: &Observed) -> String {
             "tailwater: user thread {thread} {what} for {ms} ms and holds up kthread {kthread}{only}: {remedy}\n"
         )
     };
-    #[cfg(not(feature = "debug"))]
-    return said(remedy(stall.cause));
     #[cfg(feature = "debug")]
-    {
-        let Some(snapshot) = &stall.snapshot else {
-            return said(remedy(stall.cause)) + "   no backtrace: it did not answer the signal\n";
-        };
+    if let Some(snapshot) = &stall.snapshot {
         let mut unwinder = Unwinder::new();
         let inherits = stall.cause == Cause::SystemCall && unwinder.waits_for_an_heir(snapshot);
         let mut text = said(if inherits { INHERITANCE } else { remedy(stall.cause) });
         write_backtrace(&mut text, &unwinder.backtrace(snapshot)).expect("a string takes all");
-        text
+        return text;
     }
+    said(remedy(stall.cause)) + NO_BACKTRACE
 }
+
+/// What stands in the place of the backtrace.
+const NO_BACKTRACE: &str =
+    if cfg!(feature = "debug") { "   no backtrace: it did not answer the signal\n" } else { "" };
 
 /// What to do about a mutex with priority inheritance.
 #[cfg(feature = "debug")]

@@ -100,9 +100,9 @@ impl Unwinder {
         self.frames(snapshot).into_iter().flat_map(|frame| self.name(frame.address).to_vec()).collect()
     }
 
-    /// Returns whether the thread waits for a mutex with priority inheritance: in the kernel, for an
-    /// ordinary thread; or without end, for a user thread, of which the kernel says that there is no
-    /// such owner.
+    /// Returns whether the thread waits for a mutex with priority inheritance: in the kernel, for
+    /// an ordinary thread; or without end, for a user thread, of which the kernel says that there
+    /// is no such owner.
     pub fn waits_for_an_heir(&mut self, snapshot: &Snapshot) -> bool {
         let [number, word, operation] = snapshot.call;
         if number != libc::SYS_futex as u64 {
@@ -115,9 +115,9 @@ impl Unwinder {
         }
     }
 
-    /// Returns whether `word` is a zero in a frame of the library that has `pthread_mutex_lock`, with
-    /// no code of others below: its wait without end. The library waits elsewhere for words of its
-    /// callers, or for ones that are not zero.
+    /// Returns whether `word` is a zero in a frame of the library that has `pthread_mutex_lock`,
+    /// with no code of others below: its wait without end. The library waits elsewhere for words of
+    /// its callers, or for ones that are not zero.
     fn is_zero_of_mutexes(&mut self, snapshot: &Snapshot, word: u64) -> bool {
         let Some(offset) = word.checked_sub(snapshot.sp).filter(|_| word.is_multiple_of(4)) else {
             return false;

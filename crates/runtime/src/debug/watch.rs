@@ -81,8 +81,10 @@ fn look_for_stalls(
             Verdict::Ask if look.running.is_some() => kthread.head().expect_poll(),
             Verdict::Ask => {}
             Verdict::Still(cause, age) if !stall.printed && reports.are_due() => {
+                // It was counted when it came too soon.
                 reports.left_out = reports.left_out.saturating_sub(1);
                 stall.printed = reports.report(kthread, cause, age);
+                reports.left_out += usize::from(!stall.printed);
             }
             Verdict::Still(..) => {}
             Verdict::Stalled(cause, age) => {

@@ -348,8 +348,8 @@ impl Shape {
     }
 }
 
-/// Returns the number by which the C library's mutexes know the calling thread: a user thread's own,
-/// or the id of an OS thread. 0 before the shape is known.
+/// Returns the number by which the C library's mutexes know the calling thread: a user thread's
+/// own, or the id of an OS thread. 0 before the shape is known.
 #[cfg(feature = "libc-waits")]
 pub fn thread_number() -> u32 {
     match SHAPE.get() {

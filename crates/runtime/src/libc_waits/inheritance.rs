@@ -1,11 +1,11 @@
 //! Mutexes with priority inheritance that user threads lock: `FUTEX_LOCK_PI`, `FUTEX_LOCK_PI2` and
 //! `FUTEX_UNLOCK_PI`.
 //!
-//! The word of such a mutex is 0 or the number of its owner, with a bit if unlocking it takes a call
-//! (futex(2)). The kernel finds the owner by that number, lets it inherit the priorities of those
-//! that wait, and hands the mutex over. It finds no user thread: the call fails, and the C library
-//! answers that by waiting without end. So what concerns user threads is done here, with the same
-//! word. They inherit no priority.
+//! The word of such a mutex is 0 or the number of its owner, with a bit if unlocking it takes a
+//! call (futex(2)). The kernel finds the owner by that number, lets it inherit the priorities of
+//! those that wait, and hands the mutex over. It finds no user thread: the call fails, and the C
+//! library answers that by waiting without end. So what concerns user threads is done here, with
+//! the same word. They inherit no priority.
 //!
 //! | caller | mutex of | |
 //! |---|---|---|

@@ -163,7 +163,8 @@ fn wait_shared(call: &Call, operation: i32) -> Ruling {
 struct Invalid;
 
 /// Returns when a wait ends: after a time (`FUTEX_WAIT`), at a time of day (`FUTEX_LOCK_PI`), or at
-/// a time of the clock that the flags name (all others). If that clock is set meanwhile, the wait ends when it would have.
+/// a time of the clock that the flags name (all others). If that clock is set meanwhile, the wait
+/// ends when it would have.
 fn deadline(call: &Call) -> Result<Option<Cycles>, Invalid> {
     let pointer = call.timeout as *const libc::timespec;
     if pointer.is_null() {
