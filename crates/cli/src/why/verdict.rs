@@ -10,8 +10,8 @@ use tailwater_testbed::text::plain;
 
 /// Part of the time watched below which a cost is no cause.
 const LEAST: f64 = 0.02;
-/// Part of the time of requests from which the stage that they spend it in is a cause.
-const MOST_OF: f64 = 0.5;
+/// Part of the time of requests from which the stage in which they spend most is a cause.
+const MUCH: f64 = 0.3;
 /// Requests below which their stages say nothing.
 const FEW: u64 = 5;
 
@@ -114,6 +114,10 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     costs.sort_by_key(|(_, cost, _)| core::cmp::Reverse(cost.ns));
     let is_cause = |ns: u64| ns as f64 >= LEAST * evidence.time_ns as f64 && ns > 0;
     costs.retain(|(_, cost, _)| is_cause(cost.ns));
+    // Kthreads that a quota stops could run on, so they count as waiting while others run.
+    if costs.iter().any(|(cause, ..)| *cause == Cause::Quota) {
+        costs.retain(|(cause, ..)| *cause != Cause::Neighbour);
+    }
     let name = plain(&evidence.name);
     let seconds = evidence.time_ns as f64 / 1e9;
     let (cause, mut text) = match costs.first() {
@@ -225,9 +229,10 @@ fn of_requests(requests: &Requests) -> (Cause, String) {
         );
         return (Cause::Nothing, text);
     }
-    let [blocked, core, queue, run] = [blocked_ns, core_ns, queue_ns, run_ns].map(|ns| part(ns) >= MOST_OF);
+    let most = blocked_ns.max(core_ns).max(queue_ns).max(run_ns);
+    let is_most = |ns: u64| ns == most && part(ns) >= MUCH;
     match () {
-        () if blocked => (
+        () if is_most(blocked_ns) => (
             Cause::Peer,
             format!(
                 "its requests took {mean:.0} us at the mean, {} of which they waited for a slow peer: another \
@@ -235,7 +240,7 @@ fn of_requests(requests: &Requests) -> (Cause, String) {
                 percent(blocked_ns)
             ),
         ),
-        () if core => (
+        () if is_most(core_ns) => (
             Cause::Cores,
             format!(
                 "its requests took {mean:.0} us at the mean, {} of which they waited for a core, and its \
@@ -243,7 +248,7 @@ fn of_requests(requests: &Requests) -> (Cause, String) {
                 percent(core_ns)
             ),
         ),
-        () if queue || run => (
+        () if is_most(queue_ns) || is_most(run_ns) => (
             Cause::OwnWork,
             format!(
                 "its requests took {mean:.0} us at the mean: {} waiting for its other requests, {} running. \
@@ -256,7 +261,7 @@ fn of_requests(requests: &Requests) -> (Cause, String) {
             Cause::Nothing,
             format!(
                 "nothing was found: {answered} requests took {mean:.0} us at the mean, and no stage of them \
-                 most of it. `tailwater trace --runtime NAME` shows single ones."
+                 much of it. `tailwater trace --runtime NAME` shows single ones."
             ),
         ),
     }
@@ -334,6 +339,14 @@ mod tests {
         assert_eq!(cause, Cause::NoPollPoints);
         assert!(text.contains("Besides, 10.0 %: stress[9]") && !text.contains("core 1"), "{text}");
         assert!(!text.contains("slow peer"), "{text}");
+    }
+
+    #[test]
+    fn who_ran_while_a_quota_stopped_the_program_is_no_cause() {
+        let mut evidence = idle();
+        (evidence.throttled, evidence.taken) = (cost(100, "/web"), cost(800, "stress[9]"));
+        let Verdict { cause, text } = judge(&evidence);
+        assert!(cause == Cause::Quota && !text.contains("stress"), "{text}");
     }
 
     #[test]

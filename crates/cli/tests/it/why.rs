@@ -180,7 +180,7 @@ const CAUSES: [(&str, &str, &str); 5] = [
 fn verdicts(kind: &str, name: &str, runs: usize) -> Option<Vec<String>> {
     let folder = tempfile::tempdir().unwrap();
     let socket = socket_name(&format!("why-{kind}"));
-    let every = Duration::from_millis(if kind == "peer" { 5 } else { 1 });
+    let every = Duration::from_millis(if kind == "peer" { 10 } else { 1 });
     let _iokernel = start_iokernel(folder.path(), &socket, every);
     let web = (name == "web").then(|| start_web(&socket));
     let _planted = matches!(kind, "unpolled" | "locked" | "peer").then(|| plant(&socket, kind));
