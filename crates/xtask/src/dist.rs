@@ -1,8 +1,8 @@
 //! `cargo xtask dist`: what a release consists of, the same bytes for the same commit.
 //!
 //! Owns the list of what is packed, its places below the prefix, and the build without paths of
-//! this machine. The archive is for /usr/local, which the units name. [`pack`](crate::pack) makes
-//! archives, `deb` the Debian package, `oci` the image, `sbom` the list of crates.
+//! this machine. The archive is for /usr/local, which the units name. `pack` makes archives, `deb`
+//! the Debian package, `oci` the image, `sbom` the list of crates.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
