@@ -19,7 +19,7 @@ const REVISION: &str = "1";
 /// Folder of the documentation.
 const DOC: &str = "usr/share/doc/tailwater";
 
-/// Scripts of the package, and what lintian(1) is to accept.
+/// Scripts that run when the package is installed and removed.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// Makes the package from the files of `staging`; returns it, in `out`.

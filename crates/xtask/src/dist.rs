@@ -1,8 +1,8 @@
 //! `cargo xtask dist`: what a release consists of, the same bytes for the same commit.
 //!
 //! Owns the list of what is packed, its places below the prefix, and the build without paths of
-//! this machine. The archive is for /usr/local, which the units name. [`pack`](crate::pack) makes
-//! archives, `deb` the Debian package, `oci` the image, `sbom` the list of crates.
+//! this machine. The archive is for /usr/local, which the units name. `pack` makes archives, `deb`
+//! the Debian package, `oci` the image, `sbom` the list of crates.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -202,5 +202,30 @@ mod tests {
         assert!(
             page.contains("\ntailwater\\-x \\- Does it\n.SH DESCRIPTION\n.nf\nUsage: x [\\-a]\n\\&.b\n.fi\n")
         );
+    }
+
+    #[test]
+    fn the_same_files_make_the_same_package_and_image() {
+        if !has("dpkg-deb", "the package is not made twice") {
+            return;
+        }
+        let base = std::env::temp_dir().join(format!("tailwater-xtask-dist-{}", std::process::id()));
+        let make = |name: &str| {
+            let (staging, out) = (base.join(name).join("staging"), base.join(name).join("out"));
+            for program in ["tailwater", "tailwater-observe", "tailwater-kv"] {
+                place(Path::new("/bin/true"), &staging.join("bin").join(program), 0o755).unwrap();
+            }
+            for file in ["CHANGELOG.md", "tailwater.toml"] {
+                write(&staging.join("share/doc/tailwater").join(file), "text of /usr/local/x\n").unwrap();
+            }
+            write(&staging.join("share/man/man1/tailwater.1"), ".TH T 1\n").unwrap();
+            [deb::make(&staging, &out).unwrap(), oci::make(&staging, &out).unwrap()].map(|file| {
+                let sum = crate::pack::sum(&file).unwrap();
+                (file.file_name().unwrap().to_owned(), sum)
+            })
+        };
+        let made = ["first", "a-second"].map(make);
+        fs::remove_dir_all(&base).unwrap();
+        assert_eq!(made[0], made[1]);
     }
 }

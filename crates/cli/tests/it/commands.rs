@@ -28,6 +28,7 @@ fn every_subcommand_has_help_with_examples() {
         &["cores", "--help"],
         &["capture", "--help"],
         &["doctor", "--help"],
+        &["report", "--help"],
         &["completions", "--help"],
     ] {
         let output = run(words);
