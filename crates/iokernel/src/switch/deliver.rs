@@ -140,8 +140,8 @@ impl Switch {
         // Before a kthread is woken for the frame: its trace begins here.
         let traced = if world.trace.is_on() { sample(id, source, world) } else { None };
         if unserved && !(is_bare_ack(source) && lender.hold(world, id, hash, now)) {
-            // Before the frame is put into a ring: the flow groups move to the kthread that gets the
-            // core.
+            // Before the frame is put into a ring: the flow groups move to the kthread that gets
+            // the core.
             lender.wakeup(world, id, now);
         }
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
