@@ -210,7 +210,7 @@ impl Switch {
         clock: Clock,
         stopwatch: fn() -> Cycles,
     ) -> Self {
-        let (mut macs, mut ips, mut uplink) = (MacTable::default(), HashMap::new(), None);
+        let (mut macs, mut ips, mut uplink) = (MacTable::new(), HashMap::new(), None);
         for (number, port) in (0u16..).zip(&ports) {
             match port.attachment() {
                 Attachment::Station { mac, ip } => {
