@@ -4,7 +4,7 @@
     .ci/blocks.py [--programs target/release] [FILE...]
 
 A fenced block is run if its info string has the word `run` after the language (```sh run). The blocks of a page are one
-script, from top to bottom, in a scratch folder in which `tailwater` is this checkout; with `in=checkout` they run in the
+script, from top to bottom, in an empty folder in which `tailwater` is this checkout; with `in=checkout` they run in the
 checkout itself. ```toml file=PATH writes the block to PATH before the blocks behind it. In a ```console block the lines
 behind `$ ` are run. An HTML comment <!-- until: COMMAND --> repeats a command, for at most 120 s, until it succeeds: what a
 reader's own pause between two commands does.
@@ -21,6 +21,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# One folder for all pages, one after the other: to cargo a library with another path is another
+# library, and would be compiled again for each page.
+SCRATCH = pathlib.Path(tempfile.gettempdir()) / f"tailwater-pages{str(ROOT).replace('/', '-')}"
 LIMIT_S = 1800
 
 HELPERS = r"""
@@ -126,6 +130,44 @@ def namespaces():
     return prefix if works.returncode == 0 else []
 
 
+def run_script(lines, programs, prefix):
+    """Runs a page's script in `SCRATCH`; returns its exit status and its output."""
+    (SCRATCH / "tailwater").symlink_to(ROOT)
+    helpers, page = SCRATCH / ".helpers", SCRATCH / ".page"
+    up = "ip link set lo up\n" if prefix else ""
+    helpers.write_text(HELPERS + up + f"scratch={shlex.quote(str(SCRATCH))}\n")
+    page.write_text(lines)
+    environment = os.environ | {
+        "BASH_ENV": str(helpers),
+        "PATH": f"{programs}:{ROOT / 'target' / 'debug'}:{os.environ['PATH']}",
+        # Dependencies are built once for all runs and for the workspace, and are those that the
+        # workspace has fetched.
+        "CARGO_BUILD_BUILD_DIR": str(ROOT / "target"),
+        "CARGO_NET_OFFLINE": "true",
+    }
+    environment.pop("CARGO_TARGET_DIR", None)
+    # A file, not a pipe: programs in the background would keep a pipe open.
+    with open(SCRATCH / ".output", "w+", errors="replace") as output:
+        child = subprocess.Popen(
+            [*prefix, "bash", "-v", str(page)], cwd=SCRATCH, env=environment, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+        )
+        try:
+            status = child.wait(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            status = 124
+        finally:
+            # What a page without namespaces left in the background is in its process group.
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            child.wait()
+        output.seek(0)
+        said = output.read()
+    return status, said
+
+
 def run_page(path, programs, prefix):
     """Runs a page; returns a line that says what happened, and whether that is well."""
     text = path.read_text()
@@ -134,41 +176,13 @@ def run_page(path, programs, prefix):
         return None, True
     if "sudo " in text and not prefix:
         return "skipped: it needs root, or namespaces of its own", True
-    with tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
-        (scratch / "tailwater").symlink_to(ROOT)
-        helpers, page = scratch / ".helpers", scratch / ".page"
-        up = "ip link set lo up\n" if prefix else ""
-        helpers.write_text(HELPERS + up + f"scratch={shlex.quote(str(scratch))}\n")
-        page.write_text(lines)
-        environment = os.environ | {
-            "BASH_ENV": str(helpers),
-            "PATH": f"{programs}:{ROOT / 'target' / 'debug'}:{os.environ['PATH']}",
-            # Dependencies are built once for all runs and for the workspace, and are those that the
-            # workspace has fetched.
-            "CARGO_BUILD_BUILD_DIR": str(ROOT / "target"),
-            "CARGO_NET_OFFLINE": "true",
-        }
-        environment.pop("CARGO_TARGET_DIR", None)
-        began = time.monotonic()
-        # A file, not a pipe: programs in the background would keep a pipe open.
-        with open(scratch / ".output", "w+", errors="replace") as output:
-            child = subprocess.Popen(
-                [*prefix, "bash", "-v", str(page)], cwd=scratch, env=environment, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            )
-            try:
-                status = child.wait(timeout=LIMIT_S)
-            except subprocess.TimeoutExpired:
-                status = 124
-            # What a page without namespaces left in the background is in its process group.
-            try:
-                os.killpg(child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            child.wait()
-            output.seek(0)
-            said = output.read()
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    SCRATCH.mkdir(mode=0o700)
+    began = time.monotonic()
+    try:
+        status, said = run_script(lines, programs, prefix)
+    finally:
+        shutil.rmtree(SCRATCH, ignore_errors=True)
     took = time.monotonic() - began
     if status != 0:
         print(said)
@@ -181,6 +195,7 @@ def main():
     parser.add_argument("--programs", default="target/release")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     pages = arguments.files or [ROOT / "README.md", *sorted((ROOT / "docs" / "src").rglob("*.md"))]
     prefix = namespaces()
     well = True

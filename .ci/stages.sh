@@ -80,9 +80,33 @@ clippy() {
     cargo clippy --workspace --all-targets --quiet -- -D warnings
 }
 
-# The command of the README, word for word.
+# The command of the README, word for word. Tests wait more than they compute: meanwhile what later
+# stages need is built, at the lowest priority.
 tests() {
+    debug_programs
+    # A process group of its own (set -m), by which it is ended. Not in SCHED_IDLE: tests of batch
+    # jobs count what runs there.
+    set -m
+    { renice -n 19 -p "$BASHPID" && build_ahead; } &>"$work/ahead.log" &
+    ahead=$!
+    set +m
     cargo test --workspace
+    wait "$ahead" || true
+    ahead=
+}
+
+# Builds what the chosen stages will build, and find built. What fails here fails there, too.
+build_ahead() {
+    local name
+    for name in "${chosen[@]}"; do
+        case $name in
+            loom) loom_models --no-run ;;
+            docs) api_docs ;;
+            demo) demo_programs ;;
+            blocks) demo_programs && cargo xtask install --prefix "$work/library" ;;
+            outside) outside ;;
+        esac || true
+    done
 }
 
 # The pure crates, compiled for a target without a standard library: no clock, file, socket or
@@ -97,16 +121,26 @@ pure() {
 }
 
 loom() {
-    RUSTFLAGS="--cfg loom" cargo test --profile models -p tailwater-shm -p tailwater --lib --target-dir target/loom
+    loom_models
+    rm -rf target/loom
+}
+
+loom_models() {
+    RUSTFLAGS="--cfg loom" cargo test --profile models -p tailwater-shm -p tailwater --lib --target-dir target/loom "$@"
 }
 
 docs() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+    api_docs
     # Every file that a page links to exists, and diagrams and tables are those of their sources.
+    python3 -B .ci/schema.py
     python3 .ci/links.py README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md docs/src docs/lab
     python3 -B docs/diagrams/draw.py --check
     debug_programs
     target/debug/tailwater-lab publish --check
+}
+
+api_docs() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 }
 
 # All programs, as `tests` has built them: with `-p` cargo would build them again, with fewer
@@ -118,16 +152,13 @@ debug_programs() {
 # A program outside the workspace, with cargo's own profiles instead of the workspace's, as those of
 # the command blocks.
 outside() {
-    cp Cargo.lock tests/outside/
-    CARGO_BUILD_BUILD_DIR=target \
-        cargo build --release --quiet --manifest-path tests/outside/Cargo.toml --target-dir target/outside
-    timeout --kill-after=10 300 target/outside/release/outside
+    .ci/blocks.py tests/outside/README.md
 }
 
 # The first of the README's two commands, quickly. Numbers are not judged: they depend on what else
 # runs on the machine.
 demo() {
-    cargo build --release --quiet
+    demo_programs
     timeout --kill-after=10 900 cargo run --release --quiet -- demo --quick --json "$work/demo.json" --svg "$work/demo.svg"
     python3 - "$work/demo.json" <<'PYTHON'
 import json, sys
@@ -137,12 +168,17 @@ assert all(point["batch_share"] >= 0 and point["achieved_rps"] >= 0 for point in
 PYTHON
 }
 
-# The command blocks of README and book, with the release build's programs.
+demo_programs() {
+    cargo build --release --quiet
+}
+
+# The command blocks of README and book, with the release build of `tailwater`. The other programs
+# are those of the tests: a release build of them takes two minutes, and no page judges numbers.
 blocks() {
-    cargo build --release --quiet -p tailwater-cli -p tailwater-observe -p tailwater-spin -p tailwater-swaptions \
-        -p tailwater-kv -p tailwater-dns
-    # For tailwater-lab, whose simulations are optimized in a debug build, too.
+    demo_programs
     debug_programs
+    # `tailwater` starts it from its own folder.
+    ln -f target/debug/tailwater-observe target/release/
     .ci/blocks.py
 }
 
@@ -362,6 +398,25 @@ packages() {
     echo "skipped: the registry is out of reach: $(grep -m 1 '^error' "$work/packages.log")"
 }
 
+# What a release consists of: lintian finds no error in the Debian package, and two containers of
+# the image work together.
+release() {
+    cargo xtask dist --out target/release-files
+    (cd target/release-files && sha256sum --quiet --check SHA256SUMS)
+    if command -v lintian >/dev/null; then
+        lintian --allow-root --fail-on error,warning target/release-files/*.deb
+    else
+        echo "skipped: there is no lintian (apt install lintian)"
+    fi
+    tests/packages/image target/release-files/*.oci.tar
+}
+
+# The Debian package and its units, in a container that systemd boots.
+systemd() {
+    cargo xtask dist --out target/release-files
+    tests/packages/systemd target/release-files/*.deb
+}
+
 # Licences, sources and known vulnerabilities of the dependencies, as far as cargo-deny is there.
 dependencies() {
     if ! cargo deny --version >/dev/null 2>&1; then
@@ -429,12 +484,21 @@ stage() {
     # Not through a pipe, whose end would wait for a process that the stage has left.
     "$2" > >(tee -a "$work/log") 2>&1
     # What a stage built in a target directory of its own, so that all fit in a few gigabytes.
-    rm -rf target/{loom,thread,address,nightly,crates,outside,packages}
+    rm -rf target/{thread,address,nightly,crates,packages}
     printf '%-20s %4d s\n' "$1" $((SECONDS - began)) >>"$work/notes"
 }
 
-now=
-trap 'status=$?; [ $status -eq 0 ] || [ -z "$now" ] || echo "FAILED in stage: $now" >&2; rm -rf "$work"; exit $status' EXIT
+# Ends what `tests` has in the background.
+clean_up() {
+    local status=$?
+    [ $status -eq 0 ] || [ -z "$now" ] || echo "FAILED in stage: $now" >&2
+    [ -z "$ahead" ] || kill -- -"$ahead" 2>/dev/null || true
+    rm -rf "$work"
+    exit $status
+}
+
+now= ahead=
+trap clean_up EXIT
 
 # main [--list | NAME...]: runs the named stages, or all.
 main() {

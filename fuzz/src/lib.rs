@@ -21,15 +21,16 @@
 
 mod dns;
 mod egress;
+mod firewall;
 mod messages;
 mod receive;
 pub mod seeds;
 
 pub use dns::{dns_query, dns_zone};
 pub use egress::egress;
+pub use firewall::firewall;
 pub use messages::{control, spin};
 pub use receive::receive;
-pub use tailwater_iokernel::fuzzing::firewall;
 pub use tailwater_kv::fuzzing::{datagram as kv_datagram, stream as kv_stream};
 pub use tailwater_tcp::fuzzing::{operations as tcp_operations, segment as tcp_segment};
 

@@ -14,8 +14,8 @@ use clap::{Args, ValueEnum};
 use rustix::fd::AsFd;
 use tailwater_iokernel::port::pcap::create_private;
 use tailwater_iokernel::port::pcap::format::{FILE_HEADER, RECORD_HEADER, Writer};
-use tailwater_shm::control::{CaptureRequest, ClientMessage, Direction};
-use tailwater_shm::ring::FrameBuffer;
+use tailwater_shm::control::{CaptureRequest, Direction};
+use tailwater_shm::ring::{Consumer, FrameBuffer};
 
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::note;
@@ -142,7 +142,7 @@ struct Seen<'a> {
 
 /// The connection and its ring.
 struct Frames {
-    watch: Watch,
+    watch: Watch<Consumer>,
     buffer: FrameBuffer,
 }
 
@@ -158,13 +158,13 @@ impl Frames {
             snap: args.snap,
             ring_bytes: args.buffer << 20,
         };
-        let watch = Watch::begin(&args.iokernel, &ClientMessage::Capture(request))?;
+        let watch = Watch::capture(&args.iokernel, request)?;
         Ok(Self { watch, buffer: FrameBuffer::new() })
     }
 
     /// Returns the next frame, if one waits.
     fn next(&mut self) -> anyhow::Result<Option<Seen<'_>>> {
-        let Watch { ring, clock, anchor, .. } = &mut self.watch;
+        let Watch { memory: ring, clock, anchor, .. } = &mut self.watch;
         let Some(record) = ring.peek().context("the IOKernel wrote an impossible ring")? else {
             return Ok(None);
         };

@@ -1,19 +1,23 @@
 //! `tailwater info NAME`: what an IOKernel knows of one program.
 //!
 //! Describes a batch job that Linux runs, too. Owns the reason why a program has no core now, as
-//! far as two looks at the statistics tell. What waits is what the program reports.
+//! far as two looks at the statistics tell. What waits is what the program reports. Who took time
+//! from its cores is `testbed::account`'s.
 
 use std::io::{Write, stdout};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
+use tailwater_testbed::account::{Taker, Tracepoints, takers};
 use tailwater_testbed::table::number;
 
 use crate::query;
 use crate::stats::{addresses, cell, is_best_effort};
 
-/// Show a program's addresses, grant and cores, why it has none now, and its last refusal
+/// Show a program's addresses, grant and cores, why it has none now, who took time from its cores,
+/// and its last refusal
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "The exit code is 1 if no program or batch job has the name; its last refusal is shown all the same.
@@ -35,6 +39,9 @@ pub struct InfoArgs {
     json: bool,
 }
 
+/// Processes that are named as having taken time.
+const MOST_TAKERS: usize = 4;
+
 /// Time between the two looks.
 const APART: Duration = Duration::from_millis(200);
 
@@ -45,8 +52,12 @@ const APART: Duration = Duration::from_millis(200);
 /// closed.
 pub fn run(args: &InfoArgs) -> anyhow::Result<()> {
     let earlier = query::statistics(&args.iokernel)?;
+    let tracepoints = Tracepoints::watch(&earlier);
+    let (begun, before) = (Instant::now(), tracepoints.strangers(&earlier));
     std::thread::sleep(APART);
     let document = query::statistics_and_jobs(&args.iokernel, query::PATIENCE)?;
+    let (time, after) = (begun.elapsed(), tracepoints.strangers(&document));
+    let takers_of = |program: &Value| takers(&before, &after, Some(&threads(program)));
     let jobs = named(&document["batch_jobs"], &args.name).collect::<Vec<_>>();
     let found = programs(&document, &args.name).collect::<Vec<_>>();
     let refusal = document["refusals"].as_array().into_iter().flatten();
@@ -56,6 +67,10 @@ pub fn run(args: &InfoArgs) -> anyhow::Result<()> {
             let mut program = (*program).clone();
             program["no_core_because"] =
                 json!(no_core_because(program_of(&earlier, &program), &program, &document));
+            match takers_of(&program) {
+                Ok(takers) => program["takers"] = json!(takers),
+                Err(why) => program["takers_unknown_because"] = json!(&*why),
+            }
             program
         };
         let all = json!({ "programs": found.iter().map(each).collect::<Vec<_>>(), "batch_jobs": jobs,
@@ -64,7 +79,8 @@ pub fn run(args: &InfoArgs) -> anyhow::Result<()> {
     } else {
         for program in &found {
             let why = no_core_because(program_of(&earlier, program), program, &document);
-            write!(stdout(), "{}", describe(program, why.as_deref()))?;
+            let takers = describe_takers(&takers_of(program), time);
+            write!(stdout(), "{}{takers}", describe(program, why.as_deref()))?;
         }
         for job in &jobs {
             write!(stdout(), "{}", describe_job(job))?;
@@ -200,6 +216,26 @@ fn describe(program: &Value, why: Option<&str>) -> String {
     text
 }
 
+/// Returns the thread numbers of a program's kthreads.
+fn threads(program: &Value) -> Vec<i32> {
+    let tids = program["threads"].as_array().into_iter().flatten();
+    tids.filter_map(|tid| i32::try_from(tid.as_i64()?).ok()).collect()
+}
+
+/// Returns which other threads ran while a kthread of the program waited for its core, as one line.
+fn describe_takers(takers: &Result<Vec<Taker>, Arc<str>>, time: Duration) -> String {
+    let percent = |ns: u64| 100.0 * ns as f64 / time.as_nanos().max(1) as f64;
+    let taker = |taker: &Taker| {
+        format!("{} {:.1} % of core {} ({})", taker.name(), percent(taker.ran_ns), taker.core, taker.group())
+    };
+    let named = match takers {
+        Err(why) => format!("not known: {why}"),
+        Ok(takers) if takers.is_empty() => format!("nothing, in {} ms", time.as_millis()),
+        Ok(takers) => takers.iter().take(MOST_TAKERS).map(taker).collect::<Vec<_>>().join(", "),
+    };
+    format!("took time     {named}\n")
+}
+
 fn describe_job(job: &Value) -> String {
     let usage = &job["usage"];
     let seconds = usage["core_ns"].as_f64().map_or("-".to_owned(), |ns| number(ns / 1e9));
@@ -263,6 +299,24 @@ mod tests {
         for part in ["x?z: batch job that Linux runs, process 9", "1,2", "1.50 s", "2 threads"] {
             assert!(text.contains(part), "`{part}` is missing:\n{text}");
         }
+    }
+
+    #[test]
+    fn who_took_time_is_one_line_without_control_characters() {
+        let taker = Taker {
+            command: "x\x1b[2Jz".to_owned(),
+            pid: 9,
+            is_kernel: false,
+            control_group: Some("/batch".to_owned()),
+            core: 1,
+            ran_ns: 50_000_000,
+            waited_ns: 50_000_000,
+        };
+        let line = |takers| describe_takers(&takers, Duration::from_millis(200));
+        assert_eq!(line(Ok(vec![taker])), "took time     x?[2Jz[9] 25.0 % of core 1 (/batch)\n");
+        assert_eq!(line(Ok(vec![])), "took time     nothing, in 200 ms\n");
+        assert_eq!(line(Err("needs CAP_BPF".into())), "took time     not known: needs CAP_BPF\n");
+        assert_eq!(threads(&json!({ "threads": [4, "x", u64::MAX, 5] })), [4, 5]);
     }
 
     #[test]

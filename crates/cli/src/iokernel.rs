@@ -125,6 +125,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         return background::start(&config.socket);
     }
     let _log = log::start(args.log, args.log_format)?;
+    log::panics::report();
     let stop = Arc::new(AtomicBool::new(false));
     let hangup_ends = args.config.is_none() && !is_hangup_ignored();
     let ends = [SIGINT, SIGTERM].into_iter().chain(hangup_ends.then_some(SIGHUP));

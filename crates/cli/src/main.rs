@@ -30,9 +30,11 @@ mod pages;
 mod ps;
 mod publish;
 mod query;
+mod report;
 mod run;
 mod stats;
 mod trace;
+mod why;
 
 // The services that `demo` starts are this program.
 tailwater::allocator!();
@@ -75,7 +77,9 @@ enum Command {
     Publish(publish::PublishArgs),
     Capture(Box<capture::CaptureArgs>),
     Trace(Box<trace::TraceArgs>),
+    Why(why::WhyArgs),
     Doctor(doctor::DoctorArgs),
+    Report(report::ReportArgs),
     Completions(pages::CompletionsArgs),
     #[command(hide = true)]
     Man(pages::ManArgs),
@@ -106,7 +110,9 @@ fn main() -> ExitCode {
         Command::Publish(args) => publish::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
         Command::App(args) => app::run(&args),

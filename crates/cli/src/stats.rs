@@ -4,11 +4,12 @@
 //! lacks, because the IOKernel is of another version, is shown as a dash.
 
 use std::io::{Write, stdout};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde_json::Value;
-use tailwater_testbed::account::{self, Shares, Snapshot, Tracepoints};
+use serde_json::{Value, json};
+use tailwater_testbed::account::{self, Shares, Snapshot, Taker, Tracepoints};
 use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::text::plain;
 
@@ -29,7 +30,8 @@ pub struct StatsArgs {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
-    /// Watch the IOKernel for a second and print where the time of each core went
+    /// Watch the IOKernel for a second and print where the time of each core went, and which other
+    /// programs ran there
     #[arg(long)]
     account: bool,
 }
@@ -47,10 +49,17 @@ pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
     if args.account {
         let tracepoints = Tracepoints::watch(&stats);
         // Asked anew: the tracepoints count since the watch began, which took some milliseconds.
-        let from = Snapshot::new(&query::statistics(&args.iokernel)?, &tracepoints)?;
+        let look = || {
+            let stats = query::statistics(&args.iokernel)?;
+            let strangers = tracepoints.strangers(&stats);
+            Ok::<_, anyhow::Error>((Snapshot::new(&stats, &tracepoints)?, strangers, Instant::now()))
+        };
+        let (from, before, begun) = look()?;
         std::thread::sleep(WATCH);
-        let to = Snapshot::new(&query::statistics(&args.iokernel)?, &tracepoints)?;
-        write!(stdout(), "{}", describe_account(&account::between(&from, &to), args.json)?)?;
+        let (to, after, ended) = look()?;
+        let (cores, takers) = (account::between(&from, &to), account::takers(&before, &after, None));
+        let seconds = (ended - begun).as_secs_f64();
+        write!(stdout(), "{}", describe_account(&cores, &takers, seconds, args.json)?)?;
     } else if args.json {
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&stats)?)?;
     } else {
@@ -59,13 +68,24 @@ pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the account of the cores as a table or as JSON.
-fn describe_account(cores: &[Shares], json: bool) -> anyhow::Result<String> {
+/// Returns the account of the cores, and who ran there, as tables or as JSON.
+fn describe_account(
+    cores: &[Shares],
+    takers: &Result<Vec<Taker>, Arc<str>>,
+    seconds: f64,
+    json: bool,
+) -> anyhow::Result<String> {
     if json {
-        return Ok(serde_json::to_string_pretty(cores)? + "\n");
+        let (takers, unknown) = match takers {
+            Ok(takers) => (Some(takers), None),
+            Err(why) => (None, Some(&**why)),
+        };
+        let all = json!({ "cores": cores, "seconds": seconds, "takers": takers, "takers_unknown_because": unknown });
+        return Ok(serde_json::to_string_pretty(&all)? + "\n");
     }
     anyhow::ensure!(!cores.is_empty(), "the IOKernel entered no time: it has just started, or is stopped");
-    Ok(account::table("", cores.iter().map(|shares| (String::new(), shares))))
+    let table = account::table("", cores.iter().map(|shares| (String::new(), shares)));
+    Ok(format!("{table}\n{}", account::takers_table(takers, seconds)))
 }
 
 /// Returns the counters as tables.
@@ -246,7 +266,6 @@ pub fn is_best_effort(runtime: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn every_part_of_an_answer_is_shown_and_an_empty_one_does_no_harm() {

@@ -21,6 +21,8 @@ mod cores;
 mod ix;
 mod policy_name;
 mod reserve;
+#[cfg(test)]
+mod schema;
 mod unknown;
 
 pub use cores::CoreList;

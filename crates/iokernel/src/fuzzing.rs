@@ -14,7 +14,7 @@ use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
 use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, FrameBuffer};
-use tailwater_shm::trace::Event;
+use tailwater_shm::trace::{Played, Recording};
 use tailwater_shm::{Clock, Cycles, Generation, Grant};
 
 use crate::allocator::Allocator;
@@ -27,7 +27,7 @@ use crate::stats::Stats;
 use crate::switch::Switch;
 use crate::sys::Threads;
 use crate::tenant::Prices;
-use crate::trace::Tracer;
+use crate::trace::{Trace, Tracer};
 use crate::world::World;
 
 /// Address of the runtime whose memory is fuzzed.
@@ -47,14 +47,6 @@ const HONEST_ID: RuntimeId = RuntimeId(1);
 /// Returns the IPv6 address of a runtime of the arena beside its link-local one, if it has one.
 pub fn ip6_of(ip: Ipv4Addr) -> Option<std::net::Ipv6Addr> {
     Config::default().ip6_of(ip)
-}
-
-/// Compares compiled firewall rules with a naive evaluator.
-///
-/// # Panics
-/// If they disagree.
-pub fn firewall(data: &[u8]) {
-    crate::firewall::model::run(data);
 }
 
 /// Calls on threads that do not exist: all succeed and do nothing.
@@ -84,8 +76,8 @@ pub struct Arena {
     generation: Generation,
     now: Cycles,
     registered: bool,
-    /// The tracer's end of its ring: every frame with data is traced.
-    events: Consumer,
+    /// The tracer's end of the record: every frame with data is traced.
+    events: Recording,
     /// The hostile runtime's own mapping of its region: all of it may be overwritten.
     pub region: Mapping,
 }
@@ -103,6 +95,8 @@ impl Arena {
         let stats = Stats::new(vec![(port.name().to_owned(), None)], &config.firewall, []);
         let prices = Prices::new(parts.clock, config.offence_share);
         let mut world = World::new(Arc::new(stats), prices);
+        let (trace, file) = Trace::start(1, Clock::from_hz(fixture::HZ)).expect("a memory file");
+        world.trace = trace;
         let mut switch = Switch::new(vec![Box::new(port)], &config, parts.clock, parts.stopwatch);
         let mut allocator = Allocator::new(&config, parts);
         let now = tailwater_shm::clock::now();
@@ -116,12 +110,9 @@ impl Arena {
         let region = enter(HOSTILE_ID, KTHREADS);
         let (honest, ends) = Region::attach(enter(HONEST_ID, 1)).expect("just laid out");
         let inbox = ends.into_iter().next().expect("one kthread").ingress;
-        let request = TraceRequest { every: 1, runtime: None, ring_bytes: RING_BYTES };
-        let (tracer, file) = Tracer::new(0, &request, &Clock::from_hz(fixture::HZ)).expect("a memory file");
+        let tracer = Tracer::new(0, &TraceRequest { every: 1, runtime: None }).expect("one of one");
         allocator.begin_trace(&mut world, tracer, now);
-        let (_, ends) =
-            Region::attach(Mapping::new(&file, "trace").expect("a mapping")).expect("just laid out");
-        let events = ends.into_iter().next().expect("one kthread").ingress;
+        let events = Recording::attach(&file).expect("just laid out");
         Self {
             world,
             allocator,
@@ -165,11 +156,13 @@ impl Arena {
 
     /// Reads the tracer's ring: whatever the hostile runtime writes, it contains valid events.
     fn read_trace(&mut self) {
-        while let Some(record) = self.events.peek().expect("the switch keeps the protocol") {
-            Event::decode(record.copy_frame(&mut self.buffer)).expect("an event");
-            record.advance();
+        loop {
+            match self.events.next_event() {
+                Played::Nothing => break,
+                Played::Impossible => panic!("the record has an impossible event"),
+                Played::Event(..) | Played::Lost(_) => {}
+            }
         }
-        self.events.publish();
     }
 
     /// The honest runtime takes the step that the protocol asks for.

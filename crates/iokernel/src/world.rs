@@ -33,8 +33,9 @@ pub(crate) trait Lender {
     /// none. On return the runtime's flow groups belong to the kthread that gets the core.
     fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles);
 
-    /// Lets a frame of this flow hash wait in the ring of runtime `id`, which has no core, without
-    /// waking it; false if other frames wait there, for which it is woken anyway.
+    /// Lets an acknowledgment of this flow hash, which has no data, wait in the ring of runtime
+    /// `id`, which has no core, without waking it. False if a thread of the runtime may wait for
+    /// it, as the runtime publishes, or if other frames wait there, for which it is woken anyway.
     fn hold(&mut self, world: &mut World, id: RuntimeId, hash: u32, now: Cycles) -> bool;
 }
 
@@ -135,11 +136,11 @@ impl World {
         self.doomed.is_empty() && self.arriving.is_empty()
     }
 
-    /// Copies the steps that kthreads have written about traced requests to the tracer, if there is
-    /// one.
+    /// Records the steps that kthreads have written about requests that are followed, if it is
+    /// time.
     #[inline(always)]
     pub(crate) fn collect_trace(&mut self) {
-        if self.trace.is_on() {
+        if self.trace.collects() {
             self.trace.collect(&mut self.runtimes);
         }
     }

@@ -17,8 +17,9 @@ pub trait Platform: Debug + 'static {
     /// A traced request on its way through the program.
     type Request: Copy + Debug + PartialEq;
 
-    /// Counts one connection more, or one less, for which a thread may wait for an acknowledgment.
-    /// Called with the socket's lock held.
+    /// Counts one socket more, or one less, at which an acknowledgment may matter at once: a thread
+    /// may wait for it, it may show that a segment is lost, or it may complete a handshake. Called
+    /// with the socket's lock held.
     #[inline(always)]
     fn awaits_acks(_begins: bool) {}
 

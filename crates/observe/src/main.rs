@@ -1,7 +1,8 @@
 //! `tailwater-observe`: shows what an IOKernel does.
 //!
 //! Owns the list of its two commands. It needs no privileges: it asks the IOKernel for its
-//! statistics, as `tailwater stats` does, and changes nothing. Exit codes are those of `tailwater`.
+//! statistics, as `tailwater stats` does, and changes nothing. With privileges `top` also names
+//! what ran on the lent cores. Exit codes are those of `tailwater`.
 
 #![forbid(unsafe_code)]
 

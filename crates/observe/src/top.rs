@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use tailwater_testbed::account::{Strangers, Tracepoints, takers};
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::observe::TopArgs;
 use tailwater_testbed::text::plain;
@@ -41,25 +43,31 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ended)).context("cannot catch signals")?;
     }
-    let mut state = State::new(args);
-    state.note(first, Instant::now());
+    let (mut state, mut names) = (State::new(args), Names::default());
+    note(&mut state, &mut names, first);
     let mut terminal = ratatui::try_init().context("cannot use the terminal; `--once` prints lines")?;
-    let shown = show(&mut terminal, &mut state, &source, &ended);
+    let shown = show(&mut terminal, &mut state, &mut names, &source, &ended);
     ratatui::restore();
     shown
 }
 
 fn write_lines(args: &TopArgs, source: &Source) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
-    let mut from = (Instant::now(), source.answer().map_err(anyhow::Error::msg)?);
+    let look = |names: &mut Names| {
+        let document = source.answer().map_err(anyhow::Error::msg)?;
+        anyhow::Ok((Instant::now(), names.look(&document), document))
+    };
+    let mut names = Names::default();
+    let mut from = look(&mut names)?;
     loop {
         match interrupt.sleep_until(from.0 + args.interval) {
             Err(Interrupted) if args.once => return Err(Interrupted.into()),
             Err(Interrupted) => return Ok(()),
             Ok(()) => {}
         }
-        let to = (Instant::now(), source.answer().map_err(anyhow::Error::msg)?);
-        let view = View::between(&from.1, &to.1, (to.0 - from.0).as_secs_f64());
+        let to = look(&mut names)?;
+        let seconds = (to.0 - from.0).as_secs_f64();
+        let view = View::between(&from.2, &to.2, seconds).with_takers(&takers(&from.1, &to.1, None), seconds);
         let mut out = stdout();
         write!(out, "{}", lines::describe(&view, Sort::Used, &args.filter))?;
         out.flush()?;
@@ -71,13 +79,24 @@ fn write_lines(args: &TopArgs, source: &Source) -> anyhow::Result<()> {
     }
 }
 
+/// The names of what runs on the cores, as long as the IOKernel answers.
+#[derive(Default)]
+struct Names(Option<Tracepoints>);
+
+impl Names {
+    /// Returns what has run since the first look. At that one the watch begins.
+    fn look(&mut self, document: &Value) -> Strangers {
+        self.0.get_or_insert_with(|| Tracepoints::watch(document)).strangers(document)
+    }
+}
+
 /// What the screen is about.
 pub struct State {
     interval: Duration,
     view: View,
     /// Why there is nothing new.
     problem: Option<String>,
-    last: Option<(Instant, Answer)>,
+    last: Option<(Instant, Answer, Strangers)>,
     sort: Sort,
     is_reversed: bool,
     filter: String,
@@ -105,14 +124,17 @@ impl State {
         }
     }
 
-    /// Takes an answer; the view is between it and the one before.
-    fn note(&mut self, answer: Answer, now: Instant) {
+    /// Takes an answer, and what ran on the cores until then; the view is between these and those
+    /// before.
+    fn note(&mut self, answer: Answer, ran: Strangers, now: Instant) {
         match &answer {
             Ok(to) => {
                 self.problem = None;
                 match &self.last {
-                    Some((before, Ok(from))) => {
-                        self.view = View::between(from, to, (now - *before).as_secs_f64());
+                    Some((before, Ok(from), ran_before)) => {
+                        let seconds = (now - *before).as_secs_f64();
+                        let takers = takers(ran_before, &ran, None);
+                        self.view = View::between(from, to, seconds).with_takers(&takers, seconds);
                     }
                     // Rates need two looks: these are of a machine that stands still.
                     _ => self.view = View::between(to, to, 1.0),
@@ -120,7 +142,7 @@ impl State {
             }
             Err(why) => self.problem = Some(plain(why)),
         }
-        self.last = Some((now, answer));
+        self.last = Some((now, answer, ran));
     }
 
     /// Returns whether the user wants to go on after a key.
@@ -163,9 +185,23 @@ impl State {
     }
 }
 
+/// Has the state take an answer. After one that failed, another IOKernel may lend other cores.
+fn note(state: &mut State, names: &mut Names, answer: Answer) {
+    let now = Instant::now();
+    let ran = match &answer {
+        Ok(document) => names.look(document),
+        Err(why) => {
+            *names = Names::default();
+            Err(Arc::clone(why))
+        }
+    };
+    state.note(answer, ran, now);
+}
+
 fn show(
     terminal: &mut ratatui::DefaultTerminal,
     state: &mut State,
+    names: &mut Names,
     source: &Source,
     ended: &AtomicBool,
 ) -> anyhow::Result<()> {
@@ -180,7 +216,7 @@ fn show(
             }
             let left = next.saturating_duration_since(Instant::now());
             if left.is_zero() && !state.is_paused {
-                state.note(source.answer(), Instant::now());
+                note(state, names, source.answer());
                 next = Instant::now() + state.interval;
                 break;
             }
@@ -205,7 +241,7 @@ fn show(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::tests::document;
+    use crate::view::tests::{document, taken};
 
     pub fn state(cores: u64) -> State {
         use clap::Parser;
@@ -217,8 +253,13 @@ mod tests {
         }
         let mut state = State::new(&Cli::parse_from(["top", "--iokernel", "@x"]).args);
         let now = Instant::now();
-        state.note(Ok(Arc::new(document(cores, 1_000_000_000))), now);
-        state.note(Ok(Arc::new(document(cores, 2_000_000_000))), now + Duration::from_secs(1));
+        let mut look = |seconds| {
+            let document = document(cores, (1 + seconds) * 1_000_000_000);
+            state.note(Ok(Arc::new(document)), Ok(vec![]), now + Duration::from_secs(seconds));
+        };
+        look(0);
+        look(1);
+        state.view = taken(std::mem::take(&mut state.view));
         state
     }
 
@@ -248,7 +289,7 @@ mod tests {
     #[test]
     fn an_iokernel_that_is_gone_leaves_the_last_view_and_says_why() {
         let mut state = state(1);
-        state.note(Err("nothing\x1b listens".into()), Instant::now());
+        state.note(Err("nothing\x1b listens".into()), Err("".into()), Instant::now());
         assert_eq!((state.problem.as_deref(), state.view.cores.len()), (Some("nothing? listens"), 1));
     }
 }

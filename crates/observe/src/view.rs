@@ -4,9 +4,11 @@
 //! programs in it is harmless to a terminal.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use serde_json::Value;
 use tailwater_iokernel::stats::schema::PARTS;
+use tailwater_testbed::account::Taker;
 use tailwater_testbed::text::plain;
 
 /// To whom a part of a core's time went.
@@ -111,6 +113,9 @@ pub struct View {
     pub handoffs: Vec<Handoff>,
     /// Frames dropped per second, by reason; those that occurred.
     pub drops: Vec<(&'static str, f64)>,
+    /// The chief other threads that ran on the cores, in words, those first for which a kthread
+    /// waited; or why that is unknown.
+    pub takers: Vec<String>,
 }
 
 /// Order of the programs.
@@ -166,6 +171,9 @@ impl Sort {
     }
 }
 
+/// Processes on lent cores that are named.
+const MOST_TAKERS: usize = 8;
+
 impl View {
     /// Returns what is seen between two looks that are `seconds` apart.
     pub fn between(from: &Value, to: &Value, seconds: f64) -> Self {
@@ -196,7 +204,27 @@ impl View {
             programs,
             handoffs: handoffs(&from["handoff"], &to["handoff"], seconds),
             drops: drops(&from["switch"], &to["switch"], seconds),
+            takers: Vec::new(),
         }
+    }
+
+    /// Returns the view with those who ran on the cores between the two looks.
+    pub fn with_takers(self, takers: &Result<Vec<Taker>, Arc<str>>, seconds: f64) -> Self {
+        let percent = |ns: u64| format!("{:.1} %", ns as f64 / seconds.max(1e-3) / 1e7);
+        let taker = |taker: &Taker| {
+            let waited = percent(taker.waited_ns);
+            format!(
+                "{} {} of core {} (kthread waited {waited})",
+                taker.name(),
+                percent(taker.ran_ns),
+                taker.core
+            )
+        };
+        let takers = match takers {
+            Ok(takers) => takers.iter().take(MOST_TAKERS).map(taker).collect(),
+            Err(why) => vec![format!("not known: {}", plain(why))],
+        };
+        Self { takers, ..self }
     }
 
     /// Returns the programs whose name has `filter`, in this order.
@@ -448,6 +476,27 @@ pub mod tests {
         let view = View::between(&document(2, 3_000_000_000), &document(2, 1_000_000_000), 1.0);
         assert!(view.programs.iter().all(|program| program.used >= 0.0));
         assert_eq!(View::between(&Value::Null, &Value::Null, 0.0).programs, []);
+    }
+
+    /// A view in which a program with a hostile name took time.
+    pub fn taken(view: View) -> View {
+        let taker = Taker {
+            command: "stress\x1b[2J".to_owned(),
+            pid: 4_711,
+            is_kernel: false,
+            control_group: None,
+            core: 1,
+            ran_ns: 123_000_000,
+            waited_ns: 45_000_000,
+        };
+        view.with_takers(&Ok(vec![taker]), 1.0)
+    }
+
+    #[test]
+    fn who_took_time_is_named_with_its_shares_or_why_it_is_unknown() {
+        let named = taken(View::default()).takers;
+        assert_eq!(named, ["stress?[2J[4711] 12.3 % of core 1 (kthread waited 4.5 %)"]);
+        assert_eq!(View::default().with_takers(&Err("no\x1b".into()), 0.0).takers, ["not known: no?"]);
     }
 
     #[test]

@@ -17,10 +17,11 @@
 //!
 //! `Capture` requests copies of frames instead, and is answered with `Capturing` and a memory file
 //! whose first ingress ring carries them, until the socket is closed. `Trace` requests the steps of
-//! sampled requests in the same way, and is answered with `Tracing`. `RequestCores` requests cores
-//! for a registered runtime. `Stats` requests the IOKernel's counters as JSON, at any time, and
-//! `Rights` what the client's user may do. An address that begins with `@` is in Linux's abstract
-//! namespace and needs no file.
+//! sampled requests, until the socket is closed, and `Recorded` what the IOKernel has recorded
+//! before; both are answered with `Tracing` and the file of its recorder. `RequestCores` requests
+//! cores for a registered runtime. `Stats` requests the IOKernel's counters as JSON, at any time,
+//! and `Rights` what the client's user may do. An address that begins with `@` is in Linux's
+//! abstract namespace and needs no file.
 //!
 //! The conversation need not be fast. The receiver bounds each message ([`MAX_MESSAGE`]); unknown
 //! fields are refused, so that a misspelt one is noticed.
@@ -93,6 +94,8 @@ pub enum ClientMessage {
     Capture(CaptureRequest),
     /// Requests a trace of single requests; from a client of the IOKernel's user, or of root.
     Trace(TraceRequest),
+    /// Requests what the IOKernel recorded last; from the same.
+    Recorded,
     /// Requests cores for a registered runtime, besides what that requests itself; from a client of
     /// the runtime's user, of the IOKernel's, or of root.
     RequestCores(CoreRequest),
@@ -140,8 +143,6 @@ pub struct TraceRequest {
     pub every: u32,
     /// Only frames for the runtime of this name, also when it registers later.
     pub runtime: Option<String>,
-    /// Size in bytes of the ring that holds the events, a power of two.
-    pub ring_bytes: u32,
 }
 
 /// Cores that are requested for a runtime until it ends, in place of those requested so before.
@@ -255,8 +256,8 @@ pub enum ServerMessage {
     },
     /// Frames are copied from now on.
     Capturing(Capturing),
-    /// Requests are traced from now on. Each record's frame is a [`crate::trace::Event`], its stamp
-    /// the event's time.
+    /// The file is that of a [`crate::trace::Recorder`]. If a trace was requested, requests are
+    /// traced from the moment of this message on.
     Tracing(Capturing),
     /// What the client needs to take the place of this IOKernel, which goes on until
     /// [`ClientMessage::Succeed`].

@@ -132,8 +132,9 @@ pub struct StatusLine {
     /// 1 while the kthread is the host of an exclusive thread, which is to keep its core before the
     /// runtime's other kthreads; other values count as 1.
     pub hosted: AtomicU32,
-    /// Connections for which a thread may wait for an acknowledgment; counts for the runtime,
-    /// published in kthread 0's line.
+    /// Sockets at which an acknowledgment may matter at once: a thread may wait for it, it may show
+    /// that a segment is lost, or it may complete a handshake. Counts for the runtime, published in
+    /// kthread 0's line.
     pub awaits_acks: AtomicU32,
     /// TSC time at which the kthread last gave its core up, written before it is `Parked`. For the
     /// account of cores only.

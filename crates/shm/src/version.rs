@@ -5,6 +5,11 @@
 //! gives a meaning to words and bits that were zero before, to values that were refused, or to
 //! messages and fields that the other side is sent only if its version has them: so an IOKernel
 //! serves programs of its own minor number and of all lower ones.
+//!
+//! From release 0.1.0 on, a release raises the minor number only, by which programs of all releases
+//! before it go on. A change that cannot be made so comes with an IOKernel that serves programs of
+//! both major numbers until the release after. No release before 0.1.0 exists, so there is no other
+//! major number to serve yet.
 
 use core::fmt;
 

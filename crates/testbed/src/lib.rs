@@ -23,6 +23,7 @@
 //! | [`machine`], [`requirements`] | what the machine is, and whether it has what Tailwater needs |
 //! | [`socket`], [`query`] | where the IOKernel is, and questions to it |
 //! | [`observe`] | the options of `top` and `metrics`, which `tailwater` has another program carry out |
+//! | [`progress`] | the line that shows how much is done |
 //! | [`interrupt`], [`exit`], [`table`], [`text`], [`folder`] | signals, exit codes, tables, names of others and temporary folders of commands |
 
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@
 #[macro_export]
 macro_rules! note {
     ($($words:tt)*) => {{
+        $crate::progress::erase();
         let _ = ::std::io::Write::write_fmt(
             &mut ::std::io::stderr(),
             ::std::format_args!("{}\n", ::std::format_args!($($words)*)),
@@ -58,6 +60,7 @@ pub mod on_tailwater;
 pub mod point;
 pub mod port;
 pub mod program;
+pub mod progress;
 pub mod query;
 pub mod repeat;
 pub mod requirements;

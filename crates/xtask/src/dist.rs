@@ -1,18 +1,17 @@
-//! `cargo xtask dist`: one archive of everything that is installed, the same bytes for the same
-//! commit.
+//! `cargo xtask dist`: what a release consists of, the same bytes for the same commit.
 //!
-//! Owns the list of what is packed, its places below the prefix, and what would differ from one
-//! build to the next: paths of this machine in the programs, times, owners and the order of the
-//! files. The archive is for /usr/local, which the units name.
+//! Owns the list of what is packed, its places below the prefix, and the build without paths of
+//! this machine. The archive is for /usr/local, which the units name. `pack` makes archives, `deb`
+//! the Debian package, `oci` the image, `sbom` the list of crates.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{VERSION, build_with, copy, create, install, root, run};
+use crate::pack::{gzip, has, list, place, renew, sums, tar, write};
+use crate::{VERSION, build_with, deb, install, oci, root, run, sbom};
 
 /// Packages and their programs.
 const PROGRAMS: [(&str, &str); 7] = [
@@ -35,12 +34,17 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/tailwater.fish"),
 ];
 
+/// Where the list of crates is.
+const CRATES: &str = "share/doc/tailwater/sbom.cdx.json";
+
 /// Files of the tree and their places.
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 14] = [
     ("contrib/systemd/tailwater.service", "lib/systemd/system/tailwater.service"),
     ("contrib/systemd/tailwater-kv.service", "lib/systemd/system/tailwater-kv.service"),
     ("contrib/systemd/tailwater-batch@.service", "lib/systemd/system/tailwater-batch@.service"),
     ("contrib/systemd/tailwater.sysusers", "lib/sysusers.d/tailwater.conf"),
+    ("contrib/systemd/takeover.conf", "share/tailwater/takeover.conf"),
+    ("contrib/tailwater.schema.json", "share/tailwater/tailwater.schema.json"),
     ("contrib/tailwater.toml", "share/doc/tailwater/tailwater.toml"),
     ("contrib/grafana/tailwater.json", "share/doc/tailwater/grafana/tailwater.json"),
     ("contrib/prometheus/tailwater.rules.yml", "share/doc/tailwater/prometheus/tailwater.rules.yml"),
@@ -51,11 +55,12 @@ const FILES: [(&str, &str); 12] = [
     ("LICENSE-APACHE", "share/doc/tailwater/LICENSE-APACHE"),
 ];
 
-/// Builds everything and packs it into `out`; returns the archive.
+/// Builds everything and packs it into `out`; returns the files that were made, checksums last.
+/// Without dpkg-deb no Debian package is among them.
 ///
 /// # Errors
 /// If this was not started by cargo in a clone of git, a build fails, or a file cannot be written.
-pub fn dist(out: &Path) -> Result<PathBuf> {
+pub fn dist(out: &Path) -> Result<Vec<PathBuf>> {
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(target) => std::path::absolute(target)?,
         // Of its own: the flags are others than those of `cargo build`.
@@ -63,23 +68,46 @@ pub fn dist(out: &Path) -> Result<PathBuf> {
     };
     let name = format!("tailwater-{VERSION}-x86_64-linux");
     let staging = out.join(&name);
-    if staging.exists() {
-        fs::remove_dir_all(&staging).with_context(|| format!("cannot remove {}", staging.display()))?;
+    renew(&staging)?;
+    stage(&target, &staging)?;
+    let mut made = Vec::new();
+    if has("dpkg-deb", "the Debian package is not made") {
+        made.push(deb::make(&staging, out)?);
     }
+    made.push(oci::make(&staging, out)?);
+    let crates = out.join(format!("tailwater-{VERSION}.cdx.json"));
+    place(&staging.join(CRATES), &crates, 0o644)?;
+    made.push(crates);
+    let archive = out.join(format!("{name}.tar"));
+    tar(out, &[&name], &archive)?;
+    made.push(gzip(&archive)?);
+    fs::remove_dir_all(&staging)?;
+    let names: Vec<_> = made.iter().filter_map(|file| file.file_name()).collect();
+    let checksums = out.join("SHA256SUMS");
+    write(&checksums, sums(out, &names)?)?;
+    made.push(checksums);
+    Ok(made)
+}
+
+/// Builds everything and puts it in its place below the prefix `staging`.
+fn stage(target: &Path, staging: &Path) -> Result<()> {
     let flags = flags()?;
-    build_programs(&target, &flags)?;
+    build_programs(target, &flags)?;
     let release = target.join("release");
     for (_, program) in PROGRAMS {
         place(&release.join(program), &staging.join("bin").join(program), 0o755)?;
     }
-    place(&release.join(PRELOADED.1), &staging.join("lib").join(PRELOADED.1), 0o755)?;
-    install(&build_with(&target, Some(&flags))?, &staging)?;
+    place(&release.join(PRELOADED.1), &staging.join("lib/tailwater").join(PRELOADED.1), 0o755)?;
+    install(&build_with(target, Some(&flags))?, staging)?;
     for (from, to) in FILES {
         place(&root().join(from), &staging.join(to), 0o644)?;
     }
-    write_pages(&release.join("tailwater"), &staging)?;
-    write_sums(&staging)?;
-    pack(out, &name)
+    write_pages(&release, staging)?;
+    let packages = PROGRAMS.iter().map(|(package, _)| *package).chain([PRELOADED.0, "tailwater-capi"]);
+    write(&staging.join(CRATES), sbom::of(&packages.collect::<Vec<_>>())?)?;
+    let files = list(staging)?;
+    let names = files.iter().map(|file| file.strip_prefix(staging)).collect::<Result<Vec<_>, _>>()?;
+    write(&staging.join("share/doc/tailwater/SHA256SUMS"), sums(staging, &names)?)
 }
 
 /// Returns the flags of the compiler that leave no path of this machine in what it builds.
@@ -109,77 +137,38 @@ fn build_programs(target: &Path, flags: &OsString) -> Result<()> {
     Ok(())
 }
 
-/// Copies a file to its place, with this mode.
-fn place(from: &Path, to: &Path, mode: u32) -> Result<()> {
-    create(to.parent().context("a file is in a folder")?)?;
-    copy(from, to)?;
-    fs::set_permissions(to, Permissions::from_mode(mode))
-        .with_context(|| format!("cannot change the mode of {}", to.display()))
-}
-
-/// Has the program write its manual pages and completions.
-fn write_pages(program: &Path, staging: &Path) -> Result<()> {
-    run(Command::new(program).arg("man").arg("--out").arg(staging.join("share/man/man1")))?;
+/// Writes manual pages and completions.
+fn write_pages(release: &Path, staging: &Path) -> Result<()> {
+    let program = release.join("tailwater");
+    let pages = staging.join("share/man/man1");
+    run(Command::new(&program).arg("man").arg("--out").arg(&pages))?;
     for (shell, file) in COMPLETIONS {
-        let path = staging.join(file);
-        create(path.parent().context("a file is in a folder")?)?;
-        let text = run(Command::new(program).args(["completions", shell]))?;
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        write(&staging.join(file), run(Command::new(&program).args(["completions", shell]))?)?;
+    }
+    // It has the commands `tailwater top` and `tailwater metrics`, and is started by them.
+    write(&pages.join("tailwater-observe.1"), ".so man1/tailwater-top.1\n")?;
+    for (_, name) in PROGRAMS.iter().skip(2) {
+        let help = run(Command::new(release.join(name)).arg("--help").env("COLUMNS", "76"))?;
+        write(&pages.join(format!("{name}.1")), page(name, &String::from_utf8(help)?))?;
     }
     Ok(())
 }
 
-/// Writes the checksums of all files.
-fn write_sums(staging: &Path) -> Result<()> {
-    let mut files = Vec::new();
-    list(staging, &mut files)?;
-    files.sort();
-    let names = files.iter().map(|file| file.strip_prefix(staging)).collect::<Result<Vec<_>, _>>()?;
-    let sums = run(Command::new("sha256sum").current_dir(staging).args(names))?;
-    let path = staging.join("share/doc/tailwater/SHA256SUMS");
-    fs::write(&path, sums).with_context(|| format!("cannot write {}", path.display()))
-}
-
-/// Lists the files below a folder, without links.
-fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            list(&entry.path(), files)?;
-        } else if kind.is_file() {
-            files.push(entry.path());
-        }
-    }
-    Ok(())
-}
-
-/// Packs the folder `name` in `out`: files in the order of their names, with the time of the commit
-/// and root as their owner. Returns the archive; its checksum is beside it.
-fn pack(out: &Path, name: &str) -> Result<PathBuf> {
-    let commit = run(Command::new("git").current_dir(root()).args(["log", "-1", "--format=%ct"]))?;
-    let time = format!("--mtime=@{}", String::from_utf8(commit)?.trim());
-    let tar = format!("{name}.tar");
-    run(Command::new("tar").current_dir(out).env("LC_ALL", "C").args([
-        "--create",
-        "--format=ustar",
-        "--sort=name",
-        "--owner=0",
-        "--group=0",
-        "--numeric-owner",
-        "--mode=u+w,go-w",
-        &time,
-        "--file",
-        &tar,
-        name,
-    ]))?;
-    // Without the name and the time of the file (gzip(1)).
-    run(Command::new("gzip").current_dir(out).args(["--no-name", "--best", "--force", &tar]))?;
-    let archive = format!("{tar}.gz");
-    let sum = run(Command::new("sha256sum").current_dir(out).arg(&archive))?;
-    fs::write(out.join(format!("{archive}.sha256")), sum)?;
-    fs::remove_dir_all(out.join(name))?;
-    Ok(out.join(archive))
+/// Returns a manual page with the help of a program as it is (man(7)); its first line is what the
+/// program does.
+fn page(name: &str, help: &str) -> String {
+    let line = |line: &str| match line.replace('\\', "\\e").replace('-', "\\-") {
+        // A line that begins so would be a request.
+        line if line.starts_with(['.', '\'']) => format!("\\&{line}\n"),
+        line => format!("{line}\n"),
+    };
+    let (about, rest) = help.split_once('\n').unwrap_or((help, ""));
+    let title = name.to_uppercase();
+    let rest: String = rest.trim_start_matches('\n').lines().map(line).collect();
+    let (name, about) = (name.replace('-', "\\-"), line(about));
+    format!(
+        ".TH {title} 1 \"\" \"tailwater {VERSION}\"\n.SH NAME\n{name} \\- {about}.SH DESCRIPTION\n.nf\n{rest}.fi\n"
+    )
 }
 
 #[cfg(test)]
@@ -207,18 +196,36 @@ mod tests {
     }
 
     #[test]
-    fn the_same_files_make_the_same_archive() {
-        let make = |folder: &Path| {
-            let files = folder.join("t");
-            fs::create_dir_all(files.join("b")).unwrap();
-            for (name, text) in [("b/two", "2"), ("one", "1")] {
-                fs::write(files.join(name), text).unwrap();
+    fn a_page_has_the_help_of_its_program_line_by_line() {
+        let page = page("tailwater-x", "Does it\n\nUsage: x [-a]\n.b\n");
+        assert!(page.starts_with(".TH TAILWATER-X 1 "), "{page}");
+        assert!(
+            page.contains("\ntailwater\\-x \\- Does it\n.SH DESCRIPTION\n.nf\nUsage: x [\\-a]\n\\&.b\n.fi\n")
+        );
+    }
+
+    #[test]
+    fn the_same_files_make_the_same_package_and_image() {
+        if !has("dpkg-deb", "the package is not made twice") {
+            return;
+        }
+        let base = std::env::temp_dir().join(format!("tailwater-xtask-dist-{}", std::process::id()));
+        let make = |name: &str| {
+            let (staging, out) = (base.join(name).join("staging"), base.join(name).join("out"));
+            for program in ["tailwater", "tailwater-observe", "tailwater-kv"] {
+                place(Path::new("/bin/true"), &staging.join("bin").join(program), 0o755).unwrap();
             }
-            fs::read(pack(folder, "t").unwrap()).unwrap()
+            for file in ["CHANGELOG.md", "tailwater.toml"] {
+                write(&staging.join("share/doc/tailwater").join(file), "text of /usr/local/x\n").unwrap();
+            }
+            write(&staging.join("share/man/man1/tailwater.1"), ".TH T 1\n").unwrap();
+            [deb::make(&staging, &out).unwrap(), oci::make(&staging, &out).unwrap()].map(|file| {
+                let sum = crate::pack::sum(&file).unwrap();
+                (file.file_name().unwrap().to_owned(), sum)
+            })
         };
-        let base = std::env::temp_dir().join(format!("tailwater-xtask-{}", std::process::id()));
-        let archives = ["a", "b"].map(|name| make(&base.join(name)));
+        let made = ["first", "a-second"].map(make);
         fs::remove_dir_all(&base).unwrap();
-        assert!(archives[0] == archives[1] && !archives[0].is_empty());
+        assert_eq!(made[0], made[1]);
     }
 }

@@ -6,7 +6,11 @@
 //! makes the files here that cargo-c does not know of. [`dist`] packs libtailwater with all
 //! programs.
 
+mod deb;
 pub mod dist;
+mod oci;
+mod pack;
+mod sbom;
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;

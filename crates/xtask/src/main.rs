@@ -21,10 +21,10 @@ enum Task {
         #[arg(long)]
         prefix: PathBuf,
     },
-    /// Packs programs, libtailwater, units, manual pages and completions into an archive for
-    /// /usr/local, the same bytes for the same commit
+    /// Makes a release, the same bytes for the same commit: an archive for /usr/local, a Debian
+    /// package, an image for containers, the list of crates, checksums
     Dist {
-        /// Folder for the archive and its checksum
+        /// Folder for the files
         #[arg(long, default_value = "dist")]
         out: PathBuf,
     },
@@ -34,9 +34,10 @@ fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Install { prefix } => run_install(&std::path::absolute(&prefix)?),
         Task::Dist { out } => {
-            let archive = dist(&std::path::absolute(&out)?)?;
-            println!("packed {}", archive.display());
-            println!("install it by: sudo tar -C /usr/local --strip-components=1 -xf {}", archive.display());
+            for file in dist(&std::path::absolute(&out)?)? {
+                let kibibytes = file.metadata()?.len().div_ceil(1024);
+                println!("{kibibytes:>6} KiB  {}", file.display());
+            }
             Ok(())
         }
     }

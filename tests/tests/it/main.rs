@@ -7,6 +7,7 @@ mod debugging;
 mod dns_clients;
 mod ends;
 mod exclusive;
+mod firewall_model;
 mod fuzz_corpus;
 mod hostile;
 mod kv_backups;

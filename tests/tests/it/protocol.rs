@@ -127,6 +127,20 @@ fn the_documents_are_of_the_version_of_the_code() {
 
 #[test]
 fn a_program_written_from_the_documents_alone_registers_sends_and_receives() {
+    serves_a_program_of(Version::OWN);
+}
+
+#[test]
+fn programs_built_with_the_minor_version_before_and_with_the_first_are_served() {
+    let own = Version::OWN;
+    for minor in [own.minor().saturating_sub(1), 0] {
+        serves_a_program_of(Version::new(own.major(), minor));
+    }
+}
+
+/// Runs a program that speaks this version on an IOKernel, until it has sent and received all that
+/// it has to.
+fn serves_a_program_of(version: Version) {
     if !has_two_cpus() || !is_installed("python3", "python3") {
         return;
     }
@@ -137,7 +151,7 @@ fn a_program_written_from_the_documents_alone_registers_sends_and_receives() {
     let bench = Bench::start(patient, Vec::new());
     let mut command = Command::new("python3");
     command.arg(file("clients/raw.py")).arg(bench.socket());
-    command.args([VERSION.to_string(), CLIENT.ip.to_string(), CLIENT.port.to_string()]);
+    command.args([version.0.to_string(), CLIENT.ip.to_string(), CLIENT.port.to_string()]);
     let mut client = Program::start(&mut command);
     // Each exchange waits a few times for a core, which on a busy machine takes long.
     let deadline = Instant::now() + 2 * PATIENCE;

@@ -253,21 +253,43 @@ fn only_one_of_two_successors_gets_the_place() {
     assert!(target.program.wait().success());
 }
 
+/// Returns `tailwater` in another mount namespace, with these words before it; `None` and a reason
+/// where that cannot be made.
+fn elsewhere(words: &[&str]) -> Option<Command> {
+    let mut elsewhere = Command::new("unshare");
+    elsewhere.arg("--mount").args(words);
+    let mut probe = Command::new("unshare");
+    let probe = probe.arg("--mount").args(words).arg("true").output();
+    if !probe.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: unshare(1) makes no mount namespace here, or there is no setpriv(1)");
+        return None;
+    }
+    elsewhere.arg(binary("tailwater-cli", "tailwater"));
+    Some(elsewhere)
+}
+
 #[test]
-fn a_process_in_another_namespace_does_not_get_the_place() {
+fn a_process_in_another_namespace_that_may_not_trace_does_not_get_the_place() {
     if !has_two_cpus() {
         return;
     }
-    let probe = Command::new("unshare").args(["--mount", "true"]).output();
-    if !probe.is_ok_and(|output| output.status.success()) {
-        return eprintln!("skipped: unshare(1) makes no mount namespace here");
-    }
+    let Some(elsewhere) = elsewhere(&["setpriv", "--bounding-set", "-sys_ptrace"]) else { return };
     let target = Target::start();
-    let mut elsewhere = Command::new("unshare");
-    elsewhere.arg("--mount").arg(binary("tailwater-cli", "tailwater"));
     let said = refusal(command_of(elsewhere, &target.socket, &["--takeover"]));
     assert!(said.contains("another mnt namespace") && said.contains("without --takeover"), "{said}");
     drop(target.admits("newcomer"));
+}
+
+#[test]
+fn a_process_that_systemd_has_given_a_mount_namespace_of_its_own_gets_the_place() {
+    if !has_two_cpus() {
+        return;
+    }
+    let Some(elsewhere) = elsewhere(&[]) else { return };
+    let mut target = Target::start();
+    let mut later = command_of(elsewhere, &target.socket, &["--takeover"]);
+    later.error_line_with(" ready ");
+    assert!(target.program.wait().success());
 }
 
 /// A process in whose name a socket listens: a successor may kill the process that it takes for the

@@ -2,13 +2,13 @@
 //!
 //! Owns [`Watch`], which has eBPF programs at the tracepoints of the scheduler and of interrupts
 //! add the nanoseconds up, for some cores and for some time (`program`). Which of the threads that
-//! are no kthreads are the kernel's it decides when they are read (`verdicts`). It needs `CAP_BPF`
-//! and `CAP_PERFMON`, or root. Nothing of it survives the process: programs, maps and attachments
-//! are descriptors.
+//! are no kthreads are the kernel's it decides when they are read (`verdicts`), which also has
+//! their names. It needs `CAP_BPF` and `CAP_PERFMON`, or root. Nothing of it survives the process:
+//! programs, maps and attachments are descriptors.
 //!
-//! The IOKernel itself never watches: `tailwater stats --account` and the measurements do. The time
-//! from the beginning of an interrupt to its first tracepoint, and from the last one to its end,
-//! counts as the interrupted thread's, and so does what the host takes.
+//! The IOKernel itself never watches: the commands that show its cores and the measurements do. The
+//! time from the beginning of an interrupt to its first tracepoint, and from the last one to its
+//! end, counts as the interrupted thread's, and so does what the host takes.
 
 mod program;
 mod threads;
@@ -24,15 +24,17 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::sys::LoadError;
 use crate::sys::map::Map;
 use crate::sys::tracepoint;
-use program::{Field, Interrupt, Maps, Moment, Record, Strange};
+use program::{Field, Interrupt, Key, Maps, Moment, Record, Strange};
 pub use threads::{in_first_pid_namespace, is_of_the_kernel};
-use verdicts::{Kind, Verdicts};
+pub use verdicts::Stranger;
+use verdicts::{Found, Kind, Verdicts};
 
 /// Maximum number of kthreads that a watch tells from other threads.
 pub const MAX_WATCHED: usize = 4096;
 
-/// Maximum number of pairs of a core and another thread whose times are kept apart.
-const MAX_STRANGERS: u32 = 4096;
+/// Maximum number of triples of a core, another thread and a waiting kthread whose times are kept
+/// apart.
+const MAX_STRANGERS: u32 = 8192;
 
 /// Maximum number of looks at a core, each of which finds it within one of the programs; what has
 /// passed since its last event counts for the next interval then.
@@ -153,7 +155,7 @@ pub struct Watch {
     watched: Vec<u16>,
     cores: Map<u32, Record>,
     threads: Map<u32, u32>,
-    strangers: Map<u64, Strange>,
+    strangers: Map<Key, Strange>,
     /// Keys of `threads`.
     kthreads: HashSet<u32>,
     verdicts: Verdicts,
@@ -243,15 +245,26 @@ impl Watch {
             self.set_kthreads(kthreads)?;
         }
         let Self { kthreads, verdicts, .. } = self;
-        let kind = |tid: u32| match kthreads.contains(&tid) {
-            true => Some(Kind::Kthread),
-            false => is_of_the_kernel(tid).map(|is| if is { Kind::Kernel } else { Kind::Program }),
+        let find = |tid: u32| match kthreads.contains(&tid) {
+            true => Some(Found { kind: Kind::Kthread, group: None }),
+            false => is_of_the_kernel(tid).map(|is_kernel| match is_kernel {
+                true => Found { kind: Kind::Kernel, group: None },
+                false => Found { kind: Kind::Program, group: threads::control_group(tid) },
+            }),
         };
-        for (key, sums) in strangers {
-            verdicts.enter(key, sums, kind);
+        for (key, strange) in strangers {
+            verdicts.enter(key, strange, find);
         }
         times.iter_mut().for_each(|time| verdicts.add_to(time));
         Ok(times)
+    }
+
+    /// Returns the threads that ran on the cores and are no kthreads, each with its time up to the
+    /// last look, in no order. Those that ended before a look found them have their name, which the
+    /// programs note, and no control group.
+    #[must_use]
+    pub fn strangers(&self) -> Vec<Stranger> {
+        self.verdicts.strangers()
     }
 }
 

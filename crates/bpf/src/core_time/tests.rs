@@ -91,6 +91,17 @@ fn kthreads_other_programs_and_what_they_take_from_each_other_are_told_apart() {
     let taken = |from: CoreTime, to: CoreTime| to.taken.programs - from.taken.programs;
     let free = |from: CoreTime, to: CoreTime| to.free.programs - from.free.programs;
     assert!(taken(first, second) > PART_NS / 2, "{first:?} {second:?}");
+    let strangers = watch.strangers();
+    let waited: u64 = strangers
+        .iter()
+        .filter(|it| it.pid == busy.0.id() && it.waiter == Some(own as u32))
+        .map(|it| {
+            assert_eq!((it.command.as_str(), it.core, it.is_kernel), ("sh", core, false));
+            assert!(it.group.as_deref().is_some_and(|group| group.starts_with('/')), "{it:?}");
+            it.ns
+        })
+        .sum();
+    assert!(waited > PART_NS / 2, "{strangers:?}");
     // On a busy machine this thread may wait for the core for longer than it has slept.
     let (mut last, mut nap) = (second, Duration::from_millis(30));
     until("the process computes while this thread sleeps", || {

@@ -1,6 +1,7 @@
-//! Which threads of a trace are the kernel's own.
+//! What Linux says of the threads of a trace: which are the kernel's own, and their control groups.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tailwater_batch::proc::Stat;
 
@@ -20,6 +21,19 @@ pub fn is_of_the_kernel(tid: u32) -> Option<bool> {
     Some(Stat::of_process(tid.cast_signed())?.is_kernel)
 }
 
+/// Returns the control group of a thread, as seen from this process; `None` if it has ended.
+#[must_use]
+pub fn control_group(tid: u32) -> Option<Arc<str>> {
+    Some(deepest(&std::fs::read_to_string(format!("/proc/{tid}/cgroup")).ok()?).into())
+}
+
+/// Returns the longest path of a `/proc/PID/cgroup` (cgroups(7)). Where a machine has several
+/// hierarchies, a program is often in the root of most.
+fn deepest(text: &str) -> &str {
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.fold("/", |longest, path| if path.len() > longest.len() { path } else { longest })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,5 +47,16 @@ mod tests {
         if in_first_pid_namespace() {
             assert_eq!(is_of_the_kernel(2), Some(true));
         }
+    }
+    #[test]
+    fn the_deepest_control_group_is_named() {
+        let hybrid = "12:cpuset:/\n5:cpu,cpuacct:/batch/a:b\n1:name=systemd:/x\n0::/\n";
+        assert_eq!(
+            (deepest(hybrid), deepest("0::/system.slice/xz.service\n")),
+            ("/batch/a:b", "/system.slice/xz.service")
+        );
+        assert_eq!((deepest(""), deepest("garbage\n0::/\n")), ("/", "/"));
+        assert!(control_group(std::process::id()).is_some_and(|group| group.starts_with('/')));
+        assert_eq!(control_group(1 << 23), None);
     }
 }

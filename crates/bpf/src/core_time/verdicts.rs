@@ -1,16 +1,18 @@
 //! Whose the time of strangers was, decided look by look.
 //!
-//! Owns their times since a watch began. The programs add nanoseconds up by core and thread number
-//! (`program`); what kind of thread has the number is known at a look only. Each look enters what
-//! was added since the previous look, and changes nothing that was entered earlier. So a number
-//! that another thread has got, and a thread that has become a kthread or is none any more, is
-//! counted wrong within the interval in which that happens, and in no other. A thread that has
-//! ended counts as what it was at the last look that found it; as a program's if none did.
+//! Owns their times since a watch began. The programs add nanoseconds up by core, thread number and
+//! waiting kthread (`program`); what kind of thread has the number, and its control group, is known
+//! at a look only. Each look enters what was added since the previous look, and changes nothing
+//! that was entered earlier. So a number that another thread has got, and a thread that has become
+//! a kthread or is none any more, is counted wrong within the interval in which that happens, and
+//! in no other. A thread that has ended counts as what it was at the last look that found it; as a
+//! program's if none did.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::CoreTime;
-use super::program::{Moment, Strange};
+use super::program::{COMMAND_LEN, Key, Strange};
 
 /// What kind of thread a stranger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,37 +23,63 @@ pub(super) enum Kind {
     Program,
 }
 
+/// What a look finds of a thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) kind: Kind,
+    /// Its control group, if Linux shows it.
+    pub(super) group: Option<Arc<str>>,
+}
+
+/// A thread that is no kthread, and its time on one core since the watch began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stranger {
+    /// The core.
+    pub core: u16,
+    /// The process; of a thread of the kernel, the thread.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Name of the thread when it last left the core. Programs choose it: any bytes, without those
+    /// that are no UTF-8.
+    pub command: String,
+    /// Whether it is a thread of the kernel.
+    pub is_kernel: bool,
+    /// Its control group; none if it had ended by the first look, or Linux does not show it.
+    pub group: Option<Arc<str>>,
+    /// The kthread that waited for the core meanwhile, if one did.
+    pub waiter: Option<u32>,
+    /// Nanoseconds.
+    pub ns: u64,
+}
+
 /// The times of all strangers.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// By core and thread, as the programs write them: the sums that are entered, and the kind.
-    entered: HashMap<u64, (Strange, Kind)>,
+    /// What is entered, and what the last look found.
+    entered: HashMap<Key, (Strange, Found)>,
     cores: HashMap<u16, CoreTime>,
 }
 
 impl Verdicts {
-    /// Enters what was added to the sums of a stranger, of the kind that it has now; `None` if it
-    /// has ended.
-    pub(super) fn enter(&mut self, key: u64, sums: Strange, kind: impl FnOnce(u32) -> Option<Kind>) {
-        let (before, was) = self.entered.get(&key).copied().unwrap_or(([0; 2], Kind::Program));
-        if sums == before {
+    /// Enters what was added to the sum of a stranger, as what it is now; `None` if it has ended.
+    pub(super) fn enter(&mut self, key: Key, now: Strange, find: impl FnOnce(u32) -> Option<Found>) {
+        let before = self.entered.get(&key);
+        let sum = before.map_or(0, |(strange, _)| strange[0]);
+        if now[0] == sum {
             return;
         }
-        let kind = kind(key as u32).unwrap_or(was);
-        self.entered.insert(key, (sums, kind));
-        let added = |moment: Moment| sums[moment as usize].saturating_sub(before[moment as usize]);
-        let (free, taken) = (added(Moment::Free), added(Moment::Taken));
-        let time = self.cores.entry((key >> 32) as u16).or_default();
+        let was = || before.map_or(Found { kind: Kind::Program, group: None }, |(_, found)| found.clone());
+        let found = find(key[0] as u32).unwrap_or_else(was);
+        let kind = found.kind;
+        self.entered.insert(key, (now, found));
+        let time = self.cores.entry((key[0] >> 32) as u16).or_default();
+        let added = now[0].saturating_sub(sum);
+        let of_moment = if key[1] == 0 { &mut time.free } else { &mut time.taken };
         match kind {
-            Kind::Kthread => time.kthreads += free + taken,
-            Kind::Kernel => {
-                time.free.kernel += free;
-                time.taken.kernel += taken;
-            }
-            Kind::Program => {
-                time.free.programs += free;
-                time.taken.programs += taken;
-            }
+            Kind::Kthread => time.kthreads += added,
+            Kind::Kernel => of_moment.kernel += added,
+            Kind::Program => of_moment.programs += added,
         }
     }
 
@@ -64,6 +92,29 @@ impl Verdicts {
             sum.programs += part.programs;
         }
     }
+
+    /// Returns the strangers by name, in no order.
+    pub(super) fn strangers(&self) -> Vec<Stranger> {
+        let others = self.entered.iter().filter(|(_, (_, found))| found.kind != Kind::Kthread);
+        let stranger = |(key, (strange, found)): (&Key, &(Strange, Found))| Stranger {
+            core: (key[0] >> 32) as u16,
+            pid: (strange[1] >> 32) as u32,
+            tid: key[0] as u32,
+            command: command(strange),
+            is_kernel: found.kind == Kind::Kernel,
+            group: found.group.clone(),
+            waiter: Some(key[1] as u32).filter(|&tid| tid != 0),
+            ns: strange[0],
+        };
+        others.map(stranger).collect()
+    }
+}
+
+/// Returns the name in a stranger's value: up to the first zero.
+fn command(strange: &Strange) -> String {
+    let bytes: Vec<u8> = strange[2..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(COMMAND_LEN);
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
 #[cfg(test)]
@@ -73,12 +124,20 @@ mod tests {
 
     const CORE: u16 = 3;
     const TID: u32 = 77;
+    const WHOSE: u64 = (CORE as u64) << 32 | TID as u64;
 
-    fn enter(verdicts: &mut Verdicts, sums: Strange, kind: Option<Kind>) -> CoreTime {
-        verdicts.enter(u64::from(CORE) << 32 | u64::from(TID), sums, |tid| {
-            assert_eq!(tid, TID);
-            kind
-        });
+    fn named(ns: u64) -> Strange {
+        [ns, 70 << 32 | u64::from(TID), u64::from_ne_bytes(*b"xz\x1b[2J\0z"), 0]
+    }
+
+    /// Enters sums without and with a waiting kthread.
+    fn enter(verdicts: &mut Verdicts, [free, taken]: [u64; 2], kind: Option<Kind>) -> CoreTime {
+        for (waiter, ns) in [(0, free), (101, taken)] {
+            verdicts.enter([WHOSE, waiter], named(ns), |tid| {
+                assert_eq!(tid, TID);
+                kind.map(|kind| Found { kind, group: Some("/batch".into()) })
+            });
+        }
         let mut time = CoreTime { core: CORE, ..CoreTime::default() };
         verdicts.add_to(&mut time);
         time
@@ -113,9 +172,40 @@ mod tests {
     fn a_thread_that_did_not_run_is_not_looked_up_and_counts_for_its_own_core() {
         let mut verdicts = Verdicts::default();
         enter(&mut verdicts, [5, 6], Some(Kind::Kernel));
-        verdicts.enter(u64::from(CORE) << 32 | u64::from(TID), [5, 6], |_| panic!("it did not run"));
+        for (waiter, ns) in [(0, 5), (101, 6)] {
+            verdicts.enter([WHOSE, waiter], named(ns), |_| panic!("it did not run"));
+        }
         let mut other = CoreTime { core: CORE + 1, ..CoreTime::default() };
         verdicts.add_to(&mut other);
         assert_eq!(other.all(), 0);
+    }
+
+    #[test]
+    fn a_stranger_has_its_names_and_the_kthread_that_waited() {
+        let mut verdicts = Verdicts::default();
+        enter(&mut verdicts, [5, 6], Some(Kind::Program));
+        // It has ended, and ran until then.
+        enter(&mut verdicts, [5, 9], None);
+        let mut strangers = verdicts.strangers();
+        strangers.sort_by_key(|stranger| stranger.ns);
+        let taken = Stranger {
+            core: CORE,
+            pid: 70,
+            tid: TID,
+            command: "xz\x1b[2J".to_owned(),
+            is_kernel: false,
+            group: Some("/batch".into()),
+            waiter: Some(101),
+            ns: 9,
+        };
+        assert_eq!(strangers, [Stranger { waiter: None, ns: 5, ..taken.clone() }, taken]);
+        enter(&mut verdicts, [7, 10], Some(Kind::Kthread));
+        assert_eq!(verdicts.strangers(), []);
+    }
+
+    #[test]
+    fn a_name_of_any_bytes_is_text() {
+        assert_eq!(command(&[0, 0, u64::MAX, u64::MAX]).chars().next(), Some('\u{fffd}'));
+        assert_eq!(command(&[0; 4]), "");
     }
 }

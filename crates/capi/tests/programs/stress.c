@@ -174,7 +174,7 @@ static void run(void *milliseconds) {
         tw_count(&counters);
     } while (tw_now_ns() - begin < least ||
              ((counters.preemptions == 0 || counters.stolen_threads == 0 || handled == 0) &&
-              tw_now_ns() - begin < least + 60000000000ull));
+              tw_now_ns() - begin < least + 900000000000ull));
     stop = true;
     for (int i = 0; i < DRIVERS; i++) tw_thread_join(drivers[i], NULL);
     CHECK(sessions > 0 && sessions == ended && sessions == destroyed);

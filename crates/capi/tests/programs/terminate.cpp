@@ -50,7 +50,7 @@ static void in_server(bool classify) {
     tw_serve(socket.native_handle(), &service, nullptr);
     tw::udp_socket client(tw::address("127.0.0.1", 0));
     client.send_to(std::string_view("request"), socket.local_address());
-    tw::this_thread::sleep_for(std::chrono::minutes(1));
+    tw::this_thread::sleep_for(std::chrono::minutes(15));
 }
 
 int main(int argc, char **argv) {

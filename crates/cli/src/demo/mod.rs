@@ -22,6 +22,7 @@ use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, commit};
 use tailwater_testbed::on_linux::Wait;
+use tailwater_testbed::progress::Progress;
 use tailwater_testbed::requirements;
 use tailwater_testbed::wait::{self, WaitChoice};
 use tailwater_testbed::{Measured, Testbed, on_linux, on_tailwater};
@@ -29,13 +30,11 @@ use tailwater_testbed::{Measured, Testbed, on_linux, on_tailwater};
 mod course;
 mod outcome;
 mod plot;
-mod progress;
 mod verdict;
 
 pub use course::DemoArgs;
 use course::{Course, LinuxWait};
 use outcome::{IdealPoint, Noise, Outcome, Point, Solo, System};
-use progress::Progress;
 
 /// Runs the demo.
 ///
@@ -80,7 +79,7 @@ struct Demo {
 
 impl Demo {
     fn measure(&self, args: &DemoArgs, machine: Machine) -> anyhow::Result<Outcome> {
-        let steps = Progress::new(3 + 2 * self.course.loads.len());
+        let steps = Progress::new("", 3 + 2 * self.course.loads.len() as u64);
         steps.begin("noise of the machine");
         let (noise, stalls) = self.probe_noise()?;
         steps.print(&format!("noise: {}", outcome::describe_noise(&noise)))?;

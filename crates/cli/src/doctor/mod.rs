@@ -79,24 +79,38 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if args.repair {
         return repair(args);
     }
-    let config = args.configuration()?;
     let findings = requirements::examine();
     let verdict = requirements::judge(&findings);
-    let mut parts: Vec<Part> = findings.into_iter().map(required).collect();
-    let cores = machine::usable_cores();
-    parts.push(quota::examine(cores.len()));
-    parts.extend(optional::examine(&cores, &config));
-    parts.push(rights::examine(&args.iokernel));
+    let parts = parts(findings, &args.iokernel, &args.configuration()?);
     if args.json {
         let supported = parts.iter().all(|part| part.status != Status::Missing);
         let document = Document { machine: Machine::describe(), commit: commit(), supported, parts };
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&document)?)?;
     } else {
-        for Part { name, status, found } in &parts {
-            writeln!(stdout(), "{:<8} {name}: {found}", status.name())?;
-        }
+        write!(stdout(), "{}", lines(&parts))?;
     }
     Ok(verdict?)
+}
+
+/// Returns what is printed of a machine with this IOKernel and configuration.
+pub fn examine(iokernel: &str, config: &Config) -> String {
+    lines(&parts(requirements::examine(), iokernel, config))
+}
+
+fn parts(required_ones: Vec<Finding>, iokernel: &str, config: &Config) -> Vec<Part> {
+    let cores = machine::usable_cores();
+    let mut parts: Vec<Part> = required_ones.into_iter().map(required).collect();
+    parts.push(quota::examine(cores.len()));
+    parts.extend(optional::examine(&cores, config));
+    parts.push(rights::examine(iokernel));
+    parts
+}
+
+fn lines(parts: &[Part]) -> String {
+    parts
+        .iter()
+        .map(|Part { name, status, found }| format!("{:<8} {name}: {found}\n", status.name()))
+        .collect()
 }
 
 /// Puts back what a killed IOKernel has left changed.

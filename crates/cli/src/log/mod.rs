@@ -4,8 +4,9 @@
 //! control characters are escaped, so that a name which a program chose cannot forge a line. JSON
 //! is one object per line with `timestamp`, `level`, `message` and the event's fields. Times are
 //! UTC (RFC 3339). `queue` passes the lines to standard error; a thread that logs never waits for
-//! their reader.
+//! their reader. `panics` has the line that a panic leaves.
 
+pub mod panics;
 mod queue;
 
 use std::fmt;

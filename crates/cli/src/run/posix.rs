@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// The library, which is beside this program, or in `lib` beside its folder.
+/// The library, which is beside this program, or in `lib/tailwater` beside its folder.
 const LIBRARY: &str = "libtailwater_posix.so";
 
 /// `PT_INTERP` (elf(5)): the program names a dynamic linker.
@@ -24,7 +24,7 @@ const GO: &[u8] = b"\xff Go buildinf:";
 /// # Errors
 /// If the library is not there.
 pub fn preload(beside: Option<&Path>) -> anyhow::Result<OsString> {
-    let folders = beside.into_iter().flat_map(|folder| [folder.to_owned(), folder.join("../lib")]);
+    let folders = beside.into_iter().flat_map(|folder| [folder.to_owned(), folder.join("../lib/tailwater")]);
     let candidates: Vec<PathBuf> = folders.map(|folder| folder.join(LIBRARY)).collect();
     let Some(library) = candidates.iter().find(|file| file.is_file()) else {
         let places: Vec<_> = candidates.iter().map(|file| file.display().to_string()).collect();

@@ -79,6 +79,8 @@ pub struct Collector {
     pub cores_not_kept: u64,
     /// Number of impossible steps.
     pub untrue: u64,
+    /// Number of steps that programs say they have overwritten before the IOKernel read them.
+    pub lost_steps: u64,
     /// Time of the first event.
     began: Option<Cycles>,
     /// Maximum number of events of cores that are kept.
@@ -100,6 +102,7 @@ impl Collector {
             not_kept: 0,
             cores_not_kept: 0,
             untrue: 0,
+            lost_steps: 0,
             began: None,
             max_core_events,
         }
@@ -135,8 +138,7 @@ impl Collector {
                     self.cores_not_kept += 1;
                 }
             }
-            // The IOKernel counts these.
-            Event::Lost { .. } => {}
+            Event::Lost { steps, .. } => self.lost_steps = self.lost_steps.saturating_add(steps),
         }
     }
 

@@ -1,52 +1,54 @@
 //! `tailwater trace`: follows single requests through ports, rings, cores and threads, and explains
 //! the slow ones.
 //!
-//! Owns the arguments and the reading of events. The IOKernel never waits for this program: when it
-//! is slow, events are missing, and their number is printed at the end.
+//! Owns the arguments and the reading of events. The IOKernel records events all the time; this
+//! program reads those of a trace that it asks for, or of the time before it came. The IOKernel
+//! never waits for it: when it is slow, events are missing, and their number is printed at the end.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`watch`] | the connection to the IOKernel and its ring of events |
+//! | [`watch`] | the connection to the IOKernel and its record of events |
 //! | [`collect`], [`cores`] | requests and tenancies of cores, made from events |
 //! | [`stages`] | a request divided into stages |
 //! | [`report`], [`perfetto`] | the text and the JSON document made of them |
 
-mod collect;
-mod cores;
+pub mod collect;
+pub mod cores;
 mod perfetto;
 mod report;
-mod stages;
+pub mod stages;
 #[cfg(test)]
 mod tests;
-mod watch;
+pub mod watch;
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tailwater_shm::clock;
 use tailwater_shm::control::TraceRequest;
+use tailwater_shm::trace::Who;
 use tailwater_workload::units::parse_duration_ns;
 
 use crate::output;
-use crate::query::parse_buffer;
 use collect::Collector;
 use report::Report;
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::note;
-use watch::Watch;
+use watch::{Losses, Watch};
 
-/// Pause after the ring was found empty: few wake-ups disturb the traced programs less than many. A
-/// ring of 4 MiB holds 65,000 events, 10 ms of 100,000 traced requests and as many hand-offs a
-/// second.
+/// Pause after no event was found: few wake-ups disturb the traced programs less than many. The
+/// record holds 262,144 slots of two for some events, 0.1 s of 100,000 traced requests and as many
+/// hand-offs a second.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Maximum number of events read between two checks of the time: events may arrive faster than they
 /// are read.
 const EVENTS: usize = 16_384;
 
-/// Maximum number of events read at the end: as many as the largest ring holds.
-const LAST_EVENTS: usize = 1 << 18;
+/// Maximum number of events read at the end: as many as the largest record holds.
+const LAST_EVENTS: usize = 1 << 21;
 
 /// Trace single requests through the IOKernel and a service, and explain the slow ones
 #[derive(Debug, Clone, Args)]
@@ -55,8 +57,10 @@ const LAST_EVENTS: usize = 1 << 18;
   tailwater trace --runtime spin --sample 100 --slowest 20
   tailwater trace --sample 1 --duration 200ms --out trace.json
                                                      every request; open the file in ui.perfetto.dev
+  tailwater trace --last 500ms --out trace.json      what has just happened
   tailwater trace --iokernel @tailwater-testbed-4711 of a `tailwater demo` with this process id
 
+The IOKernel always records what cores do, and one request of 1000: --last shows the end of that, some seconds at most.
 Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that is sent back by the thread
 which read the request. Times are those at which the IOKernel and the runtime see an event, in nanoseconds. Needs the
 IOKernel's user, or root.")]
@@ -74,42 +78,79 @@ pub struct TraceArgs {
     /// Only requests to this program (its name in `tailwater stats`), also if it starts later
     #[arg(long, value_name = "NAME")]
     runtime: Option<String>,
+    /// Trace nothing now, but show what the IOKernel recorded during this time before
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, conflicts_with_all = ["sample", "duration"])]
+    last: Option<u64>,
     /// Number of the slowest requests to show
     #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     slowest: u16,
     /// Write all requests and cores as JSON for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Memory in megabytes for events that wait to be read: 1, 2, 4, 8 or 16
-    #[arg(long, value_name = "MB", default_value_t = 4, value_parser = parse_buffer)]
-    buffer: u32,
 }
 
-/// Traces until the time is over or a signal arrives, then prints and writes.
+/// Traces until the time is over or a signal arrives, or reads what was recorded before; then
+/// prints and writes.
 ///
 /// # Errors
 /// If nothing listens at the socket, the request is refused, or the file cannot be written.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
-    let interrupt = Interrupt::catch()?;
-    let request =
-        TraceRequest { every: args.sample, runtime: args.runtime.clone(), ring_bytes: args.buffer << 20 };
-    let mut watch = Watch::begin(&args.iokernel, request)?;
     let mut collector = Collector::default();
-    if stderr().is_terminal() {
-        let seconds = Duration::from_nanos(args.duration).as_secs_f64();
-        note!("tracing one request of {} for {seconds} s; Ctrl-C ends it sooner", args.sample);
-    }
-    let connected = gather(&mut watch, &mut collector, &interrupt, Duration::from_nanos(args.duration))?;
-    let losses = if connected { watch.losses() } else { None };
+    let (watch, end, connected) = match args.last {
+        Some(ns) => {
+            let watch = look_back(args, ns, &mut collector)?;
+            let end = watch.anchor();
+            (watch, end, true)
+        }
+        None => {
+            let (watch, connected) = trace(args, &mut collector)?;
+            (watch, clock::now(), connected)
+        }
+    };
+    let losses = Losses { events: watch.overwritten, steps: collector.lost_steps };
     let report = Report::new(&collector, &watch.names, watch.clock(), losses);
     if let Some(path) = &args.out {
-        let document = perfetto::document(&collector, &watch.names, watch.clock());
+        let document = perfetto::document(&collector, &watch.names, watch.clock(), end);
         output::write(path, |out| Ok(serde_json::to_writer(out, &document)?))?;
     }
     // Last: a closed standard output must not cost a file.
     write!(stdout(), "{}", report.text(args.slowest.into()))?;
     anyhow::ensure!(connected, "the IOKernel ended the trace");
     Ok(())
+}
+
+/// Reads what the IOKernel has recorded during the last `ns` nanoseconds.
+fn look_back(args: &TraceArgs, ns: u64, collector: &mut Collector) -> anyhow::Result<Watch> {
+    let mut watch = Watch::look_back(&args.iokernel, ns)?;
+    let end = watch.anchor();
+    for _ in 0..LAST_EVENTS {
+        match watch.next()? {
+            Some((at, event)) if at <= end => collector.push(at, event),
+            _ => break,
+        }
+    }
+    if let Some(name) = &args.runtime {
+        let is_wanted = |who: Who| watch.names.runtime(who.runtime) == *name;
+        collector.requests.retain(|_, request| request.who().is_some_and(is_wanted));
+    }
+    let reach = watch.reach_ns();
+    if reach < ns {
+        note!("the record of events begins {:.3} s ago", Duration::from_nanos(reach).as_secs_f64());
+    }
+    Ok(watch)
+}
+
+/// Has the IOKernel trace; returns whether it did until the end.
+fn trace(args: &TraceArgs, collector: &mut Collector) -> anyhow::Result<(Watch, bool)> {
+    let interrupt = Interrupt::catch()?;
+    let request = TraceRequest { every: args.sample, runtime: args.runtime.clone() };
+    let mut watch = Watch::begin(&args.iokernel, request)?;
+    if stderr().is_terminal() {
+        let seconds = Duration::from_nanos(args.duration).as_secs_f64();
+        note!("tracing one request of {} for {seconds} s; Ctrl-C ends it sooner", args.sample);
+    }
+    let connected = gather(&mut watch, collector, &interrupt, Duration::from_nanos(args.duration))?;
+    Ok((watch, connected))
 }
 
 /// Reads events until the time is over, a signal arrives, or the IOKernel ends the trace; false in

@@ -33,15 +33,15 @@ struct Drawing<'a> {
     events: Vec<Value>,
 }
 
-/// Returns the document of everything that was collected.
-pub fn document(collector: &Collector, names: &Names, clock: &Clock) -> Value {
+/// Returns the document of everything that was collected up to `until`.
+pub fn document(collector: &Collector, names: &Names, clock: &Clock, until: Cycles) -> Value {
     let requests: Vec<Breakdown> =
         collector.requests.values().filter_map(|request| Breakdown::of(request, &collector.cores)).collect();
     let tenancies = collector.cores.tenancies();
     let beginnings = tenancies.iter().map(|it| it.decided).chain(requests.iter().map(|it| it.from));
     let origin = beginnings.min().unwrap_or(0);
     let end = requests.iter().map(|it| it.to).chain(tenancies.iter().filter_map(|it| it.lost.or(it.running)));
-    let end = end.max().unwrap_or(origin);
+    let end = end.max().unwrap_or(origin).max(until);
     let mut drawing = Drawing { names, clock, origin, events: Vec::new() };
     drawing.name_tracks(tenancies, &requests);
     for (tenancy, limits) in tenancies.iter().zip(limits(tenancies, end)) {
@@ -100,8 +100,11 @@ impl Drawing<'_> {
         let args = json!({ "program": program, "kthread": who.kthread });
         if let Some(running) = running {
             let until = lost.unwrap_or(end).min(next_runs).max(running);
-            let name = format!("{program} kthread {}", who.kthread);
-            self.slice((CORES, core.into()), &name, (running, until), &args);
+            // Of what ended before the beginning of the record, nothing is left.
+            if until > running {
+                let name = format!("{program} kthread {}", who.kthread);
+                self.slice((CORES, core.into()), &name, (running, until), &args);
+            }
         }
         let over = running.or(lost).unwrap_or(end).min(next_decided).max(decided);
         if over > decided {

@@ -18,15 +18,15 @@ pub struct Report<'a> {
     collector: &'a Collector,
     names: &'a Names,
     clock: &'a Clock,
-    losses: Option<Losses>,
+    losses: Losses,
     /// The answered requests, slowest first.
     answered: Vec<Breakdown>,
 }
 
 impl<'a> Report<'a> {
-    /// Returns the report of everything that was collected. `losses` are the events that the
-    /// IOKernel counts as missing.
-    pub fn new(collector: &'a Collector, names: &'a Names, clock: &'a Clock, losses: Option<Losses>) -> Self {
+    /// Returns the report of everything that was collected; `losses` are the events that are
+    /// missing.
+    pub fn new(collector: &'a Collector, names: &'a Names, clock: &'a Clock, losses: Losses) -> Self {
         let requests = collector.requests.values();
         let mut answered: Vec<_> =
             requests.filter_map(|request| Breakdown::of(request, &collector.cores)).collect();
@@ -66,15 +66,11 @@ impl<'a> Report<'a> {
         if open > 0 {
             let _ = write!(text, ", {open} still under way");
         }
-        let missing = match self.losses {
-            None => "an unknown number of events is missing".to_owned(),
-            Some(Losses { events, steps }) => {
-                format!(
-                    "{events} events missing because this program was slow, {steps} overwritten in programs"
-                )
-            }
-        };
-        let _ = writeln!(text, "; {missing}");
+        let Losses { events, steps } = self.losses;
+        let _ = writeln!(
+            text,
+            "; {events} events missing because this program was slow, {steps} overwritten in programs"
+        );
         let Collector { not_kept, cores_not_kept, untrue, .. } = *self.collector;
         if not_kept > 0 {
             let _ = writeln!(text, "{not_kept} more requests were traced than are kept");

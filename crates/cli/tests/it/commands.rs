@@ -28,6 +28,7 @@ fn every_subcommand_has_help_with_examples() {
         &["cores", "--help"],
         &["capture", "--help"],
         &["doctor", "--help"],
+        &["report", "--help"],
         &["completions", "--help"],
     ] {
         let output = run(words);
@@ -209,7 +210,11 @@ fn a_started_service_shows_in_the_statistics_and_everything_ends_when_told() {
     let traced = by_ticks.is_none();
     let Some(account) = ask(&["--account", "--json"]) else { return };
     let account: serde_json::Value = serde_json::from_slice(&account.stdout).unwrap();
-    for shares in account.as_array().unwrap() {
+    assert_eq!(
+        (account["takers"].is_array(), account["takers_unknown_because"].is_string()),
+        (traced, !traced)
+    );
+    for shares in account["cores"].as_array().unwrap() {
         let parts = shares.as_object().unwrap().iter();
         let parts = parts.filter(|(name, _)| *name != "core" && *name != "sampling_error");
         let sum: f64 = parts.map(|(_, share)| share.as_f64().unwrap()).sum();

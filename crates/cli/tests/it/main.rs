@@ -10,6 +10,7 @@ mod load_over;
 mod observe;
 mod tap;
 mod trace;
+mod why;
 mod xdp;
 
 tailwater::allocator!();

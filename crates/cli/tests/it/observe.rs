@@ -1,7 +1,7 @@
 //! The commands that show an IOKernel with a program.
 
 use serde_json::Value;
-use tailwater_testkit::{Program, has_two_cpus, socket_name, text, until};
+use tailwater_testkit::{Program, eventually, has_two_cpus, socket_name, text, until};
 
 use crate::common::{fails_with, iokernel, run, stats, tailwater};
 
@@ -22,8 +22,11 @@ fn a_program_is_listed_described_and_counted() {
     });
     let ps = text(&run(&[&["ps"], &at[..]].concat()).stdout);
     assert!(ps.contains("web") && ps.contains("service"), "{ps}");
-    let info = text(&run(&[&["info", "web"], &at[..]].concat()).stdout);
-    assert!(info.starts_with("web: service, process ") && info.contains("none needed"), "{info}");
+    let info = eventually("the service has started, and waits", || {
+        let info = text(&run(&[&["info", "web"], &at[..]].concat()).stdout);
+        info.contains("none needed").then_some(info)
+    });
+    assert!(info.starts_with("web: service, process "), "{info}");
     let refused =
         tailwater(&service).args([program, "app", "spin", "--listen", "0.0.0.0:5000"]).output().unwrap();
     assert!(!refused.status.success());
@@ -38,6 +41,8 @@ fn a_program_is_listed_described_and_counted() {
     }
     let metrics = text(&run(&[&["metrics", "--once"], &at[..]].concat()).stdout);
     assert!(metrics.contains("tailwater_program_kthreads{program=\"web\""), "{metrics}");
-    let top = text(&run(&[&["top", "--once"], &at[..]].concat()).stdout);
-    assert!(top.contains("web") && top.contains("service, idle"), "{top}");
+    until("a service that waits is idle", || {
+        let top = text(&run(&[&["top", "--once"], &at[..]].concat()).stdout);
+        top.contains("web") && top.contains("service, idle")
+    });
 }

@@ -55,6 +55,19 @@ fn write_capture(path: &Path) {
     }
 }
 
+/// Writes a minute of requests of so much work.
+pub fn write_requests(path: &Path, every: Duration, work_ns: u64) {
+    let mut writer = PcapWriter::new(File::create(path).unwrap()).unwrap();
+    let count = Duration::from_secs(60).as_nanos() / every.as_nanos();
+    for id in 0..count as u64 {
+        let at = every * id as u32;
+        // The service asks for the client's address again and again.
+        for frame in [request(id, work_ns), arp_reply()] {
+            writer.write_packet(&PcapPacket::new(at, frame.len() as u32, &frame)).unwrap();
+        }
+    }
+}
+
 fn start(folder: &Path, socket: &str, words: &[&str]) -> (Program, Program) {
     let file = folder.join("in.pcap");
     write_capture(&file);
@@ -95,7 +108,7 @@ fn durations(document: &Value, name: &str) -> Vec<f64> {
 }
 
 /// Two IOKernels on one machine would share its cores.
-static ALONE: Mutex<()> = Mutex::new(());
+pub static ALONE: Mutex<()> = Mutex::new(());
 
 /// Repeats the trace until `lacks`, which returns what is missing, finds nothing. On a busy machine
 /// other programs may keep the service from running for a whole trace.
@@ -138,6 +151,16 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
         ];
         wanted.iter().find(|(_, is_there)| !is_there).map(|(what, _)| *what)
     });
+
+    // What was traced is in the record, which is read without a trace.
+    let Some((report, document)) = trace(&socket, &["--last", "600s", "--runtime", "web"]) else { return };
+    assert!(!report.starts_with("0 requests") && !durations(&document, "run").is_empty(), "{report}");
+    let names = document["traceEvents"].as_array().unwrap().iter().map(|event| &event["name"]);
+    assert!(names.into_iter().any(|name| name == "web kthread 0"), "no core was ever its");
+    let Some((report, _)) = trace(&socket, &["--last", "600s", "--runtime", "absent"]) else { return };
+    assert!(report.starts_with("0 requests traced"), "{report}");
+    let Some((report, _)) = trace(&socket, &["--last", "1us"]) else { return };
+    assert!(report.starts_with("0 requests traced") || report.starts_with("1 requests"), "{report}");
 
     // One trace at a time, and the end of one makes room.
     let start = || Program::start(&mut tailwater(&["trace", "--iokernel", &socket, "--duration", "600s"]));

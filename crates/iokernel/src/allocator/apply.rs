@@ -36,15 +36,9 @@ impl Allocator {
         let Some(victim) = self.check_victim(world, at, victim, to.runtime, now) else { return };
         // Charged only if the claimant starts on this very core.
         let late = if victim.is_none() { self.cores[at].late.take() } else { None };
-        if self.cores[at].absent {
-            // It was taken back from a victim that had not started, and has left the ledger.
-            return;
-        }
-        if world.runtimes.get(to.runtime).is_none_or(|runtime| runtime.doomed) {
-            return;
-        }
         if victim.is_none() && self.ledger.core(core) != Some(CoreState::Free) {
-            // A decision before this one got it for a thread that could not be bound to another.
+            // A decision before this one got it for a thread that could not be bound to another; or
+            // it was taken back from a victim that had not started, and is absent.
             return;
         }
         let wanted = core;

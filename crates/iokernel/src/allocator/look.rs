@@ -2,7 +2,7 @@
 //!
 //! Owns the 5 us look: which runtimes are looked at, and what follows. [`words`] reads the words of
 //! one. Bounded whatever programs write: runtimes with cores are always looked at, in part; of the
-//! others as many as [`COLD_KTHREADS`] and [`COLD_LOOK_NS`] allow, in turn.
+//! others as many as [`COLD_LOOK_NS`] allows, in turn.
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook, View};
@@ -19,18 +19,9 @@ use crate::status_cache::{Sum, WHOLE};
 use crate::tenant::Work;
 use crate::world::{Lender, World};
 
-/// Maximum number of kthreads of runtimes without cores read per look: about 0.3 us. A runtime
-/// counts as one kthread at least. Frames wake such a runtime directly, so only doorbells and
-/// timers wait for their turn.
-const COLD_KTHREADS: usize = 64;
-/// Time after which no further runtime without a core is looked at, in nanoseconds: what programs
-/// write all the time takes longer to read.
+/// Time after which no further runtime without a core is looked at, in nanoseconds. Frames wake
+/// such a runtime directly, so only doorbells and timers wait for their turn.
 pub(super) const COLD_LOOK_NS: u64 = 1_000;
-/// Number of kthreads between two readings of the clock for that.
-const TIMED_KTHREADS: usize = 8;
-/// Number of kthreads whose words of earlier looks take as long to go through as it takes to read
-/// one.
-const SCANNED_KTHREADS: usize = 16;
 
 /// The kthreads and runtimes that a look reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,39 +33,6 @@ enum Extent {
     /// The same without slices, because the policy does not compare such a look with the previous
     /// one.
     Beside,
-}
-
-/// Number of further runtimes without cores that a look may read.
-struct ColdBudget {
-    kthreads: usize,
-    /// Read since the clock was.
-    untimed: usize,
-    began: Option<Cycles>,
-}
-
-impl ColdBudget {
-    fn new(extent: Extent) -> Self {
-        let kthreads = if extent == Extent::Whole { usize::MAX } else { COLD_KTHREADS };
-        Self { kthreads, untimed: 0, began: None }
-    }
-
-    /// Charges a look at a runtime of `kthreads` kthreads that has read the words of `read` of
-    /// them. A look that reads none sums the stored words of all.
-    fn spend(&mut self, (read, kthreads): (usize, usize), most: Cycles, stopwatch: impl Fn() -> Cycles) {
-        if self.kthreads == usize::MAX {
-            return;
-        }
-        let kthreads = read.max(1 + kthreads / SCANNED_KTHREADS);
-        self.kthreads = self.kthreads.saturating_sub(kthreads);
-        self.untimed += kthreads;
-        if self.untimed >= TIMED_KTHREADS {
-            self.untimed = 0;
-            let now = stopwatch();
-            if now.saturating_sub(*self.began.get_or_insert(now)) > most {
-                self.kthreads = 0;
-            }
-        }
-    }
 }
 
 impl Allocator {
@@ -152,7 +110,7 @@ impl Allocator {
         // compared, and each look may read slices.
         let without_core = if extent == Extent::Beside { Extent::Bounded } else { extent };
         let mut next = self.cursor;
-        let mut budget = ColdBudget::new(extent);
+        let (mut is_over, mut began) = (false, None);
         for step in 0..count {
             let place = (self.cursor + step) % count;
             let id = self.ledger.runtimes()[place];
@@ -160,17 +118,17 @@ impl Allocator {
                 self.end_refusals(world, id, now);
                 self.read(world, id, (extent, None), now);
                 self.note_pause(world, id, now);
-            } else if budget.kthreads > 0 {
+            } else if !is_over {
+                let began = *began.get_or_insert_with(self.stopwatch);
                 self.end_refusals(world, id, now);
-                let read = self.read(world, id, (without_core, None), now);
-                let look = self.observation.runtime(id);
-                let kthreads = look.map_or(0, |look| look.kthreads.len());
-                if look.is_some_and(RuntimeLook::has_work) {
+                self.read(world, id, (without_core, None), now);
+                if self.observation.runtime(id).is_some_and(RuntimeLook::has_work) {
                     self.runnable_without_core.push(id);
                 }
-                budget.spend((read, kthreads), self.timing.cold_look, self.stopwatch);
                 self.note_timer(world, id, now);
                 next = (place + 1) % count;
+                let took = (self.stopwatch)().saturating_sub(began);
+                is_over = extent != Extent::Whole && took > self.timing.cold_look;
             }
         }
         self.cursor = next;
@@ -239,27 +197,21 @@ impl Allocator {
     }
 
     /// Copies status words of one runtime into the observation, if all are not read those of
-    /// kthread `also` among them; returns of how many kthreads.
-    fn read(
-        &mut self,
-        world: &mut World,
-        id: RuntimeId,
-        (extent, also): (Extent, Option<u16>),
-        now: Cycles,
-    ) -> usize {
+    /// kthread `also` among them.
+    fn read(&mut self, world: &mut World, id: RuntimeId, (extent, also): (Extent, Option<u16>), now: Cycles) {
         let demoted = world.owes_cores(id, now);
-        let Some(runtime) = world.runtimes.get_mut(id) else { return 0 };
+        let Some(runtime) = world.runtimes.get_mut(id) else { return };
         let left_alone = runtime.is_left_alone(now);
         self.observation.set_demoted(id, demoted);
         if let Some(requests) = read_requests(runtime, left_alone) {
             self.observation.set_requests(id, requests);
         }
-        let Some(look) = self.observation.runtime_mut(id) else { return 0 };
+        let Some(look) = self.observation.runtime_mut(id) else { return };
         if left_alone {
             // It wants nothing; then it is looked at again, and its requests are read anew.
             look.kthreads.iter_mut().for_each(forget_work);
             runtime.next_timer = runtime.waits_until;
-            return runtime.kthreads.len();
+            return;
         }
         let granted = self.policy.granted(id);
         if granted != runtime.granted {
@@ -267,12 +219,12 @@ impl Allocator {
             publish_granted(runtime, self.policy.takes_requests());
         }
         runtime.held = runtime.held.filter(|held| now < held.until);
-        let (sum, count) = if runtime.kthreads.len() <= WHOLE {
+        let sum = if runtime.kthreads.len() <= WHOLE {
             let mut sum = Sum::NONE;
             for (index, look) in look.kthreads.iter_mut().enumerate() {
                 sum.add(words::read(runtime, index, look, now));
             }
-            (sum, look.kthreads.len())
+            sum
         } else {
             let held = holders(&self.cores, id).map(|(_, holder)| holder.index);
             let part = held.chain(also).map(usize::from);
@@ -283,7 +235,6 @@ impl Allocator {
         runtime.mark = words::mix(sum.mark, runtime.requests);
         runtime.stats.counters.cores.set(self.cores_held(id));
         runtime.stats.counters.lost_wakes.set(sum.lost_wakes);
-        count
     }
 }
 
@@ -296,33 +247,35 @@ fn read_many(
     (extent, part): (Extent, impl Iterator<Item = usize>),
     watch: (fn() -> Cycles, Cycles),
     now: Cycles,
-) -> (Sum, usize) {
-    let mut count = 0;
+) -> Sum {
     let read = |runtime: &mut Runtime, looks: &mut [KthreadLook], index: usize| {
-        let Some(look) = looks.get_mut(index) else { return 0 };
-        let words = words::read(runtime, index, look, now);
-        runtime.cache.set(index, words);
-        1
+        if let Some(look) = looks.get_mut(index) {
+            let words = words::read(runtime, index, look, now);
+            runtime.cache.set(index, words);
+        }
     };
     if extent == Extent::Whole {
-        (0..runtime.kthreads.len()).for_each(|index| count += read(runtime, looks, index));
+        (0..runtime.kthreads.len()).for_each(|index| read(runtime, looks, index));
     } else {
         let (stopwatch, most) = watch;
         let waiting = words::leave_out(runtime, looks);
         if extent == Extent::Bounded && runtime.cache.is_slice_due(now) {
             let slice = runtime.cache.next_slice().chain(waiting.into_iter().flatten());
-            let began = stopwatch();
-            slice.for_each(|index| count += read(runtime, looks, index));
+            let (mut count, began) = (0, stopwatch());
+            slice.for_each(|index| {
+                read(runtime, looks, index);
+                count += 1;
+            });
             let cost = stopwatch().saturating_sub(began);
             runtime.cache.end_slice((count, cost), most, now);
         }
-        part.for_each(|index| count += read(runtime, looks, index));
+        part.for_each(|index| read(runtime, looks, index));
     }
     let sum = runtime.cache.sum();
     if sum.earliest <= now {
         runtime.cache.mark_due_timers(looks, now);
     }
-    (sum, count)
+    sum
 }
 
 /// Returns the runtime's requests for cores, with those made for it outside, as far as it may make

@@ -546,7 +546,7 @@ impl Lender for Allocator {
     fn hold(&mut self, world: &mut World, id: RuntimeId, hash: u32, now: Cycles) -> bool {
         let Some(runtime) = world.runtimes.get_mut(id) else { return false };
         // Relaxed: the program published it before its kthread parked, which was seen.
-        if runtime.shared(0).status.awaits_acks.load(Ordering::Relaxed) != 0 {
+        if self.timing.ack_hold == 0 || runtime.shared(0).status.awaits_acks.load(Ordering::Relaxed) != 0 {
             return false;
         }
         let kthread = runtime.groups.kthread(hash);

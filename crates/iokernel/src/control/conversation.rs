@@ -7,6 +7,7 @@
 //! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread attaches it, then `Ready` is sent |
 //! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
 //! | `Fresh` | `Trace`, likewise | `Tracing`: the polling thread traces requests until the connection ends |
+//! | `Fresh` | `Recorded`, from those who may trace | `Tracing`, with the record of events; nothing changes |
 //! | `Fresh` | `RequestCores`, of the runtime's user, the IOKernel's, or root | `Fresh`: the polling thread enters the request, `CoresRequested` is sent |
 //! | `Fresh` | `Takeover`, of a process with the same rights | `Succeeding`: `Handover` and the descriptors are sent |
 //! | `Succeeding` | `Succeed` | `Leaving` is sent, and the IOKernel ends |
@@ -87,6 +88,7 @@ impl Control {
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
             (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
             (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
+            (ClientMessage::Recorded, State::Fresh) => self.send_record(token, &socket),
             (ClientMessage::RequestCores(request), State::Fresh) => {
                 self.request_cores(token, &socket, &request);
             }
@@ -267,7 +269,25 @@ impl Control {
         }
     }
 
-    /// Returns a tracer, after sending its ring to the peer.
+    /// Sends the file in which events are recorded, or refuses it with a reason.
+    fn send_record(&mut self, token: u64, socket: &ClientSocket) {
+        if !self.may_ask(token) {
+            return;
+        }
+        if let Err(why) = may_watch(socket).and_then(|()| self.begin_reading(token, socket)) {
+            let _ = control::send(socket, &ServerMessage::Refused { why }, &[]);
+            self.drop_session(token);
+        }
+    }
+
+    /// Sends a tracer the file in which events are recorded, and the present moment.
+    fn begin_reading(&self, token: u64, socket: &ClientSocket) -> Result<(), String> {
+        let (cycles, unix_ns) = (tailwater_shm::clock::now(), unix_ns());
+        let answer = ServerMessage::Tracing(Capturing { id: token, cycles, unix_ns });
+        control::send(socket, &answer, &[self.parts.record.as_fd()]).map_err(|e| e.to_string())
+    }
+
+    /// Returns a tracer, after sending the record of events to the peer.
     fn make_tracer(
         &self,
         token: u64,
@@ -278,10 +298,8 @@ impl Control {
         if self.parts.stats.trace().is_some() {
             return Err("a trace is going on already; end it".to_owned());
         }
-        let (tracer, file) = Tracer::new(token, request, &self.parts.surroundings.clock)?;
-        let (cycles, unix_ns) = (tailwater_shm::clock::now(), unix_ns());
-        let welcome = ServerMessage::Tracing(Capturing { id: token, cycles, unix_ns });
-        control::send(socket, &welcome, &[file.as_fd()]).map_err(|e| e.to_string())?;
+        let tracer = Tracer::new(token, request)?;
+        self.begin_reading(token, socket)?;
         Ok(tracer)
     }
 

@@ -11,7 +11,8 @@
 //! A refusal with a message takes as long as a service. It has an account of its own, with the same
 //! part of the time and [`MESSAGES`] at once, and beyond that connections are closed without a
 //! message. So a client that asks without a pause is served as soon as the services that it had are
-//! paid.
+//! paid. A connection that is closed is charged to no account; a pause after a [`Round`] of many
+//! bounds their rate.
 //!
 //! Where there are more than [`MAX_USERS`] who owe, the one who owes least is forgiven: no user who
 //! did nothing waits for others.
@@ -43,6 +44,12 @@ const LINES: u64 = 20;
 const LINE: Duration = Duration::from_secs(1);
 /// Maximum number of users who owe.
 const MAX_USERS: usize = 4096;
+/// Pause after a round of which most connections are not served.
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
+/// Pause after one of which most are closed: a round of 64 of these, some 3 us each, takes a
+/// twentieth of the time, and a connection behind a full backlog of them waits for a third of a
+/// second.
+const LONG_PAUSE: Duration = Duration::from_millis(4);
 
 /// The decision on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +58,25 @@ pub(super) enum Ruling {
     /// The message says after what time the user is served again.
     Refuse(Duration),
     Close,
+}
+
+/// Number of connections accepted in a row, by what was done with them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Round {
+    pub(super) served: u32,
+    /// Refused with a message.
+    pub(super) refused: u32,
+    /// Closed without one.
+    pub(super) closed: u32,
+}
+
+impl Round {
+    /// Returns for how long no connection is accepted after this round.
+    pub(super) fn pause(self) -> Option<Duration> {
+        let Self { served, refused, closed } = self;
+        let pause = if closed > served + refused { LONG_PAUSE } else { PAUSE };
+        (refused + closed > served).then_some(pause)
+    }
 }
 
 /// What clients of a user have taken, in nanoseconds.
@@ -299,5 +325,13 @@ mod tests {
         assert_eq!(gate.check(user(u32::MAX), start), Ok(()));
         gate.charge(user(u32::MAX), MS, start + 15_000 * MS);
         assert_eq!(gate.taken.len(), 1);
+    }
+
+    #[test]
+    fn a_round_is_followed_by_a_pause_unless_most_connections_are_served() {
+        let pause = |served, refused, closed| Round { served, refused, closed }.pause();
+        assert_eq!([pause(2, 1, 1), pause(0, 0, 0)], [None; 2]);
+        assert_eq!([pause(0, 64, 0), pause(1, 32, 31)], [Some(PAUSE); 2], "refusals are charged");
+        assert_eq!([pause(0, 1, 63), pause(1, 0, 2)], [Some(LONG_PAUSE); 2]);
     }
 }

@@ -30,7 +30,6 @@ pub(crate) mod presence;
 pub(crate) mod process;
 mod rank;
 pub(crate) mod reload;
-mod rests;
 mod session;
 mod standing;
 pub(crate) mod takeover;
@@ -69,9 +68,8 @@ use crate::trace::Tracer;
 use boards::Boards;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
-use gate::{Gate, Ruling};
+use gate::{Gate, Round, Ruling};
 use presence::Presence;
-use rests::{REST, Rests, Round};
 use session::{Caller, Session, State};
 use takeover::REUNION;
 use watch::{Heartbeat, Watch};
@@ -229,7 +227,6 @@ pub(crate) struct Control {
     spare: Option<OwnedFd>,
     /// Until when the listener is out of `epoll`.
     accepts_again: Option<Instant>,
-    rests: Rests,
     next_token: u64,
 }
 
@@ -255,6 +252,8 @@ pub(crate) struct Parts {
     pub(crate) directory: Directory,
     pub(crate) commands: Sender<Command>,
     pub(crate) notices: Receiver<Notice>,
+    /// The file in which the polling thread records events.
+    pub(crate) record: OwnedFd,
     /// The other end, for threads of the control thread's own.
     pub(crate) own_notices: Sender<Notice>,
     /// Rung after a command was queued.
@@ -354,7 +353,6 @@ impl Control {
             sets_clocks: true,
             spare,
             accepts_again: None,
-            rests: Rests::default(),
             next_token: BELL + 1,
         })
     }
@@ -382,7 +380,8 @@ impl Control {
             let accepts_again = self.accepts_again.filter(|_| self.successor.is_none());
             let pause = accepts_again.map(|time| time.saturating_duration_since(Instant::now()));
             // The kernel may wait for whole milliseconds only.
-            let timeout = pause.map_or(watch.interval(), |pause| watch.interval().min(pause.max(REST)));
+            let timeout =
+                pause.map_or(watch.interval(), |pause| watch.interval().min(pause.max(gate::PAUSE)));
             let timeout =
                 Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
@@ -469,10 +468,10 @@ impl Control {
         }
         let mut round = Round::default();
         self.accept_round(&mut round);
-        if let Some(rest) = self.rests.after(round)
+        if let Some(pause) = round.pause()
             && self.accepts_again.is_none()
         {
-            self.pause(rest);
+            self.pause(pause);
         }
     }
 
@@ -513,7 +512,7 @@ impl Control {
                     self.charge_refusal(caller, began);
                     continue;
                 }
-                // It takes little and is not charged; the rests bound it.
+                // It takes little and is not charged; the pauses bound it.
                 Ruling::Close => {
                     round.closed += 1;
                     self.parts.stats.polling.refused.add(1);

@@ -4,14 +4,15 @@
 //! Owns the question, asked every [`LOOK`], and the comparison with the answer before. The calling
 //! thread asks for all the cores on behalf of a [`Sleeper`], and reads what Linux has made of that
 //! (the cores that its cpuset and the machine have, sched_setaffinity(2)): two system calls of a
-//! microsecond, for any version of control groups. If the calling thread asked for itself, it would
-//! run on any core for a moment, even one that other threads are kept off; in an emulated machine
-//! that happened at every second look, for milliseconds. At each look the calling thread also sets
-//! its own affinity to what it was at the start, because Linux may have narrowed it: the thread and
-//! those it starts would stay on those cores once the others are back. What is missing or back is
-//! logged once. The polling thread takes managed cores out of its ledger and puts them back; it
-//! goes on where Linux has moved it if its own core is gone, and is bound to that core again when
-//! it is back.
+//! microsecond, for any version of control groups. While the sleeper has all cores, which Linux
+//! takes from it with those of the process, reading is enough. If the calling thread asked for
+//! itself, it would run on any core for a moment, even one that other threads are kept off; in an
+//! emulated machine that happened at every second look, for milliseconds. Unless the sleeper has
+//! all, the calling thread also sets its own affinity to what it was at the start, because Linux
+//! may have narrowed it: the thread and those it starts would stay on those cores once the others
+//! are back. What is missing or back is logged once. The polling thread takes managed cores out of
+//! its ledger and puts them back; it goes on where Linux has moved it if its own core is gone, and
+//! is bound to that core again when it is back.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -117,6 +118,9 @@ impl Presence {
             return None;
         }
         self.looked = now;
+        if self.has_all() {
+            return None;
+        }
         // Fails if these cores are gone; then the thread may use all that are left.
         let _ = sched_setaffinity(None, &self.home);
         let usable = self.sleeper.as_ref().and_then(|sleeper| usable(sleeper, &self.all))?;
@@ -146,6 +150,13 @@ impl Presence {
         }
         let present: Vec<CoreId> = self.managed.iter().copied().map(CoreId).collect();
         Some(cpu_set(present.iter().filter(|core| !self.missing.contains(&core.0))))
+    }
+
+    /// Returns whether the sleeper, which was given all cores, still has them, so that none is
+    /// missing: one system call of this look, in place of four.
+    fn has_all(&self) -> bool {
+        let has = |sleeper: &Sleeper| sched_getaffinity(Some(sleeper.id)).is_ok_and(|has| has == self.all);
+        self.missing.is_empty() && self.sleeper.as_ref().is_some_and(has)
     }
 
     /// Compares the cores in use with those that can be used, and remembers which are missing.
@@ -254,6 +265,7 @@ mod tests {
         presence.looked -= LOOK;
         // As a cpuset does that leaves one core.
         sched_setaffinity(None, &narrowed).unwrap();
+        sched_setaffinity(presence.sleeper.as_ref().map(|sleeper| sleeper.id), &narrowed).unwrap();
         presence.look(gettid());
         assert_eq!(sched_getaffinity(None), Ok(before));
     }

@@ -17,6 +17,9 @@ use super::process::{self, Folder};
 const REMEDY: &str = "start it as that one was started, or stop that one and start this one without --takeover: its \
                       programs wait for it";
 
+/// `CAP_SYS_PTRACE` (linux/capability.h).
+const MAY_TRACE: u64 = 1 << 19;
+
 /// The rights of a process besides those of its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Privileges {
@@ -49,7 +52,12 @@ impl Privileges {
     /// Returns what a process lacks that has the rights of `self`, for those of `other`.
     fn lacks_of(&self, other: &Self) -> Option<String> {
         let namespaces = Self::NAMESPACES.into_iter().zip(self.namespaces.iter().zip(&other.namespaces));
-        let foreign = |(kind, (own, other))| (own != other).then_some(kind);
+        // Systemd gives each process of a unit with a file system of its own another mount
+        // namespace. That keeps no process out which may trace the other one (ptrace(2)), and so
+        // has its memory and descriptors in any case.
+        let may_trace = self.capabilities & MAY_TRACE != 0;
+        let is_apart = |kind| kind != "mnt" || !may_trace;
+        let foreign = |(kind, (own, other))| (own != other && is_apart(kind)).then_some(kind);
         if let Some(kind) = namespaces.into_iter().find_map(foreign) {
             return Some(format!("it is in another {kind} namespace"));
         }
@@ -59,7 +67,7 @@ impl Privileges {
 }
 
 /// Checks that the process that connected `socket` has the user, the namespaces and at least the
-/// capabilities of this one.
+/// capabilities of this one; another mount namespace only if it may trace this one.
 ///
 /// # Errors
 /// Why it has not, and what to do.
@@ -98,10 +106,17 @@ mod tests {
         let lacks = Privileges { capabilities: 0b0011, ..own.clone() }.lacks_of(&old).unwrap();
         assert!(lacks.contains("CapPrm 8 "), "{lacks}");
         for (index, kind) in Privileges::NAMESPACES.into_iter().enumerate() {
-            let mut other = own.clone();
+            let mut other = Privileges { capabilities: 0, ..own.clone() };
             other.namespaces[index] = "elsewhere".into();
-            let lacks = other.lacks_of(&own).unwrap();
+            let old = Privileges { capabilities: 0, ..own.clone() };
+            let lacks = other.lacks_of(&old).unwrap();
             assert!(lacks.contains(kind), "{lacks}");
+            // It may trace the old one, whose files it does not see.
+            let tracer = Privileges { capabilities: MAY_TRACE, ..other.clone() };
+            assert_eq!(tracer.lacks_of(&old).is_none(), kind == "mnt", "{kind}");
+            // But it does not get what it lacks.
+            let strong = Privileges { capabilities: MAY_TRACE | 1, ..own.clone() };
+            assert!(tracer.lacks_of(&strong).is_some());
         }
     }
 

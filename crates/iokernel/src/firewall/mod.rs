@@ -22,8 +22,6 @@
 mod bucket;
 mod config;
 mod facts;
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod model;
 mod rules;
 pub(crate) mod stats;
 pub(crate) mod text;

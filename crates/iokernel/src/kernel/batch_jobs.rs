@@ -7,9 +7,9 @@
 //! what follows from its looks ([`Company`], a pure decision).
 //!
 //! * While a job runs, only threads of *other* programs count for a contest, those that two looks
-//!   in a row have found: `/proc/loadavg` has the job's among them. Nor do the job's count when a
-//!   slice of the polling thread's core is due, which they may not use: each would delay requests
-//!   by 100 us for nothing.
+//!   in a row have found: `/proc/loadavg` has the job's among them. Nor do the job's and the
+//!   looking thread count when a slice of the polling thread's core is due, which they may not use:
+//!   each slice would delay requests for nothing.
 //! * Kthreads of services have real-time rank then. `SCHED_IDLE` ranks a job behind them within one
 //!   session only, and a job leads its own.
 //!
@@ -155,6 +155,22 @@ impl BatchJobs {
         kthreads: impl FnOnce() -> Vec<i32>,
         now: Cycles,
     ) -> Option<usize> {
+        self.take_look(now);
+        if !self.is_looking && self.company.is_due(beside, now) {
+            self.is_looking = self.orders.try_send(kthreads()).is_ok();
+        }
+        self.company.others(now)
+    }
+
+    /// Returns the number of runnable threads that may not use the polling thread's core: those of
+    /// batch jobs, as of the last look, and the one that looks.
+    pub(super) fn kept_away(&mut self, now: Cycles) -> usize {
+        self.take_look(now);
+        self.company.jobs(now) + usize::from(self.is_looking)
+    }
+
+    /// Takes the answer of the looking thread, if there is one.
+    fn take_look(&mut self, now: Cycles) {
         match self.looks.try_recv() {
             Ok((seen, cost)) => {
                 self.is_looking = false;
@@ -162,15 +178,6 @@ impl BatchJobs {
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
-        if !self.is_looking && self.company.is_due(beside, now) {
-            self.is_looking = self.orders.try_send(kthreads()).is_ok();
-        }
-        self.company.others(now)
-    }
-
-    /// Returns the number of runnable threads of batch jobs, as of the last look.
-    pub(super) fn jobs(&self, now: Cycles) -> usize {
-        self.company.jobs(now)
     }
 }
 

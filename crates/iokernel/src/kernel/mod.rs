@@ -40,6 +40,7 @@ use crate::switch::Switch;
 use crate::sys::holder::Holder;
 use crate::sys::{LinuxThreads, peer};
 use crate::tenant::{self, Prices, TenantId};
+use crate::trace::Trace;
 use crate::world::World;
 use control_thread::{ControlThread, Work};
 use local_peer::LocalPeerYield;
@@ -195,6 +196,9 @@ impl IoKernel {
         let stats =
             Arc::new(Stats::new(named, &config.firewall, cores.managed.cores().iter().map(|core| core.id)));
         let (clocks, rates) = clock_setter(&config, &cores);
+        let mut world = World::new(Arc::clone(&stats), Prices::new(clock, config.offence_share));
+        let (trace, record) = Trace::start(cores.managed.cores().len(), clock).map_err(StartError::Memory)?;
+        world.trace = trace;
         let mut control = Control::new(control::Parts {
             config: config.clone(),
             surroundings: Surroundings {
@@ -216,6 +220,7 @@ impl IoKernel {
             commands: command_sender,
             notices: notice_receiver,
             own_notices: notices.clone(),
+            record,
             to_polling: Arc::clone(&to_polling),
             to_control: Arc::clone(&to_control),
             stats: Arc::clone(&stats),
@@ -250,7 +255,7 @@ impl IoKernel {
             control.own_socket_file();
         }
         Ok(Self {
-            world: World::new(Arc::clone(&stats), Prices::new(clock, config.offence_share)),
+            world,
             allocator,
             switch: Switch::new(ports, &config, clock, clock::now),
             config,
@@ -480,9 +485,6 @@ impl Polling {
             while let Some(tap) = self.switch.captures.take_broken() {
                 self.tell(Notice::CaptureEnded(tap));
             }
-            if let Some(tracer) = self.world.trace.take_broken() {
-                self.tell(Notice::TraceEnded(tracer));
-            }
             self.allocator.throttle_real_time(&mut self.world, now);
             self.tell_reserved(now, false);
             self.switch.report_ends(&mut self.world, &mut self.allocator, now);
@@ -559,7 +561,7 @@ impl Polling {
         match self.attention {
             PollUrgency::None => self.world.is_settled(),
             // The steps of traced requests are read at looks, from short buffers.
-            PollUrgency::Occasional => self.world.is_settled() && !self.world.trace.is_on(),
+            PollUrgency::Occasional => self.world.is_settled() && !self.world.trace.is_traced(),
             PollUrgency::Constant => false,
         }
     }

@@ -27,7 +27,7 @@ use super::Polling;
 use super::batch_jobs::{self, BatchJobs};
 use super::contest::{self, ContentionDetector, Look};
 use super::quiet;
-use super::share::{CpuShare, SLICE_US, Step, Waiting};
+use super::share::{CpuShare, FIRST_PART_US, SLICE_US, Step, Waiting};
 use crate::allocator::{Beside, PollUrgency, Ranks};
 use crate::config::Config;
 use crate::control::watch::Place;
@@ -195,17 +195,24 @@ impl Polling {
     /// Sleeps for a slice if ordinary threads wait; else rests, if in real time.
     #[cold]
     fn take_turn(&mut self, now: Cycles) {
-        let (least, _) = self.allocator.runnable_kthreads(&self.world, now);
-        let Some(Neighbours { share, waiting, batch_jobs, .. }) = &mut self.neighbours else { return };
-        let jobs = batch_jobs.as_ref().map_or(0, |jobs| jobs.jobs(now));
-        let runnable = waiting.runnable().unwrap_or(0).saturating_sub(jobs);
-        if runnable > 1 + least {
-            self.give_slice(now);
-        } else if self.real_time && priority::set_rank(0, Rank::Ordinary) {
+        if self.others_wait(now) {
+            return self.give_slice(now);
+        }
+        let Some(Neighbours { share, .. }) = &mut self.neighbours else { return };
+        if self.real_time && priority::set_rank(0, Rank::Ordinary) {
             share.rest(now);
         } else {
             share.resume(now);
         }
+    }
+
+    /// Returns whether more threads are runnable than this one, the kthreads that own cores, and
+    /// those that may not use this core.
+    fn others_wait(&mut self, now: Cycles) -> bool {
+        let (least, _) = self.allocator.runnable_kthreads(&self.world, now);
+        let Some(Neighbours { waiting, batch_jobs, .. }) = &mut self.neighbours else { return false };
+        let away = batch_jobs.as_mut().map_or(0, |jobs| jobs.kept_away(now));
+        waiting.runnable().unwrap_or(0).saturating_sub(away) > 1 + least
     }
 
     /// Ends a rest, if there is one.
@@ -218,12 +225,14 @@ impl Polling {
         }
     }
 
-    /// Sleeps for a slice, in which ordinary threads run.
+    /// Sleeps for a slice, in which ordinary threads run. It ends after its first part if none
+    /// waits by then.
     fn give_slice(&mut self, now: Cycles) {
-        let slice = Timespec { tv_sec: 0, tv_nsec: (SLICE_US * 1_000) as i64 };
         self.enter(Place::Slice);
-        // A signal ends it early.
-        let _ = nanosleep(&slice);
+        sleep_us(FIRST_PART_US);
+        if self.others_wait(clock::now()) {
+            sleep_us(SLICE_US - FIRST_PART_US);
+        }
         self.enter(Place::Handoffs);
         let after = clock::now();
         if let Some(Neighbours { share, .. }) = &mut self.neighbours {
@@ -234,4 +243,9 @@ impl Polling {
         // What has taken time here is no quiet time.
         self.quiet.restart(after);
     }
+}
+
+/// Sleeps for this time, or until a signal.
+fn sleep_us(us: u64) {
+    let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: (us * 1_000) as i64 });
 }

@@ -4,6 +4,7 @@
 
 use rustix::io::Errno;
 use tailwater_shm::control::ControlError;
+use tailwater_shm::memory::MemoryError;
 
 use crate::config::ConfigError;
 use crate::machine::CoreError;
@@ -24,6 +25,9 @@ pub enum StartError {
     /// A port cannot work.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// There is no memory for the record of events.
+    #[error("no record of core events: {0}")]
+    Memory(MemoryError),
     /// The running IOKernel keeps its place.
     #[error("cannot take over from the IOKernel at {socket}: {why}")]
     Takeover {

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::RuntimeCounters;
-use super::schema::Kind;
+use super::counter::Kind;
 
 /// A name, and the function that takes the thing out of a document.
 type Step = (&'static str, fn(&mut Value));
@@ -32,7 +32,8 @@ fn leave_out_zeros(program: &mut Value) {
 
 /// Shortens a document to `most` bytes, and writes into it what is missing: `left_out` names kinds,
 /// and `runtimes_left_out` is the number of programs, of which the last registered go first.
-pub(super) fn shorten(document: &mut Value, most: usize) {
+/// Returns the length without these two.
+pub(super) fn shorten(document: &mut Value, most: usize) -> usize {
     let mut length = document.to_string().len();
     let mut left_out = Vec::new();
     for (name, leave_out) in STEPS {
@@ -55,6 +56,7 @@ pub(super) fn shorten(document: &mut Value, most: usize) {
     }
     document["left_out"] = json!(left_out);
     document["runtimes_left_out"] = json!(programs);
+    length
 }
 
 #[cfg(test)]

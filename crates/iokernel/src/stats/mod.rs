@@ -432,18 +432,13 @@ pub struct TraceStats {
     pub request: TraceRequest,
     /// Frames chosen.
     pub sampled: Counter,
-    /// Events sent.
-    pub events: Counter,
-    /// Events not sent because the tracer was slow.
-    pub dropped: Counter,
     /// Steps that kthreads claim to have overwritten before the IOKernel read them.
     pub lost: Counter,
 }
 
 impl TraceStats {
     pub(crate) fn new(id: u64, request: TraceRequest) -> Self {
-        let [sampled, events, dropped, lost] = Default::default();
-        Self { id, request, sampled, events, dropped, lost }
+        Self { id, request, sampled: Counter::default(), lost: Counter::default() }
     }
 }
 
@@ -473,7 +468,6 @@ pub struct Stats {
     runtimes: Mutex<Vec<Arc<RuntimeStats>>>,
     /// As `runtimes`.
     captures: Mutex<Vec<Arc<CaptureStats>>>,
-    /// As `runtimes`.
     /// As `runtimes`.
     trace: Mutex<Option<Arc<TraceStats>>>,
     /// Facts about this IOKernel that do not change once it runs: cores, policy, priorities.
@@ -630,8 +624,8 @@ impl Stats {
             })
             .collect();
         let trace = self.trace().map(|t| {
-            json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime, "sampled": t.sampled.get(),
-                    "events": t.events.get(), "dropped": t.dropped.get(), "lost": t.lost.get() })
+            json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime,
+                    "sampled": t.sampled.get(), "lost": t.lost.get() })
         });
         let mut document = json!({
             "bucket_bounds_ns": BOUNDS_NS,
@@ -652,17 +646,16 @@ impl Stats {
             "trace": trace,
             "refusals": self.refusals.lock().unwrap_or_else(PoisonError::into_inner).to_json(Instant::now()),
         });
-        length::shorten(&mut document, MAX_MESSAGE - REST_OF_MESSAGE);
-        self.add_classes(&mut document);
+        let length = length::shorten(&mut document, MAX_MESSAGE - REST_OF_MESSAGE);
+        self.add_classes(&mut document, (MAX_MESSAGE - REST_OF_MESSAGE).saturating_sub(length));
         document
     }
 
-    /// Adds what programs publish of their classes, as far as the document stays a message: what is
-    /// left of its length is divided evenly among them.
-    fn add_classes(&self, document: &mut Value) {
+    /// Adds what programs publish of their classes, in at most `left` bytes, which are divided
+    /// evenly among them.
+    fn add_classes(&self, document: &mut Value, left: usize) {
         let mut published: Vec<_> = self.runtimes().iter().map(|r| r.classes_to_json()).collect();
         let programs = published.iter().filter(|classes| !classes.is_empty()).count();
-        let left = MAX_MESSAGE.saturating_sub(document.to_string().len() + REST_OF_MESSAGE);
         let share = left / programs.max(1);
         for (runtime, classes) in
             document["runtimes"].as_array_mut().into_iter().flatten().zip(&mut published)
@@ -685,8 +678,8 @@ impl Stats {
 /// for their threads.
 const MOST_THREADS: usize = 4096;
 
-/// What a message has besides the document, and what counts of classes take more than the 0 that
-/// each is at first, in bytes.
+/// What a message has besides the document, what names of kinds that are left out take, and what
+/// counts of classes take more than the 0 that each is at first, in bytes.
 const REST_OF_MESSAGE: usize = 1024;
 
 /// Read access to the statistics from any thread, also after the IOKernel has ended.

@@ -10,72 +10,10 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::account::{PhaseTimes, Samples};
+pub use super::counter::{Field, Kind, Unit};
 use super::{CoreCounters, FirewallCounters, LoopCounters, RuntimeCounters, SwitchCounters};
 
-/// What a number does over time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// It only grows, from 0, until the thing that it is about ends.
-    Counter,
-    /// It rises and falls.
-    Gauge,
-    /// An object: `count`, `sum`, percentiles, and `buckets`, how many values are at most each of
-    /// the document's `bucket_bounds_ns`.
-    Histogram,
-    /// An object of two percentiles, `p50` and `p99`.
-    Percentiles,
-}
-
-impl Kind {
-    /// Returns the word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-            Self::Percentiles => "percentiles",
-        }
-    }
-}
-
-/// The unit of a number in the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
-    /// A number of things.
-    Count,
-    /// Nanoseconds.
-    Nanoseconds,
-    /// Bytes.
-    Bytes,
-    /// A part of a whole, or of a target.
-    Ratio,
-}
-
-/// One number of the document, or one number of each of several things.
-#[derive(Debug, Clone, Copy)]
-pub struct Field {
-    /// Its key in the document.
-    pub key: &'static str,
-    /// What it does over time.
-    pub kind: Kind,
-    /// Its unit, as the end of its key says.
-    pub unit: Unit,
-    /// What it means.
-    pub help: &'static str,
-}
-
 impl Field {
-    /// Returns a field; its unit follows from the end of its key.
-    pub(crate) const fn new(key: &'static str, kind: Kind, help: &'static str) -> Self {
-        let unit = match key.as_bytes() {
-            [.., b'_', b'n', b's'] => Unit::Nanoseconds,
-            [.., b'_', b'b', b'y', b't', b'e', b's'] => Unit::Bytes,
-            [.., b'r', b'a', b't', b'i', b'o'] | b"share" => Unit::Ratio,
-            _ => Unit::Count,
-        };
-        Self { key, kind, unit, help: help.trim_ascii_start() }
-    }
-
     /// Returns the name of the metric that a part's field is: times in seconds, as is usual for
     /// metrics.
     pub fn metric(&self, part: &Part) -> String {
@@ -495,8 +433,6 @@ const CAPTURES: &[Field] = &[
 
 const TRACE: &[Field] = &[
     counter("sampled", "Frames chosen by the trace of requests."),
-    counter("events", "Events sent to the tracer."),
-    counter("dropped", "Events not sent because the tracer was slow."),
     counter("lost", "Steps that kthreads claim to have overwritten before the IOKernel read them."),
 ];
 

@@ -11,6 +11,7 @@ use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
+use super::packet::decode;
 use super::shares::{PortQueue, Shares};
 use super::source::{Origin, Source};
 use crate::capture::Point;
@@ -137,10 +138,16 @@ impl Switch {
             _ => return Delivery::Unknown,
         };
         // Before a kthread is woken for the frame: its trace begins here.
-        let traced = if world.trace.is_on() { sample(id, source, world) } else { None };
+        let traced = match source.arrival() {
+            Some(arrival) if world.trace.is_due() => {
+                world.trace.sample(id, source.shown(), source.len(), arrival)
+            }
+            _ => None,
+        };
         if unserved {
-            let pure_ack = self.lone.as_ref().is_some_and(|lone| lone.is_pure_ack(source.shown()));
-            if !(pure_ack && lender.hold(world, id, hash, now)) {
+            let is_bare_ack =
+                matches!(decode(source.shown(), source.len()), Ok(Some(packet)) if packet.is_bare_ack());
+            if !(is_bare_ack && lender.hold(world, id, hash, now)) {
                 // Before the frame is put into a ring: the flow groups move to the kthread that
                 // gets the core.
                 lender.wakeup(world, id, now);
@@ -273,12 +280,6 @@ fn send(port: &mut dyn Port, shares: &mut Vec<Shares>, from: TenantId, now: Cycl
     }
     shares[number].admit(&mut PortQueue { port, queue }, size, from, 1)
         && port.transmit_to(number, now, frame)
-}
-
-/// Returns the trace number of a frame for `id`, if it is to be traced.
-#[cold]
-fn sample<S: Source>(id: RuntimeId, source: &S, world: &mut World) -> Option<u32> {
-    world.trace.sample(id, source.shown(), source.len(), source.arrival()?)
 }
 
 /// Returns the event of a frame that was put into a ring, or found it full.

@@ -38,7 +38,7 @@ pub(super) struct Locals(MacTable);
 
 impl Locals {
     pub(super) fn new() -> Self {
-        Self(MacTable::new())
+        Self(MacTable::default())
     }
 
     pub(super) fn insert(&mut self, ip: Ipv4Addr, id: RuntimeId) {

@@ -7,7 +7,7 @@
 //! Firewall rules and rate limits ([`crate::firewall`]) apply after the anti-spoofing checks. The
 //! switch decides nothing about cores: before it puts a frame into a ring of a runtime without one,
 //! it calls the [`Lender`], so that the frame lies in the ring of the kthread that gets the core.
-//! An acknowledgment that no thread waits for does without (see [`lone`]). A flow whose kthread
+//! An acknowledgment that no thread waits for does without ([`Lender::hold`]). A flow whose kthread
 //! changes stays in order (see [`moves`]).
 //!
 //! An iteration takes frames out of egress rings for [`ITERATION_US`], in the
@@ -23,7 +23,6 @@
 //! | [`foreign`] | detects frames from ports that claim to be a program's |
 //! | [`deliver`] | puts frames into ingress rings and ports |
 //! | [`broadcast`] | limits copies of broadcasts |
-//! | [`lone`] | tells acknowledgments that no thread waits for |
 //! | [`shares`] | divides a ring among the programs that send to it |
 //! | [`moves`] | keeps flows in order that continue in another ring |
 //!
@@ -50,7 +49,6 @@ mod deliver;
 pub(crate) mod flow;
 mod foreign;
 mod inspect;
-mod lone;
 pub(crate) mod mac;
 mod moves;
 mod multicast;
@@ -86,7 +84,6 @@ use broadcast::BroadcastLimit;
 use check::{Heading, Offence, Verdict};
 use foreign::Locals;
 use inspect::inspect;
-use lone::LoneAnswers;
 use mac::{Destination, MacTable};
 use moves::Moves;
 use multicast::SolicitedNodes;
@@ -147,8 +144,6 @@ pub(crate) struct Switch {
     corked: Vec<KthreadId>,
     /// Receivers of the present broadcast; kept for its memory.
     receivers: Vec<RuntimeId>,
-    /// The last small answer of each TCP flow, whose acknowledgment can wait; `None` if none may.
-    lone: Option<LoneAnswers>,
     moves: Moves,
     /// The present frame took long, and the clock is to be read.
     slow: bool,
@@ -199,7 +194,7 @@ struct PortLine {
     dirty: bool,
     /// Its peer is a program of this machine.
     local: bool,
-    /// Time of its last poll, while a tracer is connected.
+    /// Time of its last poll.
     polled: Cycles,
     /// The senders' shares of its queues.
     shares: Vec<Shares>,
@@ -215,7 +210,7 @@ impl Switch {
         clock: Clock,
         stopwatch: fn() -> Cycles,
     ) -> Self {
-        let (mut macs, mut ips, mut uplink) = (MacTable::new(), HashMap::new(), None);
+        let (mut macs, mut ips, mut uplink) = (MacTable::default(), HashMap::new(), None);
         for (number, port) in (0u16..).zip(&ports) {
             match port.attachment() {
                 Attachment::Station { mac, ip } => {
@@ -261,7 +256,6 @@ impl Switch {
             whole: Some(FrameBuffer::new()),
             corked: Vec::new(),
             receivers: Vec::new(),
-            lone: (config.ack_hold_us > 0).then(LoneAnswers::new),
             moves: Moves::default(),
             slow: false,
             broadcasts: BroadcastLimit(config.broadcast_copies),
@@ -508,7 +502,7 @@ impl Switch {
                 self.capture(Point::FromRuntime(sender.owner.runtime), &source);
             }
             // The trace number is the runtime's claim.
-            let traced = record.flags() & FLAG_TRACED != 0 && world.trace.is_on();
+            let traced = record.flags() & FLAG_TRACED != 0 && world.trace.takes_claim();
             if traced {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
                 world.trace.emit(clock::now(), &Event::Seen { id, who });
@@ -684,9 +678,6 @@ impl Switch {
             })
         {
             return Delivery::Denied;
-        }
-        if let Some(lone) = &mut self.lone {
-            lone.note_sent(source.shown());
         }
         self.route(Origin::Runtime(from, sender.tenant), source, heading, world, lender, now)
     }

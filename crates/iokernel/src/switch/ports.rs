@@ -19,10 +19,7 @@ impl Switch {
         let mut injected = 0;
         for number in 0..self.ports.len() {
             let Some(mut port) = self.ports[number].port.take() else { continue };
-            let polled = self.ports[number].polled;
-            if world.trace.is_on() {
-                self.ports[number].polled = now;
-            }
+            let polled = core::mem::replace(&mut self.ports[number].polled, now);
             let origin = number as u16;
             let mut injector = Injector { switch: self, world, lender, origin, now, polled };
             let result = port.poll(now, PORT_BUDGET, &mut injector);

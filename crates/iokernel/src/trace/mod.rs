@@ -1,35 +1,48 @@
-//! Traces of single requests: which frames are chosen, and which events a tracer gets, without
-//! making the polling thread wait.
+//! The record of what cores and single requests do: which frames are followed, and the events of
+//! both, without making the polling thread wait.
 //!
-//! Owns the ring to the tracer, the choice of frames and their numbers, and the reading of the
-//! steps that runtimes have written. The steps of a request in the IOKernel are events of the
-//! switch, those of cores events of the allocator; both call this module. Without a tracer each
-//! place pays one predicted branch. With one, a chosen frame costs a few hundred nanoseconds, and
-//! up to [`STEPS`] steps in the buffers of [`KTHREADS`] kthreads are read every interval: only of
-//! the traced program, if one is named.
+//! Owns the writing end of the ring in which events are always recorded, the choice of frames and
+//! their numbers, and the reading of the steps that runtimes have written. The steps of a request
+//! in the IOKernel are events of the switch, those of cores events of the allocator; both call this
+//! module. An event costs a few nanoseconds. One frame of [`BACKGROUND`] is followed at any time; a
+//! tracer, which reads the same ring, sets another choice while it is connected. A chosen frame
+//! costs a few hundred nanoseconds, and up to [`STEPS`] steps in the buffers of [`KTHREADS`]
+//! kthreads are read: every interval with a tracer, and only of the traced program, if one is
+//! named; now and then while a request that was chosen without one may be under way.
 //!
-//! | the tracer | what happens |
-//! |---|---|
-//! | is slow | its ring fills, events are dropped and counted |
-//! | dies or hangs up | the control thread has it taken out |
-//! | writes an impossible position | it is taken out and its connection closed |
+//! | who | does | what happens |
+//! |---|---|---|
+//! | a tracer | is slow | the events that it has not read are overwritten, and it counts them |
+//! | a tracer | dies or hangs up | the control thread ends its choice |
+//! | a runtime | writes steps, or marks frames as replies, without end | without a tracer, [`CLAIMS`] of them are recorded for each chosen frame: the rest of the ring keeps what the IOKernel saw |
 //!
-//! Steps that a runtime writes are passed on with its true name, unchecked: see
+//! Steps that a runtime writes are recorded with its true name, unchecked: see
 //! `tailwater_shm::trace`.
 
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::TraceRequest;
-use tailwater_shm::layout::{Region, RegionSpec};
-use tailwater_shm::ring::{Producer, ReserveError};
+use tailwater_shm::memory::MemoryError;
 use tailwater_shm::trace::buffer::Read;
-use tailwater_shm::trace::{CoreStep, Event, FlowKeys, Handoff, TraceReader, Who};
+use tailwater_shm::trace::{CoreStep, Event, FlowKeys, Handoff, Recorder, TraceReader, Who};
 use tailwater_shm::{Clock, Cycles, clock};
 
 use crate::runtime::Runtimes;
 use crate::stats::{HandoffKind, TraceStats};
 
+/// Without a tracer, one frame of so many is followed, of those that ports bring.
+const BACKGROUND: u32 = 1_000;
+/// Without a tracer, looks between two readings of steps: 0.3 ms. A kthread's buffer holds those of
+/// a dozen requests.
+const LOOKS: u32 = 64;
+/// Readings of steps after a frame was chosen without a tracer: a tenth of a second of looks.
+const READINGS: u32 = 300;
+/// Events that runtimes may cause for each frame chosen without a tracer: those of a request that
+/// is preempted a few times.
+const CLAIMS: u32 = 64;
+/// Maximum of those that have not been used.
+const MOST_CLAIMS: u32 = 4_096;
 /// Kthreads read per look, in turn.
 const KTHREADS: usize = 64;
 /// Maximum number of steps read per look: a few microseconds if their writers keep changing those
@@ -37,6 +50,10 @@ const KTHREADS: usize = 64;
 const STEPS: usize = 64;
 /// Maximum of one kthread, so that one that writes without end takes half of a look.
 const STEPS_OF_ONE: usize = 32;
+/// Slots of the ring for each managed core: 2 s of 40,000 hand-offs a second, in 8 MiB.
+const SLOTS: usize = 1 << 18;
+/// Maximum number of slots: 64 MiB.
+const MOST_SLOTS: usize = 1 << 21;
 
 /// How a frame came to a port.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +65,7 @@ pub(crate) struct Arrival {
     pub(crate) polled: Cycles,
 }
 
-/// The tracer and its choice of requests.
+/// A tracer's choice of requests.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     /// Number of its connection.
@@ -56,55 +73,24 @@ pub(crate) struct Tracer {
     every: u32,
     /// A name, and the runtime that has it now.
     runtime: Option<(String, Option<RuntimeId>)>,
-    /// Frames with data since the last chosen one.
-    passed: u32,
-    ring: Producer,
-    broken: bool,
     pub(crate) stats: Arc<TraceStats>,
 }
 
 impl Tracer {
-    /// Returns a ring as `request` asks for, and its memory file for the tracer.
+    /// Returns the choice that `request` asks for.
     ///
     /// # Errors
-    /// A message, if the numbers are out of range or there is no memory.
-    pub(crate) fn new(
-        id: u64,
-        request: &TraceRequest,
-        clock: &Clock,
-    ) -> Result<(Box<Self>, OwnedFd), String> {
+    /// A message, if the numbers are out of range.
+    pub(crate) fn new(id: u64, request: &TraceRequest) -> Result<Box<Self>, String> {
         if request.every == 0 {
             return Err("one request of 0 is not a rate; one of 1 traces every request".to_owned());
         }
-        let text = |error: &dyn core::fmt::Display| error.to_string();
-        let spec = RegionSpec::new(1, request.ring_bytes).map_err(|e| text(&e))?;
-        let (_, ends, file) = Region::create("tailwater-trace", spec, clock.hz()).map_err(|e| text(&e))?;
-        let tracer = Self {
+        Ok(Box::new(Self {
             id,
             every: request.every,
             runtime: request.runtime.clone().map(|name| (name, None)),
-            passed: 0,
-            ring: ends.into_iter().next().expect("a region of one kthread").ingress,
-            broken: false,
             stats: Arc::new(TraceStats::new(id, request.clone())),
-        };
-        Ok((Box::new(tracer), file))
-    }
-
-    fn push(&mut self, at: Cycles, event: &Event) {
-        if self.broken {
-            return;
-        }
-        let bytes = event.encode();
-        match self.ring.reserve(bytes.len()) {
-            Ok(mut slot) => {
-                slot.write(0, &bytes);
-                slot.commit(0, 0, at);
-                self.stats.events.add(1);
-            }
-            Err(ReserveError::Full) => self.stats.dropped.add(1),
-            Err(ReserveError::Lie(_)) => self.broken = true,
-        }
+        }))
     }
 
     fn rename(&mut self, name: &str, to: Option<RuntimeId>) {
@@ -116,34 +102,71 @@ impl Tracer {
     }
 }
 
-/// The tracer, if there is one.
+/// The record, and the tracer, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
+    /// None in tests that have no use for it.
+    recorder: Option<Recorder>,
     tracer: Option<Box<Tracer>>,
+    /// Frames since the last chosen one: of a tracer, with data and for its program.
+    passed: u32,
     /// Number of the last chosen frame. Continues from one tracer to the next, so that a request in
     /// flight is not taken for a new one. Zero is not used.
     last: u32,
     /// Where the next look at kthreads' steps begins: runtime, kthread.
     cursor: (usize, usize),
+    /// Looks since the last reading of steps, and readings that are left, without a tracer.
+    looks: u32,
+    readings: u32,
+    /// Events that runtimes may still cause without a tracer.
+    claims: u32,
 }
 
 impl Trace {
+    /// Begins to record, on a machine with so many managed cores; returns the file that tracers
+    /// read, too.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub(crate) fn start(cores: usize, clock: Clock) -> Result<(Self, OwnedFd), MemoryError> {
+        let slots = SLOTS.saturating_mul(cores.next_power_of_two()).min(MOST_SLOTS);
+        let (recorder, file) = Recorder::create(slots, clock.hz())?;
+        Ok((Self { recorder: Some(recorder), ..Self::default() }, file))
+    }
+
     /// Returns whether a tracer is connected.
-    #[inline(always)]
-    pub(crate) fn is_on(&self) -> bool {
+    pub(crate) fn is_traced(&self) -> bool {
         self.tracer.is_some()
     }
 
-    /// Emits an event to the tracer.
-    #[cold]
+    /// Records an event.
+    #[inline(always)]
     pub(crate) fn emit(&mut self, at: Cycles, event: &Event) {
-        if let Some(tracer) = &mut self.tracer {
-            tracer.push(at, event);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(at, event);
         }
     }
 
-    /// Emits a step of a core to the tracer, if there is one. `from` is the previous holder, if the
-    /// step is the decision that `who` gets the core.
+    /// Returns whether an event that a runtime claims is recorded.
+    #[cold]
+    pub(crate) fn takes_claim(&mut self) -> bool {
+        let left = self.claims > 0 || self.is_traced();
+        self.claims = self.claims.saturating_sub(1);
+        left
+    }
+
+    /// Returns whether the choice of the next frame from a port is to be made: without a tracer,
+    /// one predicted branch and a count.
+    #[inline(always)]
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.tracer.is_some() || {
+            self.passed = self.passed.saturating_add(1);
+            self.passed >= BACKGROUND && self.recorder.is_some()
+        }
+    }
+
+    /// Records a step of a core. `from` is the previous holder, if the step is the decision that
+    /// `who` gets the core.
     #[inline(always)]
     pub(crate) fn core(
         &mut self,
@@ -153,19 +176,11 @@ impl Trace {
         kind: HandoffKind,
         whom: (KthreadId, Option<KthreadId>),
     ) {
-        if self.is_on() {
-            let event = Event::Core {
-                core: core.0,
-                step,
-                handoff: handoff(kind),
-                who: who(whom.0),
-                from: whom.1.map(who),
-            };
-            self.emit(at, &event);
-        }
+        let (who, from) = (who(whom.0), whom.1.map(who));
+        self.emit(at, &Event::Core { core: core.0, step, handoff: handoff(kind), who, from });
     }
 
-    /// Returns the number of a frame that a port brings to `id`, if it is to be traced.
+    /// Returns the number of a frame that a port brings to `id`, if it is chosen.
     #[cold]
     pub(crate) fn sample(
         &mut self,
@@ -174,30 +189,51 @@ impl Trace {
         len: usize,
         arrival: Arrival,
     ) -> Option<u32> {
-        let tracer = self.tracer.as_mut()?;
-        if tracer.runtime.as_ref().is_some_and(|(_, now)| *now != Some(id)) {
+        if let Some(Tracer { runtime: Some((_, now)), .. }) = self.tracer.as_deref()
+            && *now != Some(id)
+        {
             return None;
         }
         // A frame without data is not a request.
         FlowKeys::of(frame)?;
-        tracer.passed = tracer.passed.saturating_add(1);
-        if tracer.passed < tracer.every {
-            return None;
+        if let Some(tracer) = &self.tracer {
+            self.passed = self.passed.saturating_add(1);
+            if self.passed < tracer.every {
+                return None;
+            }
+            tracer.stats.sampled.add(1);
         }
-        tracer.passed = 0;
+        self.passed = 0;
+        self.readings = READINGS;
+        self.claims = (self.claims + CLAIMS).min(MOST_CLAIMS);
         self.last = self.last.wrapping_add(1).max(1);
-        tracer.stats.sampled.add(1);
         let (now, id) = (clock::now(), self.last);
         let Arrival { port, due, polled } = arrival;
         let (due, polled) = (due.unwrap_or(now).min(now), polled.min(now));
-        tracer.push(now, &Event::Arrived { id, port, len: len as u16, due, polled });
+        self.emit(now, &Event::Arrived { id, port, len: len as u16, due, polled });
         Some(id)
+    }
+
+    /// Returns whether a look has to read steps.
+    #[inline(always)]
+    pub(crate) fn collects(&mut self) -> bool {
+        if self.tracer.is_some() {
+            return true;
+        }
+        if self.readings == 0 {
+            return false;
+        }
+        self.looks += 1;
+        if self.looks < LOOKS {
+            return false;
+        }
+        (self.looks, self.readings) = (0, self.readings - 1);
+        true
     }
 
     /// Reads the steps that kthreads have written since the last look: bounded, in turn.
     pub(crate) fn collect(&mut self, runtimes: &mut Runtimes) {
-        let Some(tracer) = &mut self.tracer else { return };
-        let only = tracer.runtime.as_ref().map(|(_, now)| *now);
+        let only = self.tracer.as_ref().and_then(|tracer| tracer.runtime.as_ref()).map(|(_, now)| *now);
         let (mut slot, mut index) = self.cursor;
         let slots = runtimes.slots();
         let (mut kthreads, mut steps, now) = (KTHREADS, STEPS, clock::now());
@@ -212,7 +248,7 @@ impl Trace {
                         return;
                     }
                     let who = Who { runtime: slot as u32, kthread: index as u16 };
-                    steps -= read_steps(tracer, who, &mut kthread.steps, steps.min(STEPS_OF_ONE), now);
+                    steps -= self.read_steps(who, &mut kthread.steps, steps.min(STEPS_OF_ONE), now);
                     kthreads -= 1;
                     index += 1;
                 }
@@ -223,7 +259,28 @@ impl Trace {
         self.cursor = (slot, index);
     }
 
-    /// Starts a trace. Steps left in buffers from an earlier one are skipped.
+    /// Records up to `most` steps of one kthread, all stamped as read at `now`. Returns how many it
+    /// has read.
+    fn read_steps(&mut self, who: Who, steps: &mut TraceReader, most: usize, now: Cycles) -> usize {
+        for read in 0..most {
+            let event = match steps.read() {
+                Read::Nothing => return read,
+                Read::Step(written) => Event::Claimed { who, written },
+                Read::Lost(steps) => {
+                    if let Some(tracer) = &self.tracer {
+                        tracer.stats.lost.add(steps);
+                    }
+                    Event::Lost { who, steps }
+                }
+            };
+            if self.takes_claim() {
+                self.emit(now, &event);
+            }
+        }
+        most
+    }
+
+    /// Starts a trace. Steps left in buffers are skipped.
     pub(crate) fn begin(&mut self, mut tracer: Box<Tracer>, runtimes: &mut Runtimes) {
         for runtime in runtimes.iter() {
             tracer.rename(&runtime.stats.name, Some(runtime.id));
@@ -233,17 +290,12 @@ impl Trace {
                 runtime.kthreads.iter_mut().for_each(|kthread| kthread.steps.skip());
             }
         }
-        self.tracer = Some(tracer);
+        (self.tracer, self.passed) = (Some(tracer), 0);
     }
 
     /// Ends the trace of this number.
     pub(crate) fn end(&mut self, id: u64) -> Option<Box<Tracer>> {
         self.tracer.take_if(|tracer| tracer.id == id)
-    }
-
-    /// Takes out a tracer that wrote an impossible position.
-    pub(crate) fn take_broken(&mut self) -> Option<Box<Tracer>> {
-        self.tracer.take_if(|tracer| tracer.broken)
     }
 
     pub(crate) fn handle_attached(&mut self, name: &str, id: RuntimeId) {
@@ -259,21 +311,6 @@ impl Trace {
             *now = None;
         }
     }
-}
-
-/// Passes on up to `most` steps of one kthread, all stamped as read at `now`. Returns how many.
-fn read_steps(tracer: &mut Tracer, who: Who, steps: &mut TraceReader, most: usize, now: Cycles) -> usize {
-    for read in 0..most {
-        match steps.read() {
-            Read::Nothing => return read,
-            Read::Step(written) => tracer.push(now, &Event::Claimed { who, written }),
-            Read::Lost(steps) => {
-                tracer.stats.lost.add(steps);
-                tracer.push(now, &Event::Lost { who, steps });
-            }
-        }
-    }
-    most
 }
 
 /// Returns the identity of a kthread as a tracer knows it.

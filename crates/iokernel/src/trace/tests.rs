@@ -1,16 +1,12 @@
-use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::control::TraceRequest;
-use tailwater_shm::layout::Region;
-use tailwater_shm::memory::Mapping;
-use tailwater_shm::ring::{Consumer, FrameBuffer};
-use tailwater_shm::trace::{CoreStep, Event, FLAG_TRACED, Step, Who};
+use tailwater_shm::trace::{CoreStep, Event, FLAG_TRACED, Played, Recording, Step, Who};
 
-use super::Tracer;
-use crate::fixture::{INGRESS_TAIL, Sandbox, TRACE_HEAD, scribble};
+use super::{BACKGROUND, CLAIMS, LOOKS, MOST_CLAIMS, READINGS, Trace, Tracer};
+use crate::fixture::{Sandbox, TRACE_HEAD};
 use crate::frame::MacAddr;
 use crate::port::memory::{MemoryPeer, pair};
 use crate::port::{Attachment, Port};
@@ -23,43 +19,46 @@ fn ip(id: u32) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, id as u8 + 10)
 }
 
-/// The tracer's side of a ring.
-struct Reader {
-    ring: Consumer,
-    buffer: FrameBuffer,
-    file: OwnedFd,
-}
+/// The tracer's side of the record.
+struct Reader(Recording);
 
 impl Reader {
     fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
-        while let Some(record) = self.ring.peek().unwrap() {
-            events.push(Event::decode(record.copy_frame(&mut self.buffer)).unwrap());
-            record.advance();
+        loop {
+            match self.0.next_event() {
+                Played::Event(_, event) => events.push(event),
+                Played::Nothing => return events,
+                other => panic!("{other:?}"),
+            }
         }
-        self.ring.publish();
-        events
     }
 }
 
 fn request(every: u32) -> TraceRequest {
-    TraceRequest { every, runtime: None, ring_bytes: 1 << 15 }
+    TraceRequest { every, runtime: None }
 }
 
-/// Returns a service that runs, a station at a port, and a trace of one frame of `every`.
-fn traced(request: &TraceRequest) -> (Sandbox, MemoryPeer, Reader) {
+/// Returns a service that runs, a station at a port, and the record.
+fn recorded() -> (Sandbox, MemoryPeer, Reader) {
     let attachment = Attachment::Station { mac: MacAddr::derived(STATION), ip: Some(STATION) };
     let (port, station) = pair("station", attachment).unwrap();
     let mut sandbox = Sandbox::new(2, vec![Box::new(port) as Box<dyn Port>]);
+    let (trace, file) = Trace::start(1, Clock::from_hz(1_000_000_000)).unwrap();
+    sandbox.world.trace = trace;
     sandbox.add(0, 1, 1, LatencyCritical);
     sandbox.peer(0).queue(0, 1);
     sandbox.settle();
-    let (tracer, file) = Tracer::new(7, request, &Clock::from_hz(1_000_000_000)).unwrap();
-    let (_, ends) = Region::attach(Mapping::new(&file, "trace").unwrap()).unwrap();
+    (sandbox, station, Reader(Recording::attach(&file).unwrap()))
+}
+
+/// The same with a trace of one frame of `every`, whose events are not read yet.
+fn traced(request: &TraceRequest) -> (Sandbox, MemoryPeer, Reader) {
+    let (mut sandbox, station, mut reader) = recorded();
+    reader.events();
+    let tracer = Tracer::new(7, request).unwrap();
     let now = sandbox.now;
     sandbox.alloc.begin_trace(&mut sandbox.world, tracer, now);
-    let ring = ends.into_iter().next().unwrap().ingress;
-    let reader = Reader { ring, buffer: FrameBuffer::new(), file };
     (sandbox, station, reader)
 }
 
@@ -233,38 +232,87 @@ fn what_kthreads_write_is_passed_on_with_their_true_names_and_losses_are_counted
     sandbox.check();
 }
 
-#[test]
-fn a_slow_tracer_loses_events_and_a_lying_one_its_trace() {
-    let (mut sandbox, station, mut reader) = traced(&request(1));
-    for _ in 0..40 {
-        for port in 0..30 {
-            send(&station, port);
-        }
+/// Sends frames with data and has the service read them all.
+fn serve(sandbox: &mut Sandbox, station: &MemoryPeer, frames: u32) {
+    for batch in 0..frames.div_ceil(30) {
+        (0..30.min(frames - batch * 30)).for_each(|port| send(station, port as u16));
         sandbox.pass(100);
         while sandbox.peer(0).receive(0).is_some() {}
     }
-    let trace = sandbox.world.trace.end(7).expect("it goes on");
-    assert_eq!(trace.stats.sampled.get(), 1200);
-    assert!(trace.stats.dropped.get() > 1000, "{}", trace.stats.dropped.get());
-    assert_eq!(reader.events().len() as u64, trace.stats.events.get());
-    assert!(!sandbox.world.trace.is_on());
+}
 
-    let (mut sandbox, station, reader) = traced(&request(1));
-    scribble(&reader.file, INGRESS_TAIL, u64::MAX / 2);
-    for _ in 0..40 {
-        for port in 0..30 {
-            send(&station, port);
+#[test]
+fn cores_and_one_of_many_requests_are_recorded_without_a_tracer() {
+    let (mut sandbox, station, mut reader) = recorded();
+    let events = reader.events();
+    let has = |step: CoreStep| {
+        events.iter().any(|it| matches!(it, Event::Core { step: found, who: SERVICE, .. } if *found == step))
+    };
+    assert!(has(CoreStep::Decided) && has(CoreStep::Running), "{events:?}");
+    serve(&mut sandbox, &station, BACKGROUND - 1);
+    assert!(put(&reader.events()).is_empty());
+    // A frame without data is passed over.
+    assert!(station.send(&udp(STATION, ip(0), (1, 7), 42)));
+    serve(&mut sandbox, &station, BACKGROUND);
+    assert_eq!(put(&reader.events()), [1]);
+    sandbox.peer(0).kthreads[0].steps.write(1, Step::Received, 99);
+    (0..LOOKS).for_each(|_| sandbox.world.collect_trace());
+    let events = reader.events();
+    assert!(matches!(events[..], [Event::Claimed { who: SERVICE, .. }]), "{events:?}");
+    // Long after the last chosen frame nothing is read.
+    (0..LOOKS * READINGS).for_each(|_| sandbox.world.collect_trace());
+    sandbox.peer(0).kthreads[0].steps.write(1, Step::Received, 99);
+    (0..LOOKS * 2).for_each(|_| sandbox.world.collect_trace());
+    assert_eq!(reader.events(), []);
+}
+
+#[test]
+fn what_a_program_claims_without_a_tracer_is_bounded_by_what_was_chosen() {
+    let (mut sandbox, station, mut reader) = recorded();
+    let flood = |sandbox: &mut Sandbox| {
+        let frame = udp(ip(0), STATION, (7, 3), 60);
+        for id in 0..60 {
+            let mut slot = sandbox.peer(0).kthreads[0].egress.reserve(frame.len()).unwrap();
+            slot.write(0, &frame);
+            slot.commit(id, FLAG_TRACED, 0);
+            sandbox.peer(0).kthreads[0].steps.write(id, Step::Received, 99);
+            sandbox.pass(100);
+            while station.receive().is_some() {}
+            (0..LOOKS).for_each(|_| sandbox.world.collect_trace());
         }
-        sandbox.pass(100);
-        while sandbox.peer(0).receive(0).is_some() {}
+    };
+    let claims = |events: &[Event]| {
+        let is_claim = |event: &&Event| matches!(event, Event::Claimed { .. } | Event::Seen { .. });
+        events.iter().filter(is_claim).count() as u32
+    };
+    flood(&mut sandbox);
+    assert_eq!(claims(&reader.events()), 0);
+    serve(&mut sandbox, &station, BACKGROUND);
+    flood(&mut sandbox);
+    assert_eq!(claims(&reader.events()), CLAIMS);
+    // What is left of them adds up to a bound.
+    serve(&mut sandbox, &station, BACKGROUND * (MOST_CLAIMS / CLAIMS + 20));
+    let mut claimed = 0;
+    for _ in 0..MOST_CLAIMS / 60 {
+        flood(&mut sandbox);
+        claimed += claims(&reader.events());
     }
-    assert_eq!(sandbox.world.trace.take_broken().map(|tracer| tracer.id), Some(7));
-    assert!(!sandbox.world.trace.is_on());
+    assert_eq!(claimed, MOST_CLAIMS);
+}
+
+#[test]
+fn a_tracer_that_reads_nothing_costs_nothing_and_its_end_ends_its_choice() {
+    let (mut sandbox, station, mut reader) = traced(&request(1));
+    serve(&mut sandbox, &station, 1_200);
+    let trace = sandbox.world.trace.end(7).expect("it goes on");
+    assert_eq!(trace.stats.sampled.get(), 1_200);
+    assert!(!sandbox.world.trace.is_traced() && sandbox.world.trace.end(7).is_none());
+    assert_eq!(put(&reader.events()).len(), 1_200);
+    serve(&mut sandbox, &station, BACKGROUND - 1);
+    assert!(put(&reader.events()).is_empty());
 }
 
 #[test]
 fn one_of_zero_is_refused() {
-    let clock = Clock::from_hz(1_000_000_000);
-    assert!(Tracer::new(1, &request(0), &clock).is_err());
-    assert!(Tracer::new(1, &TraceRequest { ring_bytes: 1000, ..request(1) }, &clock).is_err());
+    assert!(Tracer::new(1, &request(0)).is_err());
 }

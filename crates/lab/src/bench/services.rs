@@ -20,9 +20,9 @@ use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::Service;
 use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::machine::Machine;
-use tailwater_testbed::note;
 use tailwater_testbed::port::{self, Generator};
 use tailwater_testbed::program::Program;
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 
 use super::{medians, spin};
@@ -94,8 +94,7 @@ pub fn run(args: &ServicesArgs, machine: &Machine) -> anyhow::Result<Report> {
     let testbed = spin::testbed(machine, Duration::ZERO)?;
     let speed = testbed.calibrate()?;
     let mut rounds = vec![Vec::new(); SITUATIONS.len()];
-    for round in 1..=args.rounds {
-        note!("round {round} of {}", args.rounds);
+    for _ in progress::over("services", 0..args.rounds) {
         for (loads, rounds) in SITUATIONS.iter().zip(&mut rounds) {
             rounds.push(measure(&testbed, speed, loads, Duration::from_secs(args.seconds))?);
         }

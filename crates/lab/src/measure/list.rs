@@ -85,178 +85,79 @@ pub fn all() -> Vec<Experiment> {
     benchmarks().into_iter().chain(figures()).collect()
 }
 
-/// A benchmark: the arguments, runs and seconds of both modes.
-type Bench =
-    (&'static str, &'static str, &'static str, &'static str, [(&'static [&'static str], u16, f64); 2]);
+/// A benchmark: its name, title, systems and needs, and of both modes the arguments, runs and
+/// seconds.
+type Bench = ([&'static str; 4], [(&'static str, u16, f64); 2]);
 
-/// One round of the benchmark of foreign batch jobs.
-const PROGRAMS: [&str; 12] = [
-    "bench",
-    "programs",
-    "--only",
-    "batch",
-    "--rounds",
-    "1",
-    "--seconds",
-    "1",
-    "--jobs",
-    "xz-1",
-    "--loads",
-    "30",
-];
+/// Makes rows: a line of texts, and a line of each mode.
+macro_rules! benchmarks {
+    ($($name:literal, $title:literal, $systems:literal, $needs:literal;
+        $runs:literal x $full:literal, $s:literal; $fewer:literal x $quick:literal, $quick_s:literal;)*) => {
+        [$(([$name, $title, $systems, $needs], [($full, $runs, $s), ($quick, $fewer, $quick_s)])),*]
+    };
+}
 
-/// By name, title, systems and needs.
-const BENCHMARKS: [Bench; 14] = [
-    (
-        "demo",
-        "a service and a batch job on one core",
-        "Tailwater, Linux, an ideal queue",
-        "the program tailwater beside this one",
-        [(&["demo"], 3, 231.0), (&["demo", "--quick"], 1, 15.0)],
-    ),
-    (
-        "handoff",
-        "a core moves from one program to another",
-        "Tailwater, Linux (signal and eventfd)",
-        "",
-        [(&["bench", "handoff", "--rounds", "1"], 5, 7.6), (&["bench", "handoff", "--rounds", "1"], 1, 2.2)],
-    ),
-    (
-        "switch",
-        "frames between programs through the IOKernel",
-        "user threads, a bare kthread",
-        "",
-        [(&["bench", "switch", "--rounds", "1"], 5, 5.2), (&["bench", "switch", "--rounds", "1"], 1, 1.6)],
-    ),
-    (
-        "tcp",
-        "TCP between programs",
-        "Tailwater, Linux's loopback device",
-        "",
-        [
-            (&["bench", "tcp", "--rounds", "1", "--idle", "2000"], 5, 41.0),
-            (&["bench", "tcp", "--rounds", "1", "--idle", "200"], 1, 8.7),
-        ],
-    ),
-    (
-        "events",
-        "event loops, user threads, futures; hyper",
-        "Tailwater, epoll on Linux, Tokio",
-        "tailwater-hello for hyper; root for hyper over TAP",
-        [(&["bench", "events", "--rounds", "1"], 3, 31.0), (&["bench", "events", "--rounds", "1"], 1, 11.0)],
-    ),
-    (
-        "threads",
-        "user threads",
-        "Tailwater, Go, Tokio, may, std",
-        "a Go toolchain for Go",
-        [(&["bench", "threads", "--rounds", "7"], 3, 51.0), (&["bench", "threads", "--quick"], 1, 2.7)],
-    ),
-    (
-        "cores",
-        "requests and estimates of cores, background threads",
-        "with and without a request; two policies",
-        "root for the trace of exclusive threads",
-        [
-            (&["bench", "cores", "--rounds", "1", "--seconds", "3"], 3, 109.0),
-            (&["bench", "cores", "--only", "request", "--rounds", "1", "--requests", "20"], 1, 2.8),
-        ],
-    ),
-    (
-        "dispatch",
-        "poll points, quanta, preemption of requests",
-        "with and without preemption",
-        "tailwater-rocks for RocksDB",
-        [
-            (&["bench", "dispatch", "--rounds", "3"], 1, 184.0),
-            (&["bench", "dispatch", "--only", "threads", "--rounds", "1"], 1, 2.4),
-        ],
-    ),
-    (
-        "services",
-        "services that share cores",
-        "a service alone, and beside others",
-        "",
-        [
-            (&["bench", "services", "--rounds", "1", "--seconds", "1"], 3, 46.0),
-            (&["bench", "services", "--rounds", "1", "--seconds", "1"], 1, 16.0),
-        ],
-    ),
-    (
-        "neighbour",
-        "ordinary programs beside a service",
-        "Tailwater, Linux",
-        "",
-        [
-            (&["bench", "neighbour", "--seconds", "3"], 3, 160.0),
-            (&["bench", "neighbour", "--only", "batch", "--seconds", "1"], 1, 27.0),
-        ],
-    ),
-    (
-        "programs",
-        "programs of the system as batch jobs beside a service",
-        "Tailwater, Linux with SCHED_IDLE",
-        "",
-        [(&PROGRAMS, 3, 18.0), (&PROGRAMS, 1, 7.1)],
-    ),
-    (
-        "hostile",
-        "a service beside attackers, and IOKernels that end",
-        "the same service alone",
-        "root for attackers of several users",
-        [
-            (
-                &[
-                    "bench",
-                    "hostile",
-                    "--seconds",
-                    "3",
-                    "--times",
-                    "5",
-                    "--only",
-                    "attacks,restart,takeover,fallback",
-                    "--attack",
-                    "spoofed,many-words,doorbell,memory,stopped-program",
-                ],
-                1,
-                48.0,
-            ),
-            (&["bench", "hostile", "--seconds", "3", "--times", "2", "--only", "takeover"], 1, 3.8),
-        ],
-    ),
-    (
-        "ports",
-        "a Linux client of a service on this machine",
-        "TAP, AF_XDP, Linux's loopback device and veth",
-        "root, ip, unshare, nsenter",
-        [
-            (&["bench", "ports", "--rounds", "1", "--ms", "500"], 3, 28.0),
-            (&["bench", "ports", "--rounds", "1", "--ms", "200"], 1, 6.1),
-        ],
-    ),
-    (
-        "energy",
-        "processor time by load",
-        "sleeping and polling IOKernels",
-        "",
-        [
-            (&["bench", "energy", "--rounds", "1", "--seconds", "1"], 3, 70.0),
-            (&["bench", "energy", "--rounds", "1", "--seconds", "1"], 1, 25.0),
-        ],
-    ),
-];
+const BENCHMARKS: [Bench; 14] = benchmarks! {
+    "demo", "a service and a batch job on one core",
+    "Tailwater, Linux, an ideal queue", "the program tailwater beside this one";
+        3 x "demo", 231.0;
+        1 x "demo --quick", 15.0;
+    "handoff", "a core moves from one program to another", "Tailwater, Linux (signal and eventfd)", "";
+        5 x "bench handoff --rounds 1", 7.6;
+        1 x "bench handoff --rounds 1", 2.2;
+    "switch", "frames between programs through the IOKernel", "user threads, a bare kthread", "";
+        5 x "bench switch --rounds 1", 5.2;
+        1 x "bench switch --rounds 1", 1.6;
+    "tcp", "TCP between programs", "Tailwater, Linux's loopback device", "";
+        5 x "bench tcp --rounds 1 --idle 2000", 41.0;
+        1 x "bench tcp --rounds 1 --idle 200", 8.7;
+    "events", "event loops, user threads, futures; hyper",
+    "Tailwater, epoll on Linux, Tokio", "tailwater-hello for hyper; root for hyper over TAP";
+        3 x "bench events --rounds 1", 31.0;
+        1 x "bench events --rounds 1", 11.0;
+    "threads", "user threads", "Tailwater, Go, Tokio, may, std", "a Go toolchain for Go";
+        3 x "bench threads --rounds 7", 51.0;
+        1 x "bench threads --quick", 2.7;
+    "cores", "requests and estimates of cores, background threads",
+    "with and without a request; two policies", "root for the trace of exclusive threads";
+        3 x "bench cores --rounds 1 --seconds 3", 109.0;
+        1 x "bench cores --only request --rounds 1 --requests 20", 2.8;
+    "dispatch", "poll points, quanta, preemption of requests",
+    "with and without preemption", "tailwater-rocks for RocksDB";
+        1 x "bench dispatch --rounds 3", 184.0;
+        1 x "bench dispatch --only threads --rounds 1", 2.4;
+    "services", "services that share cores", "a service alone, and beside others", "";
+        3 x "bench services --rounds 1 --seconds 1", 46.0;
+        1 x "bench services --rounds 1 --seconds 1", 16.0;
+    "neighbour", "ordinary programs beside a service", "Tailwater, Linux", "";
+        3 x "bench neighbour --seconds 3", 160.0;
+        1 x "bench neighbour --only batch --seconds 1", 27.0;
+    "programs", "programs of the system as batch jobs beside a service",
+    "Tailwater, Linux with SCHED_IDLE", "";
+        3 x "bench programs --only batch --rounds 1 --seconds 1 --jobs xz-1 --loads 30", 18.0;
+        1 x "bench programs --only batch --rounds 1 --seconds 1 --jobs xz-1 --loads 30", 7.1;
+    "hostile", "a service beside attackers, and IOKernels that end",
+    "the same service alone", "root for attackers of several users";
+        1 x "bench hostile --seconds 3 --times 5 --only attacks,restart,takeover,fallback \
+            --attack spoofed,many-words,doorbell,memory,stopped-program", 48.0;
+        1 x "bench hostile --seconds 3 --times 2 --only takeover", 3.8;
+    "ports", "a Linux client of a service on this machine",
+    "TAP, AF_XDP, Linux's loopback device and veth", "root, ip, unshare, nsenter";
+        3 x "bench ports --rounds 1 --ms 500", 28.0;
+        1 x "bench ports --rounds 1 --ms 200", 6.1;
+    "energy", "processor time by load", "sleeping and polling IOKernels", "";
+        3 x "bench energy --rounds 1 --seconds 1", 70.0;
+        1 x "bench energy --rounds 1 --seconds 1", 25.0;
+};
 
 fn benchmarks() -> Vec<Experiment> {
-    let benchmark = |&(name, title, systems, needs, [standard, quick]): &Bench| Experiment {
-        name,
-        kind: Kind::Benchmark,
-        title,
-        systems,
-        needs,
-        standard: Plan::new(standard.0, standard.1, standard.2),
-        quick: Plan::new(quick.0, quick.1, quick.2),
+    let benchmark = |([name, title, systems, needs], plans): Bench| {
+        let [standard, quick] = plans.map(|(arguments, runs, seconds)| {
+            Plan::new(&arguments.split(' ').collect::<Vec<_>>(), runs, seconds)
+        });
+        Experiment { name, kind: Kind::Benchmark, title, systems, needs, standard, quick }
     };
-    BENCHMARKS.iter().map(benchmark).collect()
+    BENCHMARKS.into_iter().map(benchmark).collect()
 }
 
 fn figures() -> Vec<Experiment> {

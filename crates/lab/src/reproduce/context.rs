@@ -8,7 +8,6 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::noise::GapFigures;
 use tailwater_loadgen::stalls::MachineStalls;
@@ -175,15 +174,6 @@ impl Context {
         let noise = self.rig()?.noise_notes();
         let quick = self.options.quick.then(|| quick_note(rounds));
         Ok(own.into_iter().chain(noise).chain(quick).collect())
-    }
-
-    /// Returns a progress bar, shown on a terminal only. It moves between measurements only.
-    pub fn progress(&self, name: &str, steps: u64) -> ProgressBar {
-        let bar = ProgressBar::new(steps);
-        let style = ProgressStyle::with_template("{msg:14} {wide_bar} {pos}/{len} {eta}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message(name.to_owned());
-        bar
     }
 }
 

@@ -17,6 +17,7 @@ use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::latency_or_timeout;
 use tailwater_testbed::point::point;
 use tailwater_testbed::program::Program;
+use tailwater_testbed::progress::Progress;
 
 /// Rounds at the load that all programs reached.
 const ROUNDS: usize = 3;
@@ -52,7 +53,7 @@ pub fn highest(
 ) -> anyhow::Result<Vec<Highest>> {
     let rig = context.rig()?;
     let (plan, pace) = (search_plan(context.options.quick)?, pace(context.options.quick));
-    let progress = context.progress(figure.name, u64::from(plan.max_trials) * contenders.len() as u64);
+    let progress = Progress::new(figure.name, u64::from(plan.max_trials) * contenders.len() as u64);
     let mut handoffs = HandoffRecord::default();
     let mut trial = |program: &Program, rate: Rate, seed: u64| -> anyhow::Result<_> {
         let plan = pace.plan_at(rate, &ServiceTime::constant(0));
@@ -64,7 +65,7 @@ pub fn highest(
     for turn in 0..u64::from(plan.max_trials) {
         for index in turns(contenders.len(), turn as usize) {
             let (contender, (search, samples)) = (&contenders[index], &mut searches[index]);
-            progress.inc(1);
+            progress.advance();
             let Some((rate, _)) = search.next_rate() else { continue };
             let (sample, summary) = trial(&contender.program, rate, turn)?;
             search.record(contender.slo.judge(&summary));
@@ -88,7 +89,7 @@ pub fn highest(
             all[index].equal.push(sample);
         }
     }
-    progress.finish_and_clear();
+    drop(progress);
     Ok(all)
 }
 

@@ -106,7 +106,7 @@ pub mod tests {
     #[test]
     fn the_papers_number_stands_beside_that_of_the_same_system() {
         let rows = [row(Operation::Yield, "go", 100.0), row(Operation::Yield, "tokio", 60.0)];
-        let table = data(&rows, &SHENANGO);
+        let table = data(&rows, SHENANGO);
         assert_eq!((&table.rows()[0][5][..], &table.rows()[1][5][..]), ("109", ""));
         assert_eq!(ns(&rows, Operation::Yield, "tokio"), Some(60.0));
         assert_eq!(ns(&rows, Operation::Mutex, "tokio"), None);

@@ -6,6 +6,7 @@
 
 use super::context::Context;
 use super::figure::{Figure, Spread, Table, cell};
+use tailwater_testbed::progress::Progress;
 
 /// Returns the order of `count` points in a round; reversed in every second round, so that no
 /// point is always first.
@@ -20,15 +21,15 @@ pub fn in_turn(
     (count, rounds): (usize, usize),
     mut measure: impl FnMut(usize, usize) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let progress = context.progress(figure.name, (count * rounds) as u64);
+    let progress = Progress::new(figure.name, (count * rounds) as u64);
     for round in 0..rounds {
         for index in turns(count, round) {
             measure(index, round)?;
             context.check()?;
-            progress.inc(1);
+            progress.advance();
         }
     }
-    progress.finish_and_clear();
+    drop(progress);
     Ok(())
 }
 

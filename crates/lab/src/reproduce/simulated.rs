@@ -5,6 +5,7 @@ use anyhow::Context as _;
 use tailwater_sim::reproduce::{Figure as Study, Options, Reproduction};
 
 use super::figure::{Claim, Context, Figure, Outcome, draw};
+use tailwater_testbed::progress::Progress;
 
 /// Runs a figure that is simulated only.
 pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
@@ -27,9 +28,9 @@ pub fn note(result: &Reproduction) -> String {
 pub fn simulate(figure: &Figure, context: &Context) -> anyhow::Result<Reproduction> {
     let (options, name) = (options(context), figure.name);
     let study = Study::named(name).with_context(|| format!("the simulator has no figure {name}"))?;
-    let progress = context.progress(name, study.ticks(&options));
-    let result = study.run(&options, &|| progress.inc(1));
-    progress.finish_and_clear();
+    let progress = Progress::new(name, study.ticks(&options));
+    let result = study.run(&options, &|| progress.advance());
+    drop(progress);
     result
 }
 

@@ -41,6 +41,8 @@ pub struct ListenInner<P: Platform> {
     pub(crate) armed: Instant,
     /// True once no more connections are made: those in `queue` may still be accepted.
     pub(crate) closed: bool,
+    /// Counted by [`Platform::awaits_acks`].
+    awaits_acks: bool,
 }
 
 impl<P: Platform> ListenInner<P> {
@@ -57,6 +59,15 @@ impl<P: Platform> ListenInner<P> {
     /// Returns true if no more connections are made.
     pub fn is_closed(&self) -> bool {
         self.closed
+    }
+
+    /// Tells the platform when handshakes begin and end to await acknowledgments. Follows every
+    /// call that changes the listener.
+    pub(crate) fn note_awaited(&mut self, now: Instant) {
+        let awaits = !self.closed && self.listener.awaits_acks(now);
+        if core::mem::replace(&mut self.awaits_acks, awaits) != awaits {
+            P::awaits_acks(awaits);
+        }
     }
 
     /// Removes the connection that has waited longest, with its first handle.
@@ -94,6 +105,7 @@ impl<P: Platform> Listening<P> {
             acceptors: P::Waiters::default(),
             armed: Instant::NEVER,
             closed: false,
+            awaits_acks: false,
         };
         Self {
             id,

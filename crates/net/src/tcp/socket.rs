@@ -208,8 +208,9 @@ impl<P: Platform> Inner<P> {
         self.note_awaited();
     }
 
-    /// Tells the platform when a thread begins or ends to wait for acknowledgments. Follows every
-    /// change of the connection, and every refusal to take data, before a thread waits.
+    /// Tells the platform when acknowledgments begin to matter at once, because a thread may wait
+    /// for them or more than a segment is in flight, and when they end to. Follows every change of
+    /// the connection, and every refusal to take data, before a thread waits.
     #[inline]
     pub fn note_awaited(&mut self) {
         let awaits = !self.is_acknowledged() && (self.lingers || self.connection.awaits_acks());

@@ -38,6 +38,9 @@ pub fn describe(view: &View, sort: Sort, filter: &str) -> String {
         "\n{}",
         if view.programs.is_empty() { "no program is registered\n".to_owned() } else { table.to_string() }
     );
+    for taker in &view.takers {
+        text += &format!("\nran on lent cores: {taker}");
+    }
     for handoff in &view.handoffs {
         if let Some((p50, p99)) = handoff.percentiles {
             text += &format!(
@@ -55,11 +58,11 @@ pub fn describe(view: &View, sort: Sort, filter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::tests::document;
+    use crate::view::tests::{document, taken};
 
     #[test]
     fn lines_have_cores_programs_handoffs_and_drops() {
-        let view = View::between(&document(2, 0), &document(2, 1_000_000_000), 1.0);
+        let view = taken(View::between(&document(2, 0), &document(2, 1_000_000_000), 1.0));
         let text = describe(&view, Sort::Used, "");
         for part in [
             "IOKernel 0.1.0 on core 0",
@@ -68,6 +71,7 @@ mod tests {
             "480",
             "hand-off polling: 100000/s, p50 up to 5 us",
             "dropped full: 100/s",
+            "ran on lent cores: stress?[2J[4711] 12.3 % of core 1",
         ] {
             assert!(text.contains(part), "`{part}` is missing:\n{text}");
         }

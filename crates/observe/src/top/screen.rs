@@ -30,7 +30,7 @@ pub fn draw(frame: &mut Frame, state: &State, has_color: bool) {
     // A third of a small screen, and of a large one all but what the rest needs.
     let most = (area.height / 3).max(3).max(area.height.saturating_sub(REST)) as usize;
     let cores = rows.min(most) as u16 + u16::from(rows > most);
-    let foot = if area.height < 30 { 3 } else { 4 };
+    let foot = if area.height < 30 { 4 } else { 6 };
     let [head, legend, bars, _, table, below, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
@@ -45,7 +45,7 @@ pub fn draw(frame: &mut Frame, state: &State, has_color: bool) {
     frame.render_widget(paint.legend(), legend);
     paint.cores(frame, bars, &state.view.cores, (columns, most));
     paint.programs(frame, table, state);
-    frame.render_widget(paint.flows(state), below);
+    frame.render_widget(paint.flows(state, below), below);
     frame.render_widget(paint.keys(state), keys);
     if state.has_help {
         help(frame, area);
@@ -199,8 +199,8 @@ impl Paint {
         Row::new(cells)
     }
 
-    /// Returns drops and hand-offs; the latter continue on the next line.
-    fn flows(&self, state: &State) -> Paragraph<'static> {
+    /// Returns who took time, drops and hand-offs; the last continue on the next line.
+    fn flows(&self, state: &State, area: Rect) -> Paragraph<'static> {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let mut handoffs = vec![Span::styled("hand-offs/s (p50/p99)", bold)];
         for handoff in &state.view.handoffs {
@@ -220,7 +220,14 @@ impl Paint {
         if drops.len() == 1 {
             drops.push(Span::raw(" none"));
         }
-        Paragraph::new(vec![Line::from(drops), Line::from(handoffs)]).wrap(Wrap { trim: true })
+        let mut takers = vec![Span::styled("ran on lent cores", bold)];
+        let none = ["none".to_owned()];
+        let named = if state.view.takers.is_empty() { &none[..] } else { &state.view.takers };
+        takers.push(Span::raw(format!(" {}", named.join(", "))));
+        // One line: those behind took least.
+        let width = area.width as usize;
+        let lines = vec![cut(takers, width), drops.into(), handoffs.into()];
+        Paragraph::new(lines).wrap(Wrap { trim: true })
     }
 
     fn keys(&self, state: &State) -> Line<'static> {
@@ -247,6 +254,18 @@ fn divide(shares: [f64; 5], cells: usize) -> [usize; 5] {
         whole[at] += 1;
     }
     whole
+}
+
+/// Returns a line of at most `width` characters, whose last span ends with dots if it was cut.
+fn cut(mut spans: Vec<Span<'static>>, width: usize) -> Line<'static> {
+    let all: usize = spans.iter().map(|span| span.content.chars().count()).sum();
+    if let Some(last) = spans.last_mut()
+        && all > width
+    {
+        let kept = last.content.chars().count().saturating_sub(all - width + 3);
+        last.content = last.content.chars().take(kept).chain("...".chars()).collect::<String>().into();
+    }
+    spans.into()
 }
 
 /// Returns a number in at most six characters.
@@ -291,6 +310,7 @@ fn help(frame: &mut Frame, area: Rect) {
     lines.push(Line::default());
     lines
         .push(Line::raw("p50, p99: of the class of requests with the longest latency; drop/s: also frames."));
+    lines.push(Line::raw("Ran on lent cores: other threads, and how long a kthread waited for them."));
     lines.push(Line::raw("Percentiles of hand-offs are bounds of buckets, of the last interval."));
     lines.push(Line::default());
     lines.push(Line::raw(format!("s, S: sort by {}", Sort::ALL.map(Sort::column).join(", "))));

@@ -52,7 +52,7 @@
 use super::detect::{Detector, Found};
 use super::per_runtime::PerRuntime;
 use super::requests::{Share, Shares};
-use super::select::{Choice, Claim, Quanta, Rank, Selector, lacks_cores, lendable, spare};
+use super::select::{Choice, Claim, Quanta, Rank, Selector, idles_at, lacks_cores, lendable, spare};
 use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
@@ -176,10 +176,10 @@ impl CongestionDetection {
         share(self.shares.as_ref(), runtime, account)
     }
 
-    /// Returns the number of passes over the cores since the last call.
+    /// Returns the number of searches for a core to preempt since the last call.
     #[cfg(test)]
-    pub(super) fn take_passes(&self) -> usize {
-        self.selector.passes.take()
+    pub(super) fn take_searches(&self) -> usize {
+        self.selector.searches.take()
     }
 
     /// Returns true if `runtime` needs a core that it could not be given yet.
@@ -293,59 +293,22 @@ impl CongestionDetection {
     }
 
     /// Returns the best claim to the core at this position, which is free or has this holder.
-    fn best_claim(&mut self, view: View<'_>, at: usize, holder: Option<&Holder>) -> Option<Claim> {
-        let mut queue = core::mem::take(&mut self.queue);
-        queue.clear();
+    fn best_claim(&self, view: View<'_>, at: usize, holder: Option<&Holder>) -> Option<Claim> {
         let others = view.ledger.runtimes().iter().copied();
-        let claims = others
+        others
             .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
             .filter_map(|runtime| {
                 let account = view.ledger.account(runtime)?;
                 self.claim(view, runtime, spare(account, self.share(runtime, account)))
             })
-            .filter(|claim| {
-                holder.is_none_or(|h| {
-                    if h.keeps { self.may_preempt(claim, h) } else { claim.may_take_idle(h.class) }
-                })
-            })
-            .filter(|claim| self.selector.reaches(view, claim, at));
-        queue.extend(claims.map(|claim| self.queue_key(&claim)));
-        queue.sort_unstable();
-        let mut claims = queue.iter().filter_map(|&(_, spare, _, runtime)| self.claim(view, runtime, spare));
-        let ties = holder.map_or(0, |holder| view.obs.ties(holder.kthread, at));
-        let best = match holder.filter(|_| ties > 0) {
-            Some(holder) => self.first_not_passed_over(view, claims, holder.kthread.runtime, ties),
-            None => claims.next(),
-        };
-        self.queue = queue;
-        best
+            .filter(|claim| holder.is_none_or(|holder| self.may_take(claim, holder)))
+            .filter(|claim| self.selector.reaches(view, claim, at))
+            .min_by_key(|claim| self.queue_key(claim))
     }
 
-    /// Returns the first claim, in the order in which they are served, to a core on which `owner`
-    /// idles and that it is tied to. It may idle on another core that it is tied to less: a claim
-    /// that reaches that one gets it, at the next look at the latest. So do claims that lack cores
-    /// when the search for others before them had no result.
-    fn first_not_passed_over(
-        &self,
-        view: View<'_>,
-        mut claims: impl Iterator<Item = Claim>,
-        owner: RuntimeId,
-        ties: u8,
-    ) -> Option<Claim> {
-        let loosest_for_all = self.selector.loosest_idle(view, owner, None);
-        let mut in_vain = 0;
-        claims.find(|claim| {
-            let lacks = lacks_cores(view, claim.runtime);
-            if lacks && in_vain == VAIN_SEARCHES {
-                return false;
-            }
-            let claimant = lacks.then_some(claim.runtime);
-            let loosest =
-                claimant.map_or(loosest_for_all, |_| self.selector.loosest_idle(view, owner, claimant));
-            let is_passed_over = loosest[claim.class as usize] < ties;
-            in_vain += usize::from(lacks && is_passed_over);
-            !is_passed_over
-        })
+    /// Returns whether a claim may take a core on which this holder idles.
+    fn may_take(&self, claim: &Claim, holder: &Holder) -> bool {
+        if holder.keeps { self.may_preempt(claim, holder) } else { claim.may_take_idle(holder.class) }
     }
 
     fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {
@@ -365,7 +328,9 @@ struct Holder {
 }
 
 impl Holder {
-    fn new(view: View<'_>, shares: Option<&Shares>, kthread: KthreadId, since: Nanos) -> Option<Self> {
+    /// Returns the holder of the core at this position; `None` if it is free.
+    fn of_core(view: View<'_>, shares: Option<&Shares>, at: usize) -> Option<Self> {
+        let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return None };
         let account = view.ledger.account(kthread.runtime)?;
         let share = share(shares, kthread.runtime, account);
         let has_work = view.obs.runtime(kthread.runtime).is_some_and(RuntimeLook::has_work);
@@ -458,12 +423,17 @@ impl Policy for CongestionDetection {
 
     fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>) {
         let Some(at) = view.ledger.topology().position(core) else { return };
-        let holder = match view.ledger.cores()[at] {
-            CoreState::Free => None,
-            CoreState::Owned { kthread, since } => Holder::new(view, self.shares.as_ref(), kthread, since),
-            CoreState::Moving { .. } | CoreState::Absent => return,
-        };
+        if matches!(view.ledger.cores()[at], CoreState::Moving { .. } | CoreState::Absent) {
+            return;
+        }
+        let holder = Holder::of_core(view, self.shares.as_ref(), at);
         let Some(claim) = self.best_claim(view, at, holder.as_ref()) else { return };
+        let alike = |other| other == at || idles_at(view, other);
+        let at = self.selector.loosest(view, &claim, at, alike);
+        let holder = Holder::of_core(view, self.shares.as_ref(), at);
+        if holder.as_ref().is_some_and(|holder| !self.may_take(&claim, holder)) {
+            return;
+        }
         let choice = Choice {
             at,
             victim: holder.as_ref().map(|holder| holder.kthread),

@@ -20,11 +20,12 @@
 //! hyperthreads no other runtime uses.
 //!
 //! How many cores a runtime keeps is counted; which ones it loses of those that it does not keep is
-//! chosen here. A core that it is [tied](Observation::ties) to, because an exclusive thread runs
-//! there or because ordinary threads are kept off it, is passed over while the runtime has another
-//! core of the same use in the claimant's reach. So a runtime that reports such ties for all its
-//! cores, or for changing ones, keeps no more cores than otherwise. Nor does it make an event slow:
-//! of each runtime and use the least tie is noted once, and each core is compared with that.
+//! chosen here. A runtime is [tied](Observation::ties) to a core where it hosts an exclusive
+//! thread, or that ordinary threads are kept off. A core is chosen as if there were no ties. Of the
+//! cores that its owner has in the same use and in the claimant's reach, the one that it is tied to
+//! least is then taken in its place. So a runtime that reports ties for all its cores, or for
+//! changing ones, keeps no more cores than otherwise, and a choice takes one more pass over the
+//! cores.
 //!
 //! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
 //! which may be halted: on three kinds of 2-vCPU VM a hand-off takes 1.4 to 3.2 us and the wake of
@@ -127,20 +128,6 @@ enum Use {
     Taken,
 }
 
-/// Number of uses of a core that has an owner.
-const KINDS: usize = 2;
-
-impl Use {
-    /// Returns the number of the use of a core that has an owner.
-    fn kind(self) -> Option<usize> {
-        match self {
-            Self::Idle(_) => Some(0),
-            Self::Busy(_) => Some(1),
-            Self::Free | Self::Taken => None,
-        }
-    }
-}
-
 /// A chosen core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
@@ -173,21 +160,10 @@ pub(super) struct Selector {
     eligible: Vec<usize>,
     /// By class: whether its runtimes may be lent the core at each position; empty for all cores.
     reach: [Vec<bool>; 2],
-    /// By runtime slot: the least ties among the cores that it has in each [use](Use::kind).
-    loosest: Vec<[Loosest; KINDS]>,
-    /// For which claimant these are, which counts only if it [lacks cores](lacks_cores); `None` if
-    /// they are not up to date.
-    loosest_for: Option<Option<RuntimeId>>,
-    /// Number of passes over the cores to find the least ties.
+    /// Number of searches for a core to preempt.
     #[cfg(test)]
-    pub(super) passes: core::cell::Cell<usize>,
+    pub(super) searches: core::cell::Cell<usize>,
 }
-
-/// The least [ties](Observation::ties) among some cores of a runtime, by the class of the claims
-/// that reach them; [`u8::MAX`] if none is reached.
-pub(super) type Loosest = [u8; 2];
-
-const CLASSES: [Class; 2] = [Class::LatencyCritical, Class::BestEffort];
 
 impl Selector {
     pub(super) fn new(quanta: Quanta, seed: u64) -> Self {
@@ -200,10 +176,8 @@ impl Selector {
             exhausted: [false; 2],
             eligible: Vec::new(),
             reach: [Vec::new(), Vec::new()],
-            loosest: Vec::new(),
-            loosest_for: None,
             #[cfg(test)]
-            passes: core::cell::Cell::default(),
+            searches: core::cell::Cell::default(),
         }
     }
 
@@ -217,12 +191,8 @@ impl Selector {
     /// Returns whether the claimant may be lent the core at this position: as all runtimes of its
     /// class, as far as Linux binds its threads there, and unless it is withheld.
     pub(super) fn reaches(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
-        self.may_reach(view, claim.class, Some(claim.runtime), at)
-    }
-
-    fn may_reach(&self, view: View<'_>, class: Class, claimant: Option<RuntimeId>, at: usize) -> bool {
-        self.reach[class as usize].get(at).is_none_or(|&allowed| allowed)
-            && claimant.is_none_or(|claimant| view.obs.may_have(view.ledger, claimant, at))
+        self.reach[claim.class as usize].get(at).is_none_or(|&allowed| allowed)
+            && view.obs.may_have(view.ledger, claim.runtime, at)
     }
 
     /// Makes room for a machine of `cores` cores and runtimes in slots below `slots`, so that no
@@ -234,9 +204,6 @@ impl Selector {
         self.eligible.reserve(cores);
         self.spares.clear();
         self.spares.reserve(slots);
-        self.loosest.clear();
-        self.loosest.reserve(slots);
-        self.loosest_for = None;
     }
 
     /// Classifies every core. If `has_work` returns true for a runtime, something is queued there:
@@ -272,66 +239,33 @@ impl Selector {
         }));
         self.available = self.uses.iter().filter(|used| matches!(used, Use::Free | Use::Idle(_))).count();
         self.exhausted = [false; 2];
-        self.loosest_for = None;
     }
 
-    /// Makes the noted ties those that count for this claim.
-    fn note_ties(&mut self, view: View<'_>, claim: &Claim) {
-        let claimant = lacks_cores(view, claim.runtime).then_some(claim.runtime);
-        if self.loosest_for == Some(claimant) {
-            return;
-        }
-        self.loosest_for = Some(claimant);
-        #[cfg(test)]
-        self.passes.set(self.passes.get() + 1);
-        let mut loosest = core::mem::take(&mut self.loosest);
-        loosest.clear();
-        loosest.resize(self.spares.len(), [[u8::MAX; 2]; KINDS]);
-        for (at, (state, used)) in view.ledger.cores().iter().zip(&self.uses).enumerate() {
-            if let (&CoreState::Owned { kthread, .. }, Some(kind)) = (state, used.kind()) {
-                let least = &mut loosest[kthread.runtime.0 as usize][kind];
-                self.lower_to(least, view, claimant, (kthread, at));
-            }
-        }
-        self.loosest = loosest;
-    }
-
-    /// Lowers the ties by those of one more core, for all claims or those of one claimant.
-    fn lower_to(
-        &self,
-        least: &mut Loosest,
-        view: View<'_>,
-        claimant: Option<RuntimeId>,
-        (kthread, at): (KthreadId, usize),
-    ) {
-        let ties = view.obs.ties(kthread, at);
-        for class in CLASSES {
-            if self.may_reach(view, class, claimant, at) {
-                least[class as usize] = least[class as usize].min(ties);
-            }
-        }
-    }
-
-    /// Returns the least ties among the cores on which a runtime idles, for all claims but those of
-    /// claimants that [lack cores](lacks_cores); or for this claimant.
-    pub(super) fn loosest_idle(
+    /// Returns the core to take in place of the one at this position: of those that its owner has,
+    /// that are `alike` and in the claimant's reach, the one that it is tied to least.
+    pub(super) fn loosest(
         &self,
         view: View<'_>,
-        runtime: RuntimeId,
-        claimant: Option<RuntimeId>,
-    ) -> Loosest {
-        #[cfg(test)]
-        self.passes.set(self.passes.get() + 1);
-        let mut least = [u8::MAX; 2];
-        for (at, state) in view.ledger.cores().iter().enumerate() {
-            if let CoreState::Owned { kthread, .. } = *state
-                && kthread.runtime == runtime
-                && idles(view.obs, kthread)
-            {
-                self.lower_to(&mut least, view, claimant, (kthread, at));
-            }
+        claim: &Claim,
+        at: usize,
+        alike: impl Fn(usize) -> bool,
+    ) -> usize {
+        let owned = owner(view.ledger, at);
+        let ties = |at: usize| match view.ledger.cores()[at] {
+            CoreState::Owned { kthread, .. } => view.obs.ties(kthread, at),
+            CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => 0,
+        };
+        if ties(at) == 0 {
+            return at;
         }
-        least
+        let others = (0..view.ledger.cores().len()).filter(|&other| {
+            owner(view.ledger, other) == owned && alike(other) && self.reaches(view, claim, other)
+        });
+        others.min_by_key(|&other| (ties(other), other != at)).unwrap_or(at)
+    }
+
+    fn loosest_in_use(&self, view: View<'_>, claim: &Claim, at: usize) -> usize {
+        self.loosest(view, claim, at, |other| self.uses[other] == self.uses[at])
     }
 
     /// Returns the cores over those it owns that a runtime has left after the choices made since
@@ -342,14 +276,12 @@ impl Selector {
 
     /// Returns the core for this claim and marks it as taken; `None` if the claim may have none.
     pub(super) fn choose(&mut self, view: View<'_>, claim: &Claim) -> Option<Choice> {
-        self.note_ties(view, claim);
         let at = self.choose_available(view, claim).or_else(|| self.choose_busy(view, claim))?;
         let used = core::mem::replace(&mut self.uses[at], Use::Taken);
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else {
             self.available -= 1;
             return Some(Choice { at, victim: None, preempts: false, only_if_idle: false });
         };
-        self.loosest_for = None;
         let preempts = matches!(used, Use::Busy(_));
         self.available -= usize::from(!preempts);
         let class = view.class(kthread.runtime);
@@ -374,7 +306,7 @@ impl Selector {
         let lent = |owner: RuntimeId| owner != claim.runtime && self.spares[owner.0 as usize].1 > 0;
         let of_others = |at: usize| {
             let lent = owner(view.ledger, at).is_none_or(lent);
-            lent && self.reaches(view, claim, at) && !self.is_passed_over(view, claim, at)
+            lent && self.reaches(view, claim, at)
         };
         let home = home(view, claim);
         let first = |kind: Use| {
@@ -391,10 +323,11 @@ impl Selector {
         let found = near(view, claim, |at| polite(at) && of_others(at))
             .or_else(|| first(sooner))
             .or_else(|| first(later));
-        if found.is_some() || !claim.may_take_idle(Class::LatencyCritical) {
-            return found;
-        }
-        near(view, claim, |at| self.uses[at] == critical && of_others(at)).or_else(|| first(critical))
+        let last = || {
+            let near = near(view, claim, |at| self.uses[at] == critical && of_others(at));
+            near.or_else(|| first(critical)).filter(|_| claim.may_take_idle(Class::LatencyCritical))
+        };
+        found.or_else(last).map(|at| self.loosest_in_use(view, claim, at))
     }
 
     /// Returns a core of pool 3 or 4.
@@ -402,8 +335,11 @@ impl Selector {
         if self.exhausted[claim.class as usize] {
             return None;
         }
+        #[cfg(test)]
+        self.searches.set(self.searches.get() + 1);
         for class in [Class::BestEffort, Class::LatencyCritical] {
             let near = near(view, claim, |at| self.is_eligible(view, claim, class, at));
+            let near = near.and_then(|at| self.eligible_for(view, claim, class, at));
             if let Some(at) = near.or_else(|| self.any_eligible(view, claim, class)) {
                 return Some(at);
             }
@@ -422,19 +358,12 @@ impl Selector {
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };
         kthread.runtime != claim.runtime
             && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quanta)
-            && !self.is_passed_over(view, claim, at)
     }
 
-    /// Returns true if the runtime that has the core at this position has another one of the same
-    /// use, in the claimant's reach, that it is tied to less.
-    fn is_passed_over(&self, view: View<'_>, claim: &Claim, at: usize) -> bool {
-        match (view.ledger.cores()[at], self.uses[at].kind()) {
-            (CoreState::Owned { kthread, .. }, Some(kind)) => {
-                let least = self.loosest[kthread.runtime.0 as usize][kind];
-                least[claim.class as usize] < view.obs.ties(kthread, at)
-            }
-            _ => false,
-        }
+    /// Returns the core to take in place of this eligible one, unless the claim has to wait for it.
+    fn eligible_for(&self, view: View<'_>, claim: &Claim, class: Class, at: usize) -> Option<usize> {
+        let at = self.loosest_in_use(view, claim, at);
+        self.is_eligible(view, claim, class, at).then_some(at)
     }
 
     /// Returns true if no other runtime uses a hyperthread of this core's physical core.
@@ -466,7 +395,7 @@ impl Selector {
         }
         let chosen = (!eligible.is_empty()).then(|| eligible[self.below(eligible.len())]);
         self.eligible = eligible;
-        chosen
+        self.eligible_for(view, claim, class, chosen?)
     }
 
     /// Returns a random number below `bound`, which is not 0. The bias is under 2^-50.
@@ -482,8 +411,13 @@ pub(super) fn lacks_cores(view: View<'_>, runtime: RuntimeId) -> bool {
 }
 
 /// Returns true if a kthread reports to be idle.
-pub(super) fn idles(obs: &Observation, kthread: KthreadId) -> bool {
+fn idles(obs: &Observation, kthread: KthreadId) -> bool {
     obs.activity(kthread) == Activity::Idle
+}
+
+/// Returns true if the owner of the core at this position reports to be idle.
+pub(super) fn idles_at(view: View<'_>, at: usize) -> bool {
+    matches!(view.ledger.cores()[at], CoreState::Owned { kthread, .. } if idles(view.obs, kthread))
 }
 
 fn owner(ledger: &Ledger, at: usize) -> Option<RuntimeId> {
@@ -531,9 +465,8 @@ fn is_leaving(ledger: &Ledger, runtime: RuntimeId, core: crate::ids::CoreId) -> 
 #[cfg(test)]
 impl Selector {
     /// Returns the capacities of everything on the heap.
-    pub(super) fn capacities(&self) -> [usize; 4] {
-        let loosest = self.loosest.capacity();
-        [self.uses.capacity(), self.spares.capacity(), self.eligible.capacity(), loosest]
+    pub(super) fn capacities(&self) -> [usize; 3] {
+        [self.uses.capacity(), self.spares.capacity(), self.eligible.capacity()]
     }
 }
 

@@ -715,8 +715,8 @@ fn a_look_searches_the_cores_for_few_of_many_runtimes_that_lack_cores() {
     for look in 0..16 {
         assert_eq!(machine.look(), []);
         // One is for all claims of runtimes that lack no cores.
-        let passes = machine.policy.take_passes();
-        assert!(passes <= VAIN_SEARCHES + 1, "{passes} passes at look {look}");
+        let searches = machine.policy.take_searches();
+        assert!(searches <= VAIN_SEARCHES + 1, "{searches} searches at look {look}");
     }
 }
 
@@ -773,17 +773,21 @@ fn runtimes_that_take_turns_at_a_demand_keep_no_other_from_its_turn() {
 }
 
 #[test]
-fn a_core_that_idles_is_compared_for_few_of_many_runtimes_that_lack_cores() {
-    let (mut machine, _) = many_that_lack_a_core(8, 16);
-    machine.look();
-    // The core with fewer ties idles, too: each claim is to have that one.
-    let Some(CoreState::Owned { kthread, .. }) = machine.ledger.core(CoreId(7)) else { panic!() };
-    let look = machine.obs.kthread_mut(kthread).unwrap();
-    (look.activity, look.hosted) = (Idle, false);
-    machine.policy.take_passes();
-    assert_eq!(machine.idle(5), []);
-    assert_eq!(machine.policy.take_passes(), 1 + VAIN_SEARCHES);
-    assert_eq!(machine.look().len(), 2, "the idle cores");
+fn of_the_cores_that_idle_the_one_is_lent_that_its_owner_is_tied_to_least() {
+    for (reaches, core) in [(false, 5), (true, 7)] {
+        let (mut machine, lacking) = many_that_lack_a_core(8, 16);
+        machine.look();
+        // Its kthread idles, too, and hosts no exclusive thread.
+        let Some(CoreState::Owned { kthread, .. }) = machine.ledger.core(CoreId(7)) else { panic!() };
+        let look = machine.obs.kthread_mut(kthread).unwrap();
+        (look.activity, look.hosted) = (Idle, false);
+        lacking.iter().filter(|_| !reaches).for_each(|&other| machine.obs.refuse(other, 7));
+        assert_eq!(
+            grants(&machine.idle(5)).first().map(|grant| grant.0),
+            Some(core),
+            "reaches it: {reaches}"
+        );
+    }
 }
 
 #[test]

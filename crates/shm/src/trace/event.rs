@@ -1,9 +1,7 @@
-//! The records of a trace: the steps of a traced request in a runtime, and the events sent to a
-//! tracer.
+//! The events of a trace, as the IOKernel records them.
 //!
-//! Pure values and their two encodings: two words in a kthread's buffer (`Step::to_bits`),
-//! [`EVENT_BYTES`] bytes in a tracer's ring ([`Event::encode`]), whose record carries the time.
-//! Decoding refuses what no encoder makes.
+//! Pure values and their encoding: five words (`Event::to_words`), of which most events need
+//! three; the slot that holds them carries the time. Decoding refuses what no encoder makes.
 
 use super::step::Written;
 
@@ -62,7 +60,7 @@ pub enum Undelivered {
     Gone,
 }
 
-/// One record of a tracer's ring. Its time is the record's stamp, unless a field says otherwise.
+/// One event. Its time is that of its slot, unless a field says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A frame was chosen as it came from a port.
@@ -144,16 +142,15 @@ pub enum Event {
     },
 }
 
-/// Length of an event in bytes.
-pub const EVENT_BYTES: usize = 40;
-
-/// Not an event of this version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0} bytes that are not a trace event of this version")]
-pub struct NotAnEvent(usize);
-
 /// Head (tag, flag or small number, number of the trace), whose, and three words.
-type Words = [u64; EVENT_BYTES / 8];
+pub(super) type Words = [u64; 5];
+
+/// The tag of the second slot of an event that has more than three words.
+pub(super) const CONTINUED: u8 = 9;
+
+/// The events with more than three words.
+const ARRIVED: u8 = 1;
+const CLAIMED: u8 = 4;
 
 fn head(tag: u8, small: u8, x: u16, id: u32) -> u64 {
     u64::from(tag) | u64::from(small) << 8 | u64::from(x) << 16 | u64::from(id) << 32
@@ -171,11 +168,23 @@ fn who(word: u64) -> Option<Who> {
 const NO_KTHREAD: u64 = u64::MAX;
 
 impl Event {
-    /// Returns the event as a tracer's ring carries it.
-    pub fn encode(&self) -> [u8; EVENT_BYTES] {
-        let words: Words = match *self {
+    /// Returns whether the event has more than three words.
+    #[inline(always)]
+    pub(super) fn is_long(&self) -> bool {
+        matches!(self, Self::Arrived { .. } | Self::Claimed { .. })
+    }
+
+    /// Returns whether the event with this first word has more than three.
+    pub(super) fn is_long_head(head: u64) -> bool {
+        matches!(head as u8, ARRIVED | CLAIMED)
+    }
+
+    /// Returns the event as words.
+    #[inline(always)]
+    pub(super) fn to_words(self) -> Words {
+        match self {
             Self::Arrived { id, port, len, due, polled } => {
-                [head(1, 0, port, id), len.into(), due, polled, 0]
+                [head(ARRIVED, 0, port, id), len.into(), due, polled, 0]
             }
             Self::InRing { id, who, unserved, lines } => {
                 [head(2, unserved.into(), 0, id), whose(who), lines.into(), 0, 0]
@@ -183,7 +192,7 @@ impl Event {
             Self::Undelivered { id, who, why } => [head(3, why as u8, 0, id), whose(who), 0, 0, 0],
             Self::Claimed { who, written } => {
                 let Written { id, kind, at, argument } = written;
-                [head(4, 0, 0, id), whose(who), kind.into(), at, argument]
+                [head(CLAIMED, 0, 0, id), whose(who), kind.into(), at, argument]
             }
             Self::Seen { id, who } => [head(5, 0, 0, id), whose(who), 0, 0, 0],
             Self::Left { id, who, taken } => [head(6, taken.into(), 0, id), whose(who), 0, 0, 0],
@@ -191,26 +200,11 @@ impl Event {
                 [head(7, step as u8, core, handoff as u32), whose(who), from.map_or(NO_KTHREAD, whose), 0, 0]
             }
             Self::Lost { who, steps } => [head(8, 0, 0, 0), whose(who), steps, 0, 0],
-        };
-        let mut bytes = [0; EVENT_BYTES];
-        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
-            chunk.copy_from_slice(&word.to_le_bytes());
         }
-        bytes
     }
 
-    /// Returns the event in `bytes`.
-    ///
-    /// # Errors
-    /// [`NotAnEvent`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, NotAnEvent> {
-        Self::try_decode(bytes).ok_or(NotAnEvent(bytes.len()))
-    }
-
-    fn try_decode(bytes: &[u8]) -> Option<Self> {
-        let (chunks, []) = bytes.as_chunks::<8>() else { return None };
-        let words: [[u8; 8]; EVENT_BYTES / 8] = chunks.try_into().ok()?;
-        let [first, owner, a, b, c] = words.map(u64::from_le_bytes);
+    /// Returns the event of these words; `None` if no event of this version has them.
+    pub(super) fn from_words([first, owner, a, b, c]: Words) -> Option<Self> {
         let (tag, small, x, id) =
             (first as u8, (first >> 8) as u8, (first >> 16) as u16, (first >> 32) as u32);
         let flag = match small {
@@ -219,13 +213,13 @@ impl Event {
             _ => None,
         };
         Some(match tag {
-            1 => Self::Arrived { id, port: x, len: owner.try_into().ok()?, due: a, polled: b },
+            ARRIVED => Self::Arrived { id, port: x, len: owner.try_into().ok()?, due: a, polled: b },
             2 => Self::InRing { id, who: who(owner)?, unserved: flag?, lines: a.try_into().ok()? },
             3 => {
                 let why = if flag? { Undelivered::Gone } else { Undelivered::Full };
                 Self::Undelivered { id, who: who(owner)?, why }
             }
-            4 => {
+            CLAIMED => {
                 let written = Written { id, kind: a.try_into().ok()?, at: b, argument: c };
                 Self::Claimed { who: who(owner)?, written }
             }
@@ -245,11 +239,11 @@ impl Event {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const WHO: Who = Who { runtime: u32::MAX, kthread: 255 };
+    pub const WHO: Who = Who { runtime: u32::MAX, kthread: 255 };
 
     #[test]
     fn every_event_survives_its_encoding() {
@@ -272,28 +266,23 @@ mod tests {
             }
         }
         for event in events {
-            assert_eq!(Event::decode(&event.encode()), Ok(event));
+            let words = event.to_words();
+            assert_eq!(Event::from_words(words), Some(event));
+            assert_eq!(event.is_long(), Event::is_long_head(words[0]));
+            assert!(event.is_long() || words[3..] == [0, 0], "{event:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_decoded_encodes_to_an_event_again(mut bytes in prop::collection::vec(any::<u8>(), 0..60), tag in 0u8..12) {
-            if let Some(first) = bytes.first_mut() {
-                *first = tag;
-            }
-            if let Ok(event) = Event::decode(&bytes) {
-                prop_assert_eq!(Event::decode(&event.encode()), Ok(event));
-            }
-            if bytes.len() >= EVENT_BYTES {
-                // Plausible small numbers.
-                bytes.truncate(EVENT_BYTES);
-                bytes[1] %= 4;
-                bytes[14..16].fill(0);
-                bytes[20..24].fill(0);
-                if let Ok(event) = Event::decode(&bytes) {
-                    prop_assert_eq!(Event::decode(&event.encode()), Ok(event));
+        fn what_is_decoded_encodes_to_an_event_again(mut words in prop::array::uniform5(any::<u64>()), tag in 0u64..12) {
+            for mask in [!0xff, 0x0003_ffff_03ff & !0xff, 0x3ff & !0xff] {
+                words[0] = words[0] & mask | tag;
+                words[1] &= 0xffff_ffff_ffff;
+                if let Some(event) = Event::from_words(words) {
+                    prop_assert_eq!(Event::from_words(event.to_words()), Some(event));
                 }
+                words[2] &= 0xffff_ffff;
             }
         }
     }

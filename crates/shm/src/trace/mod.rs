@@ -3,12 +3,13 @@
 //!
 //! Owns the parts that cross a process boundary: the flag that marks a record as traced
 //! ([`FLAG_TRACED`]), the buffer in which a kthread leaves its steps ([`buffer`]), and the events
-//! sent to a tracer ([`event`]). [`flow`] decides which frame answers which.
+//! that the IOKernel records ([`event`]). [`flow`] decides which frame answers which.
 //!
 //! The IOKernel gives a sampled frame a number and puts it in the place of the flow hash; the
 //! kthread that handles the frame writes steps with that number into its buffer, and puts it in the
 //! place of the flow hash of the reply. Neither side waits for the other: a buffer that is not
-//! emptied is overwritten, and the lost steps are counted.
+//! emptied is overwritten, and the lost steps are counted. Events are in a ring that is always
+//! written ([`recorder`]), so that a tracer can also read what happened before it came.
 //!
 //! # Crash and lie
 //!
@@ -22,11 +23,13 @@
 pub mod buffer;
 pub mod event;
 pub mod flow;
+pub mod recorder;
 mod step;
 
 pub use buffer::{TraceReader, TraceWriter};
 pub use event::{CoreStep, Event, Handoff, Who};
 pub use flow::FlowKeys;
+pub use recorder::{Played, Recorder, Recording};
 pub use step::{Step, Written};
 
 /// Flag of a ring record: the word of the flow hash holds the number of a trace.

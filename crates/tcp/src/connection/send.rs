@@ -108,11 +108,14 @@ impl Connection {
         self.data_end().distance(self.sender.nxt().max(self.data_start)).max(0) as usize
     }
 
-    /// Returns true if the application may wait for an acknowledgment: data waits to leave, for the
-    /// window or by Nagle's algorithm, or room was requested.
+    /// Returns true if an acknowledgment may matter at once: data waits to leave, for the window or
+    /// by Nagle's algorithm, room was requested, or more than a segment is in flight, so that
+    /// acknowledgments may show the loss of one.
     #[inline]
     pub fn awaits_acks(&self) -> bool {
-        self.unsent_bytes() > 0 || (self.set.contains(Set::WANTS_ROOM) && self.unacked.len() > 0)
+        self.unsent_bytes() > 0
+            || self.unacked.len() > self.segment_mss() as usize
+            || (self.set.contains(Set::WANTS_ROOM) && self.unacked.len() > 0)
     }
 
     /// Returns how many bytes may be handed over before the unsent ones reach the low-water mark:

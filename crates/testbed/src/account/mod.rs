@@ -16,7 +16,9 @@
 //! ran or waited meanwhile. If none is known to, the core was free, which is no loss, or its
 //! kthread had been woken and not started, so such time is divided between *free* and *wake*, as
 //! far as they have room beside the time in which the core was idle. The module `traced` has both.
+//! `takers` names the threads that ran meanwhile.
 
+mod takers;
 mod traced;
 
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use serde_json::Value;
 use tailwater_bpf::core_time::CoreTime;
 
 use crate::table::Table;
+pub use takers::{Strangers, Taker, takers, takers_table};
 pub use traced::Tracepoints;
 use traced::{Left, Taken, core_of};
 

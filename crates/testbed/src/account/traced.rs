@@ -6,6 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use tailwater_bpf::core_time::{CoreTime, Strangers, Watch};
 
+use super::takers;
+
 /// The tracepoints of the managed cores, or why there are none.
 #[derive(Debug)]
 pub struct Tracepoints(Result<RefCell<Watch>, Arc<str>>);
@@ -32,6 +34,15 @@ impl Tracepoints {
         };
         anyhow::ensure!(kthreads.iter().all(is_here), "needs the PID namespace of the IOKernel");
         Ok(Watch::start(&cores, &tids(&kthreads))?)
+    }
+
+    /// Returns the threads that are no kthreads and ran on the cores since the watch began.
+    ///
+    /// # Errors
+    /// Why it is unknown.
+    pub fn strangers(&self, stats: &Value) -> takers::Strangers {
+        self.read(stats)?;
+        Ok(self.0.as_ref().map_err(Arc::clone)?.borrow().strangers())
     }
 
     /// Returns the times of now.

@@ -10,7 +10,7 @@
 //! |---|---|---|---|
 //! | cores | core | [`Record`] | the programs, each on its own core |
 //! | threads | kthread | the core it waits for, plus 1, or 0 | this process, then the programs |
-//! | strangers | core and thread | nanoseconds, by [`Moment`] | the programs |
+//! | strangers | [`Key`]: core, thread and the kthread that waits | [`Strange`]: nanoseconds and names | the programs |
 //!
 //! A core whose record has [`Field::Since`] 0 is not watched. A thread that is neither a kthread
 //! nor idle is a stranger: a program of Linux's or a thread of the kernel, told apart by the
@@ -43,6 +43,7 @@ pub(super) const UPDATE: u32 = 2;
 pub(super) const NANOSECONDS: u32 = 5;
 pub(super) const CORE: u32 = 8;
 pub(super) const THREAD: u32 = 14;
+pub(super) const COMMAND: u32 = 16;
 
 /// What [`switch`] returns if it has entered nothing, having interrupted one of the programs.
 pub(super) const FOUND_BUSY: u32 = 1;
@@ -52,6 +53,9 @@ pub(super) const LOOK: [u64; 4] = [1, 0, 0, 0];
 
 /// `BPF_NOEXIST`: an update does not replace a value.
 const ONLY_NEW: u32 = 1;
+
+/// Length of a thread's name with the zero behind it (`TASK_COMM_LEN`, linux/sched.h).
+pub(super) const COMMAND_LEN: usize = 16;
 
 /// What a stranger's time is time of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +87,13 @@ pub(super) type Record = [u64; 16];
 const _: () =
     assert!(size_of::<Record>().is_multiple_of(64) && Field::Untold as usize + 2 <= size_of::<Record>() / 8);
 
-/// Nanoseconds of one stranger on one core, by [`Moment`].
-pub(super) type Strange = [u64; 2];
+/// Whose time a stranger's sum is: its thread number in the low half and the core in the high half;
+/// then the kthread that waited meanwhile, 0 for none.
+pub(super) type Key = [u64; 2];
+
+/// What is known of a key: nanoseconds; thread number, and that of the process in the high half;
+/// the name of the thread, as of the last time that it was switched out.
+pub(super) type Strange = [u64; 2 + COMMAND_LEN / 8];
 
 /// Places in a [`Record`]; all but the first six are sums of nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,10 +159,13 @@ const HERE: u8 = 9;
 /// Offset of the moment at which a stranger runs; of strangers, no argument is read.
 const MOMENT: u8 = 6;
 
+/// The value of a stranger in the map.
+const SUMS: u8 = 6;
+
 /// Variables on the stack.
 const KEY: i16 = -8;
-const PAIR: i16 = -16;
-const FRESH: i16 = -32;
+const WHOSE: i16 = KEY - size_of::<Key>() as i16;
+const FRESH: i16 = WHOSE - size_of::<Strange>() as i16;
 
 impl Assembler<Label> {
     /// Looks a key on the stack up in a map; the result is in register 0.
@@ -309,7 +321,51 @@ fn kthread(asm: &mut Assembler<Label>) {
 
 /// Enters the time of any other thread.
 fn stranger(asm: &mut Assembler<Label>, maps: Maps) {
+    find_waiter(asm, maps);
+    asm.put(LOAD_U64, 2, RECORD, Field::Interrupted.offset(), 0);
+    asm.put(MOVE, 0, RECORD, 0, 0);
+    add_by_moment(asm, Field::Interrupts.offset());
+    // Its own sum, made if it has none.
+    asm.put(STORE_U32, STACK, TID, WHOSE, 0);
+    asm.put(STORE_U32, STACK, HERE, WHOSE + 4, 0);
+    asm.look_up(maps.strangers, WHOSE);
+    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 0, 0, 0, Label::Found);
+    for word in 0..size_of::<Strange>() / 8 {
+        asm.put(STORE_IMMEDIATE_U64, STACK, 0, FRESH + 8 * word as i16, 0);
+    }
+    asm.put(MOVE, 2, STACK, 0, 0);
+    asm.put(ADD_IMMEDIATE, 2, 0, 0, i32::from(WHOSE) as u32);
+    asm.put(MOVE, 3, STACK, 0, 0);
+    asm.put(ADD_IMMEDIATE, 3, 0, 0, i32::from(FRESH) as u32);
+    asm.put(MOVE_IMMEDIATE, 4, 0, 0, ONLY_NEW);
+    asm.map(1, maps.strangers);
+    asm.put(CALL, 0, 0, 0, UPDATE);
+    asm.look_up(maps.strangers, WHOSE);
+    asm.jump(JUMP_EQUAL_IMMEDIATE, 0, 0, 0, Label::Untold);
+    asm.place(Label::Found);
+    asm.put(MOVE, SUMS, 0, 0, 0);
+    asm.put(LOAD_U64, 2, RECORD, Field::Ran.offset(), 0);
+    asm.put(LOAD_U64, 1, SUMS, 0, 0);
+    asm.put(ADD, 1, 2, 0, 0);
+    asm.put(STORE_U64, SUMS, 1, 0, 0);
+    // Its names, which a program changes when it starts another one.
+    asm.put(CALL, 0, 0, 0, THREAD);
+    asm.put(STORE_U64, SUMS, 0, 8, 0);
+    asm.put(MOVE, 1, SUMS, 0, 0);
+    asm.put(ADD_IMMEDIATE, 1, 0, 0, 16);
+    asm.put(MOVE_IMMEDIATE, 2, 0, 0, COMMAND_LEN as u32);
+    asm.put(CALL, 0, 0, 0, COMMAND);
+    asm.jump(JUMP, 0, 0, 0, Label::Clear);
+    asm.place(Label::Untold);
+    asm.put(LOAD_U64, 2, RECORD, Field::Ran.offset(), 0);
+    asm.put(MOVE, 0, RECORD, 0, 0);
+    add_by_moment(asm, Field::Untold.offset());
+}
+
+/// Leaves the moment in its register, and in the second half of the key the kthread that waits.
+fn find_waiter(asm: &mut Assembler<Label>, maps: Maps) {
     asm.put(MOVE_IMMEDIATE, MOMENT, 0, 0, Moment::Free.offset() as u32);
+    asm.put(STORE_IMMEDIATE_U64, STACK, 0, WHOSE + 8, 0);
     asm.put(LOAD_U64, 1, RECORD, Field::Waiter.offset(), 0);
     asm.jump(JUMP_EQUAL_IMMEDIATE, 1, 0, 0, Label::Moment);
     asm.put(STORE_U32, STACK, 1, KEY, 0);
@@ -320,34 +376,9 @@ fn stranger(asm: &mut Assembler<Label>, maps: Maps) {
     asm.put(ADD_IMMEDIATE, 2, 0, 0, 1);
     asm.jump(JUMP_NOT_EQUAL, 1, 2, 0, Label::Moment);
     asm.put(MOVE_IMMEDIATE, MOMENT, 0, 0, Moment::Taken.offset() as u32);
+    asm.put(LOAD_U32, 1, STACK, KEY, 0);
+    asm.put(STORE_U32, STACK, 1, WHOSE + 8, 0);
     asm.place(Label::Moment);
-    asm.put(LOAD_U64, 2, RECORD, Field::Interrupted.offset(), 0);
-    asm.put(MOVE, 0, RECORD, 0, 0);
-    add_by_moment(asm, Field::Interrupts.offset());
-    // Its own sum, made if it has none.
-    asm.put(STORE_U32, STACK, TID, PAIR, 0);
-    asm.put(STORE_U32, STACK, HERE, PAIR + 4, 0);
-    asm.look_up(maps.strangers, PAIR);
-    asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 0, 0, 0, Label::Found);
-    asm.put(STORE_IMMEDIATE_U64, STACK, 0, FRESH, 0);
-    asm.put(STORE_IMMEDIATE_U64, STACK, 0, FRESH + 8, 0);
-    asm.put(MOVE, 2, STACK, 0, 0);
-    asm.put(ADD_IMMEDIATE, 2, 0, 0, i32::from(PAIR) as u32);
-    asm.put(MOVE, 3, STACK, 0, 0);
-    asm.put(ADD_IMMEDIATE, 3, 0, 0, i32::from(FRESH) as u32);
-    asm.put(MOVE_IMMEDIATE, 4, 0, 0, ONLY_NEW);
-    asm.map(1, maps.strangers);
-    asm.put(CALL, 0, 0, 0, UPDATE);
-    asm.look_up(maps.strangers, PAIR);
-    asm.jump(JUMP_EQUAL_IMMEDIATE, 0, 0, 0, Label::Untold);
-    asm.place(Label::Found);
-    asm.put(LOAD_U64, 2, RECORD, Field::Ran.offset(), 0);
-    add_by_moment(asm, 0);
-    asm.jump(JUMP, 0, 0, 0, Label::Clear);
-    asm.place(Label::Untold);
-    asm.put(LOAD_U64, 2, RECORD, Field::Ran.offset(), 0);
-    asm.put(MOVE, 0, RECORD, 0, 0);
-    add_by_moment(asm, Field::Untold.offset());
 }
 
 /// Adds register 2 to the sum of the stranger's moment, of the two sums at an offset from register

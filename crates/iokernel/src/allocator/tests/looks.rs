@@ -97,26 +97,18 @@ fn work_timers_and_sums_of_kthreads_that_a_look_leaves_out_are_found_in_turn() {
 }
 
 #[test]
-fn programs_without_cores_of_which_a_look_reads_no_kthread_cost_their_part_of_it_all_the_same() {
+fn a_look_goes_on_to_further_programs_without_cores_for_a_microsecond() {
     const PROGRAMS: u32 = 64;
-    const KTHREADS: u16 = 16;
     let mut sandbox = Sandbox::new(1, Vec::new());
-    for id in 0..PROGRAMS {
-        sandbox.add(id, KTHREADS, 0, BestEffort);
-        // No slice is due for a second.
-        let (now, runtime) = (sandbox.now, sandbox.world.runtimes.get_mut(RuntimeId(id)).unwrap());
-        runtime.cache.end_slice((1, 1_000_000_000), 1_000_000_000, now);
-    }
-    // Two each, of 64.
-    for next in [32, 0, 32, 0] {
+    (0..PROGRAMS).for_each(|id| sandbox.add(id, 4, 0, BestEffort));
+    sandbox.tick();
+    assert_eq!(sandbox.alloc.cursor, 0, "all of them");
+    measure_as(600);
+    for next in [2, 4, 6] {
         sandbox.tick();
         assert_eq!(sandbox.alloc.cursor, next);
     }
-    // The clock is read after eight, and again until more than 1 us has passed.
-    measure_as(600);
-    sandbox.tick();
     measure_as(0);
-    assert_eq!(sandbox.alloc.cursor, 12);
 }
 
 /// Returns how many kthreads of runtime 0 have been lent a core.

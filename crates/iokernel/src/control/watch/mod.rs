@@ -12,6 +12,8 @@
 
 use core::fmt;
 use rustix::process::Pid;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_shm::account::Account;
@@ -156,6 +158,9 @@ impl fmt::Debug for Heartbeat {
 pub(crate) struct Watch {
     /// The polling thread.
     thread: Pid,
+    /// Linux's account of its time, kept open: the look takes its time from the core on which that
+    /// thread may be polling. `None` where Linux keeps none.
+    schedstat: Option<File>,
     before: Option<Sight>,
     /// Time of the last look.
     looked: Option<Instant>,
@@ -183,8 +188,10 @@ pub(crate) struct Finding {
 
 impl Watch {
     pub(crate) fn new(thread: Pid, heartbeat: Option<Heartbeat>, now: Instant) -> Self {
+        let schedstat = format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero());
         Self {
             thread,
+            schedstat: File::open(schedstat).ok(),
             before: None,
             looked: None,
             unmoved: None,
@@ -252,12 +259,19 @@ impl Watch {
         let place = stats.progress.get();
         let iterations = stats.polling.iterations.get();
         let moved = self.before.is_none_or(|before| before.iterations != iterations);
-        // proc_pid_schedstat(5): the first number is nanoseconds.
-        let ran = || self.proc("schedstat")?.split(' ').next()?.parse().ok().map(Duration::from_nanos);
         // proc_pid_stat(5): the name before it is in parentheses and may have some.
         let state = || self.proc("stat")?.rsplit_once(") ")?.1.chars().next();
         let state = if moved { None } else { state() };
-        Sight { at, iterations, place, ran: ran(), state: state.unwrap_or('R') }
+        Sight { at, iterations, place, ran: self.ran(), state: state.unwrap_or('R') }
+    }
+
+    /// Returns the processor time of the polling thread.
+    fn ran(&self) -> Option<Duration> {
+        // Three numbers of at most 20 digits; the first is nanoseconds (proc_pid_schedstat(5)).
+        let mut text = [0; 64];
+        let len = self.schedstat.as_ref()?.read_at(&mut text, 0).ok()?;
+        let ran = std::str::from_utf8(&text[..len]).ok()?.split(' ').next()?;
+        ran.parse().ok().map(Duration::from_nanos)
     }
 
     /// Reads what Linux says about the polling thread.

@@ -102,7 +102,7 @@ fn everything() -> Value {
     let capture =
         CaptureRequest { runtime: runtime.clone(), port: None, direction: None, snap: 64, ring_bytes };
     stats.add_capture(Arc::new(CaptureStats::new(1, capture)));
-    stats.set_trace(Some(Arc::new(TraceStats::new(1, TraceRequest { every: 1, runtime, ring_bytes }))));
+    stats.set_trace(Some(Arc::new(TraceStats::new(1, TraceRequest { every: 1, runtime }))));
     stats.note_refusal("web", 7, "the name is taken");
     stats.apply.record(700);
     let mut document = stats.to_json();

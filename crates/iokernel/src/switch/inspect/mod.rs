@@ -218,6 +218,4 @@ fn solicited_node(address: u128) -> u128 {
 }
 
 #[cfg(test)]
-mod answers;
-#[cfg(test)]
 mod tests;

@@ -16,6 +16,8 @@ pub(crate) const ICMP: u8 = IpProtocol::ICMP.0;
 pub(crate) const TCP: u8 = IpProtocol::TCP.0;
 pub(crate) const UDP: u8 = IpProtocol::UDP.0;
 pub(crate) const ICMPV6: u8 = IpProtocol::ICMPV6.0;
+/// The flag ACK of TCP.
+const ACK: u8 = 0x10;
 
 /// Lengths or headers that contradict one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,6 +241,16 @@ impl<'a> Packet<'a> {
     pub(crate) fn tcp_flags(&self) -> Option<u8> {
         let here = self.protocol == TCP && !matches!(self.part, Part::Later(_));
         self.payload.get(13).filter(|_| here).copied()
+    }
+
+    /// Returns whether it is a TCP segment that acknowledges, and has neither data nor another flag
+    /// than those that report congestion of data (RFC 3168 section 6.1).
+    pub(crate) fn is_bare_ack(&self) -> bool {
+        let header = self.payload.get(12).map_or(0, |&offset| usize::from(offset >> 4) * 4);
+        self.part == Part::Whole
+            && self.tcp_flags().is_some_and(|flags| flags & 0x3f == ACK)
+            && header >= TCP_HEADER
+            && header == self.length
     }
 
     /// Returns whether it is a fragment cut so that a reader of single packets does not see the

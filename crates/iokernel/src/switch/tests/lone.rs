@@ -3,10 +3,13 @@
 use std::net::Ipv4Addr;
 use tailwater_shm::KthreadState;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_wire::MacAddr;
 
 use crate::config::Config;
 use crate::fixture::Sandbox;
-use crate::switch::lone::tests::{tcp, tcp_ipv6};
+use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV6};
+use crate::switch::check::tests::udp;
+use crate::switch::packet::{TCP, decode};
 
 const CLIENT: u32 = 0;
 const SERVICE: u32 = 1;
@@ -15,6 +18,44 @@ const ACK: u8 = 0x10;
 
 /// Makes a segment: `tcp` or `tcp_ipv6`.
 type Segment = fn((Ipv4Addr, Ipv4Addr), (u16, u16), (u32, u32), u8, usize) -> Vec<u8>;
+
+/// A frame with a TCP segment of `data` bytes.
+fn tcp(
+    (from, to): (Ipv4Addr, Ipv4Addr),
+    ports: (u16, u16),
+    (sequence, acknowledgment): (u32, u32),
+    flags: u8,
+    data: usize,
+) -> Vec<u8> {
+    let mut frame = udp(from, to, ports, 54 + data);
+    frame[23] = TCP;
+    frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+    frame[42..46].copy_from_slice(&acknowledgment.to_be_bytes());
+    frame[46] = 5 << 4;
+    frame[47] = flags;
+    frame
+}
+
+/// The same over IPv6, between the link-local addresses of the stations.
+fn tcp_ipv6(
+    (from, to): (Ipv4Addr, Ipv4Addr),
+    ports: (u16, u16),
+    numbers: (u32, u32),
+    flags: u8,
+    data: usize,
+) -> Vec<u8> {
+    let mut frame = tcp((from, to), ports, numbers, flags, data);
+    frame[12..14].copy_from_slice(&ETHERTYPE_IPV6.to_be_bytes());
+    let segment = frame.split_off(34);
+    frame.truncate(ETHERNET_HEADER);
+    // Version 6, a flow label, the length of the segment, hop limit 64.
+    frame.extend([0x60, 0, 0x12, 0x34]);
+    frame.extend((segment.len() as u16).to_be_bytes());
+    frame.extend([TCP, 64]);
+    frame.extend([from, to].map(|ip| MacAddr::derived(ip).link_local().octets()).as_flattened());
+    frame.extend(segment);
+    frame
+}
 
 /// A client that keeps its core, and a service that has parked after an answer of 100 bytes.
 fn after_an_answer(config: &Config) -> Sandbox {
@@ -51,10 +92,6 @@ fn request_over(segment: Segment, sandbox: &mut Sandbox, n: u32) {
 }
 
 /// The service reads all frames, answers the `n`-th request, and gives its core back.
-fn answer_and_park(sandbox: &mut Sandbox, n: u32) {
-    answer_over(tcp, sandbox, n);
-}
-
 fn answer_over(segment: Segment, sandbox: &mut Sandbox, n: u32) {
     let (client, service) = addresses(sandbox);
     while sandbox.peer(SERVICE).receive(0).is_some() {}
@@ -125,29 +162,31 @@ fn an_acknowledgment_waits_no_longer_than_its_bound_and_comes_with_the_next_core
     assert!(sandbox.peer(SERVICE).receive(0).is_some_and(|frame| frame.len() == 54));
 }
 
+/// Whether a segment of `data` bytes with these flags, to a service that has parked after an answer
+/// and states that so many of its connections await acknowledgments, fetches a core.
+fn fetches_a_core(segment: Segment, config: &Config, awaiting: u32, (flags, data): (u8, usize)) -> bool {
+    let mut sandbox = after_an_answer_over(segment, config);
+    let status = &sandbox.peer(SERVICE).region.kthread(0).status;
+    status.awaits_acks.store(awaiting, std::sync::atomic::Ordering::Relaxed);
+    let frame = segment(addresses(&sandbox), (40_001, 5_000), (50, 100), flags, data);
+    sandbox.peer(CLIENT).send(0, &frame);
+    sandbox.pass(100);
+    sandbox.obey();
+    sandbox.peer(SERVICE).state(0) == KthreadState::Running
+}
+
 #[test]
 fn whatever_a_thread_may_wait_for_gets_a_core_at_once() {
-    for (number, hold) in [(99, 2_000), (100, 0)] {
-        let mut sandbox = after_an_answer(&Config { ack_hold_us: hold, ..Config::default() });
-        ack(&mut sandbox, number);
-        assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running, "{number}, {hold} us");
-        let mut sandbox = after_an_answer_over(tcp_ipv6, &Config { ack_hold_us: hold, ..Config::default() });
-        ack_over(tcp_ipv6, &mut sandbox, number);
-        assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running, "IPv6, {number}, {hold} us");
+    const FIN: u8 = 1;
+    let (waits, never) = (Config::default(), Config { ack_hold_us: 0, ..Config::default() });
+    for segment in [tcp as Segment, tcp_ipv6] {
+        assert!(!fetches_a_core(segment, &waits, 0, (ACK, 0)));
+        assert!(fetches_a_core(segment, &never, 0, (ACK, 0)), "none may wait");
+        assert!(fetches_a_core(segment, &waits, 1, (ACK, 0)), "a connection awaits one");
+        for (flags, data) in [(ACK, 1), (PSH_ACK, 0), (ACK | FIN, 0), (ACK | 1 << 1, 0), (ACK | 1 << 2, 0)] {
+            assert!(fetches_a_core(segment, &waits, 0, (flags, data)), "{flags:#x}, {data} bytes");
+        }
     }
-    // A small segment waits behind the answer, by Nagle's algorithm.
-    let mut sandbox = after_an_answer(&Config::default());
-    let word = |sandbox: &mut Sandbox, connections: u32| {
-        let status = &sandbox.peer(SERVICE).region.kthread(0).status;
-        status.awaits_acks.store(connections, std::sync::atomic::Ordering::Relaxed);
-    };
-    word(&mut sandbox, 1);
-    ack(&mut sandbox, 100);
-    assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
-    answer_and_park(&mut sandbox, 2);
-    word(&mut sandbox, 0);
-    ack(&mut sandbox, 200);
-    assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Parked, "no connection waits any more");
     // Behind other frames that wait there.
     let mut sandbox = after_an_answer(&Config::default());
     request(&mut sandbox, 2);
@@ -155,4 +194,27 @@ fn whatever_a_thread_may_wait_for_gets_a_core_at_once() {
     sandbox.pass(100);
     ack(&mut sandbox, 100);
     assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
+}
+
+#[test]
+fn lengths_that_contradict_each_other_are_no_acknowledgment() {
+    let is_bare_ack =
+        |frame: &[u8], len| decode(frame, len).is_ok_and(|it| it.is_some_and(|it| it.is_bare_ack()));
+    let (from, to) = (Ipv4Addr::new(10, 77, 0, 10), Ipv4Addr::new(10, 77, 0, 11));
+    for segment in [tcp as Segment, tcp_ipv6] {
+        let frame = segment((from, to), (40_001, 5_000), (1, 1), ACK, 0);
+        assert!(is_bare_ack(&frame, frame.len()));
+        assert!(!is_bare_ack(&frame[..frame.len() - 7], frame.len()), "the flags are not shown");
+        let header = frame.len() - 20;
+        for offset in [0, 4 << 4, 6 << 4, 15 << 4] {
+            let mut frame = frame.clone();
+            frame[header + 12] = offset;
+            assert!(!is_bare_ack(&frame, frame.len()), "a header of {} bytes", offset >> 2);
+        }
+    }
+    // A ring's first line shows enough of an IPv4 segment; a fragment is none.
+    let mut frame = tcp((from, to), (40_001, 5_000), (1, 1), ACK, 0);
+    assert!(is_bare_ack(&frame[..48], frame.len()));
+    frame[20] = 0x20;
+    assert!(!is_bare_ack(&frame, frame.len()));
 }

@@ -19,6 +19,7 @@ use tailwater::thread;
 use tailwater_testbed::bed::START_TIMEOUT;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 
 use super::request::Setup;
@@ -64,7 +65,7 @@ struct Samples {
 /// Measures so many rounds.
 pub fn measure(machine: &Machine, interrupt: &Interrupt, rounds: u16) -> anyhow::Result<Figures> {
     let (mut raises, mut lowers, mut costs) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..rounds {
+    for _ in progress::over("estimates of cores", 0..rounds) {
         let setup = Setup::new(machine)?;
         let _iokernel = setup.start_iokernel(machine)?;
         let words = ["steps".to_owned(), "--count".to_owned(), STEPS.to_string()];

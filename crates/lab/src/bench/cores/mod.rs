@@ -21,6 +21,7 @@ use serde_json::Value;
 use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 
 mod child;
@@ -254,7 +255,7 @@ fn measure_creation(rounds: u16, interrupt: &Interrupt) -> anyhow::Result<Vec<Ro
     let cases: Vec<(Load, Way)> =
         Load::ALL.into_iter().flat_map(|load| Way::ALL.map(|way| (load, way))).collect();
     let mut figures = vec![Vec::new(); cases.len()];
-    for _ in 0..rounds {
+    for _ in progress::over("new threads", 0..rounds) {
         for (&(load, way), figures) in cases.iter().zip(&mut figures) {
             figures.push(measure(load, Some(way), KTHREADS, interrupt)?);
         }

@@ -23,7 +23,7 @@ use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::table::{Table, number};
-use tailwater_testbed::{BatchRates, Measured, note, on_tailwater};
+use tailwater_testbed::{BatchRates, Measured, note, on_tailwater, progress};
 use tailwater_workload::schedule::{Segment, Shape};
 use tailwater_workload::{LoadSchedule, Rate};
 
@@ -109,7 +109,7 @@ pub fn measure(
     })?;
     note!("capacity: {capacity_rps:.0} requests a second");
     let mut all = WAYS.map(|_| Rounds::default());
-    for round in 0..rounds {
+    for round in progress::over("ramps", 0..rounds) {
         let (seed, rises_first) = (u64::from(round), round % 2 == 0);
         for ((_, estimates), rounds) in WAYS.into_iter().zip(&mut all) {
             let setting = on_tailwater::Setting { estimates, ..Default::default() };

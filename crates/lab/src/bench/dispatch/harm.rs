@@ -6,6 +6,7 @@
 //! round is one pair, and the figures are medians over the rounds.
 
 use serde::Serialize;
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 use tailwater_workload::ServiceTime;
 use tailwater_workload::summary::NEVER_NS;
@@ -60,7 +61,7 @@ pub fn measure(bench: &Bench, rounds: u16) -> anyhow::Result<Vec<Load>> {
         for load in LOADS {
             let rps = load * 1e9 / (mean_ns + PACKET_NS);
             let mut found = [Vec::new(), Vec::new()];
-            for round in 0..rounds {
+            for round in progress::over(service, 0..rounds) {
                 // Each is first every other time.
                 for variant in [usize::from(round % 2), usize::from(round % 2 == 0)] {
                     let quantum_us = if variant == 0 { 0 } else { QUANTUM_DEFAULT_US };

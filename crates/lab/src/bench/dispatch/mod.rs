@@ -20,6 +20,7 @@ use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::port::{GENERATOR_IP, tcp_port};
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 
 mod bed;
@@ -144,7 +145,7 @@ pub fn run(args: &DispatchArgs) -> anyhow::Result<Report> {
 
 fn measure_threads(rounds: u16, interrupt: &Interrupt) -> anyhow::Result<Threads> {
     let (mut programs, mut turns, mut requests) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..rounds {
+    for _ in progress::over("threads", 0..rounds) {
         programs.push(measure(&["programs", "10"], QUANTUM_US, interrupt)?);
         turns.push(measure(&["turns", "10"], QUANTUM_US, interrupt)?);
         requests.push(measure(&["requests", "10"], 0, interrupt)?);

@@ -5,6 +5,7 @@
 //! [`bimodal`](super::bimodal)'s.
 
 use serde::Serialize;
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 
 use super::bed::{Bench, Load};
@@ -87,7 +88,7 @@ impl Fixed {
 fn low_load(rounds: u16, bench: &Bench) -> anyhow::Result<LowLoad> {
     let variants = [(None, 0), (None, QUANTUM_DEFAULT_US), (Some(PREEMPTIVE), 0)];
     let mut figures = [const { (Vec::new(), Vec::new()) }; 3];
-    for _ in 0..rounds {
+    for _ in progress::over("low load", 0..rounds) {
         for (&(policy, quantum_us), (p50, p99)) in variants.iter().zip(&mut figures) {
             let load = Load { quantum_us, ..Load::new(LOW_RPS, SECONDS) };
             let point = bench.point(&bench.spin(BIMODAL, policy)?, load)?;
@@ -117,7 +118,7 @@ fn in_turn(
     mut measure: impl FnMut(&str) -> anyhow::Result<f64>,
 ) -> anyhow::Result<[Vec<f64>; 2]> {
     let mut found = [Vec::new(), Vec::new()];
-    for round in 0..rounds {
+    for round in progress::over("two policies", 0..rounds) {
         for index in [usize::from(round % 2), usize::from(round % 2 == 0)] {
             found[index].push(measure([PLAIN, PREEMPTIVE][index])?);
         }

@@ -24,6 +24,7 @@ use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
 use tailwater_testbed::program::Program;
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::unannounced::Unannounced;
 
@@ -112,7 +113,7 @@ pub fn run(args: &EnergyArgs, machine: &Machine) -> anyhow::Result<Report> {
     let speed = testbed.calibrate()?;
     let counted = Duration::from_secs(args.seconds);
     let mut seen = vec![[const { Vec::new() }; WAYS.len()]; LOADS.len()];
-    for round in 0..args.rounds {
+    for round in progress::over("energy", 0..args.rounds) {
         for turn in 0..WAYS.len() {
             let at = if round % 2 == 0 { turn } else { WAYS.len() - 1 - turn };
             let way = WAYS[at];

@@ -34,6 +34,7 @@ use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, cpu_set};
+use tailwater_testbed::progress;
 
 mod client;
 pub mod network;
@@ -134,7 +135,7 @@ pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
     let mut rounds: Vec<(Variant, Vec<Round>)> =
         args.variants.iter().map(|&variant| (variant, Vec::new())).collect();
     let mut host = terms.cores.map(|core| (core, Gaps::default()));
-    for _ in 0..args.rounds {
+    for _ in progress::over("ports", 0..args.rounds) {
         terms.probe(&mut host)?;
         for (variant, measured) in &mut rounds {
             // A thread of its own, because its namespace is.

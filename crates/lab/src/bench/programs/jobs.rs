@@ -45,22 +45,8 @@ while True:
 ";
 
 /// Encodes ten minutes of a generated picture, which takes longer than a point, and writes nothing.
-const ENCODING: [&str; 14] = [
-    "-nostdin",
-    "-loglevel",
-    "error",
-    "-f",
-    "lavfi",
-    "-i",
-    "testsrc2=size=640x360:rate=30:duration=600",
-    "-threads",
-    "1",
-    "-c:v",
-    "mpeg4",
-    "-f",
-    "null",
-    "-",
-];
+const ENCODING: &str = "-nostdin -loglevel error -f lavfi -i testsrc2=size=640x360:rate=30:duration=600 -threads 1 \
+    -c:v mpeg4 -f null -";
 
 /// The files that the jobs read.
 #[derive(Debug)]
@@ -117,7 +103,7 @@ impl Job {
                 ("sh", vec!["-c".into(), script.into(), object, source])
             }
             Self::Python => ("python3", vec!["-c".into(), MATRICES.into()]),
-            Self::Ffmpeg => ("ffmpeg", ENCODING.map(str::to_owned).to_vec()),
+            Self::Ffmpeg => ("ffmpeg", ENCODING.split(' ').map(str::to_owned).collect()),
         };
         let program = find(program)?.display().to_string();
         Some([vec![program], words].concat())

@@ -17,7 +17,7 @@ use tailwater_iokernel::stats::HandoffKind;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::machine::Machine;
-use tailwater_testbed::{Measured, note, on_linux, on_tailwater};
+use tailwater_testbed::{Measured, note, on_linux, on_tailwater, progress};
 
 pub mod jobs;
 mod posix;
@@ -115,8 +115,7 @@ pub fn run(args: &ProgramsArgs, machine: &Machine) -> anyhow::Result<Report> {
         }
         if of(Part::Batch) {
             let mut rounds = vec![Vec::new(); args.loads.len()];
-            for round in 1..=args.rounds {
-                note!("{}: round {round} of {}", job.name(), args.rounds);
+            for round in progress::over(job.name(), 1..=args.rounds) {
                 for (&load, rounds) in args.loads.iter().zip(&mut rounds) {
                     rounds.push(beside(args, &testbed, speed, (load, u64::from(round)))?);
                 }

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt;
 use tailwater_loadgen::pin::PinnedThread;
 use tailwater_loadgen::tcp::Outcome;
 
+use super::kernel::Count;
 use super::many::Length;
 
 /// What an event of the listener carries in place of a connection's number.
@@ -172,12 +172,9 @@ fn ask(to: SocketAddr, concurrent: u32, messages: u32, bytes: usize, length: Len
     let opened: Result<Vec<Call>> =
         (0..concurrent).map(|number| Call::open(to, &poll, number.into(), messages, &message)).collect();
     let mut calls = opened?;
-    let from = Instant::now() + length.warm_up;
-    let until = from + length.lasts;
-    let mut latency: Histogram<u64> =
-        Histogram::new_with_bounds(1, 1 << 36, 3).expect("constant bounds are in range");
+    let mut count = Count::new(length.warm_up, length.lasts);
     let mut events = Vec::new();
-    while Instant::now() < until {
+    while count.next().is_some() {
         wait(&poll, &mut events)?;
         for event in events.drain(..) {
             let number = event.data.u64();
@@ -185,10 +182,7 @@ fn ask(to: SocketAddr, concurrent: u32, messages: u32, bytes: usize, length: Len
             if !call.take(&mut buffer)? {
                 continue;
             }
-            let now = Instant::now();
-            if call.began >= from && now <= until {
-                latency.saturating_record((now - call.began).as_nanos() as u64);
-            }
+            let now = count.answered(call.began);
             if call.left == 0 {
                 *call = Call::open(to, &poll, number, messages, &message)?;
             } else {
@@ -197,15 +191,7 @@ fn ask(to: SocketAddr, concurrent: u32, messages: u32, bytes: usize, length: Len
             }
         }
     }
-    Ok(Outcome {
-        completed: latency.len(),
-        failed: 0,
-        bytes: latency.len() * bytes as u64,
-        elapsed: length.lasts,
-        latency,
-        retransmissions: 0,
-        stages: None,
-    })
+    Ok(count.outcome(bytes))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tailwater_loadgen::tcp::Order;
 use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 
 use super::figures::Figures;
@@ -124,7 +125,7 @@ pub fn run(args: &EventsArgs) -> Result<Report> {
             "skipped: hyper: there is no tailwater-hello beside this program or in PATH: {BUILD}"
         )?;
     }
-    for _ in 0..args.rounds {
+    for _ in progress::over("events", 0..args.rounds) {
         services(&mut figures, &interrupt)?;
         baseline(&mut figures)?;
         interrupt.check()?;

@@ -112,33 +112,35 @@ pub(super) fn request_response(
 }
 
 /// Counts answers between the end of the warm-up and the end of the measurement.
-struct Count {
+pub(super) struct Count {
     from: Instant,
     until: Instant,
     latency: Histogram<u64>,
 }
 
 impl Count {
-    fn new(warm_up: Duration, lasts: Duration) -> Self {
+    pub(super) fn new(warm_up: Duration, lasts: Duration) -> Self {
         let from = Instant::now() + warm_up;
         let latency = Histogram::new_with_bounds(1, 1 << 36, 3).expect("constant bounds are in range");
         Self { from, until: from + lasts, latency }
     }
 
     /// Returns the time at which the next request begins; `None` at the end of the measurement.
-    fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Instant> {
         let now = Instant::now();
         (now < self.until).then_some(now)
     }
 
-    fn answered(&mut self, began: Instant) {
+    /// Counts an answer to a request of time `began`; returns the time now.
+    pub(super) fn answered(&mut self, began: Instant) -> Instant {
         let now = Instant::now();
         if began >= self.from && now <= self.until {
             self.latency.saturating_record((now - began).as_nanos() as u64);
         }
+        now
     }
 
-    fn outcome(self, bytes: usize) -> Outcome {
+    pub(super) fn outcome(self, bytes: usize) -> Outcome {
         Outcome {
             completed: self.latency.len(),
             failed: 0,

@@ -34,6 +34,7 @@ pub use figures::Figures;
 pub use service::{ServiceArgs, run as run_service};
 
 use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::progress;
 
 /// Measure TCP through the IOKernel, next to the kernel's: latency, throughput, bulk, memory
 #[derive(Debug, Clone, clap::Args)]
@@ -81,7 +82,7 @@ pub fn run(args: &TcpArgs) -> Result<Figures> {
         return soak::run(Duration::from_secs_f64(minutes * 60.0), &interrupt);
     }
     let mut figures = Figures::default();
-    for _ in 0..args.rounds {
+    for _ in progress::over("tcp", 0..args.rounds) {
         rounds::service(&mut figures, &interrupt)?;
         rounds::kernel(&mut figures)?;
         interrupt.check()?;

@@ -3,64 +3,6 @@
 //! The names are the words of the line protocol, the rows of the table and the keys of the JSON
 //! document.
 
-/// A timed operation of a system of threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// Lock and unlock an uncontended mutex.
-    Mutex,
-    /// Two threads yield to each other: one switch.
-    Yield,
-    /// Two threads pass a turn with a condition variable: one hop.
-    Condvar,
-    /// Send a message and receive it, on one thread.
-    Channel,
-    /// Two threads pass a message with two channels: one hop.
-    ChannelHop,
-    /// As `Channel`, with a channel that may have many receivers.
-    ChannelMany,
-    /// As `Channel`, receiving from the one of two channels that has a message.
-    Select,
-    /// Read-lock and unlock a reader-writer lock without writers.
-    RwlockRead,
-    /// Write-lock and unlock such a lock without other threads.
-    RwlockWrite,
-    /// Read a value that is replaced by read-copy-update.
-    RcuRead,
-    /// Replace such a value without readers.
-    RcuReplace,
-    /// Start a thread and join it.
-    SpawnJoin,
-    /// Start 1000 threads, then join them: per thread.
-    FanOut,
-    /// Yield when no other thread is runnable.
-    NullYield,
-    /// From the last instruction of one thread to the first of the next on the same core.
-    ExitTurnaround,
-    /// From before the call that starts a thread to its first instruction on another core.
-    CreateRemote,
-    /// From before the notification of a waiting thread to its first instruction on another core.
-    NotifyRemote,
-    /// From before the unparking of a parked thread to its first instruction on another core.
-    UnparkRemote,
-    /// As `UnparkRemote`, while as many other threads are parked as the crowd of this index in
-    /// [`CROWDS`] has.
-    UnparkAmong(u8),
-    /// Three threads for each core, each of which starts its successor and ends: per thread.
-    Throughput,
-    /// One thread starts all others, each of which computes for [`CHILD_NS`]: per thread.
-    Dispatch,
-    /// As `Dispatch`, each with the less loaded of two kthreads.
-    DispatchPlaced,
-    /// Start threads that all wait; then they end, and their stacks stay.
-    Idle,
-    /// A cache line from one core to another, one way.
-    Line,
-    /// Two compare-and-swaps: the cost of a lock and its release.
-    CasPair,
-    /// Reading the time-stamp counter.
-    Rdtsc,
-}
-
 /// Where an operation runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cores {
@@ -72,76 +14,108 @@ pub enum Cores {
     Scale,
 }
 
-impl Operation {
-    /// All operations that are measured in rounds, in the order of the table.
-    pub const ROUNDS: [Self; 22] = [
-        Self::Line,
-        Self::CasPair,
-        Self::Rdtsc,
-        Self::Mutex,
-        Self::Yield,
-        Self::Condvar,
-        Self::Channel,
-        Self::ChannelHop,
-        Self::ChannelMany,
-        Self::Select,
-        Self::RwlockRead,
-        Self::RwlockWrite,
-        Self::RcuRead,
-        Self::RcuReplace,
-        Self::SpawnJoin,
-        Self::FanOut,
-        Self::NullYield,
-        Self::ExitTurnaround,
-        Self::CreateRemote,
-        Self::NotifyRemote,
-        Self::UnparkRemote,
-        Self::Throughput,
-    ];
+/// Makes the operations of a row each: its name in the protocol, the table and the document, the
+/// cores that it runs on, and its fewest repetitions, which are whole batches, or enough samples
+/// for a median.
+macro_rules! operations {
+    (
+        $($(#[$doc:meta])+ $op:ident = $name:literal, $cores:ident, $least:expr;)+
+        Others:
+        $($(#[$other_doc:meta])+ $other:ident $(($crowd:ident: $of:ty))? = $other_name:expr, $other_cores:ident, $other_least:expr;)+
+    ) => {
+        /// A timed operation of a system of threads.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Operation {
+            $($(#[$doc])+ $op,)+
+            $($(#[$other_doc])+ $other $(($of))?,)+
+        }
 
+        impl Operation {
+            /// All operations that are measured in rounds, in the order of the table.
+            pub const ROUNDS: [Self; 22] = [$(Self::$op),+];
+
+            fn row(self) -> (&'static str, Cores, u64) {
+                match self {
+                    $(Self::$op => ($name, Cores::$cores, $least),)+
+                    $(Self::$other $(($crowd))? => ($other_name, Cores::$other_cores, $other_least),)+
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    /// A cache line from one core to another, one way.
+    Line = "line_one_way", Two, 64;
+    /// Two compare-and-swaps: the cost of a lock and its release.
+    CasPair = "cas_pair", One, 64;
+    /// Reading the time-stamp counter.
+    Rdtsc = "rdtsc", One, 64;
+    /// Lock and unlock an uncontended mutex.
+    Mutex = "mutex", One, 64;
+    /// Two threads yield to each other: one switch.
+    Yield = "yield", One, 64;
+    /// Two threads pass a turn with a condition variable: one hop.
+    Condvar = "condvar", One, 64;
+    /// Send a message and receive it, on one thread.
+    Channel = "channel", One, 64;
+    /// Two threads pass a message with two channels: one hop.
+    ChannelHop = "channel_hop", One, 64;
+    /// As `Channel`, with a channel that may have many receivers.
+    ChannelMany = "channel_many", One, 64;
+    /// As `Channel`, receiving from the one of two channels that has a message.
+    Select = "select", One, 64;
+    /// Read-lock and unlock a reader-writer lock without writers.
+    RwlockRead = "rwlock_read", One, 64;
+    /// Write-lock and unlock such a lock without other threads.
+    RwlockWrite = "rwlock_write", One, 64;
+    /// Read a value that is replaced by read-copy-update.
+    RcuRead = "rcu_read", One, 64;
+    /// Replace such a value without readers.
+    RcuReplace = "rcu_replace", One, 64;
+    /// Start a thread and join it.
+    SpawnJoin = "spawn_join", One, 64;
+    /// Start 1000 threads, then join them: per thread.
+    FanOut = "fan_out", One, FAN;
+    /// Yield when no other thread is runnable.
+    NullYield = "null_yield", One, 64;
+    /// From the last instruction of one thread to the first of the next on the same core.
+    ExitTurnaround = "exit_turnaround", One, 2 * BATCH as u64;
+    /// From before the call that starts a thread to its first instruction on another core.
+    CreateRemote = "create_remote", Two, 64;
+    /// From before the notification of a waiting thread to its first instruction on another core.
+    NotifyRemote = "notify_remote", Two, 64;
+    /// From before the unparking of a parked thread to its first instruction on another core.
+    UnparkRemote = "unpark_remote", Two, 64;
+    /// Three threads for each core, each of which starts its successor and ends: per thread.
+    Throughput = "throughput", Scale, 1024;
+
+    Others:
+    /// As `UnparkRemote`, while as many other threads are parked as the crowd of this index in
+    /// [`CROWDS`] has.
+    UnparkAmong(crowd: u8) = CROWDS[usize::from(crowd)].1, Two, 64;
+    /// One thread starts all others, each of which computes for [`CHILD_NS`]: per thread.
+    Dispatch = "dispatch", Scale, 1024;
+    /// As `Dispatch`, each with the less loaded of two kthreads.
+    DispatchPlaced = "dispatch_placed", Scale, 1024;
+    /// Start threads that all wait; then they end, and their stacks stay.
+    Idle = "idle", One, 64;
+}
+
+impl Operation {
     /// Returns its name in the protocol, the table and the document.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Mutex => "mutex",
-            Self::Yield => "yield",
-            Self::Condvar => "condvar",
-            Self::Channel => "channel",
-            Self::ChannelHop => "channel_hop",
-            Self::ChannelMany => "channel_many",
-            Self::Select => "select",
-            Self::RwlockRead => "rwlock_read",
-            Self::RwlockWrite => "rwlock_write",
-            Self::RcuRead => "rcu_read",
-            Self::RcuReplace => "rcu_replace",
-            Self::SpawnJoin => "spawn_join",
-            Self::FanOut => "fan_out",
-            Self::NullYield => "null_yield",
-            Self::ExitTurnaround => "exit_turnaround",
-            Self::CreateRemote => "create_remote",
-            Self::NotifyRemote => "notify_remote",
-            Self::UnparkRemote => "unpark_remote",
-            Self::UnparkAmong(crowd) => CROWDS[usize::from(crowd)].1,
-            Self::Throughput => "throughput",
-            Self::Dispatch => "dispatch",
-            Self::DispatchPlaced => "dispatch_placed",
-            Self::Idle => "idle",
-            Self::Line => "line_one_way",
-            Self::CasPair => "cas_pair",
-            Self::Rdtsc => "rdtsc",
-        }
+        self.row().0
     }
 
     /// Returns the cores that it runs on.
     pub fn cores(self) -> Cores {
-        match self {
-            Self::CreateRemote
-            | Self::NotifyRemote
-            | Self::UnparkRemote
-            | Self::UnparkAmong(_)
-            | Self::Line => Cores::Two,
-            Self::Throughput | Self::Dispatch | Self::DispatchPlaced => Cores::Scale,
-            _ => Cores::One,
-        }
+        self.row().1
+    }
+
+    /// Returns its fewest repetitions.
+    pub fn least(self) -> u64 {
+        self.row().2
     }
 
     /// Returns whether its figure is the median of many samples rather than the mean over all
@@ -153,16 +127,6 @@ impl Operation {
     /// Returns the operations of Arachne's figure 9: a signal among ever more parked threads.
     pub fn crowded() -> impl Iterator<Item = Self> {
         (0..CROWDS.len() as u8).map(Self::UnparkAmong)
-    }
-
-    /// Fewest repetitions: whole batches, or enough samples for a median.
-    pub fn least(self) -> u64 {
-        match self {
-            Self::FanOut => FAN,
-            Self::Throughput | Self::Dispatch | Self::DispatchPlaced => 1024,
-            Self::ExitTurnaround => 2 * BATCH as u64,
-            _ => 64,
-        }
     }
 }
 
@@ -205,56 +169,34 @@ pub struct Published {
     pub ns: f64,
 }
 
-const fn published(op: Operation, system: &'static str, ns: f64) -> Published {
-    Published { op, system, ns }
+/// Makes a paper's figures: an operation, and the nanoseconds of each system.
+macro_rules! published {
+    ($($op:ident: $($system:tt $ns:literal),+;)+) => {
+        &[$($(Published { op: Operation::$op, system: $system, ns: $ns }),+),+]
+    };
 }
 
 /// Shenango (NSDI 2019), table 2: one core.
-pub const SHENANGO: [Published; 16] = [
-    published(Operation::Mutex, "shenango", 37.0),
-    published(Operation::Mutex, "arachne", 55.0),
-    published(Operation::Mutex, "std", 30.0),
-    published(Operation::Mutex, "go", 24.0),
-    published(Operation::Yield, "shenango", 52.0),
-    published(Operation::Yield, "arachne", 79.0),
-    published(Operation::Yield, "std", 593.0),
-    published(Operation::Yield, "go", 109.0),
-    published(Operation::Condvar, "shenango", 100.0),
-    published(Operation::Condvar, "arachne", 203.0),
-    published(Operation::Condvar, "std", 1900.0),
-    published(Operation::Condvar, "go", 281.0),
-    published(Operation::SpawnJoin, "shenango", 148.0),
-    published(Operation::SpawnJoin, "arachne", 595.0),
-    published(Operation::SpawnJoin, "std", 12996.0),
-    published(Operation::SpawnJoin, "go", 462.0),
-];
+pub const SHENANGO: &[Published] = published! {
+    Mutex: "shenango" 37.0, "arachne" 55.0, "std" 30.0, "go" 24.0;
+    Yield: "shenango" 52.0, "arachne" 79.0, "std" 593.0, "go" 109.0;
+    Condvar: "shenango" 100.0, "arachne" 203.0, "std" 1900.0, "go" 281.0;
+    SpawnJoin: "shenango" 148.0, "arachne" 595.0, "std" 12996.0, "go" 462.0;
+};
 
 /// Arachne with a ready queue for each core in place of its scan of contexts.
 pub const READY_QUEUE: &str = "arachne-rq";
 
 /// Arachne (OSDI 2018), table 2, without hyperthreads: across cores but for the yields and the
 /// turnaround.
-pub const ARACHNE: [Published; 19] = [
-    published(Operation::Yield, "arachne", 83.0),
-    published(Operation::Yield, "uthreads", 79.0),
-    published(Operation::NullYield, "arachne", 14.0),
-    published(Operation::NullYield, "uthreads", 6.0),
-    published(Operation::ExitTurnaround, "arachne", 328.0),
-    published(Operation::CreateRemote, "arachne", 275.0),
-    published(Operation::CreateRemote, "std", 13329.0),
-    published(Operation::CreateRemote, "go", 444.0),
-    published(Operation::CreateRemote, "uthreads", 6132.0),
-    published(Operation::NotifyRemote, "arachne", 251.0),
-    published(Operation::NotifyRemote, "std", 4962.0),
-    published(Operation::NotifyRemote, "go", 483.0),
-    published(Operation::NotifyRemote, "uthreads", 4976.0),
-    published(Operation::UnparkRemote, "arachne", 233.0),
-    published(Operation::Yield, READY_QUEUE, 137.0),
-    published(Operation::NullYield, READY_QUEUE, 13.0),
-    published(Operation::ExitTurnaround, READY_QUEUE, 408.0),
-    published(Operation::CreateRemote, READY_QUEUE, 524.0),
-    published(Operation::NotifyRemote, READY_QUEUE, 459.0),
-];
+pub const ARACHNE: &[Published] = published! {
+    Yield: "arachne" 83.0, "uthreads" 79.0, READY_QUEUE 137.0;
+    NullYield: "arachne" 14.0, "uthreads" 6.0, READY_QUEUE 13.0;
+    ExitTurnaround: "arachne" 328.0, READY_QUEUE 408.0;
+    CreateRemote: "arachne" 275.0, "std" 13329.0, "go" 444.0, "uthreads" 6132.0, READY_QUEUE 524.0;
+    NotifyRemote: "arachne" 251.0, "std" 4962.0, "go" 483.0, "uthreads" 4976.0, READY_QUEUE 459.0;
+    UnparkRemote: "arachne" 233.0;
+};
 
 #[cfg(test)]
 mod tests {
@@ -270,7 +212,7 @@ mod tests {
 
     #[test]
     fn no_paper_gives_two_figures_for_one_row() {
-        for paper in [&SHENANGO[..], &ARACHNE[..]] {
+        for paper in [SHENANGO, ARACHNE] {
             for (i, a) in paper.iter().enumerate() {
                 let twice = paper[..i].iter().any(|b| (a.op, a.system) == (b.op, b.system));
                 assert!(!twice, "{a:?} is there twice");

@@ -32,8 +32,8 @@ pub fn table(rows: &[Row], hz: u64) -> Table {
             number(row.min_ns),
             percent(row.spread),
             number(row.ns * hz as f64 / 1e9),
-            figure(&SHENANGO, row.operation, row.system),
-            figure(&ARACHNE, row.operation, row.system),
+            figure(SHENANGO, row.operation, row.system),
+            figure(ARACHNE, row.operation, row.system),
         ]);
     }
     table
@@ -66,7 +66,7 @@ fn paper_rows(op: Option<Operation>, table: &mut Table) {
         ("uthreads", "(uThreads)"),
     ];
     for (system, name) in systems {
-        let figures = [figure(&SHENANGO, op, system), figure(&ARACHNE, op, system)];
+        let figures = [figure(SHENANGO, op, system), figure(ARACHNE, op, system)];
         if let Some(op) = op
             && figures.iter().any(|figure| !figure.is_empty())
         {

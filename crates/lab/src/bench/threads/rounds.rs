@@ -9,7 +9,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::operation::{Cores, Operation};
@@ -19,6 +18,7 @@ use crate::bench::median_of_some;
 use tailwater_testbed::child::ChildProcess;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
+use tailwater_testbed::progress::Progress;
 
 /// Maximum number of repetitions in one order.
 const MAX_REPETITIONS: u64 = 1 << 20;
@@ -114,16 +114,16 @@ pub fn measure(
             }
         }
     }
-    let progress = progress((effort.rounds * courses.len()) as u64);
+    let progress = Progress::new("threads", (effort.rounds * courses.len()) as u64);
     for _ in 0..effort.rounds {
         for course in &mut courses {
             interrupt.check()?;
             let seat = &mut seats[course.seat];
             course.ns.extend(seat.order(course.op, course.n, interrupt)?.map(|answer| answer.ns));
-            progress.inc(1);
+            progress.advance();
         }
     }
-    progress.finish_and_clear();
+    drop(progress);
     let rows = courses.into_iter().filter_map(|course| {
         let seat = &seats[course.seat];
         let name = row_name(course.op, seat.cores);
@@ -212,12 +212,6 @@ fn summarise(op: String, system: System, mut ns: Vec<f64>) -> Option<Row> {
     let median = quantile(2);
     let spread = (quantile(3) - quantile(1)) / median.max(f64::MIN_POSITIVE);
     Some(Row { op, system: system.name(), ns: median, min_ns, spread, kib: None, operation: None })
-}
-
-fn progress(orders: u64) -> ProgressBar {
-    let style =
-        ProgressStyle::with_template("{wide_bar} {pos}/{len} {eta}").expect("the template is constant");
-    ProgressBar::new(orders).with_style(style)
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ fn summary(rows: &[Row]) -> Table {
 
 fn claims(rows: &[Row]) -> Vec<Claim> {
     const FLAT: &str = "56 other blocked threads on the core make a signal less than 100 ns longer";
-    let queue_ns = published(&ARACHNE, Operation::NotifyRemote, READY_QUEUE).unwrap_or_default();
+    let queue_ns = published(ARACHNE, Operation::NotifyRemote, READY_QUEUE).unwrap_or_default();
     let below =
         format!("even then it takes less than with a ready queue, whose notification takes {queue_ns:.0} ns");
     let own = course(rows, OWN);

@@ -38,7 +38,7 @@ pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
     Ok(Outcome {
         svg: draw(figure.title, &primitives::panels(&rows, &OPERATIONS, is_drawn)),
-        data: primitives::data(&rows, &ARACHNE),
+        data: primitives::data(&rows, ARACHNE),
         summary: summary(&rows),
         claims: claims(&rows),
         notes,
@@ -46,7 +46,7 @@ pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
 }
 
 fn published(op: Operation, system: &str) -> Option<f64> {
-    primitives::published(&ARACHNE, op, system)
+    primitives::published(ARACHNE, op, system)
 }
 
 /// Returns whether a row is drawn: where the kernel switches it is ten times slower, and in the

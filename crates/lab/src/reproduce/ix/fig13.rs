@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::figure::{Claim, Context, Figure, Line, Outcome, Pace, Panel, Spread, draw, number};
 use super::super::rounds::{self, turns};
 use crate::bench::tcp::bounds::{self, MAX_OUTSTANDING};
+use tailwater_testbed::progress::Progress;
 
 /// The bounds of the paper, and outstanding requests, over as many connections as the most.
 const BOUNDS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -82,7 +83,7 @@ fn measure(figure: &Figure, context: &Context, pace: &Pace) -> anyhow::Result<Ve
     for &bound in all {
         points.extend(loads.iter().map(|&outstanding| Point::new((bound, outstanding))));
     }
-    let progress = context.progress(figure.name, (points.len() * pace.rounds) as u64);
+    let progress = Progress::new(figure.name, (points.len() * pace.rounds) as u64);
     for round in 0..pace.rounds {
         let in_turn = turns(all.len(), round).map(|index| all[index]);
         bounds::round(in_turn, loads, pace.length(), interrupt, |bound, outstanding, echoed| {
@@ -91,10 +92,10 @@ fn measure(figure: &Figure, context: &Context, pace: &Pace) -> anyhow::Result<Ve
                 Sample { rate_rps: echoed.rate(), p50_us: latency_us(0.5), p99_us: latency_us(0.99) };
             let point = points.iter_mut().find(|p| p.key == (bound, outstanding));
             point.expect("one of the points").samples.push(sample);
-            progress.inc(1);
+            progress.advance();
         })?;
     }
-    progress.finish_and_clear();
+    drop(progress);
     Ok(points)
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::figure::{Claim, Context, Figure, Outcome, Pace, Panel, Verdict, decades, draw, number};
 use super::points::{LINUX, Point, Points, Sample, TAILWATER};
 use crate::bench::tcp::messages::{self, MESSAGES};
+use tailwater_testbed::progress::Progress;
 
 const PANEL: &str = "one connection";
 /// Linux with both sides polling their sockets, which the paper does not measure.
@@ -40,13 +41,13 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Points>
     let interrupt = context.interrupt()?;
     let lengths = context.choose(&MESSAGES[..], &QUICK_LENGTHS);
     let mut points = Points::default();
-    let progress = context.progress(name, (3 * lengths.len() * pace.rounds) as u64);
+    let progress = Progress::new(name, (3 * lengths.len() * pace.rounds) as u64);
     for round in 0..pace.rounds {
         for own in [round % 2 == 0, round % 2 == 1] {
             if own {
                 messages::ping_pong(lengths.iter().copied(), pace.length(), interrupt, |bytes, echoed| {
                     points.add(PANEL, TAILWATER, bytes as u64, one_way(echoed, bytes));
-                    progress.inc(1);
+                    progress.advance();
                 })?;
                 continue;
             }
@@ -54,13 +55,13 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Points>
                 for (system, spins) in [(LINUX, false), (LINUX_SPINS, true)] {
                     let echoed = messages::ping_pong_on_linux(bytes, spins, pace.length())?;
                     points.add(PANEL, system, bytes as u64, one_way(&echoed, bytes));
-                    progress.inc(1);
+                    progress.advance();
                     interrupt.check()?;
                 }
             }
         }
     }
-    progress.finish_and_clear();
+    drop(progress);
     Ok(points)
 }
 

@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use indicatif::ProgressBar;
 use tailwater_sim::reproduce::scaling;
 
 use super::super::figure::{
@@ -16,6 +15,7 @@ use super::super::figure::{
 use super::super::simulated;
 use super::points::{LINUX, Point, Points, Sample, TAILWATER};
 use crate::bench::tcp::messages::{self, MANY_CONNECTIONS, MAX_EVENT_MESSAGE, MESSAGES};
+use tailwater_testbed::progress::Progress;
 
 const BY_CORES: &str = "a: cores";
 const BY_COUNT: &str = "b: messages on a connection";
@@ -68,9 +68,9 @@ pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
 /// Simulates part a.
 fn simulate(context: &Context) -> anyhow::Result<Vec<scaling::ByCores>> {
     let options = simulated::options(context);
-    let progress = context.progress("ix-fig5", scaling::points(&options));
-    let rows = scaling::connections_by_cores(&options, &|| progress.inc(1));
-    progress.finish_and_clear();
+    let progress = Progress::new("ix-fig5", scaling::points(&options));
+    let rows = scaling::connections_by_cores(&options, &|| progress.advance());
+    drop(progress);
     rows
 }
 
@@ -94,7 +94,7 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Points>
     };
     let mut points = Points::default();
     let each = round.cores.len() + round.counts.len() + round.lengths.len();
-    let progress = context.progress(name, (2 * each * pace.rounds) as u64);
+    let progress = Progress::new(name, (2 * each * pace.rounds) as u64);
     for number in 0..pace.rounds {
         for own in [number % 2 == 0, number % 2 == 1] {
             if own {
@@ -104,33 +104,33 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Points>
             }
         }
     }
-    progress.finish_and_clear();
+    drop(progress);
     Ok(points)
 }
 
 impl Round<'_> {
-    fn on_tailwater(&self, points: &mut Points, progress: &ProgressBar) -> anyhow::Result<()> {
+    fn on_tailwater(&self, points: &mut Points, progress: &Progress) -> anyhow::Result<()> {
         let (interrupt, length) = (self.context.interrupt()?, self.pace.length());
         for &cores in &self.cores {
             let echoed = messages::connections_on_cores(cores, length, interrupt)?;
             points.add(BY_CORES, TAILWATER, cores as u64, Sample::new(&echoed, BYTES));
-            progress.inc(1);
+            progress.advance();
         }
         messages::connections(self.counts.iter().copied(), length, interrupt, |count, echoed| {
             points.add(BY_COUNT, TAILWATER, count.into(), Sample::new(echoed, BYTES));
-            progress.inc(1);
+            progress.advance();
         })?;
         messages::echo(self.lengths.iter().copied(), length, interrupt, |bytes, echoed| {
             points.add(BY_LENGTH, TAILWATER, bytes as u64, Sample::new(echoed, bytes));
-            progress.inc(1);
+            progress.advance();
         })
     }
 
-    fn on_linux(&self, points: &mut Points, progress: &ProgressBar) -> anyhow::Result<()> {
+    fn on_linux(&self, points: &mut Points, progress: &Progress) -> anyhow::Result<()> {
         let length = self.pace.length();
         let mut add = |panel, x, sample| {
             points.add(panel, LINUX, x, sample);
-            progress.inc(1);
+            progress.advance();
             self.context.check()
         };
         for &cores in &self.cores {

@@ -7,6 +7,7 @@ use super::super::figure::{Claim, Context, Figure, Line, Outcome, Pace, Panel, S
 use super::super::rounds;
 use crate::bench::tcp::many::{self, OUTSTANDING};
 use crate::bench::tcp::messages::{self, Rounds};
+use tailwater_testbed::progress::Progress;
 
 /// Numbers of connections, each with as many requests outstanding as IX's clients have, at most.
 const PRESSURE: [u32; 7] = [1, 4, 16, 64, 432, 10_000, MOST];
@@ -125,15 +126,15 @@ fn measure(figure: &Figure, context: &Context, pace: &Pace) -> anyhow::Result<Ve
         }
     }
     let loads: Vec<Key> = points.iter().map(|point| point.key).collect();
-    let progress = context.progress(figure.name, (points.len() * pace.rounds) as u64);
+    let progress = Progress::new(figure.name, (points.len() * pace.rounds) as u64);
     for _ in 0..pace.rounds {
         messages::rounds(loads.iter().copied(), pace.length(), interrupt, |load, measured| {
             let point = points.iter_mut().find(|point| point.key == load);
             point.expect("one of the points").samples.push(Sample::new(measured));
-            progress.inc(1);
+            progress.advance();
         })?;
     }
-    progress.finish_and_clear();
+    drop(progress);
     Ok(points)
 }
 

@@ -25,7 +25,7 @@ pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     let (rows, notes) = primitives::measure(context, &OPERATIONS.map(|(op, _)| op), own)?;
     Ok(Outcome {
         svg: draw(figure.title, &primitives::panels(&rows, &OPERATIONS, is_drawn)),
-        data: primitives::data(&rows, &SHENANGO),
+        data: primitives::data(&rows, SHENANGO),
         summary: summary(&rows),
         claims: claims(&rows),
         notes,
@@ -33,7 +33,7 @@ pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
 }
 
 fn published(op: Operation, system: &str) -> Option<f64> {
-    primitives::published(&SHENANGO, op, system)
+    primitives::published(SHENANGO, op, system)
 }
 
 /// Returns whether a row is drawn: kernel threads are a hundred times slower where the kernel

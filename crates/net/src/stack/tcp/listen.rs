@@ -46,6 +46,7 @@ impl<P: Platform> Stack<P> {
         let path_mss = self.path_mss(flow.remote);
         let arrival = Arrival { flow: *flow, segment: *segment, ecn, path_mss, room, iss };
         let answer = inner.listener.handle_segment(now, &arrival);
+        inner.note_awaited(now);
         // A segment from this host is never of the other one: it would be refused, not passed on.
         let may_be_of_other = matches!(arrived.origin, Origin::Link(_)) && self.has_other();
         if may_be_of_other && is_of_other(&answer, segment) {
@@ -119,6 +120,7 @@ impl<P: Platform> Stack<P> {
                 _ => Ok(()),
             }
         });
+        inner.note_awaited(now);
         // Not the outlet's time, which is long because many connections would otherwise retry
         // without success: there are few listeners, and the first answer that finds no room ends
         // the try.
@@ -135,6 +137,7 @@ impl<P: Platform> Stack<P> {
             return;
         }
         inner.closed = true;
+        inner.note_awaited(Instant::NEVER);
         if inner.armed != Instant::NEVER {
             self.tcp.timers.remove(listening.id, inner.armed);
             inner.armed = Instant::NEVER;

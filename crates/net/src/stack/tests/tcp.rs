@@ -373,6 +373,27 @@ fn a_connection_counts_as_awaiting_acknowledgments_while_a_thread_may_wait_for_o
 }
 
 #[test]
+fn a_handshake_counts_as_awaiting_an_acknowledgment_for_a_second() {
+    let mut hub = acquainted_hub(6);
+    let listening = listen(&mut hub, 2, everywhere(SERVER), ListenConfig::default());
+    let mut catch = Catch::at(hub.now);
+    let syn = |port| frame_of(header(port, Flags::SYN, 7), b"");
+    hub.hosts[1].input(&mut catch, &syn(9), Verify);
+    assert_eq!((catch.frames.len(), awaiting()), (1, 1), "the SYN is answered");
+    // The client does not exist.
+    hub.run(hub.now + Duration::from_millis(1_500));
+    assert_eq!(awaiting(), 0, "the answer was repeated");
+    catch = Catch::at(hub.now);
+    hub.hosts[1].input(&mut catch, &syn(10), Verify);
+    assert_eq!(awaiting(), 1);
+    hub.with(2, |stack, catch| stack.close_listening(catch, &listening));
+    assert_eq!(awaiting(), 0);
+    // One that is completed awaits nothing more.
+    pair(&mut hub, at(2, SERVER), &Config::default());
+    assert_eq!(awaiting(), 0);
+}
+
+#[test]
 fn a_burst_leaves_in_batches_and_an_answer_at_once() {
     let mut hub = acquainted_hub(5);
     let ends = pair(&mut hub, at(2, SERVER), &Config::default());

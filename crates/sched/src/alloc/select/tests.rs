@@ -1,4 +1,4 @@
-//! The noted ties against a walk of all cores, for machines in any state.
+//! The choice among cores with ties against a walk of all cores, for machines in any state.
 
 use proptest::prelude::*;
 
@@ -9,8 +9,8 @@ use crate::topology::Topology;
 
 const RUNTIMES: u32 = 4;
 
-/// Returns true if the runtime that has the core at this position has another one, in the same use
-/// according to `alike`, that it is tied to less: the definition.
+/// Returns true if the runtime that has the core at this position has another one, `alike`, that it
+/// is tied to less: the definition.
 fn has_looser(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool {
     let cores = view.ledger.cores();
     let CoreState::Owned { kthread: holder, .. } = cores[at] else { return false };
@@ -21,13 +21,6 @@ fn has_looser(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool 
             && alike(other)
     };
     cores.iter().enumerate().any(is_looser)
-}
-
-fn holder(ledger: &Ledger, at: usize) -> Option<KthreadId> {
-    match ledger.cores()[at] {
-        CoreState::Owned { kthread, .. } => Some(kthread),
-        CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => None,
-    }
 }
 
 /// One core: which runtime has it, whether its kthread hosts an exclusive thread and idles, and for
@@ -71,7 +64,7 @@ fn machine(cores: &[Core], programs: &[Program]) -> (Ledger, Observation) {
 
 proptest! {
     #[test]
-    fn a_core_is_passed_over_where_a_walk_of_all_cores_finds_one_with_fewer_ties(
+    fn no_core_is_chosen_where_a_walk_of_all_cores_finds_one_of_its_owner_with_fewer_ties(
         cores in prop::collection::vec(a_core(), 1..12),
         programs in prop::collection::vec(a_program(), RUNTIMES as usize),
         reach in prop::array::uniform2(prop::collection::vec(any::<bool>(), 0..12)),
@@ -81,7 +74,7 @@ proptest! {
         let view = View { now: Nanos::from_millis(1), obs: &obs, ledger: &ledger };
         let quanta = Quanta { service: Nanos::ZERO, burst: Nanos::ZERO };
         let mut selector = Selector::new(quanta, 1);
-        for (class, reach) in CLASSES.into_iter().zip(&reach) {
+        for (class, reach) in [Class::LatencyCritical, Class::BestEffort].into_iter().zip(&reach) {
             selector.set_reach(class, reach);
         }
         selector.survey(
@@ -92,22 +85,17 @@ proptest! {
         for (number, spare) in claims {
             let runtime = RuntimeId(number);
             let claim = Claim { runtime, class: view.class(runtime), demoted: false, spare };
-            selector.note_ties(view, &claim);
-            for at in 0..cores.len() {
-                let is_reached = |other| selector.reaches(view, &claim, other);
-                let walk =
-                    has_looser(view, at, |other| selector.uses[other] == selector.uses[at] && is_reached(other));
-                if selector.uses[at] != Use::Taken {
-                    prop_assert_eq!(selector.is_passed_over(view, &claim, at), walk, "core {}", at);
-                }
-                let Some(kthread) = holder(&ledger, at) else { continue };
-                let is_idle = |other| holder(&ledger, other).is_some_and(|kthread| idles(&obs, kthread));
-                let walk = has_looser(view, at, |other| is_idle(other) && is_reached(other));
-                let claimant = lacks_cores(view, runtime).then_some(runtime);
-                let least = selector.loosest_idle(view, kthread.runtime, claimant)[claim.class as usize];
-                prop_assert_eq!(least < obs.ties(kthread, at), walk, "idle, core {}", at);
+            let uses = selector.uses.clone();
+            let Some(choice) = selector.choose(view, &claim) else { continue };
+            prop_assert!(selector.reaches(view, &claim, choice.at));
+            let is_reached = |other| selector.reaches(view, &claim, other);
+            let is_alike = |other| uses[other] == uses[choice.at] && is_reached(other);
+            prop_assert!(!has_looser(view, choice.at, is_alike), "core {}", choice.at);
+            let idle = (0..cores.len()).filter(|&at| idles_at(view, at) && is_reached(at));
+            for at in idle {
+                let chosen = selector.loosest(view, &claim, at, |other| idles_at(view, other));
+                prop_assert!(!has_looser(view, chosen, |other| idles_at(view, other) && is_reached(other)));
             }
-            selector.choose(view, &claim);
         }
     }
 }

@@ -28,7 +28,7 @@ use tailwater_testbed::child::{Batch, ChildProcess, Spec};
 use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
-use tailwater_testbed::note;
+use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 
 pub mod child;
@@ -168,8 +168,7 @@ pub fn measure(
 ) -> anyhow::Result<Figures> {
     let clock = Clock::calibrate(20);
     let mut all: [Vec<f64>; Case::ALL.len()] = Default::default();
-    for round in 1..=rounds {
-        note!("requests, round {round} of {rounds}");
+    for _ in progress::over("requests for cores", 0..rounds) {
         for (case, all) in Case::ALL.into_iter().zip(&mut all) {
             let samples = sample(machine, interrupt, conditions, case, count)?;
             all.extend(samples.into_iter().map(|sample| sample.us(&clock)));

@@ -1,29 +1,26 @@
 //! The steps of a core request, from the trace of a round.
 //!
 //! Owns the connection to the IOKernel's trace of cores and the search for the steps of each
-//! request. Times of the IOKernel and of the program are of the same clock. An impossible ring or
-//! event is an error.
+//! request. Times of the IOKernel and of the program are of the same clock. An impossible event is
+//! an error.
 
 use anyhow::Context;
 use rustix::fd::OwnedFd;
 use tailwater_shm::control::{ClientMessage, ServerMessage, TraceRequest, dial, receive, send};
-use tailwater_shm::layout::Region;
-use tailwater_shm::memory::Mapping;
-use tailwater_shm::ring::{Consumer, FrameBuffer};
-use tailwater_shm::trace::{CoreStep, Event, Who};
+use tailwater_shm::trace::{CoreStep, Event, Played, Recording, Who};
 use tailwater_shm::{Clock, Cycles};
 
 use super::Sample;
 
-/// Ring of a round's events.
-const RING_BYTES: u32 = 1 << 20;
 /// Time after the user thread's first instruction within which the IOKernel's look at the kthread
 /// still belongs to its request.
 const LATE: Cycles = 1_000_000;
 
 /// The trace of an IOKernel.
 pub struct Trace {
-    ring: Consumer,
+    recording: Recording,
+    /// The moment at which it began.
+    began: Cycles,
     /// Open for as long as the trace is wanted.
     _socket: OwnedFd,
 }
@@ -44,35 +41,33 @@ impl Trace {
     /// # Errors
     /// If it does not answer or refuses.
     pub fn begin(address: &str) -> anyhow::Result<Self> {
-        let request = TraceRequest { every: 1, runtime: None, ring_bytes: RING_BYTES };
+        let request = TraceRequest { every: 1, runtime: None };
         let socket = dial(address)?;
         send(&socket, &ClientMessage::Trace(request), &[])?;
         let (answer, files) = receive::<ServerMessage>(&socket).context("the IOKernel did not answer")?;
-        anyhow::ensure!(matches!(answer, ServerMessage::Tracing(_)), "no trace, but: {answer:?}");
-        let file = files.first().context("the IOKernel sent no memory")?;
-        let (_, ends) = Region::attach(Mapping::new(file, "trace")?)?;
-        let ring = ends.into_iter().next().context("the IOKernel sent no ring")?.ingress;
-        Ok(Self { ring, _socket: socket })
+        let ServerMessage::Tracing(anchor) = answer else {
+            anyhow::bail!("no trace, but: {answer:?}");
+        };
+        let recording = Recording::attach(files.first().context("the IOKernel sent no memory")?)?;
+        Ok(Self { recording, began: anchor.cycles, _socket: socket })
     }
 
     /// Returns the events of cores so far.
     ///
     /// # Errors
-    /// If the ring or an event is impossible.
+    /// If an event is impossible.
     pub fn read(&mut self) -> anyhow::Result<Vec<CoreEvent>> {
-        let (mut events, mut buffer) = (Vec::new(), FrameBuffer::new());
-        while let Some(record) = self.ring.peek().context("the IOKernel wrote an impossible ring")? {
-            let at = record.stamp();
-            let event = Event::decode(record.copy_frame(&mut buffer));
-            record.advance();
-            if let Event::Core { step, who, from, .. } =
-                event.context("the IOKernel wrote an impossible event")?
-            {
-                events.push(CoreEvent { at, step, who, from });
+        let mut events = Vec::new();
+        loop {
+            match self.recording.next_event() {
+                Played::Event(at, Event::Core { step, who, from, .. }) if at >= self.began => {
+                    events.push(CoreEvent { at, step, who, from });
+                }
+                Played::Event(..) | Played::Lost(_) => {}
+                Played::Impossible => anyhow::bail!("the IOKernel recorded an impossible event"),
+                Played::Nothing => return Ok(events),
             }
         }
-        self.ring.publish();
-        Ok(events)
     }
 }
 

@@ -21,6 +21,7 @@ use tailwater_testbed::folder::Folder;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::note;
 use tailwater_testbed::program::{find, find_own};
+use tailwater_testbed::progress;
 
 pub mod services;
 
@@ -84,8 +85,7 @@ pub fn run(
             continue;
         }
         let mut all = Vec::new();
-        for round in 1..=rounds {
-            note!("{}: round {round} of {rounds}", service.name());
+        for _ in progress::over(service.name(), 0..rounds) {
             all.push((
                 bed.serve(service, Side::Tailwater, requests)?,
                 bed.serve(service, Side::Linux, requests)?,

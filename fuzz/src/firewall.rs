@@ -1,5 +1,4 @@
-//! The firewall beside a naive evaluator, driven by a list of operations that bytes describe:
-//! property test and fuzz target.
+//! The firewall beside a naive evaluator, driven by a list of operations that bytes describe.
 //!
 //! Owns the operations, the packets they build and the evaluator, which judges the packet's
 //! description, not its bytes, against the uncompiled rules. Addresses and ports are drawn from a
@@ -14,8 +13,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::stats::FirewallStats;
-use super::{Action, Direction, FirewallConfig, Guard, PortRange, Prefix, Protocol, Rule, Ruling};
+use tailwater_iokernel::Config;
+use tailwater_iokernel::firewall::{Action, Direction, Guard, PortRange, Prefix, Protocol, Rule, Ruling};
+use tailwater_iokernel::stats::FirewallStats;
 
 /// Maximum number of operations in one run.
 const MAX_OPERATIONS: usize = 256;
@@ -210,7 +210,7 @@ impl Description {
 
 /// Compiled rules beside written ones.
 struct Model {
-    config: FirewallConfig,
+    config: Config,
     stats: FirewallStats,
     guards: [Option<Box<Guard>>; 2],
     /// The expected counters.
@@ -220,22 +220,23 @@ struct Model {
 
 impl Model {
     fn compile(&mut self) {
-        self.config.check().expect("the rules are valid");
-        self.guards = NAMES.map(|name| Guard::compile(&self.config, name, 1_000_000_000));
-        self.stats = FirewallStats::new(&self.config);
-        self.matched = vec![0; self.config.rules.len()];
+        let firewall = &self.config.firewall;
+        self.guards = NAMES.map(|name| Guard::compile(firewall, name, 1_000_000_000));
+        self.stats = FirewallStats::new(firewall);
+        self.matched = vec![0; firewall.rules.len()];
         self.by_default = 0;
     }
 
     /// Returns whether a packet of the `who`-th runtime passes, by the uncompiled rules.
     fn expect(&mut self, packet: &Description, who: usize) -> bool {
-        let decides = self.config.rules.iter().position(|rule| packet.meets(rule, NAMES[who]));
+        let firewall = &self.config.firewall;
+        let decides = firewall.rules.iter().position(|rule| packet.meets(rule, NAMES[who]));
         if let Some(number) = decides {
             self.matched[number] += 1;
-            return self.config.rules[number].action == Action::Allow;
+            return firewall.rules[number].action == Action::Allow;
         }
         let out = packet.direction == Direction::Egress;
-        let allow = if out { self.config.egress } else { self.config.ingress } == Action::Allow;
+        let allow = if out { firewall.egress } else { firewall.ingress } == Action::Allow;
         self.by_default += u64::from(!allow);
         allow
     }
@@ -248,16 +249,18 @@ impl Model {
     fn step(&mut self, control: u8, input: &mut Input<'_>) -> Option<()> {
         match control {
             0..=63 => {
-                let rule = rule(*input.take()?);
-                if self.config.rules.len() < MAX_RULES && rule.check().is_ok() {
-                    self.config.rules.push(rule);
+                let mut config = self.config.clone();
+                config.firewall.rules.push(rule(*input.take()?));
+                if config.firewall.rules.len() <= MAX_RULES && config.check().is_ok() {
+                    self.config = config;
                     self.compile();
                 }
             }
             64..=71 => {
                 let [bits] = *input.take()?;
                 let action = |bit| if bits & bit == 0 { Action::Allow } else { Action::Deny };
-                (self.config.egress, self.config.ingress) = (action(1), action(2));
+                let firewall = &mut self.config.firewall;
+                (firewall.egress, firewall.ingress) = (action(1), action(2));
                 self.compile();
             }
             72..=239 => {
@@ -265,7 +268,11 @@ impl Model {
                 let who = usize::from(control % 2);
                 let expected = self.expect(&packet, who);
                 let passed = self.judge(&packet.frame(), packet.direction, who);
-                assert_eq!(passed, expected, "{packet:?} of {} under {:#?}", NAMES[who], self.config);
+                assert_eq!(
+                    passed, expected,
+                    "{packet:?} of {} under {:#?}",
+                    NAMES[who], self.config.firewall
+                );
                 self.check_counters();
             }
             240..=255 => {
@@ -293,9 +300,9 @@ impl Model {
 ///
 /// # Panics
 /// If the compiled rules and the naive evaluator disagree about a packet or a counter.
-pub(crate) fn run(data: &[u8]) {
-    let config = FirewallConfig::default();
-    let stats = FirewallStats::new(&config);
+pub fn firewall(data: &[u8]) {
+    let config = Config::default();
+    let stats = FirewallStats::new(&config.firewall);
     let mut model = Model { config, stats, guards: [None, None], matched: Vec::new(), by_default: 0 };
     let mut input = Input(data);
     for _ in 0..MAX_OPERATIONS {

@@ -10,7 +10,7 @@ use tailwater_net::{Ipv6Config, Mode, NetConfig, Outlet, OutletError, Single, St
 use tailwater_shm::ring::FIRST_LINE_FRAME;
 use tailwater_wire::Checksums;
 
-use super::{inspect, solicited_node};
+use super::super::{inspect, solicited_node};
 use crate::config::Config;
 use crate::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
 use crate::switch::check::{Identity, Offence, Verdict, check};

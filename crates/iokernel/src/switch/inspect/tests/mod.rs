@@ -1,3 +1,5 @@
+mod answers;
+
 use super::*;
 use crate::frame::MacAddr;
 use crate::switch::packet::tests::{fragment, ipv6};

@@ -1,0 +1,341 @@
+//! The evidence for a verdict, from what was gathered in a watch.
+//!
+//! Owns what counts as which cost. The wait for a core whose holder needed the preempt signal
+//! counts for the holder's program. Where the holder was bypassed, which is mostly because Linux
+//! ran another program on its core, it counts for that program if the tracepoints name one.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::Value;
+use tailwater_shm::trace::Handoff;
+use tailwater_shm::{Clock, Cycles};
+use tailwater_testbed::account::{Strangers, Taker, Tracepoints, takers};
+
+use super::linux::{Waits, quota_of, stolen_ns, throttled_ns, waits};
+use super::verdict::{Cost, Evidence, Requests};
+use crate::trace::collect::Collector;
+use crate::trace::cores::Tenancy;
+use crate::trace::stages::{Breakdown, Span, Stage};
+use crate::trace::watch::Names;
+
+/// What is read at the beginning of a watch and at its end.
+#[derive(Debug)]
+pub struct Look {
+    at: Instant,
+    strangers: Strangers,
+    throttled: BTreeMap<PathBuf, u64>,
+    stolen: Vec<(u16, u64)>,
+}
+
+impl Look {
+    /// Looks at a program of an IOKernel with these statistics.
+    pub fn new(document: &Value, program: &Value, tracepoints: &Tracepoints) -> Self {
+        let facts = &document["iokernel"];
+        let cores = facts["managed_cores"].as_array().into_iter().flatten();
+        let cores =
+            cores.chain([&facts["iokernel_core"]]).filter_map(|core| u16::try_from(core.as_u64()?).ok());
+        Self {
+            at: Instant::now(),
+            strangers: tracepoints.strangers(document),
+            throttled: throttled_ns(program["pid"].as_i64().unwrap_or(-1)),
+            stolen: stolen_ns(&cores.collect::<Vec<_>>()),
+        }
+    }
+}
+
+/// Where the kthreads of a program were seen waiting.
+#[derive(Debug)]
+pub struct Waiting {
+    pid: i64,
+    tids: Vec<i32>,
+    looks: u64,
+    /// Number of kthreads that were seen waiting, over all looks.
+    locked: u64,
+    in_calls: BTreeMap<String, u64>,
+    is_refused: bool,
+}
+
+impl Waiting {
+    /// Returns the looks at a program's kthreads, of which there was none.
+    pub fn of(program: &Value) -> Self {
+        let pid = program["pid"].as_i64().unwrap_or(-1);
+        Self {
+            pid,
+            tids: threads(program),
+            looks: 0,
+            locked: 0,
+            in_calls: BTreeMap::new(),
+            is_refused: false,
+        }
+    }
+
+    /// Looks where they wait now.
+    pub fn look(&mut self) {
+        self.looks += 1;
+        for &tid in &self.tids {
+            match waits(self.pid, tid) {
+                Some(Waits::Nowhere) => {}
+                Some(Waits::Lock) => self.locked += 1,
+                Some(Waits::Call(name)) => *self.in_calls.entry(name).or_default() += 1,
+                None => self.is_refused = true,
+            }
+        }
+    }
+
+    /// Returns the time of so many of the looks.
+    fn time(&self, seen: u64, time_ns: u64) -> u64 {
+        (u128::from(time_ns) * u128::from(seen) / u128::from(self.looks.max(1))) as u64
+    }
+}
+
+/// Everything that was gathered.
+#[derive(Debug)]
+pub struct Gathered {
+    /// The program, as the statistics show it.
+    pub program: Value,
+    /// What was read at its beginning.
+    pub before: Look,
+    /// What was read at its end.
+    pub after: Look,
+    /// Events of the record.
+    pub collector: Collector,
+    /// Names of programs.
+    pub names: Names,
+    /// The clock of the events.
+    pub clock: Clock,
+    /// Where kthreads waited.
+    pub waiting: Waiting,
+}
+
+/// Returns the thread numbers of a program's kthreads.
+fn threads(program: &Value) -> Vec<i32> {
+    let tids = program["threads"].as_array().into_iter().flatten();
+    tids.filter_map(|tid| i32::try_from(tid.as_i64()?).ok()).collect()
+}
+
+/// Returns the evidence.
+pub fn of(gathered: &Gathered) -> Evidence {
+    let Gathered { program, before, after, waiting, .. } = gathered;
+    let time_ns = (after.at - before.at).as_nanos() as u64;
+    let mut evidence = Evidence {
+        name: program["name"].as_str().unwrap_or_default().to_owned(),
+        time_ns,
+        throttled: throttled(before, after),
+        stolen: stolen(before, after),
+        requests: requests(gathered),
+        ..Evidence::default()
+    };
+    let all = takers(&before.strangers, &after.strangers, None);
+    let own = takers(&before.strangers, &after.strangers, Some(&threads(program)));
+    if let Err(why) = &all {
+        evidence.unknown.push(format!("which programs ran on the cores: {why}"));
+    }
+    let (all, own) = (all.unwrap_or_default(), own.unwrap_or_default());
+    evidence.taken = cost_of(&own);
+    late(gathered, &all, &mut evidence);
+    evidence.locked = Cost { ns: waiting.time(waiting.locked, time_ns), ..Cost::default() };
+    let calls: u64 = waiting.in_calls.values().sum();
+    let chief = waiting.in_calls.iter().max_by_key(|(_, seen)| **seen).map(|(name, _)| name.clone());
+    evidence.in_calls =
+        Cost { ns: waiting.time(calls, time_ns), chief: chief.unwrap_or_default(), detail: String::new() };
+    if waiting.is_refused {
+        evidence.unknown.push("where its kthreads wait: needs root or its user".to_owned());
+    }
+    evidence
+}
+
+/// Returns the time for which kthreads waited for other programs, and the chief of these.
+fn cost_of(takers: &[Taker]) -> Cost {
+    let chief = takers.first();
+    Cost {
+        ns: takers.iter().map(|taker| taker.waited_ns).sum(),
+        chief: chief.map(Taker::name).unwrap_or_default(),
+        detail: chief.map(Taker::group).unwrap_or_default(),
+    }
+}
+
+fn throttled(before: &Look, after: &Look) -> Cost {
+    let gained = |(folder, ns): (&PathBuf, &u64)| {
+        (ns.saturating_sub(before.throttled.get(folder).copied().unwrap_or(*ns)), folder.clone())
+    };
+    let Some((ns, folder)) = after.throttled.iter().map(gained).max() else { return Cost::default() };
+    let detail = if ns > 0 { quota_of(&folder) } else { String::new() };
+    Cost { ns, chief: folder.display().to_string(), detail }
+}
+
+fn stolen(before: &Look, after: &Look) -> Cost {
+    let pairs = before.stolen.iter().zip(&after.stolen).filter(|(from, to)| from.0 == to.0);
+    let most = pairs.map(|(from, to)| (to.1.saturating_sub(from.1), to.0)).max();
+    most.map_or(Cost::default(), |(ns, core)| Cost {
+        ns,
+        chief: format!("core {core}"),
+        detail: String::new(),
+    })
+}
+
+/// Enters the waits for holders that did not cede when they were asked.
+fn late(gathered: &Gathered, all: &[Taker], evidence: &mut Evidence) {
+    let Gathered { program, collector, names, clock, .. } = gathered;
+    let id = program["id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX);
+    let (mut for_it, mut by_it) = (BTreeMap::<u32, u64>::new(), 0);
+    let mut bypassed = 0;
+    for tenancy in collector.cores.tenancies() {
+        let Some((from, ns)) = late_ns(tenancy, clock) else { continue };
+        match (tenancy.who.runtime == id, from == id) {
+            (true, false) if tenancy.handoff == Handoff::Bypass => {
+                bypassed += ns;
+                *for_it.entry(from).or_default() += ns;
+            }
+            (true, false) => *for_it.entry(from).or_default() += ns,
+            (false, true) => by_it += ns,
+            _ => {}
+        }
+    }
+    let waits: u64 = for_it.values().sum();
+    let displaced: u64 = all.iter().map(|taker| taker.waited_ns).sum();
+    // Linux ran others on the cores of the holders, for at least as long.
+    if bypassed > 0 && displaced >= bypassed {
+        let own = evidence.taken.ns;
+        evidence.taken = Cost { ns: own.saturating_add(bypassed), ..cost_of(all) };
+        for_it.clear();
+    }
+    let chief = for_it.iter().max_by_key(|(_, ns)| **ns).map(|(from, _)| names.runtime(*from));
+    let waits = if for_it.is_empty() { 0 } else { waits.max(of_requests(evidence)) };
+    evidence.own_unpolled = by_it > waits;
+    evidence.unpolled = if evidence.own_unpolled {
+        Cost { ns: by_it, chief: evidence.name.clone(), detail: String::new() }
+    } else {
+        Cost { ns: waits, chief: chief.unwrap_or_default(), detail: String::new() }
+    };
+}
+
+/// Returns the wait for a holder that needed the preempt signal, and the holder's program.
+fn late_ns(tenancy: &Tenancy, clock: &Clock) -> Option<(u32, u64)> {
+    let from = tenancy.from?;
+    tenancy.signalled?;
+    let end = tenancy.running.or(tenancy.ceded).or(tenancy.lost)?;
+    Some((from.runtime, clock.to_ns(end.saturating_sub(tenancy.decided))))
+}
+
+/// Returns the same part of the time watched as requests waited of their time for holders that
+/// needed the signal: few requests of which each waits are slow all the same.
+fn of_requests(evidence: &Evidence) -> u64 {
+    let Requests { all_ns, unpolled_ns, .. } = evidence.requests;
+    (u128::from(evidence.time_ns) * u128::from(unpolled_ns) / u128::from(all_ns.max(1))) as u64
+}
+
+fn requests(gathered: &Gathered) -> Requests {
+    let Gathered { collector, clock, .. } = gathered;
+    let mut sums = Requests::default();
+    for breakdown in collector.requests.values().filter_map(|it| Breakdown::of(it, &collector.cores)) {
+        sums.answered += 1;
+        sums.all_ns += clock.to_ns(breakdown.total());
+        for span in &breakdown.spans {
+            add(&mut sums, span, clock);
+        }
+    }
+    sums
+}
+
+fn add(sums: &mut Requests, span: &Span, clock: &Clock) {
+    let ns = clock.to_ns(Cycles::saturating_sub(span.to, span.from));
+    match span.stage {
+        Stage::Blocked => sums.blocked_ns += ns,
+        Stage::Detection | Stage::Cede | Stage::Start => {
+            sums.core_ns += ns;
+            if span.tenancy.is_some_and(|tenancy| tenancy.signalled.is_some()) {
+                sums.unpolled_ns += ns;
+            }
+        }
+        Stage::Ring | Stage::Socket | Stage::RunQueue | Stage::Dispatch | Stage::Preempted => {
+            sums.queue_ns += ns;
+        }
+        Stage::Run => sums.run_ns += ns,
+        Stage::Port | Stage::Switch | Stage::Stack | Stage::Egress | Stage::Out => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::why::verdict::{Cause, judge};
+    use serde_json::json;
+    use std::time::Duration;
+    use tailwater_shm::trace::{CoreStep, Event, Who};
+
+    const WEB: Who = Who { runtime: 0, kthread: 0 };
+    const BATCH: Who = Who { runtime: 1, kthread: 0 };
+
+    fn gathered(collector: Collector) -> Gathered {
+        let begun = Instant::now();
+        let look = |us| Look {
+            at: begun + Duration::from_micros(us),
+            strangers: Ok(vec![]),
+            throttled: BTreeMap::new(),
+            stolen: vec![(1, 5)],
+        };
+        let program = json!({ "name": "web", "id": 0, "pid": 7, "threads": [8] });
+        Gathered {
+            waiting: Waiting { looks: 100, ..Waiting::of(&program) },
+            program,
+            before: look(0),
+            after: look(1_000),
+            collector,
+            names: Names { runtimes: [(1, "xz".to_owned())].into(), ports: vec![] },
+            clock: Clock::from_hz(1_000_000_000),
+        }
+    }
+
+    /// A hand-off from the batch job to the service that takes 500 us of a watch of 1 ms.
+    fn handed_over(kind: Handoff, is_signalled: bool) -> Collector {
+        let mut collector = Collector::default();
+        let mut core = |at, step, handoff, who, from| {
+            collector.push(at, Event::Core { core: 1, step, handoff, who, from });
+        };
+        core(0, CoreStep::Running, Handoff::Wake, BATCH, None);
+        core(1_000, CoreStep::Decided, Handoff::Polling, WEB, Some(BATCH));
+        if is_signalled {
+            core(6_000, CoreStep::Signalled, Handoff::Signal, BATCH, None);
+        }
+        core(500_000, CoreStep::Ceded, kind, BATCH, None);
+        core(501_000, CoreStep::Running, kind, WEB, None);
+        collector
+    }
+
+    #[test]
+    fn a_holder_that_needed_the_signal_is_named_and_one_that_ceded_is_not() {
+        let evidence = of(&gathered(handed_over(Handoff::Signal, true)));
+        assert_eq!((evidence.unpolled.ns, evidence.unpolled.chief.as_str()), (500_000, "xz"));
+        assert_eq!(judge(&evidence).cause, Cause::NoPollPoints);
+        let evidence = of(&gathered(handed_over(Handoff::Polling, false)));
+        assert_eq!(judge(&evidence).cause, Cause::Nothing);
+    }
+
+    #[test]
+    fn the_holders_own_program_is_told_that_others_waited_for_it() {
+        let mut gathered = gathered(handed_over(Handoff::Signal, true));
+        gathered.program = json!({ "name": "xz", "id": 1, "pid": 7, "threads": [8] });
+        let evidence = of(&gathered);
+        assert!(evidence.own_unpolled && evidence.unpolled.ns == 500_000, "{evidence:?}");
+    }
+
+    #[test]
+    fn waits_quotas_and_the_host_are_parts_of_the_time() {
+        let mut gathered = gathered(Collector::default());
+        gathered.waiting.locked = 30;
+        gathered.waiting.in_calls = [("read".to_owned(), 5), ("fsync".to_owned(), 6)].into();
+        gathered.before.throttled = [("/g/a".into(), 10), ("/g".into(), 0)].into();
+        gathered.after.throttled = [("/g/a".into(), 400_010), ("/g".into(), 7), ("/new".into(), 9)].into();
+        gathered.after.stolen = vec![(1, 100_005)];
+        let evidence = of(&gathered);
+        assert_eq!((evidence.locked.ns, evidence.in_calls.ns), (300_000, 110_000));
+        assert_eq!(evidence.in_calls.chief, "fsync");
+        assert_eq!((evidence.throttled.ns, evidence.throttled.chief.as_str()), (400_000, "/g/a"));
+        assert_eq!((evidence.stolen.ns, evidence.stolen.chief.as_str()), (100_000, "core 1"));
+        assert_eq!(judge(&evidence).cause, Cause::Quota);
+        gathered.after.strangers = Err("needs CAP_BPF".into());
+        assert!(of(&gathered).unknown[0].contains("needs CAP_BPF"));
+    }
+}

@@ -1,0 +1,105 @@
+//! `tailwater why NAME`: the chief cause of a program's delays, and what to do about it.
+//!
+//! Owns the arguments, and the watch in which the evidence is gathered: the IOKernel's record of
+//! cores and of requests to the program, names of the programs that ran on its cores, what Linux
+//! says of it, and where its kthreads wait. It changes nothing but that more requests are traced
+//! meanwhile.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`verdict`] | the cause, a function of the evidence |
+//! | [`evidence`] | the evidence, a function of what was gathered |
+//! | [`linux`] | the files of Linux |
+
+mod evidence;
+mod linux;
+mod verdict;
+
+use std::io::{Write, stdout};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::Value;
+use tailwater_shm::control::TraceRequest;
+use tailwater_testbed::account::Tracepoints;
+use tailwater_testbed::interrupt::Interrupt;
+use tailwater_workload::units::parse_duration_ns;
+
+use crate::query;
+use crate::trace::collect::Collector;
+use crate::trace::watch::Watch;
+use evidence::{Gathered, Look, Waiting};
+
+/// Time between two looks at where kthreads wait.
+const LOOK: Duration = Duration::from_millis(2);
+/// Maximum number of events read between two looks.
+const EVENTS: usize = 16_384;
+
+/// Say why a program is slow, and what to do about it
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Watches the program for a while, so run it while the program is slow. It needs the IOKernel's user or root, and names
+programs that took time from its cores where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON).
+
+Examples:
+  tailwater why web
+  tailwater why web --for 10s --sample 1"
+)]
+pub struct WhyArgs {
+    /// Name of the program, as `tailwater ps` shows it
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Time to watch it
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration_ns, default_value = "2s")]
+    time: u64,
+    /// Trace one request of N meanwhile
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    sample: u32,
+    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
+    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
+    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
+    iokernel: String,
+}
+
+/// Watches the program and prints the verdict.
+///
+/// # Errors
+/// If nothing listens at the socket, no program has the name, or the IOKernel refuses a trace.
+pub fn run(args: &WhyArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::catch()?;
+    let gathered = gather(args, &interrupt)?;
+    let verdict = verdict::judge(&evidence::of(&gathered));
+    writeln!(stdout(), "{}", verdict.text)?;
+    Ok(())
+}
+
+fn gather(args: &WhyArgs, interrupt: &Interrupt) -> anyhow::Result<Gathered> {
+    let statistics = || query::statistics(&args.iokernel);
+    let document = statistics()?;
+    let program = named(&document, &args.name).cloned();
+    let program = program.ok_or_else(|| {
+        anyhow::anyhow!("no program {:?} is registered; `tailwater ps` lists those that are", args.name)
+    })?;
+    let tracepoints = Tracepoints::watch(&document);
+    let request = TraceRequest { every: args.sample, runtime: Some(args.name.clone()) };
+    let mut watch = Watch::begin(&args.iokernel, request)?;
+    let look = |document: &Value| Look::new(document, &program, &tracepoints);
+    let before = look(&document);
+    let (end, mut collector) = (Instant::now() + Duration::from_nanos(args.time), Collector::default());
+    let mut waiting = Waiting::of(&program);
+    while Instant::now() < end {
+        interrupt.sleep_until(Instant::now() + LOOK)?;
+        waiting.look();
+        for _ in 0..EVENTS {
+            let Some((at, event)) = watch.next()? else { break };
+            collector.push(at, event);
+        }
+    }
+    let (after, clock) = (look(&statistics()?), *watch.clock());
+    Ok(Gathered { program, before, after, collector, names: watch.names.clone(), clock, waiting })
+}
+
+/// Returns the program of this name; while one replaces another, the later one.
+fn named<'a>(document: &'a Value, name: &str) -> Option<&'a Value> {
+    document["runtimes"].as_array()?.iter().rfind(|program| program["name"] == name)
+}
