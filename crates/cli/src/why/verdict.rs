@@ -39,6 +39,8 @@ pub struct Requests {
     pub core_ns: u64,
     /// Part of that: for one whose holder needed the preempt signal.
     pub unpolled_ns: u64,
+    /// Part of that: for their kthread, which had been woken on it, to start.
+    pub start_ns: u64,
     /// They waited for others: in a ring, a socket, a run queue or a dispatcher.
     pub queue_ns: u64,
     /// They ran.
@@ -143,20 +145,6 @@ fn costs(evidence: &Evidence) -> Vec<(Cause, &Cost, String)> {
     let part = |cost: &Cost| format!("{:.1} %", 100.0 * cost.ns as f64 / evidence.time_ns.max(1) as f64);
     let chief = |cost: &Cost| plain(&cost.chief);
     let detail = |cost: &Cost| plain(&cost.detail);
-    let polls = if *own_unpolled {
-        format!(
-            "it gives cores up only after the preempt signal, for which others waited {} of the time. Add \
-             tailwater::poll() to its loops, or #[tailwater::preemptible].",
-            part(unpolled)
-        )
-    } else {
-        format!(
-            "it waited {} of the time for cores that {} gave up only after the preempt signal: it runs code \
-             without poll points. Add tailwater::poll() to its loops, or #[tailwater::preemptible].",
-            part(unpolled),
-            chief(unpolled)
-        )
-    };
     vec![
         (
             Cause::Quota,
@@ -202,7 +190,7 @@ fn costs(evidence: &Evidence) -> Vec<(Cause, &Cost, String)> {
                 detail(taken)
             ),
         ),
-        (Cause::NoPollPoints, unpolled, polls),
+        (Cause::NoPollPoints, unpolled, without_poll_points(unpolled, *own_unpolled, &part(unpolled))),
         (
             Cause::Host,
             stolen,
@@ -214,6 +202,22 @@ fn costs(evidence: &Evidence) -> Vec<(Cause, &Cost, String)> {
             ),
         ),
     ]
+}
+
+/// Returns the sentence about code without poll points: of the cost's chief, or the program's own.
+fn without_poll_points(cost: &Cost, is_own: bool, part: &str) -> String {
+    let remedy = "Add tailwater::poll() to its loops, or #[tailwater::preemptible].";
+    if is_own {
+        return format!(
+            "it gives cores up only after the preempt signal, for which others waited {part} of the time. \
+             {remedy}"
+        );
+    }
+    format!(
+        "it waited {part} of the time for cores that {} gave up only after the preempt signal: it runs code \
+         without poll points. {remedy}",
+        plain(&cost.chief)
+    )
 }
 
 /// Returns the cause that the stages of requests show when nothing else does.
@@ -280,7 +284,15 @@ mod tests {
     }
 
     fn requests(blocked_ns: u64, core_ns: u64, queue_ns: u64, run_ns: u64) -> Requests {
-        Requests { answered: 50, all_ns: 100_000, blocked_ns, core_ns, unpolled_ns: 0, queue_ns, run_ns }
+        Requests {
+            answered: 50,
+            all_ns: 100_000,
+            blocked_ns,
+            core_ns,
+            queue_ns,
+            run_ns,
+            ..Requests::default()
+        }
     }
 
     #[test]

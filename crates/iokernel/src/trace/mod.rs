@@ -4,7 +4,7 @@
 //! Owns the writing end of the ring in which events are always recorded, the choice of frames and
 //! their numbers, and the reading of the steps that runtimes have written. The steps of a request
 //! in the IOKernel are events of the switch, those of cores events of the allocator; both call this
-//! module. An event costs a few nanoseconds. One frame of [`BACKGROUND`] is followed at any time; a
+//! module. An event is five or ten stores. One frame of [`BACKGROUND`] is followed at any time; a
 //! tracer, which reads the same ring, sets another choice while it is connected. A chosen frame
 //! costs a few hundred nanoseconds, and up to [`STEPS`] steps in the buffers of [`KTHREADS`]
 //! kthreads are read: every interval with a tracer, and only of the traced program, if one is
