@@ -6,8 +6,8 @@
 //! that was entered earlier. So a number that another thread has got, and a thread that has become
 //! a kthread or is none any more, is counted wrong within the interval in which that happens, and
 //! in no other. A thread that has ended counts as what it was at the last look that found it; as a
-//! program's if none did. Some looks later it is forgotten, so that its place in the map is free for
-//! another; its time stays in the sums of its core.
+//! program's if none did. Some looks later it is forgotten, so that its place in the map is free
+//! for another; its time stays in the sums of its core.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -100,8 +100,8 @@ impl Verdicts {
         }
     }
 
-    /// Ends a look at a stranger that is entered; returns whether it is forgotten, having ended some
-    /// looks ago. One that did not run is looked up only if there are `many`.
+    /// Ends a look at a stranger that is entered; returns whether it is forgotten, having ended
+    /// some looks ago. One that did not run is looked up only if there are `many`.
     pub(super) fn forgets(&mut self, key: &Key, many: bool, is_there: impl FnOnce(u32) -> bool) -> bool {
         let Some(stranger) = self.entered.get_mut(key) else { return false };
         let has_ended = stranger.gone > 0 || many && !is_there(key[0] as u32);
