@@ -220,7 +220,7 @@ mod tests {
     fn a_name_that_is_no_text_hides_nothing() {
         let named = std::thread::spawn(|| {
             let own = rustix::thread::gettid().as_raw_nonzero().get();
-            fs::write(format!("/proc/self/task/{own}/comm"), b"x\xff\xfe").unwrap();
+            rustix::thread::set_name(c"x\xff\xfe").unwrap();
             Stat::of_thread(std::process::id().cast_signed(), own)
         });
         assert_eq!(named.join().unwrap().expect("it runs").name, "x\u{fffd}\u{fffd}");
