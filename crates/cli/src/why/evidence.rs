@@ -148,7 +148,9 @@ pub fn of(gathered: &Gathered) -> Evidence {
     evidence.in_calls =
         Cost { ns: waiting.time(calls, time_ns), chief: chief.unwrap_or_default(), detail: String::new() };
     if waiting.is_refused {
-        evidence.unknown.push("where its kthreads wait: needs root or its user".to_owned());
+        evidence
+            .unknown
+            .push("where its kthreads wait: needs CAP_SYS_PTRACE, or its user and ptrace_scope 0".to_owned());
     }
     evidence
 }
@@ -186,6 +188,8 @@ fn throttled(before: &Look, after: &Look) -> Cost {
     };
     let Some((ns, folder)) = after.throttled.iter().map(gained).max() else { return Cost::default() };
     let detail = if ns > 0 { quota_of(&folder) } else { String::new() };
+    // Linux adds up the times of the CPUs.
+    let ns = ns.min((after.at - before.at).as_nanos() as u64);
     Cost { ns, chief: folder.display().to_string(), detail }
 }
 
@@ -379,6 +383,9 @@ mod tests {
         assert_eq!((evidence.throttled.ns, evidence.throttled.chief.as_str()), (400_000, "/g/a"));
         assert_eq!((evidence.stolen.ns, evidence.stolen.chief.as_str()), (100_000, "core 1"));
         assert_eq!(judge(&evidence).cause, Cause::Quota);
+        // On several CPUs a group is stopped for more than the time watched.
+        gathered.after.throttled = [("/g/a".into(), 7_000_010)].into();
+        assert_eq!(of(&gathered).throttled.ns, 1_000_000);
         gathered.after.strangers = Err("needs CAP_BPF".into());
         assert!(of(&gathered).unknown[0].contains("needs CAP_BPF"));
     }

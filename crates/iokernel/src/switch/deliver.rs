@@ -140,7 +140,7 @@ impl Switch {
         // Before a kthread is woken for the frame: its trace begins here.
         let traced = match source.arrival() {
             Some(arrival) if world.trace.is_due() => {
-                world.trace.sample(id, source.shown(), source.len(), arrival)
+                world.trace.sample(&mut world.runtimes, id, source.shown(), source.len(), arrival)
             }
             _ => None,
         };
