@@ -70,8 +70,8 @@ impl Privileges {
         let foreign = |(kind, (own, other))| (own != other && is_apart(kind)).then_some(kind);
         if let Some(kind) = namespaces.into_iter().find_map(foreign) {
             let unless = if kind == "mnt" {
-                ", and lacks CAP_SYS_PTRACE, or the label of security (/proc/PID/attr/current) or the mode of \
-                 seccomp of that one"
+                ", and lacks CAP_SYS_PTRACE, or has another security label (/proc/PID/attr/current) or seccomp \
+                 mode than that one"
             } else {
                 ""
             };
@@ -84,7 +84,7 @@ impl Privileges {
 
 /// Checks that the process that connected `socket` has the user, the namespaces and at least the
 /// capabilities of this one; another mount namespace only if it may trace this one, by its
-/// capabilities, its label of security and its mode of seccomp.
+/// capabilities, its security label and its seccomp mode.
 ///
 /// # Errors
 /// Why it has not, and what to do.
