@@ -22,3 +22,7 @@ pub mod server;
 pub mod service;
 pub mod store;
 mod system;
+
+// Some tests run the runtime.
+#[cfg(test)]
+tailwater::allocator!();

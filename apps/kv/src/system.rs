@@ -155,3 +155,25 @@ fn probe_by_kernel(stream: &std::net::TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, probes.into())?;
     Ok(sockopt::set_socket_keepalive(stream, true)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_testkit::own_process;
+
+    #[test]
+    fn a_client_on_tailwater_that_is_silent_is_asked_whether_it_is_there() {
+        own_process(|| {
+            let run = tailwater::RuntimeBuilder::new().kthreads(1).run(|| {
+                let (listener, address) = Tailwater::listen(("127.0.0.1", 0)).unwrap();
+                let _client = Tailwater::connect(address, Duration::from_secs(60)).unwrap();
+                let (accepted, _) = Tailwater::accept(&listener).unwrap();
+                Tailwater::prepare(&accepted, None).unwrap();
+                let (idle, interval, probes) = KEEPALIVE;
+                let set = accepted.keepalive().unwrap().unwrap();
+                assert_eq!((set.idle, set.interval, set.probes), (idle, interval, probes));
+            });
+            run.unwrap();
+        });
+    }
+}

@@ -45,4 +45,12 @@ mod tests {
         assert_eq!(first(None, there), there.display().to_string());
         assert_eq!(first(None, absent), DEFAULT);
     }
+
+    #[test]
+    fn where_it_is_looked_for_is_said_unless_another_place_was_named() {
+        let said = hint(&found()).unwrap();
+        let places = [VARIABLE, SYSTEM, DEFAULT].map(|place| said.find(place));
+        assert!(places[0].is_some() && places.is_sorted(), "{said}");
+        assert_eq!(hint("@no-such-place"), None);
+    }
 }

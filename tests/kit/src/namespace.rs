@@ -99,6 +99,15 @@ impl Namespace {
         text(&output.stdout)
     }
 
+    /// Moves an interface of another namespace into this one.
+    ///
+    /// # Panics
+    /// If `ip` fails.
+    #[track_caller]
+    pub fn take(&self, from: &Self, interface: &str) {
+        from.ip(&["link", "set", interface, "netns", &self.anchor.to_string()]);
+    }
+
     /// Joins this namespace and another by a veth pair with the ends `here` in this one and `there`
     /// in the other, both up and with `queues` queues in each direction.
     ///

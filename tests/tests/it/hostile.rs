@@ -4,11 +4,12 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2, write};
 use rustix::net::SendFlags;
 use rustix::net::sockopt::set_socket_linger;
-use rustix::process::geteuid;
+use rustix::process::{Signal, geteuid};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use tailwater_shm::layout::Region;
 use tailwater_testkit::futex::Words;
 use tailwater_testkit::{
     PATIENCE, Program, binary, children, cpu_numbers, eventually, has_two_cpus, is_installed, is_running,
-    run, socket_name, until,
+    run, socket_name, text, until,
 };
 use tailwater_tests::attack::{Offer, Target, as_user, dial};
 use tailwater_tests::{Role, turn};
@@ -374,15 +375,15 @@ fn senders_of_frames_that_are_refused_wait_and_stay_registered() {
 struct Cpuset(PathBuf);
 
 impl Cpuset {
-    /// Makes one with these cores; returns `None` where that is not possible, and then prints that
-    /// the test is skipped.
-    fn new(cores: &str) -> Option<Self> {
+    /// Makes one for this test, with these cores; returns `None` where that is not possible, and
+    /// then prints that the test is skipped.
+    fn new(test: &str, cores: &str) -> Option<Self> {
         let make = || -> std::io::Result<Self> {
             // The two versions of control groups (cpuset(7), cgroups(7)).
             let parents = ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup"].map(Path::new);
             let parent = parents.into_iter().find(|parent| parent.join("cgroup.procs").exists());
             let parent = parent.ok_or(ErrorKind::NotFound)?;
-            let folder = parent.join(format!("tailwater-test-{}", std::process::id()));
+            let folder = parent.join(format!("tailwater-{test}-{}", std::process::id()));
             fs::create_dir(&folder)?;
             let cpuset = Self(folder);
             if let Ok(memory) = fs::read_to_string(parent.join("cpuset.mems")) {
@@ -416,7 +417,7 @@ fn a_managed_core_that_leaves_the_cpuset_is_lent_again_when_it_is_back() {
     let cores = cpu_numbers();
     let (first, last) = (cores[0], cores[cores.len() - 1]);
     let both = format!("{first},{last}");
-    let Some(cpuset) = Cpuset::new(&both) else { return };
+    let Some(cpuset) = Cpuset::new("leaves", &both) else { return };
     let mut target = Target::start_command_with(&["--core", &first.to_string()]);
     let moved = fs::write(cpuset.0.join("cgroup.procs"), target.program.pid().to_string());
     if let Err(error) = moved {
@@ -462,4 +463,33 @@ fn a_managed_core_that_leaves_the_cpuset_is_lent_again_when_it_is_back() {
     cpuset.set(&both).unwrap();
     target.program.error_line_with("may use a core again");
     runs();
+}
+
+#[test]
+fn a_program_that_may_use_no_managed_core_is_told_so_and_one_that_may_no_more_ends_by_a_signal() {
+    if !has_two_cpus() {
+        return;
+    }
+    let cores = cpu_numbers();
+    let (first, last) = (cores[0].to_string(), cores[cores.len() - 1].to_string());
+    let Some(cpuset) = Cpuset::new("lacks", &first) else { return };
+    let entrance = cpuset.0.join("cgroup.procs");
+    // It lends the last core.
+    let target = Target::start_command_with(&["--core", &first]);
+    let mut program = Command::new("sh");
+    program.args(["-c", "echo $$ > \"$1\" && exec \"$0\" echo"]).arg(binary("tailwater-tests", "role"));
+    program.arg(&entrance).env("TAILWATER_IOKERNEL", &target.socket).env("TAILWATER_KTHREADS", "1");
+    let output = run(&mut program, b"");
+    let said = text(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    for part in [&format!("lends core {last}")[..], "cpuset.cpus", "AllowedCPUs", "managed-cores"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    cpuset.set(&format!("{first},{last}")).unwrap();
+    let mut service = Role::start(&target.socket, "echo", "service", &[]);
+    fs::write(&entrance, service.pid().to_string()).unwrap();
+    cpuset.set(&first).unwrap();
+    service.signal(Signal::TERM);
+    assert_eq!(service.wait().signal(), Some(Signal::TERM.as_raw()));
+    target.admits("newcomer");
 }

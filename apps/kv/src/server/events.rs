@@ -26,7 +26,7 @@ use tailwater::net::{TcpListener, TcpOptions};
 use super::TOO_MANY;
 use crate::clock::Clock;
 use crate::protocol::{Connection, Step};
-use crate::service::{Registered, Service};
+use crate::service::{Registered, Service, Settings};
 use crate::system::{System, Tailwater, keepalive};
 
 /// How often a loop looks for idle connections, if they are closed.
@@ -36,15 +36,19 @@ const NO_CLIENT: Token = Token(usize::MAX);
 
 /// Opens the TCP port that the settings name, with a loop for each kthread.
 pub(super) fn start(service: &Arc<Service>, clock: Clock) -> io::Result<SocketAddr> {
-    let settings = &service.settings;
-    let options = TcpOptions::new().keepalive(Some(keepalive()));
-    let listener = options.listen((settings.listen.as_str(), settings.tcp_port))?;
+    let listener = listen(&service.settings)?;
     let address = listener.local_addr()?;
-    for _ in 0..settings.threads.max(1) {
+    for _ in 0..service.settings.threads.max(1) {
         let (service, listener) = (Arc::clone(service), listener.try_clone()?);
         Tailwater::spawn("kv-events", move || Loop::new(service, clock).run(listener))?;
     }
     Ok(address)
+}
+
+/// Returns a listener whose connections probe their peers.
+fn listen(settings: &Settings) -> io::Result<TcpListener> {
+    let options = TcpOptions::new().keepalive(Some(keepalive()));
+    options.listen((settings.listen.as_str(), settings.tcp_port))
 }
 
 /// A loop and its clients, which their tokens number.
@@ -214,5 +218,25 @@ impl Client {
             self.sent = 0;
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater::net::TcpStream;
+    use tailwater_testkit::own_process;
+
+    #[test]
+    fn a_client_of_a_loop_that_is_silent_is_asked_whether_it_is_there() {
+        own_process(|| {
+            let run = tailwater::RuntimeBuilder::new().kthreads(1).run(|| {
+                let listener = listen(&Settings { tcp_port: 0, ..Settings::default() }).unwrap();
+                let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+                let (accepted, _) = listener.accept().unwrap();
+                assert_eq!(accepted.keepalive().unwrap(), Some(keepalive()));
+            });
+            run.unwrap();
+        });
     }
 }

@@ -36,7 +36,7 @@ fn a_killed_iokernel_leaves_nothing_on_its_interface_and_the_next_one_starts_at_
         assert!(shown.contains("xdp") && !shown.contains("promiscuity 0"), "{shown}");
         iokernel.kill();
     }
-    an_interface_that_is_deleted_is_reported(&namespace, &words);
+    an_interface_that_is_deleted_or_moved_is_reported(&namespace, &words);
     until("nothing is attached any more", || {
         let shown = link();
         !shown.contains("xdp") && shown.contains("promiscuity 0")
@@ -44,21 +44,28 @@ fn a_killed_iokernel_leaves_nothing_on_its_interface_and_the_next_one_starts_at_
 }
 
 /// The descriptors of the port stay valid: nothing else says that it serves no frame any more.
-fn an_interface_that_is_deleted_is_reported(namespace: &Namespace, words: &[&str]) {
-    namespace.ip(&["link", "add", "c0", "type", "veth", "peer", "name", "d0"]);
-    for end in ["c0", "d0"] {
-        namespace.ip(&["link", "set", end, "up"]);
-    }
+fn an_interface_that_is_deleted_or_moved_is_reported(namespace: &Namespace, words: &[&str]) {
+    let elsewhere = Namespace::new().unwrap();
     let words: Vec<_> = words.iter().map(|&word| if word == "a0" { "c0" } else { word }).collect();
     let socket = words[2];
-    let mut iokernel = namespace.inside(|| Program::start(&mut tailwater(&words)));
-    until("the IOKernel has the interface", || {
-        assert!(iokernel.is_running(), "the IOKernel did not start: {}", iokernel.errors());
-        namespace.inside(|| stats(socket)).is_some()
-    });
-    namespace.ip(&["link", "del", "d0"]);
-    until("the deleted interface is reported", || {
-        let log = format!("{}{}", iokernel.output(), iokernel.errors());
-        log.contains("the interface is gone") && log.contains("c0")
-    });
+    for moves in [false, true] {
+        namespace.ip(&["link", "add", "c0", "type", "veth", "peer", "name", "d0"]);
+        for end in ["c0", "d0"] {
+            namespace.ip(&["link", "set", end, "up"]);
+        }
+        let mut iokernel = namespace.inside(|| Program::start(&mut tailwater(&words)));
+        until("the IOKernel has the interface", || {
+            assert!(iokernel.is_running(), "the IOKernel did not start: {}", iokernel.errors());
+            namespace.inside(|| stats(socket)).is_some()
+        });
+        if moves {
+            elsewhere.take(namespace, "c0");
+        } else {
+            namespace.ip(&["link", "del", "d0"]);
+        }
+        until("the interface that is gone is reported", || {
+            let log = format!("{}{}", iokernel.output(), iokernel.errors());
+            log.contains("the interface is gone") && log.contains("c0")
+        });
+    }
 }

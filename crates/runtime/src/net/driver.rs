@@ -49,12 +49,15 @@ static NOTICE_DUE: AtomicBool = AtomicBool::new(false);
 /// # Panics
 /// If there is a stack already.
 pub fn init(config: NetConfig) -> Result<(), ConfigError> {
+    // Before `std`'s first random number, whose absence is explained in fewer words.
+    #[cfg(feature = "tcp")]
+    let secrets = tcp::secrets();
     // Seeded by the operating system: ports must be hard to guess.
     let seed = std::hash::RandomState::new().hash_one(0);
     PREFIXES.get_or_init(|| (config.prefix, config.ipv6.as_ref().map(|ipv6| ipv6.prefix)));
     NOTICE_DUE.store(config.mode == Mode::Standalone, Ordering::Relaxed);
     #[cfg(feature = "tcp")]
-    let stack = Stack::with_secrets(config, seed, tcp::secrets())?;
+    let stack = Stack::with_secrets(config, seed, secrets)?;
     #[cfg(not(feature = "tcp"))]
     let stack = Stack::new(config, seed)?;
     assert!(STACK.set(stack).is_ok(), "a process has one network stack, and it was made already");

@@ -1,6 +1,7 @@
 //! Mutexes and RCU cells where `membarrier(2)` is refused: from the beginning, or since a program
 //! has installed a filter of system calls. Each test runs itself in a child process.
 
+use crate::filter;
 use std::sync::Arc;
 use tailwater::sync::{Mutex, Rcu};
 use tailwater::thread;
@@ -24,31 +25,9 @@ fn in_child(test: &str, main: impl FnOnce()) {
     assert!(output.status.success() && printed.contains("ended"), "{printed}{errors}");
 }
 
-fn instruction(code: u32, value: u32, otherwise: u8) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k: value }
-}
-
-/// Has the kernel refuse `membarrier(2)` to all threads of the process (seccomp(2)).
+/// Has the kernel refuse `membarrier(2)` to the process.
 fn refuse_membarrier() {
-    let mut filter = [
-        // The number is the first word of `seccomp_data`.
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32, 1),
-        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
-        instruction(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: plain calls; the kernel copies the program, which is alive.
-    let installed = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::syscall(
-                libc::SYS_seccomp,
-                libc::SECCOMP_SET_MODE_FILTER,
-                libc::SECCOMP_FILTER_FLAG_TSYNC,
-                &raw const program,
-            ) == 0
-    };
-    if !installed {
+    if !filter::refuse(libc::SYS_membarrier) {
         println!("{SKIPPED}");
         std::process::exit(0);
     }

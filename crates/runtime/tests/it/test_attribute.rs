@@ -49,4 +49,5 @@ fn a_runtime_that_cannot_start_fails_the_test_with_the_reason() {
     assert!(!output.status.success());
     let printed = String::from_utf8_lossy(&output.stderr);
     assert!(printed.contains("kthreads 0 is out of range"), "{output:?}");
+    assert!(printed.contains("panicked at") && printed.contains("test_attribute.rs:"), "{output:?}");
 }

@@ -270,6 +270,9 @@ fn builders_choose_names_and_stacks() {
     let named = thread::Builder::new().name("a name".to_owned()).spawn(thread::current).unwrap();
     assert_eq!(named.thread().name(), Some("a name"));
     assert_eq!(named.join().unwrap().name(), Some("a name"));
+    // As with `std`: the argument's type follows from the method's.
+    let converted = thread::Builder::new().name("converted".into()).spawn(thread::current).unwrap();
+    assert_eq!(converted.join().unwrap().name(), Some("converted"));
     assert_eq!(thread::spawn(thread::current).join().unwrap().name(), None, "a name was inherited");
     for (bytes, range) in [(1000, "16384"), (usize::MAX, "137438953472")] {
         let error = thread::Builder::new().stack_size(bytes).spawn(|| ()).unwrap_err();

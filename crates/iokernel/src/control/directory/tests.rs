@@ -48,6 +48,15 @@ fn places_are_distinct_and_used_again_after_release() {
 }
 
 #[test]
+fn programs_that_choose_no_address_leave_the_lower_half_to_those_that_do() {
+    let mut directory = directory();
+    let jobs = ["a", "b", "c"].map(|name| directory.admit(ROOT, &wish(name)).unwrap().ip);
+    assert!(jobs.iter().all(|&ip| ip > Ipv4Addr::new(10, 77, 128, 0)), "{jobs:?}");
+    let service = Register { ip: Some([10, 77, 0, 2].into()), ..wish("service") };
+    assert_eq!(directory.admit(ROOT, &service).unwrap().ip, Ipv4Addr::new(10, 77, 0, 2));
+}
+
+#[test]
 fn programs_have_places_in_a_row_at_the_board_of_which_gaps_are_used_again() {
     let mut directory = directory();
     let of = |directory: &mut Directory, name: &str, kthreads: u16| {
