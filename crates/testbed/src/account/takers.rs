@@ -2,8 +2,8 @@
 //!
 //! Owns their sums by process and core: how long they ran, and for how much of that a kthread
 //! waited for the core. What is compared comes from the tracepoints; where these are refused there
-//! are no names, and the refusal is passed on. Names are those that programs gave themselves, made
-//! harmless for a terminal, also in documents.
+//! are no names, and the refusal is passed on. Names are those that programs gave themselves;
+//! [`takers`] makes them harmless for a terminal, also in documents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,20 +40,21 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// Returns the name with the process number, if there is one process.
+    /// Returns the name with the process number, if it is one process, as a terminal may show it.
     #[must_use]
     pub fn name(&self) -> String {
+        let command = plain(&self.command);
         match (self.pid, self.is_kernel) {
-            (0, _) => self.command.clone(),
-            (pid, false) => format!("{}[{pid}]", self.command),
-            (pid, true) => format!("{}[{pid}] of the kernel", self.command),
+            (0, _) => command,
+            (pid, false) => format!("{command}[{pid}]"),
+            (pid, true) => format!("{command}[{pid}] of the kernel"),
         }
     }
 
-    /// Returns the control group, or a dash.
+    /// Returns the control group, as a terminal may show it, or a dash.
     #[must_use]
     pub fn group(&self) -> String {
-        self.control_group.clone().unwrap_or_else(|| "-".to_owned())
+        self.control_group.as_deref().map_or("-".to_owned(), plain)
     }
 }
 
