@@ -2,14 +2,20 @@
 """Checks by contrib/tailwater.schema.json the configurations of IOKernels that the tree has: files, and blocks of pages.
 
 A block of TOML is one if all of its first keys are keys of the schema; the others are of programs and of cargo. Needs
-Debian's python3-jsonschema.
+Debian's python3-jsonschema and Python 3.11 or later, and is skipped without.
 """
 
 import json
 import pathlib
 import re
 import sys
-import tomllib
+
+try:
+    import jsonschema
+    import tomllib
+except ImportError as error:
+    print(f"skipped: {error} (apt install python3-jsonschema; tomllib is part of Python from 3.11 on)")
+    sys.exit(0)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = ["contrib/tailwater.toml", "tests/busy.toml", "tests/dedicated.toml"]
@@ -32,11 +38,6 @@ def configurations(keys):
 
 
 def main():
-    try:
-        import jsonschema
-    except ImportError:
-        print("skipped: there is no Python module jsonschema (apt install python3-jsonschema)")
-        return 0
     schema = json.loads((ROOT / "contrib/tailwater.schema.json").read_text())
     jsonschema.Draft7Validator.check_schema(schema)
     checker = jsonschema.Draft7Validator(schema, format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER)

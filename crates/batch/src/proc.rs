@@ -52,13 +52,18 @@ impl Stat {
     /// Reads that of a process, which is also that of its first thread.
     #[must_use]
     pub fn of_process(pid: i32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Self::read(&format!("/proc/{pid}/stat"))
     }
 
     /// Reads that of a thread.
     #[must_use]
     pub fn of_thread(pid: i32, tid: i32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?)
+        Self::read(&format!("/proc/{pid}/task/{tid}/stat"))
+    }
+
+    /// Reads a file. Programs choose the name, which need not be UTF-8.
+    fn read(path: &str) -> Option<Self> {
+        Self::parse(&String::from_utf8_lossy(&fs::read(path).ok()?))
     }
 
     /// Parses the file's line. The name is in parentheses, and may contain some.
@@ -209,6 +214,16 @@ mod tests {
         assert!(Stat::parse(&nasty).is_some_and(|stat| !stat.is_kernel));
         assert_eq!(Stat::parse("7 (a"), None);
         assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_nothing() {
+        let named = std::thread::spawn(|| {
+            let own = rustix::thread::gettid().as_raw_nonzero().get();
+            rustix::thread::set_name(c"x\xff\xfe").unwrap();
+            Stat::of_thread(std::process::id().cast_signed(), own)
+        });
+        assert_eq!(named.join().unwrap().expect("it runs").name, "x\u{fffd}\u{fffd}");
     }
 
     #[test]

@@ -26,8 +26,8 @@ const LINES: &str = "500";
 
 /// What stands before the first section.
 const PREFACE: &str = "Read this file before you send it. It has what its sections name: among that, names of users, \
-programs and files, IP and MAC addresses, and the log of the IOKernel. It has no packets, no memory of programs and no \
-keys.\n";
+programs and files, IP and MAC addresses, the command lines of the unit's processes, and the log of the IOKernel. It \
+has no packets and no memory of programs.\n";
 
 /// Write one file with what a bug report needs: version, machine, configuration, counters, log
 #[derive(Debug, Clone, Args)]
@@ -40,7 +40,8 @@ The file is text; read it before you send it. It has:
   version, machine    model, cores, memory, kernel, load, what `tailwater doctor` finds
   configuration       the file as it is, and what is wrong in it
   counters            what `tailwater stats --json` prints: names, addresses and numbers of programs
-  service, log        state of the unit, and the last 500 lines of its journal; lines of panics are there
+  service, log        state of the unit with the command lines of its processes, and the last 500 lines of its
+                      journal; lines of panics are there
   environment         variables whose names begin with TAILWATER_
 It has no packets and no memory of programs. Only its owner may read it; a file that is there is not overwritten.")]
 pub struct ReportArgs {
@@ -114,7 +115,13 @@ fn text(args: &ReportArgs) -> String {
         // Writing to a String does not fail.
         let _ = write!(text, "\n==== {name}\n{content}");
     }
-    text
+    shown(&text)
+}
+
+/// Returns text that a terminal only shows: processes choose their command lines, and those may
+/// have control characters.
+fn shown(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n' && c != '\t', "?")
 }
 
 /// Returns what is found of the configuration by itself.
@@ -211,7 +218,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let args = args(folder.path());
         std::fs::write(&args.config, "mtu = 1400\n[[grant]]\nusers = \"alice\"\n").unwrap();
-        std::fs::write(args.log.as_ref().unwrap(), "the last line").unwrap();
+        std::fs::write(args.log.as_ref().unwrap(), "a\x1b[2J\u{9b}b\tthe last line").unwrap();
         run(&args).unwrap();
         let path = args.output.as_ref().unwrap();
         let text = std::fs::read_to_string(path).unwrap();
@@ -225,7 +232,7 @@ mod tests {
             "==== counters\nnot there: ",
             "==== service\n",
             "==== journal\n",
-            "the last line\n",
+            "a?[2J?b\tthe last line\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

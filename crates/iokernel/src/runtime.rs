@@ -29,6 +29,7 @@ use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;
 use crate::switch::shares::Shares;
 use crate::tenant::{Key, Prices, Tenant, TenantId, Tenants};
+use crate::trace::Claims;
 
 /// First minor version of the protocol whose programs know the board.
 const BOARD_MINOR: u16 = 1;
@@ -225,6 +226,8 @@ pub(crate) struct Runtime {
     pub(crate) woken: bool,
     /// Frames that alone are no reason to lend it a core; `None` while it has one.
     pub(crate) held: Option<Held>,
+    /// Events about requests that it may still cause while no tracer is connected.
+    pub(crate) claims: Claims,
     /// Set when the registration is about to end: nothing is delivered or granted any more.
     pub(crate) doomed: bool,
     /// The earlier instance of its program, which has the same address: frames for it that it
@@ -335,6 +338,7 @@ impl Runtime {
             board: None,
             first_place,
             knows_board,
+            claims: Claims::default(),
             group: 0,
             next_timer: Cycles::MAX,
             woken: false,

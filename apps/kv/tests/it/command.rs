@@ -5,7 +5,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use tailwater_testkit::store::Client;
-use tailwater_testkit::{Program, is_installed, text};
+use tailwater_testkit::{Program, is_installed, text, until};
 
 /// Returns a standalone program with a UDP port, once it listens.
 fn start(kthreads: &str, options: &[&str]) -> Program {
@@ -59,8 +59,11 @@ fn a_client_that_is_silent_is_asked_whether_it_is_there() {
     // An answer: the connection is accepted and set up.
     client.set("key", "value").unwrap();
     let filter = format!("sport = :{}", address.port());
-    let shown = Command::new("ss").args(["-tnoH", "state", "established", &filter]).output().unwrap();
-    assert!(text(&shown.stdout).contains("timer:(keepalive"), "{}", text(&shown.stdout));
+    // While the answer is not acknowledged the socket has another timer.
+    until("`ss` shows a keepalive timer", || {
+        let shown = Command::new("ss").args(["-tnoH", "state", "established", &filter]).output().unwrap();
+        text(&shown.stdout).contains("timer:(keepalive")
+    });
 }
 
 #[test]

@@ -36,6 +36,13 @@ pub const MAX_WATCHED: usize = 4096;
 /// apart.
 const MAX_STRANGERS: u32 = 8192;
 
+/// Number of these from which those that did not run are looked up, too: a thread may have ended on
+/// a core that is not watched.
+const MANY_STRANGERS: usize = MAX_STRANGERS as usize / 2;
+
+/// Name of the threads for which there was no place.
+const UNTOLD: &str = "threads that are not told apart";
+
 /// Maximum number of looks at a core, each of which finds it within one of the programs; what has
 /// passed since its last event counts for the next interval then.
 const MAX_LOOKS: usize = 16;
@@ -159,6 +166,8 @@ pub struct Watch {
     /// Keys of `threads`.
     kthreads: HashSet<u32>,
     verdicts: Verdicts,
+    /// Threads for which there was no place.
+    untold: Vec<Stranger>,
     switch: OwnedFd,
     /// Attachments, which end with the value.
     _links: Vec<OwnedFd>,
@@ -193,6 +202,7 @@ impl Watch {
             strangers,
             kthreads: HashSet::new(),
             verdicts: Verdicts::default(),
+            untold: Vec::new(),
             switch,
             _links: links,
         };
@@ -240,7 +250,9 @@ impl Watch {
         }
         let time = |&core: &u16| Ok(time_of(core, &self.cores.get(core.into())?.unwrap_or_default()));
         let mut times = self.watched.iter().map(time).collect::<Result<Vec<_>, Errno>>()?;
+        self.untold = times.iter().flat_map(untold).collect();
         let strangers = self.strangers.entries(MAX_STRANGERS as usize)?;
+        let many = strangers.len() > MANY_STRANGERS;
         if let Some(kthreads) = kthreads {
             self.set_kthreads(kthreads)?;
         }
@@ -254,6 +266,9 @@ impl Watch {
         };
         for (key, strange) in strangers {
             verdicts.enter(key, strange, find);
+            if verdicts.forgets(&key, many, |tid| find(tid).is_some()) {
+                self.strangers.remove(key)?;
+            }
         }
         times.iter_mut().for_each(|time| verdicts.add_to(time));
         Ok(times)
@@ -261,10 +276,14 @@ impl Watch {
 
     /// Returns the threads that ran on the cores and are no kthreads, each with its time up to the
     /// last look, in no order. Those that ended before a look found them have their name, which the
-    /// programs note, and no control group.
+    /// programs note, and no control group. Those that have ended are left out some looks later.
+    /// Those for which there was no place are one of process 0 for each core, and one more while
+    /// kthreads waited, whose waiter is 0.
     #[must_use]
     pub fn strangers(&self) -> Vec<Stranger> {
-        self.verdicts.strangers()
+        let mut strangers = self.verdicts.strangers();
+        strangers.extend_from_slice(&self.untold);
+        strangers
     }
 }
 
@@ -306,6 +325,22 @@ fn time_of(core: u16, record: &Record) -> CoreTime {
         taken: strangers(Moment::Taken),
         free: strangers(Moment::Free),
     }
+}
+
+/// Returns the threads of a core for which there was no place, as [`time_of`] has them.
+fn untold(time: &CoreTime) -> impl Iterator<Item = Stranger> + use<> {
+    let core = time.core;
+    let sums = [(None, time.free.programs), (Some(0), time.taken.programs)];
+    sums.into_iter().filter(|(_, ns)| *ns > 0).map(move |(waiter, ns)| Stranger {
+        core,
+        pid: 0,
+        tid: 0,
+        command: UNTOLD.to_owned(),
+        is_kernel: false,
+        group: None,
+        waiter,
+        ns,
+    })
 }
 
 /// The clock of the programs.

@@ -141,6 +141,41 @@ fn a_thread_is_a_kthread_while_it_is_known_as_one() {
 }
 
 #[test]
+fn programs_that_have_ended_leave_their_places_to_others() {
+    let before = sched_getaffinity(None).unwrap();
+    let core = (0..CpuSet::MAX_CPU).find(|&core| before.is_set(core)).unwrap() as u16;
+    let Some(mut watch) = watch(core, &[]) else { return };
+    bind(None, core);
+    let mut child = Command::new("/bin/true").spawn().unwrap();
+    child.wait().unwrap();
+    let first = watch.read(Some(&[])).unwrap()[0];
+    let is_there = |watch: &Watch| watch.strangers().iter().any(|it| it.tid == child.id());
+    assert!(is_there(&watch), "it ran on core {core}");
+    let has_place = |watch: &Watch| {
+        let all = watch.strangers.entries(MAX_STRANGERS as usize).unwrap();
+        all.iter().any(|(key, _)| key[0] as u32 == child.id())
+    };
+    assert!(has_place(&watch));
+    let mut last = first;
+    until("its place is free", || {
+        last = watch.read(Some(&[])).unwrap()[0];
+        !has_place(&watch)
+    });
+    assert!(!is_there(&watch));
+    assert!(last.free.programs + last.taken.programs >= first.free.programs + first.taken.programs);
+    sched_setaffinity(None, &before).unwrap();
+}
+
+#[test]
+fn threads_without_a_place_are_one_stranger_without_a_name_for_each_moment() {
+    let of = |programs| Strangers { programs, ..Strangers::default() };
+    let time = CoreTime { core: 3, free: of(5), taken: of(7), ..CoreTime::default() };
+    let found: Vec<_> = untold(&time).map(|it| (it.core, it.pid, it.waiter, it.ns)).collect();
+    assert_eq!(found, [(3, 0, None, 5), (3, 0, Some(0), 7)]);
+    assert_eq!(untold(&CoreTime::default()).count(), 0);
+}
+
+#[test]
 fn a_refusal_says_what_is_needed() {
     assert_eq!(Refused::from(Errno::PERM).to_string(), "needs CAP_BPF and CAP_PERFMON");
     assert!(Refused::from(Errno::NOSYS).to_string().contains("eBPF"));

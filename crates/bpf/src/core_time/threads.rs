@@ -24,7 +24,8 @@ pub fn is_of_the_kernel(tid: u32) -> Option<bool> {
 /// Returns the control group of a thread, as seen from this process; `None` if it has ended.
 #[must_use]
 pub fn control_group(tid: u32) -> Option<Arc<str>> {
-    Some(deepest(&std::fs::read_to_string(format!("/proc/{tid}/cgroup")).ok()?).into())
+    let groups = std::fs::read(format!("/proc/{tid}/cgroup")).ok()?;
+    Some(deepest(&String::from_utf8_lossy(&groups)).into())
 }
 
 /// Returns the longest path of a `/proc/PID/cgroup` (cgroups(7)). Where a machine has several

@@ -6,7 +6,8 @@
 //! that was entered earlier. So a number that another thread has got, and a thread that has become
 //! a kthread or is none any more, is counted wrong within the interval in which that happens, and
 //! in no other. A thread that has ended counts as what it was at the last look that found it; as a
-//! program's if none did.
+//! program's if none did. Some looks later it is forgotten, so that its place in the map is free
+//! for another; its time stays in the sums of its core.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,11 +54,25 @@ pub struct Stranger {
     pub ns: u64,
 }
 
+/// Looks for which a thread that has ended is kept. Readers compare two lists of strangers, and may
+/// look once more between these.
+const KEPT: u8 = 4;
+
+/// A stranger.
+#[derive(Debug)]
+struct Entered {
+    strange: Strange,
+    /// What the last look found that found it.
+    found: Found,
+    /// Looks since one that did not find it; 0 while it lives.
+    gone: u8,
+}
+
 /// The times of all strangers.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// What is entered, and what the last look found.
-    entered: HashMap<Key, (Strange, Found)>,
+    /// What is entered.
+    entered: HashMap<Key, Entered>,
     cores: HashMap<u16, CoreTime>,
 }
 
@@ -65,14 +80,16 @@ impl Verdicts {
     /// Enters what was added to the sum of a stranger, as what it is now; `None` if it has ended.
     pub(super) fn enter(&mut self, key: Key, now: Strange, find: impl FnOnce(u32) -> Option<Found>) {
         let before = self.entered.get(&key);
-        let sum = before.map_or(0, |(strange, _)| strange[0]);
+        let sum = before.map_or(0, |it| it.strange[0]);
         if now[0] == sum {
             return;
         }
-        let was = || before.map_or(Found { kind: Kind::Program, group: None }, |(_, found)| found.clone());
-        let found = find(key[0] as u32).unwrap_or_else(was);
+        let was = || before.map_or(Found { kind: Kind::Program, group: None }, |it| it.found.clone());
+        let present = find(key[0] as u32);
+        let gone = u8::from(present.is_none());
+        let found = present.unwrap_or_else(was);
         let kind = found.kind;
-        self.entered.insert(key, (now, found));
+        self.entered.insert(key, Entered { strange: now, found, gone });
         let time = self.cores.entry((key[0] >> 32) as u16).or_default();
         let added = now[0].saturating_sub(sum);
         let of_moment = if key[1] == 0 { &mut time.free } else { &mut time.taken };
@@ -81,6 +98,19 @@ impl Verdicts {
             Kind::Kernel => of_moment.kernel += added,
             Kind::Program => of_moment.programs += added,
         }
+    }
+
+    /// Ends a look at a stranger that is entered; returns whether it is forgotten, having ended
+    /// some looks ago. One that did not run is looked up only if there are `many`.
+    pub(super) fn forgets(&mut self, key: &Key, many: bool, is_there: impl FnOnce(u32) -> bool) -> bool {
+        let Some(stranger) = self.entered.get_mut(key) else { return false };
+        let has_ended = stranger.gone > 0 || many && !is_there(key[0] as u32);
+        stranger.gone += u8::from(has_ended);
+        let is_old = stranger.gone > KEPT;
+        if is_old {
+            self.entered.remove(key);
+        }
+        is_old
     }
 
     /// Adds the times of strangers on its core to `time`.
@@ -95,8 +125,8 @@ impl Verdicts {
 
     /// Returns the strangers by name, in no order.
     pub(super) fn strangers(&self) -> Vec<Stranger> {
-        let others = self.entered.iter().filter(|(_, (_, found))| found.kind != Kind::Kthread);
-        let stranger = |(key, (strange, found)): (&Key, &(Strange, Found))| Stranger {
+        let others = self.entered.iter().filter(|(_, it)| it.found.kind != Kind::Kthread);
+        let stranger = |(key, Entered { strange, found, .. }): (&Key, &Entered)| Stranger {
             core: (key[0] >> 32) as u16,
             pid: (strange[1] >> 32) as u32,
             tid: key[0] as u32,
@@ -201,6 +231,33 @@ mod tests {
         assert_eq!(strangers, [Stranger { waiter: None, ns: 5, ..taken.clone() }, taken]);
         enter(&mut verdicts, [7, 10], Some(Kind::Kthread));
         assert_eq!(verdicts.strangers(), []);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_kept_for_some_looks_and_its_time_for_ever() {
+        let mut verdicts = Verdicts::default();
+        let key = [WHOSE, 0];
+        let look = |verdicts: &mut Verdicts, ns, kind: Option<Kind>, many| {
+            verdicts.enter(key, named(ns), |_| kind.map(|kind| Found { kind, group: None }));
+            verdicts.forgets(&key, many, |_| kind.is_some())
+        };
+        // It lives, and is not looked up while it does not run.
+        assert!((0..20).all(|_| !look(&mut verdicts, 5, Some(Kind::Program), true)));
+        assert!((0..20).all(|_| !look(&mut verdicts, 5, None, false)));
+        // It has ended; where there are many, that is noticed although it did not run.
+        assert!((1..KEPT).all(|_| !look(&mut verdicts, 5, None, true)));
+        // Another thread has its number.
+        assert!(!look(&mut verdicts, 6, Some(Kind::Program), false));
+        assert!((0..20).all(|_| !look(&mut verdicts, 6, Some(Kind::Program), true)));
+        assert!((1..KEPT).all(|_| !look(&mut verdicts, 7, None, false)));
+        assert_eq!(verdicts.strangers().len(), 1);
+        assert!(look(&mut verdicts, 7, None, false));
+        assert_eq!(verdicts.strangers(), []);
+        // A third one begins with nothing.
+        assert!(!look(&mut verdicts, 2, Some(Kind::Program), false));
+        let mut time = CoreTime { core: CORE, ..CoreTime::default() };
+        verdicts.add_to(&mut time);
+        assert_eq!((time.free.programs, verdicts.strangers()[0].ns), (9, 2));
     }
 
     #[test]

@@ -60,7 +60,8 @@ const LAST_EVENTS: usize = 1 << 21;
   tailwater trace --last 500ms --out trace.json      what has just happened
   tailwater trace --iokernel @tailwater-testbed-4711 of a `tailwater demo` with this process id
 
-The IOKernel always records what cores do, and one request of 1000: --last shows the end of that, some seconds at most.
+The IOKernel always records what cores do, and one request of 1000. --last shows the end of that: seconds on a busy
+machine, longer on a quiet one.
 Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that is sent back by the thread
 which read the request. Times are those at which the IOKernel and the runtime see an event, in nanoseconds. Needs the
 IOKernel's user, or root.")]

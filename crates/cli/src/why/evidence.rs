@@ -2,10 +2,13 @@
 //!
 //! Owns what counts as which cost. The wait for a core whose holder needed the preempt signal
 //! counts for the holder's program. Where the holder was bypassed, which is mostly because Linux
-//! ran another program on its core, it counts for that program if the tracepoints name one.
+//! ran another program on its core, it counts for that program if the tracepoints name one. So does
+//! the time until a kthread that was woken starts, while other programs run on the cores. This
+//! process is not one of them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -127,13 +130,17 @@ pub fn of(gathered: &Gathered) -> Evidence {
         requests: requests(gathered),
         ..Evidence::default()
     };
-    let all = takers(&before.strangers, &after.strangers, None);
-    let own = takers(&before.strangers, &after.strangers, Some(&threads(program)));
+    let seen = |kthreads: Option<&[i32]>| {
+        let mut found = takers(&before.strangers, &after.strangers, kthreads)?;
+        found.retain(|taker| taker.pid != std::process::id());
+        Ok::<_, Arc<str>>(found)
+    };
+    let (all, own) = (seen(None), seen(Some(&threads(program))));
     if let Err(why) = &all {
         evidence.unknown.push(format!("which programs ran on the cores: {why}"));
     }
     let (all, own) = (all.unwrap_or_default(), own.unwrap_or_default());
-    evidence.taken = cost_of(&own);
+    evidence.taken = taken(&own, &all, &evidence);
     late(gathered, &all, &mut evidence);
     evidence.locked = Cost { ns: waiting.time(waiting.locked, time_ns), ..Cost::default() };
     let calls: u64 = waiting.in_calls.values().sum();
@@ -141,9 +148,28 @@ pub fn of(gathered: &Gathered) -> Evidence {
     evidence.in_calls =
         Cost { ns: waiting.time(calls, time_ns), chief: chief.unwrap_or_default(), detail: String::new() };
     if waiting.is_refused {
-        evidence.unknown.push("where its kthreads wait: needs root or its user".to_owned());
+        evidence
+            .unknown
+            .push("where its kthreads wait: needs CAP_SYS_PTRACE, or its user and ptrace_scope 0".to_owned());
     }
     evidence
+}
+
+/// Fraction of the time watched from which programs that ran on the cores may have kept a woken
+/// kthread from starting.
+const RAN: u64 = 10;
+
+/// Returns what other programs cost the program: the time for which its kthreads waited for them,
+/// or the same part of the time as its requests waited for kthreads to start beside them.
+fn taken(own: &[Taker], all: &[Taker], evidence: &Evidence) -> Cost {
+    let waited = cost_of(own);
+    let ran: u64 = all.iter().map(|taker| taker.ran_ns).sum();
+    let start_ns = share(evidence, evidence.requests.start_ns);
+    if ran < evidence.time_ns / RAN || start_ns <= waited.ns {
+        return waited;
+    }
+    let Some(chief) = all.iter().max_by_key(|taker| taker.ran_ns) else { return waited };
+    Cost { ns: start_ns, chief: chief.name(), detail: chief.group() }
 }
 
 /// Returns the time for which kthreads waited for other programs, and the chief of these.
@@ -162,6 +188,8 @@ fn throttled(before: &Look, after: &Look) -> Cost {
     };
     let Some((ns, folder)) = after.throttled.iter().map(gained).max() else { return Cost::default() };
     let detail = if ns > 0 { quota_of(&folder) } else { String::new() };
+    // Linux adds up the times of the CPUs.
+    let ns = ns.min((after.at - before.at).as_nanos() as u64);
     Cost { ns, chief: folder.display().to_string(), detail }
 }
 
@@ -202,7 +230,7 @@ fn late(gathered: &Gathered, all: &[Taker], evidence: &mut Evidence) {
         for_it.clear();
     }
     let chief = for_it.iter().max_by_key(|(_, ns)| **ns).map(|(from, _)| names.runtime(*from));
-    let waits = if for_it.is_empty() { 0 } else { waits.max(of_requests(evidence)) };
+    let waits = if for_it.is_empty() { 0 } else { waits.max(share(evidence, evidence.requests.unpolled_ns)) };
     evidence.own_unpolled = by_it > waits;
     evidence.unpolled = if evidence.own_unpolled {
         Cost { ns: by_it, chief: evidence.name.clone(), detail: String::new() }
@@ -219,11 +247,10 @@ fn late_ns(tenancy: &Tenancy, clock: &Clock) -> Option<(u32, u64)> {
     Some((from.runtime, clock.to_ns(end.saturating_sub(tenancy.decided))))
 }
 
-/// Returns the same part of the time watched as requests waited of their time for holders that
-/// needed the signal: few requests of which each waits are slow all the same.
-fn of_requests(evidence: &Evidence) -> u64 {
-    let Requests { all_ns, unpolled_ns, .. } = evidence.requests;
-    (u128::from(evidence.time_ns) * u128::from(unpolled_ns) / u128::from(all_ns.max(1))) as u64
+/// Returns the same part of the time watched as `ns` are of the time of requests: few requests of
+/// which each waits are slow all the same.
+fn share(evidence: &Evidence, ns: u64) -> u64 {
+    (u128::from(evidence.time_ns) * u128::from(ns) / u128::from(evidence.requests.all_ns.max(1))) as u64
 }
 
 fn requests(gathered: &Gathered) -> Requests {
@@ -245,6 +272,9 @@ fn add(sums: &mut Requests, span: &Span, clock: &Clock) {
         Stage::Blocked => sums.blocked_ns += ns,
         Stage::Detection | Stage::Cede | Stage::Start => {
             sums.core_ns += ns;
+            if span.stage == Stage::Start {
+                sums.start_ns += ns;
+            }
             if span.tenancy.is_some_and(|tenancy| tenancy.signalled.is_some()) {
                 sums.unpolled_ns += ns;
             }
@@ -322,6 +352,24 @@ mod tests {
     }
 
     #[test]
+    fn a_program_beside_which_woken_kthreads_start_late_is_named() {
+        let taker = |ran_ns| Taker {
+            command: "stress".to_owned(),
+            pid: 9,
+            is_kernel: false,
+            control_group: Some("/g".to_owned()),
+            core: 1,
+            ran_ns,
+            waited_ns: 0,
+        };
+        let requests = Requests { answered: 9, all_ns: 100, start_ns: 30, ..Requests::default() };
+        let evidence = Evidence { time_ns: 1_000, requests, ..Evidence::default() };
+        assert_eq!(taken(&[], &[taker(99)], &evidence), Cost::default());
+        let found = taken(&[], &[taker(500)], &evidence);
+        assert_eq!((found.ns, found.chief.as_str(), found.detail.as_str()), (300, "stress[9]", "/g"));
+    }
+
+    #[test]
     fn waits_quotas_and_the_host_are_parts_of_the_time() {
         let mut gathered = gathered(Collector::default());
         gathered.waiting.locked = 30;
@@ -335,6 +383,9 @@ mod tests {
         assert_eq!((evidence.throttled.ns, evidence.throttled.chief.as_str()), (400_000, "/g/a"));
         assert_eq!((evidence.stolen.ns, evidence.stolen.chief.as_str()), (100_000, "core 1"));
         assert_eq!(judge(&evidence).cause, Cause::Quota);
+        // On several CPUs a group is stopped for more than the time watched.
+        gathered.after.throttled = [("/g/a".into(), 7_000_010)].into();
+        assert_eq!(of(&gathered).throttled.ns, 1_000_000);
         gathered.after.strangers = Err("needs CAP_BPF".into());
         assert!(of(&gathered).unknown[0].contains("needs CAP_BPF"));
     }

@@ -31,7 +31,7 @@ use crate::trace::watch::Watch;
 use evidence::{Gathered, Look, Waiting};
 
 /// Time between two looks at where kthreads wait.
-const LOOK: Duration = Duration::from_millis(2);
+const LOOK: Duration = Duration::from_millis(5);
 /// Maximum number of events read between two looks.
 const EVENTS: usize = 16_384;
 

@@ -39,6 +39,8 @@ pub struct Requests {
     pub core_ns: u64,
     /// Part of that: for one whose holder needed the preempt signal.
     pub unpolled_ns: u64,
+    /// Part of that: for their kthread, which had been woken on it, to start.
+    pub start_ns: u64,
     /// They waited for others: in a ring, a socket, a run queue or a dispatcher.
     pub queue_ns: u64,
     /// They ran.
@@ -123,13 +125,12 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     let (cause, mut text) = match costs.first() {
         Some((cause, _, text)) => (*cause, format!("{name}, in {seconds:.1} s: {text}")),
         None => {
-            let (cause, text) = of_requests(&evidence.requests);
+            let (cause, text) = of_requests(&evidence.requests, &name);
             (cause, format!("{name}, in {seconds:.1} s: {text}"))
         }
     };
-    for (_, cost, _) in costs.iter().skip(1) {
-        let part = 100.0 * cost.ns as f64 / evidence.time_ns.max(1) as f64;
-        text += &format!(" Besides, {part:.1} %: {}.", plain(&cost.chief));
+    for (_, _, sentence) in costs.iter().skip(1) {
+        text += &format!(" Besides: {sentence}");
     }
     for unknown in &evidence.unknown {
         text += &format!(" Not known: {}.", plain(unknown));
@@ -143,20 +144,6 @@ fn costs(evidence: &Evidence) -> Vec<(Cause, &Cost, String)> {
     let part = |cost: &Cost| format!("{:.1} %", 100.0 * cost.ns as f64 / evidence.time_ns.max(1) as f64);
     let chief = |cost: &Cost| plain(&cost.chief);
     let detail = |cost: &Cost| plain(&cost.detail);
-    let polls = if *own_unpolled {
-        format!(
-            "it gives cores up only after the preempt signal, for which others waited {} of the time. Add \
-             tailwater::poll() to its loops, or #[tailwater::preemptible].",
-            part(unpolled)
-        )
-    } else {
-        format!(
-            "it waited {} of the time for cores that {} gave up only after the preempt signal: it runs code \
-             without poll points. Add tailwater::poll() to its loops, or #[tailwater::preemptible].",
-            part(unpolled),
-            chief(unpolled)
-        )
-    };
     vec![
         (
             Cause::Quota,
@@ -202,7 +189,7 @@ fn costs(evidence: &Evidence) -> Vec<(Cause, &Cost, String)> {
                 detail(taken)
             ),
         ),
-        (Cause::NoPollPoints, unpolled, polls),
+        (Cause::NoPollPoints, unpolled, without_poll_points(unpolled, *own_unpolled, &part(unpolled))),
         (
             Cause::Host,
             stolen,
@@ -216,16 +203,32 @@ fn costs(evidence: &Evidence) -> Vec<(Cause, &Cost, String)> {
     ]
 }
 
+/// Returns the sentence about code without poll points: of the cost's chief, or the program's own.
+fn without_poll_points(cost: &Cost, is_own: bool, part: &str) -> String {
+    let remedy = "Add tailwater::poll() to its loops, or #[tailwater::preemptible].";
+    if is_own {
+        return format!(
+            "it gives cores up only after the preempt signal, for which others waited {part} of the time. \
+             {remedy}"
+        );
+    }
+    format!(
+        "it waited {part} of the time for cores that {} gave up only after the preempt signal: it runs code \
+         without poll points. {remedy}",
+        plain(&cost.chief)
+    )
+}
+
 /// Returns the cause that the stages of requests show when nothing else does.
-fn of_requests(requests: &Requests) -> (Cause, String) {
+fn of_requests(requests: &Requests, name: &str) -> (Cause, String) {
     let Requests { answered, all_ns, blocked_ns, core_ns, queue_ns, run_ns, .. } = *requests;
     let part = |ns: u64| ns as f64 / all_ns.max(1) as f64;
     let percent = |ns: u64| format!("{:.0} %", 100.0 * part(ns));
     let mean = all_ns as f64 / answered.max(1) as f64 / 1e3;
     if answered < FEW {
         let text = format!(
-            "nothing took time from it, and only {answered} requests through a port were seen. `tailwater \
-             trace --runtime NAME --sample 1` follows every one; `tailwater info NAME` says why it has no core."
+            "no cause was found, and only {answered} requests came through a port. `tailwater trace --runtime \
+             {name} --sample 1` follows every one; `tailwater info {name}` says why it has no core."
         );
         return (Cause::Nothing, text);
     }
@@ -235,7 +238,7 @@ fn of_requests(requests: &Requests) -> (Cause, String) {
         () if is_most(blocked_ns) => (
             Cause::Peer,
             format!(
-                "its requests took {mean:.0} us at the mean, {} of which they waited for a slow peer: another \
+                "its requests took {mean:.0} us on average, {} of which they waited for a slow peer: another \
                  host, or a timer, channel or lock of another thread. Look at what it calls.",
                 percent(blocked_ns)
             ),
@@ -243,15 +246,15 @@ fn of_requests(requests: &Requests) -> (Cause, String) {
         () if is_most(core_ns) => (
             Cause::Cores,
             format!(
-                "its requests took {mean:.0} us at the mean, {} of which they waited for a core, and its \
-                 holders ceded in time. Give it a guaranteed core, or the IOKernel more cores.",
+                "its requests took {mean:.0} us on average, {} of which they waited for a core, and the \
+                 programs that held the cores ceded in time. Give it a guaranteed core, or the IOKernel more cores.",
                 percent(core_ns)
             ),
         ),
         () if is_most(queue_ns) || is_most(run_ns) => (
             Cause::OwnWork,
             format!(
-                "its requests took {mean:.0} us at the mean: {} waiting for its other requests, {} running. \
+                "its requests took {mean:.0} us on average: {} waiting for its other requests, {} running. \
                  Give it more kthreads and cores, or shorter requests; `tailwater trace` shows single ones.",
                 percent(queue_ns),
                 percent(run_ns)
@@ -260,8 +263,8 @@ fn of_requests(requests: &Requests) -> (Cause, String) {
         () => (
             Cause::Nothing,
             format!(
-                "nothing was found: {answered} requests took {mean:.0} us at the mean, and no stage of them \
-                 much of it. `tailwater trace --runtime NAME` shows single ones."
+                "nothing was found: {answered} requests took {mean:.0} us on average, and no stage of them \
+                 much of it. `tailwater trace --runtime {name}` shows single ones."
             ),
         ),
     }
@@ -280,7 +283,15 @@ mod tests {
     }
 
     fn requests(blocked_ns: u64, core_ns: u64, queue_ns: u64, run_ns: u64) -> Requests {
-        Requests { answered: 50, all_ns: 100_000, blocked_ns, core_ns, unpolled_ns: 0, queue_ns, run_ns }
+        Requests {
+            answered: 50,
+            all_ns: 100_000,
+            blocked_ns,
+            core_ns,
+            queue_ns,
+            run_ns,
+            ..Requests::default()
+        }
     }
 
     #[test]
@@ -314,7 +325,7 @@ mod tests {
             (with(|it| it.requests = requests(0, 90_000, 0, 9)), Cause::Cores, &["a core", "guaranteed"]),
             (with(|it| it.requests = requests(0, 0, 90_000, 9)), Cause::OwnWork, &["90 %", "kthreads"]),
             (with(|it| it.requests = requests(0, 0, 9, 90_000)), Cause::OwnWork, &["90 % running"]),
-            (idle(), Cause::Nothing, &["0 requests", "tailwater trace"]),
+            (idle(), Cause::Nothing, &["0 requests", "tailwater trace --runtime web"]),
         ];
         for (evidence, cause, parts) in table {
             let verdict = judge(&evidence);
@@ -337,8 +348,18 @@ mod tests {
         evidence.requests = requests(90_000, 0, 0, 0);
         let Verdict { cause, text } = judge(&evidence);
         assert_eq!(cause, Cause::NoPollPoints);
-        assert!(text.contains("Besides, 10.0 %: stress[9]") && !text.contains("core 1"), "{text}");
-        assert!(!text.contains("slow peer"), "{text}");
+        let besides = text.split(" Besides: ").nth(1).expect("another cause");
+        assert!(["10.0 %", "stress[9]", "taskset"].iter().all(|part| besides.contains(part)), "{text}");
+        assert!(!text.contains("core 1") && !text.contains("slow peer"), "{text}");
+        // Those that name nobody have a sentence, too.
+        (evidence.taken, evidence.own_unpolled) = (Cost::default(), true);
+        evidence.locked = Cost { ns: 700, ..Cost::default() };
+        let Verdict { cause, text } = judge(&evidence);
+        assert_eq!(cause, Cause::Lock);
+        assert!(text.contains(" Besides: it gives cores up only after the preempt signal"), "{text}");
+        evidence.unpolled.ns = 900;
+        let text = judge(&evidence).text;
+        assert!(text.contains(" Besides: its kthreads waited in the kernel for a lock"), "{text}");
     }
 
     #[test]

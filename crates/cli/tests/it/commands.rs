@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{
-    PATIENCE, Program, children, eventually, has_two_cpus, socket_name, text, unless_too_busy, until,
+    PATIENCE, Program, children, eventually, has_two_cpus, is_installed, socket_name, text, unless_too_busy,
+    until,
 };
 
 #[test]
@@ -156,7 +157,9 @@ fn help_that_cannot_be_printed_and_a_stack_that_is_too_small_are_errors_in_words
         assert!(!output.status.success(), "{words:?}");
         assert!(text(&output.stderr).contains("No space left"), "{words:?}: {}", text(&output.stderr));
     }
+    // The environment is on the stack, too.
     let mut shell = Command::new("sh");
+    shell.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     shell.args(["-c", "ulimit -s 64 && exec \"$0\" --help", env!("CARGO_BIN_EXE_tailwater")]);
     let output = tailwater_testkit::run(&mut shell, b"");
     let said = text(&output.stderr);
@@ -166,6 +169,9 @@ fn help_that_cannot_be_printed_and_a_stack_that_is_too_small_are_errors_in_words
 
 #[test]
 fn without_proc_an_iokernel_and_its_check_end_with_the_remedy() {
+    if !is_installed("unshare", "util-linux") {
+        return;
+    }
     let without = |script: &str, words: &[&str]| {
         let mut command = Command::new("unshare");
         let script = format!("umount -l /proc && {script}");

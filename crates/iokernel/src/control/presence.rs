@@ -4,15 +4,15 @@
 //! Owns the question, asked every [`LOOK`], and the comparison with the answer before. The calling
 //! thread asks for all the cores on behalf of a [`Sleeper`], and reads what Linux has made of that
 //! (the cores that its cpuset and the machine have, sched_setaffinity(2)): two system calls of a
-//! microsecond, for any version of control groups. While the sleeper has all cores, which Linux
-//! takes from it with those of the process, reading is enough. If the calling thread asked for
-//! itself, it would run on any core for a moment, even one that other threads are kept off; in an
-//! emulated machine that happened at every second look, for milliseconds. Unless the sleeper has
-//! all, the calling thread also sets its own affinity to what it was at the start, because Linux
-//! may have narrowed it: the thread and those it starts would stay on those cores once the others
-//! are back. What is missing or back is logged once. The polling thread takes managed cores out of
-//! its ledger and puts them back; it goes on where Linux has moved it if its own core is gone, and
-//! is bound to that core again when it is back.
+//! microsecond, for any version of control groups. If it asked for itself, it would run on any core
+//! for a moment, even one that other threads are kept off; in an emulated machine that happened at
+//! every second look, for milliseconds. While the sleeper has all cores, which Linux takes from it
+//! with those of the process, and the calling thread its own, reading both is enough. Otherwise the
+//! calling thread also sets its own affinity to what it was at the start, because Linux may have
+//! changed it: the thread and those it starts would stay on those cores once the others are back.
+//! What is missing or back is logged once. The polling thread takes managed cores out of its ledger
+//! and puts them back; it goes on where Linux has moved it if its own core is gone, and is bound to
+//! that core again when it is back.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -124,7 +124,13 @@ impl Presence {
         // Fails if these cores are gone; then the thread may use all that are left.
         let _ = sched_setaffinity(None, &self.home);
         let usable = self.sleeper.as_ref().and_then(|sleeper| usable(sleeper, &self.all))?;
-        let Change { gone, back } = self.compare(&usable)?;
+        let change = self.compare(&usable);
+        if !self.missing.contains(&self.polling) {
+            // A change loses bindings to cores that remain, before Linux 6.2. Fails if the core is
+            // gone again, which the next look finds.
+            let _ = sched_setaffinity(Some(polling), &cpu_set([&CoreId(self.polling)]));
+        }
+        let Change { gone, back } = change?;
         for core in gone {
             if core == self.polling {
                 tracing::error!(
@@ -143,20 +149,17 @@ impl Presence {
         for core in back {
             tracing::info!(core, "the IOKernel may use a core again");
         }
-        if !self.missing.contains(&self.polling) {
-            // A change loses bindings to cores that remain, before Linux 6.2. Fails if the core is
-            // gone again, which the next look finds.
-            let _ = sched_setaffinity(Some(polling), &cpu_set([&CoreId(self.polling)]));
-        }
         let present: Vec<CoreId> = self.managed.iter().copied().map(CoreId).collect();
         Some(cpu_set(present.iter().filter(|core| !self.missing.contains(&core.0))))
     }
 
     /// Returns whether the sleeper, which was given all cores, still has them, so that none is
-    /// missing: one system call of this look, in place of four.
+    /// missing, and the calling thread those of the start: before Linux 6.2 a thread that is moved
+    /// to a group of the same cores has all of them.
     fn has_all(&self) -> bool {
-        let has = |sleeper: &Sleeper| sched_getaffinity(Some(sleeper.id)).is_ok_and(|has| has == self.all);
-        self.missing.is_empty() && self.sleeper.as_ref().is_some_and(has)
+        let has = |thread, cores| sched_getaffinity(thread).is_ok_and(|has| has == cores);
+        let has_all = |sleeper: &Sleeper| has(Some(sleeper.id), self.all);
+        self.missing.is_empty() && self.sleeper.as_ref().is_some_and(has_all) && has(None, self.home)
     }
 
     /// Compares the cores in use with those that can be used, and remembers which are missing.
@@ -265,8 +268,9 @@ mod tests {
         presence.looked -= LOOK;
         // As a cpuset does that leaves one core.
         sched_setaffinity(None, &narrowed).unwrap();
-        sched_setaffinity(presence.sleeper.as_ref().map(|sleeper| sleeper.id), &narrowed).unwrap();
-        presence.look(gettid());
+        let polling = presence.sleeper.as_ref().unwrap().id;
+        presence.look(polling);
         assert_eq!(sched_getaffinity(None), Ok(before));
+        assert_eq!(sched_getaffinity(Some(polling)), Ok(narrowed), "bound to its core");
     }
 }

@@ -6,7 +6,7 @@
 //! and what its rights are.
 
 use rustix::process::geteuid;
-use std::fs::{read_link, read_to_string};
+use std::fs::{read, read_link, read_to_string};
 use std::path::PathBuf;
 use tailwater_shm::control::Peer;
 
@@ -26,6 +26,10 @@ struct Privileges {
     /// Permitted capabilities, one bit each.
     capabilities: u64,
     namespaces: Vec<PathBuf>,
+    /// Name by which AppArmor or SELinux confines it; empty without either, or if unreadable.
+    label: Vec<u8>,
+    /// Mode of seccomp(2): no filter, strict or filtered; `None` on Linux without it.
+    seccomp: Option<u8>,
 }
 
 impl Privileges {
@@ -39,13 +43,16 @@ impl Privileges {
         let unreadable = |what: &str, error| format!("cannot read the {what} of process {process} ({error})");
         let status = read_to_string(format!("/proc/{process}/status"));
         let status = status.map_err(|error| unreadable("capabilities", error))?;
-        let capabilities = status.lines().find_map(|line| line.strip_prefix("CapPrm:"));
-        let capabilities = capabilities.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let capabilities = field("CapPrm:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
         let namespace = |kind| read_link(format!("/proc/{process}/ns/{kind}"));
         let namespaces = Self::NAMESPACES.into_iter().map(namespace).collect::<Result<_, _>>();
         Ok(Self {
             capabilities: capabilities.ok_or("Linux names no capabilities")?,
             namespaces: namespaces.map_err(|error| unreadable("namespaces", error))?,
+            // Linux without such a module answers EINVAL.
+            label: read(format!("/proc/{process}/attr/current")).unwrap_or_default(),
+            seccomp: field("Seccomp:").and_then(|mode| mode.parse().ok()),
         })
     }
 
@@ -54,12 +61,21 @@ impl Privileges {
         let namespaces = Self::NAMESPACES.into_iter().zip(self.namespaces.iter().zip(&other.namespaces));
         // Systemd gives each process of a unit with a file system of its own another mount
         // namespace. That keeps no process out which may trace the other one (ptrace(2)), and so
-        // has its memory and descriptors in any case.
+        // has its memory and descriptors in any case. The capability alone does not permit that:
+        // containers have profiles of AppArmor or SELinux and filters of system calls, which the
+        // processes of one unit have in common.
         let may_trace = self.capabilities & MAY_TRACE != 0;
+        let may_trace = may_trace && self.label == other.label && self.seccomp == other.seccomp;
         let is_apart = |kind| kind != "mnt" || !may_trace;
         let foreign = |(kind, (own, other))| (own != other && is_apart(kind)).then_some(kind);
         if let Some(kind) = namespaces.into_iter().find_map(foreign) {
-            return Some(format!("it is in another {kind} namespace"));
+            let unless = if kind == "mnt" {
+                ", and lacks CAP_SYS_PTRACE, or has another security label (/proc/PID/attr/current) or seccomp \
+                 mode than that one"
+            } else {
+                ""
+            };
+            return Some(format!("it is in another {kind} namespace{unless}"));
         }
         let missing = other.capabilities & !self.capabilities;
         (missing != 0).then(|| format!("it lacks capabilities (CapPrm {missing:x} of proc_pid_status(5))"))
@@ -67,7 +83,8 @@ impl Privileges {
 }
 
 /// Checks that the process that connected `socket` has the user, the namespaces and at least the
-/// capabilities of this one; another mount namespace only if it may trace this one.
+/// capabilities of this one; another mount namespace only if it may trace this one, by its
+/// capabilities, its security label and its seccomp mode.
 ///
 /// # Errors
 /// Why it has not, and what to do.
@@ -114,6 +131,11 @@ mod tests {
             // It may trace the old one, whose files it does not see.
             let tracer = Privileges { capabilities: MAY_TRACE, ..other.clone() };
             assert_eq!(tracer.lacks_of(&old).is_none(), kind == "mnt", "{kind}");
+            // In a container, a profile or a filter may forbid it.
+            let confined = Privileges { label: b"docker-default (enforce)\n".to_vec(), ..tracer.clone() };
+            assert!(confined.lacks_of(&old).unwrap().contains(kind));
+            let filtered = Privileges { seccomp: Some(9), ..tracer.clone() };
+            assert!(filtered.lacks_of(&old).unwrap().contains(kind));
             // But it does not get what it lacks.
             let strong = Privileges { capabilities: MAY_TRACE | 1, ..own.clone() };
             assert!(tracer.lacks_of(&strong).is_some());

@@ -93,9 +93,12 @@ impl Company {
         beside > 0 && now >= if seldom { self.seldom } else { self.next }
     }
 
-    /// Returns the number of runnable threads of batch jobs at the last look; 0 if it has expired.
+    /// Returns the number of runnable threads of batch jobs at that of the last two looks which
+    /// found more of them; 0 if the last has expired. Each thread of a job that is not counted
+    /// would cost a slice whenever one is due.
     fn jobs(&self, now: Cycles) -> usize {
-        self.last.filter(|(_, at)| !self.is_expired(*at, now)).map_or(0, |(last, _)| last.batch)
+        let Some((last, _)) = self.last.filter(|(_, at)| !self.is_expired(*at, now)) else { return 0 };
+        last.batch.max(self.before.map_or(0, |before| before.batch))
     }
 
     /// Returns the number of runnable threads of other programs while a batch job runs; `None`
@@ -163,7 +166,7 @@ impl BatchJobs {
     }
 
     /// Returns the number of runnable threads that may not use the polling thread's core: those of
-    /// batch jobs, as of the last look, and the one that looks.
+    /// batch jobs, as of the last two looks, and the one that looks.
     pub(super) fn kept_away(&mut self, now: Cycles) -> usize {
         self.take_look(now);
         self.company.jobs(now) + usize::from(self.is_looking)
@@ -176,7 +179,9 @@ impl BatchJobs {
                 self.is_looking = false;
                 self.company.record(seen, self.clock.from_ns(cost.as_nanos() as u64), now);
             }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+            Err(TryRecvError::Empty) => {}
+            // The thread has ended.
+            Err(TryRecvError::Disconnected) => self.is_looking = false,
         }
     }
 }
@@ -205,6 +210,7 @@ mod tests {
         assert_eq!(company.others(310), Some(0), "for a moment");
         company.record(seen(0, 2), 0, 410);
         assert_eq!(company.others(410), Some(2), "a job that waits for its disk is still there");
+        assert_eq!(company.jobs(410), 2);
         company.record(seen(0, 2), 0, 510);
         assert_eq!(company.others(510), None);
     }

@@ -230,13 +230,15 @@ impl Polling {
     fn give_slice(&mut self, now: Cycles) {
         self.enter(Place::Slice);
         sleep_us(FIRST_PART_US);
-        if self.others_wait(clock::now()) {
-            sleep_us(SLICE_US - FIRST_PART_US);
+        // Others may have kept the core for longer.
+        let spent_us = self.clock.to_ns(clock::now().saturating_sub(now)) / 1_000;
+        if spent_us < SLICE_US && self.others_wait(now) {
+            sleep_us(SLICE_US - spent_us);
         }
         self.enter(Place::Handoffs);
         let after = clock::now();
         if let Some(Neighbours { share, .. }) = &mut self.neighbours {
-            share.gave(after);
+            share.gave(now, after);
         }
         self.world.stats.polling.slices.add(1);
         self.world.stats.polling.sliced_ns.add(self.clock.to_ns(after.saturating_sub(now)));

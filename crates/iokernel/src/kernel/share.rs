@@ -94,11 +94,14 @@ impl CpuShare {
         if waits { Step::Poll } else { Step::Look }
     }
 
-    /// Records the end of a slice. The next one comes sooner by as much as this one has waited.
-    pub(super) fn gave(&mut self, now: Cycles) {
-        // After a sleep or a stall the wait may seem longer.
-        let waited = self.put_off.take().map_or(0, |since| now.saturating_sub(since + self.slice));
-        self.next = now + self.between.saturating_sub(waited.min(self.slice));
+    /// Records a slice that began at `from` and ends. The next one comes sooner by as much as this
+    /// one has waited, and by what it was shorter than a slice.
+    pub(super) fn gave(&mut self, from: Cycles, now: Cycles) {
+        // After a sleep or a stall the wait and the slice may seem longer.
+        let given = now.saturating_sub(from).min(self.slice);
+        let waited = self.put_off.take().map_or(0, |since| now.saturating_sub(since + given));
+        let between = self.between * given / self.slice;
+        self.next = now + between.saturating_sub(waited.min(self.slice));
     }
 
     /// Records the beginning of a rest.
@@ -171,17 +174,17 @@ mod tests {
 
     const SLICE: Cycles = 100;
 
-    /// Runs a share for `length` while others wait; returns the time given. `busy` returns whether
-    /// frames move at a time.
-    fn given(percent: u8, length: Cycles, busy: impl Fn(Cycles) -> bool) -> Cycles {
+    /// Runs a share for `length` while others wait for slices of this time; returns the time given.
+    /// `busy` returns whether frames move at a time.
+    fn given(percent: u8, time: Cycles, length: Cycles, busy: impl Fn(Cycles) -> bool) -> Cycles {
         let mut share = CpuShare::new(percent, SLICE);
         let (mut now, mut given) = (0, 0);
         while now < length {
             match share.step(GiveShare, busy(now), now) {
                 Step::Look => {
-                    now += SLICE;
-                    share.gave(now);
-                    given += SLICE;
+                    share.gave(now, now + time);
+                    now += time;
+                    given += time;
                 }
                 _ => now += 1,
             }
@@ -193,7 +196,15 @@ mod tests {
     fn others_get_their_percentage_in_slices() {
         let times: [fn(Cycles) -> bool; 3] = [|_| false, |_| true, |now| now % 71 < 60];
         for (percent, busy) in [1, 10, 50].into_iter().flat_map(|n| times.map(|busy| (n, busy))) {
-            let (given, aim) = (given(percent, 500_000, busy), 500_000 * u64::from(percent) / 100);
+            let (given, aim) = (given(percent, SLICE, 500_000, busy), 500_000 * u64::from(percent) / 100);
+            assert!(given.abs_diff(aim) <= 3 * SLICE, "{given} of {aim} at {percent} %");
+        }
+    }
+
+    #[test]
+    fn others_get_their_percentage_in_slices_that_end_early() {
+        for percent in [1, 10, 50] {
+            let (given, aim) = (given(percent, SLICE / 4, 500_000, |_| false), 5_000 * u64::from(percent));
             assert!(given.abs_diff(aim) <= 3 * SLICE, "{given} of {aim} at {percent} %");
         }
     }
@@ -205,7 +216,7 @@ mod tests {
             assert_eq!(share.step(GiveShare, true, now), Step::Poll);
         }
         assert_eq!(share.step(GiveShare, true, 100), Step::Look);
-        share.gave(200);
+        share.gave(100, 200);
         assert_eq!(share.step(GiveShare, false, 999), Step::Poll);
         // 1,000 after the one before was due.
         assert_eq!(share.step(GiveShare, true, 1_000), Step::Poll);
@@ -220,7 +231,7 @@ mod tests {
         // The counter has stepped back.
         assert_eq!(share.step(GiveShare, true, 9), Step::Poll);
         assert_eq!(share.step(Poll, false, 11), Step::Look);
-        share.gave(111);
+        share.gave(11, 111);
         assert_eq!(share.step(Poll, false, 5_000), Step::Poll, "the next has not");
         // Nor has one that became due in a sleep, before which a rest ends.
         assert_eq!(share.step(GiveShare, true, 5_001), Step::Poll);

@@ -140,18 +140,14 @@ impl Switch {
         // Before a kthread is woken for the frame: its trace begins here.
         let traced = match source.arrival() {
             Some(arrival) if world.trace.is_due() => {
-                world.trace.sample(id, source.shown(), source.len(), arrival)
+                world.trace.sample(&mut world.runtimes, id, source.shown(), source.len(), arrival)
             }
             _ => None,
         };
-        if unserved {
-            let is_bare_ack =
-                matches!(decode(source.shown(), source.len()), Ok(Some(packet)) if packet.is_bare_ack());
-            if !(is_bare_ack && lender.hold(world, id, hash, now)) {
-                // Before the frame is put into a ring: the flow groups move to the kthread that
-                // gets the core.
-                lender.wakeup(world, id, now);
-            }
+        if unserved && !(is_bare_ack(source) && lender.hold(world, id, hash, now)) {
+            // Before the frame is put into a ring: the flow groups move to the kthread that gets
+            // the core.
+            lender.wakeup(world, id, now);
         }
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
         let to_service = runtime.spec.class == Class::LatencyCritical;
@@ -269,6 +265,12 @@ impl Switch {
             }
         }
     }
+}
+
+/// Returns whether a frame is a TCP segment that only acknowledges.
+#[inline(never)]
+fn is_bare_ack<S: Source>(source: &S) -> bool {
+    matches!(decode(source.shown(), source.len()), Ok(Some(packet)) if packet.is_bare_ack())
 }
 
 /// Passes a frame of this tenant to a port, unless it has had its share of the queue.

@@ -38,7 +38,7 @@ pub(super) struct Locals(MacTable);
 
 impl Locals {
     pub(super) fn new() -> Self {
-        Self(MacTable::default())
+        Self(MacTable::new())
     }
 
     pub(super) fn insert(&mut self, ip: Ipv4Addr, id: RuntimeId) {

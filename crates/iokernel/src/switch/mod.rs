@@ -210,7 +210,7 @@ impl Switch {
         clock: Clock,
         stopwatch: fn() -> Cycles,
     ) -> Self {
-        let (mut macs, mut ips, mut uplink) = (MacTable::default(), HashMap::new(), None);
+        let (mut macs, mut ips, mut uplink) = (MacTable::new(), HashMap::new(), None);
         for (number, port) in (0u16..).zip(&ports) {
             match port.attachment() {
                 Attachment::Station { mac, ip } => {
@@ -502,7 +502,8 @@ impl Switch {
                 self.capture(Point::FromRuntime(sender.owner.runtime), &source);
             }
             // The trace number is the runtime's claim.
-            let traced = record.flags() & FLAG_TRACED != 0 && world.trace.takes_claim();
+            let traced = record.flags() & FLAG_TRACED != 0
+                && world.trace.takes_claim(&mut world.runtimes, sender.owner.runtime);
             if traced {
                 let (id, who) = (record.hash(), trace::who(sender.owner));
                 world.trace.emit(clock::now(), &Event::Seen { id, who });

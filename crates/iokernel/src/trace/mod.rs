@@ -4,17 +4,18 @@
 //! Owns the writing end of the ring in which events are always recorded, the choice of frames and
 //! their numbers, and the reading of the steps that runtimes have written. The steps of a request
 //! in the IOKernel are events of the switch, those of cores events of the allocator; both call this
-//! module. An event costs a few nanoseconds. One frame of [`BACKGROUND`] is followed at any time; a
+//! module. An event is five or ten stores. One frame of [`BACKGROUND`] is followed at any time; a
 //! tracer, which reads the same ring, sets another choice while it is connected. A chosen frame
 //! costs a few hundred nanoseconds, and up to [`STEPS`] steps in the buffers of [`KTHREADS`]
 //! kthreads are read: every interval with a tracer, and only of the traced program, if one is
-//! named; now and then while a request that was chosen without one may be under way.
+//! named; now and then while a request that was chosen without one may be under way, of the
+//! programs that have [`Claims`] left.
 //!
 //! | who | does | what happens |
 //! |---|---|---|
 //! | a tracer | is slow | the events that it has not read are overwritten, and it counts them |
 //! | a tracer | dies or hangs up | the control thread ends its choice |
-//! | a runtime | writes steps, or marks frames as replies, without end | without a tracer, [`CLAIMS`] of them are recorded for each chosen frame: the rest of the ring keeps what the IOKernel saw |
+//! | a runtime | writes steps, or marks frames as replies, without end | without a tracer, [`CLAIMS`] of them are read and recorded for each chosen frame that it received: the rest of the ring keeps what the IOKernel saw, and other programs have accounts of their own |
 //!
 //! Steps that a runtime writes are recorded with its true name, unchecked: see
 //! `tailwater_shm::trace`.
@@ -28,7 +29,7 @@ use tailwater_shm::trace::buffer::Read;
 use tailwater_shm::trace::{CoreStep, Event, FlowKeys, Handoff, Recorder, TraceReader, Who};
 use tailwater_shm::{Clock, Cycles, clock};
 
-use crate::runtime::Runtimes;
+use crate::runtime::{Runtime, Runtimes};
 use crate::stats::{HandoffKind, TraceStats};
 
 /// Without a tracer, one frame of so many is followed, of those that ports bring.
@@ -38,10 +39,10 @@ const BACKGROUND: u32 = 1_000;
 const LOOKS: u32 = 64;
 /// Readings of steps after a frame was chosen without a tracer: a tenth of a second of looks.
 const READINGS: u32 = 300;
-/// Events that runtimes may cause for each frame chosen without a tracer: those of a request that
-/// is preempted a few times.
+/// Events that a runtime may cause for each frame to it that is chosen without a tracer: those of a
+/// request that is preempted a few times.
 const CLAIMS: u32 = 64;
-/// Maximum of those that have not been used.
+/// Maximum of those that a runtime has not used.
 const MOST_CLAIMS: u32 = 4_096;
 /// Kthreads read per look, in turn.
 const KTHREADS: usize = 64;
@@ -63,6 +64,24 @@ pub(crate) struct Arrival {
     pub(crate) due: Option<Cycles>,
     /// Time of the port's previous poll.
     pub(crate) polled: Cycles,
+}
+
+/// Events that one runtime may still cause without a tracer.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(u32);
+
+impl Claims {
+    /// Grants those of one chosen frame.
+    fn grant(&mut self) {
+        self.0 = (self.0 + CLAIMS).min(MOST_CLAIMS);
+    }
+
+    /// Uses one; returns whether there was one.
+    fn take(&mut self) -> bool {
+        let left = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        left
+    }
 }
 
 /// A tracer's choice of requests.
@@ -118,8 +137,6 @@ pub(crate) struct Trace {
     /// Looks since the last reading of steps, and readings that are left, without a tracer.
     looks: u32,
     readings: u32,
-    /// Events that runtimes may still cause without a tracer.
-    claims: u32,
 }
 
 impl Trace {
@@ -147,12 +164,10 @@ impl Trace {
         }
     }
 
-    /// Returns whether an event that a runtime claims is recorded.
+    /// Returns whether an event that runtime `id` claims is recorded.
     #[cold]
-    pub(crate) fn takes_claim(&mut self) -> bool {
-        let left = self.claims > 0 || self.is_traced();
-        self.claims = self.claims.saturating_sub(1);
-        left
+    pub(crate) fn takes_claim(&self, runtimes: &mut Runtimes, id: RuntimeId) -> bool {
+        runtimes.get_mut(id).is_some_and(|runtime| runtime.claims.take()) || self.is_traced()
     }
 
     /// Returns whether the choice of the next frame from a port is to be made: without a tracer,
@@ -184,6 +199,7 @@ impl Trace {
     #[cold]
     pub(crate) fn sample(
         &mut self,
+        runtimes: &mut Runtimes,
         id: RuntimeId,
         frame: &[u8],
         len: usize,
@@ -205,7 +221,9 @@ impl Trace {
         }
         self.passed = 0;
         self.readings = READINGS;
-        self.claims = (self.claims + CLAIMS).min(MOST_CLAIMS);
+        if let Some(runtime) = runtimes.get_mut(id) {
+            runtime.claims.grant();
+        }
         self.last = self.last.wrapping_add(1).max(1);
         let (now, id) = (clock::now(), self.last);
         let Arrival { port, due, polled } = arrival;
@@ -233,22 +251,25 @@ impl Trace {
 
     /// Reads the steps that kthreads have written since the last look: bounded, in turn.
     pub(crate) fn collect(&mut self, runtimes: &mut Runtimes) {
+        let is_traced = self.is_traced();
         let only = self.tracer.as_ref().and_then(|tracer| tracer.runtime.as_ref()).map(|(_, now)| *now);
         let (mut slot, mut index) = self.cursor;
         let slots = runtimes.slots();
         let (mut kthreads, mut steps, now) = (KTHREADS, STEPS, clock::now());
         for _ in 0..=slots {
             let place = RuntimeId(slot as u32);
-            if let Some(runtime) = runtimes.get_mut(place)
+            if let Some(Runtime { kthreads: theirs, claims, .. }) = runtimes.get_mut(place)
                 && only.is_none_or(|only| only == Some(place))
+                && (is_traced || claims.0 > 0)
             {
-                while let Some(kthread) = runtime.kthreads.get_mut(index) {
+                while let Some(kthread) = theirs.get_mut(index) {
                     if kthreads == 0 || steps == 0 {
                         self.cursor = (slot, index);
                         return;
                     }
                     let who = Who { runtime: slot as u32, kthread: index as u16 };
-                    steps -= self.read_steps(who, &mut kthread.steps, steps.min(STEPS_OF_ONE), now);
+                    let most = steps.min(STEPS_OF_ONE);
+                    steps -= self.read_steps((who, claims), &mut kthread.steps, most, now);
                     kthreads -= 1;
                     index += 1;
                 }
@@ -259,9 +280,16 @@ impl Trace {
         self.cursor = (slot, index);
     }
 
-    /// Records up to `most` steps of one kthread, all stamped as read at `now`. Returns how many it
-    /// has read.
-    fn read_steps(&mut self, who: Who, steps: &mut TraceReader, most: usize, now: Cycles) -> usize {
+    /// Records up to `most` steps of one kthread, whose runtime has these claims, all stamped as
+    /// read at `now`. Returns how many it has read.
+    fn read_steps(
+        &mut self,
+        (who, claims): (Who, &mut Claims),
+        steps: &mut TraceReader,
+        most: usize,
+        now: Cycles,
+    ) -> usize {
+        let most = if self.is_traced() { most } else { most.min(claims.0 as usize) };
         for read in 0..most {
             let event = match steps.read() {
                 Read::Nothing => return read,
@@ -273,9 +301,8 @@ impl Trace {
                     Event::Lost { who, steps }
                 }
             };
-            if self.takes_claim() {
-                self.emit(now, &event);
-            }
+            claims.take();
+            self.emit(now, &event);
         }
         most
     }

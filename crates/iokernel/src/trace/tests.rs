@@ -301,6 +301,31 @@ fn what_a_program_claims_without_a_tracer_is_bounded_by_what_was_chosen() {
 }
 
 #[test]
+fn a_program_that_claims_without_end_takes_nothing_from_others_and_is_not_read() {
+    let (mut sandbox, station, mut reader) = recorded();
+    sandbox.add(1, 1, 0, BestEffort);
+    serve(&mut sandbox, &station, BACKGROUND);
+    reader.events();
+    for id in 0..100 {
+        sandbox.peer(1).kthreads[0].steps.write(id, Step::Received, 99);
+    }
+    let takes = |sandbox: &mut Sandbox, id| {
+        let world = &mut sandbox.world;
+        world.trace.takes_claim(&mut world.runtimes, RuntimeId(id))
+    };
+    assert!((0..MOST_CLAIMS).all(|_| !takes(&mut sandbox, 1)), "no frame to it was chosen");
+    sandbox.peer(0).kthreads[0].steps.write(1, Step::Received, 99);
+    (0..LOOKS * 4).for_each(|_| sandbox.world.collect_trace());
+    let events = reader.events();
+    assert!(matches!(events[..], [Event::Claimed { who: SERVICE, .. }]), "{events:?}");
+    assert!(takes(&mut sandbox, 0));
+    // A tracer reads all of it.
+    let (tracer, now) = (Tracer::new(7, &request(1)).unwrap(), sandbox.now);
+    sandbox.alloc.begin_trace(&mut sandbox.world, tracer, now);
+    assert!(takes(&mut sandbox, 1));
+}
+
+#[test]
 fn a_tracer_that_reads_nothing_costs_nothing_and_its_end_ends_its_choice() {
     let (mut sandbox, station, mut reader) = traced(&request(1));
     serve(&mut sandbox, &station, 1_200);

@@ -26,6 +26,8 @@ use super::{ANY, deadline, is_free, waiters, wake, wake_users};
 use crate::ground::tls::{is_user_thread, thread_number};
 use crate::resident;
 use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::io::Errno;
+use rustix::process::{Pid, getpriority_process};
 use rustix::thread::{Timespec, nanosleep};
 use tailwater_libc_waits::Call;
 use tailwater_libc_waits::table::{bucket, bucket_of};
@@ -86,20 +88,33 @@ fn wait(call: &Call, deadline: Option<Cycles>) -> bool {
 /// Has the kernel lock the mutex once no user thread has it.
 fn lock_in_kernel(call: &Call, word: &AtomicU32, deadline: Option<Cycles>) -> isize {
     loop {
-        let seen = word.load(Ordering::Relaxed);
-        if is_user_thread(owner(seen)) {
-            if !pause(deadline) {
-                return error(libc::ETIMEDOUT);
+        let seen = owner(word.load(Ordering::Relaxed));
+        if !is_user_thread(seen) {
+            // SAFETY: the caller of the library's function vouches for the word.
+            let result = unsafe { call.make() };
+            if result != error(libc::ESRCH) || is_abandoned(word, seen, exists) {
+                return result;
             }
-            continue;
         }
-        // SAFETY: the caller of the library's function vouches for the word.
-        let result = unsafe { call.make() };
-        // A user thread may have taken it in between. An ordinary owner that has ended stays.
-        if result != error(libc::ESRCH) || word.load(Ordering::Relaxed) == seen {
-            return result;
+        // A user thread has the mutex, or had it when the kernel looked and may have unlocked it.
+        if !pause(deadline) {
+            return error(libc::ETIMEDOUT);
         }
     }
+}
+
+/// Returns whether the mutex was left locked by the ordinary thread `seen`, its owner before the
+/// kernel found none. Otherwise the kernel may have found the number of a user thread.
+fn is_abandoned(word: &AtomicU32, seen: u32, exists: impl FnOnce(u32) -> bool) -> bool {
+    // The word is read last: a thread that is gone unlocks nothing.
+    seen != 0 && !exists(seen) && owner(word.load(Ordering::Relaxed)) == seen
+}
+
+/// Returns whether there is an OS thread with this number; true if the kernel does not tell. It
+/// looks the number up as it does that of an owner, and `errno` stays as it is.
+fn exists(number: u32) -> bool {
+    let number = Pid::from_raw(number as i32);
+    number.is_some() && getpriority_process(number) != Err(Errno::SRCH)
 }
 
 /// Unlocks the mutex; returns what futex(2) does.
@@ -140,4 +155,44 @@ fn pause(deadline: Option<Cycles>) -> bool {
 
 fn error(number: i32) -> isize {
     -(number as isize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THREAD: u32 = 7;
+    const OTHER: u32 = 8;
+
+    #[test]
+    fn only_a_mutex_that_an_ended_thread_holds_is_abandoned() {
+        let is_abandoned = |now, seen, exists| is_abandoned(&AtomicU32::new(now), seen, |_| exists);
+        assert!(is_abandoned(THREAD, THREAD, false));
+        assert!(is_abandoned(THREAD | libc::FUTEX_WAITERS, THREAD, false));
+        // A user thread had it in between.
+        assert!(!is_abandoned(THREAD, THREAD, true));
+        assert!(!is_abandoned(0, 0, false));
+        assert!(!is_abandoned(0, 0, true));
+        // It has changed hands.
+        for now in [0, OTHER, 1 << 23] {
+            assert!(!is_abandoned(now, THREAD, false), "{now}");
+        }
+    }
+
+    #[test]
+    fn a_mutex_that_is_unlocked_before_its_owner_ends_is_not_abandoned() {
+        let word = AtomicU32::new(THREAD);
+        let unlocks_and_ends = |_| {
+            word.store(0, Ordering::Relaxed);
+            false
+        };
+        assert!(!is_abandoned(&word, THREAD, unlocks_and_ends));
+    }
+
+    #[test]
+    fn threads_exist_that_the_kernel_knows() {
+        assert!(exists(rustix::thread::gettid().as_raw_nonzero().get() as u32));
+        // Above all numbers of Linux.
+        assert!(!exists(1 << 23));
+    }
 }

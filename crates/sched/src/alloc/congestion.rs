@@ -19,13 +19,13 @@
 //!
 //! For most runtimes one pass over the cores shows that there is none to preempt. One that [lacks
 //! cores](lacks_cores) needs a pass of its own, and programs bring that about themselves. So an
-//! event makes at most [`VAIN_SEARCHES`] such passes without a result, unless a core is free or
-//! idles. After a pass without a result, looks leave the runtime out until the others have had
-//! their turn: of *n* that lack cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks,
-//! rounded up.
+//! event makes at most [`VAIN_SEARCHES`] such passes without a result. After a pass without a
+//! result, looks leave the runtime out until the others have had their turn: of *n* that lack
+//! cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
 //!
 //! Consequences, all tested:
-//! - *Work conservation*: no demand is unmet while a core is free.
+//! - *Work conservation*: no demand is unmet while a core is free, unless its runtime lacks cores
+//!   and waits for its turn.
 //! - *Guarantees*: a busy core is taken only from a runtime that keeps its guarantee without it. A
 //!   runtime below its guarantee gets a core at the same event, whichever runtime bursts on it.
 //!   While absent cores leave too few, guarantees are what [`Account::guaranteed`] says.
@@ -251,10 +251,7 @@ impl CongestionDetection {
         for &(.., runtime) in queue {
             let lacks = lacking > 0 && lacks_cores(view, runtime);
             let waits = |tracked: &Tracked| tracked.next_search > self.looks;
-            if lacks
-                && !self.selector.has_available()
-                && (in_vain == VAIN_SEARCHES || self.runtimes.get(runtime).is_some_and(waits))
-            {
+            if lacks && (in_vain == VAIN_SEARCHES || self.runtimes.get(runtime).is_some_and(waits)) {
                 continue;
             }
             let served = self.serve(view, runtime, actions);
@@ -342,6 +339,13 @@ impl Holder {
             keeps: has_work || lendable(account, share) <= 0,
         })
     }
+
+    /// Returns the holder of another core of the same runtime, without reading the runtime's words
+    /// once more; `None` if the core at this position has no owner.
+    fn at(&self, view: View<'_>, at: usize) -> Option<Self> {
+        let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return None };
+        Some(Self { kthread, tenure: view.now.since(since), ..*self })
+    }
 }
 
 /// Returns what a runtime owns: its guarantee, if requests are ignored.
@@ -428,12 +432,13 @@ impl Policy for CongestionDetection {
         }
         let holder = Holder::of_core(view, self.shares.as_ref(), at);
         let Some(claim) = self.best_claim(view, at, holder.as_ref()) else { return };
-        let alike = |other| other == at || idles_at(view, other);
+        // The claim may take this core, but perhaps not all others of its holder, which keeps those
+        // that it has had for less than a quantum if it has work.
+        let holder_at = |other| holder.as_ref().and_then(|holder| holder.at(view, other));
+        let may_take = |other| holder_at(other).is_some_and(|holder| self.may_take(&claim, &holder));
+        let alike = |other| other == at || idles_at(view, other) && may_take(other);
         let at = self.selector.loosest(view, &claim, at, alike);
-        let holder = Holder::of_core(view, self.shares.as_ref(), at);
-        if holder.as_ref().is_some_and(|holder| !self.may_take(&claim, holder)) {
-            return;
-        }
+        let holder = holder_at(at);
         let choice = Choice {
             at,
             victim: holder.as_ref().map(|holder| holder.kthread),

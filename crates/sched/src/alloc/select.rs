@@ -22,10 +22,10 @@
 //! How many cores a runtime keeps is counted; which ones it loses of those that it does not keep is
 //! chosen here. A runtime is [tied](Observation::ties) to a core where it hosts an exclusive
 //! thread, or that ordinary threads are kept off. A core is chosen as if there were no ties. Of the
-//! cores that its owner has in the same use and in the claimant's reach, the one that it is tied to
-//! least is then taken in its place. So a runtime that reports ties for all its cores, or for
-//! changing ones, keeps no more cores than otherwise, and a choice takes one more pass over the
-//! cores.
+//! cores that its owner has in the same use and that the claimant may take as well, the one that it
+//! is tied to least is then taken in its place. So a runtime that reports ties for all its cores,
+//! or for changing ones, keeps no more cores than otherwise, and a choice takes one more pass over
+//! the cores.
 //!
 //! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
 //! which may be halted: on three kinds of 2-vCPU VM a hand-off takes 1.4 to 3.2 us and the wake of
@@ -264,10 +264,6 @@ impl Selector {
         others.min_by_key(|&other| (ties(other), other != at)).unwrap_or(at)
     }
 
-    fn loosest_in_use(&self, view: View<'_>, claim: &Claim, at: usize) -> usize {
-        self.loosest(view, claim, at, |other| self.uses[other] == self.uses[at])
-    }
-
     /// Returns the cores over those it owns that a runtime has left after the choices made since
     /// the survey.
     pub(super) fn spare(&self, runtime: RuntimeId) -> i32 {
@@ -289,11 +285,6 @@ impl Selector {
         let entitled = claim.may_preempt(class, *spare, view.now.since(since), self.quanta);
         (*spare, *lendable) = (*spare - 1, *lendable - 1);
         Some(Choice { at, victim: Some(kthread), preempts, only_if_idle: !entitled })
-    }
-
-    /// Returns whether a core of this survey is free or idles, and has not been chosen since.
-    pub(super) fn has_available(&self) -> bool {
-        self.available > 0
     }
 
     /// Returns a core of pool 1 or 2.
@@ -327,7 +318,8 @@ impl Selector {
             let near = near(view, claim, |at| self.uses[at] == critical && of_others(at));
             near.or_else(|| first(critical)).filter(|_| claim.may_take_idle(Class::LatencyCritical))
         };
-        found.or_else(last).map(|at| self.loosest_in_use(view, claim, at))
+        let at = found.or_else(last)?;
+        Some(self.loosest(view, claim, at, |other| self.uses[other] == self.uses[at]))
     }
 
     /// Returns a core of pool 3 or 4.
@@ -339,9 +331,10 @@ impl Selector {
         self.searches.set(self.searches.get() + 1);
         for class in [Class::BestEffort, Class::LatencyCritical] {
             let near = near(view, claim, |at| self.is_eligible(view, claim, class, at));
-            let near = near.and_then(|at| self.eligible_for(view, claim, class, at));
             if let Some(at) = near.or_else(|| self.any_eligible(view, claim, class)) {
-                return Some(at);
+                return Some(
+                    self.loosest(view, claim, at, |other| self.is_eligible(view, claim, class, other)),
+                );
             }
         }
         // One that lacks cores proves nothing about the others.
@@ -358,12 +351,6 @@ impl Selector {
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };
         kthread.runtime != claim.runtime
             && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quanta)
-    }
-
-    /// Returns the core to take in place of this eligible one, unless the claim has to wait for it.
-    fn eligible_for(&self, view: View<'_>, claim: &Claim, class: Class, at: usize) -> Option<usize> {
-        let at = self.loosest_in_use(view, claim, at);
-        self.is_eligible(view, claim, class, at).then_some(at)
     }
 
     /// Returns true if no other runtime uses a hyperthread of this core's physical core.
@@ -395,7 +382,7 @@ impl Selector {
         }
         let chosen = (!eligible.is_empty()).then(|| eligible[self.below(eligible.len())]);
         self.eligible = eligible;
-        self.eligible_for(view, claim, class, chosen?)
+        chosen
     }
 
     /// Returns a random number below `bound`, which is not 0. The bias is under 2^-50.

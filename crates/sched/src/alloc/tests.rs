@@ -721,6 +721,58 @@ fn a_look_searches_the_cores_for_few_of_many_runtimes_that_lack_cores() {
 }
 
 #[test]
+fn a_core_that_only_others_may_have_does_not_lift_the_bound_on_vain_searches() {
+    let (mut machine, lacking) = many_that_lack_a_core(8, 16);
+    let Some(CoreState::Owned { kthread, .. }) = machine.ledger.core(CoreId(7)) else { panic!() };
+    machine.ledger.release(kthread, machine.now).unwrap();
+    machine.obs.kthread_mut(kthread).unwrap().activity = Activity::Parked;
+    lacking.iter().for_each(|&program| machine.obs.refuse(program, 7));
+    for look in 0..16 {
+        assert_eq!(machine.look(), []);
+        let searches = machine.policy.take_searches();
+        assert!((1..=VAIN_SEARCHES).contains(&searches), "{searches} searches at look {look}");
+    }
+}
+
+#[test]
+fn a_core_that_its_owner_is_tied_to_is_taken_if_those_without_ties_may_not_be() {
+    for others in [false, true] {
+        let mut machine = Machine::of_cores(3);
+        let owner = machine.runtime(LatencyCritical, 0, 3);
+        let tied = machine.runs(owner, 0);
+        machine.obs.kthread_mut(tied).unwrap().hosted = true;
+        machine.wait(Nanos::from_micros(50));
+        machine.runs(owner, 1);
+        machine.runs(owner, 2);
+        // Core 0 has been used for the quantum of services, the others for it or for less.
+        machine.wait(Nanos::from_micros(if others { 100 } else { 60 }));
+        let service = machine.runtime(LatencyCritical, 0, 1);
+        let core = grants(&machine.wakeup(service)).first().map(|grant| grant.0);
+        assert_eq!(core.map(|core| core == 0), Some(!others), "core {core:?}, others: {others}");
+    }
+}
+
+#[test]
+fn a_core_that_idles_is_lent_although_its_owner_keeps_a_younger_one_without_ties() {
+    for old in [false, true] {
+        let mut machine = Machine::of_cores(2);
+        let owner = machine.runtime(LatencyCritical, 0, 2);
+        let tied = machine.runs(owner, 0);
+        machine.obs.kthread_mut(tied).unwrap().hosted = true;
+        machine.wait(Nanos::from_micros(50));
+        machine.idles(owner, 1);
+        // Before the quantum of services has passed on core 0, the wake takes no core.
+        machine.wait(Nanos::from_micros(10));
+        let service = machine.runtime(LatencyCritical, 0, 1);
+        machine.queue(owner, 1);
+        assert_eq!(machine.wakeup(service), []);
+        machine.wait(Nanos::from_micros(if old { 100 } else { 50 }));
+        let core = grants(&machine.idle(0)).first().map(|grant| grant.0);
+        assert_eq!(core, Some(u16::from(old)));
+    }
+}
+
+#[test]
 fn each_of_many_runtimes_that_lack_cores_is_served_within_its_turn() {
     for programs in [1, 4, 5, 16, 33_usize] {
         let (mut machine, lacking) = many_that_lack_a_core(2, programs);

@@ -114,7 +114,7 @@ impl Connection {
     #[inline]
     pub fn awaits_acks(&self) -> bool {
         self.unsent_bytes() > 0
-            || self.unacked.len() > self.segment_mss() as usize
+            || self.sender.has_several()
             || (self.set.contains(Set::WANTS_ROOM) && self.unacked.len() > 0)
     }
 

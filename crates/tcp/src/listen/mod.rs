@@ -189,7 +189,8 @@ impl Listener {
 
     /// Returns whether the acknowledgment of a handshake may be on its way: one is remembered, and
     /// a new SYN was answered within the time after which answers are repeated. So clients that do
-    /// not exist make a listener await acknowledgments for no longer than that.
+    /// not exist make a listener await acknowledgments for no longer than that after the last of
+    /// them. Neither a cookie's acknowledgment nor that of a repeated SYN is awaited by itself.
     pub fn awaits_acks(&self, now: Instant) -> bool {
         !self.pending.is_empty() && self.answered_at.is_some_and(|at| now < at + FIRST_WAIT)
     }

@@ -357,6 +357,13 @@ impl Sender {
         self.board.in_flight().saturating_sub(self.duplicated)
     }
 
+    /// Returns true if more than one segment is unacknowledged, so that acknowledgments may show
+    /// the loss of one.
+    #[inline]
+    pub fn has_several(&self) -> bool {
+        self.board.has_several()
+    }
+
     /// Returns the time at which anything was last sent.
     pub fn last_sent(&self) -> Instant {
         self.last_sent

@@ -2,8 +2,8 @@
 //!
 //! Owns their sums by process and core: how long they ran, and for how much of that a kthread
 //! waited for the core. What is compared comes from the tracepoints; where these are refused there
-//! are no names, and the refusal is passed on. Names are those that programs gave themselves: only
-//! [`Taker::name`] and [`Taker::group`] are fit for a terminal.
+//! are no names, and the refusal is passed on. Names are those that programs gave themselves, made
+//! harmless for a terminal, also in documents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub type Strangers = Result<Vec<Stranger>, Arc<str>>;
 pub struct Taker {
     /// Name of the thread that ran longest.
     pub command: String,
-    /// The process; of a thread of the kernel, the thread.
+    /// The process; of a thread of the kernel, the thread; 0 for threads that are not told apart.
     pub pid: u32,
     /// Whether it is a thread of the kernel.
     pub is_kernel: bool,
@@ -40,21 +40,20 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// Returns the name with the process number, as a terminal may show it.
+    /// Returns the name with the process number, if there is one process.
     #[must_use]
     pub fn name(&self) -> String {
-        format!(
-            "{}[{}]{}",
-            plain(&self.command),
-            self.pid,
-            if self.is_kernel { " of the kernel" } else { "" }
-        )
+        match (self.pid, self.is_kernel) {
+            (0, _) => self.command.clone(),
+            (pid, false) => format!("{}[{pid}]", self.command),
+            (pid, true) => format!("{}[{pid}] of the kernel", self.command),
+        }
     }
 
-    /// Returns the control group, as a terminal may show it.
+    /// Returns the control group, or a dash.
     #[must_use]
     pub fn group(&self) -> String {
-        self.control_group.as_deref().map_or("-".to_owned(), plain)
+        self.control_group.clone().unwrap_or_else(|| "-".to_owned())
     }
 }
 
@@ -78,10 +77,10 @@ pub fn takers(from: &Strangers, to: &Strangers, of: Option<&[i32]>) -> Result<Ve
         }
         let (taker, longest) = found.entry((stranger.pid, stranger.core)).or_insert_with(|| {
             let taker = Taker {
-                command: stranger.command.clone(),
+                command: plain(&stranger.command),
                 pid: stranger.pid,
                 is_kernel: stranger.is_kernel,
-                control_group: stranger.group.as_deref().map(str::to_owned),
+                control_group: stranger.group.as_deref().map(plain),
                 core: stranger.core,
                 ran_ns: 0,
                 waited_ns: 0,
@@ -91,7 +90,7 @@ pub fn takers(from: &Strangers, to: &Strangers, of: Option<&[i32]>) -> Result<Ve
         taker.ran_ns += ran_ns;
         taker.waited_ns += if stranger.waiter.is_some() { ran_ns } else { 0 };
         if ran_ns > *longest {
-            (taker.command, *longest) = (stranger.command.clone(), ran_ns);
+            (taker.command, *longest) = (plain(&stranger.command), ran_ns);
         }
     }
     let mut takers: Vec<Taker> = found.into_values().map(|(taker, _)| taker).collect();
@@ -152,6 +151,7 @@ mod tests {
         );
         assert_eq!((all[0].name().as_str(), all[0].group().as_str()), ("xz72?[2J[70]", "/batch?"));
         assert_eq!((all[1].name().as_str(), all[1].group().as_str()), ("xz3?[2J[3] of the kernel", "-"));
+        assert_eq!((all[0].command.as_str(), all[0].control_group.as_deref()), ("xz72?[2J", Some("/batch?")));
         let of_one = takers(&from, &to, Some(&[9])).unwrap();
         assert_eq!((of_one.len(), of_one[0].waited_ns), (1, 300));
         let text = takers_table(&Ok(all), 1e-5);
@@ -164,7 +164,11 @@ mod tests {
         let refused: Strangers = Err("needs CAP_BPF".into());
         assert!(takers_table(&takers(&refused, &Ok(vec![]), None), 1.0).contains("not known: needs CAP_BPF"));
         assert_eq!(takers_table(&takers(&Ok(vec![]), &Ok(vec![]), None), 1.0).lines().count(), 1);
-        let many = Ok((0..50).map(|pid| Stranger { pid, ..stranger(pid, None, 5) }).collect());
+        let untold = Stranger { pid: 0, tid: 0, ..stranger(0, Some(0), 7) };
+        let all = takers(&Ok(vec![]), &Ok(vec![untold.clone()]), None).unwrap();
+        assert_eq!((all[0].name().as_str(), all[0].waited_ns), ("xz0?[2J", 7));
+        assert_eq!(takers(&Ok(vec![]), &Ok(vec![untold]), Some(&[9])), Ok(vec![]));
+        let many = Ok((1..51).map(|pid| Stranger { pid, ..stranger(pid, None, 5) }).collect());
         assert!(takers_table(&takers(&Ok(vec![]), &many, None), 1.0).ends_with("and 38 more\n"));
     }
 }

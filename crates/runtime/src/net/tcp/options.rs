@@ -136,6 +136,11 @@ impl TcpOptions {
 
     /// Sets the maximum number of handshakes that a listener remembers: 1024 by default. Further
     /// clients get a SYN cookie (RFC 4987 section 3.6), which needs no memory.
+    ///
+    /// The last acknowledgment of a handshake that is not remembered, as of every one with 0, does
+    /// not fetch a core by itself: a program without a core gets it with the next frame that does,
+    /// or after `ack-hold-us` of the IOKernel, 2 ms by default. The same may happen to a client
+    /// that had to repeat its SYN.
     pub fn syn_queue(mut self, handshakes: u32) -> Self {
         self.syn_queue = handshakes;
         self

@@ -23,13 +23,17 @@ fn has_looser(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool 
     cores.iter().enumerate().any(is_looser)
 }
 
-/// One core: which runtime has it, whether its kthread hosts an exclusive thread and idles, and for
-/// which runtime it is reserved. A number of [`RUNTIMES`] is none.
-type Core = (u32, bool, bool, u32);
+/// One core: which runtime has it, whether its kthread hosts an exclusive thread and idles, for
+/// which runtime it is reserved, and for how many quanta it has been used. A number of [`RUNTIMES`]
+/// is none.
+type Core = (u32, bool, bool, u32, u64);
 
 fn a_core() -> impl Strategy<Value = Core> {
-    (0..=RUNTIMES, any::<bool>(), any::<bool>(), 0..=RUNTIMES)
+    (0..=RUNTIMES, any::<bool>(), any::<bool>(), 0..=RUNTIMES, 0..2_u64)
 }
+
+const QUANTUM: Nanos = Nanos::from_micros(100);
+const NOW: Nanos = Nanos::from_millis(1);
 
 /// A runtime: its class, whether it has work, and the cores to which its threads are not bound.
 type Program = (bool, bool, Vec<usize>);
@@ -48,16 +52,16 @@ fn machine(cores: &[Core], programs: &[Program]) -> (Ledger, Observation) {
         obs.attach(RuntimeId(number), count);
         refused.iter().for_each(|&at| obs.refuse(RuntimeId(number), at));
     }
-    for (core, &(owner, hosted, idle, _)) in (0..).zip(cores) {
+    for (core, &(owner, hosted, idle, _, quanta)) in (0..).zip(cores) {
         let owner = RuntimeId(owner);
         let Some(account) = ledger.account(owner) else { continue };
         let kthread = KthreadId::new(owner, account.kthread_for(CoreId(core)).unwrap());
-        ledger.grant(CoreId(core), kthread, Nanos::ZERO).unwrap();
+        ledger.grant(CoreId(core), kthread, Nanos(NOW.0 - quanta * QUANTUM.0)).unwrap();
         let look = obs.kthread_mut(kthread).unwrap();
         look.hosted = hosted;
         look.activity = if idle { Activity::Idle } else { Activity::Running };
     }
-    let reserved = cores.iter().map(|&(.., runtime)| (runtime < RUNTIMES).then_some(RuntimeId(runtime)));
+    let reserved = cores.iter().map(|&(.., runtime, _)| (runtime < RUNTIMES).then_some(RuntimeId(runtime)));
     obs.set_reserved(reserved);
     (ledger, obs)
 }
@@ -71,8 +75,8 @@ proptest! {
         claims in prop::collection::vec((0..RUNTIMES, -1..3), 1..8),
     ) {
         let (ledger, obs) = machine(&cores, &programs);
-        let view = View { now: Nanos::from_millis(1), obs: &obs, ledger: &ledger };
-        let quanta = Quanta { service: Nanos::ZERO, burst: Nanos::ZERO };
+        let view = View { now: NOW, obs: &obs, ledger: &ledger };
+        let quanta = Quanta { service: QUANTUM, burst: QUANTUM };
         let mut selector = Selector::new(quanta, 1);
         for (class, reach) in [Class::LatencyCritical, Class::BestEffort].into_iter().zip(&reach) {
             selector.set_reach(class, reach);
@@ -85,11 +89,25 @@ proptest! {
         for (number, spare) in claims {
             let runtime = RuntimeId(number);
             let claim = Claim { runtime, class: view.class(runtime), demoted: false, spare };
-            let uses = selector.uses.clone();
-            let Some(choice) = selector.choose(view, &claim) else { continue };
+            // These claims come in any order, so that one that finds nothing ends no later search.
+            selector.exhausted = [false; 2];
+            let before = selector.clone();
+            let is_eligible = |other| {
+                [Class::LatencyCritical, Class::BestEffort]
+                    .into_iter()
+                    .any(|class| before.is_eligible(view, &claim, class, other))
+            };
+            let Some(choice) = selector.choose(view, &claim) else {
+                prop_assert_eq!((0..cores.len()).find(|&at| is_eligible(at)), None);
+                continue;
+            };
             prop_assert!(selector.reaches(view, &claim, choice.at));
             let is_reached = |other| selector.reaches(view, &claim, other);
-            let is_alike = |other| uses[other] == uses[choice.at] && is_reached(other);
+            let is_alike = |other| {
+                before.uses[other] == before.uses[choice.at]
+                    && is_reached(other)
+                    && (!choice.preempts || is_eligible(other))
+            };
             prop_assert!(!has_looser(view, choice.at, is_alike), "core {}", choice.at);
             let idle = (0..cores.len()).filter(|&at| idles_at(view, at) && is_reached(at));
             for at in idle {

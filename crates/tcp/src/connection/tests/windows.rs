@@ -255,6 +255,27 @@ fn nagle_holds_a_small_segment_back_behind_a_small_one() {
 }
 
 #[test]
+fn several_small_segments_in_flight_await_acknowledgments_and_one_does_not() {
+    let mut pair = Pair::established();
+    pair.ends[0].set_nodelay(true);
+    // They leave at the same time, so that the record of what was sent has one range for all.
+    let mut in_flight = |messages: usize| {
+        for _ in 0..messages {
+            pair.ends[0].send(&[0; 100]).unwrap();
+            pair.pump();
+        }
+        assert_eq!(pair.wires[0].len(), messages, "each is a segment");
+        let awaits = pair.ends[0].awaits_acks();
+        pair.until(|pair| pair.ends[0].unacknowledged_bytes() == 0);
+        assert!(!pair.ends[0].awaits_acks(), "all is acknowledged");
+        awaits
+    };
+    assert!(!in_flight(1));
+    assert!(in_flight(2));
+    assert!(in_flight(3));
+}
+
+#[test]
 fn a_full_send_buffer_says_when_there_is_room() {
     let mut pair = Pair::open(&Config { send_buffer: 10_000, ..Config::default() }, &Config::default());
     assert_eq!(pair.ends[0].send(&pattern(20_000)), Ok(10_000));

@@ -58,6 +58,8 @@ pub(super) struct Scoreboard {
     ranges: VecDeque<Sent>,
     una: Seq,
     nxt: Seq,
+    /// Start of the newest range that was sent for the first time.
+    newest: Seq,
     in_flight: u32,
     lost: u32,
     /// Nothing before it is lost.
@@ -66,7 +68,15 @@ pub(super) struct Scoreboard {
 
 impl Scoreboard {
     pub(super) fn new(iss: Seq) -> Self {
-        Self { ranges: VecDeque::new(), una: iss, nxt: iss, in_flight: 0, lost: 0, lost_from: iss }
+        Self {
+            ranges: VecDeque::new(),
+            una: iss,
+            nxt: iss,
+            newest: iss,
+            in_flight: 0,
+            lost: 0,
+            lost_from: iss,
+        }
     }
 
     pub(super) fn una(&self) -> Seq {
@@ -80,6 +90,12 @@ impl Scoreboard {
     /// Returns the bytes sent and not acknowledged.
     pub(super) fn outstanding(&self) -> u32 {
         self.nxt - self.una
+    }
+
+    /// Returns true if data older than the newest segment is not acknowledged.
+    #[inline]
+    pub(super) fn has_several(&self) -> bool {
+        self.una < self.newest
     }
 
     pub(super) fn in_flight(&self) -> u32 {
@@ -118,7 +134,7 @@ impl Scoreboard {
             again: false,
             coarse: false,
         };
-        self.nxt = range.end;
+        (self.newest, self.nxt) = (range.start, range.end);
         self.in_flight += sent.len();
         match self.ranges.back_mut() {
             Some(last) if last.joins(&sent) => last.end = sent.end,
@@ -311,6 +327,7 @@ impl Scoreboard {
             at = sent.end;
         }
         assert_eq!((at, in_flight, lost), (self.nxt, self.in_flight, self.lost), "counters: {self:?}");
+        assert!(self.newest <= self.nxt, "newer than what was sent: {self:?}");
         assert!(self.ranges.len() <= MAX_RANGES + 1 && (at != self.una || self.ranges.capacity() == 0));
     }
 
