@@ -1,4 +1,4 @@
-//! Filters of system calls (seccomp(2)), for tests of what happens where a call is refused. A filter
+//! Filters of system calls (seccomp(2)), for tests of what happens where a call is refused. One
 //! stays until its process ends, so it is set in a process of its own.
 
 fn instruction(code: u32, value: u32, otherwise: u8) -> libc::sock_filter {

@@ -1,5 +1,5 @@
-//! A runtime whose process may not ask for random numbers by `getrandom(2)`, as in a container whose
-//! filter of system calls is too narrow. Each test runs itself in a child process.
+//! A runtime whose process may not ask for random numbers by `getrandom(2)`, as in a container
+//! whose filter of system calls is too narrow. Each test runs itself in a child process.
 
 use crate::filter;
 use std::io::{Read, Write};
