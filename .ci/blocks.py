@@ -13,10 +13,12 @@ A command in the background must be running, or have succeeded, when the page en
 program on it, the script goes on when the IOKernel answers or counts the program.
 
 Each page has network and process namespaces of its own, so that it meets no other and leaves nothing behind. Where these
-cannot be made, pages that need root are skipped; `sudo` is taken out otherwise.
+cannot be made, pages that need root are skipped; `sudo` is taken out otherwise. Of two runs in one checkout the second
+waits for the first.
 """
 
 import argparse
+import fcntl
 import os
 import pathlib
 import re
@@ -30,13 +32,19 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # One folder for all pages, one after the other: to cargo a library with another path is another
-# library, and would be compiled again for each page.
-SCRATCH = pathlib.Path(tempfile.gettempdir()) / f"tailwater-pages{str(ROOT).replace('/', '-')}"
+# library, and would be compiled again for each page. Each user has another: a folder in /tmp is
+# removed by its owner only.
+SCRATCH = pathlib.Path(tempfile.gettempdir()) / f"tailwater-pages-{os.getuid()}{str(ROOT).replace('/', '-')}"
+# A run holds it while it uses the folder.
+LOCK = ROOT / "target" / ".pages-lock"
 LIMIT_S = 1800
 
+# A session may be one group to the scheduler, whose weight is that of the group (sched(7)): it gets
+# the caller's.
 HELPERS = r"""
 unset BASH_ENV
 set -euo pipefail
+{ nice >/proc/self/autogroup; } 2>/dev/null || true
 started=()
 until_true() {
     local try
@@ -190,6 +198,18 @@ def run_page(path, programs, prefix):
     return f"{blocks} blocks, {took:.0f} s", True
 
 
+def lock():
+    """Returns the file whose lock keeps other runs in this checkout waiting."""
+    LOCK.parent.mkdir(exist_ok=True)
+    held = open(LOCK, "w")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"waiting for another run in {ROOT}", flush=True)
+        fcntl.flock(held, fcntl.LOCK_EX)
+    return held
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", default="target/release")
@@ -199,11 +219,12 @@ def main():
     pages = arguments.files or [ROOT / "README.md", *sorted((ROOT / "docs" / "src").rglob("*.md"))]
     prefix = namespaces()
     well = True
-    for page in pages:
-        outcome, good = run_page(page.resolve(), (ROOT / arguments.programs).resolve(), prefix)
-        well &= good
-        if outcome:
-            print(f"{page.resolve().relative_to(ROOT)}: {outcome}", flush=True)
+    with lock():
+        for page in pages:
+            outcome, good = run_page(page.resolve(), (ROOT / arguments.programs).resolve(), prefix)
+            well &= good
+            if outcome:
+                print(f"{os.path.relpath(page.resolve(), ROOT)}: {outcome}", flush=True)
     sys.exit(0 if well else 1)
 
 

@@ -87,26 +87,30 @@ tests() {
     # A process group of its own (set -m), by which it is ended. Not in SCHED_IDLE: tests of batch
     # jobs count what runs there.
     set -m
-    { renice -n 19 -p "$BASHPID" && build_ahead; } &>"$work/ahead.log" &
+    # The signal that ends the group ends its first process last, for which `clean_up` waits.
+    { trap 'exit 1' TERM; renice -n 19 -p "$BASHPID" && build_ahead; } &>"$work/ahead.log" &
     ahead=$!
     set +m
     cargo test --workspace
-    wait "$ahead" || true
+    echo "waiting for the builds of later stages"
+    wait "$ahead" || { echo "these builds failed, and will be tried again:"; cat "$work/ahead.log"; }
     ahead=
 }
 
-# Builds what the chosen stages will build, and find built. What fails here fails there, too.
+# Builds what the chosen stages will build, and find built, and runs nothing of it. What fails here
+# fails there, too.
 build_ahead() {
-    local name
+    local name failed=0
     for name in "${chosen[@]}"; do
         case $name in
             loom) loom_models --no-run ;;
             docs) api_docs ;;
             demo) demo_programs ;;
             blocks) demo_programs && cargo xtask install --prefix "$work/library" ;;
-            outside) outside ;;
-        esac || true
+            outside) outside_program ;;
+        esac || failed=1
     done
+    return $failed
 }
 
 # The pure crates, compiled for a target without a standard library: no clock, file, socket or
@@ -155,6 +159,11 @@ outside() {
     .ci/blocks.py tests/outside/README.md
 }
 
+# The program of that page, by the page without the line that runs it.
+outside_program() {
+    grep -vx 'target/release/outside' tests/outside/README.md >"$work/outside.md" && .ci/blocks.py "$work/outside.md"
+}
+
 # The first of the README's two commands, quickly. Numbers are not judged: they depend on what else
 # runs on the machine.
 demo() {
@@ -177,6 +186,8 @@ demo_programs() {
 blocks() {
     demo_programs
     debug_programs
+    # Older release builds of them would be found first. Cargo links them again when they are built.
+    find target/debug -maxdepth 1 -type f -executable -name 'tailwater-*' -printf 'target/release/%f\0' | xargs -0 rm -f
     # `tailwater` starts it from its own folder.
     ln -f target/debug/tailwater-observe target/release/
     .ci/blocks.py
@@ -488,11 +499,11 @@ stage() {
     printf '%-20s %4d s\n' "$1" $((SECONDS - began)) >>"$work/notes"
 }
 
-# Ends what `tests` has in the background.
+# Ends what `tests` has in the background, and waits for its end.
 clean_up() {
     local status=$?
     [ $status -eq 0 ] || [ -z "$now" ] || echo "FAILED in stage: $now" >&2
-    [ -z "$ahead" ] || kill -- -"$ahead" 2>/dev/null || true
+    [ -z "$ahead" ] || { kill -- -"$ahead" && wait "$ahead"; } 2>/dev/null || true
     rm -rf "$work"
     exit $status
 }
