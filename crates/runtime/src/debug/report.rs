@@ -18,8 +18,9 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Interval at which it checks for the dump signal and for opened libraries.
-const TICK: Duration = Duration::from_millis(100);
+/// Interval at which it checks for the dump signal and for opened libraries. Each check takes some
+/// 15 us from a core on which the IOKernel may be polling, so they are rare.
+const TICK: Duration = Duration::from_millis(500);
 
 /// A stall, as the watcher saw it.
 pub struct Observed {
