@@ -249,11 +249,14 @@ impl Model {
     fn step(&mut self, control: u8, input: &mut Input<'_>) -> Option<()> {
         match control {
             0..=63 => {
-                let mut config = self.config.clone();
-                config.firewall.rules.push(rule(*input.take()?));
-                if config.firewall.rules.len() <= MAX_RULES && config.check().is_ok() {
-                    self.config = config;
-                    self.compile();
+                let rule = rule(*input.take()?);
+                if self.config.firewall.rules.len() < MAX_RULES {
+                    self.config.firewall.rules.push(rule);
+                    if self.config.check().is_ok() {
+                        self.compile();
+                    } else {
+                        self.config.firewall.rules.pop();
+                    }
                 }
             }
             64..=71 => {

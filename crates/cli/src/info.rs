@@ -93,7 +93,8 @@ pub fn run(args: &InfoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn describe_absence(name: &str, document: &Value) -> String {
+/// Returns the error for a program that the statistics do not have.
+pub fn describe_absence(name: &str, document: &Value) -> String {
     match count(&document["runtimes_left_out"]) {
         0 => format!("no program {name:?} is registered; `tailwater ps` lists those that are"),
         left => format!(
@@ -103,7 +104,7 @@ fn describe_absence(name: &str, document: &Value) -> String {
 }
 
 /// Returns the programs of a name: two while one replaces the other.
-fn programs<'a>(document: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+pub fn programs<'a>(document: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     named(&document["runtimes"], name)
 }
 
@@ -217,7 +218,7 @@ fn describe(program: &Value, why: Option<&str>) -> String {
 }
 
 /// Returns the thread numbers of a program's kthreads.
-fn threads(program: &Value) -> Vec<i32> {
+pub fn threads(program: &Value) -> Vec<i32> {
     let tids = program["threads"].as_array().into_iter().flatten();
     tids.filter_map(|tid| i32::try_from(tid.as_i64()?).ok()).collect()
 }

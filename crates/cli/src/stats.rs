@@ -51,8 +51,9 @@ pub fn run(args: &StatsArgs) -> anyhow::Result<()> {
         // Asked anew: the tracepoints count since the watch began, which took some milliseconds.
         let look = || {
             let stats = query::statistics(&args.iokernel)?;
-            let strangers = tracepoints.strangers(&stats);
-            Ok::<_, anyhow::Error>((Snapshot::new(&stats, &tracepoints)?, strangers, Instant::now()))
+            let snapshot = Snapshot::new(&stats, &tracepoints)?;
+            let strangers = snapshot.strangers(&tracepoints);
+            Ok::<_, anyhow::Error>((snapshot, strangers, Instant::now()))
         };
         let (from, before, begun) = look()?;
         std::thread::sleep(WATCH);

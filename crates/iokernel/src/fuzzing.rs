@@ -95,7 +95,7 @@ impl Arena {
         let stats = Stats::new(vec![(port.name().to_owned(), None)], &config.firewall, []);
         let prices = Prices::new(parts.clock, config.offence_share);
         let mut world = World::new(Arc::new(stats), prices);
-        let (trace, file) = Trace::start(1, Clock::from_hz(fixture::HZ)).expect("a memory file");
+        let (trace, file) = Trace::start(1 << 10, Clock::from_hz(fixture::HZ)).expect("a memory file");
         world.trace = trace;
         let mut switch = Switch::new(vec![Box::new(port)], &config, parts.clock, parts.stopwatch);
         let mut allocator = Allocator::new(&config, parts);
@@ -154,7 +154,7 @@ impl Arena {
         assert_eq!(self.world.stats.cores.ledger_refusals.get(), 0, "the ledger refused a transition");
     }
 
-    /// Reads the tracer's ring: whatever the hostile runtime writes, it contains valid events.
+    /// Reads the record: whatever the hostile runtime writes, its events are valid.
     fn read_trace(&mut self) {
         loop {
             match self.events.next_event() {

@@ -17,57 +17,46 @@ use std::io;
 /// assert!(error.to_string().contains("#[tailwater::main]"), "it says what to do");
 /// assert!(format!("{error:?}").contains("#[tailwater::main]"), "under `unwrap`, too");
 /// ```
+///
+/// Its text has all causes, since some programs print no cause of their own. It has no source: what
+/// prints sources, as `anyhow` does, would print them again.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A setting is invalid.
+    #[error("configuration: {0}")]
     Config(ConfigError),
     /// The program has another global allocator.
+    #[error(
+        "the program's global allocator is not Tailwater's: use #[tailwater::main], or add the line\n    \
+         tailwater::allocator!();"
+    )]
     NoAllocatorGuard,
     /// The process has a runtime already.
+    #[error("this process runs a Tailwater runtime already; there can be one")]
     AlreadyRunning,
     /// The C library is not suitable.
+    #[error("{0}")]
     Tls(TlsError),
     /// Waits in the C library cannot be taken over.
     #[cfg(feature = "libc-waits")]
+    #[error("cannot adopt the waits of the C library: {0}")]
     LibcWaits(tailwater_libc_waits::RedirectError),
     /// There is no memory for the first user thread's stack.
+    #[error("{0}")]
     Stack(StackError),
     /// The IOKernel refused, or cannot be reached.
+    #[error("cannot attach to the IOKernel: {0}")]
     Attach(AttachError),
     /// A system call failed.
+    #[error("cannot {action}: {source}")]
     System {
         /// What was attempted.
         action: &'static str,
         /// The kernel's error.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
-
-/// With all causes: programs print errors in different ways, and some print no cause of their own.
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(error) => write!(f, "configuration: {error}"),
-            Self::NoAllocatorGuard => f.write_str(
-                "the program's global allocator is not Tailwater's: use #[tailwater::main], or add the line\n    \
-                 tailwater::allocator!();",
-            ),
-            Self::AlreadyRunning => {
-                f.write_str("this process runs a Tailwater runtime already; there can be one")
-            }
-            Self::Tls(error) => error.fmt(f),
-            #[cfg(feature = "libc-waits")]
-            Self::LibcWaits(error) => write!(f, "cannot adopt the waits of the C library: {error}"),
-            Self::Stack(error) => error.fmt(f),
-            Self::Attach(error) => write!(f, "cannot attach to the IOKernel: {error}"),
-            Self::System { action, source } => write!(f, "cannot {action}: {source}"),
-        }
-    }
-}
-
-/// Without a source: the text has the causes, and what prints those of an error, as `anyhow` does,
-/// would print them again.
-impl Error for StartError {}
 
 impl From<ConfigError> for StartError {
     fn from(error: ConfigError) -> Self {

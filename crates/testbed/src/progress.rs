@@ -1,9 +1,9 @@
-//! Progress of whatever takes longer than two seconds: a line of standard error that is drawn anew,
-//! while that is a terminal; nothing otherwise.
+//! Progress of a long run: a line of standard error that is drawn anew, while standard error is a
+//! terminal; nothing otherwise.
 //!
-//! Owns the line. It is drawn between steps only, since drawing during a measurement would disturb
-//! it, and at most ten times a second. [`note!`](crate::note) erases it first, so that a message
-//! does not stand behind it; only one line at a time is shown.
+//! Owns the line. It is drawn between steps only, since drawing would disturb a measurement; where
+//! steps only [advance](Progress::advance), at most ten times a second. [`note!`](crate::note)
+//! erases it first, so that a message does not stand behind it; only one line at a time is shown.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

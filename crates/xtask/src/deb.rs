@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::pack::{commit_time, gzip, list, place, renew, set_mode, write};
+use crate::pack::{commit_date, commit_time, gzip, list, place, renew, set_mode, write};
 use crate::{VERSION, root, run};
 
 /// Version of the package: that of the programs, and a number of its own.
@@ -145,9 +145,7 @@ fn newest(printed: &str) -> Option<String> {
 
 /// Returns the changes of the package in Debian's form, of which there is one.
 fn changes() -> Result<String> {
-    let time = format!("@{}", commit_time()?);
-    let time = run(Command::new("date").env("LC_ALL", "C").args(["--utc", "--rfc-email", "--date", &time]))?;
-    let time = String::from_utf8(time)?.trim().to_owned();
+    let time = commit_date("--rfc-email")?;
     Ok(format!(
         "tailwater ({VERSION}-{REVISION}) unstable; urgency=medium\n\n  \
          * Release {VERSION}; changelog.gz has the changes.\n\n \

@@ -145,7 +145,7 @@ fn write_pages(release: &Path, staging: &Path) -> Result<()> {
     for (shell, file) in COMPLETIONS {
         write(&staging.join(file), run(Command::new(&program).args(["completions", shell]))?)?;
     }
-    // It has the commands `tailwater top` and `tailwater metrics`, and is started by them.
+    // `tailwater top` and `tailwater metrics` start tailwater-observe, which carries them out.
     write(&pages.join("tailwater-observe.1"), ".so man1/tailwater-top.1\n")?;
     for (_, name) in PROGRAMS.iter().skip(2) {
         let help = run(Command::new(release.join(name)).arg("--help").env("COLUMNS", "76"))?;

@@ -3,8 +3,8 @@
 //! Owns the installation of `libtailwater`: cargo builds the archive, and what is here links the
 //! shared libraries from it and puts all files under a prefix, without cargo-c. The tests of
 //! `crates/capi` install the same way, into a folder of their own. With cargo-c its build script
-//! makes the files here that cargo-c does not know of. [`dist`] packs libtailwater with all
-//! programs.
+//! makes the files here that cargo-c does not know of. [`dist`] makes what a
+//! release consists of.
 
 mod deb;
 pub mod dist;

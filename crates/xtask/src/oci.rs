@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::pack::{commit_time, gzip, place, renew, sum, tar, write};
+use crate::pack::{commit_date, gzip, place, renew, sum, tar, write};
 use crate::{VERSION, create, run};
 
 /// Programs of the image: the command, its screen and metrics, and a service.
@@ -63,9 +63,7 @@ pub(crate) fn make(staging: &Path, out: &Path) -> Result<PathBuf> {
 
 /// Returns what a container engine reads of the image: who made it, and what it runs.
 fn config(unpacked: &str) -> Result<Value> {
-    let time = format!("@{}", commit_time()?);
-    let time = run(Command::new("date").args(["--utc", "--date", &time, "+%Y-%m-%dT%H:%M:%SZ"]))?;
-    let time = String::from_utf8(time)?.trim().to_owned();
+    let time = commit_date("+%Y-%m-%dT%H:%M:%SZ")?;
     Ok(json!({
         "created": time, "architecture": "amd64", "os": "linux",
         "config": {

@@ -17,6 +17,13 @@ pub(crate) fn commit_time() -> Result<String> {
     Ok(String::from_utf8(time)?.trim().to_owned())
 }
 
+/// Returns the time of the commit as date(1) prints it in this format.
+pub(crate) fn commit_date(format: &str) -> Result<String> {
+    let time = format!("@{}", commit_time()?);
+    let date = run(Command::new("date").env("LC_ALL", "C").args(["--utc", "--date", &time, format]))?;
+    Ok(String::from_utf8(date)?.trim().to_owned())
+}
+
 /// Copies a file to its place, with this mode.
 pub(crate) fn place(from: &Path, to: &Path, mode: u32) -> Result<()> {
     create(to.parent().context("a file is in a folder")?)?;

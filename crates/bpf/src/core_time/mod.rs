@@ -14,7 +14,7 @@ mod program;
 mod threads;
 mod verdicts;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Formatter};
 
 use rustix::fd::OwnedFd;
@@ -257,15 +257,18 @@ impl Watch {
             self.set_kthreads(kthreads)?;
         }
         let Self { kthreads, verdicts, .. } = self;
-        let find = |tid: u32| match kthreads.contains(&tid) {
+        let look_up = |tid: u32| match kthreads.contains(&tid) {
             true => Some(Found { kind: Kind::Kthread, group: None }),
             false => is_of_the_kernel(tid).map(|is_kernel| match is_kernel {
                 true => Found { kind: Kind::Kernel, group: None },
                 false => Found { kind: Kind::Program, group: threads::control_group(tid) },
             }),
         };
+        // A thread has a key for each core and waiter.
+        let mut known = HashMap::<u32, Option<Found>>::new();
+        let mut find = |tid: u32| known.entry(tid).or_insert_with(|| look_up(tid)).clone();
         for (key, strange) in strangers {
-            verdicts.enter(key, strange, find);
+            verdicts.enter(key, strange, &mut find);
             if verdicts.forgets(&key, many, |tid| find(tid).is_some()) {
                 self.strangers.remove(key)?;
             }

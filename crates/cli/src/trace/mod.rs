@@ -39,8 +39,8 @@ use tailwater_testbed::note;
 use watch::{Losses, Watch};
 
 /// Pause after no event was found: few wake-ups disturb the traced programs less than many. The
-/// record holds 262,144 slots of two for some events, 0.1 s of 100,000 traced requests and as many
-/// hand-offs a second.
+/// record has 262,144 slots for each managed core, and some events take two. That is enough for
+/// 0.1 s of 100,000 traced requests and as many hand-offs a second.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Maximum number of events read between two checks of the time: events may arrive faster than they

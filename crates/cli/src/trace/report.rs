@@ -69,7 +69,7 @@ impl<'a> Report<'a> {
         let Losses { events, steps } = self.losses;
         let _ = writeln!(
             text,
-            "; {events} events missing because this program was slow, {steps} overwritten in programs"
+            "; up to {events} events missing because this program was slow, {steps} overwritten in programs"
         );
         let Collector { not_kept, cores_not_kept, untrue, .. } = *self.collector;
         if not_kept > 0 {

@@ -18,6 +18,7 @@ use tailwater_testbed::account::{Strangers, Taker, Tracepoints, takers};
 
 use super::linux::{Waits, quota_of, stolen_ns, throttled_ns, waits};
 use super::verdict::{Cost, Evidence, Requests};
+use crate::info::threads;
 use crate::trace::collect::Collector;
 use crate::trace::cores::Tenancy;
 use crate::trace::stages::{Breakdown, Span, Stage};
@@ -110,12 +111,6 @@ pub struct Gathered {
     pub clock: Clock,
     /// Where kthreads waited.
     pub waiting: Waiting,
-}
-
-/// Returns the thread numbers of a program's kthreads.
-fn threads(program: &Value) -> Vec<i32> {
-    let tids = program["threads"].as_array().into_iter().flatten();
-    tids.filter_map(|tid| i32::try_from(tid.as_i64()?).ok()).collect()
 }
 
 /// Returns the evidence.

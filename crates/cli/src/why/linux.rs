@@ -141,7 +141,6 @@ fn call(number: u64) -> String {
         73 => "flock",
         74 => "fsync",
         75 => "fdatasync",
-        202 => "futex",
         230 => "clock_nanosleep",
         232 => "epoll_wait",
         271 => "ppoll",

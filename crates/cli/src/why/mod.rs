@@ -25,9 +25,9 @@ use tailwater_testbed::account::Tracepoints;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_workload::units::parse_duration_ns;
 
-use crate::query;
 use crate::trace::collect::Collector;
 use crate::trace::watch::Watch;
+use crate::{info, query};
 use evidence::{Gathered, Look, Waiting};
 
 /// Time between two looks at where kthreads wait.
@@ -76,10 +76,9 @@ pub fn run(args: &WhyArgs) -> anyhow::Result<()> {
 fn gather(args: &WhyArgs, interrupt: &Interrupt) -> anyhow::Result<Gathered> {
     let statistics = || query::statistics(&args.iokernel);
     let document = statistics()?;
-    let program = named(&document, &args.name).cloned();
-    let program = program.ok_or_else(|| {
-        anyhow::anyhow!("no program {:?} is registered; `tailwater ps` lists those that are", args.name)
-    })?;
+    // While one replaces another, the later one.
+    let program = info::programs(&document, &args.name).last().cloned();
+    let program = program.ok_or_else(|| anyhow::Error::msg(info::describe_absence(&args.name, &document)))?;
     let tracepoints = Tracepoints::watch(&document);
     let request = TraceRequest { every: args.sample, runtime: Some(args.name.clone()) };
     let mut watch = Watch::begin(&args.iokernel, request)?;
@@ -97,9 +96,4 @@ fn gather(args: &WhyArgs, interrupt: &Interrupt) -> anyhow::Result<Gathered> {
     }
     let (after, clock) = (look(&statistics()?), *watch.clock());
     Ok(Gathered { program, before, after, collector, names: watch.names.clone(), clock, waiting })
-}
-
-/// Returns the program of this name; while one replaces another, the later one.
-fn named<'a>(document: &'a Value, name: &str) -> Option<&'a Value> {
-    document["runtimes"].as_array()?.iter().rfind(|program| program["name"] == name)
 }

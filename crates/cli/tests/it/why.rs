@@ -171,8 +171,7 @@ fn hog(socket: &str) -> Hindrance {
 /// Puts a process into a control group with a fifth of a core; `None` where that is refused.
 fn quota(pid: u32) -> Option<Hindrance> {
     let v1 = Path::new("/sys/fs/cgroup/cpu");
-    let root =
-        if v1.join("cpu.cfs_quota_us").exists() || v1.exists() { v1 } else { Path::new("/sys/fs/cgroup") };
+    let root = if v1.exists() { v1 } else { Path::new("/sys/fs/cgroup") };
     let folder = root.join(format!("tailwater-why-{}", std::process::id()));
     fs::create_dir(&folder).ok()?;
     let hindrance = Hindrance::Quota(folder.clone());

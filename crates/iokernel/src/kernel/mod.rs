@@ -40,7 +40,7 @@ use crate::switch::Switch;
 use crate::sys::holder::Holder;
 use crate::sys::{LinuxThreads, peer};
 use crate::tenant::{self, Prices, TenantId};
-use crate::trace::Trace;
+use crate::trace::{self, Trace};
 use crate::world::World;
 use control_thread::{ControlThread, Work};
 use local_peer::LocalPeerYield;
@@ -197,7 +197,8 @@ impl IoKernel {
             Arc::new(Stats::new(named, &config.firewall, cores.managed.cores().iter().map(|core| core.id)));
         let (clocks, rates) = clock_setter(&config, &cores);
         let mut world = World::new(Arc::clone(&stats), Prices::new(clock, config.offence_share));
-        let (trace, record) = Trace::start(cores.managed.cores().len(), clock).map_err(StartError::Memory)?;
+        let slots = trace::slots(cores.managed.cores().len());
+        let (trace, record) = Trace::start(slots, clock).map_err(StartError::Memory)?;
         world.trace = trace;
         let mut control = Control::new(control::Parts {
             config: config.clone(),

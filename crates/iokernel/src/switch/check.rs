@@ -90,7 +90,7 @@ pub(crate) enum Verdict {
 type Head = [u8; FIRST_LINE_FRAME];
 
 /// First byte of an IPv4 header without options.
-pub(super) const PLAIN_IPV4: u8 = 0x45;
+const PLAIN_IPV4: u8 = 0x45;
 
 #[inline(always)]
 fn u16_at(head: &Head, at: usize) -> u16 {

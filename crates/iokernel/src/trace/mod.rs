@@ -56,6 +56,11 @@ const SLOTS: usize = 1 << 18;
 /// Maximum number of slots: 64 MiB.
 const MOST_SLOTS: usize = 1 << 21;
 
+/// Returns the number of slots for so many managed cores.
+pub(crate) fn slots(cores: usize) -> usize {
+    SLOTS.saturating_mul(cores).min(MOST_SLOTS)
+}
+
 /// How a frame came to a port.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
@@ -140,13 +145,11 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Begins to record, on a machine with so many managed cores; returns the file that tracers
-    /// read, too.
+    /// Begins to record, in a ring of so many slots; returns the file that tracers read, too.
     ///
     /// # Errors
     /// If there is no memory for it.
-    pub(crate) fn start(cores: usize, clock: Clock) -> Result<(Self, OwnedFd), MemoryError> {
-        let slots = SLOTS.saturating_mul(cores.next_power_of_two()).min(MOST_SLOTS);
+    pub(crate) fn start(slots: usize, clock: Clock) -> Result<(Self, OwnedFd), MemoryError> {
         let (recorder, file) = Recorder::create(slots, clock.hz())?;
         Ok((Self { recorder: Some(recorder), ..Self::default() }, file))
     }

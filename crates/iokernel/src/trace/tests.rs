@@ -44,7 +44,7 @@ fn recorded() -> (Sandbox, MemoryPeer, Reader) {
     let attachment = Attachment::Station { mac: MacAddr::derived(STATION), ip: Some(STATION) };
     let (port, station) = pair("station", attachment).unwrap();
     let mut sandbox = Sandbox::new(2, vec![Box::new(port) as Box<dyn Port>]);
-    let (trace, file) = Trace::start(1, Clock::from_hz(1_000_000_000)).unwrap();
+    let (trace, file) = Trace::start(1 << 14, Clock::from_hz(1_000_000_000)).unwrap();
     sandbox.world.trace = trace;
     sandbox.add(0, 1, 1, LatencyCritical);
     sandbox.peer(0).queue(0, 1);

@@ -89,7 +89,6 @@ pub fn highest(
             all[index].equal.push(sample);
         }
     }
-    drop(progress);
     Ok(all)
 }
 

@@ -29,7 +29,6 @@ pub fn in_turn(
             progress.advance();
         }
     }
-    drop(progress);
     Ok(())
 }
 

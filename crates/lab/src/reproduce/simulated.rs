@@ -29,9 +29,7 @@ pub fn simulate(figure: &Figure, context: &Context) -> anyhow::Result<Reproducti
     let (options, name) = (options(context), figure.name);
     let study = Study::named(name).with_context(|| format!("the simulator has no figure {name}"))?;
     let progress = Progress::new(name, study.ticks(&options));
-    let result = study.run(&options, &|| progress.advance());
-    drop(progress);
-    result
+    study.run(&options, &|| progress.advance())
 }
 
 /// Returns the simulator's options.

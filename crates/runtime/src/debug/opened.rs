@@ -45,9 +45,13 @@ impl Opened {
     /// Returns the paths of libraries opened since the last look whose thread-locals user threads
     /// find in a wrong state.
     pub fn take_late(&mut self) -> Vec<String> {
+        // User threads then use the block of their kthread's OS thread, which the linker has
+        // initialised.
+        if arch::shares_tls() {
+            return Vec::new();
+        }
         let count = count();
-        // With one block for all threads of a kthread, that is the OS thread's own.
-        if count == self.count || arch::shares_tls() {
+        if count == self.count {
             return Vec::new();
         }
         let mut all: Vec<Library> = Vec::new();

@@ -168,13 +168,8 @@ fn who(word: u64) -> Option<Who> {
 const NO_KTHREAD: u64 = u64::MAX;
 
 impl Event {
-    /// Returns whether the event has more than three words.
-    #[inline(always)]
-    pub(super) fn is_long(&self) -> bool {
-        matches!(self, Self::Arrived { .. } | Self::Claimed { .. })
-    }
-
     /// Returns whether the event with this first word has more than three.
+    #[inline(always)]
     pub(super) fn is_long_head(head: u64) -> bool {
         matches!(head as u8, ARRIVED | CLAIMED)
     }
@@ -268,8 +263,9 @@ pub(super) mod tests {
         for event in events {
             let words = event.to_words();
             assert_eq!(Event::from_words(words), Some(event));
-            assert_eq!(event.is_long(), Event::is_long_head(words[0]));
-            assert!(event.is_long() || words[3..] == [0, 0], "{event:?}");
+            let is_long = matches!(event, Event::Arrived { .. } | Event::Claimed { .. });
+            assert_eq!(is_long, Event::is_long_head(words[0]));
+            assert!(is_long || words[3..] == [0, 0], "{event:?}");
         }
     }
 

@@ -119,7 +119,7 @@ impl Recorder {
     pub fn record(&mut self, at: Cycles, event: &Event) {
         let [head, a, b, c, d] = event.to_words();
         self.put([at, head, a, b]);
-        if event.is_long() {
+        if Event::is_long_head(head) {
             self.put([at, u64::from(CONTINUED), c, d]);
         }
     }
@@ -133,7 +133,7 @@ impl Recorder {
             slot.store(word, Ordering::Relaxed);
         }
         self.next += 1;
-        // Release: pairs with the Acquire in `Recording::next`: a reader that sees the head sees
+        // Release: pairs with the Acquire in `Recording::head`: a reader that sees the head sees
         // the slots before it.
         self.memory.header().head.0.store(self.next, Ordering::Release);
     }
@@ -157,7 +157,7 @@ pub enum NotARecording {
 pub enum Played {
     /// The next event and its time.
     Event(Cycles, Event),
-    /// At least this many events were overwritten before they were read.
+    /// So many slots were passed over, overwritten or about to be; an event has one or two.
     Lost(u64),
     /// The next slots have no event of this version.
     Impossible,

@@ -149,8 +149,8 @@ pub struct Listener {
     due: BTreeSet<(Instant, Flow)>,
     /// Time at which a cookie was last sent.
     cookie_at: Option<Instant>,
-    /// Time at which a new SYN was last answered.
-    answered_at: Option<Instant>,
+    /// Time at which a new SYN last came, answered or dropped for a full queue.
+    syn_at: Option<Instant>,
     /// Connections opened by Fast Open whose handshake is not complete.
     places: Places,
     stats: ListenStats,
@@ -171,7 +171,7 @@ impl Listener {
             pending: BTreeMap::new(),
             due: BTreeSet::new(),
             cookie_at: None,
-            answered_at: None,
+            syn_at: None,
             places: Places::default(),
             stats: ListenStats::default(),
         }
@@ -188,11 +188,11 @@ impl Listener {
     }
 
     /// Returns whether the acknowledgment of a handshake may be on its way: one is remembered, and
-    /// a new SYN was answered within the time after which answers are repeated. So clients that do
-    /// not exist make a listener await acknowledgments for no longer than that after the last of
-    /// them. Neither a cookie's acknowledgment nor that of a repeated SYN is awaited by itself.
+    /// a new SYN came within the time after which answers are repeated. So clients that do not
+    /// exist make a listener await acknowledgments for no longer than that after the last of them.
+    /// Neither a cookie's acknowledgment nor that of a repeated SYN is awaited by itself.
     pub fn awaits_acks(&self, now: Instant) -> bool {
-        !self.pending.is_empty() && self.answered_at.is_some_and(|at| now < at + FIRST_WAIT)
+        !self.pending.is_empty() && self.syn_at.is_some_and(|at| now < at + FIRST_WAIT)
     }
 
     /// Handles a segment (RFC 9293 section 3.10.7.2).
@@ -219,7 +219,7 @@ impl Listener {
 
     fn on_syn(&mut self, now: Instant, arrival: &Arrival<'_>) -> Answer {
         let flow = &arrival.flow;
-        self.answered_at = Some(now);
+        self.syn_at = Some(now);
         if self.pending.len() >= self.config.syn_queue {
             if !self.config.cookies {
                 self.stats.syns_dropped += 1;

@@ -70,6 +70,15 @@ impl Snapshot {
         Self::parse(stats, &stat, ticks_per_s, tracepoints.read(stats))
     }
 
+    /// Returns the threads that are no kthreads and ran on the cores until this snapshot, which is
+    /// the last look at the tracepoints.
+    ///
+    /// # Errors
+    /// Why it is unknown.
+    pub fn strangers(&self, tracepoints: &Tracepoints) -> Strangers {
+        self.by_ticks.clone().map_or_else(|| tracepoints.last_strangers(), Err)
+    }
+
     fn parse(
         stats: &Value,
         stat: &str,

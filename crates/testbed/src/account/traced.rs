@@ -42,6 +42,11 @@ impl Tracepoints {
     /// Why it is unknown.
     pub fn strangers(&self, stats: &Value) -> takers::Strangers {
         self.read(stats)?;
+        self.last_strangers()
+    }
+
+    /// Returns those of the last look.
+    pub(super) fn last_strangers(&self) -> takers::Strangers {
         Ok(self.0.as_ref().map_err(Arc::clone)?.borrow().strangers())
     }
 

@@ -95,7 +95,6 @@ fn measure(figure: &Figure, context: &Context, pace: &Pace) -> anyhow::Result<Ve
             progress.advance();
         })?;
     }
-    drop(progress);
     Ok(points)
 }
 

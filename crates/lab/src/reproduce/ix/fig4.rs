@@ -61,7 +61,6 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Points>
             }
         }
     }
-    drop(progress);
     Ok(points)
 }
 

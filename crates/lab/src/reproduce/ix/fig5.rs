@@ -69,9 +69,7 @@ pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
 fn simulate(context: &Context) -> anyhow::Result<Vec<scaling::ByCores>> {
     let options = simulated::options(context);
     let progress = Progress::new("ix-fig5", scaling::points(&options));
-    let rows = scaling::connections_by_cores(&options, &|| progress.advance());
-    drop(progress);
-    rows
+    scaling::connections_by_cores(&options, &|| progress.advance())
 }
 
 /// What is measured in a round.
@@ -104,7 +102,6 @@ fn measure(name: &str, context: &Context, pace: &Pace) -> anyhow::Result<Points>
             }
         }
     }
-    drop(progress);
     Ok(points)
 }
 

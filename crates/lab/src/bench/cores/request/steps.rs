@@ -6,9 +6,10 @@
 
 use anyhow::Context;
 use rustix::fd::OwnedFd;
-use tailwater_shm::control::{ClientMessage, ServerMessage, TraceRequest, dial, receive, send};
+use tailwater_shm::control::{ClientMessage, ServerMessage, TraceRequest, send};
 use tailwater_shm::trace::{CoreStep, Event, Played, Recording, Who};
 use tailwater_shm::{Clock, Cycles};
+use tailwater_testbed::query;
 
 use super::Sample;
 
@@ -42,12 +43,10 @@ impl Trace {
     /// If it does not answer or refuses.
     pub fn begin(address: &str) -> anyhow::Result<Self> {
         let request = TraceRequest { every: 1, runtime: None };
-        let socket = dial(address)?;
+        let socket = query::connect(address, query::PATIENCE)?;
         send(&socket, &ClientMessage::Trace(request), &[])?;
-        let (answer, files) = receive::<ServerMessage>(&socket).context("the IOKernel did not answer")?;
-        let ServerMessage::Tracing(anchor) = answer else {
-            anyhow::bail!("no trace, but: {answer:?}");
-        };
+        let (answer, files) = query::answer(&socket)?;
+        let ServerMessage::Tracing(anchor) = answer else { return Err(query::of_another_kind(&answer)) };
         let recording = Recording::attach(files.first().context("the IOKernel sent no memory")?)?;
         Ok(Self { recording, began: anchor.cycles, _socket: socket })
     }
