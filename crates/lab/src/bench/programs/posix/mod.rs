@@ -27,7 +27,7 @@ pub mod services;
 
 use super::jobs::Files;
 use super::report::posix::{Posix, Ratio, Served, ServedFigures};
-use services::Service;
+use services::{FIRST, Service};
 
 const ADDRESS: &str = "10.77.0.50";
 const HANDOFF: &str = include_str!("handoff.c");
@@ -36,8 +36,6 @@ const REGIONS: &str = include_str!("regions.c");
 const TURNS: &str = "300000";
 /// Parallel regions of a round.
 const REGION_COUNT: &str = "20000";
-/// Requests of a first client, which is repeated until the service answers.
-const FIRST: u32 = 1_000;
 /// Clock ticks of `/proc/PID/stat` in a second (proc(5); `USER_HZ` on x86-64).
 const TICKS: f64 = 100.0;
 
@@ -170,10 +168,11 @@ impl<'a> Bed<'a> {
     fn serve(&self, service: Service, side: Side, requests: u32) -> anyhow::Result<ServedFigures> {
         let host = if side == Side::Tailwater { ADDRESS } else { "127.0.0.1" };
         let server = self.start_service(service, side)?;
-        let client = |requests| self.command(&service.client(self.folder.path(), host, requests), side, None);
-        self.await_success(service.name(), || client(FIRST))?;
+        let folder = self.folder.path();
+        let first = service.first_question(folder, host);
+        self.await_success(service.name(), || self.command(&first, side, None))?;
         let (own, others) = (cpu_seconds(server.0.id())?, children_seconds()?.0);
-        let text = printed(&mut client(requests))?;
+        let text = printed(&mut self.command(&service.client(folder, host, requests), side, None))?;
         let answered = service.read(&text, requests)?;
         let spent = cpu_seconds(server.0.id())? - own + children_seconds()?.0 - others;
         self.interrupt.check()?;
@@ -243,8 +242,9 @@ impl<'a> Bed<'a> {
         const TIME: Duration = Duration::from_secs(5);
         let server = self.start_service(Service::Redis, Side::Tailwater)?;
         let folder = self.folder.path();
-        let client = || self.command(&Service::Redis.client(folder, ADDRESS, FIRST), Side::Tailwater, None);
-        self.await_success("redis", client)?;
+        let first = Service::Redis.first_question(folder, ADDRESS);
+        self.await_success("redis", || self.command(&first, Side::Tailwater, None))?;
+        printed(&mut self.command(&Service::Redis.client(folder, ADDRESS, FIRST), Side::Tailwater, None))?;
         // The IOKernel has handled the client's end by then.
         self.interrupt.sleep_until(Instant::now() + Duration::from_secs(2))?;
         let used =

@@ -10,6 +10,8 @@ use tailwater_testbed::program::find;
 
 /// Connections of a client, with one request each at a time.
 const CONNECTIONS: &str = "50";
+/// Requests of a client whose figures nobody reads.
+pub const FIRST: u32 = 1_000;
 /// Seconds for which `wrk` sends.
 const WRK_SECONDS: f64 = 3.0;
 const MCLOAD: &str = include_str!("mcload.c");
@@ -73,7 +75,7 @@ impl Service {
     /// Returns the first of its programs that is not installed.
     pub fn missing(self) -> Option<&'static str> {
         let programs: &[&str] = match self {
-            Self::Redis | Self::RedisPipelined => &["redis-server", "redis-benchmark"],
+            Self::Redis | Self::RedisPipelined => &["redis-server", "redis-benchmark", "redis-cli"],
             Self::Memcached1 | Self::Memcached4 => &["memcached", "cc"],
             Self::Nginx => &["nginx", "wrk"],
             Self::Python => &["wrk", PYTHON],
@@ -111,6 +113,19 @@ impl Service {
                 words(&[PYTHON, "-m", "http.server", &port, "--directory", &pages.display().to_string()])
             }
         })
+    }
+
+    /// Returns the command line that succeeds once it answers.
+    ///
+    /// Not `redis-benchmark`, which tries for ever where its first connection is refused.
+    pub fn first_question(self, folder: &Path, host: &str) -> Vec<String> {
+        let port = self.port().to_string();
+        match self {
+            Self::Redis | Self::RedisPipelined => {
+                ["redis-cli", "-h", host, "-p", &port, "ping"].map(str::to_owned).to_vec()
+            }
+            _ => self.client(folder, host, FIRST),
+        }
     }
 
     /// Returns the command line of its client, for so many requests where they are counted.
