@@ -6,7 +6,8 @@
 //! polling thread 1 to 6.
 //!
 //! A promise that is not kept costs the next owner the time until the IOKernel wakes it after all
-//! ([`REWAKE_US`](super::phase)). Only programs of one user promise each other anything.
+//! ([`rewake`](super::phase::Bounds::rewake)). Only programs of one user promise each other
+//! anything.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;

@@ -15,11 +15,11 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
-use super::phase::{Phase, REWAKE_DOUBLINGS};
+use super::decide::Event;
+use super::phase::Phase;
 use super::quantum::{Change, Watch, something_waits};
 use super::withdraw::WATCHED;
 use crate::stats::HandoffKind;
-use crate::tenant::Work;
 use crate::world::World;
 
 impl Allocator {
@@ -35,26 +35,25 @@ impl Allocator {
                         self.watch_turn(world, at, kthread, now);
                     }
                 }
-                Phase::Starting { kthread, kind, decided, woken, wakes } => {
+                Phase::Starting { kthread, kind, decided, woken } => {
                     if self.has_started(world, kthread) {
                         self.started(world, at, kthread, kind, decided, now);
                     } else if now.saturating_sub(self.cores[at].since) > self.timing.start_deadline {
                         let not_before = self.end_of_pause(world, kthread, now);
                         self.take_back(world, at, kthread, not_before, now);
-                        self.core_fell_free(world, self.cores[at].id, now);
-                    } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
+                        self.announce(at);
+                    } else if now.saturating_sub(woken) > self.next_rewake(at, woken) {
                         self.end_promise(world, at, false);
                         self.rouse(world, kthread, now);
                         world.stats.cores.rewakes.add(1);
-                        let wakes = wakes + 1;
-                        self.cores[at].phase = Phase::Starting { kthread, kind, decided, woken: now, wakes };
+                        self.cores[at].phase = Phase::Starting { kthread, kind, decided, woken: now };
                     }
                 }
                 Phase::Ceding { from, to, kind, decided, signalled } => {
                     if self.state_of(world, from) == Some(KthreadState::Parked) {
                         self.ceded(world, at, from, kind, decided, now);
                     } else if let Some(signalled) = signalled {
-                        if now.saturating_sub(signalled) > self.timing.bypass {
+                        if now.saturating_sub(signalled) > self.bounds.bypass {
                             self.bypass(world, at, from, decided, now);
                         }
                     } else if now.saturating_sub(decided) > self.timing.grace {
@@ -67,10 +66,17 @@ impl Allocator {
                     }
                 }
             }
+            self.drain(world, now);
         }
         if !self.withdrawn.is_empty() {
             self.watch_withdrawn(world, WATCHED, now);
         }
+    }
+
+    /// Returns the pause after the last wake of the owner of the core at `at`, which has not
+    /// started.
+    fn next_rewake(&self, at: usize, woken: Cycles) -> Cycles {
+        self.bounds.rewake + woken.saturating_sub(self.cores[at].since)
     }
 
     /// Returns the state of a kthread in its present tenancy; `None` while its word has another
@@ -96,7 +102,7 @@ impl Allocator {
             Some(KthreadState::Idle) if idle => {}
             Some(KthreadState::Parked) => self.parked(world, at, kthread, now),
             Some(KthreadState::Idle) => {
-                if !self.cores[at].may_decide_idle(self.timing.idle_pace, now) {
+                if !self.cores[at].may_decide_idle(self.bounds.idle_pace, now) {
                     // It counts as running, and is looked at again in the next iteration.
                     return;
                 }
@@ -105,7 +111,7 @@ impl Allocator {
                 // Work that reached its queues since the last look decides whether it may lose the
                 // core.
                 self.look_beside(world, kthread, now);
-                self.core_fell_free(world, self.cores[at].id, now);
+                self.announce(at);
             }
             Some(KthreadState::Running | KthreadState::Taken) | None => {
                 self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
@@ -154,7 +160,7 @@ impl Allocator {
                 // From then on the other is charged for what it runs beside this one.
                 HandoffKind::Bypass => got_at,
                 // A claimant that is slow itself waits no longer for the other once that has ceded.
-                _ => got_at.saturating_add(self.timing.rewake),
+                _ => got_at.saturating_add(self.bounds.rewake),
             };
             self.charge_wait(world, late, kthread.runtime, now.min(end).saturating_sub(since), now);
         }
@@ -184,12 +190,11 @@ impl Allocator {
         let began = (self.stopwatch)();
         self.look_beside(world, kthread, now);
         self.note_timer(world, kthread.runtime, now);
-        let in_vain = self.was_lent_in_vain(world, kthread, now);
-        self.core_fell_free(world, core, now);
-        if in_vain {
+        let payer = self.was_lent_in_vain(world, kthread, now).then_some((kthread.runtime, began));
+        if payer.is_some() {
             self.charge_vain(world, kthread.runtime, held, now);
-            world.charge(kthread.runtime, Work::Refused, (self.stopwatch)().saturating_sub(began), now);
         }
+        self.events.push_back(Event::Available { at, payer });
     }
 
     /// Handles a kthread that ceded as it was asked.
@@ -202,8 +207,7 @@ impl Allocator {
         decided: Cycles,
         now: Cycles,
     ) {
-        let core = self.cores[at].id;
-        world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
+        world.trace.core(clock::now(), self.cores[at].id, CoreStep::Ceded, kind, (from, None));
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         self.enter_cede(world, at, from, kind, decided, now);
         self.account_core_time(world, at, from, now);
@@ -214,7 +218,7 @@ impl Allocator {
         self.look_beside(world, from, now);
         self.note_timer(world, from.runtime, now);
         if matches!(became, Ok(Parked::Freed(_))) {
-            self.core_fell_free(world, core, now);
+            self.announce(at);
         }
     }
 
@@ -237,7 +241,7 @@ impl Allocator {
             }
             Ok(Parked::HandedOn { to, .. }) => {
                 self.wake_next_owner(world, at, to, now);
-                Phase::Starting { kthread: to, kind, decided, woken: now, wakes: 0 }
+                Phase::Starting { kthread: to, kind, decided, woken: now }
             }
             Err(error) => return self.refused(world, &error, ()),
         };
