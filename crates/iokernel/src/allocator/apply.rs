@@ -16,10 +16,10 @@ use tailwater_host::cpu_set;
 use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Cycles, Grant, KthreadState, clock};
+use tailwater_shm::{Cycles, Grant, KthreadState, NextOwner, clock};
 
 use super::Allocator;
-use super::phase::{Phase, Promise};
+use super::phase::Phase;
 use crate::stats::HandoffKind;
 use crate::tenant::Work;
 use crate::world::World;
@@ -52,9 +52,8 @@ impl Allocator {
         if let Err(error) = self.ledger.apply(action, self.nanos(now)) {
             return self.refused(world, &error, ());
         }
-        self.cores[at].late = late;
         match taken {
-            None => self.lend_free(world, at, to, now),
+            None => self.lend_free(world, at, to, late, now),
             Some((from, kind)) => self.begin_move(world, at, from, to, kind, now),
         }
         world.stats.apply.record(self.clock.to_ns((self.stopwatch)().saturating_sub(started)));
@@ -72,16 +71,22 @@ impl Allocator {
         Ok(())
     }
 
-    /// Lends a free core: wakes the new owner.
-    fn lend_free(&mut self, world: &mut World, at: usize, to: KthreadId, now: Cycles) {
+    /// Lends a free core: wakes the new owner, which has waited for the kthread that is `late`.
+    fn lend_free(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        to: KthreadId,
+        late: Option<(KthreadId, Cycles)>,
+        now: Cycles,
+    ) {
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Decided, HandoffKind::Wake, (to, None));
         self.grant(world, to, core);
         self.wake(world, to, now);
-        self.cores[at].promise = Promise::None;
         self.cores[at].since = now;
         let kind = HandoffKind::Wake;
-        let phase = Phase::Starting { kthread: to, kind, decided: now, woken: now };
+        let phase = Phase::Starting { kthread: to, kind, decided: now, woken: now, promised: false, late };
         self.begin_phase(world, at, phase, now);
         world.stats.cores.grants.add(1);
     }
@@ -99,7 +104,7 @@ impl Allocator {
     ) {
         let core = self.cores[at].id;
         self.grant(world, to, core);
-        let successor = self.next_owner(world, at, from, to, now);
+        let successor = self.next_owner(world, from, to, now);
         let runtime =
             world.runtimes.get_mut(from.runtime).expect("the ledger names registered runtimes only");
         let generation = runtime.kthreads[usize::from(from.index)].generation;
@@ -115,11 +120,11 @@ impl Allocator {
             }
         }
         world.trace.core(clock::now(), core, CoreStep::Decided, kind, (to, Some(from)));
-        let phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: None };
+        // One that has parked without a request since the last look promises nothing.
+        let asked = matches!(successor, NextOwner::AtBoard { .. }) && kind != HandoffKind::Wake;
+        let phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: None, asked };
         self.begin_phase(world, at, phase, now);
         if kind == HandoffKind::Wake {
-            // It parked without a request since the last look, and promises nothing.
-            self.cores[at].promise = Promise::None;
             self.ceded(world, at, from, kind, now, now);
         }
     }

@@ -67,7 +67,7 @@ use crate::trace::Tracer;
 use crate::world::{Lender, World};
 use decide::Event;
 pub(crate) use phase::{Beside, Ranks};
-use phase::{Bounds, CoreSlot, Phase, Promise, RealTime, Step, Timing, Withdrawn};
+use phase::{Bounds, CoreSlot, Phase, RealTime, Step, Timing, Withdrawn};
 use reserved::Reserved;
 
 /// See the module documentation.
@@ -148,8 +148,6 @@ impl Allocator {
             since: origin,
             entered: origin,
             real_time: RealTime::default(),
-            promise: Promise::None,
-            late: None,
             last: None,
             watch: quantum::Watch::NONE,
             idles: Account::default(),
@@ -241,8 +239,9 @@ impl Allocator {
         // The next runtime with this number may have fewer kthreads.
         for slot in &mut self.cores {
             slot.last = slot.last.filter(|last| last.runtime != id);
-            slot.promise.forget(id);
-            slot.late = slot.late.filter(|(late, _)| late.runtime != id);
+            if let Phase::Starting { late, .. } = &mut slot.phase {
+                late.take_if(|(late, _)| late.runtime == id);
+            }
         }
         self.unbind_threads(world, id);
         self.end_ranks(world, id);
@@ -304,17 +303,15 @@ impl Allocator {
         let (core, phase) = match fate {
             Fate::Freed(core) => (core, Phase::Free),
             Fate::HandedOn { core, to } => {
-                if let Some(at) = self.ledger.topology().position(core) {
-                    self.wake_next_owner(world, at, to, now);
-                }
-                let kind = HandoffKind::Evict;
-                (core, Phase::Starting { kthread: to, kind, decided: now, woken: now })
+                let at = self.ledger.topology().position(core);
+                let promised = at.is_some_and(|at| self.wake_next_owner(world, at, to, now));
+                let (kind, late) = (HandoffKind::Evict, None);
+                (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, promised, late })
             }
             Fate::Returned { core, from } => {
                 // It may have seen the request already: let it finish ceding, without a successor.
                 world.runtimes.ask_to_cede(from);
-                let kind = HandoffKind::Polling;
-                (core, Phase::Ceding { from, to: None, kind, decided: now, signalled: None })
+                (core, Phase::leaving(from, now))
             }
         };
         let Some(at) = self.ledger.topology().position(core) else { return };
@@ -322,7 +319,6 @@ impl Allocator {
         self.cores[at].since = now;
         self.begin_phase(world, at, phase, now);
         if matches!(phase, Phase::Free) {
-            self.cores[at].late = None;
             self.announce(at);
         }
     }
@@ -510,11 +506,7 @@ impl Allocator {
 
 /// Returns which of the cores a kthread of this runtime holds at present, and the kthreads.
 fn holders(cores: &[CoreSlot], id: RuntimeId) -> impl Iterator<Item = (&CoreSlot, KthreadId)> {
-    let held = cores.iter().filter_map(|slot| match slot.phase {
-        Phase::Free => None,
-        Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some((slot, kthread)),
-        Phase::Ceding { from, .. } => Some((slot, from)),
-    });
+    let held = cores.iter().filter_map(|slot| Some((slot, slot.phase.holder()?)));
     held.filter(move |(_, holder)| holder.runtime == id)
 }
 

@@ -1,6 +1,6 @@
 //! The states that the allocator keeps about cores and kthreads, and its deadlines.
 
-use tailwater_sched::{CoreId, KthreadId, RuntimeId};
+use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::Cycles;
 use tailwater_shm::account::Account;
 
@@ -77,27 +77,6 @@ pub(super) struct Timing {
     pub(super) ack_hold: Cycles,
 }
 
-/// The wake of a core's next owner, as agreed with the last request to cede.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Promise {
-    /// The IOKernel wakes it.
-    None,
-    /// `from` is to wake `to`.
-    Asked { from: KthreadId, to: KthreadId },
-    /// `from` has ceded, and wakes it.
-    Given { from: KthreadId },
-}
-
-impl Promise {
-    /// Forgets a promise of a runtime that is gone: another one may have its number.
-    pub(super) fn forget(&mut self, id: RuntimeId) {
-        let (Self::Asked { from, .. } | Self::Given { from }) = *self else { return };
-        if from.runtime == id {
-            *self = Self::None;
-        }
-    }
-}
-
 /// A core's account of real time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RealTime {
@@ -132,24 +111,46 @@ pub(crate) struct Ranks {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Phase {
     Free,
+    /// `promised`: the kthread that has ceded the core wakes this one. `late`: the one that this
+    /// one has waited for, because it was signalled or had not started, and since when.
     Starting {
         kthread: KthreadId,
         kind: HandoffKind,
         decided: Cycles,
         woken: Cycles,
+        promised: bool,
+        late: Option<(KthreadId, Cycles)>,
     },
     Running {
         kthread: KthreadId,
         idle: bool,
     },
-    /// `signalled`: when the preempt signal was sent.
+    /// `signalled`: when the preempt signal was sent. `asked`: it was asked to wake the next owner.
     Ceding {
         from: KthreadId,
         to: Option<KthreadId>,
         kind: HandoffKind,
         decided: Cycles,
         signalled: Option<Cycles>,
+        asked: bool,
     },
+}
+
+impl Phase {
+    /// Returns the kthread that holds the core.
+    pub(super) fn holder(self) -> Option<KthreadId> {
+        match self {
+            Self::Free => None,
+            Self::Starting { kthread, .. } | Self::Running { kthread, .. } => Some(kthread),
+            Self::Ceding { from, .. } => Some(from),
+        }
+    }
+
+    /// Returns the phase of a core that `from` was asked to give up for no other kthread.
+    pub(super) fn leaving(from: KthreadId, now: Cycles) -> Self {
+        let kind = HandoffKind::Polling;
+        Self::Ceding { from, to: None, kind, decided: now, signalled: None, asked: false }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -164,11 +165,6 @@ pub(super) struct CoreSlot {
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,
     pub(super) real_time: RealTime,
-    /// Who wakes its next owner.
-    pub(super) promise: Promise,
-    /// The kthread that the next owner waits for, because it was signalled or has not started, and
-    /// since when.
-    pub(super) late: Option<(KthreadId, Cycles)>,
     /// The kthread that has ceded it to the present owner.
     pub(super) last: Option<KthreadId>,
     /// The turn in progress, while its owner runs.

@@ -20,7 +20,6 @@ use tailwater_shm::Cycles;
 
 use super::Allocator;
 use super::phase::Phase;
-use crate::stats::HandoffKind;
 use crate::world::World;
 
 impl Allocator {
@@ -60,9 +59,7 @@ impl Allocator {
                 let Some(runtime) = world.runtimes.get_mut(from.runtime) else { return };
                 runtime.groups.lose(from.index);
                 world.runtimes.ask_to_cede(from);
-                let kind = HandoffKind::Polling;
-                let phase = Phase::Ceding { from, to: None, kind, decided: now, signalled: None };
-                self.begin_phase(world, at, phase, now);
+                self.begin_phase(world, at, Phase::leaving(from, now), now);
             }
             Phase::Starting { .. } | Phase::Ceding { .. } => {}
         }
@@ -89,11 +86,7 @@ impl Allocator {
     /// Binds the owner of a core to it again.
     fn bind_owner(&mut self, world: &mut World, at: usize) {
         let core = self.cores[at].id;
-        let owner = match self.cores[at].phase {
-            Phase::Free => return,
-            Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => kthread,
-            Phase::Ceding { from, .. } => from,
-        };
+        let Some(owner) = self.cores[at].phase.holder() else { return };
         let (runtime, line) = world.runtimes.kthread(owner);
         // Fails if the thread is gone, or if its own cpuset lacks the core.
         if self.threads.bind(runtime.pid, line.tid, &cpu_set([&core])).is_ok() {

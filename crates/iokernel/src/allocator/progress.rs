@@ -35,21 +35,24 @@ impl Allocator {
                         self.watch_turn(world, at, kthread, now);
                     }
                 }
-                Phase::Starting { kthread, kind, decided, woken } => {
+                Phase::Starting { kthread, kind, decided, woken, promised, late } => {
                     if self.has_started(world, kthread) {
+                        self.charge_late(world, at, kthread, (kind, late), now);
                         self.started(world, at, kthread, kind, decided, now);
                     } else if now.saturating_sub(self.cores[at].since) > self.timing.start_deadline {
                         let not_before = self.end_of_pause(world, kthread, now);
                         self.take_back(world, at, kthread, not_before, now);
                         self.announce(at);
                     } else if now.saturating_sub(woken) > self.next_rewake(at, woken) {
-                        self.end_promise(world, at, false);
+                        world.stats.cores.late_board_wakes.add(u64::from(promised));
                         self.rouse(world, kthread, now);
                         world.stats.cores.rewakes.add(1);
-                        self.cores[at].phase = Phase::Starting { kthread, kind, decided, woken: now };
+                        let (woken, promised) = (now, false);
+                        self.cores[at].phase =
+                            Phase::Starting { kthread, kind, decided, woken, promised, late };
                     }
                 }
-                Phase::Ceding { from, to, kind, decided, signalled } => {
+                Phase::Ceding { from, to, kind, decided, signalled, asked } => {
                     if self.state_of(world, from) == Some(KthreadState::Parked) {
                         self.ceded(world, at, from, kind, decided, now);
                     } else if let Some(signalled) = signalled {
@@ -58,11 +61,10 @@ impl Allocator {
                         }
                     } else if now.saturating_sub(decided) > self.timing.grace {
                         self.signal(world, from);
-                        self.cores[at].late = Some((from, decided));
                         let (kind, signalled) = (HandoffKind::Signal, Some(now));
                         let core = self.cores[at].id;
                         world.trace.core(clock::now(), core, CoreStep::Signalled, kind, (from, None));
-                        self.cores[at].phase = Phase::Ceding { from, to, kind, decided, signalled };
+                        self.cores[at].phase = Phase::Ceding { from, to, kind, decided, signalled, asked };
                     }
                 }
             }
@@ -152,18 +154,7 @@ impl Allocator {
     ) {
         world.stats.handoff(kind).running.record(self.clock.to_ns(now.saturating_sub(decided)));
         world.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
-        self.end_promise(world, at, true);
         world.runtimes.kthread_mut(kthread).no_starts = 0;
-        if let Some((late, since)) = self.cores[at].late.take() {
-            let got_at = self.cores[at].since;
-            let end = match kind {
-                // From then on the other is charged for what it runs beside this one.
-                HandoffKind::Bypass => got_at,
-                // A claimant that is slow itself waits no longer for the other once that has ceded.
-                _ => got_at.saturating_add(self.bounds.rewake),
-            };
-            self.charge_wait(world, late, kthread.runtime, now.min(end).saturating_sub(since), now);
-        }
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
         let words = world.runtimes.kthread(kthread).0.shared(kthread.index);
@@ -173,6 +164,26 @@ impl Allocator {
         if self.cores[at].absent {
             self.vacate(world, at, now);
         }
+    }
+
+    /// Charges what a kthread that has started on the core at `at` has waited for another one.
+    fn charge_late(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        kthread: KthreadId,
+        (kind, late): (HandoffKind, Option<(KthreadId, Cycles)>),
+        now: Cycles,
+    ) {
+        let Some((late, since)) = late else { return };
+        let got_at = self.cores[at].since;
+        let end = match kind {
+            // From then on the other is charged for what it runs beside this one.
+            HandoffKind::Bypass => got_at,
+            // A claimant that is slow itself waits no longer for the other once that has ceded.
+            _ => got_at.saturating_add(self.bounds.rewake),
+        };
+        self.charge_wait(world, late, kthread.runtime, now.min(end).saturating_sub(since), now);
     }
 
     /// Handles a kthread that gave its core up without being asked.
@@ -235,13 +246,14 @@ impl Allocator {
     ) {
         self.cores[at].since = now;
         let phase = match became {
-            Ok(Parked::Freed(_)) => {
-                self.cores[at].late = None;
-                Phase::Free
-            }
+            Ok(Parked::Freed(_)) => Phase::Free,
             Ok(Parked::HandedOn { to, .. }) => {
-                self.wake_next_owner(world, at, to, now);
-                Phase::Starting { kthread: to, kind, decided, woken: now }
+                let late = match self.cores[at].phase {
+                    Phase::Ceding { from, decided, signalled: Some(_), .. } => Some((from, decided)),
+                    _ => None,
+                };
+                let promised = self.wake_next_owner(world, at, to, now);
+                Phase::Starting { kthread: to, kind, decided, woken: now, promised, late }
             }
             Err(error) => return self.refused(world, &error, ()),
         };

@@ -137,11 +137,7 @@ impl Allocator {
         }
         let most = self.bounds.rest;
         for at in 0..self.cores.len() {
-            let holder = match self.cores[at].phase {
-                Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some(kthread),
-                Phase::Ceding { from, .. } => Some(from),
-                Phase::Free => None,
-            };
+            let holder = self.cores[at].phase.holder();
             let service = holder.filter(|holder| self.class_of(holder.runtime) == Class::LatencyCritical);
             let RealTime { mut owed, resting } = self.cores[at].real_time;
             // One that has left the core gets its rank when it is lent another, or has ended.

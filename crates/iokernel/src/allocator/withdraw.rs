@@ -43,7 +43,7 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, KthreadState, clock};
 
 use super::Allocator;
-use super::phase::{NO_START_DOUBLINGS, Phase, Promise, Step, Withdrawn};
+use super::phase::{NO_START_DOUBLINGS, Phase, Step, Withdrawn};
 use crate::stats::HandoffKind;
 use crate::status_cache::WHOLE;
 use crate::tenant::Work;
@@ -134,9 +134,10 @@ impl Allocator {
         fence(Ordering::SeqCst);
         world.stats.cores.no_starts.add(1);
         // Before a kthread would be woken again it is not late.
-        match now.saturating_sub(self.cores[at].since) > self.bounds.rewake {
-            true => self.end_promise(world, at, false),
-            false => self.cores[at].promise = Promise::None,
+        if let Phase::Starting { promised: true, .. } = self.cores[at].phase
+            && now.saturating_sub(self.cores[at].since) > self.bounds.rewake
+        {
+            world.stats.cores.late_board_wakes.add(1);
         }
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
